@@ -1,0 +1,37 @@
+# Two commands for a newcomer: `make run` and `make test`. Both prepare .venv by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed.stamp
+BUILT := $(VENV)/.built.stamp
+CSRC := $(wildcard framesmith/csrc/*.cpp framesmith/csrc/*.h)
+
+.PHONY: run test lint bench clean
+
+# torch first: whatever asks for plain `torch` afterwards must find it installed.
+$(STAMP): requirements.txt requirements-nodeps.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-nodeps.txt
+	touch $@
+
+$(BUILT): $(STAMP) setup.py pyproject.toml $(CSRC)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	touch $@
+
+run: $(BUILT)
+	$(BIN)/python -m benchmarks.demo
+
+test: $(BUILT)
+	$(BIN)/python -m pytest
+
+lint: $(BUILT)
+	$(BIN)/ruff check framesmith tests benchmarks
+	$(BIN)/mypy
+
+bench: $(BUILT)
+	$(BIN)/python -m benchmarks --peers
+
+clean:
+	rm -rf $(VENV) build *.egg-info framesmith/*.so
