@@ -1,0 +1,103 @@
+"""The options of one compilation: a frozen value that is passed down, never a global that is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from framesmith.util.errors import FramesmithError
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the user asked for. Each field can be set by `FRAMESMITH_<NAME>` in the environment.
+
+    `dynamic`: None = static first, dynamic in the dimension that changed; True / False = always / never.
+    `cache_dir`: None = the user's cache folder. `threads`: None = torch's own count.
+    `parallel_threshold`: elements of work in a kernel below which it runs on one thread.
+    """
+
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    backend: str | Callable[..., Any] = "native"
+    mode: str = "default"
+    cache_dir: str | None = None
+    cache: bool = True
+    fusion: bool = True
+    library_choice: bool = True
+    packing: bool = True
+    vectorize: bool = True
+    freezing: bool = True
+    max_variants: int = 8
+    parallel_threshold: int = 32768
+    threads: int | None = None
+    compiler: str | None = None
+    compiler_flags: str = ""
+    build_jobs: int | None = None
+    verify: bool = False
+    suppress_errors: bool = True
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise FramesmithError(f"unknown mode {self.mode!r}; known: {', '.join(MODES)}")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Config:
+        """Defaults, then the environment's values, then `overrides` that are not None."""
+        env = os.environ if environ is None else environ
+        values = {f.name: _READERS[str(f.type)](f.name, text) for f in fields(cls)
+                  if (text := env.get("FRAMESMITH_" + f.name.upper())) is not None}
+        unknown = overrides.keys() - {f.name for f in fields(cls)}
+        if unknown:
+            raise FramesmithError(f"unknown options {sorted(unknown)}")
+        values.update({name: value for name, value in overrides.items() if value is not None})
+        return cls(**values)
+
+    def with_(self, **changes: Any) -> Config:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
+
+
+_TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def _bool(name: str, text: str) -> bool:
+    value = _TRUTH.get(text.strip().lower())
+    if value is None:
+        raise FramesmithError(f"FRAMESMITH_{name.upper()}={text!r} is neither true nor false")
+    return value
+
+
+def _optional_bool(name: str, text: str) -> bool | None:
+    return None if text.strip().lower() in ("", "none", "auto") else _bool(name, text)
+
+
+def _int(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise FramesmithError(f"FRAMESMITH_{name.upper()}={text!r} is not an integer") from None
+
+
+def _optional_int(name: str, text: str) -> int | None:
+    return None if text.strip().lower() in ("", "none", "auto") else _int(name, text)
+
+
+def _text(name: str, text: str) -> str:
+    return text
+
+
+# One row per declared type of a field.
+_READERS: dict[str, Callable[[str, str], Any]] = {
+    "bool": _bool,
+    "bool | None": _optional_bool,
+    "int": _int,
+    "int | None": _optional_int,
+    "str": _text,
+    "str | None": _text,
+    "str | Callable[..., Any]": _text,
+}

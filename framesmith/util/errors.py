@@ -1,0 +1,62 @@
+"""Every exception that framesmith raises on purpose. Refusals are typed, so that the edge can fall back to eager."""
+
+from __future__ import annotations
+
+
+class FramesmithError(Exception):
+    """Base of all of framesmith's own errors."""
+
+
+class Unsupported(FramesmithError):
+    """The frame, the instruction or the operation cannot be captured.
+
+    `reason` is one line in the user's terms, `hint` says what to change, `at` is the user's `(file, line)` if known.
+    """
+
+    def __init__(self, reason: str, *, hint: str | None = None, at: tuple[str, int] | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+        self.at = at
+
+    def __str__(self) -> str:
+        where = f" at {self.at[0]}:{self.at[1]}" if self.at else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.reason}{where}{hint}"
+
+
+class DataDependent(Unsupported):
+    """A Python value is needed that only the tensor's data can give (`.item()`, `bool(tensor)`, `nonzero`)."""
+
+
+class CompileError(FramesmithError):
+    """A stage after capture failed on a graph that it should have taken."""
+
+
+class CompilerMissing(CompileError):
+    """There is no usable C++ compiler on this machine; the message names what to install."""
+
+
+class BuildError(CompileError):
+    """The C++ compiler refused generated code. `command` and `output` are the compiler's."""
+
+    def __init__(self, message: str, *, command: str = "", output: str = "") -> None:
+        super().__init__(message)
+        self.command = command
+        self.output = output
+
+
+class VerifyError(FramesmithError):
+    """An IR breaks one of its own invariants: a fault of ours, never of the user."""
+
+
+class CacheError(FramesmithError):
+    """The disk cache cannot be used; callers go on without it."""
+
+
+class BackendError(FramesmithError):
+    """A user's back end is unknown or failed."""
+
+
+class GuardError(FramesmithError):
+    """A guard does not hold for the very values that it was made from."""
