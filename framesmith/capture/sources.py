@@ -1,0 +1,282 @@
+"""Where a value came from, and what was assumed of it.
+
+A `Source` is a path from the frame (locals, globals, closure) to a value.  Sources are immutable, hash and compare by value,
+and cache their hash, so they serve as keys.  `str(source)` prints the path in the user's terms: ``L['x'].weight``.
+
+A `Guard` is data: the value at `source` must satisfy `kind` with parameter `value`.  `capture.guards` lowers guards to C++.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+__all__ = ["Attr", "Builtin", "Cell", "DictAttr", "DictKey", "Global", "GlobalOf", "GlobalState", "Guard", "Item", "KINDS",
+           "Local", "MISSING", "Pinned", "Source", "TensorSpec", "TypeOf"]
+
+
+class _Missing:
+    """The value of a name that must be absent from a namespace."""
+
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+MISSING = _Missing()
+
+
+class Source:
+    """A path to a value.  Subclasses set `_key`, the tuple that decides equality."""
+
+    __slots__ = ("_hash", "_key")
+    _key: tuple[Any, ...]
+    base: Source | None = None
+
+    def __init__(self, *key: Any) -> None:
+        self._key = key
+        self._hash = hash((type(self).__name__, *key))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return type(self) is type(other) and self._hash == other._hash and self._key == other._key  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._key))})"
+
+    def chain(self) -> list[Source]:
+        """The path from the root (first) to this source (last)."""
+        out: list[Source] = []
+        s: Source | None = self
+        while s is not None:
+            out.append(s)
+            s = s.base
+        return out[::-1]
+
+
+class _Named(Source):
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class Local(_Named):
+    """An argument of the frame, by the name in co_varnames."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"L[{self.name!r}]"
+
+
+class Global(_Named):
+    """A name in the frame's own f_globals."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"G[{self.name!r}]"
+
+
+class Builtin(_Named):
+    """A name in the frame's builtins."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Cell(_Named):
+    """The content of a closure cell of the frame's function, by the name in co_freevars."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"C[{self.name!r}]"
+
+
+class GlobalOf(Source):
+    """A name in the namespace of another module: ``sys.modules[module].__dict__[name]``."""
+
+    __slots__ = ("module", "name")
+
+    def __init__(self, module: str, name: str) -> None:
+        super().__init__(module, name)
+        self.module = module
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+class Pinned(Source):
+    """An object that the guard holds itself; compared by identity.  No walk."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: Any) -> None:
+        super().__init__(id(obj))
+        self.obj = obj
+
+    def __repr__(self) -> str:
+        return f"Pinned({str(self)})"
+
+    def __str__(self) -> str:
+        name = getattr(self.obj, "__qualname__", None) or getattr(self.obj, "__name__", None)
+        return str(name) if isinstance(name, str) else f"<{type(self.obj).__name__} at {id(self.obj):#x}>"
+
+
+class _Child(Source):
+    __slots__ = ("base",)
+    base: Source  # type: ignore[assignment]
+
+
+class Attr(_Child):
+    """``getattr(base, name)``.  Used where the type's generic lookup is exact (slots, function attributes, module attributes)."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, base: Source, name: str) -> None:
+        super().__init__(base, name)
+        self.base = base
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.name}"
+
+
+class DictAttr(_Child):
+    """``base.__dict__[name]`` read straight from the instance dict: no descriptor, no ``__getattr__``, no user code."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, base: Source, name: str) -> None:
+        super().__init__(base, name)
+        self.base = base
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.name}"
+
+
+_MODULE_DICTS = frozenset({"_parameters", "_buffers", "_modules"})
+
+
+class Item(_Child):
+    """``base[key]`` by the raw method of dict, list or tuple (subclasses included: user code never runs)."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, base: Source, key: Any) -> None:
+        super().__init__(base, type(key).__name__, key)
+        self.base = base
+        self.key = key
+
+    def __repr__(self) -> str:
+        return f"Item({self.base!r}, {self.key!r})"
+
+    def __str__(self) -> str:
+        base = self.base
+        if type(base) is DictAttr and base.name in _MODULE_DICTS:
+            return f"{base.base}[{self.key}]" if self.key.isdigit() else f"{base.base}.{self.key}"
+        return f"{base}[{self.key!r}]"
+
+
+class DictKey(_Child):
+    """The key number `index` of a dict, in its order."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, base: Source, index: int) -> None:
+        super().__init__(base, index)
+        self.base = base
+        self.index = index
+
+    def __str__(self) -> str:
+        return f"list({self.base})[{self.index}]"
+
+
+class TypeOf(_Child):
+    """``type(base)``."""
+
+    __slots__ = ()
+
+    def __init__(self, base: Source) -> None:
+        super().__init__(base)
+        self.base = base
+
+    def __str__(self) -> str:
+        return f"type({self.base})"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What must hold of a tensor.  A size or stride of None is free (dynamic); `strides` None: not checked."""
+
+    cls: type
+    dtype: Any
+    device: Any
+    layout: Any
+    sizes: tuple[int | None, ...]
+    strides: tuple[int | None, ...] | None
+    requires_grad: bool
+    keys: int
+    """``torch._C._dispatch_keys(t).raw_repr()``; -1: not checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalState:
+    """Process and thread state under which a graph was captured."""
+
+    grad_enabled: bool
+    inference_mode: bool
+    autocast: tuple[tuple[str, bool, Any], ...]
+    """(device type, enabled, dtype) of each device type whose autocast is looked at."""
+    default_dtype: Any
+    deterministic: bool = False
+
+
+KINDS = MappingProxyType({
+    "type": "type(x) is value",
+    "id": "x is value",
+    "equals": "type(x) is type(value) and x == value; floats bit for bit (a NaN equals itself, 0.0 is not -0.0)",
+    "none": "x is None",
+    "not_none": "x is not None",
+    "len": "len(x) == value by the raw length of list, tuple, dict, set (and of subclasses)",
+    "keys": "tuple(raw keys of the dict) == value, in order; keys that are no constants by identity",
+    "contains": "value in the raw dict x",
+    "not_contains": "value not in the raw dict x",
+    "bool": "bool(x) is value; x is an exact builtin container or a constant",
+    "tensor": "x agrees with value, a TensorSpec",
+    "hasattr": "the instance dict of x has the name value",
+    "not_hasattr": "the instance dict of x, if it has one, lacks the name value",
+    "namespace": "source is Pinned(dict or class); value = {name: object or MISSING}, by identity; for a class the lookup "
+                 "goes over its mro.  The dict's ma_version_tag or the class's tp_version_tag is the fast path",
+    "same": "x is the object at the source value",
+    "distinct": "source None; the objects at the sources in value are pairwise different",
+    "globals_state": "source None; the thread's state equals value, a GlobalState",
+    "no_alias": "source None; storages of the tensors at the sources in value do not overlap",
+    "shape": "source None; value = (Rel, {symbol name: (source, 'size' | 'stride' | 'value', dim)})",
+    "callable": "value(x) is true (a Python predicate: last resort)",
+})
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The value at `source` satisfies `kind` (a key of KINDS) with parameter `value`."""
+
+    source: Source | None
+    kind: str
+    value: Any = None
+    stack: tuple[tuple[str, int, str], ...] = field(default=(), compare=False)
+    """The user's (file, line, function), innermost last, that made the assumption."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.source if self.source is not None else ''}, {self.value!r})"
