@@ -1,0 +1,122 @@
+"""Split a graph into what depends on parameters alone and the rest.
+
+The first part (packed weights, folded norms, casts) is evaluated once and again when a parameter changed; its results are constants
+of the second part. A placeholder is a parameter when `meta["param"]` is true.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+IMPURE = frozenset({torch.ops.aten.copy_.default})
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """`constants` maps the values of `parameters` (indices of placeholders of the original graph) to a tuple, the first inputs
+    of `main`'s tail: `main` takes the original's remaining inputs `inputs` (indices) and then the constants."""
+
+    constants: fx.Graph
+    parameters: tuple[int, ...]
+    main: fx.Graph
+    inputs: tuple[int, ...]
+
+
+def is_parameter_expression(value: Any) -> bool:
+    """Whether `value` is a node computed from parameters only, by pure operators (memoised in `meta`)."""
+    if not isinstance(value, fx.Node):
+        return False
+    known = value.meta.get("frozen")
+    if known is None:
+        if value.op == "placeholder":
+            known = bool(value.meta.get("param"))
+        elif value.op == "call_function" and value.target not in IMPURE and not _is_random(value):
+            inputs = value.all_input_nodes
+            known = bool(inputs) and all(is_parameter_expression(i) for i in inputs)
+        else:
+            known = False
+        value.meta["frozen"] = known
+    return known
+
+
+def _is_random(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def freeze(graph: fx.Graph, worth: Any) -> Frozen | None:
+    """Split `graph`; `worth(node)` says whether a parameter expression should be kept as a constant (a plain view should not).
+
+    Returns None when nothing is worth freezing. A frozen value is cut at the last parameter-only node on each path whose expression
+    holds at least one node with `worth`.
+    """
+    frontier = [n for n in graph.nodes if n.op == "call_function" and is_parameter_expression(n) and _on_frontier(n) and _contains(n, worth)]
+    if not frontier:
+        return None
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    constants, used = _extract(graph, frontier, placeholders)
+    main = fx.Graph()
+    replaced = set(frontier)
+    env: dict[fx.Node, fx.Node] = {}
+    live = _live_without(graph, replaced)
+    kept = [i for i, p in enumerate(placeholders) if p in live or not p.meta.get("param")]
+    for i in kept:
+        env[placeholders[i]] = main.node_copy(placeholders[i], env.__getitem__)
+    for node in frontier:
+        env[node] = main.placeholder(f"constant_{len(env)}")
+        env[node].meta = {k: v for k, v in node.meta.items() if k != "frozen"}
+        env[node].meta["constant"] = True
+    for node in graph.nodes:
+        if node.op != "placeholder" and node in live and node not in env:
+            env[node] = main.node_copy(node, env.__getitem__)
+    return Frozen(constants, tuple(used), main, tuple(kept))
+
+
+def _on_frontier(node: fx.Node) -> bool:
+    return any(not is_parameter_expression(user) for user in node.users)
+
+
+def _contains(node: fx.Node, worth: Any) -> bool:
+    """Whether a node of the parameter expression `node` is worth freezing (parameters themselves are not)."""
+    stack, seen = [node], set()
+    while stack:
+        n = stack.pop()
+        if n in seen or n.op == "placeholder":
+            continue
+        if worth(n):
+            return True
+        seen.add(n)
+        stack.extend(n.all_input_nodes)
+    return False
+
+
+def _extract(graph: fx.Graph, frontier: list[fx.Node], placeholders: list[fx.Node]) -> tuple[fx.Graph, list[int]]:
+    needed: set[fx.Node] = set()
+    stack = list(frontier)
+    while stack:
+        n = stack.pop()
+        if n not in needed:
+            needed.add(n)
+            stack.extend(n.all_input_nodes)
+    out, env = fx.Graph(), {}
+    for node in graph.nodes:
+        if node in needed:
+            env[node] = out.node_copy(node, env.__getitem__)
+    out.output(tuple(env[n] for n in frontier))
+    return out, [i for i, p in enumerate(placeholders) if p in needed]
+
+
+def _live_without(graph: fx.Graph, cut: set[fx.Node]) -> set[fx.Node]:
+    """Nodes reachable backwards from effects and the output without passing through `cut`."""
+    live: set[fx.Node] = set()
+    stack = [n for n in graph.nodes if n.op == "output" or n.target in IMPURE or (n.op == "call_function" and _is_random(n))]
+    while stack:
+        n = stack.pop()
+        if n in live or n in cut:
+            continue
+        live.add(n)
+        stack.extend(n.all_input_nodes)
+    return live

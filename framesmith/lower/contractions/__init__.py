@@ -1,0 +1,1 @@
+"""Contractions (linear, matmul, convolution): graph rewrites, frozen weights, and the choice of kernel."""

@@ -1,0 +1,101 @@
+"""Fold an inference batch-norm into the convolution that feeds it.
+
+    bn(conv(x, W, b)) = conv(x, W * s, (b - mean) * s + beta),   s = gamma / sqrt(var + eps)
+
+The folded weights are graph nodes over parameters only, so `graph.freeze` evaluates them once and again whenever a parameter's
+version changes: nothing is baked in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.graph.freeze import is_parameter_expression
+
+aten = torch.ops.aten
+
+# op -> position of (weight, bias) among its arguments; the output channel is dimension 0 of the weight when not transposed
+CONVOLUTIONS: dict[Any, tuple[int, int]] = {
+    aten.convolution.default: (1, 2),
+    aten.conv1d.default: (1, 2),
+    aten.conv2d.default: (1, 2),
+    aten.conv3d.default: (1, 2),
+}
+
+
+def _argument(node: fx.Node, position: int, default: Any = None) -> Any:
+    return node.args[position] if len(node.args) > position else default
+
+
+def _batch_norm(node: fx.Node) -> tuple[Any, ...] | None:
+    """(x, gamma, beta, mean, var, eps) of an inference batch-norm, else None."""
+    if node.target is aten.batch_norm.default and not node.args[5]:
+        return (*node.args[:5], node.args[7])
+    if node.target is aten._native_batch_norm_legit_no_training.default:
+        return (*node.args[:5], node.args[6])
+    if node.target is aten.native_batch_norm.default and not node.args[5]:
+        return (*node.args[:5], node.args[7])
+    return None
+
+
+def _foldable(conv: Any, parameters: tuple[Any, ...]) -> bool:
+    if not isinstance(conv, fx.Node) or conv.target not in CONVOLUTIONS or len(conv.users) != 1:
+        return False
+    if conv.target is aten.convolution.default and conv.args[6]:  # transposed: channels sit elsewhere
+        return False
+    weight, bias = (_argument(conv, i) for i in CONVOLUTIONS[conv.target])
+    return all(p is None or is_parameter_expression(p) for p in (weight, bias, *parameters))
+
+
+def _folded(graph: fx.Graph, conv: fx.Node, gamma: Any, beta: Any, mean: Any, var: Any, eps: float) -> tuple[fx.Node, fx.Node]:
+    """Nodes for the folded weight and bias, inserted before `conv`."""
+    call: Callable[..., fx.Node] = graph.call_function
+    weight, bias = (_argument(conv, i) for i in CONVOLUTIONS[conv.target])
+    dims = weight.meta["val"].dim()
+    scale = call(aten.rsqrt.default, (call(aten.add.Scalar, (var, eps)),))
+    if gamma is not None:
+        scale = call(aten.mul.Tensor, (scale, gamma))
+    column = call(aten.reshape.default, (scale, [-1] + [1] * (dims - 1)))
+    shift = mean if bias is None else call(aten.sub.Tensor, (mean, bias))
+    shift = call(aten.neg.default, (call(aten.mul.Tensor, (shift, scale)),))
+    if beta is not None:
+        shift = call(aten.add.Tensor, (shift, beta))
+    return call(aten.mul.Tensor, (weight, column)), shift
+
+
+def fold_batch_norm(graph: fx.Graph) -> fx.Graph:
+    """Rewrite every foldable convolution + batch-norm pair in place; returns `graph`."""
+    for node in list(graph.nodes):
+        norm = _batch_norm(node) if node.op == "call_function" else None
+        if norm is None:
+            continue
+        conv, gamma, beta, mean, var, eps = norm
+        if not _foldable(conv, (gamma, beta, mean, var)):
+            continue
+        with graph.inserting_before(conv):
+            weight, shift = _folded(graph, conv, gamma, beta, mean, var, eps)
+        at_weight, at_bias = CONVOLUTIONS[conv.target]
+        args = list(conv.args) + [None] * (at_bias + 1 - len(conv.args))
+        args[at_weight], args[at_bias] = weight, shift
+        with graph.inserting_before(node):
+            fused = graph.call_function(conv.target, tuple(args), dict(conv.kwargs))
+        fused.meta = dict(conv.meta)
+        replace_first_output(node, fused)
+        graph.erase_node(conv)
+    return graph
+
+
+def replace_first_output(node: fx.Node, value: fx.Node) -> None:
+    """Replace `node` (or its output 0, when it has several) by `value` and erase it."""
+    for user in list(node.users):
+        if getattr(user.target, "__name__", "") == "getitem":
+            if user.args[1] == 0:
+                user.replace_all_uses_with(value)
+            if not user.users:
+                node.graph.erase_node(user)
+    node.replace_all_uses_with(value)
+    node.graph.erase_node(node)
