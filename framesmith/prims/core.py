@@ -1,0 +1,151 @@
+"""What a prim is: a name, a kind, an eager reference implementation and a metadata rule.
+
+Conventions that every prim keeps, and that every consumer may rely on:
+
+* tensor arguments come first, static attributes (dims, shapes, dtypes, scalars) after them, all positional;
+* dims are non-negative ints; a tuple of dims is sorted and free of repeats; sizes are ints or `Expr`;
+* pointwise prims broadcast implicitly and want equal dtypes among their tensors; a scalar operand is a Python
+  number (or an integer `Expr`) of the tensors' own category, so `add(int tensor, 2.5)` never occurs;
+* prims are functional: no argument is written to and results are new values;
+* a result never depends on the strides of an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+Size = Any  # an int, or an Expr where it is symbolic
+KINDS = ("pointwise", "reduction", "scan", "view", "index", "factory")
+
+
+def size_of(value: Any) -> Size:
+    """A size as the graph of prims holds it: a Python int where it is known, else an `Expr`."""
+    if type(value) is int:
+        return value
+    expr = value.node.expr if isinstance(value, torch.SymInt) else value
+    return expr.const if expr.is_const else expr
+
+
+def numel(shape: Sequence[Size]) -> Size:
+    """The number of elements of a shape."""
+    total: Any = 1
+    for size in shape:
+        total = size * total
+    return size_of(total)
+
+
+def contiguous_strides(shape: Sequence[Size]) -> tuple[Size, ...]:
+    """Row-major strides, with eager's rule that a dimension of size 0 counts as 1."""
+    strides: list[Any] = []
+    step: Any = 1
+    for size in reversed(shape):
+        strides.append(size_of(step))
+        step = step * (size if type(size) is not int else max(size, 1))
+    return tuple(reversed(strides))
+
+
+class Spec:
+    """Shape, dtype and device of a value; `stride` is None where the layout is free to choose.
+
+    Nodes that replace a recorded ATen node carry the strides eager would have given.
+    """
+
+    __slots__ = ("device", "dtype", "shape", "stride")
+
+    def __init__(
+        self,
+        shape: tuple[Size, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        stride: tuple[Size, ...] | None = None,
+    ) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.device = device
+        self.stride = stride
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> Size:
+        return numel(self.shape)
+
+    def same(self, other: Spec) -> bool:
+        """Equal shape, dtype and device; strides do not count."""
+        return self.shape == other.shape and self.dtype is other.dtype and self.device == other.device
+
+    @staticmethod
+    def of(tensor: Any) -> Spec:
+        """The spec of a tensor, real or fake."""
+        shape = tuple(map(size_of, tensor.shape))
+        return Spec(shape, tensor.dtype, tensor.device, tuple(map(size_of, tensor.stride())))
+
+    def __repr__(self) -> str:
+        text = f"{str(self.dtype).removeprefix('torch.')}[{', '.join(map(str, self.shape))}]"
+        if self.stride is not None:
+            text += f"({', '.join(map(str, self.stride))})"
+        return text if self.device.type == "cpu" else f"{text}@{self.device}"
+
+
+ExternCall = tuple[torch._ops.OpOverload, tuple[Any, ...]]
+
+
+class Prim:
+    """One primitive. Calling it runs the eager reference; `meta` maps argument specs to the result's spec(s)."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        eager: Callable[..., Any],
+        meta: Callable[..., Any],
+        *,
+        outputs: int = 1,
+        extern: Callable[..., ExternCall | None] | None = None,
+        doc: str = "",
+    ) -> None:
+        self.name = self.__name__ = self.__qualname__ = name
+        self.__module__ = "framesmith.prims"
+        self.kind = kind
+        self.eager = eager
+        self.meta = meta
+        self.outputs = outputs
+        self.extern = extern
+        self.doc = doc
+
+    def __call__(self, *args: Any) -> Any:
+        return self.eager(*args)
+
+    def __repr__(self) -> str:
+        return f"prims.{self.name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _lookup, (self.name,)
+
+
+table: dict[str, Prim] = {}
+
+
+def _lookup(name: str) -> Prim:
+    return table[name]
+
+
+def define(
+    name: str,
+    kind: str,
+    eager: Callable[..., Any],
+    meta: Callable[..., Any],
+    *,
+    outputs: int = 1,
+    extern: Callable[..., ExternCall | None] | None = None,
+    doc: str = "",
+) -> Prim:
+    """Add one row to the table. `extern(*args)` names an ATen call equal to the prim, for a consumer without a row."""
+    assert kind in KINDS and name not in table, name
+    prim = table[name] = Prim(name, kind, eager, meta, outputs=outputs, extern=extern, doc=doc)
+    return prim

@@ -1,0 +1,129 @@
+"""The prims that combine elements along dims: reductions and scans."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from framesmith.prims.core import Size, Spec, define
+
+aten = torch.ops.aten
+
+
+def reduced_shape(shape: tuple[Size, ...], dims: tuple[int, ...], keepdim: bool) -> tuple[Size, ...]:
+    """The shape left when `dims` are reduced: dropped, or kept with size 1."""
+    if keepdim:
+        return tuple([1 if dim in dims else size for dim, size in enumerate(shape)])
+    return tuple([size for dim, size in enumerate(shape) if dim not in dims])
+
+
+def _reduce_spec(x: Any, dims: tuple[int, ...], keepdim: bool) -> Spec:
+    return Spec(reduced_shape(x.shape, dims, keepdim), x.dtype, x.device)
+
+
+def _arg_spec(x: Any, dim: int, keepdim: bool) -> Spec:
+    return Spec(reduced_shape(x.shape, (dim,), keepdim), torch.int64, x.device)
+
+
+def _var_mean_spec(x: Any, dims: tuple[int, ...], keepdim: bool, correction: Any) -> tuple[Spec, Spec]:
+    shape = reduced_shape(x.shape, dims, keepdim)
+    return Spec(shape, x.dtype, x.device), Spec(shape, x.dtype, x.device)
+
+
+def _sum(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
+    return torch.sum(x, dims, keepdim, dtype=x.dtype) if dims else x.clone()
+
+
+def _prod(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
+    for dim in reversed(dims):
+        x = torch.prod(x, dim, keepdim, dtype=x.dtype)
+    return x
+
+
+def _over_dims(function: Any) -> Any:
+    def call(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
+        return function(x, dims, keepdim) if dims else x.clone()
+
+    return call
+
+
+def _var_mean(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool, correction: Any) -> tuple[torch.Tensor, ...]:
+    return torch.var_mean(x, dims, correction=correction, keepdim=keepdim)
+
+
+def _fill_reductions() -> None:
+    define(
+        "sum",
+        "reduction",
+        _sum,
+        _reduce_spec,
+        extern=lambda x, dims, keepdim: (aten.sum.dim_IntList, (x, dims, keepdim)),
+        doc="sum(x, dims, keepdim): numbers; 16-bit floats accumulate in float32",
+    )
+    define("prod", "reduction", _prod, _reduce_spec, doc="prod(x, dims, keepdim)")
+    for name in ("amax", "amin"):
+        op = getattr(aten, name).default
+        define(
+            name,
+            "reduction",
+            _over_dims(getattr(torch, name)),
+            _reduce_spec,
+            extern=lambda x, dims, keepdim, op=op: (op, (x, dims, keepdim)),
+            doc=f"{name}(x, dims, keepdim): NaN wins; numbers and bool",
+        )
+    for name in ("any", "all"):
+        op = getattr(aten, name).dims
+        define(
+            name,
+            "reduction",
+            _over_dims(getattr(torch, name)),
+            _reduce_spec,
+            extern=lambda x, dims, keepdim, op=op: (op, (x, dims, keepdim)),
+            doc=f"{name}(x, dims, keepdim): bool to bool",
+        )
+    for name in ("argmax", "argmin"):
+        op = getattr(aten, name).default
+        define(
+            name,
+            "reduction",
+            getattr(torch, name),
+            _arg_spec,
+            extern=lambda x, dim, keepdim, op=op: (op, (x, dim, keepdim)),
+            doc=f"{name}(x, dim, keepdim) -> int64: the first of equals, the first NaN before all",
+        )
+    define(
+        "var_mean",
+        "reduction",
+        _var_mean,
+        _var_mean_spec,
+        outputs=2,
+        doc="var_mean(x, dims, keepdim, correction) -> (var, mean): floats; divisor max(0, count - correction)",
+    )
+
+
+def _scan_spec(x: Any, dim: int) -> Spec:
+    return Spec(x.shape, x.dtype, x.device)
+
+
+def _fill_scans() -> None:
+    define(
+        "cumsum",
+        "scan",
+        lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype),
+        _scan_spec,
+        extern=lambda x, dim: (aten.cumsum.default, (x, dim)),
+        doc="cumsum(x, dim)",
+    )
+    define(
+        "cumprod",
+        "scan",
+        lambda x, dim: torch.cumprod(x, dim, dtype=x.dtype),
+        _scan_spec,
+        extern=lambda x, dim: (aten.cumprod.default, (x, dim)),
+        doc="cumprod(x, dim)",
+    )
+
+
+_fill_reductions()
+_fill_scans()
