@@ -1,0 +1,69 @@
+"""Framesmith beside eager and the installed peers, in one process, interleaved.
+
+    python -m benchmarks [MODEL ...] [--peers] [--cold] [--ablate] [--plot] [--readme] [--rounds N] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import machine, models, peers, run, table
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("models", nargs="*", help="names; all by default")
+    parser.add_argument("--peers", action="store_true", help="beside every installed peer, not eager alone")
+    parser.add_argument("--cold", action="store_true", help="time first calls in fresh processes")
+    parser.add_argument("--ablate", action="store_true", help="turn framesmith's options off one by one instead")
+    parser.add_argument("--plot", action="store_true", help="draw the bars beside the JSON")
+    parser.add_argument("--readme", action="store_true", help="write the table into the README")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=None, help="the JSON file to write")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run what the arguments ask for; print a table, write JSON."""
+    args = _arguments()
+    console = Console()
+    chosen = args.models or list(models.named())
+    names = [n for n in peers.PEERS if (args.peers or n in ("eager", "framesmith")) and peers.installed(n)]
+    results: dict = {"date": datetime.date.today().isoformat(), "machine": machine.describe(), "peers": names, "models": []}
+    with console.status("") as status:
+        for name in chosen:
+            def report(what: str, name: str = name) -> None:
+                status.update(f"{name}: {what}")
+
+            if args.ablate:
+                results["models"].append(run.ablate(name, rounds=args.rounds, report=report))
+            else:
+                results["models"].append(run.measure(name, names, rounds=args.rounds, cold_start=args.cold, report=report))
+    out = args.out or RESULTS / ("ablation-cpu.json" if args.ablate else "inference-cpu.json")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(results, indent=1) + "\n")
+    if args.ablate:
+        console.print(table.ablation(results))
+        return
+    console.print(table.terminal(results))
+    for one in results["models"]:
+        for name, row in one["peers"].items():
+            if "failed" in row:
+                console.print(f"{one['model']}, {name}: {row['failed']}")
+    if args.plot:
+        from benchmarks import plot
+
+        plot.bars(results, out.with_suffix(".png"))
+    if args.readme:
+        table.write_into(Path(__file__).parent.parent / "README.md", results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Interleaved timing: every contender runs in turn, round after round, so that drift of the machine hits all alike."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds a call: `median` over rounds, `low` and `high` the extremes, `rounds` their number."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+def _calls_for(run: Callable[[], object], target: float) -> int:
+    """How many calls take about `target` seconds (at least one)."""
+    start = time.perf_counter()
+    run()
+    once = max(time.perf_counter() - start, 1e-7)
+    if once > target:
+        return 1
+    n = max(1, int(target / once))
+    start = time.perf_counter()
+    for _ in range(n):
+        run()
+    return max(1, int(n * target / max(time.perf_counter() - start, 1e-7)))
+
+
+def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15, slice_seconds: float = 0.05) -> dict[str, Timing]:
+    """Time each contender for about `slice_seconds` a round, `rounds` times, in turn."""
+    for run in contenders.values():
+        for _ in range(3):
+            run()
+    calls = {name: _calls_for(run, slice_seconds) for name, run in contenders.items()}
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for name, run in contenders.items():
+                n = calls[name]
+                start = time.perf_counter()
+                for _ in range(n):
+                    run()
+                samples[name].append((time.perf_counter() - start) / n)
+    finally:
+        gc.enable()
+    return {name: Timing(statistics.median(s), min(s), max(s), len(s)) for name, s in samples.items()}

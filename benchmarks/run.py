@@ -1,0 +1,89 @@
+"""Measure models against peers: one row a model, one record a peer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+import framesmith
+from benchmarks import cold, models, peers
+from benchmarks.measure import interleaved
+
+Report = Callable[[str], None]
+
+
+def error_against(expected: Any, actual: Any) -> float:
+    """Largest relative error (Frobenius norm, in float64) over the tensors of two outputs."""
+    worst = 0.0
+    for e, a in zip(peers.flat_tensors(expected), peers.flat_tensors(actual), strict=True):
+        e64, a64 = e.double(), a.double()
+        scale = e64.norm().item() or 1.0
+        worst = max(worst, (e64 - a64).norm().item() / scale)
+    return worst
+
+
+def _prepare(names: Iterable[str], model: Any, args: tuple[Any, ...], expected: Any, rows: dict[str, dict[str, Any]],
+             report: Report) -> dict[str, peers.Call]:
+    """Callables of the peers that work; what fails is recorded in `rows`."""
+    calls = {}
+    for name in names:
+        report(name)
+        rows[name] = {}
+        try:
+            call = peers.build(name, model, args)
+            out = call()
+            if peers.flat_tensors(out):
+                rows[name]["error"] = error_against(expected, out)
+            calls[name] = call
+        except Exception as problem:  # a peer's failure is a result, whatever it raises
+            rows[name]["failed"] = f"{type(problem).__name__}: {problem}".splitlines()[0][:200]
+    return calls
+
+
+def measure(model_name: str, names: list[str], *, rounds: int = 15, cold_start: bool = True, report: Report = lambda _: None) -> dict[str, Any]:
+    """All figures of one model: times, ratios to eager, errors, first calls, and framesmith's graphs and breaks."""
+    model, args = models.named()[model_name]()
+    rows: dict[str, dict[str, Any]] = {}
+    with torch.inference_mode():
+        expected = model(*args)
+        calls = _prepare(names, model, args, expected, rows, report)
+        report("timing")
+        for name, timing in interleaved(calls, rounds).items():
+            rows[name] |= {"seconds": timing.median, "low": timing.low, "high": timing.high}
+        if "framesmith" in calls:
+            found = framesmith.explain(model)(*args)
+            rows["framesmith"] |= {"graphs": found.graph_count, "breaks": found.break_count}
+    for row in rows.values():
+        if "seconds" in row:
+            row["speedup"] = rows["eager"]["seconds"] / row["seconds"]
+    if cold_start:
+        for name in names:
+            if name != "eager" and "failed" not in rows[name]:
+                report(f"first call, {name}")
+                first, warm = cold.cold_and_warm(model_name, name)
+                rows[name] |= {"cold": first.get("seconds"), "warm": warm.get("seconds")}
+    return {"model": model_name, "peers": rows}
+
+
+def ablate(model_name: str, *, rounds: int = 15, report: Report = lambda _: None) -> dict[str, Any]:
+    """Speed-up over eager with each option turned off in turn."""
+    model, args = models.named()[model_name]()
+    with torch.inference_mode():
+        calls = {"eager": peers.build("eager", model, args)}
+        for name, options in peers.ABLATIONS.items():
+            report(name)
+            framesmith.reset()
+            calls[name] = peers.build("framesmith", model, args, **options)
+            calls[name]()
+        times = interleaved(calls, rounds)
+    base = times["eager"].median
+    return {"model": model_name, "ablation": {n: base / t.median for n, t in times.items() if n != "eager"}}
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """The geometric mean; nan for none."""
+    logs = [math.log(v) for v in values]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan

@@ -1,0 +1,99 @@
+"""What `compile` returns: a callable that turns the frame hook on around the original.
+
+A compiled module shares the original's `__dict__`, so it has the same parameters, `state_dict` keys, hooks and attributes, is an instance
+of its class, and sees every later change; it adds nothing but its `__call__`.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from framesmith import _C
+
+_subclasses: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
+
+# A compile request: everything needed to make the wrapper again (after unpickling or copying).
+Request = dict[str, Any]
+
+
+def _root_template(module: nn.Module) -> Callable[..., Any]:
+    def call_module(*args: Any, **kwargs: Any) -> Any:
+        return module(*args, **kwargs)
+
+    return call_module
+
+
+def root_of(module: nn.Module) -> Callable[..., Any]:
+    """A function that calls `module`, with a code object of its own: the guard cache is kept per code, so per instance."""
+    root = _root_template(module)
+    own = types.FunctionType(root.__code__.replace(), root.__globals__, type(module).__name__, None, root.__closure__)
+    own.__module__ = type(module).__module__
+    return own
+
+
+class CompiledModule:
+    """Mixin of the subclass made for each module class; never instantiated by itself."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._framesmith_call(*args, **kwargs)  # type: ignore[attr-defined]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _compile_again, (self._framesmith_original, self._framesmith_request)  # type: ignore[attr-defined]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        original, request = self._framesmith_original, self._framesmith_request  # type: ignore[attr-defined]
+        copied = _compile_again(_deepcopy(original, memo), request)
+        memo[id(self)] = copied
+        return copied
+
+
+def _deepcopy(original: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    import copy
+
+    return copy.deepcopy(original, memo)
+
+
+def _compile_again(original: nn.Module, request: Request) -> Any:
+    return request["compile"](original, **request["options"])
+
+
+def _subclass_of(cls: type) -> type:
+    made = _subclasses.get(cls)
+    if made is None:
+        body = {
+            "__slots__": ("_framesmith_call", "_framesmith_original", "_framesmith_request"),
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+            "__doc__": cls.__doc__,
+        }
+        made = _subclasses[cls] = type(cls)(cls.__name__, (CompiledModule, cls), body)
+    return made
+
+
+def wrap_module(module: nn.Module, callback: Callable[..., Any], request: Request) -> nn.Module:
+    """A compiled view on `module`; raises nothing, compiles nothing yet."""
+    if isinstance(module, CompiledModule):
+        module = module._framesmith_original  # type: ignore[attr-defined]
+    cls = _subclass_of(type(module))
+    view = cls.__new__(cls)
+    object.__setattr__(view, "__dict__", module.__dict__)
+    for name, value in (
+        ("_framesmith_call", _C.CompiledFunction(root_of(module), callback)),
+        ("_framesmith_original", module),
+        ("_framesmith_request", request),
+    ):
+        object.__setattr__(view, name, value)
+    return view
+
+
+def wrap_function(fn: Callable[..., Any], callback: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiled `fn` with its name, signature and documentation."""
+    return functools.update_wrapper(_C.CompiledFunction(fn, callback), fn)
