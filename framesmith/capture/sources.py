@@ -1,9 +1,9 @@
 """Where a value came from, and what was assumed of it.
 
-A `Source` is a path from the frame (locals, globals, closure) to a value.  Sources are immutable, hash and compare by value,
-and cache their hash, so they serve as keys.  `str(source)` prints the path in the user's terms: ``L['x'].weight``.
+A `Source` is a path from the frame (locals, globals, closure) to a value.  Sources are immutable, compare by value
+and cache their hash, so they serve as keys; `str(source)` prints the path in the user's terms: ``L['x'].weight``.
 
-A `Guard` is data: the value at `source` must satisfy `kind` with parameter `value`.  `capture.guards` lowers guards to C++.
+A `Guard` is data: the value at `source` must satisfy `kind` with parameter `value`; `capture.guards` lowers it to C++.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["Attr", "Builtin", "Cell", "DictAttr", "DictKey", "Global", "GlobalOf", "GlobalState", "Guard", "Item", "KINDS",
-           "Local", "MISSING", "Pinned", "Source", "TensorSpec", "TypeOf"]
+__all__ = ["Attr", "Builtin", "Cell", "DictAttr", "DictKey", "Global", "GlobalOf", "GlobalState", "Guard", "Item",
+           "KINDS", "Local", "MISSING", "Pinned", "Source", "TensorSpec", "TypeOf"]
 
 
 class _Missing:
@@ -139,7 +139,7 @@ class _Child(Source):
 
 
 class Attr(_Child):
-    """``getattr(base, name)``.  Used where the type's generic lookup is exact (slots, function attributes, module attributes)."""
+    """``getattr(base, name)``, where the generic lookup is exact (slots, attributes of functions and modules)."""
 
     __slots__ = ("name",)
 
@@ -257,8 +257,8 @@ KINDS = MappingProxyType({
     "tensor": "x agrees with value, a TensorSpec",
     "hasattr": "the instance dict of x has the name value",
     "not_hasattr": "the instance dict of x, if it has one, lacks the name value",
-    "namespace": "source is Pinned(dict or class); value = {name: object or MISSING}, by identity; for a class the lookup "
-                 "goes over its mro.  The dict's ma_version_tag or the class's tp_version_tag is the fast path",
+    "namespace": "source is Pinned(dict or class); value = {name: object or MISSING}, by identity; a class is looked up "
+                 "over its mro.  The dict's ma_version_tag or the class's tp_version_tag is the fast path",
     "same": "x is the object at the source value",
     "distinct": "source None; the objects at the sources in value are pairwise different",
     "globals_state": "source None; the thread's state equals value, a GlobalState",
