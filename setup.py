@@ -5,9 +5,12 @@ torch must be installed first; build with `pip install --no-build-isolation -e .
 
 from pathlib import Path
 
+import torch
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
+# The OpenMP runtime that torch brings: one runtime in the process.
+OPENMP = [str(p) for p in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))[:1]] or ["-fopenmp"]
 SOURCES = sorted(str(p) for p in Path("framesmith/csrc").glob("*.cpp"))
 
 setup(
@@ -16,7 +19,8 @@ setup(
             "framesmith._C",
             SOURCES,
             include_dirs=[str(Path("framesmith/csrc").resolve())],
-            extra_compile_args=["-O2", "-std=c++20", "-fvisibility=hidden", "-Wall"],
+            extra_compile_args=["-O2", "-std=c++20", "-march=native", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wno-psabi"],
+            extra_link_args=OPENMP,
         )
     ],
     cmdclass={"build_ext": BuildExtension},

@@ -8,10 +8,11 @@
 
 For every (m, n) it forms
 
-    acc = sum over r < runs, k < depth of  A[a_index + r * run_stride + k] * B[r, k, n]
+    acc = sum over p < runs[0], q < runs[1], k < depth of  A[a_index + p * strides[0] + q * strides[1] + k] * B[p, q, k, n]
 
 and runs `body` with `Accumulator` as that value. Linear: one run of K. Convolution in channels-last over a padded input: one run a kernel
-row, each of `kernel width * channels` contiguous elements (implicit im2col), with the image and the output row as outer axes.
+row, each of `kernel width * channels` contiguous elements (implicit im2col), with the image and the output row as outer axes; with groups or
+dilation, one run a kernel position.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Contract:
 
     `m`, `n`: the axes of the tile; `m.extent` rows (may be symbolic), `n.extent` columns (static). `body` is vectorised over n.
     `a`: parameter read at `a_index` (an expression over outer axes and m; linear in m), elements contiguous over k.
-    `b`: parameter with the packed weights (`pack_columns`): panels of `columns` columns, each panel `runs * depth` rows of `columns`
-    contiguous elements; the last panel is narrower: the remaining columns rounded up to a multiple of `lane`, zero-filled.
+    `b`: parameter with the packed weights (`pack_columns`): panels of `columns` columns, each panel `runs[0] * runs[1] * depth` rows of
+    `columns` contiguous elements; the last panel is narrower: the remaining columns rounded up to a multiple of `lane`, zero-filled.
     `b_index`: offset of the first panel over outer axes (groups, batches).
     `rows`: rows of the register tile that the choice of geometry prefers.
     """
@@ -48,8 +49,8 @@ class Contract:
     n: Axis
     a: str
     a_index: Expr
-    runs: int
-    run_stride: Expr
+    runs: tuple[int, int]
+    strides: tuple[Expr, Expr]
     depth: int
     b: str
     b_index: Expr

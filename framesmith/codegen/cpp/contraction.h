@@ -1,23 +1,29 @@
-// Register-tiled contraction on top of kernel.h: out[m, n] = sum over runs r and k of A[m, r, k] * B[r, k, n].
-// A is read a row at a time (stride `lda` between rows of the tile, `run` between runs), contiguous over k. B comes packed in panels of NV
-// vectors: runs * depth rows of NV * W contiguous floats. The MR * NV accumulators stay in registers for the whole sum and are then
+// Register-tiled contraction on top of kernel.h: out[m, n] = sum over runs (p, q) and k of A[m, p, q, k] * B[p, q, k, n].
+// A is read a row at a time (stride `lda` between rows of the tile), contiguous over k; its runs are two nested strided loops. B comes packed in
+// panels of NV vectors: runs * depth rows of NV * W contiguous floats. The MR * NV accumulators stay in registers for the whole sum and are then
 // written to a small tile in L1, from which the kernel's epilogue reads: the product is compiled once a tile shape, whatever follows it.
 #pragma once
 #include "kernel.h"
 namespace fs {
+struct Runs {
+  i64 outer, outer_stride, inner, inner_stride, depth;
+};
 template <int MR, int NV>
-static __attribute__((noinline)) void contract_tile(const float* a, i64 lda, i64 run, i64 runs, const float* b, i64 depth, float* out) {
+static __attribute__((noinline)) void contract_tile(const float* a0, i64 lda, const Runs& runs, const float* b, float* out) {
   vf acc[MR][NV] = {};
-  for (i64 r = 0; r < runs; r++, a += run)
-    for (i64 k = 0; k < depth; k++, b += NV * W) {
-      vf row[NV];
+  for (i64 p = 0; p < runs.outer; p++)
+    for (i64 q = 0; q < runs.inner; q++) {
+      const float* a = a0 + p * runs.outer_stride + q * runs.inner_stride;
+      for (i64 k = 0; k < runs.depth; k++, b += NV * W) {
+        vf row[NV];
 #pragma GCC unroll 8
-      for (int j = 0; j < NV; j++) row[j] = load(b + j * W, Full());
+        for (int j = 0; j < NV; j++) row[j] = load(b + j * W, Full());
 #pragma GCC unroll 32
-      for (int i = 0; i < MR; i++) {
-        const vf x = splat(a[i * lda + k]);
+        for (int i = 0; i < MR; i++) {
+          const vf x = splat(a[i * lda + k]);
 #pragma GCC unroll 8
-        for (int j = 0; j < NV; j++) acc[i][j] += x * row[j];
+          for (int j = 0; j < NV; j++) acc[i][j] += x * row[j];
+        }
       }
     }
 #pragma GCC unroll 32

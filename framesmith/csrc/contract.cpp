@@ -1,0 +1,87 @@
+// `_C.contract`: the contraction template of generated code with run-time geometry. It measures candidates at compile time of a graph and
+// serves as the template's eager meaning.
+#include <Python.h>
+
+#include "../codegen/cpp/contraction.h"
+
+namespace {
+using fs::i64;
+using fs::Runs;
+using fs::W;
+using Tile = void (*)(const float*, i64, const Runs&, const float*, float*);
+
+struct Geometry {
+  i64 images, image_stride, lines, line_stride, m, lda, n, rows, columns;
+  Runs runs;
+};
+
+template <int NV, int MR> Tile by_rows(int rows) {
+  if constexpr (MR == 0) return nullptr;
+  else return rows == MR ? (Tile)fs::contract_tile<MR, NV> : by_rows<NV, MR - 1>(rows);
+}
+
+// Every tile whose accumulators, one row of B and one broadcast fit the registers.
+constexpr int kRegisters = W == 16 ? 32 : 16;
+Tile tile_of(int rows, int vectors) {
+  switch (vectors) {
+    case 1: return by_rows<1, kRegisters - 3>(rows);
+    case 2: return by_rows<2, (kRegisters - 3) / 2>(rows);
+    case 3: return by_rows<3, (kRegisters - 4) / 3>(rows);
+    case 4: return by_rows<4, (kRegisters - 4) / 4>(rows);
+    default: return nullptr;
+  }
+}
+
+i64 packed_width(const Geometry& g) { return g.n / g.columns * g.columns + (g.n % g.columns + W - 1) / W * W; }
+
+void contract(const float* a, const float* b, float* out, const Geometry& g) {
+  const i64 panels = (g.n + g.columns - 1) / g.columns, total_depth = g.runs.outer * g.runs.inner * g.runs.depth;
+  const i64 blocks = (g.m + g.rows * 8 - 1) / (g.rows * 8), tasks = g.images * g.lines * blocks;
+#pragma omp parallel for collapse(2) schedule(static) if (g.images * g.lines * g.m * g.n * total_depth > 100000)
+  for (i64 p = 0; p < panels; p++)
+    for (i64 t = 0; t < tasks; t++) {
+      alignas(64) float buffer[32 * W];
+      const i64 line = t / blocks, first = p * g.columns, wide = g.n - first < g.columns ? g.n - first : g.columns;
+      const int vectors = (int)((wide + W - 1) / W);
+      const float* base = a + line / g.lines * g.image_stride + line % g.lines * g.line_stride;
+      const i64 stop = (t % blocks + 1) * g.rows * 8 < g.m ? (t % blocks + 1) * g.rows * 8 : g.m;
+      for (i64 m = t % blocks * g.rows * 8; m < stop; m += g.rows) {
+        const int rows = (int)(stop - m < g.rows ? stop - m : g.rows);
+        tile_of(rows, vectors)(base + m * g.lda, g.lda, g.runs, b + first * total_depth, buffer);
+        for (int i = 0; i < rows; i++)
+          __builtin_memcpy(out + (line * g.m + m + i) * g.n + first, buffer + i * vectors * W, wide * sizeof(float));
+      }
+    }
+}
+
+PyObject* py_contract(PyObject*, PyObject* args) {
+  long long a, b, out;
+  Geometry g;
+  long v[14];
+  if (!PyArg_ParseTuple(args, "LLL(llllllllllllll)", &a, &b, &out, v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7, v + 8, v + 9, v + 10,
+                        v + 11, v + 12, v + 13))
+    return nullptr;
+  g = {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], {v[9], v[10], v[11], v[12], v[13]}};
+  if (g.columns % W || !tile_of((int)g.rows, (int)(g.columns / W))) {
+    PyErr_Format(PyExc_ValueError, "no tile of %lld rows and %lld columns", (long long)g.rows, (long long)g.columns);
+    return nullptr;
+  }
+  Py_BEGIN_ALLOW_THREADS;
+  contract((const float*)a, (const float*)b, (float*)out, g);
+  Py_END_ALLOW_THREADS;
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"contract", py_contract, METH_VARARGS,
+     "contract(a, b, out, geometry): addresses of float32 data, and (images, image_stride, lines, line_stride, m, lda, n, rows, columns,\n"
+     "outer runs, their stride, inner runs, their stride, depth); writes out[images, lines, m, n]."},
+    {nullptr, nullptr, 0, nullptr}};
+}  // namespace
+
+int init_contract(PyObject* module) {
+  return PyModule_AddFunctions(module, methods) < 0 || PyModule_AddIntConstant(module, "LANES", W) < 0 ||
+                 PyModule_AddIntConstant(module, "VECTOR_REGISTERS", kRegisters) < 0
+             ? -1
+             : 0;
+}
