@@ -1,0 +1,169 @@
+"""Readable and canonical text of kernels and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from framesmith.loops.ir import (
+    Bitcast,
+    Buffer,
+    Cast,
+    Const,
+    Extern,
+    Index,
+    Indirect,
+    Kernel,
+    Launch,
+    Load,
+    Loop,
+    Node,
+    Op,
+    Part,
+    Pred,
+    Program,
+    Reduce,
+    Ref,
+    Release,
+    Scalar,
+    Step,
+    Store,
+)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32` for torch.float32."""
+    return str(dtype)[6:]
+
+
+class _Names:
+    """Numbers the operations of one kernel in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self.of: dict[Op, str] = {}
+
+    def new(self, op: Op) -> str:
+        name = self.of[op] = f"v{len(self.of)}"
+        return name
+
+    def args(self, op: Op) -> str:
+        return " ".join(self.of.get(a, "?") for a in op.args)
+
+
+def _load(op: Load, n: _Names) -> str:
+    mask = f" if {n.args(op)}" if op.args else ""
+    return f"load {op.buffer}[{op.index}]{mask}"
+
+
+def _indirect(op: Indirect, n: _Names) -> str:
+    flags = (" wrap" if op.wrap else "") + (" check" if op.check else "")
+    return f"indirect {op.symbol} = {n.args(op)} < {op.size}{flags}"
+
+
+def _cast(op: Cast, n: _Names) -> str:
+    rounding = f" rounded to {dtype_name(op.rounding)}" if op.rounding else ""
+    return f"cast {n.args(op)} to {dtype_name(op.dtype)}{rounding}"
+
+
+_FORMS: dict[type, Callable[..., str]] = {
+    Const: lambda op, n: f"const {op.value} {dtype_name(op.dtype)}",
+    Index: lambda op, n: f"index {op.expr} {dtype_name(op.dtype)}",
+    Pred: lambda op, n: f"pred {op.lhs} < {op.rhs}",
+    Indirect: _indirect,
+    Load: _load,
+    Scalar: lambda op, n: f"{op.name} {n.args(op)}",
+    Cast: _cast,
+    Bitcast: lambda op, n: f"bitcast {n.args(op)} to {dtype_name(op.dtype)}",
+    Reduce: lambda op, n: f"reduce {op.kind} {n.args(op)}",
+    Part: lambda op, n: f"part {op.part} of {n.args(op)}",
+}
+
+
+def _statement(op: Op, names: _Names) -> str:
+    if type(op) is Store:
+        value, *mask = (names.of.get(a, "?") for a in op.args)
+        mode = f" {op.mode}" if op.mode else ""
+        return f"store{mode} {op.buffer}[{op.index}] = {value}" + (f" if {mask[0]}" if mask else "")
+    text = _FORMS[type(op)](op, names)
+    return f"{names.new(op)} = {text}"
+
+
+def _block(body: tuple[Node, ...], names: _Names, indent: int, out: list[str]) -> None:
+    pad = "  " * indent
+    for node in body:
+        if type(node) is Loop:
+            kind = "red" if node.reduce else "for"
+            out.append(f"{pad}{kind} {node.axis.symbol} < {node.axis.extent}{' vec' if node.vector else ''}:")
+            _block(node.body, names, indent + 1, out)
+        else:
+            out.append(pad + _statement(node, names))
+
+
+def body_text(body: tuple[Node, ...], indent: int = 0) -> str:
+    """A block as lines; operations are numbered v0, v1, ... from its start."""
+    out: list[str] = []
+    _block(body, _Names(), indent, out)
+    return "\n".join(out)
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """The kernel's canonical text: equal for kernels that compute the same in the same way."""
+    params = ", ".join(
+        f"{p.name}: {dtype_name(p.dtype)} {p.mode}{'' if p.restrict else ' alias'}" for p in kernel.params
+    )
+    symbols = "".join(f", {s}" for s in kernel.symbols)
+    out = [f"kernel({params}{symbols})"]
+    if kernel.tile:
+        out.append(f"  tile {kernel.tile[0]} {kernel.tile[1]}")
+    out += [f"  local {t.name}: {dtype_name(t.dtype)}[{t.size}]" for t in kernel.locals]
+    indent = 1
+    for axis in kernel.outer:
+        out.append(f"{'  ' * indent}par {axis.symbol} < {axis.extent}:")
+        indent += 1
+    _block(kernel.body, _Names(), indent, out)
+    return "\n".join(out) + "\n"
+
+
+def buffer_text(b: Buffer) -> str:
+    """One line: name, type, size, strides, kind and place."""
+    place = {
+        "input": f" {b.index}",
+        "arena": f" at {b.offset}, {b.nbytes} bytes",
+        "view": f" of {b.base} from {b.offset}",
+    }.get(b.kind, "")
+    size, stride = (", ".join(map(str, t)) for t in (b.size, b.stride))
+    return f"{b.name}: {dtype_name(b.dtype)}[{size}] strides ({stride}) {b.kind}{place}"
+
+
+def _arg(value: object) -> str:
+    if type(value) is Ref:
+        return value.name
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(map(_arg, value)) + "]"
+    return str(value)
+
+
+def step_text(step: Step, kernels: dict[int, int]) -> str:
+    """One line for a step; `kernels` numbers the kernels by id()."""
+    if type(step) is Launch:
+        return f"k{kernels[id(step.kernel)]}({', '.join(step.args)})"
+    if type(step) is Release:
+        return "release " + ", ".join(step.names)
+    assert type(step) is Extern
+    args = [_arg(a) for a in step.args] + [f"{k}={_arg(v)}" for k, v in step.kwargs.items()]
+    return f"{', '.join(str(o) for o in step.outputs)} = {step.target}({', '.join(args)})"
+
+
+def program_text(program: Program) -> str:
+    """The whole program: buffers, kernels, steps, outputs."""
+    number = {id(k): i for i, k in enumerate(program.kernels)}
+    out = [f"program: arena {program.arena_bytes} bytes"]
+    out += [f"  symbol {s} = {src}" for s, src in program.symbols.items()]
+    out += [f"  {buffer_text(b)}" for b in program.buffers.values()]
+    for i, kernel in enumerate(program.kernels):
+        out += ["", f"k{i}: {kernel_text(kernel).rstrip()}"]
+    out += ["", "steps"]
+    out += [f"  {step_text(s, number)}" for s in program.steps]
+    out.append(f"  return {', '.join(map(_arg, program.outputs))}")
+    return "\n".join(out) + "\n"
