@@ -1,0 +1,56 @@
+"""Integer expressions: the public face of the algebra. Python ints mix freely; every result is simplified.
+
+    i, j = Symbol("i", 0, 15), Symbol("j", 0, 7)
+    (8*i + j) // 8   # i
+    (8*i + j) % 8    # j
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+
+from framesmith.symbolic import divide as _divide  # noqa: F401  registers // and %
+from framesmith.symbolic import ring as _ring  # noqa: F401  registers + and *
+from framesmith.symbolic.extrema import max_, min_
+from framesmith.symbolic.nodes import (
+    Expr,
+    FloorDiv,
+    Int,
+    Max,
+    Min,
+    Mod,
+    Product,
+    Substitution,
+    Sum,
+    Symbol,
+    as_expr,
+    linear,
+)
+from framesmith.symbolic.relation import FALSE, TRUE, Rel, and_, eq, ge, gt, le, lt, ne, not_, or_
+
+__all__ = [
+    "FALSE", "TRUE", "Expr", "FloorDiv", "Int", "Max", "Min", "Mod", "Product", "Rel", "Substitution", "Sum", "Symbol",
+    "and_", "as_expr", "ceildiv", "eq", "ge", "gt", "le", "linear", "lt", "max_", "min_", "ne", "not_", "or_", "prod",
+    "simplify_int", "sum_",
+]
+
+
+def ceildiv(a: Expr | int, b: Expr | int) -> Expr:
+    """`a / b` rounded up, for a positive b."""
+    return (as_expr(a) + b - 1) // b
+
+
+def prod(items: Iterable[Expr | int]) -> Expr:
+    """The product of the items (1 for none)."""
+    return reduce(lambda a, b: a * b, items, as_expr(1))  # type: ignore[return-value]
+
+
+def sum_(items: Iterable[Expr | int]) -> Expr:
+    """The sum of the items (0 for none)."""
+    return reduce(lambda a, b: a + b, items, as_expr(0))  # type: ignore[return-value]
+
+
+def simplify_int(e: Expr | int) -> Expr | int:
+    """A plain int where the value is known, the expression where it is not."""
+    return e.const if isinstance(e, Expr) and e.is_const else e
