@@ -1,0 +1,115 @@
+"""Which kernel computes a contraction: measured once per shape and machine, then remembered.
+
+The candidates: `own` (the template of `geometry`, weight packed, epilogue fused), `mkldnn` (oneDNN with the weight reordered) and `aten` (what eager
+calls). Each runs a few times on random data; large shapes are measured on a part of their columns, since a kernel's rate settles long before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from math import prod
+from typing import Any
+
+import torch
+
+from framesmith.config import Config
+from framesmith.lower.contractions.geometry import contract, linear_geometry, pack, window_geometry
+from framesmith.lower.contractions.rewrite import Request
+
+MEASURED_FLOPS = 2.5e8  # shapes above are measured on fewer columns
+REPEATS = 3
+# Below this much work the call's own cost decides, and the template has none.
+TRIVIAL_FLOPS = 2e6
+
+Candidate = Callable[[], Any]
+
+
+def _linear_candidates(request: Request) -> dict[str, Candidate]:
+    m, k, n = request.shape
+    n = max(min(n, int(MEASURED_FLOPS / (2 * m * k))), min(n, 64))
+    x, weight, bias = torch.randn(m, k, dtype=request.dtype), torch.randn(n, k, dtype=request.dtype), torch.randn(n, dtype=request.dtype)
+    reordered = torch.ops.mkldnn._reorder_linear_weight(weight, m)
+    candidates: dict[str, Candidate] = {
+        "aten": lambda: torch.nn.functional.linear(x, weight, bias),
+        "mkldnn": lambda: torch.ops.mkldnn._linear_pointwise(x, reordered, bias, "none", [], ""),
+    }
+    if request.dtype is torch.float32:
+        geometry = linear_geometry(m, k, n, (m, n))
+        packed = pack(weight.t(), geometry.columns, geometry.lane)
+        candidates["own"] = lambda: contract(x, packed, geometry)
+    return candidates
+
+
+def _convolution_candidates(request: Request) -> dict[str, Candidate]:
+    images, c, h, w, o, kh, kw, *rest = request.shape
+    stride, padding, dilation = (tuple(rest[i : i + 2]) for i in (0, 2, 4))
+    x = torch.randn(images, c, h, w, dtype=request.dtype).to(memory_format=torch.channels_last)
+    weight = torch.randn(o, c, kh, kw, dtype=request.dtype)
+    packed = torch.ops.mkldnn._reorder_convolution_weight(weight, padding, stride, dilation, 1, list(x.shape))
+    candidates: dict[str, Candidate] = {
+        "aten": lambda: torch.nn.functional.conv2d(x, weight, None, stride, padding, dilation),
+        "mkldnn": lambda: torch.ops.mkldnn._convolution_pointwise(x, packed, None, padding, stride, dilation, 1, "none", [], ""),
+    }
+    if request.dtype is torch.float32:
+        padded = torch.nn.functional.pad(x.permute(0, 2, 3, 1), (0, 0, padding[1], padding[1], padding[0], padding[0])).contiguous()
+        geometry = window_geometry(tuple(padded.shape), o, (kh, kw), stride, dilation)  # type: ignore[arg-type]
+        own = pack(weight.permute(2, 3, 1, 0).reshape(-1, o), geometry.columns, geometry.lane)
+        candidates["own"] = lambda: contract(padded, own, geometry)
+    return candidates
+
+
+CANDIDATES: dict[str, Callable[[Request], dict[str, Candidate]]] = {"linear": _linear_candidates, "conv": _convolution_candidates}
+
+
+def _work(request: Request) -> int:
+    if request.kind == "linear":
+        return 2 * prod(request.shape)
+    images, c, h, w, o, kh, kw, *rest = request.shape
+    return 2 * images * c * h * w * o * kh * kw // (rest[0] * rest[1])
+
+
+def measure(request: Request) -> dict[str, float]:
+    """Seconds of each candidate: the best of a few runs, taken in turn."""
+    with torch.inference_mode():
+        candidates = CANDIDATES[request.kind](request)
+        best = dict.fromkeys(candidates, float("inf"))
+        for repeat in range(REPEATS + 1):  # the first round warms up
+            for name, run in candidates.items():
+                start = time.perf_counter()
+                run()
+                seconds = time.perf_counter() - start
+                if repeat:
+                    best[name] = min(best[name], seconds)
+    return best
+
+
+# The library's kernel must beat the template by this much: it cannot take the epilogue, which costs a pass over the result.
+MARGIN = {"own": 0.93, "mkldnn": 1.0, "aten": 1.0}
+
+
+class Chooser:
+    """Answers requests from `memory` (a mapping that outlives the process, by the runtime's cache) or by measuring.
+
+    `measured` holds what this chooser measured anew: request key -> seconds by candidate.
+    """
+
+    def __init__(self, config: Config, memory: MutableMapping[str, str]) -> None:
+        self.config, self.memory = config, memory
+        self.measured: dict[str, Mapping[str, float]] = {}
+        self.prefix = f"{torch.__version__} {torch.backends.cpu.get_cpu_capability()} t{torch.get_num_threads()} "
+
+    def __call__(self, request: Request) -> str:
+        if request.dtype not in (torch.float32, torch.bfloat16):
+            return "aten"
+        if not (self.config.library_choice and self.config.packing and self.config.freezing):
+            return "aten"
+        if request.dtype is torch.float32 and _work(request) < TRIVIAL_FLOPS:
+            return "own"
+        key = self.prefix + request.key
+        choice = self.memory.get(key)
+        if choice is None:
+            seconds = self.measured[key] = measure(request)
+            choice = min(seconds, key=lambda name: seconds[name] * MARGIN[name])
+            self.memory[key] = choice
+        return choice

@@ -1,0 +1,93 @@
+"""The geometry of a contraction over a dense row-major activation and packed weights, and its two operators.
+
+`contract(x, packed, geometry)` reads `x` as flat memory:
+
+    out[i, j, m, n] = sum over p, q, k of  x.flat[i*image_stride + j*line_stride + m*lda + p*strides[0] + q*strides[1] + k] * B[p, q, k, n]
+
+with B packed by `pack` into panels (see `loops.contract`). Both are ordinary graph targets: calling them is their eager meaning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from framesmith import _C
+from framesmith.loops.contract import choose_tile, pack_columns
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Strides in elements of `x`; the result has shape `shape`, row-major, of images * lines * m * n elements."""
+
+    images: int
+    image_stride: int
+    lines: int
+    line_stride: int
+    m: int
+    lda: int
+    n: int
+    runs: tuple[int, int]
+    strides: tuple[int, int]
+    depth: int
+    rows: int
+    columns: int
+    lane: int
+    shape: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        runs = "" if self.runs == (1, 1) else f" runs={self.runs[0]}x{self.runs[1]}"
+        return f"<{self.images * self.lines}x{self.m}x{self.n} depth={self.depth}{runs} tile={self.rows}x{self.columns}>"
+
+    @property
+    def flops(self) -> int:
+        return 2 * prod((self.images, self.lines, self.m, self.n, *self.runs, self.depth))
+
+
+def contract(x: torch.Tensor, packed: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    """The contraction on real float32 tensors, by the core's copy of the template."""
+    g = geometry
+    x = x.contiguous()
+    out = torch.empty(g.shape)
+    _C.contract(
+        x.data_ptr(), packed.data_ptr(), out.data_ptr(),
+        (g.images, g.image_stride, g.lines, g.line_stride, g.m, g.lda, g.n, g.rows, g.columns,
+         g.runs[0], g.strides[0], g.runs[1], g.strides[1], g.depth),
+    )
+    return out
+
+
+def pack(weight: torch.Tensor, columns: int, lane: int) -> torch.Tensor:
+    """Pack a weight of shape (depth in all, n); see `loops.contract.pack_columns`."""
+    return pack_columns(weight, columns, lane)
+
+
+def linear_geometry(rows: int, depth: int, n: int, shape: tuple[int, ...]) -> Geometry:
+    """x (rows, depth) @ (depth, n)."""
+    tile_rows, columns = choose_tile(rows, n, _C.LANES, _C.VECTOR_REGISTERS)
+    return Geometry(1, 0, 1, 0, rows, depth, n, (1, 1), (0, 0), depth, tile_rows, columns, _C.LANES, shape)
+
+
+def window_geometry(
+    x: tuple[int, int, int, int], n: int, kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
+) -> Geometry:
+    """Convolution of a padded channels-last image x = (images, height, width, channels) with (kernel, channels, n) weights."""
+    images, height, width, channels = x
+    out_h = (height - dilation[0] * (kernel[0] - 1) - 1) // stride[0] + 1
+    out_w = (width - dilation[1] * (kernel[1] - 1) - 1) // stride[1] + 1
+    line = width * channels
+    shape = (images, out_h, out_w, n)
+    if kernel == (1, 1) and stride == (1, 1):
+        rows = images * out_h * out_w
+        tile, columns = choose_tile(rows, n, _C.LANES, _C.VECTOR_REGISTERS)
+        return Geometry(1, 0, 1, 0, rows, channels, n, (1, 1), (0, 0), channels, tile, columns, _C.LANES, shape)
+    if dilation[1] == 1:
+        runs, strides, depth = (kernel[0], 1), (dilation[0] * line, 0), kernel[1] * channels
+    else:
+        runs, strides, depth = kernel, (dilation[0] * line, dilation[1] * channels), channels
+    tile, columns = choose_tile(out_w, n, _C.LANES, _C.VECTOR_REGISTERS)
+    return Geometry(
+        images, height * line, out_h, stride[0] * line, out_w, stride[1] * channels, n, runs, strides, depth, tile, columns, _C.LANES, shape
+    )
