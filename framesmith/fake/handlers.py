@@ -1,0 +1,180 @@
+"""How one call of an operator is recorded. `HANDLERS` holds a row for an operator; one without is classified by its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from framesmith.fake import schema
+from framesmith.fake.composites import WHOLE
+from framesmith.fake.infer import infer, true_error
+from framesmith.fake.tensor import FakeTensor
+from framesmith.fake.views import PUT_BACK
+from framesmith.util.errors import DataDependent, Unsupported
+
+if TYPE_CHECKING:
+    from framesmith.fake.recorder import Recorder
+
+aten = torch.ops.aten
+Handler = Callable[["Recorder", Any, tuple, dict], Any]
+
+HANDLERS: dict[Any, Handler] = {}
+
+
+def handles(*funcs: Any) -> Callable[[Handler], Handler]:
+    """Registers a row of HANDLERS."""
+
+    def register(handler: Handler) -> Handler:
+        for func in funcs:
+            HANDLERS[func] = handler
+        return handler
+
+    return register
+
+
+def classify(func: Any) -> Handler:
+    """The handler that an operator's schema asks for."""
+    if func.namespace == "aten" and func in WHOLE:
+        return functional
+    if schema.is_data_dependent(func):
+        return data_dependent
+    if schema.is_composite(func):
+        return composite
+    if schema.changes_metadata(func):
+        return refused
+    if schema.writes(func):
+        return _writing(func)
+    if schema.is_view(func):
+        return view
+    return functional
+
+
+def functional(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Recorded as it is: new results, nothing written."""
+    args, kwargs = lifted(rec, args, kwargs)
+    vals = infer(func, args, kwargs)
+    node_args = tuple([rec.nodes(a) for a in args])
+    node = rec.emit(func, node_args, vals, {k: rec.nodes(v) for k, v in kwargs.items()} if kwargs else kwargs)
+    return rec.results(node, vals)
+
+
+def view(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """The result aliases the first argument."""
+    args = positional(func, args, kwargs)
+    source = args[0]
+    if not isinstance(source, FakeTensor):
+        source = rec.constant(source)
+        args = (source, *args[1:])
+    val = infer(func, args, {})
+    if not isinstance(val, FakeTensor):
+        return functional(rec, func, args, {})
+    return rec.view(source, func, tuple([_plain(a) for a in args[1:]]), val)
+
+
+def composite(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Recorded beneath, as the operators that it is written in."""
+    return rec.inside(func.decompose, *args, **kwargs)
+
+
+def refused(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    raise Unsupported(f"{func} cannot be captured")
+
+
+def data_dependent(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    raise DataDependent(f"{func} needs the tensor's data", hint="the value is known at run time only")
+
+
+def _writing(func: Any) -> Handler:
+    """In-place and `out=` operators: their functional form, then writes into the aliases of the arguments."""
+    form = schema.functional_form(func)
+    if form is None:
+        return refused
+    names = schema.out_arguments(func)
+    positions = schema.written_positions(func)
+    if names and not positions:
+        return lambda rec, _, args, kwargs: _with_out(rec, func, form, names, args, kwargs)
+    if len(positions) == 1 and not names and len(func._schema.returns) <= 1:
+        return lambda rec, _, args, kwargs: _in_place(rec, func, form, positions[0], args, kwargs)
+    return refused
+
+
+def _in_place(rec: Recorder, func: Any, form: Any, position: int, args: tuple, kwargs: dict) -> Any:
+    target = args[position]
+    if not isinstance(target, FakeTensor):
+        raise Unsupported(f"{func} writes a tensor that is not an input of the graph")
+    args, kwargs = lifted(rec, args, kwargs)
+    store(rec, target, rec.inside(form, *args, **kwargs), func, args, kwargs)
+    return target
+
+
+def _with_out(rec: Recorder, func: Any, form: Any, names: tuple, args: tuple, kwargs: dict) -> Any:
+    kwargs = dict(kwargs)
+    outs = [kwargs.pop(name) for name in names]
+    results = rec.inside(form, *args, **kwargs)
+    for out, result in zip(outs, (results,) if isinstance(results, FakeTensor) else results):
+        if out.shape != result.shape:
+            raise Unsupported("an `out=` tensor of another shape than the result")
+        store(rec, out, result, func, args, kwargs)
+    return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+def store(rec: Recorder, target: FakeTensor, value: FakeTensor, func: Any, args: tuple, kwargs: dict) -> None:
+    """Writes `value` into `target`, cast to its dtype; another shape, or a write into stretched memory, is eager's error."""
+    if value.shape != target.shape:
+        true_error(func, args, kwargs)
+        raise Unsupported(f"{func} with a result of another shape than what it writes")
+    stretched = 0 in target.stride() and any(s == 0 and n > 1 for n, s in zip(target.shape, target.stride()))
+    if stretched:
+        true_error(func, args, kwargs)
+        raise Unsupported(f"{func} writes a tensor whose elements share memory")
+    if value.dtype != target.dtype:
+        if not torch.can_cast(value.dtype, target.dtype):
+            true_error(func, args, kwargs)
+        value = rec.dispatch(aten._to_copy.default, (value,), {"dtype": target.dtype})
+    rec.write(target._alias, rec.nodes(value))
+
+
+def lifted(rec: Recorder, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Real tensors among the arguments become constants of the graph."""
+    for arg in args:
+        kind = type(arg)
+        if kind is not FakeTensor and (isinstance(arg, torch.Tensor) or kind is list):
+            args = tuple([_lift(rec, a) for a in args])
+            break
+    for arg in kwargs.values():
+        if isinstance(arg, torch.Tensor) and type(arg) is not FakeTensor:
+            kwargs = {k: _lift(rec, v) for k, v in kwargs.items()}
+            break
+    return args, kwargs
+
+
+def _lift(rec: Recorder, value: Any) -> Any:
+    if type(value) is FakeTensor:
+        return value
+    if isinstance(value, torch.Tensor):
+        return rec.constant(value)
+    if type(value) is list:
+        return [_lift(rec, v) for v in value]
+    return value
+
+
+def positional(func: Any, args: tuple, kwargs: dict) -> tuple:
+    """All arguments in the schema's order, as far as given; defaults fill the gaps."""
+    if not kwargs:
+        return args
+    filled = list(args)
+    rest = dict(kwargs)
+    for argument in func._schema.arguments[len(args) :]:
+        if not rest:
+            break
+        filled.append(rest.pop(argument.name) if argument.name in rest else argument.default_value)
+    return tuple(filled)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, (list, tuple, torch.Size)) else value
+
+
+__all__ = ["HANDLERS", "PUT_BACK", "classify", "composite", "functional", "handles", "positional", "store", "view"]

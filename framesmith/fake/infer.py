@@ -1,0 +1,126 @@
+"""Metadata of an operator's results. A row of `RULES` gives it quickly and on symbolic sizes; otherwise the operator runs on
+meta tensors (at hint sizes: symbolic sizes are then specialised)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from framesmith.fake.tensor import CPU, FakeTensor, new_fake
+from framesmith.util.errors import Unsupported
+
+Rule = Callable[..., Any]
+RULES: dict[Any, Rule] = {}
+
+META = torch.device("meta")
+_LARGEST = 1 << 28
+
+
+def rule(*funcs: Any) -> Callable[[Rule], Rule]:
+    """Registers a row: called with the operator's arguments, it returns fakes without alias, or NotImplemented for a case
+    that it leaves to the meta kernel."""
+
+    def register(row: Rule) -> Rule:
+        for func in funcs:
+            RULES[func] = row
+        return row
+
+    return register
+
+
+def infer(func: Any, args: tuple, kwargs: dict) -> Any:
+    """The results of `func` as fakes without alias: one, or a tuple. Errors are eager's."""
+    row = RULES.get(func)
+    if row is not None:
+        vals = row(*args, **kwargs)
+        if vals is not NotImplemented:
+            return vals
+    return by_meta_kernel(func, args, kwargs)
+
+
+def by_meta_kernel(func: Any, args: tuple, kwargs: dict) -> Any:
+    found: list[FakeTensor] = []
+    meta_args = tuple([_to_meta(a, found) for a in args])
+    meta_kwargs = {k: _to_meta(v, found) for k, v in kwargs.items()}
+    device = meta_kwargs.get("device")
+    if device is None:
+        device = _common_device(found)
+        if not found and any(a.name == "device" for a in func._schema.arguments):
+            meta_kwargs["device"] = META
+    else:
+        meta_kwargs["device"] = META
+    meta_kwargs.pop("pin_memory", None)
+    try:
+        out = func(*meta_args, **meta_kwargs)
+    except NotImplementedError as error:
+        raise Unsupported(f"{func} has no shape rule and no meta kernel") from error
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        true_error(func, args, kwargs)
+        raise
+    offset = found[0].storage_offset() if found else 0
+    return _from_meta(out, torch.device(device), offset if func._schema.returns and _aliases(func) else 0)
+
+
+def true_error(func: Any, args: tuple, kwargs: dict) -> None:
+    """Runs the operator on real zeros of the same metadata, so that the error raised is eager's own; returns if it runs."""
+    budget = [_LARGEST]
+    real_args = tuple([_to_real(a, budget) for a in args])
+    real_kwargs = {k: _to_real(v, budget) for k, v in kwargs.items()}
+    if budget[0] >= 0:
+        func(*real_args, **real_kwargs)
+
+
+def _aliases(func: Any) -> bool:
+    alias = func._schema.returns[0].alias_info
+    return alias is not None and not alias.is_write
+
+
+def _common_device(found: list[FakeTensor]) -> torch.device:
+    for fake in found:
+        if fake.dim() > 0:
+            return fake.device
+    return found[0].device if found else CPU
+
+
+def _to_meta(value: Any, found: list[FakeTensor]) -> Any:
+    kind = type(value)
+    if kind is FakeTensor:
+        found.append(value)
+        meta = value._meta
+        if meta is None:
+            sizes, strides = _ints(value.shape), _ints(value.stride())
+            meta = value._meta = torch.empty_strided(sizes, strides, dtype=value.dtype, device=META)
+        return meta
+    if kind is list or kind is tuple:
+        return kind([_to_meta(item, found) for item in value])
+    if kind is torch.SymInt:
+        return int(value)
+    return value
+
+
+def _ints(sizes: Any) -> list[int]:
+    return [s if type(s) is int else int(s) for s in sizes]
+
+
+def _from_meta(value: Any, device: torch.device, offset: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return new_fake(tuple(value.shape), value.stride(), value.dtype, device, value.storage_offset() + offset)
+    if isinstance(value, (tuple, list)):
+        return tuple([_from_meta(item, device, offset) for item in value])
+    return value
+
+
+def _to_real(value: Any, budget: list[int]) -> Any:
+    kind = type(value)
+    if kind is FakeTensor:
+        sizes, strides = _ints(value.shape), _ints(value.stride())
+        extent = 1 + sum((n - 1) * s for n, s in zip(sizes, strides)) if all(sizes) else 0
+        budget[0] -= extent * value.dtype.itemsize
+        if budget[0] < 0:
+            return value
+        return torch.zeros(extent, dtype=value.dtype).as_strided(sizes, strides)
+    if kind is list or kind is tuple:
+        return kind([_to_real(item, budget) for item in value])
+    return int(value) if kind is torch.SymInt else value

@@ -1,0 +1,291 @@
+"""Records torch calls on fake tensors as a graph of functional ATen operators.
+
+    rec = Recorder()
+    x = rec.input(real, "x")
+    with rec:
+        y = torch.relu(x).add_(1)
+    graph = rec.finish([y])
+
+The graph is a function of its placeholders; inputs that the program writes are written by `aten.copy_` nodes at its end.
+Each node carries `meta["val"]` (a FakeTensor, or a tuple of them) and `meta["stack"]` (the `stack` of the recorder when
+it was recorded).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from framesmith.fake.handlers import HANDLERS, classify
+from framesmith.fake.tensor import Alias, FakeTensor, Storage, new_fake
+from framesmith.fake.views import PUT_BACK
+from framesmith.util.errors import Unsupported
+
+_push = torch._C._push_on_torch_dispatch_stack
+_pop = torch._C._pop_torch_dispatch_stack
+_getitem = operator.getitem
+_NO_KWARGS: dict[str, Any] = {}
+
+
+class Recorder:
+    """See the module. Not thread-safe; `with rec:` may be entered many times, one after another."""
+
+    def __init__(self, shape_env: Any = None, *, below_autograd: bool = True) -> None:
+        self.graph = Graph()
+        self.shape_env = shape_env
+        self.stack: tuple = ()
+        self.inputs: list[FakeTensor] = []
+        self.constants: list[tuple[Node, torch.Tensor]] = []
+        self._by_storage: dict[int, Alias] = {}
+        self._constant_of: dict[int, FakeTensor] = {}
+        self._below_autograd = below_autograd
+        self._guards: list[Any] = []
+        self._names: dict[Any, str] = {}
+        self._last_placeholder: Node | None = None
+
+    # -- entering and leaving
+
+    def __enter__(self) -> Recorder:
+        guard = torch._C._AutoDispatchBelowAutograd() if self._below_autograd else torch._C._DisableFuncTorch()
+        guard.__enter__()
+        self._guards.append(guard)
+        _push(self)
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        _pop(None)
+        self._guards.pop().__exit__(*exc)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return self.dispatch(func, args, kwargs or _NO_KWARGS)
+
+    def dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Records one call of an operator and gives its result as fakes."""
+        handler = HANDLERS.get(func)
+        if handler is None:
+            handler = HANDLERS[func] = classify(func)
+        return handler(self, func, args, kwargs)
+
+    def inside(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Runs `call` with recording on; for handlers, which run with it off."""
+        _push(self)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            _pop(None)
+
+    # -- inputs and constants
+
+    def input(self, real: torch.Tensor, name: str, *, shape: tuple | None = None, stride: tuple | None = None) -> FakeTensor:
+        """A fake with the metadata of `real` and a placeholder for it; `shape` and `stride` may be symbolic."""
+        fake = new_fake(
+            tuple(real.shape) if shape is None else shape,
+            real.stride() if stride is None else stride,
+            real.dtype,
+            real.device,
+            real.storage_offset(),
+            real.requires_grad,
+        )
+        if isinstance(real, torch.nn.Parameter):
+            fake._is_param = True
+        node = self._placeholder(name, fake)
+        storage = Storage(self, node)
+        fake._alias = Alias(storage, node, fake)
+        key = real.untyped_storage()._cdata
+        other = self._by_storage.setdefault(key, fake._alias)
+        if other is not fake._alias:
+            other.storage.shared = storage.shared = True
+        self.inputs.append(fake)
+        return fake
+
+    def constant(self, real: torch.Tensor) -> FakeTensor:
+        """A fake for a real tensor that the program met; a number becomes `full`, the rest a placeholder in `constants`."""
+        known = self._constant_of.get(id(real))
+        if known is not None:
+            return known
+        if real.dim() == 0 and real.device.type == "cpu" and type(real) is torch.Tensor:
+            fake = self.number(real.item(), real.dtype)
+            self.constants.append((fake._alias.node, real))
+        else:
+            fake = self.input(real, f"constant_{len(self.constants)}")
+            self.inputs.pop()
+            fake._alias.node.meta["constant"] = real
+            self.constants.append((fake._alias.node, real))
+        self._constant_of[id(real)] = fake
+        return fake
+
+    def number(self, value: Any, dtype: torch.dtype) -> FakeTensor:
+        val = new_fake((), (), dtype)
+        node = self.emit(torch.ops.aten.full.default, ([], value), val, {"dtype": dtype, "device": val.device})
+        return self.own(val, node)
+
+    def _placeholder(self, name: str, val: FakeTensor) -> Node:
+        graph = self.graph
+        if self._last_placeholder is None:
+            first = next(iter(graph.nodes), None)
+            where = graph.inserting_before(first) if first is not None else graph.inserting_after()
+        else:
+            where = graph.inserting_after(self._last_placeholder)
+        with where:
+            node = graph.placeholder(name)
+        node.meta["val"] = val
+        node.meta["stack"] = self.stack
+        self._last_placeholder = node
+        return node
+
+    # -- nodes
+
+    def emit(self, func: Any, args: tuple, val: Any, kwargs: dict = _NO_KWARGS) -> Node:
+        """A node that calls `func` on nodes and plain values. `Graph.create_node` does the same in five times the time."""
+        graph = self.graph
+        base = self._names.get(func)
+        if base is None:
+            base = self._names[func] = func.__name__.split(".")[0].lower()
+        space = graph._graph_namespace
+        count = space._base_count.get(base, 0) + 1
+        space._base_count[base] = count
+        name = f"{base}_{count}"
+        space._used_names.add(name)
+        node = Node(graph, name, "call_function", func, args, kwargs)
+        space._obj_to_name[node] = name
+        graph._insert(node)
+        graph._find_nodes_lookup_table.insert(node)
+        graph._len += 1
+        meta = node.meta
+        meta["val"] = val
+        meta["stack"] = self.stack
+        return node
+
+    def own(self, fake: FakeTensor, node: Node) -> FakeTensor:
+        """Makes `fake` the base of a new storage whose value is `node`."""
+        fake._alias = Alias(Storage(self), node, fake)
+        return fake
+
+    def view(self, source: FakeTensor, func: Any, args: tuple, fake: FakeTensor) -> FakeTensor:
+        """Makes `fake` the view `func(source, *args)`."""
+        parent = source._alias
+        node = self.emit(func, (self.read(parent), *args), fake)
+        fake._alias = Alias(parent.storage, node, fake, parent, func, args)
+        return fake
+
+    def results(self, node: Node, vals: Any) -> Any:
+        """Wraps the results of a functional node: one fake, or a tuple with `getitem` nodes beneath."""
+        if isinstance(vals, FakeTensor):
+            return self.own(vals, node)
+        for i, val in enumerate(vals):
+            if isinstance(val, FakeTensor):
+                self.own(val, self.emit(_getitem, (node, i), val))
+        return vals
+
+    def nodes(self, value: Any) -> Any:
+        """Replaces fakes by their present nodes, through lists and tuples; real tensors become constants."""
+        kind = type(value)
+        if kind is FakeTensor:
+            alias = value._alias
+            return alias.node if alias.version == alias.storage.version else self.read(alias)
+        if kind is list or kind is tuple:
+            return kind([self.nodes(item) for item in value])
+        if isinstance(value, torch.Tensor):
+            return self.constant(value)._alias.node
+        return value
+
+    # -- values and writes
+
+    def read(self, alias: Alias) -> Node:
+        """The node of an alias's present value; a view whose storage was written is made anew."""
+        storage = alias.storage
+        if alias.version != storage.version:
+            if alias.parent is None:
+                raise AssertionError("the base of a storage is always current")
+            alias.node = self.emit(alias.func, (self.read(alias.parent), *alias.args), alias.val)
+            alias.version = storage.version
+        return alias.node
+
+    def write(self, alias: Alias, node: Node) -> None:
+        """Gives `alias` the value of `node` (of the alias's shape and dtype), and so all that shares its storage."""
+        storage = alias.storage
+        if storage.shared:
+            raise Unsupported("an input is written that shares its storage with another input")
+        exact = _same_strides(node.meta["val"], alias.val)
+        fresh = node
+        target = alias
+        while target.parent is not None:
+            parent = target.parent
+            put_back = PUT_BACK.get(target.func)
+            if put_back is None:
+                raise Unsupported(f"a write through a view made by {target.func}")
+            node = put_back(self.emit, self.read(parent), node, target.args, parent.val)
+            target = parent
+        if not _same_strides(node.meta["val"], target.val):
+            node = self.emit(torch.ops.aten.copy.default, (target.node, node), target.val)
+            exact = exact and target is not alias
+        storage.version += 1
+        target.node = node
+        target.version = storage.version
+        if exact and target is not alias:
+            alias.node = fresh
+            alias.version = storage.version
+
+    # -- the end
+
+    def finish(self, outputs: Iterable[Any]) -> Graph:
+        """Closes the graph: writes of inputs, the output tuple, dead code removed. The recorder may not go on after it."""
+        values = tuple(self.nodes(out) for out in outputs)
+        for fake in self.inputs:
+            alias = fake._alias
+            if alias.storage.version:
+                placeholder = alias.storage.input
+                self.emit(torch.ops.aten.copy_.default, (placeholder, alias.node), fake)
+        output = self.graph.output(values)
+        output.meta["val"] = tuple(getattr(v, "meta", {}).get("val", v) for v in values)
+        _remove_dead(self.graph)
+        return self.graph
+
+    def mutated(self, fake: FakeTensor) -> bool:
+        """Has the storage of this fake been written?"""
+        return fake._alias.storage.version > 0
+
+    def input_aliased(self, fake: FakeTensor) -> Node | None:
+        """The placeholder whose storage this fake is or views, or None. Rebuild it as
+        `real.as_strided(fake.shape, fake.stride(), fake.storage_offset())` of that input."""
+        return fake._alias.storage.input
+
+
+def _same_strides(a: FakeTensor, b: FakeTensor) -> bool:
+    left, right = a.stride(), b.stride()
+    if left == right:
+        return True
+    return all(size == 1 or s == t for size, s, t in zip(b.shape, left, right))
+
+
+def _remove_dead(graph: Graph) -> None:
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and not node.users and not _has_effect(node):
+            graph.erase_node(node)
+
+
+def _has_effect(node: Node) -> bool:
+    target = node.target
+    if target is _getitem:
+        return False
+    schema = getattr(target, "_schema", None)
+    if schema is None or schema.is_mutable:
+        return True
+    return torch.Tag.nondeterministic_seeded in target.tags and target not in _QUIET
+
+
+_aten = torch.ops.aten
+# Tagged random for the sake of a dropout probability that is zero in inference.
+_QUIET = frozenset(
+    (
+        _aten.scaled_dot_product_attention.default,
+        _aten._scaled_dot_product_flash_attention_for_cpu.default,
+        _aten.lstm.input,
+        _aten.gru.input,
+        _aten.dropout.default,
+    )
+)

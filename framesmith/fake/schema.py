@@ -1,0 +1,87 @@
+"""What an operator's schema says: which arguments it writes, whether it gives views, and what its functional form is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+# Where the functional form is not the name without its underscore.
+_FUNCTIONAL: dict[OpOverload, OpOverload] = {
+    aten.normal_.default: aten.normal_functional.default,
+    aten._native_batch_norm_legit.default: aten._native_batch_norm_legit_functional.default,
+}
+
+
+def writes(func: OpOverload) -> bool:
+    """Does it write one of its arguments?"""
+    return bool(func._schema.is_mutable)
+
+
+def is_view(func: OpOverload) -> bool:
+    """Does an output alias an argument without writing it?"""
+    return any(a.alias_info is not None and not a.alias_info.is_write for a in func._schema.returns)
+
+
+def is_composite(func: OpOverload) -> bool:
+    """Is it written in terms of other operators, for every device?"""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+def is_data_dependent(func: OpOverload) -> bool:
+    tags = func.tags
+    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+
+
+def is_random(func: OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def changes_metadata(func: OpOverload) -> bool:
+    """`x.t_()` and its kin: the argument itself gets another shape."""
+    return torch.Tag.inplace_view in func.tags
+
+
+def out_arguments(func: OpOverload) -> tuple[str, ...]:
+    """Names of the keyword-only written arguments of an `out=` overload."""
+    return tuple(a.name for a in func._schema.arguments if a.kwarg_only and _written(a))
+
+
+def written_positions(func: OpOverload) -> tuple[int, ...]:
+    """Positions of the written positional arguments."""
+    return tuple(i for i, a in enumerate(func._schema.arguments) if not a.kwarg_only and _written(a))
+
+
+def functional_form(func: OpOverload) -> OpOverload | None:
+    """The overload that computes the same and returns it instead of writing; None if there is none."""
+    if func in _FUNCTIONAL:
+        return _FUNCTIONAL[func]
+    schema = func._schema
+    packet_name = schema.name.split("::")[1]
+    name = packet_name[:-1] if packet_name.endswith("_") else packet_name
+    packet = getattr(getattr(torch.ops, func.namespace), name, None)
+    if packet is None:
+        return None
+    wanted = _signature(schema, skip=out_arguments(func))
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        if not candidate._schema.is_mutable and _signature(candidate._schema) == wanted:
+            return candidate
+    # bernoulli_.float(self, p=0.5) and bernoulli.p(self, p) differ in a default only, as others may in a name
+    types = [t for _, t in wanted]
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        if not candidate._schema.is_mutable and [t for _, t in _signature(candidate._schema)] == types:
+            return candidate
+    return None
+
+
+def _written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _signature(schema: Any, skip: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in schema.arguments if a.name not in skip]

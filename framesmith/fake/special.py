@@ -1,0 +1,166 @@
+"""Operators whose recording the schema does not tell: rows of `HANDLERS`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from framesmith.fake.handlers import composite, functional, handles, positional, store, view
+from framesmith.fake.tensor import FakeTensor, new_fake
+from framesmith.util.errors import DataDependent
+
+if TYPE_CHECKING:
+    from framesmith.fake.recorder import Recorder
+
+aten = torch.ops.aten
+
+
+def same_alias(fake: FakeTensor) -> FakeTensor:
+    """Another tensor object over the very same alias, as `detach` gives."""
+    other = new_fake(tuple(fake.shape), fake.stride(), fake.dtype, fake.device, fake.storage_offset())
+    other._alias = fake._alias
+    return other
+
+
+@handles(aten.detach.default, aten.alias.default)
+def detach(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    source = args[0]
+    return same_alias(source if isinstance(source, FakeTensor) else rec.constant(source))
+
+
+@handles(aten.detach_.default)
+def detach_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    return args[0]
+
+
+@handles(aten.lift_fresh.default, aten.lift.default, aten.lift_fresh_copy.default)
+def lift_fresh(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """A tensor that the program makes from Python data: a new one at each call of the graph."""
+    source = args[0]
+    if isinstance(source, FakeTensor):
+        return source
+    constant = rec.constant(source)
+    if source.dim() == 0:
+        return constant
+    return functional(rec, aten.clone.default, (constant,), {})
+
+
+@handles(aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default)
+def needs_value(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    raise DataDependent(f"{func} needs the tensor's data", hint="the value is known at run time only")
+
+
+@handles(aten.index.Tensor)
+def index(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    if any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1]):
+        raise DataDependent("indexing by a mask gives a size that is known at run time only")
+    return functional(rec, func, args, kwargs)
+
+
+@handles(aten.dropout.default)
+def dropout(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    source, p, train = positional(func, args, kwargs)
+    if not train or p == 0:
+        return source
+    return composite(rec, func, args, kwargs)
+
+
+@handles(aten.copy_.default)
+def copy_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """The value is the source itself where nothing has to be stretched, cast or laid out anew."""
+    target, source = args[0], args[1]
+    if not isinstance(source, FakeTensor):
+        source = rec.constant(source)
+    same = source.dtype == target.dtype and source.shape == target.shape and source.stride() == target.stride()
+    value = source if same else functional(rec, aten.copy.default, (target, source), {})
+    store(rec, target, value, func, args, kwargs)
+    return target
+
+
+@handles(aten.fill_.Tensor, aten.fill_.Scalar, aten.zero_.default)
+def fill_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """`full` of the target's metadata: its old value is not read."""
+    target = args[0]
+    value = args[1] if len(args) > 1 else 0
+    if isinstance(value, torch.Tensor):
+        if isinstance(value, FakeTensor):
+            return copy_(rec, aten.copy_.default, (target, value), {})
+        value = value.item()
+    val = new_fake(tuple(target.shape), target.stride(), target.dtype, target.device)
+    options = {"dtype": target.dtype, "device": target.device}
+    node = rec.emit(aten.full.default, (list(target.shape), value), val, options)
+    store(rec, target, rec.own(val, node), func, args, kwargs)
+    return target
+
+
+@handles(aten.split.Tensor)
+def split(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    source, size, dim = (*positional(func, args, kwargs), 0)[:3]
+    total = source.shape[dim]
+    if size == 0:
+        return (view(rec, aten.slice.Tensor, (source, dim, 0, total), {}),)
+    return [_slice(rec, source, dim, start, min(start + size, total)) for start in range(0, max(total, 1), size)]
+
+
+@handles(aten.split_with_sizes.default)
+def split_with_sizes(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    source, sizes, dim = (*positional(func, args, kwargs), 0)[:3]
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(_slice(rec, source, dim, start, start + size))
+        start = start + size
+    if start != source.shape[dim]:
+        raise RuntimeError(
+            f"split_with_sizes expects split_sizes to sum exactly to {source.shape[dim]} "
+            f"(input tensor's size at dimension {dim}), but got split_sizes={list(sizes)}"
+        )
+    return parts
+
+
+@handles(aten.unbind.int)
+def unbind(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    source, dim = (*positional(func, args, kwargs), 0)[:2]
+    return [view(rec, aten.select.int, (source, dim, i), {}) for i in range(source.shape[dim])]
+
+
+def _slice(rec: Recorder, source: FakeTensor, dim: int, start: Any, end: Any) -> Any:
+    return view(rec, aten.slice.Tensor, (source, dim, start, end), {})
+
+
+@handles(aten.batch_norm.default)
+def batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """In training, the running statistics are written: recorded as the functional form and two writes."""
+    x, weight, bias, mean, var, training, momentum, eps, _ = positional(func, args, kwargs)
+    if not training:
+        return functional(rec, func, args, kwargs)
+    if mean is None:
+        form = aten._native_batch_norm_legit.no_stats
+        return functional(rec, form, (x, weight, bias, True, momentum, eps), {})[0]
+    form = aten._native_batch_norm_legit_functional.default
+    out = functional(rec, form, (x, weight, bias, mean, var, True, momentum, eps), {})
+    for running, new in ((mean, out[3]), (var, out[4])):
+        store(rec, running, new, func, args, kwargs)
+    return out[0]
+
+
+@handles(aten.native_batch_norm.default)
+def native_batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    x, weight, bias, mean, var, training, momentum, eps = positional(func, args, kwargs)
+    if not training or mean is None:
+        return functional(rec, func, args, kwargs)
+    form = aten._native_batch_norm_legit_functional.default
+    out = functional(rec, form, (x, weight, bias, mean, var, True, momentum, eps), {})
+    for running, new in ((mean, out[3]), (var, out[4])):
+        store(rec, running, new, func, args, kwargs)
+    return out[:3]
+
+
+@handles(aten.fill_diagonal_.default)
+def fill_diagonal_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    target, value = args[0], args[1]
+    if target.dim() != 2 or len(args) > 2:
+        raise DataDependent("fill_diagonal_ of more than two dimensions or with wrap")
+    diagonal = view(rec, aten.diagonal.default, (target,), {})
+    fill_(rec, aten.fill_.Scalar, (diagonal, value), {})
+    return target

@@ -1,0 +1,110 @@
+"""A tensor without storage: sizes, strides, dtype and device as eager would give them, and the alias that it reads.
+
+Invariant: a FakeTensor's own metadata never changes after creation; writes to it change the value that its alias reads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+if TYPE_CHECKING:
+    from framesmith.fake.recorder import Recorder
+
+_make_wrapper = torch.Tensor._make_wrapper_subclass
+CPU = torch.device("cpu")
+
+
+class Storage:
+    """What aliases share. `version` counts the writes; `input` is the placeholder whose storage it is, if any."""
+
+    __slots__ = ("version", "input", "shared", "recorder")
+
+    def __init__(self, recorder: Recorder, input: Node | None = None) -> None:
+        self.version = 0
+        self.input = input
+        self.shared = False
+        self.recorder = recorder
+
+
+class Alias:
+    """One view of a storage: `node` is its value at `version`, valid while that is the storage's version.
+
+    The base of a storage has no parent, and its node is always current. Any other alias is `func(parent, *args)`.
+    """
+
+    __slots__ = ("storage", "parent", "func", "args", "node", "version", "val")
+
+    def __init__(
+        self,
+        storage: Storage,
+        node: Node,
+        val: FakeTensor,
+        parent: Alias | None = None,
+        func: Any = None,
+        args: tuple = (),
+    ) -> None:
+        self.storage = storage
+        self.parent = parent
+        self.func = func
+        self.args = args
+        self.node = node
+        self.version = storage.version
+        self.val = val
+
+
+class FakeTensor(torch.Tensor):
+    """Made by a Recorder only. Any torch call on it is recorded by the recorder that made it."""
+
+    _alias: Alias
+    _meta: torch.Tensor | None = None
+    _is_param = False
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return _recorder_of(args).dispatch(func, args, kwargs or {})
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"FakeTensor({list(self.shape)}, stride={self.stride()}, dtype={self.dtype}, device='{self.device}')"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a FakeTensor has no data to pickle")
+
+
+def _recorder_of(args: Any) -> Recorder:
+    for arg in args:
+        if isinstance(arg, FakeTensor):
+            return arg._alias.storage.recorder
+        if isinstance(arg, (list, tuple)):
+            for item in arg:
+                if isinstance(item, FakeTensor):
+                    return item._alias.storage.recorder
+    raise TypeError("no fake tensor among the arguments")
+
+
+def new_fake(
+    shape: tuple, stride: tuple, dtype: torch.dtype, device: torch.device = CPU, offset: Any = 0, grad: bool = False
+) -> FakeTensor:
+    """A fake without an alias: good as metadata only, until a recorder gives it one."""
+    return _make_wrapper(
+        FakeTensor, shape, strides=stride, storage_offset=offset, dtype=dtype, device=device, requires_grad=grad
+    )
+
+
+def contiguous_strides(shape: tuple) -> tuple:
+    """Row-major strides; a dimension of size zero counts as one, as in eager."""
+    strides = []
+    step: Any = 1
+    for size in reversed(shape):
+        strides.append(step)
+        if type(size) is int:
+            if size > 1:
+                step = step * size
+        else:
+            step = step * size
+    strides.reverse()
+    return tuple(strides)

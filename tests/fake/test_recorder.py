@@ -1,0 +1,153 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from framesmith.fake import Recorder
+from framesmith.util.errors import DataDependent, Unsupported
+from tests.fake.harness import check, record
+
+X = torch.randn(4, 6)
+
+
+def test_pointwise():
+    check(lambda x, y: torch.sigmoid((x + y) * 2 - y), X, torch.randn(6))
+
+
+def test_linear_is_whole():
+    graph = check(F.linear, X, torch.randn(3, 6), torch.randn(3))
+    assert [n.target for n in graph.nodes if n.op == "call_function"] == [torch.ops.aten.linear.default]
+
+
+def test_write_into_views():
+    def f(x):
+        y = x.clone()
+        y[0].add_(1)
+        v = y.t()
+        v[1:3].mul_(2)
+        y[:, 0] = 5
+        y.view(-1)[7] = 3
+        return y, v, v[0]
+
+    check(f, X)
+
+
+def test_write_into_input():
+    def f(x, i):
+        x[1:] += 1
+        x.index_copy_(0, i, x[2:3] * 3)
+        return x.sum()
+
+    check(f, X, torch.tensor([0]))
+
+
+def test_factories_and_masks():
+    def f(x):
+        m = torch.full((4, 6), -1.0).masked_fill_(x > 0, 2.0)
+        return m + torch.arange(6) + torch.zeros(4, 1) + torch.ones_like(x), torch.arange(2, 10, 2), x.new_empty(3).zero_()
+
+    check(f, X)
+
+
+def test_random():
+    check(lambda x: (torch.rand(3, 2), torch.randn_like(x), F.dropout(x, 0.5, True), torch.empty(5).normal_()), X, seed=3)
+
+
+def test_out():
+    def f(x):
+        y = torch.empty(4, 6)
+        torch.add(x, 1, out=y)
+        return y * 2
+
+    check(f, X)
+
+
+def test_batch_norm_training():
+    def f(x, m, v, w):
+        return F.batch_norm(x, m, v, w, training=True), F.batch_norm(x, m, v)
+
+    check(f, torch.randn(5, 3, 4), torch.randn(3), torch.rand(3), torch.rand(3), tol=1e-6)
+
+
+def test_split_and_chunk():
+    def f(x):
+        a, b = x.chunk(2, 1)
+        c, d, e = x.split([1, 2, 3], dim=1)
+        a.add_(b)
+        return a, d, x.unbind(0)[2], e, c
+
+    check(f, X)
+
+
+def test_data_dependent():
+    for f in (lambda x: x.sum().item(), lambda x: x.nonzero(), lambda x: x[x > 0], lambda x: bool(x.sum() > 0)):
+        with pytest.raises(DataDependent):
+            record(f, [X])
+
+
+def test_shared_storage():
+    with pytest.raises(Unsupported):
+        record(lambda x, y: x.add_(1), [X, X[0]])
+    check(lambda x, y: x + y, X, X[0])
+
+
+def test_errors_are_eagers():
+    for f in (lambda x: x + x[:, :4], lambda x: x.view(5), lambda x: x @ x, lambda x: torch.cat([x, x[0]]), lambda x: x[9]):
+        with pytest.raises((RuntimeError, IndexError)) as want:
+            f(X)
+        with pytest.raises((RuntimeError, IndexError)) as got:
+            record(f, [X])
+        assert str(want.value) == str(got.value)
+        assert type(want.value) is type(got.value)
+
+
+def test_constants():
+    def f(x):
+        t = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+        t[0] = 7
+        return x * torch.tensor(2.0) + t + torch.tensor(3)
+
+    check(f, X)
+
+
+def test_setitem_variants():
+    def f(x):
+        x = x.clone()
+        x[..., 1] = x[..., 2]
+        x[[0, 1], [2, 3]] = 9.0
+        x[torch.tensor([3])] = torch.zeros(6)
+        x[x > 1] = 0
+        return x
+
+    check(f, X)
+
+
+def test_lstm_module():
+    module = nn.LSTM(6, 5, 2, batch_first=True).eval()
+    names = [n for n, _ in module.named_parameters()]
+
+    def f(x, *params):
+        return torch.func.functional_call(module, dict(zip(names, params)), (x,))
+
+    check(f, torch.randn(2, 4, 6), *[p.detach() for p in module.parameters()])
+
+
+def test_detached_and_in_place_chain():
+    def f(x):
+        y = x.detach() * 1
+        z = y.relu_().squeeze().unsqueeze(0).transpose(0, 1).permute(1, 0, 2).reshape(-1)
+        z += 1
+        return y, z.view(2, -1)
+
+    check(f, X)
+
+
+def test_recorder_is_reentrant():
+    rec = Recorder()
+    x = rec.input(X, "x")
+    with rec:
+        y = x + 1
+    z = y * 2
+    with rec:
+        z = z + torch.arange(6)
+    assert len(list(rec.finish([z]).nodes)) == 6
