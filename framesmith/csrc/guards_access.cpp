@@ -1,0 +1,144 @@
+// Accessors: the steps that walk from the frame to a value.
+#include "guards_dict.h"
+#include "guards_program.h"
+#include "hook_switch.h"
+
+namespace framesmith {
+namespace {
+
+PyObject* source_of(const Step& step, const Run& run) { return run.registers[step.src]; }
+
+bool deliver(const Step& step, Run& run, PyObject* value) {
+  run.registers[step.dst] = value;
+  return value != nullptr;
+}
+
+bool local(Step& step, Run& run) {
+  const FrameView& frame = run.frame;
+  return deliver(step, run, frame.locals[frame.local_index ? frame.local_index[step.index] : step.index]);
+}
+
+bool cell(Step& step, Run& run) {
+  const FrameView& frame = run.frame;
+  const Py_ssize_t at = frame.cell_index ? frame.cell_index[step.index] : step.index;
+  if (!frame.closure || at >= PyTuple_GET_SIZE(frame.closure)) return false;
+  return deliver(step, run, PyCell_GET(PyTuple_GET_ITEM(frame.closure, at)));
+}
+
+// A key whose hash or comparison may be user code.
+bool runs_user_code(PyObject* key) { return !PyUnicode_CheckExact(key) && !PyLong_CheckExact(key); }
+
+bool dict_item(Step& step, Run& run, PyObject* dict) {
+  if (dict_version(dict) == step.version) return deliver(step, run, step.cached);
+  PyObject* value;
+  if (runs_user_code(step.payload)) {
+    HookOff off;
+    value = PyDict_GetItemWithError(dict, step.payload);
+  } else {
+    value = PyDict_GetItemWithError(dict, step.payload);
+  }
+  if (!value) {
+    PyErr_Clear();
+    return false;
+  }
+  step.version = dict_version(dict);
+  step.cached = value;
+  return deliver(step, run, value);
+}
+
+bool global(Step& step, Run& run) { return run.frame.globals && dict_item(step, run, run.frame.globals); }
+bool builtin(Step& step, Run& run) { return run.frame.builtins && dict_item(step, run, run.frame.builtins); }
+
+bool pinned(Step& step, Run& run) { return deliver(step, run, step.payload); }
+
+bool dict_attr(Step& step, Run& run) {
+  PyObject* dict = instance_dict(source_of(step, run));
+  return dict && dict_item(step, run, dict);
+}
+
+// The type's own lookup. User code may run in it (a property, `__getattr__`): not under the hook.
+bool attr(Step& step, Run& run) {
+  PyObject* object = source_of(step, run);
+  if (PyModule_CheckExact(object)) {
+    PyObject* dict = PyModule_GetDict(object);
+    if (dict && dict_item(step, run, dict)) return true;
+  }
+  HookOff off;
+  return run.keep(PyObject_GetAttr(object, step.payload), &run.registers[step.dst]);
+}
+
+bool item(Step& step, Run& run) {
+  PyObject* object = source_of(step, run);
+  if (PyDict_Check(object)) return dict_item(step, run, object);
+  const Py_ssize_t size = PyList_Check(object) ? PyList_GET_SIZE(object) : PyTuple_Check(object) ? PyTuple_GET_SIZE(object) : -1;
+  const Py_ssize_t at = step.index < 0 ? step.index + size : step.index;
+  if (at < 0 || at >= size) return false;
+  return deliver(step, run, PyList_Check(object) ? PyList_GET_ITEM(object, at) : PyTuple_GET_ITEM(object, at));
+}
+
+bool dict_key(Step& step, Run& run) {
+  PyObject* dict = source_of(step, run);
+  if (!PyDict_Check(dict)) return false;
+  if (dict_version(dict) == step.version) return deliver(step, run, step.cached);
+  Py_ssize_t position = 0, seen = 0;
+  PyObject* key;
+  while (PyDict_Next(dict, &position, &key, nullptr)) {
+    if (seen++ == step.index) {
+      step.version = dict_version(dict);
+      step.cached = key;
+      return deliver(step, run, key);
+    }
+  }
+  return false;
+}
+
+bool type_of(Step& step, Run& run) {
+  return deliver(step, run, reinterpret_cast<PyObject*>(Py_TYPE(source_of(step, run))));
+}
+
+bool prepare_item(Step& step, PyObject* payload, Holdings& holdings) {
+  step.payload = holdings.hold(payload);
+  step.index = PY_SSIZE_T_MIN;  // no index: out of the range of any list
+  if (PyLong_CheckExact(payload)) {
+    step.index = PyLong_AsSsize_t(payload);
+    if (step.index == -1 && PyErr_Occurred()) {
+      PyErr_Clear();
+      step.index = PY_SSIZE_T_MIN;
+    }
+  }
+  return true;
+}
+
+// (module, name). The module is watched, so its dict is alive whenever the step runs.
+bool prepare_module_global(Step& step, PyObject* payload, Holdings& holdings) {
+  PyObject *module, *name;
+  if (!PyArg_ParseTuple(payload, "O!U:module_global", &PyModule_Type, &module, &name)) return false;
+  if (!holdings.watch(module)) return false;
+  step.payload = holdings.hold(name);
+  step.index = reinterpret_cast<Py_ssize_t>(module);
+  return true;
+}
+
+bool module_global(Step& step, Run& run) {
+  return dict_item(step, run, PyModule_GetDict(reinterpret_cast<PyObject*>(step.index)));
+}
+
+constexpr StepKind kinds[] = {
+    {"local", local, prepare_index, Op::local, 0},
+    {"cell", cell, prepare_index, Op::other, 0},
+    {"global", global, prepare_held, Op::other, 0},
+    {"builtin", builtin, prepare_held, Op::other, 0},
+    {"module_global", module_global, prepare_module_global, Op::other, 0},
+    {"pinned", pinned, prepare_watched, Op::other, 0},
+    {"attr", attr, prepare_held, Op::other, 0},
+    {"dict_attr", dict_attr, prepare_held, Op::dict_attr, 0},
+    {"item", item, prepare_item, Op::item, 0},
+    {"dict_key", dict_key, prepare_index, Op::other, 0},
+    {"type_of", type_of, prepare_nothing, Op::other, 0},
+};
+
+}  // namespace
+
+StepTable access_kinds() { return {kinds, std::size(kinds)}; }
+
+}  // namespace framesmith

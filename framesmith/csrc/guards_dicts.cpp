@@ -1,0 +1,178 @@
+// Checks of a dict, of an object's instance dict, and of a namespace (a module's dict or a class) by its names.
+#include <memory>
+
+#include "guards_dict.h"
+#include "guards_program.h"
+#include "hook_switch.h"
+
+namespace framesmith {
+namespace {
+
+PyObject* subject(const Step& step, const Run& run) { return run.registers[step.src]; }
+
+struct KeyList : StepData {
+  std::vector<PyObject*> keys;  // held (constants) or watched (compared by identity)
+  std::vector<bool> constant;
+};
+
+bool is_constant(PyObject* key) {
+  return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyFloat_CheckExact(key) || PyBytes_CheckExact(key) ||
+         PyBool_Check(key) || key == Py_None || PyTuple_CheckExact(key);
+}
+
+bool prepare_keys(Step& step, PyObject* payload, Holdings& holdings) {
+  if (!PyTuple_Check(payload)) {
+    PyErr_SetString(PyExc_TypeError, "the keys of a dict come as a tuple");
+    return false;
+  }
+  auto data = std::make_unique<KeyList>();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(payload); i++) {
+    PyObject* key = PyTuple_GET_ITEM(payload, i);
+    const bool constant = is_constant(key);
+    if (constant) {
+      holdings.hold(key);
+    } else if (!holdings.watch(key)) {
+      return false;
+    }
+    data->keys.push_back(key);
+    data->constant.push_back(constant);
+  }
+  step.data = data.release();
+  return true;
+}
+
+bool keys(Step& step, Run& run) {
+  PyObject* dict = subject(step, run);
+  if (!PyDict_Check(dict)) return false;
+  if (dict_version(dict) == step.version) return true;
+  const auto* data = static_cast<const KeyList*>(step.data);
+  if (static_cast<size_t>(PyDict_GET_SIZE(dict)) != data->keys.size()) return false;
+  Py_ssize_t position = 0;
+  PyObject* key;
+  for (size_t i = 0; PyDict_Next(dict, &position, &key, nullptr); i++) {
+    if (key == data->keys[i]) continue;
+    if (!data->constant[i] || same_value(key, data->keys[i]) != 1) return false;
+  }
+  step.version = dict_version(dict);
+  return true;
+}
+
+// 1, 0, or -1 when the container is neither a dict nor a set.
+int raw_contains(PyObject* container, PyObject* key) {
+  HookOff off;
+  int found = -1;
+  if (PyDict_Check(container)) found = PyDict_Contains(container, key);
+  if (PyAnySet_Check(container)) found = PySet_Contains(container, key);
+  PyErr_Clear();
+  return found;
+}
+
+bool contains_as(Step& step, Run& run, int wanted) {
+  PyObject* container = subject(step, run);
+  const bool dict = PyDict_Check(container);
+  if (dict && dict_version(container) == step.version) return true;
+  if (raw_contains(container, step.payload) != wanted) return false;
+  if (dict) step.version = dict_version(container);
+  return true;
+}
+
+bool contains(Step& step, Run& run) { return contains_as(step, run, 1); }
+bool not_contains(Step& step, Run& run) { return contains_as(step, run, 0); }
+
+bool attribute_as(Step& step, Run& run, int wanted) {
+  PyObject* dict = instance_dict(subject(step, run));
+  if (!dict) return !wanted;
+  if (dict_version(dict) == step.version) return true;
+  if (PyDict_Contains(dict, step.payload) != wanted) return false;
+  step.version = dict_version(dict);
+  return true;
+}
+
+bool has_attribute(Step& step, Run& run) { return attribute_as(step, run, 1); }
+bool lacks_attribute(Step& step, Run& run) { return attribute_as(step, run, 0); }
+
+struct Names : StepData {
+  PyObject* owner = nullptr;  // a dict, or a class; null = the frame's own globals
+  std::vector<std::pair<PyObject*, PyObject*>> values;  // name -> object, null for a name that must be absent
+};
+
+bool read_names(Names* names, PyObject* pairs, PyObject* missing, Holdings& holdings) {
+  PyObject *name, *value;
+  for (Py_ssize_t position = 0; PyDict_Next(pairs, &position, &name, &value);) {
+    holdings.hold(name);
+    const bool absent = value == missing;
+    if (!absent && !holdings.watch(value)) return false;
+    names->values.emplace_back(name, absent ? nullptr : value);
+  }
+  return true;
+}
+
+// (dict or None for the frame's globals, module that owns the dict or None, {name: object}, marker of absent names).
+bool prepare_dict_names(Step& step, PyObject* payload, Holdings& holdings) {
+  PyObject *dict, *module, *pairs, *missing;
+  if (!PyArg_ParseTuple(payload, "OOO!O:dict_names", &dict, &module, &PyDict_Type, &pairs, &missing)) return false;
+  auto names = std::make_unique<Names>();
+  if (dict != Py_None) {
+    // A module's dict lives as long as the module, which can be watched; a bare dict cannot.
+    if (module != Py_None ? !holdings.watch(module) : !holdings.hold(dict)) return false;
+    names->owner = dict;
+  }
+  if (!read_names(names.get(), pairs, missing, holdings)) return false;
+  step.data = names.release();
+  return true;
+}
+
+bool dict_names(Step& step, Run& run) {
+  const auto* names = static_cast<const Names*>(step.data);
+  PyObject* dict = names->owner ? names->owner : run.frame.globals;
+  if (!dict) return false;
+  if (dict_version(dict) == step.version) return true;
+  for (auto [name, value] : names->values) {
+    if (PyDict_GetItemWithError(dict, name) != value) return false;
+  }
+  step.version = dict_version(dict);
+  return true;
+}
+
+bool prepare_class_names(Step& step, PyObject* payload, Holdings& holdings) {
+  PyObject *type, *pairs, *missing;
+  if (!PyArg_ParseTuple(payload, "O!O!O:class_names", &PyType_Type, &type, &PyDict_Type, &pairs, &missing)) return false;
+  auto names = std::make_unique<Names>();
+  names->owner = type;
+  if (!holdings.watch(type) || !read_names(names.get(), pairs, missing, holdings)) return false;
+  step.data = names.release();
+  return true;
+}
+
+// The version of a class and its bases as CPython's method cache keeps it; 0 = none.
+uint64_t class_version(PyTypeObject* type) {
+  return type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG ? type->tp_version_tag : 0;
+}
+
+bool class_names(Step& step, Run&) {
+  const auto* names = static_cast<const Names*>(step.data);
+  auto* type = reinterpret_cast<PyTypeObject*>(names->owner);
+  const uint64_t version = class_version(type);
+  if (version && version == step.version) return true;
+  for (auto [name, value] : names->values) {
+    if (_PyType_Lookup(type, name) != value) return false;
+  }
+  step.version = class_version(type);
+  return true;
+}
+
+constexpr StepKind kinds[] = {
+    {"keys", keys, prepare_keys, Op::other, 1},
+    {"contains", contains, prepare_held, Op::other, 1},
+    {"not_contains", not_contains, prepare_held, Op::other, 1},
+    {"hasattr", has_attribute, prepare_held, Op::other, 1},
+    {"not_hasattr", lacks_attribute, prepare_held, Op::other, 1},
+    {"dict_names", dict_names, prepare_dict_names, Op::other, 2},
+    {"class_names", class_names, prepare_class_names, Op::other, 2},
+};
+
+}  // namespace
+
+StepTable dict_kinds() { return {kinds, std::size(kinds)}; }
+
+}  // namespace framesmith

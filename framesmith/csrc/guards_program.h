@@ -1,0 +1,115 @@
+// The program of a guard tree. Register i holds the value of accessor i; each step fills a register or checks some.
+// Values in registers are borrowed: from the frame, from containers that nothing changes during a check, or from `owned`.
+#pragma once
+
+#include <Python.h>
+
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "guards.h"
+
+namespace framesmith {
+
+struct Step;
+
+// One check of a tree against one frame.
+struct Run {
+  const FrameView& frame;
+  PyObject** registers;
+  std::vector<PyObject*> owned;  // new references made on the way
+
+  explicit Run(const FrameView& view, PyObject** slots) : frame(view), registers(slots) {}
+  ~Run() {
+    for (PyObject* object : owned) Py_DECREF(object);
+  }
+  Run(const Run&) = delete;
+  // Keeps a new reference for the run. False for null, whose exception is cleared: a failed access is a failed guard.
+  bool keep(PyObject* made, PyObject** slot) {
+    if (!made) {
+      PyErr_Clear();
+      return false;
+    }
+    owned.push_back(made);
+    *slot = made;
+    return true;
+  }
+};
+
+// What a step needs beyond its fields; freed with the tree.
+struct StepData {
+  virtual ~StepData() = default;
+};
+
+// The steps that the loop runs without a call.
+enum class Op : unsigned char { other, local, dict_attr, item, type_is, id_is };
+
+struct Step {
+  bool (*perform)(Step&, Run&) = nullptr;
+  PyObject* payload = nullptr;  // held or watched by the tree
+  PyObject* cached = nullptr;   // borrowed from the dict whose version is `version`
+  uint64_t version = 0;
+  StepData* data = nullptr;
+  Py_ssize_t index = 0;
+  int dst = -1;    // accessors: the register filled
+  int src = -1;    // the register read
+  int guard = -1;  // the guard's number
+  Op op = Op::other;
+};
+
+// Owns what the steps of one tree refer to.
+class Holdings {
+ public:
+  Holdings(void (*notify)(void*), void* arg) : notify_(notify), arg_(arg) {}
+  ~Holdings();
+  Holdings(const Holdings&) = delete;
+  // Keeps `object` comparable by address: weakly if it allows that (its death calls `notify`), else strongly.
+  bool watch(PyObject* object);
+  // Keeps it alive.
+  PyObject* hold(PyObject* object);
+  int traverse(visitproc visit, void* arg);
+  void drop();
+
+ private:
+  static PyObject* on_death(PyObject* self, PyObject* ref);
+  static PyMethodDef death_method_;
+  void (*notify_)(void*);
+  void* arg_;
+  PyObject* listener_ = nullptr;
+  std::unordered_map<PyObject*, PyObject*> watched_;  // object -> weak reference, or itself when held
+  std::vector<PyObject*> held_;
+};
+
+// How one kind of accessor or check is made and run. `prepare` reads the payload; false with an exception if it is unfit.
+struct StepKind {
+  const char* name;
+  bool (*perform)(Step&, Run&);
+  bool (*prepare)(Step&, PyObject* payload, Holdings&);
+  Op op;
+  int rank;  // checks: cheap and likely to fail first
+};
+
+struct StepTable {
+  const StepKind* rows;
+  size_t count;
+};
+StepTable access_kinds();
+StepTable value_kinds();
+StepTable dict_kinds();
+StepTable tensor_kinds();
+StepTable relation_kinds();
+StepTable state_kinds();
+
+// `prepare` functions that several kinds share.
+bool prepare_held(Step& step, PyObject* payload, Holdings& holdings);
+bool prepare_watched(Step& step, PyObject* payload, Holdings& holdings);
+bool prepare_index(Step& step, PyObject* payload, Holdings& holdings);
+bool prepare_nothing(Step& step, PyObject* payload, Holdings& holdings);
+// Reads a tuple or list of register numbers.
+bool read_registers(PyObject* payload, std::vector<int>* out);
+
+// Strict equality: same type, floats bit for bit, tuples element by element. -1 with an exception.
+int same_value(PyObject* a, PyObject* b);
+
+}  // namespace framesmith

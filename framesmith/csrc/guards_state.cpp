@@ -1,0 +1,102 @@
+// The check of the thread's and the process's state under which a graph was captured.
+#include <ATen/Context.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/Dtype.h>
+
+#include <memory>
+
+#include "guards_program.h"
+
+namespace framesmith {
+namespace {
+
+struct Autocast {
+  at::DeviceType device;
+  bool enabled;
+  at::ScalarType dtype;
+};
+
+struct State : StepData {
+  bool grad;
+  bool inference;
+  bool deterministic;
+  at::ScalarType default_dtype;
+  std::vector<Autocast> autocast;
+};
+
+// No graph is captured under a user's function or dispatch mode, so none may run under one: the mode would not see its operators.
+bool under_mode() {
+  return at::impl::PythonTorchFunctionTLS::stack_len() != 0 || c10::impl::TorchDispatchModeTLS::stack_len() != 0;
+}
+
+bool autocast_agrees(const Autocast& expected) {
+  const bool enabled = at::autocast::is_autocast_enabled(expected.device);
+  return enabled == expected.enabled && (!enabled || at::autocast::get_autocast_dtype(expected.device) == expected.dtype);
+}
+
+bool globals_state(Step& step, Run&) {
+  const auto& state = *static_cast<const State*>(step.data);
+  if (c10::GradMode::is_enabled() != state.grad || c10::InferenceMode::is_enabled() != state.inference) return false;
+  for (const Autocast& expected : state.autocast) {
+    if (!autocast_agrees(expected)) return false;
+  }
+  return c10::get_default_dtype().toScalarType() == state.default_dtype &&
+         at::globalContext().deterministicAlgorithms() == state.deterministic && !under_mode();
+}
+
+bool read_dtype(PyObject* object, at::ScalarType* out) {
+  if (!THPDtype_Check(object)) {
+    PyErr_Format(PyExc_TypeError, "%R is no torch dtype", object);
+    return false;
+  }
+  *out = reinterpret_cast<THPDtype*>(object)->scalar_type;
+  return true;
+}
+
+bool read_autocast(PyObject* rows, State* state) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); i++) {
+    const char* device;
+    int enabled;
+    PyObject* dtype;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "spO:autocast", &device, &enabled, &dtype)) return false;
+    Autocast row{at::kCPU, enabled != 0, at::kFloat};
+    if (enabled && !read_dtype(dtype, &row.dtype)) return false;
+    try {
+      row.device = c10::Device(device).type();
+    } catch (const std::exception& error) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+      return false;
+    }
+    state->autocast.push_back(row);
+  }
+  return true;
+}
+
+// (grad, inference, autocast rows, default dtype, deterministic).
+bool prepare_state(Step& step, PyObject* payload, Holdings&) {
+  int grad, inference, deterministic;
+  PyObject *autocast, *dtype;
+  if (!PyArg_ParseTuple(payload, "ppO!Op:globals_state", &grad, &inference, &PyTuple_Type, &autocast, &dtype, &deterministic)) {
+    return false;
+  }
+  auto state = std::make_unique<State>();
+  state->grad = grad;
+  state->inference = inference;
+  state->deterministic = deterministic;
+  if (!read_dtype(dtype, &state->default_dtype) || !read_autocast(autocast, state.get())) return false;
+  step.data = state.release();
+  return true;
+}
+
+constexpr StepKind kinds[] = {{"globals_state", globals_state, prepare_state, Op::other, 1}};
+
+}  // namespace
+
+StepTable state_kinds() { return {kinds, std::size(kinds)}; }
+
+}  // namespace framesmith

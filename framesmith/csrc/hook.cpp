@@ -1,0 +1,271 @@
+// The frame hook (PEP 523): runs a compiled variant instead of a frame when its guards hold, and asks the thread's
+// callback for one when none does.
+#include "frame.h"
+#include "hook.h"
+
+#include <array>
+#include <memory>
+
+namespace framesmith {
+namespace {
+
+struct ThreadHook {
+  PyObject* callback;  // owned; null = off
+  Frame* passing;      // the frame being handed to the eval function before ours
+};
+thread_local __attribute__((tls_model("initial-exec"))) ThreadHook thread_hook{nullptr, nullptr};
+
+int active_threads = 0;                      // threads with a callback; guarded by the GIL
+_PyFrameEvalFunction previous_eval = nullptr;  // who was there before us; null = CPython's own
+
+PyObject* verdict_skip = nullptr;  // interned str
+PyObject* verdict_skip_recursive = nullptr;
+PyObject* verdict_full = nullptr;
+
+// Runs the frame as if we were not here. Another hook may have been installed before ours and again above it, and each
+// hands on to the other; `passing` ends that circle.
+PyObject* pass(PyThreadState* tstate, Frame* frame, int throwflag) {
+  if (!previous_eval) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+  Frame* saved = thread_hook.passing;
+  thread_hook.passing = frame;
+  PyObject* result = previous_eval(tstate, frame, throwflag);
+  thread_hook.passing = saved;
+  return result;
+}
+
+FrameView view_of(Frame* frame, const Entry* entry) {
+  return {frame->localsplus, entry->local_index.data(), frame->f_globals, frame->f_builtins,
+          frame_function(frame)->func_closure, entry->cell_index.data()};
+}
+
+// Calls the residual function on the frame's arguments and the graph inputs (reference stolen).
+PyObject* call_residual(Frame* frame, Entry* entry, PyObject* inputs) {
+  PyFunctionObject* original = frame_function(frame);
+  PyObject* function = PyFunction_NewWithQualName(entry->residual, frame->f_globals, original->func_qualname);
+  if (!function) {
+    Py_DECREF(inputs);
+    return nullptr;
+  }
+  auto* residual = reinterpret_cast<PyCodeObject*>(entry->residual);
+  if (residual->co_nfreevars) {
+    Py_XINCREF(original->func_closure);
+    reinterpret_cast<PyFunctionObject*>(function)->func_closure = original->func_closure;
+  }
+  const int count = argument_count(frame->f_code);
+  std::array<PyObject*, 24> small;
+  std::unique_ptr<PyObject*[]> large;
+  PyObject** args = small.data();
+  if (static_cast<size_t>(count) >= small.size()) {
+    large.reset(new PyObject*[count + 1]);
+    args = large.get();
+  }
+  for (int i = 0; i < count; i++) args[i] = frame->localsplus[i];
+  args[count] = inputs;
+  PyObject* result = PyObject_Vectorcall(function, args, count + 1, nullptr);
+  Py_DECREF(function);
+  Py_DECREF(inputs);
+  return result;
+}
+
+// The callback's answer for a frame that no entry takes, as a new reference.
+PyObject* ask_callback(Frame* frame, PyObject* callback) {
+  PyObject* locals = PyDict_New();
+  if (!locals) return nullptr;
+  const int count = argument_count(frame->f_code);
+  for (int i = 0; i < count; i++) {
+    PyObject* name = PyTuple_GET_ITEM(frame->f_code->co_localsplusnames, i);
+    if (frame->localsplus[i] && PyDict_SetItem(locals, name, frame->localsplus[i]) < 0) {
+      Py_DECREF(locals);
+      return nullptr;
+    }
+  }
+  HookOff off;
+  PyObject* answer = PyObject_CallFunctionObjArgs(callback, reinterpret_cast<PyObject*>(frame->f_code),
+                                                  reinterpret_cast<PyObject*>(frame_function(frame)), locals, nullptr);
+  Py_DECREF(locals);
+  return answer;
+}
+
+enum class Outcome { done, pass, pass_off };
+
+// Tries the entries of this callback, the latest hit first. True: *result is the frame's result (null = exception).
+bool try_entries(Frame* frame, CodeState* state, PyObject* callback, PyObject** result) {
+  bool dead = false;
+  for (size_t i = 0; i < state->entries.size(); i++) {
+    Entry* entry = state->entries[i];
+    if (!entry->residual) {
+      dead = true;
+      continue;
+    }
+    if (!entry->callback.is(callback)) continue;
+    int failed = -1;
+    Py_INCREF(entry);
+    PyObject* inputs = check_tree(entry->tree, view_of(frame, entry), &failed);
+    if (inputs) {
+      entry->hits++;
+      if (i) state->promote(entry);
+      *result = call_residual(frame, entry, inputs);
+      Py_DECREF(entry);
+      return true;
+    }
+    Py_DECREF(entry);
+  }
+  if (dead) state->drop_dead();
+  return false;
+}
+
+// Says so, once a code object: the callback is not asked again, since it would compile at each call.
+Outcome refuse_fresh(Frame* frame, CodeState* state, PyObject* callback, int failed) {
+  state->decide(callback, Verdict::skip);
+  HookOff off;
+  const int bad = PyErr_WarnFormat(
+      PyExc_RuntimeWarning, 1,
+      "framesmith: guard %d of %U (%U:%d) fails on the values that it was made from; it stays in eager", failed,
+      frame->f_code->co_qualname, frame->f_code->co_filename, frame->f_code->co_firstlineno);
+  return bad < 0 ? Outcome::done : Outcome::pass;
+}
+
+// Runs an entry that the callback has just made for this very frame.
+Outcome run_fresh(Frame* frame, CodeState* state, Entry* entry, PyObject* callback, PyObject** result) {
+  if (entry->code != reinterpret_cast<PyObject*>(frame->f_code)) {
+    PyErr_SetString(PyExc_ValueError, "the callback's entry was made for another code object");
+    return Outcome::done;
+  }
+  int failed = -1;
+  PyObject* inputs = entry->residual ? check_tree(entry->tree, view_of(frame, entry), &failed) : nullptr;
+  if (!inputs) return refuse_fresh(frame, state, callback, failed);
+  state->add(entry);
+  *result = call_residual(frame, entry, inputs);
+  return Outcome::done;
+}
+
+Outcome follow(PyObject* answer, Frame* frame, CodeState* state, PyObject* callback, PyObject** result) {
+  if (Py_IS_TYPE(answer, EntryType)) {
+    return run_fresh(frame, state, reinterpret_cast<Entry*>(answer), callback, result);
+  }
+  if (answer == Py_None) return Outcome::pass;
+  const Verdict verdict = answer == verdict_skip             ? Verdict::skip
+                          : answer == verdict_skip_recursive ? Verdict::skip_recursive
+                          : answer == verdict_full           ? Verdict::full
+                                                             : Verdict::open;
+  if (verdict == Verdict::open) {
+    PyErr_Format(PyExc_TypeError, "a frame callback returns an Entry, None, SKIP, SKIP_RECURSIVE or FULL, not %R", answer);
+    return Outcome::done;
+  }
+  state->decide(callback, verdict);
+  return verdict == Verdict::skip_recursive ? Outcome::pass_off : Outcome::pass;
+}
+
+// Decides what happens to a frame under a callback; with `done`, *result is its result.
+Outcome handle(Frame* frame, PyObject* callback, PyObject** result) {
+  CodeState* state = find_state(frame->f_code);
+  if (state) {
+    if (!state->entries.empty() && try_entries(frame, state, callback, result)) return Outcome::done;
+    switch (state->verdict(callback)) {
+      case Verdict::open: break;
+      case Verdict::skip_recursive: return Outcome::pass_off;
+      default: return Outcome::pass;
+    }
+  } else if (!(state = state_of(frame->f_code))) {
+    return Outcome::done;
+  }
+  PyObject* answer = ask_callback(frame, callback);
+  if (!answer) return Outcome::done;
+  const Outcome outcome = follow(answer, frame, state, callback, result);
+  Py_DECREF(answer);
+  return outcome;
+}
+
+PyObject* eval_hooked(PyThreadState* tstate, Frame* frame) {
+  PyObject* result = nullptr;
+  PyObject* callback = Py_NewRef(thread_hook.callback);
+  const Outcome outcome = handle(frame, callback, &result);
+  Py_DECREF(callback);
+  if (outcome == Outcome::pass) return pass(tstate, frame, 0);
+  if (outcome == Outcome::pass_off) {
+    HookOff off;
+    return pass(tstate, frame, 0);
+  }
+  discard_frame(tstate, frame);
+  return result;
+}
+
+PyObject* eval_frame(PyThreadState* tstate, Frame* frame, int throwflag) {
+  if (thread_hook.passing == frame) {
+    thread_hook.passing = nullptr;
+    return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+  }
+  if (!thread_hook.callback || !is_plain_call(frame, throwflag)) return pass(tstate, frame, throwflag);
+  CodeState* state = find_state(frame->f_code);
+  if (state && state->skip) return pass(tstate, frame, throwflag);
+  return eval_hooked(tstate, frame);
+}
+
+void install() {
+  PyInterpreterState* interp = PyInterpreterState_Get();
+  _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interp);
+  if (current == eval_frame) return;
+  previous_eval = current == _PyEval_EvalFrameDefault ? nullptr : current;
+  _PyInterpreterState_SetEvalFrameFunc(interp, eval_frame);
+}
+
+// Leaves a hook that was installed over ours in its place; it goes on handing frames to us, and we to whom was before.
+void uninstall() {
+  PyInterpreterState* interp = PyInterpreterState_Get();
+  if (_PyInterpreterState_GetEvalFrameFunc(interp) == eval_frame) {
+    _PyInterpreterState_SetEvalFrameFunc(interp, previous_eval ? previous_eval : _PyEval_EvalFrameDefault);
+  }
+}
+
+PyObject* py_set_callback(PyObject*, PyObject* callback) {
+  if (callback != Py_None && !PyCallable_Check(callback)) {
+    return PyErr_Format(PyExc_TypeError, "the frame callback must be callable or None, not %R", callback);
+  }
+  PyObject* old = exchange_callback(callback == Py_None ? nullptr : Py_NewRef(callback));
+  return old ? old : Py_NewRef(Py_None);
+}
+
+PyObject* py_get_callback(PyObject*, PyObject*) {
+  return Py_NewRef(thread_hook.callback ? thread_hook.callback : Py_None);
+}
+
+PyObject* py_hook_installed(PyObject*, PyObject*) {
+  return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == eval_frame);
+}
+
+PyMethodDef methods[] = {
+    {"set_callback", py_set_callback, METH_O, "Set this thread's frame callback (None = off) and return the one before."},
+    {"get_callback", py_get_callback, METH_NOARGS, "This thread's frame callback, or None."},
+    {"hook_installed", py_hook_installed, METH_NOARGS, "Whether framesmith's eval function is the interpreter's."},
+    {nullptr, nullptr, 0, nullptr}};
+
+int add_verdict(PyObject* module, const char* name, const char* text, PyObject** slot) {
+  *slot = PyUnicode_InternFromString(text);
+  return *slot ? PyModule_AddObjectRef(module, name, *slot) : -1;
+}
+
+}  // namespace
+
+PyObject* exchange_callback(PyObject* callback) {
+  PyObject* old = thread_hook.callback;
+  thread_hook.callback = callback;
+  if (callback && !old) {
+    if (active_threads++ == 0) install();
+  } else if (!callback && old) {
+    if (--active_threads == 0) uninstall();
+  }
+  return old;
+}
+
+}  // namespace framesmith
+
+int init_hook(PyObject* module) {
+  using namespace framesmith;
+  if (PyModule_AddFunctions(module, methods) < 0) return -1;
+  if (add_verdict(module, "SKIP", "skip", &verdict_skip) < 0 ||
+      add_verdict(module, "SKIP_RECURSIVE", "skip_recursive", &verdict_skip_recursive) < 0 ||
+      add_verdict(module, "FULL", "full", &verdict_full) < 0) {
+    return -1;
+  }
+  return init_entries(module) < 0 || init_function(module) < 0 ? -1 : 0;
+}

@@ -1,0 +1,75 @@
+// The frame hook's own parts, shared by hook.cpp (eval function), hook_entries.cpp (per-code state) and hook_function.cpp.
+#pragma once
+
+#include <Python.h>
+
+#include <vector>
+
+#include "guards.h"
+#include "hook_switch.h"
+
+namespace framesmith {
+
+// An object by identity, held weakly if it allows that: entries must not keep a user's callback, nor what it closes over, alive.
+class IdentityRef {
+ public:
+  IdentityRef() = default;
+  explicit IdentityRef(PyObject* target);
+  IdentityRef(IdentityRef&& other) noexcept : ref_(other.ref_), weak_(other.weak_) { other.ref_ = nullptr; }
+  IdentityRef& operator=(IdentityRef&& other) noexcept;
+  IdentityRef(const IdentityRef&) = delete;
+  ~IdentityRef() { Py_XDECREF(ref_); }
+  // Borrowed; null once the object is gone.
+  PyObject* get() const;
+  bool is(PyObject* other) const { return get() == other; }
+
+ private:
+  PyObject* ref_ = nullptr;
+  bool weak_ = false;
+};
+
+// One compiled variant of a code object.
+struct Entry {
+  PyObject_HEAD
+  PyObject* tree;      // GuardTree
+  PyObject* code;      // the user's; borrowed (the entry lives in its slot), null once detached
+  PyObject* residual;  // code object; null once the entry is dead
+  PyObject* info;      // the creator's; any object that doesn't keep the model alive
+  IdentityRef callback;
+  std::vector<int> local_index;  // the tree's local number i is argument local_index[i]
+  std::vector<int> cell_index;   // the tree's cell number i is func.__closure__[cell_index[i]]
+  size_t hits;
+};
+extern PyTypeObject* EntryType;
+
+// What the hook does with a frame that no entry takes, as the callback decided once.
+enum class Verdict : char { open, full, skip, skip_recursive };
+
+// What hangs on a code object. Reached only with the GIL.
+struct CodeState {
+  struct Decision {
+    IdentityRef callback;
+    Verdict verdict;
+  };
+  bool skip = false;  // never touched, whatever the callback
+  std::vector<Entry*> entries;
+  std::vector<Decision> decisions;
+
+  Verdict verdict(PyObject* callback) const;
+  void decide(PyObject* callback, Verdict verdict);
+  void add(Entry* entry);
+  void promote(Entry* entry);
+  void drop_dead();
+  void clear();
+  CodeState() = default;
+  ~CodeState();
+  CodeState(const CodeState&) = delete;
+};
+
+CodeState* find_state(PyCodeObject* code);
+CodeState* state_of(PyCodeObject* code);  // makes it; null with an exception set
+
+int init_entries(PyObject* module);
+int init_function(PyObject* module);
+
+}  // namespace framesmith

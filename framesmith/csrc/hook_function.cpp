@@ -1,0 +1,140 @@
+// CompiledFunction: calls a function with a frame callback set in the calling thread.
+#include <Python.h>
+#include <structmember.h>
+
+#include "hook.h"
+
+namespace framesmith {
+namespace {
+
+struct CompiledFunction {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* function;
+  PyObject* callback;  // None = the hook is off during the call
+  PyObject* dict;
+  PyObject* weakrefs;
+};
+
+CompiledFunction* as_function(PyObject* self) { return reinterpret_cast<CompiledFunction*>(self); }
+
+PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
+  CompiledFunction* self = as_function(object);
+  PyObject* callback = self->callback == Py_None ? nullptr : Py_NewRef(self->callback);
+  PyObject* saved = exchange_callback(callback);
+  PyObject* result = PyObject_Vectorcall(self->function, args, nargsf, names);
+  Py_XDECREF(exchange_callback(saved));
+  return result;
+}
+
+// Takes over a plain function's name, doc and the like; of another callable just remembers it.
+int wrap(PyObject* self, PyObject* function) {
+  if (!PyFunction_Check(function)) return PyObject_SetAttrString(self, "__wrapped__", function);
+  PyObject* functools = PyImport_ImportModule("functools");
+  PyObject* done = functools ? PyObject_CallMethod(functools, "update_wrapper", "OO", self, function) : nullptr;
+  Py_XDECREF(functools);
+  Py_XDECREF(done);
+  return done ? 0 : -1;
+}
+
+PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
+  if (PyTuple_GET_SIZE(args) < 2) {
+    PyErr_SetString(PyExc_TypeError, "CompiledFunction takes a callable and a frame callback");
+    return nullptr;
+  }
+  PyObject* function = PyTuple_GET_ITEM(args, 0);
+  PyObject* callback = PyTuple_GET_ITEM(args, 1);
+  if (!PyCallable_Check(function) || (callback != Py_None && !PyCallable_Check(callback))) {
+    PyErr_SetString(PyExc_TypeError, "CompiledFunction takes a callable and a frame callback");
+    return nullptr;
+  }
+  // CPython 3.11 does not hand the flag down to classes written in Python.
+  if (type->tp_call == PyVectorcall_Call) type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+  PyObject* object = type->tp_alloc(type, 0);
+  if (!object) return nullptr;
+  CompiledFunction* self = as_function(object);
+  self->vectorcall = call;
+  self->function = Py_NewRef(function);
+  self->callback = Py_NewRef(callback);
+  if (wrap(object, function) < 0) {
+    Py_DECREF(object);
+    return nullptr;
+  }
+  return object;
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  CompiledFunction* self = as_function(object);
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(self->function);
+  Py_VISIT(self->callback);
+  Py_VISIT(self->dict);
+  return 0;
+}
+
+// Leaves None, not null: a call may still arrive from another object of the same dead cycle.
+int clear(PyObject* object) {
+  CompiledFunction* self = as_function(object);
+  Py_SETREF(self->function, Py_NewRef(Py_None));
+  Py_SETREF(self->callback, Py_NewRef(Py_None));
+  Py_CLEAR(self->dict);
+  return 0;
+}
+
+void dealloc(PyObject* object) {
+  CompiledFunction* self = as_function(object);
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  if (self->weakrefs) PyObject_ClearWeakRefs(object);
+  Py_XDECREF(self->function);
+  Py_XDECREF(self->callback);
+  Py_XDECREF(self->dict);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyObject* bind(PyObject* self, PyObject* instance, PyObject*) {
+  return instance && instance != Py_None ? PyMethod_New(self, instance) : Py_NewRef(self);
+}
+
+PyObject* repr(PyObject* self) {
+  return PyUnicode_FromFormat("<%s of %R>", Py_TYPE(self)->tp_name, as_function(self)->function);
+}
+
+PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(CompiledFunction, vectorcall), READONLY, nullptr},
+    {"__dictoffset__", T_PYSSIZET, offsetof(CompiledFunction, dict), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(CompiledFunction, weakrefs), READONLY, nullptr},
+    {"function", T_OBJECT, offsetof(CompiledFunction, function), READONLY, "The callable that is called."},
+    {"callback", T_OBJECT, offsetof(CompiledFunction, callback), READONLY, "The frame callback set while it runs."},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyGetSetDef fields[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+                        {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(create)},
+                       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+                       {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+                       {Py_tp_clear, reinterpret_cast<void*>(clear)},
+                       {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                       {Py_tp_descr_get, reinterpret_cast<void*>(bind)},
+                       {Py_tp_repr, reinterpret_cast<void*>(repr)},
+                       {Py_tp_members, members},
+                       {Py_tp_getset, fields},
+                       {Py_tp_doc, const_cast<char*>("CompiledFunction(function, callback): calls function with the frame "
+                                                     "callback set in the calling thread (None: with the hook off).")},
+                       {0, nullptr}};
+PyType_Spec spec = {"framesmith._C.CompiledFunction", sizeof(CompiledFunction), 0,
+                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+
+}  // namespace
+
+int init_function(PyObject* module) {
+  PyObject* type = PyType_FromSpec(&spec);
+  if (!type) return -1;
+  const int status = PyModule_AddObjectRef(module, "CompiledFunction", type);
+  Py_DECREF(type);
+  return status;
+}
+
+}  // namespace framesmith

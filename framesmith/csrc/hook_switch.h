@@ -1,0 +1,24 @@
+// The hook's switch of this thread.
+#pragma once
+
+#include <Python.h>
+
+namespace framesmith {
+
+// Sets this thread's callback (null = off) and returns the one before; references move. The eval function is installed
+// while any thread has a callback, so that Python outside compiled calls runs at its full speed.
+PyObject* exchange_callback(PyObject* callback);
+
+// Turns the hook off in this thread for a scope, such as Python code that framesmith itself runs.
+class HookOff {
+ public:
+  HookOff() : saved_(exchange_callback(nullptr)) {}
+  ~HookOff() { Py_XDECREF(exchange_callback(saved_)); }
+  HookOff(const HookOff&) = delete;
+  HookOff& operator=(const HookOff&) = delete;
+
+ private:
+  PyObject* saved_;
+};
+
+}  // namespace framesmith
