@@ -346,11 +346,10 @@ class Product(_Compound):
         return "*".join(sorted(a.text for a in self._args))
 
 
-class FloorDiv(_Compound):
-    """`num // den`, rounded towards minus infinity."""
+class _Division(_Compound):
+    """Of `num` by `den`."""
 
     __slots__ = ()
-    op = "floordiv"
 
     @property
     def num(self) -> Expr:
@@ -359,6 +358,13 @@ class FloorDiv(_Compound):
     @property
     def den(self) -> Expr:
         return self._args[1]
+
+
+class FloorDiv(_Division):
+    """`num // den`, rounded towards minus infinity."""
+
+    __slots__ = ()
+    op = "floordiv"
 
     def evaluate(self, env: Mapping[Any, int]) -> int:
         return self._args[0].evaluate(env) // self._args[1].evaluate(env)
@@ -370,13 +376,11 @@ class FloorDiv(_Compound):
         return f"({self.num.text} // {_factor(self.den)})"
 
 
-class Mod(_Compound):
+class Mod(_Division):
     """`num % den`, with the sign of `den`."""
 
     __slots__ = ()
     op = "mod"
-    num = FloorDiv.num
-    den = FloorDiv.den
 
     def evaluate(self, env: Mapping[Any, int]) -> int:
         return self._args[0].evaluate(env) % self._args[1].evaluate(env)

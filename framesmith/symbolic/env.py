@@ -1,0 +1,230 @@
+"""The shape environment of one capture: its symbols with their hints, the guards taken, and what they imply.
+
+A guard is recorded once, in the symbols as they were made; what is learnt from it (equalities, ranges, divisibility)
+decides later questions without a further guard.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from framesmith.symbolic.expr import Expr, Int, Mod, Rel, Substitution, Symbol, as_expr, eq, gt, linear, lt, not_
+from framesmith.util.errors import GuardError
+
+Frame = tuple[str, int, str]
+
+
+@dataclass(frozen=True)
+class ShapeGuard:
+    """A relation that must hold for the graph to be used, and where in the user's program it was asked for."""
+
+    rel: Rel
+    stack: tuple[Frame, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.rel}" + (f"  # {self.stack[-1][0]}:{self.stack[-1][1]}" if self.stack else "")
+
+
+class ShapeEnv:
+    """Symbols, hints and guards. `stack` is the user's stack now; capture assigns it as it goes."""
+
+    __slots__ = ("hints", "sources", "symbols", "guards", "stack", "_names", "_facts", "_equal", "_change", "_canonical", "_simplify")
+
+    def __init__(self) -> None:
+        self.hints: dict[str, int] = {}
+        self.sources: dict[Symbol, Any] = {}
+        self.symbols: list[Symbol] = []
+        self.guards: list[ShapeGuard] = []
+        self.stack: tuple[Frame, ...] = ()
+        self._names = itertools.count()
+        self._facts: dict[Rel, None] = {}
+        self._equal: dict[Expr, Expr] = {}  # over the environment's own symbols only
+        self._change: dict[Expr, Expr] = {}  # also narrowed symbols and quotients
+        self._canonical = Substitution({})
+        self._simplify = Substitution({})
+
+    # --- symbols
+    def new_symbol(self, hint: int, source: Any, *, lo: int = 2, hi: int | None = None, specialise: bool = True) -> Expr:
+        """A symbol for an integer that is `hint` now; the constant itself for 0 and 1 (`specialise`).
+
+        The caller guards that a specialised integer stays what it is.
+        """
+        if specialise and hint in (0, 1):
+            return Int(hint)
+        symbol = Symbol(f"s{next(self._names)}", min(lo, hint), hi)
+        self.hints[symbol.name] = hint
+        self.sources[symbol] = source
+        self.symbols.append(symbol)
+        return symbol
+
+    def hint(self, e: Expr | int) -> int:
+        """The value of `e` for the inputs of this capture."""
+        return e if isinstance(e, int) else e.evaluate(self.hints)
+
+    # --- knowledge
+    def canonical(self, e: Expr) -> Expr:
+        """`e` with symbols that are guarded to be equal replaced by one of them."""
+        return self._canonical(e) if self._equal else e
+
+    def simplify(self, e: Expr) -> Expr:
+        """`e` with all that the guards imply; it may name narrowed symbols and quotients, so it is for decisions only."""
+        for _ in range(4):
+            after = self._simplify(e)
+            if after is e:
+                break
+            e = after
+        return e
+
+    def known(self, rel: Rel) -> bool | None:
+        """The truth of `rel` if ranges and the guards taken decide it; takes no guard."""
+        if rel.known is not None:
+            return rel.known
+        if rel in self._facts:
+            return True
+        if not_(rel) in self._facts:
+            return False
+        if self._change:
+            rel = rel.subs(self._simplify)
+            if rel.known is not None:
+                return rel.known
+        if rel.op in ("and", "or"):
+            return _CONNECT[rel.op]([self.known(r) for r in rel.args])
+        return True if self._implied(rel) else False if self._implied(not_(rel)) else None
+
+    def _implied(self, rel: Rel) -> bool:
+        """Whether a known `f <= 0` gives `e <= 0` because e - f never exceeds 0."""
+        if rel.op == "ne":
+            return self._implied(lt(rel.args[0], 0)) or self._implied(gt(rel.args[0], 0))
+        if rel.op != "le":
+            return rel in self._facts
+        for fact in self._facts:
+            if fact.op == "le":
+                gap = (rel.args[0] - self.simplify(fact.args[0])).hi
+                if gap is not None and gap <= 0:
+                    return True
+        return False
+
+    # --- guards
+    def guard(self, rel: Rel) -> bool:
+        """The truth of `rel` for the present inputs; a guard is recorded if it is not known already."""
+        known = self.known(rel)
+        if known is not None:
+            return known
+        truth = rel.evaluate(self.hints)
+        holds = rel if truth else not_(rel)
+        self.guards.append(ShapeGuard(holds, self.stack))
+        self._learn(holds)
+        return truth
+
+    def specialise(self, e: Expr | int) -> int:
+        """The value of `e` now, guarded to stay that."""
+        e = as_expr(e)
+        small = self.simplify(e)
+        if small.is_const:
+            return small.const
+        value = self.hint(e)
+        if not self.guard(eq(e, value)):
+            raise GuardError(f"{e} is not its own hint {value}")
+        return value
+
+    def check(self, values: Mapping[Any, int]) -> ShapeGuard | None:
+        """The first guard that does not hold for other values of the symbols (by symbol or name)."""
+        return next((g for g in self.guards if not g.rel.evaluate(values)), None)
+
+    # --- learning
+    def _learn(self, rel: Rel) -> None:
+        self._facts[rel] = None
+        simple = rel.subs(self._simplify) if self._change else rel
+        _LEARN[simple.op](self, simple)
+
+    def _learn_all(self, rel: Rel) -> None:
+        for part in rel.args:
+            self._learn(part)
+
+    def _learn_nothing(self, rel: Rel) -> None:
+        """A disjunction or an inequation is kept as a fact only."""
+
+    def _learn_le(self, rel: Rel) -> None:
+        terms, offset = linear(rel.args[0])
+        if len(terms) != 1:
+            return
+        symbol, k = terms[0]
+        if not isinstance(symbol, Symbol):
+            return
+        lo, hi = symbol.lo, symbol.hi
+        if k > 0:
+            hi = -offset // k if hi is None else min(hi, -offset // k)
+        else:
+            bound = -(offset // k)  # k < 0: symbol >= ceil(offset / -k)
+            lo = bound if lo is None else max(lo, bound)
+        if (lo, hi) != (symbol.lo, symbol.hi):
+            self._replace(symbol, Int(lo) if lo == hi and lo is not None else Symbol(symbol.name, lo, hi))
+
+    def _learn_eq(self, rel: Rel) -> None:
+        e = rel.args[0]
+        terms, offset = linear(e)
+        solved: list[Symbol] = [t for t, k in terms if isinstance(t, Symbol) and abs(k) == 1 and e.coeff(t) is not None]
+        if solved:
+            symbol = max(solved, key=lambda s: (s.name.count("/"), len(s.name), s.name))
+            k = e.coeff(symbol) or 1
+            self._replace(symbol, (e - symbol * k) * -k)
+            return
+        if len(terms) != 1:
+            return
+        atom, k = terms[0]
+        if isinstance(atom, Mod) and not offset and isinstance(atom.num, Symbol) and atom.den.is_const:
+            self._learn_divisible(atom.num, atom.den.const)
+        elif not offset % k:
+            self._replace(atom, Int(-offset // k))
+
+    def _learn_divisible(self, symbol: Symbol, c: int) -> None:
+        """symbol % c == 0: write symbol as c times a quotient."""
+        name, _, divisor = symbol.name.partition("/")
+        lo = None if symbol.lo is None else -(-symbol.lo // c)
+        quotient = Symbol(f"{name}/{int(divisor or 1) * c}", lo, None if symbol.hi is None else symbol.hi // c)
+        self.hints[quotient.name] = self.hints[symbol.name] // c
+        self._replace(symbol, quotient * c)
+
+    def _replace(self, atom: Expr, value: Expr) -> None:
+        step = Substitution({atom: value})
+        self._change = {k: step(v) for k, v in self._change.items()}
+        self._change[atom] = value
+        self._simplify = Substitution(self._change)
+        own = {s.name: s for s in self.symbols}
+        if isinstance(atom, Symbol) and atom.name in own and (value.is_const or atom not in value.free):
+            target = own[atom.name]
+            rest = value.subs({s: own[s.name] for s in value.free if s.name in own})
+            if rest is not target and all(s.name in own for s in rest.free) and target not in rest.free:
+                move = Substitution({target: rest})
+                self._equal = {k: move(v) for k, v in self._equal.items()}
+                self._equal[target] = rest
+                self._canonical = Substitution(self._equal)
+
+    def __str__(self) -> str:
+        lines = [f"{s} = {self.hints[s.name]}  # {self.sources[s]}" for s in self.symbols]
+        return "\n".join(lines + [f"guard {g}" for g in self.guards])
+
+
+_LEARN: dict[str, Callable[[ShapeEnv, Rel], None]] = {
+    "le": ShapeEnv._learn_le,
+    "eq": ShapeEnv._learn_eq,
+    "and": ShapeEnv._learn_all,
+    "ne": ShapeEnv._learn_nothing,
+    "or": ShapeEnv._learn_nothing,
+    "true": ShapeEnv._learn_nothing,
+    "false": ShapeEnv._learn_nothing,
+}
+
+
+def _all_of(truths: list[bool | None]) -> bool | None:
+    return False if False in truths else None if None in truths else True
+
+
+def _any_of(truths: list[bool | None]) -> bool | None:
+    return True if True in truths else None if None in truths else False
+
+
+_CONNECT: dict[str, Callable[[list[bool | None]], bool | None]] = {"and": _all_of, "or": _any_of}

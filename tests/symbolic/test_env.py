@@ -1,0 +1,182 @@
+"""Guards: what is recorded, what later questions they decide, and integers that flow through torch itself."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from framesmith.symbolic.env import ShapeEnv
+from framesmith.symbolic.expr import Symbol, and_, eq, ge, gt, le, lt, ne, or_
+from framesmith.symbolic.layout import contiguous_strides
+from framesmith.symbolic.node import SymNode, env_of, expr_of, hint_of, symbool, symfloat, symint
+
+
+class Shell(torch.Tensor):
+    """A tensor with sizes and strides and nothing else."""
+
+    @staticmethod
+    def __new__(cls, size, strides):
+        return torch.Tensor._make_wrapper_subclass(cls, size, strides=strides)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise NotImplementedError(str(func))
+
+
+@pytest.fixture
+def env():
+    return ShapeEnv()
+
+
+def sym(env, hint, name="x.size()[0]"):
+    return symint(env.new_symbol(hint, name), env)
+
+
+def texts(env):
+    return [str(g.rel) for g in env.guards]
+
+
+def test_zero_and_one_are_constants(env):
+    assert env.new_symbol(1, "a").const == 1
+    assert env.new_symbol(0, "a").const == 0
+    assert env.new_symbol(5, "a").lo == 2
+
+
+def test_a_guard_is_recorded_once_and_implies_others(env):
+    a, b = env.new_symbol(8, "a"), env.new_symbol(5, "b")
+    assert not env.guard(eq(a, 1))
+    assert not env.guards
+    assert env.guard(gt(a, b))
+    assert env.guard(gt(a, b))
+    assert env.guard(ge(a, b))
+    assert env.guard(ne(a, b - 1))
+    assert not env.guard(lt(a, b))
+    assert len(env.guards) == 1
+    assert env.check({a: 9, b: 4}) is None
+    assert env.check({a: 4, b: 9}) is env.guards[0]
+
+
+def test_ranges_narrow(env):
+    a = env.new_symbol(8, "a")
+    assert env.guard(le(a, 16))
+    assert env.guard(lt(a, 20))
+    assert env.guard(gt(a, 4))
+    assert env.guard(ne(a, 3))
+    assert not env.guard(eq(a // 32, 1))
+    assert texts(env) == ["s0 <= 16", "s0 >= 5"]
+    assert env.specialise(a) == 8
+    assert env.specialise(2 * a) == 16
+    assert len(env.guards) == 3
+
+
+def test_equality_replaces(env):
+    a, b, c = (env.new_symbol(h, n) for h, n in ((8, "a"), (8, "b"), (64, "c")))
+    assert env.guard(eq(a, b))
+    assert env.canonical(b * 2 + a) is 3 * a
+    assert env.guard(eq(a * b, c))
+    assert env.guard(eq(c // a, b))
+    assert env.canonical(c) is a * a
+    assert len(env.guards) == 2
+
+
+def test_divisibility(env):
+    a = env.new_symbol(24, "a")
+    assert env.guard(eq(a % 8, 0))
+    assert env.guard(eq(a // 8 * 8, a))
+    assert env.guard(eq(a % 4, 0))
+    assert env.guard(ge(a, 8))
+    assert texts(env) == ["(s0 % 8) == 0"]
+    assert env.canonical(a) is a
+    assert env.guard(eq(a % 3, 0))
+    assert env.guard(eq(a % 24, 0))
+    assert env.specialise(a) == 24
+    assert texts(env)[-1] == "s0 == 24"
+
+
+def test_connectives(env):
+    a, b = env.new_symbol(8, "a"), env.new_symbol(5, "b")
+    assert env.guard(and_(eq(a, 8), ne(b, 7)))
+    assert env.specialise(a) == 8
+    assert env.guard(or_(eq(b, 7), eq(a, 8)))
+    assert len(env.guards) == 1
+
+
+def test_stack_goes_with_the_guard(env):
+    env.stack = (("model.py", 12, "forward"),)
+    env.guard(eq(env.new_symbol(8, "a") % 8, 0))
+    assert "model.py:12" in str(env.guards[0])
+
+
+def test_symint_arithmetic(env):
+    n = sym(env, 6)
+    assert isinstance(n + 1, torch.SymInt)
+    assert n - n == 0
+    assert isinstance(n - n, int)
+    assert str(2 * n // 2 + n % 1) == "s0"
+    assert expr_of((n * 4 + 3) // 4) is expr_of(n)
+    assert hint_of(n * n) == 36
+    assert hint_of(torch.sym_max(n, 10)) == 10
+    assert str(-n) == "(-s0)"
+    assert hint_of(n ** 2) == 36
+    assert hint_of(7 - n) == 1
+    assert hint_of(20 // n) == 3
+    assert not env.guards
+    assert n > 5
+    assert int(n) == 6
+    assert texts(env) == ["s0 >= 6", "s0 == 6"]
+    assert env_of(3, n) is env
+    assert copy.deepcopy(n.node) is n.node
+
+
+def test_symfloat(env):
+    n = sym(env, 7)
+    assert expr_of(math.floor(n / 2)) is expr_of(n) // 2
+    assert expr_of(math.ceil(n * 0.5)) is (expr_of(n) + 1) // 2
+    assert expr_of(torch.sym_int(n / 4)) is expr_of(n) // 4
+    assert hint_of(n / 2) == 3.5
+    assert not env.guards
+    assert n / 2 < 4.0
+    assert texts(env) == ["s0 <= 7"]
+    assert float(torch.sym_sqrt(n * 1.0)) == pytest.approx(7 ** 0.5)
+    assert texts(env)[-1] == "s0 == 7"
+    assert symfloat(2.5, env) == 2.5
+
+
+def test_symbool(env):
+    n = sym(env, 7)
+    both = (n > 3) & (n < 10)
+    assert isinstance(both, torch.SymBool)
+    assert not env.guards
+    assert bool(both)
+    assert bool(torch.sym_not(n < 5))
+    assert symbool(eq(expr_of(n), 1), env) is False
+
+
+def test_flows_through_a_wrapper_subclass(env):
+    n, m = sym(env, 6), sym(env, 10)
+    t = Shell((n, 3, m), (3 * m, m, 1))
+    assert not env.guards
+    assert [str(s) for s in t.shape] == ["s0", "3", "s1"]
+    assert expr_of(t.numel()) is 3 * expr_of(n) * expr_of(m)
+    assert t.is_contiguous()
+    assert not t.is_contiguous(memory_format=torch.channels_last)
+    assert not env.guards
+
+
+def test_strides_of_a_transposed_tensor(env):
+    n, m = sym(env, 6), sym(env, 10)
+    t = Shell((m, n), (1, m))
+    assert not t.is_contiguous()
+    image = Shell((2, n, m, m), (n * m * m, 1, n * m, n))
+    assert image.is_contiguous(memory_format=torch.channels_last)
+    assert [str(s) for s in contiguous_strides([2, expr_of(n), 1])] == ["s0", "1", "1"]
+
+
+def test_node_has_what_torch_calls(env):
+    node = sym(env, 6).node
+    assert isinstance(node, SymNode)
+    assert (node.is_int(), node.is_float(), node.is_bool(), node.has_hint()) == (True, False, False, True)
+    assert node.maybe_as_int() is None
+    assert node.wrap_int(3).maybe_as_int() == 3
+    assert isinstance(node.expr, Symbol)
