@@ -70,7 +70,8 @@ bool read_leaf(const Leaf& leaf, Run& run, int64_t* out) {
   return false;
 }
 
-int64_t floor_divide(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a % b < 0) != (b < 0)); }
+// A divisor of -1 is apart: the machine traps on the least integer.
+int64_t floor_divide(int64_t a, int64_t b) { return b == -1 ? -a : a / b - (a % b != 0 && (a % b < 0) != (b < 0)); }
 
 // False when the value is not defined: a division by zero.
 bool apply(Arith op, int64_t a, int64_t b, int64_t* out) {

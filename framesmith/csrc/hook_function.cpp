@@ -30,6 +30,7 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
 // Takes over a plain function's name, doc and the like; of another callable just remembers it.
 int wrap(PyObject* self, PyObject* function) {
   if (!PyFunction_Check(function)) return PyObject_SetAttrString(self, "__wrapped__", function);
+  HookOff off;
   PyObject* functools = PyImport_ImportModule("functools");
   PyObject* done = functools ? PyObject_CallMethod(functools, "update_wrapper", "OO", self, function) : nullptr;
   Py_XDECREF(functools);

@@ -1,0 +1,82 @@
+from collections.abc import Callable, Iterable, Sequence
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+SKIP: Final = "skip"
+"""A callback's answer: never compile this code under this callback; what it calls is still looked at."""
+SKIP_RECURSIVE: Final = "skip_recursive"
+"""The same, and the hook is off in everything that it calls."""
+FULL: Final = "full"
+"""A callback's answer: no more variants; frames that no entry takes run in eager."""
+
+FrameCallback = Callable[[CodeType, FunctionType, dict[str, Any]], Entry | str | None]
+"""Called with the hook off for a frame that no entry takes: (code, function, arguments by name in co_varnames order).
+
+It returns an Entry to run, None to run this frame in eager this time, or SKIP, SKIP_RECURSIVE or FULL. What it raises is
+raised at the call. Entries and verdicts belong to the callback object; both hold it weakly.
+"""
+
+class GuardTree:
+    def __new__(
+        cls,
+        accessors: list[tuple[str, int, Any]],
+        checks: list[tuple[str, int, Any, tuple[int, ...], int]],
+        inputs: Sequence[int],
+        locals: tuple[str, ...],
+        cells: tuple[str, ...],
+    ) -> GuardTree: ...
+    def check(
+        self,
+        f_locals: dict[str, Any],
+        f_globals: dict[str, Any] | None = None,
+        f_builtins: dict[str, Any] | None = None,
+        cells: dict[str, Any] | None = None,
+    ) -> tuple[Any, ...] | None: ...
+    def failure(
+        self,
+        f_locals: dict[str, Any],
+        f_globals: dict[str, Any] | None = None,
+        f_builtins: dict[str, Any] | None = None,
+        cells: dict[str, Any] | None = None,
+    ) -> tuple[int, int, Any] | None: ...
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def locals(self) -> tuple[str, ...]: ...
+    @property
+    def cells(self) -> tuple[str, ...]: ...
+
+class Entry:
+    def __new__(
+        cls, tree: GuardTree, code: CodeType, residual: CodeType, callback: FrameCallback, info: Any = None
+    ) -> Entry: ...
+    @property
+    def tree(self) -> GuardTree: ...
+    @property
+    def residual(self) -> CodeType | None: ...
+    @property
+    def info(self) -> Any: ...
+    @property
+    def callback(self) -> FrameCallback | None: ...
+    @property
+    def hits(self) -> int: ...
+    @property
+    def alive(self) -> bool: ...
+
+class CompiledFunction:
+    """Calls `function` with the frame callback set in the calling thread (None: with the hook off)."""
+
+    function: Any
+    callback: FrameCallback | None
+    def __new__(cls, function: Callable[..., Any], callback: FrameCallback | None, *args: Any, **kwargs: Any) -> Any: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+def set_callback(callback: FrameCallback | None) -> FrameCallback | None: ...
+def get_callback() -> FrameCallback | None: ...
+def hook_installed() -> bool: ...
+def skip_code(code: CodeType | FunctionType) -> None: ...
+def is_skipped(code: CodeType | FunctionType) -> bool: ...
+def entries(code: CodeType | FunctionType) -> list[Entry]: ...
+def reset(code: CodeType | FunctionType) -> None: ...

@@ -1,0 +1,131 @@
+"""What a guard says, and why it fails, in the user's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from framesmith.capture.sources import Source, TensorSpec
+
+__all__ = ["Note", "explain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is remembered of a guard to explain it: no object of the user's, only constants and text."""
+
+    kind: str
+    path: str | Source | None
+    value: Any
+    stack: tuple[tuple[str, int, str], ...] = ()
+
+    def __str__(self) -> str:
+        subject = "" if self.path is None else f"{self.path} "
+        return f"{subject}{self.kind}: {_short(self.value)}"
+
+
+def explain(note: Note, value: Any) -> str:
+    """Why the guard fails on `value`, and which line of the user's made the assumption."""
+    text = _EXPLAIN[note.kind](note, value)
+    if note.stack:
+        file, line, function = note.stack[-1]
+        text += f" (assumed at {file}:{line} in {function})"
+    return text
+
+
+def _short(value: Any, limit: int = 200) -> str:
+    text = value if type(value) is str else repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _name(value: Any) -> str:
+    name = getattr(value, "__qualname__", None)
+    return name if isinstance(name, str) else type(value).__name__
+
+
+def _tensor(note: Note, value: Any) -> str:
+    spec: TensorSpec = note.value
+    if type(value) is not spec.cls:
+        return f"{note.path} is a {_name(type(value))}, expected {_name(spec.cls)}"
+    found = [f"{what}: expected {wanted}, got {got}" for what, wanted, got in _differences(spec, value)]
+    return f"{note.path} has another {'; '.join(found) or 'set of dispatch keys'}"
+
+
+def _differences(spec: TensorSpec, t: torch.Tensor) -> list[tuple[str, Any, Any]]:
+    rows: list[tuple[str, Any, Any]] = [
+        ("dtype", spec.dtype, t.dtype), ("device", spec.device, t.device), ("layout", spec.layout, t.layout),
+        ("requires_grad", spec.requires_grad, t.requires_grad), ("number of dimensions", len(spec.sizes), t.dim()),
+    ]
+    if len(spec.sizes) == t.dim():
+        rows += [(f"size of dimension {i}", want, got) for i, (want, got) in enumerate(zip(spec.sizes, t.shape))
+                 if want is not None]
+        if spec.strides is not None and t.layout == torch.strided:
+            rows += [(f"stride of dimension {i}", want, got)
+                     for i, (want, got) in enumerate(zip(spec.strides, t.stride())) if want is not None]
+    return [row for row in rows if row[1] != row[2]]
+
+
+def _keys(note: Note, value: Any) -> str:
+    if not isinstance(value, dict):
+        return f"{note.path} is a {_name(type(value))}, expected a dict"
+    now, before = tuple(dict.keys(value)), note.value
+    gone = [key for key in before if key not in now]
+    new = [key for key in now if key not in before]
+    changes = [f"lost {_short(gone)}"] * bool(gone) + [f"gained {_short(new)}"] * bool(new)
+    return f"the keys of {note.path} changed: {' and '.join(changes) or 'another order'}"
+
+
+def _globals_state(note: Note, value: Any) -> str:
+    state = note.value
+    now = [
+        ("grad mode", state.grad_enabled, torch.is_grad_enabled()),
+        ("inference mode", state.inference_mode, torch.is_inference_mode_enabled()),
+        ("default dtype", state.default_dtype, torch.get_default_dtype()),
+        ("deterministic algorithms", state.deterministic, torch.are_deterministic_algorithms_enabled()),
+    ]
+    for device, enabled, dtype in state.autocast:
+        on = torch.is_autocast_enabled(device)
+        now.append((f"autocast on {device}", dtype if enabled else False, torch.get_autocast_dtype(device) if on else False))
+    found = [f"{what}: expected {want}, got {got}" for what, want, got in now if want != got]
+    return "; ".join(found) or "a torch function or dispatch mode is active"
+
+
+def _shape(note: Note, value: Any) -> str:
+    relation, symbols = note.value
+    where = ", ".join(f"{name} from {path}" for name, path in symbols.items())
+    return f"{relation} does not hold" + (f" ({where})" if where else "")
+
+
+def _length(note: Note, value: Any) -> str:
+    try:
+        now = str(len(value))
+    except TypeError:
+        now = f"none (a {_name(type(value))})"
+    return f"len({note.path}): expected {note.value}, got {now}"
+
+
+_EXPLAIN: dict[str, Callable[[Note, Any], str]] = {
+    "type": lambda note, value: f"{note.path} is a {_name(type(value))}, expected {note.value}",
+    "id": lambda note, value: f"{note.path} is another object than {note.value}",
+    "equals": lambda note, value: f"{note.path}: expected {_short(note.value)}, got {_short(value)}",
+    "none": lambda note, value: f"{note.path}: expected None, got a {_name(type(value))}",
+    "not_none": lambda note, value: f"{note.path} is None",
+    "len": _length,
+    "keys": _keys,
+    "contains": lambda note, value: f"{_short(note.value)} is not in {note.path} any more",
+    "not_contains": lambda note, value: f"{_short(note.value)} is in {note.path} now",
+    "bool": lambda note, value: f"bool({note.path}): expected {note.value}, got {not note.value}",
+    "tensor": _tensor,
+    "hasattr": lambda note, value: f"{note.path} has no attribute {note.value!r} of its own any more",
+    "not_hasattr": lambda note, value: f"{note.path} has an attribute {note.value!r} of its own now",
+    "namespace": lambda note, value: f"one of the names {_short(', '.join(note.value))} in {note.path} was bound anew",
+    "same": lambda note, value: f"{note.path} and {note.value} are two objects now",
+    "distinct": lambda note, value: f"two of {_short(', '.join(note.value))} are one object now",
+    "globals_state": _globals_state,
+    "no_alias": lambda note, value: f"two of {_short(', '.join(note.value))} share memory now",
+    "shape": _shape,
+    "callable": lambda note, value: f"{note.value}({note.path if note.path is not None else ''}) is false",
+}
