@@ -1,7 +1,14 @@
 """Tensors without storage, and the recorder that turns calls on them into a graph of functional ATen operators."""
 
-from framesmith.fake import special  # registers its rows
+from framesmith.fake import (  # noqa: F401  each registers the rows of its table
+    rules_factories,
+    rules_nn,
+    rules_pointwise,
+    rules_reductions,
+    rules_views,
+    special,
+)
 from framesmith.fake.recorder import Recorder
 from framesmith.fake.tensor import FakeTensor
 
-__all__ = ["FakeTensor", "Recorder", "special"]
+__all__ = ["FakeTensor", "Recorder"]

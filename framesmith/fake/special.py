@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from framesmith.fake.handlers import composite, functional, handles, positional, store, view
+from framesmith.fake.layout import infer_size, view_strides
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.util.errors import DataDependent
 
@@ -64,6 +65,42 @@ def dropout(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     if not train or p == 0:
         return source
     return composite(rec, func, args, kwargs)
+
+
+@handles(aten.to.dtype)
+def to_dtype(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    source, dtype, _, copied, memory_format = (*positional(func, args, kwargs), False, False, None)[:5]
+    if not isinstance(source, FakeTensor):
+        return composite(rec, func, args, kwargs)
+    if dtype is source.dtype and not copied and memory_format is None:
+        return source
+    options = {"dtype": dtype} if memory_format is None else {"dtype": dtype, "memory_format": memory_format}
+    return functional(rec, aten._to_copy.default, (source,), options)
+
+
+@handles(aten.reshape.default)
+def reshape(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """A view where the strides allow it, else one node that copies."""
+    source, wanted = positional(func, args, kwargs)
+    if not isinstance(source, FakeTensor):
+        return composite(rec, func, args, kwargs)
+    shape = infer_size(source.shape, wanted)
+    if shape is None:
+        return composite(rec, func, args, kwargs)
+    if source.is_contiguous() or view_strides(source.shape, source.stride(), shape) is not None:
+        return view(rec, aten.view.default, (source, shape), {})
+    return functional(rec, func, (source, list(shape)), {})
+
+
+@handles(aten.embedding_bag.padding_idx, aten.embedding_bag.default, aten._embedding_bag.default)
+def embedding_bag(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Without autograd, whether the weight asks for a gradient does not matter."""
+    given = positional(func, args, kwargs)
+    defaults = (False, 0, False, None, False, None)
+    weight, index, offsets, scale, mode, sparse, sample_weights, last, padding = (*given, *defaults[len(given) - 3 :])
+    form = aten._embedding_bag_forward_only.default
+    padding = -1 if padding is None else padding
+    return functional(rec, form, (weight, index, offsets, scale, mode, sparse, sample_weights, last, padding), {})
 
 
 @handles(aten.copy_.default)

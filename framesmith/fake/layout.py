@@ -1,0 +1,226 @@
+"""Sizes and strides as eager gives them: broadcasting, TensorIterator's output layout, memory formats, views.
+
+Sizes may be SymInts; whatever compares them guards them, so the common (contiguous) answer is always tried first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from framesmith.fake.tensor import FakeTensor, contiguous_strides
+
+Sizes = tuple
+
+
+def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
+    """The common shape, or None if there is none."""
+    if a == b:
+        return a
+    if len(a) < len(b):
+        a, b = b, a
+    lead = len(a) - len(b)
+    out = list(a[:lead])
+    for m, n in zip(a[lead:], b):
+        if m is n or type(n) is int and n == 1:
+            out.append(m)
+        elif type(m) is int and m == 1:
+            out.append(n)
+        elif m == n or n == 1:
+            out.append(m)
+        elif m == 1:
+            out.append(n)
+        else:
+            return None
+    return tuple(out)
+
+
+def dense_order(shape: Sizes, operands: list[tuple]) -> list[int]:
+    """TensorIterator's order of dimensions, innermost first, for operands given as strides over `shape`.
+
+    An insertion sort by strides that leaves ambiguous dimensions (stride zero, or equal) where they are.
+    """
+    order = list(range(len(shape) - 1, -1, -1))
+    for i in range(1, len(order)):
+        inner = i
+        for outer in range(i - 1, -1, -1):
+            decision = _compare(shape, operands, order[outer], order[inner])
+            if decision > 0:
+                order[outer], order[inner] = order[inner], order[outer]
+                inner = outer
+            elif decision < 0:
+                break
+    return order
+
+
+def _compare(shape: Sizes, operands: list[tuple], d0: int, d1: int) -> int:
+    for strides in operands:
+        s0, s1 = strides[d0], strides[d1]
+        if s0 == 0 or s1 == 0:
+            continue
+        if s0 < s1:
+            return -1
+        if s0 > s1 or shape[d0] > shape[d1]:
+            return 1
+    return 0
+
+
+def strides_in_order(shape: Sizes, order: list[int]) -> tuple:
+    """Dense strides with the dimensions of `order` from the innermost on."""
+    strides: list[Any] = [1] * len(shape)
+    step: Any = 1
+    for d in order:
+        strides[d] = step
+        if not (type(shape[d]) is int and shape[d] <= 1):
+            step = step * shape[d]
+    return tuple(strides)
+
+
+def expanded_strides(fake: FakeTensor, shape: Sizes) -> tuple:
+    """Strides of `fake` broadcast to `shape`."""
+    sizes, strides = fake.shape, fake.stride()
+    lead = len(shape) - len(sizes)
+    return (0,) * lead + tuple([0 if n == 1 and m != 1 else s for n, s, m in zip(sizes, strides, shape[lead:])])
+
+
+def elementwise_strides(shape: Sizes, operands: list[FakeTensor]) -> tuple:
+    """Strides of the result of an element-wise operator over operands that broadcast to `shape`."""
+    layouts: list[tuple] = []
+    full = True
+    for t in operands:
+        if t.is_contiguous() and t.shape == shape:
+            continue
+        if t.dim() == 0:
+            continue
+        full = False
+        break
+    if full:
+        return contiguous_strides(shape)
+    for t in operands:
+        if t.dim():
+            layouts.append(expanded_strides(t, shape))
+    first = layouts[0]
+    if all(x == first for x in layouts) and is_dense(shape, first):
+        return first
+    return strides_in_order(shape, dense_order(shape, layouts))
+
+
+def is_dense(shape: Sizes, strides: tuple) -> bool:
+    """Non-overlapping and without gaps, in some order of the dimensions."""
+    step: Any = 1
+    for stride, size in sorted((s, n) for n, s in zip(shape, strides) if n != 1):
+        if stride != step:
+            return False
+        step = step * size
+    return True
+
+
+def preserved_strides(fake: FakeTensor) -> tuple:
+    """Strides of a copy that keeps the layout: the same if dense, else dense in the same order."""
+    if fake.is_contiguous():
+        return contiguous_strides(fake.shape)
+    shape, strides = fake.shape, fake.stride()
+    if is_dense(shape, strides):
+        return strides
+    return strides_in_order(shape, dense_order(shape, [strides]))
+
+
+def channels_last_strides(shape: Sizes) -> tuple:
+    """Strides of (N, C, H, W) or (N, C, D, H, W) with channels innermost."""
+    return strides_in_order(shape, [1, *range(len(shape) - 1, 1, -1), 0])
+
+
+def formatted_strides(shape: Sizes, memory_format: Any) -> tuple:
+    if memory_format in (torch.channels_last, torch.channels_last_3d):
+        return channels_last_strides(shape)
+    return contiguous_strides(shape)
+
+
+def is_channels_last(fake: FakeTensor) -> bool:
+    """Would eager's `suggest_memory_format` answer channels-last?"""
+    dims = fake.dim()
+    if dims not in (4, 5) or (fake.is_contiguous() and not _all_ones(fake.shape)):
+        shape, strides = fake.shape, fake.stride()
+        if dims not in (4, 5):
+            return False
+        return _channels_last_order(shape, strides)
+    return _channels_last_order(fake.shape, fake.stride())
+
+
+def _all_ones(shape: Sizes) -> bool:
+    return all(n == 1 for n in shape)
+
+
+def _channels_last_order(shape: Sizes, strides: tuple) -> bool:
+    # c10's is_channels_last_strides_2d: strides must not shrink from C over W and H to N; N = 1 takes the benefit of doubt
+    least: Any = 0
+    if strides[1] == 0:
+        return False
+    for d in (1, *range(len(shape) - 1, 1, -1), 0):
+        if shape[d] == 0 or strides[d] < least:
+            return False
+        if d == 0 and least == strides[1]:
+            return False
+        least = strides[d]
+        if shape[d] > 1:
+            least = least * shape[d]
+    return True
+
+
+def suggested_strides(fake: FakeTensor, shape: Sizes) -> tuple:
+    """Strides of a result of `shape` that keeps the memory format which `fake` suggests."""
+    return channels_last_strides(shape) if is_channels_last(fake) else contiguous_strides(shape)
+
+
+def numel(shape: Sizes) -> Any:
+    total: Any = 1
+    for n in shape:
+        total = total * n
+    return total
+
+
+def infer_size(shape: Sizes, wanted: Any) -> tuple | None:
+    """`wanted` with its one -1 replaced, or None where the element counts disagree."""
+    total = numel(shape)
+    hole, known = -1, 1
+    for i, n in enumerate(wanted):
+        if type(n) is int and n < 0:
+            if n != -1 or hole >= 0:
+                return None
+            hole = i
+        else:
+            known = known * n
+    out = tuple(wanted)
+    if hole < 0:
+        return out if known is total or known == total else None
+    if type(known) is int and known == 0 or total % known != 0:
+        return None
+    return (*out[:hole], total // known, *out[hole + 1 :])
+
+
+def view_strides(shape: Sizes, strides: tuple, wanted: Sizes) -> tuple | None:
+    """Strides of the view of another shape (with the same number of elements), or None if only a copy will do."""
+    if any(type(n) is int and n == 0 for n in shape):
+        return strides if tuple(shape) == tuple(wanted) else contiguous_strides(wanted)
+    out: list[Any] = [0] * len(wanted)
+    if not shape:
+        return (1,) * len(wanted)
+    d = len(wanted) - 1
+    base = strides[-1]
+    old: Any = 1
+    new: Any = 1
+    for i in range(len(shape) - 1, -1, -1):
+        old = old * shape[i]
+        if i != 0 and (shape[i - 1] == 1 or strides[i - 1] == old * base):
+            continue
+        while d >= 0 and (wanted[d] == 1 or new < old):
+            out[d] = new * base
+            new = new * wanted[d]
+            d -= 1
+        if new != old:
+            return None
+        if i:
+            base = strides[i - 1]
+            old, new = 1, 1
+    return tuple(out) if d == -1 else None

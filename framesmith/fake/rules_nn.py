@@ -1,0 +1,288 @@
+"""Metadata rows of the matrix products, convolutions, normalisations, pooling, attention, embeddings and recurrent layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from framesmith.fake.infer import rule
+from framesmith.fake.layout import (
+    broadcast,
+    channels_last_strides,
+    is_channels_last,
+    strides_in_order,
+    suggested_strides,
+)
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+
+aten = torch.ops.aten
+
+
+def _dense(x: FakeTensor, shape: tuple) -> FakeTensor:
+    return new_fake(shape, contiguous_strides(shape), x.dtype, x.device)
+
+
+@rule(aten.linear.default)
+def linear(x: FakeTensor, weight: FakeTensor, bias: FakeTensor | None = None) -> Any:
+    rows, columns = x.shape, weight.shape
+    if len(columns) != 2 or not rows or rows[-1] != columns[1] or x.dtype is not weight.dtype:
+        return NotImplemented
+    if bias is not None and (bias.dtype is not x.dtype or bias.shape != columns[:1]):
+        return NotImplemented
+    return _dense(x, (*rows[:-1], columns[0]))
+
+
+@rule(aten.mm.default)
+def mm(a: FakeTensor, b: FakeTensor) -> Any:
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or a.dtype is not b.dtype:
+        return NotImplemented
+    return _dense(a, (a.shape[0], b.shape[1]))
+
+
+@rule(aten.addmm.default)
+def addmm(bias: FakeTensor, a: FakeTensor, b: FakeTensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    out = mm(a, b)
+    if out is NotImplemented or bias.dtype is not a.dtype or broadcast(bias.shape, out.shape) != out.shape:
+        return NotImplemented
+    return out
+
+
+@rule(aten.bmm.default)
+def bmm(a: FakeTensor, b: FakeTensor) -> Any:
+    if a.dim() != 3 or b.dim() != 3 or a.dtype is not b.dtype or a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1]:
+        return NotImplemented
+    return _dense(a, (a.shape[0], a.shape[1], b.shape[2]))
+
+
+@rule(aten.baddbmm.default)
+def baddbmm(bias: FakeTensor, a: FakeTensor, b: FakeTensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    out = bmm(a, b)
+    if out is NotImplemented or bias.dtype is not a.dtype or broadcast(bias.shape, out.shape) != out.shape:
+        return NotImplemented
+    return out
+
+
+@rule(aten.matmul.default)
+def matmul(a: FakeTensor, b: FakeTensor) -> Any:
+    """Small by large is eager's transposed product: left to the meta kernel for its layout."""
+    m, n = a.dim(), b.dim()
+    if a.dtype is not b.dtype or m == 0 or n == 0 or (m <= 2 and n > 2):
+        return NotImplemented
+    left, right = a.shape, b.shape
+    if left[-1] != right[-2 if n > 1 else 0]:
+        return NotImplemented
+    batch = broadcast(left[:-2], right[:-2])
+    if batch is None:
+        return NotImplemented
+    return _dense(a, (*batch, *left[-2:-1], *(right[-1:] if n > 1 else ())))
+
+
+@rule(aten.embedding.default)
+def embedding(weight: FakeTensor, index: FakeTensor, *args: Any) -> Any:
+    if weight.dim() != 2 or index.dtype not in (torch.int64, torch.int32):
+        return NotImplemented
+    return _dense(weight, (*index.shape, weight.shape[1]))
+
+
+@rule(aten._embedding_bag_forward_only.default, aten._embedding_bag.default)
+def embedding_bag(weight: FakeTensor, index: FakeTensor, offsets: FakeTensor, *args: Any) -> Any:
+    """Only the first result is part of what a program sees; the others' sizes are the CPU kernel's for a plain sum."""
+    last = args[4] if len(args) > 4 else False
+    if weight.dim() != 2 or index.dim() != 1 or offsets.dim() != 1 or not weight.dtype.is_floating_point:
+        return NotImplemented
+    bags = offsets.shape[0] - 1 if last else offsets.shape[0]
+    helper = [new_fake((n,), (1,), offsets.dtype, weight.device) for n in (0, offsets.shape[0], 0)]
+    return (_dense(weight, (bags, weight.shape[1])), *helper)
+
+
+@rule(aten.layer_norm.default, aten.rms_norm.default)
+def layer_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Any:
+    shape = tuple(over)
+    fits = x.dtype.is_floating_point and x.shape[x.dim() - len(shape) :] == shape and len(shape) > 0
+    return _dense(x, tuple(x.shape)) if fits and (weight is None or weight.shape == shape) else NotImplemented
+
+
+@rule(aten.group_norm.default)
+def group_norm(x: FakeTensor, groups: int, *args: Any, **kwargs: Any) -> Any:
+    if x.dim() < 2 or not x.dtype.is_floating_point or x.shape[1] % groups:
+        return NotImplemented
+    return new_fake(x.shape, suggested_strides(x, tuple(x.shape)), x.dtype, x.device)
+
+
+@rule(aten.batch_norm.default)
+def batch_norm(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: Any, *args: Any) -> Any:
+    if x.dim() < 2 or any(t is not None and t.shape != x.shape[1:2] for t in (weight, bias, mean, var)):
+        return NotImplemented
+    return new_fake(x.shape, suggested_strides(x, tuple(x.shape)), x.dtype, x.device)
+
+
+@rule(aten._native_batch_norm_legit_functional.default)
+def batch_norm_training(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: Any, *args: Any) -> Any:
+    out = batch_norm(x, weight, bias, mean, var)
+    if out is NotImplemented:
+        return NotImplemented
+    channels = tuple(x.shape[1:2])
+    statistics = x if x.dtype is torch.float32 or weight is None else weight
+    saved = [_dense(statistics, channels), _dense(statistics, channels)]
+    return (out, *saved, _dense(mean, channels), _dense(var, channels))
+
+
+def _window(size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool = False) -> Any:
+    """How many windows fit; with `ceil`, one more may start inside the left-padded input."""
+    span = size + 2 * padding - dilation * (kernel - 1) - 1
+    if not ceil:
+        return span // stride + 1
+    count = (span + stride - 1) // stride + 1
+    return count - 1 if (count - 1) * stride >= size + padding else count
+
+
+def _each(value: Any, count: int) -> list:
+    if isinstance(value, int):
+        return [value] * count
+    return list(value) * count if len(value) == 1 else list(value)
+
+
+def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any) -> Any:
+    spatial = weight.dim() - 2
+    if x.dim() != weight.dim() or x.dtype is not weight.dtype or spatial not in (1, 2, 3):
+        return NotImplemented
+    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
+        return NotImplemented
+    if bias is not None and (bias.dtype is not x.dtype or bias.shape != weight.shape[:1]):
+        return NotImplemented
+    steps, pads, gaps = (_each(v, spatial) for v in (stride, padding, dilation))
+    sizes = [_window(n, k, s, p, d) for n, k, s, p, d in zip(x.shape[2:], weight.shape[2:], steps, pads, gaps)]
+    if any(n <= 0 for n in sizes) or any(n == 0 for n in x.shape):
+        return NotImplemented
+    shape = (x.shape[0], weight.shape[0], *sizes)
+    return new_fake(shape, _convolution_strides(x, weight, shape), x.dtype, x.device)
+
+
+def _convolution_strides(x: FakeTensor, weight: FakeTensor, shape: tuple) -> tuple:
+    if len(shape) == 3:
+        # computed as a two-dimensional one with a height of one
+        rows, taps = ((t.shape[0], t.shape[1], t.shape[2]) for t in (x, weight))
+        for (n, c, _), t in ((rows, x), (taps, weight)):
+            s = t.stride()
+            if s[1] == 1 and s[2] == c and c > 1 and (n == 1 or s[0] >= s[2]):
+                return strides_in_order(shape, [1, 2, 0])
+        return contiguous_strides(shape)
+    if is_channels_last(x) or is_channels_last(weight):
+        return channels_last_strides(shape)
+    return contiguous_strides(shape)
+
+
+@rule(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
+def conv(
+    x: FakeTensor,
+    weight: FakeTensor,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: Any = 1,
+) -> Any:
+    return _convolved(x, weight, bias, stride, padding, dilation, groups)
+
+
+@rule(aten.convolution.default)
+def convolution(
+    x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, extra: Any, groups: Any
+) -> Any:
+    if transposed:
+        return NotImplemented
+    return _convolved(x, weight, bias, stride, padding, dilation, groups)
+
+
+def _pooled(x: FakeTensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Any:
+    if x.dim() not in (3, 4):
+        return NotImplemented
+    kernels = _each(kernel, 2)
+    steps = _each(stride, 2) if not isinstance(stride, int) and len(stride) == 0 or stride is None else _each(stride, 2)
+    steps = steps or kernels
+    pads, gaps = _each(padding, 2), _each(dilation, 2)
+    if any(2 * p > k for p, k in zip(pads, kernels)):
+        return NotImplemented
+    sizes = [_window(n, k, s, p, d, ceil) for n, k, s, p, d in zip(x.shape[-2:], kernels, steps, pads, gaps)]
+    if any(n <= 0 for n in sizes):
+        return NotImplemented
+    shape = (*x.shape[:-2], *sizes)
+    return new_fake(shape, suggested_strides(x, shape), x.dtype, x.device)
+
+
+@rule(aten.max_pool2d.default)
+def max_pool2d(x: FakeTensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False) -> Any:
+    return _pooled(x, kernel, stride, padding, dilation, ceil)
+
+
+@rule(aten.avg_pool2d.default)
+def avg_pool2d(x: FakeTensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False, *args: Any) -> Any:
+    return _pooled(x, kernel, stride, padding, 1, ceil)
+
+
+@rule(aten.adaptive_avg_pool2d.default)
+def adaptive_avg_pool2d(x: FakeTensor, size: Any) -> Any:
+    if x.dim() not in (3, 4) or len(size) != 2 or any(type(n) is int and n == 0 for n in x.shape):
+        return NotImplemented
+    shape = (*x.shape[:-2], *size)
+    return new_fake(shape, suggested_strides(x, shape), x.dtype, x.device)
+
+
+@rule(aten.scaled_dot_product_attention.default)
+def attention(
+    query: FakeTensor,
+    key: FakeTensor,
+    value: FakeTensor,
+    mask: Any = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Any:
+    if query.dim() < 2 or not query.dtype is key.dtype is value.dtype or causal and mask is not None:
+        return NotImplemented
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2] or value.dim() != query.dim():
+        return NotImplemented
+    shape = (*query.shape[:-1], value.shape[-1])
+    if not enable_gqa and query.shape[:-2] != key.shape[:-2]:
+        return NotImplemented
+    if _flash(query, key, value, dropout, enable_gqa):
+        return new_fake(shape, strides_in_order(shape, [3, 1, 2, 0]), query.dtype, query.device)
+    return _dense(query, shape)
+
+
+def _flash(query: FakeTensor, key: FakeTensor, value: FakeTensor, dropout: float, gqa: bool) -> bool:
+    """Does the CPU take its fused kernel, whose result is laid out (batch, length, heads, width)?"""
+    if query.dim() != 4 or dropout != 0.0 or not torch.backends.cuda.flash_sdp_enabled():
+        return False
+    if query.shape[-1] != value.shape[-1] or query.dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        return False
+    if any(t.stride(-1) != 1 for t in (query, key, value)):
+        return False
+    return not any(n == 0 for t in (query, key) for n in t.shape)
+
+
+@rule(aten.lstm.input)
+def lstm(
+    x: FakeTensor,
+    state: Any,
+    weights: Any,
+    biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    if x.dim() != 3 or len(state) != 2 or any(s.dim() != 3 for s in state):
+        return NotImplemented
+    hidden, cell = state
+    length, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
+    width = hidden.shape[2] * (2 if bidirectional else 1)
+    if hidden.shape[1] != batch or cell.shape[1] != batch or weights[0].shape[1] != x.shape[2] or dropout and train:
+        return NotImplemented
+    shape = (batch, length, width) if batch_first else (length, batch, width)
+    out = new_fake(shape, strides_in_order(shape, [2, 0, 1]) if batch_first else contiguous_strides(shape), x.dtype, x.device)
+    return out, _dense(x, tuple(hidden.shape)), _dense(x, tuple(cell.shape))

@@ -1,0 +1,139 @@
+"""Metadata rows of the element-wise operators: how the dtype comes about, and which arguments are operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from framesmith.fake.infer import RULES
+from framesmith.fake.layout import broadcast, elementwise_strides, preserved_strides
+from framesmith.fake.promotion import result_type, to_float
+from framesmith.fake.tensor import CPU, FakeTensor, new_fake
+
+aten = torch.ops.aten
+
+
+def elementwise(operands: list[FakeTensor], dtype: torch.dtype) -> Any:
+    """The result of an element-wise operator over `operands`; NotImplemented if they do not broadcast."""
+    first = operands[0]
+    shape: Any = first.shape
+    device = first.device
+    for t in operands[1:]:
+        other = t.shape
+        if other != shape:
+            shape = broadcast(shape, other)
+            if shape is None:
+                return NotImplemented
+        if device is CPU or device.type == "cpu":
+            device = t.device
+    if len(operands) == 1:
+        return new_fake(shape, preserved_strides(first), dtype, device)
+    return new_fake(shape, elementwise_strides(shape, operands), dtype, device)
+
+
+def _promoting(first: int, last: int, finish: Callable[[torch.dtype], torch.dtype] | None) -> Callable[..., Any]:
+    """Operands are the arguments from `first` to `last`; `finish` takes the promoted dtype to the result's."""
+
+    def row(*args: Any, **kwargs: Any) -> Any:
+        values = args[first:last]
+        operands = [a for a in args[:last] if type(a) is FakeTensor]
+        dtype = result_type(values)
+        if dtype is torch.bool and finish is None and first == 0 and kwargs:
+            return NotImplemented
+        return elementwise(operands, dtype if finish is None else finish(dtype))
+
+    return row
+
+
+def _always_bool(_: torch.dtype) -> torch.dtype:
+    return torch.bool
+
+
+def _keeping(floats_only: bool, operands: int = 1) -> Callable[..., Any]:
+    """The dtype of the first argument, which must be a float if `floats_only`."""
+
+    def row(*args: Any, **kwargs: Any) -> Any:
+        dtype = args[0].dtype
+        if dtype.is_complex or floats_only and not dtype.is_floating_point:
+            return NotImplemented
+        return elementwise([a for a in args[:operands] if type(a) is FakeTensor], dtype)
+
+    return row
+
+
+def _register(row: Callable[..., Any], names: str, refuse: tuple = ()) -> None:
+    for name in names.split():
+        packet, _, overload = name.partition(".")
+        func = getattr(getattr(aten, packet), overload or "default")
+        RULES[func] = row
+
+
+def _no_bool(row: Callable[..., Any]) -> Callable[..., Any]:
+    """`sub`, `neg` and their kin refuse bools: the error is eager's."""
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if any(type(a) is FakeTensor and a.dtype is torch.bool for a in args[:2]):
+            return NotImplemented
+        return row(*args, **kwargs)
+
+    return guarded
+
+
+_two = _promoting(0, 2, None)
+_register(_two, "add.Tensor add.Scalar mul.Tensor mul.Scalar maximum minimum fmax fmin")
+_register(_two, "remainder.Tensor remainder.Scalar fmod.Tensor fmod.Scalar floor_divide.default floor_divide.Scalar")
+_register(_two, "pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar")
+_register(_no_bool(_two), "sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar")
+_register(_two, "bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar")
+_register(_promoting(0, 2, to_float), "div.Tensor div.Scalar atan2 xlogy.Tensor")
+_register(
+    _promoting(0, 2, _always_bool),
+    "eq.Tensor eq.Scalar ne.Tensor ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar ge.Tensor "
+    "ge.Scalar logical_and logical_or logical_xor logical_not isnan isinf",
+)
+_register(
+    _promoting(0, 1, to_float),
+    "sigmoid tanh exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh asinh acosh atanh sqrt rsqrt erf "
+    "erfc erfinv reciprocal",
+)
+_register(_keeping(False), "relu neg floor ceil round trunc sign positive bitwise_not")
+_register(_keeping(True), "gelu silu mish hardswish hardsigmoid leaky_relu elu softplus hardshrink softshrink frac relu6")
+_register(_keeping(False), "hardtanh")
+_register(_promoting(0, 3, None), "addcmul addcdiv lerp.Tensor lerp.Scalar clamp clamp.Tensor")
+_register(_promoting(0, 2, None), "clamp_min clamp_max clamp_min.Tensor clamp_max.Tensor")
+
+
+def _abs(x: FakeTensor) -> Any:
+    return NotImplemented if x.dtype.is_complex else elementwise([x], x.dtype)
+
+
+def _div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
+    dtype = result_type((x, y))
+    operands = [a for a in (x, y) if type(a) is FakeTensor]
+    return elementwise(operands, to_float(dtype) if rounding_mode is None else dtype)
+
+
+def _where(condition: FakeTensor, x: Any, y: Any) -> Any:
+    return elementwise([a for a in (condition, x, y) if type(a) is FakeTensor], result_type((x, y)))
+
+
+def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
+    if x.shape != mask.shape and broadcast(x.shape, mask.shape) != x.shape:
+        return NotImplemented
+    return new_fake(x.shape, preserved_strides(x), x.dtype, x.device)
+
+
+def _triangle(x: FakeTensor, diagonal: Any = 0) -> Any:
+    return new_fake(x.shape, preserved_strides(x), x.dtype, x.device) if x.dim() >= 2 and x.is_contiguous() else NotImplemented
+
+
+RULES[aten.abs.default] = _abs
+RULES[aten.div.Tensor_mode] = _div_mode
+RULES[aten.div.Scalar_mode] = _div_mode
+RULES[aten.where.self] = _where
+RULES[aten.masked_fill.Scalar] = _masked_fill
+RULES[aten.masked_fill.Tensor] = _masked_fill
+RULES[aten.tril.default] = _triangle
+RULES[aten.triu.default] = _triangle

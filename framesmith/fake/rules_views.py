@@ -1,0 +1,332 @@
+"""Metadata rows of views, copies and of what joins or picks parts of tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from framesmith.fake.infer import rule
+from framesmith.fake.layout import (
+    formatted_strides,
+    infer_size,
+    is_channels_last,
+    preserved_strides,
+    suggested_strides,
+    view_strides,
+)
+from framesmith.fake.promotion import result_type
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+
+aten = torch.ops.aten
+
+
+def _like(x: FakeTensor, shape: Any, stride: tuple, offset: Any = None) -> FakeTensor:
+    return new_fake(shape, stride, x.dtype, x.device, x.storage_offset() if offset is None else offset)
+
+
+def _dim(dim: int, count: int) -> int:
+    """A wrapped dimension, or -1 if out of range."""
+    if -count <= dim < count:
+        return dim % count
+    return -1
+
+
+@rule(aten.view.default, aten._unsafe_view.default)
+def view(x: FakeTensor, wanted: Any) -> Any:
+    shape = infer_size(x.shape, wanted)
+    if shape is None:
+        return NotImplemented
+    stride = contiguous_strides(shape) if x.is_contiguous() else view_strides(x.shape, x.stride(), shape)
+    return NotImplemented if stride is None else _like(x, shape, stride)
+
+
+@rule(aten.reshape.default)
+def reshape(x: FakeTensor, wanted: Any) -> Any:
+    """Of a tensor that cannot be viewed so: a copy."""
+    shape = infer_size(x.shape, wanted)
+    return NotImplemented if shape is None else _like(x, shape, contiguous_strides(shape), 0)
+
+
+@rule(aten.transpose.int)
+def transpose(x: FakeTensor, dim0: int, dim1: int) -> Any:
+    count = x.dim()
+    a, b = _dim(dim0, count), _dim(dim1, count)
+    if a < 0 or b < 0:
+        return NotImplemented
+    shape, stride = list(x.shape), list(x.stride())
+    shape[a], shape[b] = shape[b], shape[a]
+    stride[a], stride[b] = stride[b], stride[a]
+    return _like(x, tuple(shape), tuple(stride))
+
+
+@rule(aten.t.default)
+def t(x: FakeTensor) -> Any:
+    return _like(x, x.shape[::-1], x.stride()[::-1]) if x.dim() <= 2 else NotImplemented
+
+
+@rule(aten.permute.default)
+def permute(x: FakeTensor, dims: Any) -> Any:
+    count = x.dim()
+    order = [_dim(d, count) for d in dims]
+    if sorted(order) != list(range(count)):
+        return NotImplemented
+    shape, stride = x.shape, x.stride()
+    return _like(x, tuple([shape[d] for d in order]), tuple([stride[d] for d in order]))
+
+
+@rule(aten.expand.default)
+def expand(x: FakeTensor, wanted: Any, *, implicit: bool = False) -> Any:
+    lead = len(wanted) - x.dim()
+    if lead < 0:
+        return NotImplemented
+    shape, stride = list(wanted), [0] * lead
+    for i, (size, step) in enumerate(zip(x.shape, x.stride()), lead):
+        want = wanted[i]
+        if type(want) is int and want == -1:
+            shape[i] = size
+        elif not (want is size or want == size):
+            if size != 1:
+                return NotImplemented
+            step = 0
+        stride.append(step)
+    if any(type(n) is int and n < 0 for n in shape):
+        return NotImplemented
+    # a new leading dimension of size one takes the stride of a row, as it would in a contiguous tensor
+    for i in range(lead - 1, -1, -1):
+        if shape[i] == 1:
+            stride[i] = shape[i + 1] * stride[i + 1] if i + 1 < len(shape) else 1
+    return _like(x, tuple(shape), tuple(stride))
+
+
+@rule(aten.unsqueeze.default)
+def unsqueeze(x: FakeTensor, dim: int) -> Any:
+    at = _dim(dim, x.dim() + 1)
+    if at < 0:
+        return NotImplemented
+    shape, stride = x.shape, x.stride()
+    step = shape[at] * stride[at] if at < len(shape) else 1
+    return _like(x, (*shape[:at], 1, *shape[at:]), (*stride[:at], step, *stride[at:]))
+
+
+def _squeezed(x: FakeTensor, dims: set[int]) -> FakeTensor:
+    kept = [i for i, n in enumerate(x.shape) if i not in dims or n != 1]
+    return _like(x, tuple([x.shape[i] for i in kept]), tuple([x.stride(i) for i in kept]))
+
+
+@rule(aten.squeeze.default)
+def squeeze(x: FakeTensor) -> Any:
+    return _squeezed(x, set(range(x.dim())))
+
+
+@rule(aten.squeeze.dim)
+def squeeze_dim(x: FakeTensor, dim: int) -> Any:
+    at = _dim(dim, x.dim())
+    return NotImplemented if at < 0 else _squeezed(x, {at})
+
+
+@rule(aten.squeeze.dims)
+def squeeze_dims(x: FakeTensor, dims: Any) -> Any:
+    wrapped = {_dim(d, x.dim()) for d in dims}
+    return NotImplemented if -1 in wrapped else _squeezed(x, wrapped)
+
+
+@rule(aten.select.int)
+def select(x: FakeTensor, dim: int, index: Any) -> Any:
+    at = _dim(dim, x.dim())
+    if at < 0:
+        return NotImplemented
+    shape, stride = x.shape, x.stride()
+    size = shape[at]
+    if index < -size or index >= size:
+        return NotImplemented
+    offset = x.storage_offset() + (index if index >= 0 else index + size) * stride[at]
+    return _like(x, (*shape[:at], *shape[at + 1 :]), (*stride[:at], *stride[at + 1 :]), offset)
+
+
+def _clamped(value: Any, size: Any, missing: Any) -> Any:
+    if value is None:
+        return missing
+    if type(value) is int and value >= 2**62:
+        return size
+    if value < 0:
+        value = value + size
+        return 0 if value < 0 else value
+    return size if value > size else value
+
+
+@rule(aten.slice.Tensor)
+def slice_(x: FakeTensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
+    at = _dim(dim, x.dim())
+    if at < 0 or step <= 0:
+        return NotImplemented
+    shape, stride = x.shape, x.stride()
+    size = shape[at]
+    first = _clamped(start, size, 0)
+    last = _clamped(end, size, size)
+    if last is not size and last < first:
+        last = first
+    count = last - first if step == 1 else (last - first + step - 1) // step
+    offset = x.storage_offset() + first * stride[at]
+    return _like(x, (*shape[:at], count, *shape[at + 1 :]), (*stride[:at], stride[at] * step, *stride[at + 1 :]), offset)
+
+
+@rule(aten.as_strided.default)
+def as_strided(x: FakeTensor, size: Any, stride: Any, offset: Any = None) -> Any:
+    return _like(x, tuple(size), tuple(stride), offset)
+
+
+@rule(aten.clone.default)
+def clone(x: FakeTensor, *, memory_format: Any = None) -> Any:
+    if memory_format is None or memory_format is torch.preserve_format:
+        return _like(x, x.shape, preserved_strides(x), 0)
+    return _like(x, x.shape, formatted_strides(x.shape, memory_format), 0)
+
+
+@rule(aten._to_copy.default)
+def to_copy(x: FakeTensor, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> Any:
+    if memory_format is None or memory_format is torch.preserve_format:
+        stride = preserved_strides(x)
+    else:
+        stride = formatted_strides(x.shape, memory_format)
+    return new_fake(x.shape, stride, dtype or x.dtype, x.device if device is None else torch.device(device))
+
+
+@rule(aten.copy.default)
+def copy(x: FakeTensor, source: FakeTensor, non_blocking: bool = False) -> Any:
+    """`source` in the shape, layout and dtype of `x`."""
+    if x.shape != source.shape:
+        return NotImplemented
+    return _like(x, x.shape, preserved_strides(x), 0)
+
+
+@rule(
+    aten.select_scatter.default,
+    aten.slice_scatter.default,
+    aten.diagonal_scatter.default,
+    aten.scatter.src,
+    aten.scatter.value,
+    aten.scatter_add.default,
+    aten.index_add.default,
+    aten.index_copy.default,
+    aten.index_fill.int_Scalar,
+)
+def scattered(x: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+    return _like(x, x.shape, contiguous_strides(x.shape), 0) if x.is_contiguous() and _indices_fit(x, args) else NotImplemented
+
+
+def _indices_fit(x: FakeTensor, args: tuple) -> bool:
+    """Left to the meta kernel: what may be an error."""
+    tensors = [a for a in args if type(a) is FakeTensor]
+    if len(tensors) < 2:
+        return bool(tensors) and tensors[0].dtype is torch.int64 and tensors[0].dim() == x.dim()
+    index, source = tensors
+    dim = args[0]
+    if index.dtype is not torch.int64 or source.dtype is not x.dtype or not -x.dim() <= dim < x.dim():
+        return False
+    if index.dim() == x.dim() and x.dim() != 1:
+        return index.shape == source.shape and all(m <= n for i, (m, n) in enumerate(zip(index.shape, x.shape)) if i != dim % x.dim())
+    return False
+
+
+@rule(aten.cat.default)
+def cat(tensors: Any, dim: int = 0) -> Any:
+    first = tensors[0]
+    at = _dim(dim, first.dim())
+    if at < 0:
+        return NotImplemented
+    shape = first.shape
+    total: Any = 0
+    contiguous = True
+    for x in tensors:
+        other = x.shape
+        if len(other) != len(shape) or len(other) == 1 and other[0] == 0:
+            return NotImplemented
+        if other[:at] != shape[:at] or other[at + 1 :] != shape[at + 1 :]:
+            return NotImplemented
+        contiguous = contiguous and x.is_contiguous()
+        total = total + other[at]
+    out = (*shape[:at], total, *shape[at + 1 :])
+    if contiguous or not all(is_channels_last(x) for x in tensors):
+        stride = contiguous_strides(out)
+    else:
+        stride = suggested_strides(first, out)
+    dtype = first.dtype
+    if any(x.dtype is not dtype for x in tensors):
+        dtype = result_type(tensors)
+    return new_fake(out, stride, dtype, first.device)
+
+
+@rule(aten.stack.default)
+def stack(tensors: Any, dim: int = 0) -> Any:
+    first = tensors[0]
+    at = _dim(dim, first.dim() + 1)
+    if at < 0 or any(x.shape != first.shape or not x.is_contiguous() for x in tensors):
+        return NotImplemented
+    shape = (*first.shape[:at], len(tensors), *first.shape[at:])
+    dtype = first.dtype if all(x.dtype is first.dtype for x in tensors) else result_type(tensors)
+    return new_fake(shape, contiguous_strides(shape), dtype, first.device)
+
+
+@rule(aten.gather.default)
+def gather(x: FakeTensor, dim: int, index: FakeTensor, *, sparse_grad: bool = False) -> Any:
+    count = x.dim()
+    at = _dim(dim, count)
+    if at < 0 or index.dim() != count or index.dtype is not torch.int64:
+        return NotImplemented
+    if any(m > n for i, (m, n) in enumerate(zip(index.shape, x.shape)) if i != at):
+        return NotImplemented
+    return _like(x, index.shape, contiguous_strides(index.shape), 0)
+
+
+@rule(aten.index_select.default)
+def index_select(x: FakeTensor, dim: int, index: FakeTensor) -> Any:
+    at = _dim(dim, x.dim())
+    if at < 0 or index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
+        return NotImplemented
+    shape = (*x.shape[:at], index.shape[0], *x.shape[at + 1 :])
+    return _like(x, shape, contiguous_strides(shape), 0)
+
+
+@rule(aten.repeat.default)
+def repeat(x: FakeTensor, repeats: Any) -> Any:
+    lead = len(repeats) - x.dim()
+    if lead < 0 or any(r < 0 for r in repeats):
+        return NotImplemented
+    shape = (*repeats[:lead], *[n * r for n, r in zip(x.shape, repeats[lead:])])
+    return _like(x, shape, contiguous_strides(shape), 0)
+
+
+@rule(aten.constant_pad_nd.default, aten.pad.default)
+def pad(x: FakeTensor, widths: Any, *args: Any, **kwargs: Any) -> Any:
+    count = len(widths) // 2
+    mode = args[0] if args and isinstance(args[0], str) else kwargs.get("mode", "constant")
+    if len(widths) % 2 or count > x.dim() or mode != "constant":
+        return NotImplemented
+    shape = list(x.shape)
+    for i in range(count):
+        shape[-1 - i] = shape[-1 - i] + widths[2 * i] + widths[2 * i + 1]
+        if shape[-1 - i] < 0:
+            return NotImplemented
+    return new_fake(tuple(shape), suggested_strides(x, tuple(shape)), x.dtype, x.device)
+
+
+@rule(aten.flip.default, aten.roll.default)
+def moved(x: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+    return _like(x, x.shape, contiguous_strides(x.shape), 0) if x.is_contiguous() else NotImplemented
+
+
+@rule(aten.index.Tensor)
+def index(x: FakeTensor, indices: Any) -> Any:
+    """Of contiguous operands; the indexed dimensions are replaced in place if adjacent, else put first."""
+    if not x.is_contiguous() or len(indices) > x.dim() or not all(i is None or i.is_contiguous() for i in indices):
+        return NotImplemented
+    places = [i for i, ix in enumerate(indices) if ix is not None]
+    shapes = [indices[i].shape for i in places]
+    if not places or any(s != shapes[0] for s in shapes[1:]) or any(indices[i].dtype is not torch.int64 for i in places):
+        return NotImplemented
+    rest_before = [n for i, n in enumerate(x.shape[: places[0]])]
+    rest = [n for i, n in enumerate(x.shape) if i > places[0] and i not in places]
+    adjacent = places == list(range(places[0], places[-1] + 1))
+    shape = (*rest_before, *shapes[0], *rest) if adjacent else (*shapes[0], *rest_before, *rest)
+    return _like(x, shape, contiguous_strides(shape), 0)
