@@ -36,6 +36,7 @@ struct vm { vi m; };
 struct vd { hd a, b; };
 struct vl { hl a, b; };
 struct Full {};  // in place of a count of live lanes: all of them
+constexpr Full full{};
 
 #define FS_ID(l) l
 #define FS_CAT(T, x, y) __builtin_shufflevector(x, y, FS_LANES(FS_ID))
@@ -83,6 +84,10 @@ FN vm operator~(vm x) { return {~x.m}; }
 FS_CMP(lt, <) FS_CMP(le, <=) FS_CMP(gt, >) FS_CMP(ge, >=) FS_CMP(eq, ==) FS_CMP(ne, !=)
 FN vm eq(vm x, vm y) { return ~(x ^ y); }
 FN vm ne(vm x, vm y) { return x ^ y; }
+FN vm lt(vm x, vm y) { return ~x & y; }
+FN vm gt(vm x, vm y) { return x & ~y; }
+FN vm le(vm x, vm y) { return ~x | y; }
+FN vm ge(vm x, vm y) { return x | ~y; }
 FN vf where(vm m, vf x, vf y) { return m.m ? x : y; }
 FN vi where(vm m, vi x, vi y) { return m.m ? x : y; }
 FN vd where(vm m, vd x, vd y) { return {low(m) ? x.a : y.a, high(m) ? x.b : y.b}; }
@@ -271,11 +276,59 @@ template <class T, class V, class M> FN void store_strided(T* p, i64 s, V x, M n
   store(t, x, Full());
   for (int l = 0; l < live(n); l++) p[l * s] = t[l];
 }
-template <class T, class V, class M> FN void scatter(T* p, vl at, V x, M n) {
+#define FS_SCATTER(name, write) \
+  template <class T, class V, class M> FN void name(T* p, vl at, V x, M n) { \
+    i64 k[W]; \
+    store(k, at, full); \
+    for (int l = 0; l < live(n); l++) write(p + k[l], lane(x, l)); \
+  } \
+  template <class T, class V, class M> FN void name(T* p, vl at, V x, vm m, M n) { \
+    i64 k[W]; \
+    store(k, at, full); \
+    for (int l = 0; l < live(n); l++) \
+      if (m.m[l]) write(p + k[l], lane(x, l)); \
+  }
+template <class T, class S> FN void add_to(T* p, S x) { store(p, S(load(p) + x)); }
+template <class T> FN void atomic_to(T* p, T x) {
+#pragma omp atomic
+  *p += x;
+}
+template <class T, class S> static inline __attribute__((noinline)) void atomic_to(T* p, S x) {  // narrow types
+#pragma omp critical(framesmith_narrow)
+  add_to(p, x);
+}
+FS_SCATTER(scatter, store) FS_SCATTER(add_scatter, add_to) FS_SCATTER(atomic_scatter, atomic_to)
+template <class T, class M> FN auto load_if(const T* p, vm m, M n) {  // memory of masked lanes is not touched; they hold 0
+  T t[W] = {};
+  for (int l = 0; l < live(n); l++)
+    if (m.m[l]) t[l] = p[l];
+  return load(t, full);
+}
+template <class T, class V, class M> FN void store_if(T* p, V x, vm m, M n) {
   T t[W];
-  i64 k[W];
-  store(t, x, Full()), store(k, at, Full());
-  for (int l = 0; l < live(n); l++) p[k[l]] = t[l];
+  store(t, x, full);
+  for (int l = 0; l < live(n); l++)
+    if (m.m[l]) p[l] = t[l];
+}
+#if defined(__AVX512F__) && !defined(__clang__)
+FN u16 mask_bits(vm m, Full) { return __builtin_ia32_cvtd2mask512(m.m); }
+FN u16 mask_bits(vm m, int n) { return __builtin_ia32_cvtd2mask512(m.m) & ((1u << n) - 1); }
+template <class M> FN vf load_if(const float* p, vm m, M n) { return __builtin_ia32_loadups512_mask(p, vf{}, mask_bits(m, n)); }
+template <class M> FN void store_if(float* p, vf x, vm m, M n) { __builtin_ia32_storeups512_mask(p, x, mask_bits(m, n)); }
+#endif
+template <bool Wrap> FN i64 position(i64 i, i64 size, i64* error) {  // an index into [0, size); out of range sets the flag and gives 0
+  if (Wrap) i = i < 0 ? i + size : i;
+  if (!error || (unsigned long)i < (unsigned long)size) return i;
+  *error = 1;
+  return 0;
+}
+template <bool Wrap, class M> FN vl position(vl i, i64 size, i64* error, M n) {
+  if (Wrap) i = where(lt(i, vl{}), i + splat(size), i);
+  if (!error) return i;
+  const vm good = ge(i, vl{}) & lt(i, splat(size));
+  for (int l = 0; l < live(n); l++)
+    if (!good.m[l]) *error = 1;
+  return where(good, i, vl{});
 }
 
 // ---- rounding, square root, minimum and maximum (NaN wins)
@@ -322,6 +375,9 @@ FN float sqrt(float x) { return __builtin_sqrtf(x); }
 FN double sqrt(double x) { return __builtin_sqrt(x); }
 FN vm isnan(vf x) { return {x != x}; }
 FN vm isnan(vd x) { return ne(x, x); }
+FN vm isnan(vi) { return {}; }
+FN vm isnan(vl) { return {}; }
+FN vm isnan(vm) { return {}; }
 template <class T> FN bool isnan(T x) { return x != x; }
 #if defined(__AVX512F__) && !defined(__clang__)
 FN vf max_(vf x, vf y) { return __builtin_ia32_maxps512_mask(x, y, x, -1, 4); }  // y where either is NaN

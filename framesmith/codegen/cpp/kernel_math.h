@@ -1,5 +1,5 @@
 // Elementary functions for kernel.h (included there, inside namespace fs). Polynomials are minimax fits of this project; float32 errors are at most
-// 2 ulp, as tests/codegen measures. Functions off the hot path call SLEEF, which libtorch_cpu exports.
+// 2 ulp (tanh, erf and sigmoid 3), as tests/codegen measures. Functions off the hot path call SLEEF, which libtorch_cpu exports.
 
 // ---- exponentials
 #define FS_EXP_CLAMP(x, lo, hi) min_(splat(hi), max_(splat(lo), x))  // keeps NaN
@@ -38,7 +38,7 @@ FN vf expm1_small(vf x) {  // |x| < 80
 }
 FN vf expm1(vf x) {
   vf n;
-  const vf c = FS_EXP_CLAMP(x, -20.0f, 89.5f), r = reduce_exp(c, n), e = (exp_tail(r) * r) * r + r, s = bits<vf>((FS_CVT(n, vi) + 126) << 23);
+  const vf c = FS_EXP_CLAMP(x, -20.0f, 89.0f), r = reduce_exp(c, n), e = (exp_tail(r) * r) * r + r, s = bits<vf>((FS_CVT(n, vi) + 126) << 23);
   return 2.0f * (e * s + (s - 0.5f));
 }
 FN vf sigmoid(vf x) { return 1.0f / (1.0f + exp(-x)); }
@@ -131,8 +131,16 @@ FN vf log1p(vf x) {  // with u = 1 + x rounded: log u + (x - (u - 1)) / u
 #endif
 FS_LIB1(exp, _u10) FS_LIB1(exp2, _u10) FS_LIB1(expm1, _u10) FS_LIB1(log, _u10) FS_LIB1(log2, _u10) FS_LIB1(log10, _u10) FS_LIB1(log1p, _u10)
 FS_LIB1(tanh, _u10) FS_LIB1(erf, _u10) FS_LIB1F(sin, _u10) FS_LIB1F(cos, _u10) FS_LIB1F(tan, _u10) FS_LIB1F(asin, _u10) FS_LIB1F(acos, _u10)
-FS_LIB1F(atan, _u10) FS_LIB1F(sinh, _u10) FS_LIB1F(cosh, _u10) FS_LIB1F(asinh, _u10) FS_LIB1F(acosh, _u10) FS_LIB1F(atanh, _u10)
+FS_LIB1F(atan, _u10) FS_LIB1F(sinh, _u10) FS_LIB1F(cosh, _u10) FS_LIB1F(atanh, _u10)
 FS_LIB1F(erfc, _u15) FS_LIB1F(lgamma, _u10) FS_LIB2(pow, _u10) FS_LIB2(atan2, _u10) FS_LIB2(hypot, _u05) FS_LIB2(nextafter, ) FS_LIB2(fmod, )
+#if defined(FS_SLEEF)
+#define FS_FAR(name) /* SLEEF overflows far out, where the function is log 2|x| */ \
+  FS_LIB1(name, _u10) \
+  FN vf name(vf x) { return where(gt(abs(x), splat(1e18f)), copysign(log(abs(x)) + 0.693147181f, x), FS_SLEEF(name, _u10)(x)); }
+FS_FAR(asinh) FS_FAR(acosh)
+#else
+FS_LIB1F(asinh, _u10) FS_LIB1F(acosh, _u10)
+#endif
 #define FS_SCALAR(name) FN float name(float x) { return name(splat(x))[0]; }
 FS_SCALAR(exp) FS_SCALAR(exp2) FS_SCALAR(expm1) FS_SCALAR(sigmoid) FS_SCALAR(tanh) FS_SCALAR(erf) FS_SCALAR(log) FS_SCALAR(log2) FS_SCALAR(log10)
 FS_SCALAR(log1p) FS_SCALAR(sin) FS_SCALAR(cos) FS_SCALAR(tan) FS_SCALAR(asin) FS_SCALAR(acos) FS_SCALAR(atan) FS_SCALAR(sinh) FS_SCALAR(cosh)
@@ -159,12 +167,12 @@ template <class V> FN V square(V x) { return x * x; }
 template <class V> FN V fma(V x, V y, V z) { return x * y + z; }
 template <class V> FN V relu(V x) { return max(x, V{}); }
 template <class V> FN V frac(V x) { return x - trunc(x); }
-FN vf sign(vf x) { return where(eq(x, splat(0.0f)) | isnan(x), x, copysign(splat(1.0f), x)); }
-FN vd sign(vd x) { return where(eq(x, vd{}) | isnan(x), x, where(lt(x, vd{}), splat(-1.0), splat(1.0))); }
+FN vf sign(vf x) { return where(eq(x, vf{}) | isnan(x), vf{}, copysign(splat(1.0f), x)); }  // 0 at NaN, as eager
+FN vd sign(vd x) { return where(eq(x, vd{}) | isnan(x), vd{}, where(lt(x, vd{}), splat(-1.0), splat(1.0))); }
 FN vi sign(vi x) { return (x < 0) - (x > 0); }
 FN vl sign(vl x) { return {(x.a < 0) - (x.a > 0), (x.b < 0) - (x.b > 0)}; }
 FN vm sign(vm x) { return x; }
-template <class T> FN T sign(T x) { return x > 0 ? T(1) : x < 0 ? T(-1) : x; }
+template <class T> FN T sign(T x) { return x > 0 ? T(1) : x < 0 ? T(-1) : T(0); }
 FN float copysign(float x, float y) { return __builtin_copysignf(x, y); }
 FN double copysign(double x, double y) { return __builtin_copysign(x, y); }
 FN vd copysign(vd x, vd y) {
@@ -218,7 +226,8 @@ template <class T> FN T erfinv_of(T x) {  // Winitzki's start, then three steps 
   if (!(y > -1 && y < 1)) return y == 1 ? __builtin_inf() : y == -1 ? -__builtin_inf() : __builtin_nan("");
   double z = __builtin_copysign(__builtin_sqrt(__builtin_sqrt(t * t - w / a) - t), y);
   for (int k = 0; k < 3; k++) {  // Halley's steps on erf z - y; erfc keeps the difference exact near +-1
-    const double e = y < 0 ? __builtin_erfc(-z) - (1 + y) : (1 - y) - __builtin_erfc(z);
+    const double tail = y < 0 ? __builtin_erfc(-z) - (1 + y) : (1 - y) - __builtin_erfc(z);
+    const double e = y > -0.5 && y < 0.5 ? __builtin_erf(z) - y : tail;
     const double s = e / (1.1283791670955126 * __builtin_exp(-z * z));
     z -= s / (1 + z * s);
   }
@@ -229,7 +238,7 @@ template <class T> FN T digamma_of(T v) {  // recurrence up to 10, then the asym
   if (x == 0) return __builtin_copysign(__builtin_inf(), -x);
   if (x < 0) {
     if (x == __builtin_floor(x)) return __builtin_nan("");
-    r = -3.14159265358979323846 / __builtin_tan(3.14159265358979323846 * (x - __builtin_floor(x)));
+    r = -3.14159265358979323846 / __builtin_tan(3.14159265358979323846 * (x - __builtin_rint(x)));
     x = 1 - x;
   }
   for (; x < 10; x += 1) r -= 1 / x;

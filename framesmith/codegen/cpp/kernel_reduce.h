@@ -63,42 +63,53 @@ template <class S, bool Less, class V> FN Extreme<Less, S, i64> fold(const Extre
 }
 template <bool Less, class V, class I> FN void merge(Extreme<Less, V, I>& x, const Extreme<Less, V, I>& y) { x.add(y.best, y.at); }
 
-// Welford's running mean and sum of squared deviations, one a lane. All lanes of a `Steady` have seen equally many values.
-template <class V, class T> struct Moments {
-  V mean, m2, n;
-  inline __attribute__((always_inline)) void add(V x, Full) {
-    n = n + splat(T(1));
-    const V d = x - mean;
-    mean = mean + d / n;
-    m2 = m2 + d * (x - mean);
-  }
-  inline __attribute__((always_inline)) void add(V x, int live) {
-    Moments t = *this;
-    t.add(x, Full());
-    const vm m = lanes(live);
-    mean = where(m, t.mean, mean), m2 = where(m, t.m2, m2), n = where(m, t.n, n);
-  }
-};
+// Welford's running mean and sum of squared deviations (V: a vector or one number of type T). `Steady`: every lane has seen `n` values;
+// `Ragged`: each lane its own number, for the ends of rows.
 template <class V, class T> struct Steady {
   V mean, m2;
   T n;
   inline __attribute__((always_inline)) void add(V x, Full) {
     n += 1;
     const V d = x - mean;
-    mean = mean + d * splat(T(1) / n);
+    mean = mean + d * splat_like(V{}, T(1) / n);
     m2 = m2 + d * (x - mean);
   }
 };
-template <class V, class T> FN void merge(Moments<V, T>& x, V mean, V m2, V n) {  // Chan's rule; an empty side counts for nothing
-  const V total = x.n + n, share = where(eq(total, V{}), V{}, n / total), d = mean - x.mean;
-  x.mean = x.mean + d * share;
-  x.m2 = x.m2 + m2 + d * d * (x.n * share);
-  x.n = total;
+template <class V, class T> struct Ragged {
+  V mean, m2, n;
+  inline __attribute__((always_inline)) void add(V x, int live) {
+    const vm m = lanes(live);
+    n = n + where(m, splat(T(1)), V{});
+    const V d = where(m, x - mean, V{});
+    mean = mean + d / max(n, splat(T(1)));
+    m2 = m2 + where(m, d * (x - mean), V{});
+  }
+};
+template <class V, class T> FN void merge(Steady<V, T>& x, const Steady<V, T>& y) {  // Chan's rule; an empty side counts for nothing
+  const T n = x.n + y.n, share = n > 0 ? y.n / n : 0;
+  const V d = y.mean - x.mean;
+  x.mean = x.mean + d * splat_like(V{}, share);
+  x.m2 = x.m2 + y.m2 + d * d * splat_like(V{}, x.n * share);
+  x.n = n;
 }
-template <class V, class T> FN void merge(Moments<V, T>& x, const Steady<V, T>& y) { merge(x, y.mean, y.m2, splat_like(y.mean, y.n)); }
-template <class V, class T> FN void merge(Moments<V, T>& x, const Moments<V, T>& y) { merge(x, y.mean, y.m2, y.n); }
-template <class T, class V> FN Moments<T, T> fold(const Moments<V, T>& x) {
-  const T n = fold_sum(x.n), mean = fold_sum(x.mean * x.n) / (n > 0 ? n : 1);
+template <class V, class T> FN void merge(Ragged<V, T>& x, const Ragged<V, T>& y) {
+  const V n = x.n + y.n, share = where(eq(n, V{}), V{}, y.n / n), d = y.mean - x.mean;
+  x.mean = x.mean + d * share;
+  x.m2 = x.m2 + y.m2 + d * d * (x.n * share);
+  x.n = n;
+}
+template <class T, class V> FN Steady<T, T> fold(const Ragged<V, T>& x) {
+  const T n = fold_sum(x.n), mean = n > 0 ? fold_sum(x.mean * x.n) / n : 0;
   const V d = x.mean - splat(mean);
   return {mean, fold_sum(x.m2 + d * d * x.n), n};
+}
+template <class T, class V> FN Steady<T, T> fold(const Steady<V, T>& x) {
+  const T mean = fold_sum(x.mean) / W;
+  const V d = x.mean - splat(mean);
+  return {mean, fold_sum(x.m2 + d * d * splat(x.n)), x.n * W};
+}
+template <class T, class V> FN Steady<T, T> fold(const Steady<V, T>& x, const Ragged<V, T>& tail) {
+  Steady<T, T> r = fold<T>(x);
+  merge(r, fold<T>(tail));
+  return r;
 }

@@ -1,0 +1,107 @@
+"""Kernels of a program as one C++ source: `emit_kernels(program, target) -> Source`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from framesmith.codegen.cpp.index import expr_text
+from framesmith.codegen.cpp.loops import block
+from framesmith.codegen.cpp.state import State, Target
+from framesmith.codegen.cpp.types import type_row
+from framesmith.loops.ir import Kernel, Launch, Origin, Param, Program
+from framesmith.util.text import Indented
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A printed kernel: `extern "C" void name(pointer of each parameter..., i64 of each size symbol..., i64* error)`.
+
+    The last parameter is there only if `checks`: the kernel sets `*error` to 1 when an index was out of range.
+    """
+
+    name: str
+    text: str
+    checks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`text` includes the kernel header; `functions` are parallel to `Program.kernels`."""
+
+    text: str
+    functions: tuple[Function, ...]
+
+
+HEADER = '#include "kernel.h"\nusing namespace fs;\n'
+
+
+def emit_kernels(program: Program, target: Target | None = None) -> Source:
+    """Print every distinct kernel of `program` as a function k0, k1, ..."""
+    target = target or Target()
+    origins: dict[Kernel, list[Origin]] = {}
+    for step in program.steps:
+        if type(step) is Launch:
+            known = origins.setdefault(step.kernel, [])
+            known += [o for o in step.origins if o not in known]
+    functions = tuple(
+        emit_kernel(kernel, f"k{i}", target, tuple(origins.get(kernel, ()))) for i, kernel in enumerate(program.kernels)
+    )
+    return Source(HEADER + "".join("\n" + f.text for f in functions), functions)
+
+
+def emit_kernel(kernel: Kernel, name: str, target: Target, origins: tuple[Origin, ...] = ()) -> Function:
+    """Print one kernel as function `name`; a comment names the operators and lines that it computes."""
+    out = Indented()
+    s = State(kernel, target, out, {p.name: p for p in kernel.params})
+    s.parallel = target.threshold is not None and not (kernel.work.is_const and kernel.work.const < target.threshold)
+    with out.indent():
+        _nest(s, kernel)
+    head = [_comment(o) for o in _first_lines(origins)]
+    params = [_parameter(p) for p in kernel.params] + [f"i64 {symbol}" for symbol in kernel.symbols]
+    if s.checks:
+        params.append("i64* error")
+    head.append(f'extern "C" void {name}({", ".join(params)}) {{')
+    return Function(name, "\n".join(head) + "\n" + str(out) + "}\n", s.checks)
+
+
+def _first_lines(origins: tuple[Origin, ...]) -> list[tuple[str, str]]:
+    """Operators by the user's line, in order."""
+    lines: dict[str, list[str]] = {}
+    for o in origins:
+        place = f"{o.file}:{o.line} in {o.function}" if o.file else ""
+        ops = lines.setdefault(place, [])
+        if o.op not in ops:
+            ops.append(o.op)
+    return [(place, ", ".join(ops)) for place, ops in lines.items()]
+
+
+def _comment(line: tuple[str, str]) -> str:
+    place, ops = line
+    return f"// {ops}" + (f"  {place}" if place else "")
+
+
+def _parameter(p: Param) -> str:
+    const = "const " if p.mode == "r" else ""
+    return f"{const}{type_row(p.dtype).storage}* {'__restrict ' if p.restrict else ''}{p.name}"
+
+
+def _nest(s: State, kernel: Kernel) -> None:
+    """The outer loops, shared among threads when there is work enough, and the body."""
+    shared = s.parallel and bool(kernel.outer)
+    if shared:
+        depth = len(kernel.outer)
+        condition = "" if kernel.work.is_const else f" if ({expr_text(kernel.work, {})} >= {s.target.threshold})"
+        s.out.line("#pragma omp parallel for" + (f" collapse({depth})" if depth > 1 else "") + " schedule(static)" + condition)
+    s.top = not kernel.outer
+    _axes(s, kernel, 0)
+
+
+def _axes(s: State, kernel: Kernel, depth: int) -> None:
+    if depth == len(kernel.outer):
+        for local in kernel.locals:
+            s.out.line(f"alignas(64) {type_row(local.dtype).storage} {local.name}[{local.size}];")
+        block(s, kernel.body)
+        return
+    axis = kernel.outer[depth]
+    with s.out.block(f"for (i64 {axis.symbol} = 0; {axis.symbol} < {expr_text(axis.extent, {})}; {axis.symbol}++) {{", "}"):
+        _axes(s, kernel, depth + 1)

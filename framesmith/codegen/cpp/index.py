@@ -1,0 +1,159 @@
+"""Integer expressions as C++ text, and how they move from lane to lane of a vector.
+
+A vector starts at a multiple of the width along its axis (loops step by whole vectors from 0), which is what makes `i // 64` one number and
+`i % 64` contiguous over 16 lanes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol, linear
+
+Names = Mapping[Symbol, str]
+
+
+def integer(value: int) -> str:
+    """An integer literal that is wide enough."""
+    return str(value) if -(2**31) < value < 2**31 else f"{value}L"
+
+
+def _sum(e: Sum, names: Names) -> str:
+    parts = []
+    for term, k in sorted(e.terms, key=lambda item: item[0].text):
+        text = expr_text(term, names)
+        parts.append((" - " if k < 0 else " + ") + (text if abs(k) == 1 else f"{integer(abs(k))}*{text}"))
+    if e.offset:
+        parts.append(f" {'-' if e.offset < 0 else '+'} {integer(abs(e.offset))}")
+    parts.sort(key=lambda p: p[1] == "-")
+    head = parts[0][3:] if parts[0][1] == "+" else "-" + parts[0][3:]
+    return f"({head}{''.join(parts[1:])})"
+
+
+def _divide(e: Expr, names: Names) -> str:
+    num, den = e.args
+    a, b = expr_text(num, names), expr_text(den, names)
+    plain = num.lo is not None and num.lo >= 0 and den.lo is not None and den.lo > 0
+    if plain:
+        return f"({a} {'/' if type(e) is FloorDiv else '%'} {b})"
+    return f"{'floordiv' if type(e) is FloorDiv else 'mod'}({_i64(a)}, {_i64(b)})"
+
+
+def _i64(text: str) -> str:
+    return f"i64({text})"
+
+
+def _extreme(e: Expr, names: Names) -> str:
+    name = "min" if type(e) is Min else "max"
+    first, *rest = (_i64(expr_text(a, names)) for a in e.args)
+    for other in rest:
+        first = f"{name}({first}, {other})"
+    return first
+
+
+_FORMS: dict[type, Callable[..., str]] = {
+    Int: lambda e, names: integer(e.value),
+    Symbol: lambda e, names: names.get(e, e.name),
+    Sum: _sum,
+    Product: lambda e, names: "*".join(expr_text(a, names) for a in e.args),
+    FloorDiv: _divide,
+    Mod: _divide,
+    Min: _extreme,
+    Max: _extreme,
+}
+
+
+def expr_text(e: Expr, names: Names) -> str:
+    """`e` as a C++ expression of type i64 that binds at least as tightly as a product; `names` overrides symbols' names."""
+    return _FORMS[type(e)](e, names)
+
+
+# ---------------------------------------------------------------------------------------------------- movement along lanes
+
+
+def divisor(e: Expr, axis: Symbol, width: int) -> int:
+    """A number known to divide the value of `e` in the first lane (0: the value is 0)."""
+    kind = type(e)
+    if kind is Int:
+        return abs(e.value)  # type: ignore[attr-defined]
+    if kind is Symbol:
+        return width if e is axis else 1
+    if kind is Sum:
+        terms, offset = linear(e)
+        return math.gcd(offset, *(k * divisor(t, axis, width) for t, k in terms))
+    if kind is Product:
+        return math.prod(divisor(a, axis, width) for a in e.args)
+    if kind is Mod and e.args[1].is_const:
+        return math.gcd(divisor(e.args[0], axis, width), e.args[1].const)
+    if kind is FloorDiv and e.args[1].is_const:
+        known, den = divisor(e.args[0], axis, width), e.args[1].const
+        return known // den if known % den == 0 else 1
+    return 1
+
+
+_ZERO, _ONE = Int(0), Int(1)
+
+
+def lane_step(e: Expr, axis: Symbol, width: int) -> Expr | None:
+    """What `e` grows by from one lane to the next; None where that is not the same all along the vector."""
+    if axis not in e.free:
+        return _ZERO
+    kind = type(e)
+    if kind is Symbol:
+        return _ONE
+    if kind is Sum:
+        total: Expr = _ZERO
+        for term, k in linear(e)[0]:
+            step = lane_step(term, axis, width)
+            if step is None:
+                return None
+            total = total + step * k
+        return total
+    if kind is Product:
+        moving = [a for a in e.args if axis in a.free]
+        step = lane_step(moving[0], axis, width) if len(moving) == 1 else None
+        if step is None:
+            return None
+        for a in e.args:
+            step = step if a is moving[0] else step * a
+        return step
+    if kind in (FloorDiv, Mod):
+        return _step_of_division(e, axis, width)
+    return None
+
+
+def _step_of_division(e: Expr, axis: Symbol, width: int) -> Expr | None:
+    # base + s*lane with s*width dividing base and den: all lanes have one quotient
+    num, den = e.args
+    step = lane_step(num, axis, width)
+    if step is None or not step.is_const or not den.is_const or step.const <= 0:
+        return None
+    span = step.const * width
+    if den.const % span or divisor(num, axis, width) % span:
+        return None
+    return _ZERO if type(e) is FloorDiv else step
+
+
+# ------------------------------------------------------------------------------------------------------- one value a lane
+
+
+def vector_text(e: Expr, names: Names, lanes: Mapping[Symbol, str]) -> str:
+    """`e` as an expression of type vl; `lanes` gives the vl of each symbol that differs from lane to lane."""
+    if e.free.isdisjoint(lanes):
+        return f"splat({_i64(expr_text(e, names))})"
+    kind = type(e)
+    if kind is Symbol:
+        return lanes[e]  # type: ignore[index]
+    if kind is Sum:
+        terms, offset = linear(e)
+        parts = [vector_text(t, names, lanes) + ("" if k == 1 else f" * splat({k}L)") for t, k in terms]
+        return "(" + " + ".join(parts + ([f"splat({offset}L)"] if offset else [])) + ")"
+    texts = [vector_text(a, names, lanes) for a in e.args]
+    if kind is Product:
+        return "(" + " * ".join(texts) + ")"
+    name = {FloorDiv: "floordiv", Mod: "mod", Min: "min", Max: "max"}[kind]
+    first, *rest = texts
+    for other in rest:
+        first = f"{name}({first}, {other})"
+    return first

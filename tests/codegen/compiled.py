@@ -1,0 +1,34 @@
+"""Compile a piece of C++ against the kernel header and call it on tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+
+from framesmith.codegen.cpp import FLAGS, HEADER_DIR
+
+_LIB = Path(torch.__file__).parent / "lib"
+_DIR = Path(tempfile.mkdtemp(prefix="framesmith-test-"))
+
+
+def compile_text(text: str, flags: tuple[str, ...] = ("-O2", "-march=native")) -> ctypes.CDLL:
+    """Build `text` (it includes "kernel.h") as a shared object and load it."""
+    key = hashlib.sha256((text + repr(flags)).encode()).hexdigest()[:16]
+    out = _DIR / f"{key}.so"
+    if not out.exists():
+        source = _DIR / f"{key}.cpp"
+        source.write_text(text)
+        libraries = [str(_LIB / "libtorch_cpu.so"), str(_LIB / "libc10.so"), str(_LIB / "libgomp.so.1")]
+        command = ["g++", *FLAGS, *flags, "-Wall", "-Werror", "-shared", f"-I{HEADER_DIR}", "-o", str(out), str(source), *libraries, f"-Wl,-rpath,{_LIB}"]
+        subprocess.run(command, check=True)
+    return ctypes.CDLL(str(out))
+
+
+def call(function: ctypes._CFuncPtr, *args: torch.Tensor | int) -> None:
+    """Call `function` with tensors as pointers and ints as int64."""
+    function(*(ctypes.c_void_p(a.data_ptr()) if isinstance(a, torch.Tensor) else ctypes.c_int64(a) for a in args))

@@ -1,0 +1,66 @@
+"""The header's vector functions against float64: at most 2 ulp (3 for three of them) over every binade of their domain."""
+
+import math
+
+import pytest
+import torch
+
+from tests.codegen.compiled import call, compile_text
+
+TEMPLATE = """
+#include "kernel.h"
+using namespace fs;
+#define MAP(name) extern "C" void map_##name(const float* x, float* y, i64 n) { for (i64 i = 0; i < n; i += W) store(y + i, name(load(x + i, Full())), Full()); } \\
+  extern "C" void one_##name(const float* x, float* y, i64 n) { for (i64 i = 0; i < n; i++) y[i] = name(x[i]); }
+"""
+FUNCTIONS = {
+    "exp": (torch.exp, -110, 95), "exp2": (torch.exp2, -155, 135), "expm1": (torch.expm1, -110, 95), "sigmoid": (torch.sigmoid, -85, 50),
+    "tanh": (torch.tanh, -20, 20), "erf": (torch.erf, -6, 6), "log": (torch.log, 0, math.inf), "log2": (torch.log2, 0, math.inf),
+    "log10": (torch.log10, 0, math.inf), "log1p": (torch.log1p, -0.9999999, math.inf), "sin": (torch.sin, -1e5, 1e5), "cos": (torch.cos, -1e5, 1e5),
+    "tan": (torch.tan, -100, 100), "asinh": (torch.asinh, -math.inf, math.inf), "erfc": (torch.erfc, -4, 9), "sqrt": (torch.sqrt, 0, math.inf),
+    "rsqrt": (torch.rsqrt, 0, math.inf), "floor": (torch.floor, -math.inf, math.inf), "round": (torch.round, -math.inf, math.inf),
+    "erfinv": (torch.erfinv, -1, 1), "digamma": (torch.digamma, 0.5, 1e6), "lgamma": (torch.lgamma, 3, 1e6), "sign": (torch.sign, -math.inf, math.inf),
+}  # fmt: skip
+
+
+def samples(low: float, high: float) -> torch.Tensor:
+    """Random bit patterns (every binade, signs, subnormals) and a uniform part, within [low, high]; a multiple of 64 of them."""
+    generator = torch.Generator().manual_seed(7)
+    bits = torch.randint(-(2**31), 2**31, (200_000,), generator=generator).to(torch.int32).view(torch.float32)
+    wide = bits[(bits >= low) & (bits <= high)]
+    even = torch.rand(60_000, generator=generator) * (min(high, 50) - max(low, -50)) + max(low, -50)
+    x = torch.cat([wide, even.clamp(max(low, -3e38), min(high, 3e38))])
+    return x[: x.numel() // 64 * 64].contiguous()
+
+
+def ulps(got: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """Distance from the float64 value in units of the last place of float32."""
+    spacing = torch.maximum(torch.ldexp(torch.ones_like(exact), torch.frexp(exact).exponent - 24), torch.tensor(2.0**-149, dtype=torch.float64))
+    return torch.where(got.double() == exact.float().double(), 0.0, (got.double() - exact).abs() / spacing)
+
+
+@pytest.fixture(scope="module")
+def library():
+    return compile_text(TEMPLATE + "\n".join(f"MAP({name})" for name in FUNCTIONS))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_ulps(library, name):
+    oracle, low, high = FUNCTIONS[name]
+    x = samples(low, high)
+    y = torch.empty_like(x)
+    call(library[f"map_{name}"], x, y, x.numel())
+    error = ulps(y, oracle(x.double()))
+    worst = error.argmax()
+    assert error[worst] <= {"tanh": 3.0, "erf": 3.0, "sigmoid": 3.0}.get(name, 2.0), (x[worst].item(), y[worst].item(), error[worst].item())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_edges_and_scalar_form(library, name):
+    inf, nan = math.inf, math.nan
+    x = torch.tensor([0.0, -0.0, 1.0, -1.0, inf, -inf, nan, 1e-45, -1e-45, 3.4e38, -3.4e38, 88.72284, 88.73, -103.9, -104.5, 0.5])
+    vector, scalar, want = torch.empty_like(x), torch.empty_like(x), FUNCTIONS[name][0](x.double()).float()
+    call(library[f"map_{name}"], x, vector, 16)
+    call(library[f"one_{name}"], x, scalar, 16)
+    torch.testing.assert_close(vector, want, equal_nan=True, rtol=1e-6, atol=1e-44)
+    torch.testing.assert_close(scalar, want, equal_nan=True, rtol=1e-6, atol=1e-44)
