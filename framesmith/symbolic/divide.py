@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from math import gcd
 
-from framesmith.symbolic.nodes import Expr, FloorDiv, Int, Mod, linear, make, make_sum, rule
+from framesmith.symbolic.compound import FloorDiv, Mod, make
+from framesmith.symbolic.nodes import Expr, Int, linear, make_sum, rule
 from framesmith.symbolic.polynomial import cancel, divide, upper
 
 Terms = tuple[tuple[Expr, int], ...]

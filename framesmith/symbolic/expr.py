@@ -12,21 +12,9 @@ from functools import reduce
 
 from framesmith.symbolic import divide as _divide  # noqa: F401  registers // and %
 from framesmith.symbolic import ring as _ring  # noqa: F401  registers + and *
+from framesmith.symbolic.compound import FloorDiv, Max, Min, Mod, Product
 from framesmith.symbolic.extrema import max_, min_
-from framesmith.symbolic.nodes import (
-    Expr,
-    FloorDiv,
-    Int,
-    Max,
-    Min,
-    Mod,
-    Product,
-    Substitution,
-    Sum,
-    Symbol,
-    as_expr,
-    linear,
-)
+from framesmith.symbolic.nodes import Expr, Int, Substitution, Sum, Symbol, as_expr, linear
 from framesmith.symbolic.relation import FALSE, TRUE, Rel, and_, eq, ge, gt, le, lt, ne, not_, or_
 
 __all__ = [

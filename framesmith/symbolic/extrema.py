@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from framesmith.symbolic.nodes import Expr, Max, Min, _Compound, as_expr, make, rule
+from framesmith.symbolic.compound import Compound, Max, Min, make
+from framesmith.symbolic.nodes import Expr, as_expr, rule
 
 
 @rule("min")
@@ -17,7 +18,7 @@ def max_(first: Expr | int, *rest: Expr | int) -> Expr:
     return _extremum(Max, -1, (first, *rest))
 
 
-def _extremum(cls: type[_Compound], sign: int, operands: tuple[Expr | int, ...]) -> Expr:
+def _extremum(cls: type[Compound], sign: int, operands: tuple[Expr | int, ...]) -> Expr:
     """`sign` is 1 for the least and -1 for the greatest."""
     kept: list[Expr] = []
     for operand in operands:

@@ -309,129 +309,8 @@ class Sum(Expr):
         return _unpickle_sum, (self.terms, self.offset)
 
 
-class _Compound(Expr):
-    """Atoms over a tuple of subexpressions."""
-
-    __slots__ = ("_args",)
-    _args: tuple[Expr, ...]
-    op: ClassVar[str]
-
-    @property
-    def args(self) -> tuple[Expr, ...]:
-        return self._args
-
-    def __reduce__(self) -> Any:
-        return _unpickle_compound, (type(self), self._args)
-
-
-class Product(_Compound):
-    """A product of two or more atoms, ordered by uid, repeated for a power."""
-
-    __slots__ = ()
-    op = "mul"
-
-    def evaluate(self, env: Mapping[Any, int]) -> int:
-        value = 1
-        for a in self._args:
-            value *= a.evaluate(env)
-        return value
-
-    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
-        value = args[0]
-        for a in args[1:]:
-            value = value * a
-        return value
-
-    def _print(self) -> str:
-        return "*".join(sorted(a.text for a in self._args))
-
-
-class _Division(_Compound):
-    """Of `num` by `den`."""
-
-    __slots__ = ()
-
-    @property
-    def num(self) -> Expr:
-        return self._args[0]
-
-    @property
-    def den(self) -> Expr:
-        return self._args[1]
-
-
-class FloorDiv(_Division):
-    """`num // den`, rounded towards minus infinity."""
-
-    __slots__ = ()
-    op = "floordiv"
-
-    def evaluate(self, env: Mapping[Any, int]) -> int:
-        return self._args[0].evaluate(env) // self._args[1].evaluate(env)
-
-    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
-        return args[0] // args[1]
-
-    def _print(self) -> str:
-        return f"({self.num.text} // {_factor(self.den)})"
-
-
-class Mod(_Division):
-    """`num % den`, with the sign of `den`."""
-
-    __slots__ = ()
-    op = "mod"
-
-    def evaluate(self, env: Mapping[Any, int]) -> int:
-        return self._args[0].evaluate(env) % self._args[1].evaluate(env)
-
-    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
-        return args[0] % args[1]
-
-    def _print(self) -> str:
-        return f"({_factor(self.num)} % {_factor(self.den)})"
-
-
-class Min(_Compound):
-    """The least of two or more expressions."""
-
-    __slots__ = ()
-    op = "min"
-
-    def evaluate(self, env: Mapping[Any, int]) -> int:
-        return min(a.evaluate(env) for a in self._args)
-
-    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
-        return RULES["min"](*args)
-
-    def _print(self) -> str:
-        return f"min({', '.join(sorted(a.text for a in self._args))})"
-
-
-class Max(_Compound):
-    """The greatest of two or more expressions."""
-
-    __slots__ = ()
-    op = "max"
-
-    def evaluate(self, env: Mapping[Any, int]) -> int:
-        return max(a.evaluate(env) for a in self._args)
-
-    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
-        return RULES["max"](*args)
-
-    def _print(self) -> str:
-        return f"max({', '.join(sorted(a.text for a in self._args))})"
-
-
-def _factor(e: Expr) -> str:
-    """Text of `e` that binds as tightly as a factor."""
-    return f"({e.text})" if isinstance(e, Product) or (isinstance(e, Sum) and e.text[0] != "(") else e.text
-
-
 # --- interning: one node for one meaning, for the life of the process
 _SUMS: dict[tuple[tuple[tuple[Expr, int], ...], int], Sum] = {}
-_COMPOUNDS: dict[tuple[Any, ...], _Compound] = {}
 
 
 def as_expr(x: Expr | int) -> Expr:
@@ -479,27 +358,8 @@ def _uid_of(item: tuple[Expr, int]) -> int:
     return item[0].uid
 
 
-C = TypeVar("C", bound=_Compound)
-
-
-def make(cls: type[C], args: tuple[Expr, ...]) -> C:
-    """The interned compound node, as it is: no rule is applied."""
-    key = (cls, *args)
-    node = _COMPOUNDS.get(key)
-    if node is None:
-        node = object.__new__(cls)
-        node._args = args
-        node._init(*ranges.RULES[cls.op](args))
-        _COMPOUNDS[key] = node
-    return node  # type: ignore[return-value]
-
-
 def _unpickle_sum(terms: tuple[tuple[Expr, int], ...], offset: int) -> Expr:
     return make_sum(dict(terms), offset)
-
-
-def _unpickle_compound(cls: type[_Compound], args: tuple[Expr, ...]) -> Expr:
-    return make(cls, args if cls.op in ("floordiv", "mod") else tuple(sorted(args, key=lambda a: a.uid)))
 
 
 class Substitution:
@@ -527,4 +387,4 @@ class Substitution:
 
 def interned() -> dict[str, int]:
     """How many nodes and memo entries are alive, for leak tests."""
-    return {"sums": len(_SUMS), "compounds": len(_COMPOUNDS), **{k: len(v) for k, v in _MEMO.items()}}
+    return {"sums": len(_SUMS), **{k: len(v) for k, v in _MEMO.items()}}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from math import gcd
 
-from framesmith.symbolic.nodes import Expr, Int, Product, Symbol, linear, make_sum
+from framesmith.symbolic.compound import Product
+from framesmith.symbolic.nodes import Expr, Int, Symbol, linear, make_sum
 from framesmith.symbolic.ring import factors, monomial
 
 _STEPS = 16

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from framesmith.symbolic.nodes import Expr, FloorDiv, Int, Mod, Product, linear, make, make_sum, rule
+from framesmith.symbolic.compound import FloorDiv, Mod, Product, make
+from framesmith.symbolic.nodes import Expr, Int, linear, make_sum, rule
 
 
 @rule("add")

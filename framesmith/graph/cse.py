@@ -1,0 +1,74 @@
+"""Common subexpression elimination."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from framesmith.graph.purity import EFFECT, is_pure, is_view, kind_of
+
+
+def cse(graph: Graph) -> int:
+    """Let equal pure calls share the first one's node, in place; returns how many went.
+
+    Two calls are equal when target and arguments are, in type also (1, 1.0 and True differ). Nothing is shared across a
+    call that writes. Two values that both leave the graph stay apart, since the caller may write to one of them.
+    """
+    leaving = _leaving(graph)
+    seen: dict[Any, Node] = {}
+    gone = 0
+    for node in graph.nodes:
+        if node.op == "call_function" and kind_of(node.target) == EFFECT:
+            seen.clear()
+            continue
+        if node.op not in ("call_function", "get_attr") or not is_pure(node):
+            continue
+        key = _key((node.op, node.target, node.args, node.kwargs))
+        if key is None:
+            continue
+        first = seen.setdefault(key, node)
+        if first is node or (node in leaving and first in leaving):
+            continue
+        node.replace_all_uses_with(first)
+        if node in leaving:
+            leaving.add(first)
+        graph.erase_node(node)
+        gone += 1
+    return gone
+
+
+def _leaving(graph: Graph) -> set[Node]:
+    """The nodes whose memory an output may share: outputs, and what they are views of."""
+    leaving: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or (node in leaving and is_view(node.target)):
+            leaving.update(node.all_input_nodes)
+    return leaving
+
+
+_PLAIN = frozenset((Node, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None), type(...)))
+
+
+def _key(x: Any) -> Any:
+    """A hashable value that is equal for equal arguments of equal types; None if there is none."""
+    kind = type(x)
+    if kind in _PLAIN:
+        return x if x is not None else "None"
+    if kind in (int, float, bool, complex):
+        return kind, repr(x) if kind is float else x  # repr: 0.0 and -0.0 differ, nan is itself
+    if isinstance(x, (tuple, list)):
+        parts = tuple([_key(e) for e in x])
+        return None if None in parts else parts
+    if isinstance(x, dict):
+        return _key(tuple(sorted(x.items())))
+    if isinstance(x, slice):
+        return _key(("slice", x.start, x.stop, x.step))
+    if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return ("sym", x.node.expr) if isinstance(x, torch.SymInt) else None
+    try:
+        hash(x)
+    except TypeError:
+        return None
+    return x

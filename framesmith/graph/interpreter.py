@@ -1,0 +1,153 @@
+"""Running a graph on real values: the meaning that every stage is tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from framesmith.symbolic.expr import Expr, Symbol
+from framesmith.symbolic.node import SymNode, expr_of
+from framesmith.util.errors import GuardError
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, Expr)
+
+
+def run(graph: Graph, inputs: Sequence[Any], module: Any = None, *, trace: Callable[[Node, Any], None] | None = None) -> Any:
+    """The output of `graph` for `inputs`, one for each placeholder in order.
+
+    Symbolic sizes among the arguments are evaluated with the sizes of `inputs`. `module` holds what get_attr and call_module
+    name (the graph's owner by default). A value is dropped after its last use. `trace` is called with each node and its value.
+    """
+    nodes = list(graph.nodes)
+    placeholders = [n for n in nodes if n.op == "placeholder"]
+    if len(placeholders) != len(inputs):
+        raise TypeError(f"the graph takes {len(placeholders)} inputs, not {len(inputs)}")
+    state = _State(module if module is not None else graph.owning_module, dict(zip(placeholders, inputs, strict=True)))
+    for node, value in state.values.items():
+        _bind(state.symbols, node.meta.get("val"), value, node.name)
+    last = _last_uses(nodes)
+    for node in nodes:
+        if node.op == "output":
+            return state.read(node.args[0])
+        if node.op != "placeholder":
+            state.values[node] = _STEPS[node.op](state, node)
+        if trace is not None:
+            trace(node, state.values[node])
+        for dead in last.get(node, ()):
+            del state.values[dead]
+    return None
+
+
+class _State:
+    """The values so far, and those of the symbols."""
+
+    __slots__ = ("module", "symbols", "values")
+
+    def __init__(self, module: Any, values: dict[Node, Any]) -> None:
+        self.module = module
+        self.values = values
+        self.symbols: dict[Any, int] = {}
+
+    def read(self, x: Any) -> Any:
+        """An argument with nodes and symbolic scalars replaced by values."""
+        if isinstance(x, Node):
+            return self.values[x]
+        if isinstance(x, (tuple, list)):
+            parts = [self.read(e) for e in x]
+            return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts) if isinstance(x, tuple) else parts
+        if isinstance(x, dict):
+            return {k: self.read(v) for k, v in x.items()}
+        if isinstance(x, slice):
+            return slice(self.read(x.start), self.read(x.stop), self.read(x.step))
+        return evaluate(x, self.symbols) if isinstance(x, _SYMBOLIC) else x
+
+    def arguments(self, node: Node) -> tuple[list[Any], dict[str, Any]]:
+        return [self.read(a) for a in node.args], {k: self.read(v) for k, v in node.kwargs.items()}
+
+
+def evaluate(x: Any, symbols: dict[Any, int]) -> Any:
+    """The plain value of a symbolic scalar or expression where the symbols (or their names) have these values."""
+    if isinstance(x, Expr):
+        return x.evaluate(symbols)
+    node = x.node
+    return node.expr.evaluate(symbols) if isinstance(node, SymNode) else x
+
+
+def bind_symbols(graph: Graph, inputs: Sequence[Any]) -> dict[Any, int]:
+    """The values of the symbols in the placeholders' sizes, for these inputs."""
+    symbols: dict[Any, int] = {}
+    for node, value in zip((n for n in graph.nodes if n.op == "placeholder"), inputs, strict=True):
+        _bind(symbols, node.meta.get("val"), value, node.name)
+    return symbols
+
+
+def _bind(symbols: dict[Any, int], val: Any, value: Any, name: str) -> None:
+    """Read symbols off one input: a size (stride, scalar) that is a symbol gives its value; GuardError where two disagree."""
+    if isinstance(val, torch.SymInt):
+        pairs = [(val, value)]
+    elif hasattr(val, "shape") and isinstance(value, torch.Tensor):
+        stride = getattr(val, "stride", None)
+        steps = stride() if callable(stride) else stride or ()
+        pairs = [*zip(val.shape, value.shape, strict=False), *zip(steps, value.stride(), strict=False)]
+    else:
+        return
+    for size, actual in pairs:
+        for e in _spellings(size):
+            if symbols.setdefault(e, actual) != actual:
+                raise GuardError(f"{e} is {symbols[e]} elsewhere and {actual} in {name}")
+            symbols[e.name] = actual
+
+
+def _spellings(size: Any) -> set[Symbol]:
+    """The symbols that a size is: as it was made, and as the guards have it."""
+    if not isinstance(size, (torch.SymInt, Expr)):
+        return set()
+    both = (expr_of(size), size.node.value if isinstance(size, torch.SymInt) else size)
+    return {e for e in both if isinstance(e, Symbol)}
+
+
+def _last_uses(nodes: list[Node]) -> dict[Node, list[Node]]:
+    last: dict[Node, list[Node]] = {}
+    seen: set[Node] = set()
+    for node in reversed(nodes):
+        for used in (node, *node.all_input_nodes):
+            if used not in seen:
+                seen.add(used)
+                last.setdefault(node, []).append(used)
+    return last
+
+
+def _call_function(state: _State, node: Node) -> Any:
+    args, kwargs = state.arguments(node)
+    return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _call_method(state: _State, node: Node) -> Any:
+    (receiver, *args), kwargs = state.arguments(node)
+    return getattr(receiver, str(node.target))(*args, **kwargs)
+
+
+def _call_module(state: _State, node: Node) -> Any:
+    args, kwargs = state.arguments(node)
+    return _attribute(state.module, str(node.target))(*args, **kwargs)
+
+
+def _get_attr(state: _State, node: Node) -> Any:
+    return _attribute(state.module, str(node.target))
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module
+
+
+_STEPS: dict[str, Callable[[_State, Node], Any]] = {
+    "call_function": _call_function,
+    "call_method": _call_method,
+    "call_module": _call_module,
+    "get_attr": _get_attr,
+}

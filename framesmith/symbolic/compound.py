@@ -1,0 +1,149 @@
+"""The atoms over subexpressions: products, divisions, minima and maxima, interned like every node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+from framesmith.symbolic import ranges
+from framesmith.symbolic.nodes import RULES, Expr, Sum
+
+
+class Compound(Expr):
+    """Atoms over a tuple of subexpressions."""
+
+    __slots__ = ("_args",)
+    _args: tuple[Expr, ...]
+    op: ClassVar[str]
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        return self._args
+
+    def __reduce__(self) -> Any:
+        return _unpickle_compound, (type(self), self._args)
+
+
+class Product(Compound):
+    """A product of two or more atoms, ordered by uid, repeated for a power."""
+
+    __slots__ = ()
+    op = "mul"
+
+    def evaluate(self, env: Mapping[Any, int]) -> int:
+        value = 1
+        for a in self._args:
+            value *= a.evaluate(env)
+        return value
+
+    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
+        value = args[0]
+        for a in args[1:]:
+            value = value * a
+        return value
+
+    def _print(self) -> str:
+        return "*".join(sorted(a.text for a in self._args))
+
+
+class _Division(Compound):
+    """Of `num` by `den`."""
+
+    __slots__ = ()
+
+    @property
+    def num(self) -> Expr:
+        return self._args[0]
+
+    @property
+    def den(self) -> Expr:
+        return self._args[1]
+
+
+class FloorDiv(_Division):
+    """`num // den`, rounded towards minus infinity."""
+
+    __slots__ = ()
+    op = "floordiv"
+
+    def evaluate(self, env: Mapping[Any, int]) -> int:
+        return self._args[0].evaluate(env) // self._args[1].evaluate(env)
+
+    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
+        return args[0] // args[1]
+
+    def _print(self) -> str:
+        return f"({self.num.text} // {_factor(self.den)})"
+
+
+class Mod(_Division):
+    """`num % den`, with the sign of `den`."""
+
+    __slots__ = ()
+    op = "mod"
+
+    def evaluate(self, env: Mapping[Any, int]) -> int:
+        return self._args[0].evaluate(env) % self._args[1].evaluate(env)
+
+    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
+        return args[0] % args[1]
+
+    def _print(self) -> str:
+        return f"({_factor(self.num)} % {_factor(self.den)})"
+
+
+class Min(Compound):
+    """The least of two or more expressions."""
+
+    __slots__ = ()
+    op = "min"
+
+    def evaluate(self, env: Mapping[Any, int]) -> int:
+        return min(a.evaluate(env) for a in self._args)
+
+    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
+        return RULES["min"](*args)
+
+    def _print(self) -> str:
+        return f"min({', '.join(sorted(a.text for a in self._args))})"
+
+
+class Max(Compound):
+    """The greatest of two or more expressions."""
+
+    __slots__ = ()
+    op = "max"
+
+    def evaluate(self, env: Mapping[Any, int]) -> int:
+        return max(a.evaluate(env) for a in self._args)
+
+    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
+        return RULES["max"](*args)
+
+    def _print(self) -> str:
+        return f"max({', '.join(sorted(a.text for a in self._args))})"
+
+
+def _factor(e: Expr) -> str:
+    """Text of `e` that binds as tightly as a factor."""
+    return f"({e.text})" if isinstance(e, Product) or (isinstance(e, Sum) and e.text[0] != "(") else e.text
+
+
+_TABLE: dict[tuple[Any, ...], Compound] = {}
+C = TypeVar("C", bound=Compound)
+
+
+def make(cls: type[C], args: tuple[Expr, ...]) -> C:
+    """The interned compound node, as it is: no rule is applied."""
+    key = (cls, *args)
+    node = _TABLE.get(key)
+    if node is None:
+        node = object.__new__(cls)
+        node._args = args
+        node._init(*ranges.RULES[cls.op](args))
+        _TABLE[key] = node
+    return node  # type: ignore[return-value]
+
+
+def _unpickle_compound(cls: type[Compound], args: tuple[Expr, ...]) -> Expr:
+    return make(cls, args if cls.op in ("floordiv", "mod") else tuple(sorted(args, key=lambda a: a.uid)))

@@ -1,0 +1,170 @@
+"""The house: who may import whom, what may never be imported, and how large a file or function may be."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "framesmith"
+FILES = sorted(PACKAGE.rglob("*.py"))
+# From the top of the house down; rooms of one storey do not import each other.
+HOUSE = [
+    {"util"}, {"config"}, {"symbolic"}, {"graph"}, {"prims"}, {"fake"}, {"capture"}, {"autograd", "loops", "runtime"}, {"lower"},
+    {"schedule"}, {"codegen"}, {"pipeline"}, {"export", "distributed", "tools"}, {"api"}, {"__init__", "bench", "__main__"},
+]
+STOREY = {room: n for n, rooms in enumerate(HOUSE) for room in rooms}
+COMPILED = {"_C"}
+BANNED = (
+    "torch._dynamo", "torch._inductor", "torch._functorch", "torch._subclasses", "torch._decomp", "torch._refs", "torch._prims",
+    "torch.fx.experimental.symbolic_shapes", "torch.fx.experimental.proxy_tensor", "torch.export", "torch._higher_order_ops", "torch.jit",
+    "torch.compile",
+)
+LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 500, 60
+
+
+def module_of(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts
+
+
+def imports_of(path):
+    """(line, dotted module, is inside a function) of each import; a `from` import also names what it takes."""
+    tree = ast.parse(path.read_text())
+    inside = {id(n) for f in ast.walk(tree) if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef)) for n in ast.walk(f)}
+    typing_only = {id(n) for i in ast.walk(tree) if isinstance(i, ast.If) and "TYPE_CHECKING" in ast.unparse(i.test) for n in ast.walk(i)}
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, id(node) in inside
+        elif isinstance(node, ast.ImportFrom):
+            base = [node.module or ""]
+            if node.level:
+                here = ("framesmith", *path.relative_to(PACKAGE).parts)
+                base = [*here[: -node.level], *([node.module] if node.module else [])]
+            for alias in node.names:
+                yield node.lineno, ".".join([*base, alias.name]), id(node) in inside
+
+
+def own_module(dotted):
+    """The parts below `framesmith` of the module that an import loads, or None for another package's."""
+    parts = dotted.split(".")
+    if parts[0] != "framesmith":
+        return None
+    while parts[1:]:
+        path = PACKAGE.joinpath(*parts[1:])
+        if path.with_suffix(".py").exists() or path.is_dir():
+            break
+        if parts[1] in COMPILED:
+            return None
+        parts.pop()
+    return tuple(parts[1:]) or ("__init__",)
+
+
+def test_a_folder_imports_only_what_stands_above_it():
+    wrong = []
+    for path in FILES:
+        room = module_of(path)[0]
+        assert room in STOREY, f"{path} has no place in the house"
+        for line, dotted, _ in imports_of(path):
+            target = own_module(dotted)
+            if target and target[0] != room and STOREY[target[0]] >= STOREY[room]:
+                wrong.append(f"{path.relative_to(PACKAGE)}:{line} imports {dotted}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_import_cycles():
+    graph = {module_of(p): {t for _, d, _ in imports_of(p) if (t := own_module(d)) and t != module_of(p)} for p in FILES}
+    done, path = set(), []
+
+    def visit(module):
+        if module in done or module not in graph:
+            return
+        assert module not in path, " -> ".join(".".join(m) for m in [*path[path.index(module):], module])
+        path.append(module)
+        for target in sorted(graph[module]):
+            visit(target)
+        path.pop()
+        done.add(module)
+
+    for module in graph:
+        visit(module)
+
+
+def test_no_framesmith_import_inside_a_function():
+    wrong = [f"{p.relative_to(PACKAGE)}:{line} imports {d}" for p in FILES for line, d, inside in imports_of(p) if inside and own_module(d)]
+    assert not wrong, "\n".join(wrong)
+
+
+def is_banned(dotted):
+    return any(dotted == b or dotted.startswith(b + ".") for b in BANNED)
+
+
+def attribute_chains(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            try:
+                text = ast.unparse(node)
+            except RecursionError:
+                continue
+            if text.startswith("torch."):
+                yield node.lineno, text
+
+
+def test_source_has_no_banned_import():
+    wrong = []
+    for path in FILES:
+        wrong += [f"{path.relative_to(PACKAGE)}:{line} {d}" for line, d, _ in imports_of(path) if is_banned(d)]
+        wrong += [f"{path.relative_to(PACKAGE)}:{line} {d}" for line, d in attribute_chains(ast.parse(path.read_text())) if is_banned(d)]
+    assert not wrong, "\n".join(wrong)
+
+
+LOADED = """
+import sys
+{first}
+{then}
+banned = {banned!r}
+print([m for m in sorted(sys.modules) if any(m == b or m.startswith(b + '.') for b in banned)])
+"""
+COMPILE = """
+import framesmith
+framesmith.compile(lambda x: torch.relu(x) + x.sum())(torch.randn(4, 5))
+framesmith.compile(torch.nn.Linear(5, 3))(torch.randn(4, 5))
+"""
+NAMES = [".".join(("framesmith", *module_of(p))) for p in FILES if module_of(p)[-1] not in ("__init__", "__main__")]
+EVERY_MODULE = f"import importlib\nfor name in {NAMES!r}: importlib.import_module(name)"
+
+
+def loaded_banned(then):
+    code = LOADED.format(first="import torch", then=then, banned=BANNED)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent, timeout=300)
+    assert not done.returncode, done.stderr
+    return set(ast.literal_eval(done.stdout.strip().splitlines()[-1]))
+
+
+@pytest.mark.parametrize("program", [EVERY_MODULE, COMPILE], ids=["import", "compile"])
+def test_nothing_banned_is_loaded_beyond_what_torch_itself_loads(program):
+    assert not loaded_banned(program) - loaded_banned("")
+
+
+def test_sizes():
+    wrong = []
+    for path in FILES:
+        text = path.read_text()
+        if (count := text.count("\n")) >= LINES_OF_A_FILE:
+            wrong.append(f"{path.relative_to(PACKAGE)} has {count} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                size = (node.end_lineno or node.lineno) - node.lineno + 1
+                if size >= LINES_OF_A_FUNCTION:
+                    wrong.append(f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name} has {size} lines")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_bare_except():
+    wrong = [f"{p.relative_to(PACKAGE)}:{n.lineno}" for p in FILES for n in ast.walk(ast.parse(p.read_text()))
+             if isinstance(n, ast.ExceptHandler) and n.type is None]
+    assert not wrong, "\n".join(wrong)
