@@ -20,6 +20,7 @@ from framesmith.loops.ir import (
     Indirect,
     Load,
     Op,
+    Origin,
     Part,
     Pred,
     Reduce,
@@ -43,14 +44,19 @@ def _key(value: Any) -> Any:
 
 
 class Builder:
-    """Collects the operations of one block, in order. `ops` is the block; `mask` the condition under which loads now happen (None: always)."""
+    """Collects the operations of one block, in order. `ops` is the block; `mask` the condition under which loads now happen (None: always).
 
-    __slots__ = ("_seen", "mask", "ops")
+    `memo` and `origins` belong to the closures that build: elements built already, and where they come from.
+    """
+
+    __slots__ = ("_seen", "mask", "memo", "ops", "origins")
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self._seen: dict[Any, Op] = {}
         self.mask: Op | None = None
+        self.memo: dict[Any, Op] = {}
+        self.origins: dict[Origin, None] = {}
 
     def _emit(self, key: Any, make: Callable[..., Op], *fields: Any) -> Op:
         op = self._seen.get(key)

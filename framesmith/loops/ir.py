@@ -45,7 +45,7 @@ class Op:
     """A statement of a body; those that yield a value have its compute type in `dtype`. `args` are earlier operations."""
 
     __slots__ = ()
-    args: tuple[Op, ...] = ()
+    args: tuple[Op, ...]
     dtype: torch.dtype
 
 

@@ -1,0 +1,132 @@
+"""The loop graph: what lowering hands to the scheduler, before fusion.
+
+A `Compute` is one loop nest over its own axes that writes one or more buffers; a `Call` is an operator of eager PyTorch. Items stand in an order in which
+they may run. Element offsets are already flat (strides chosen), so that two nests touch the same element where their index expressions agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from framesmith.loops.ir import Axis, Load, Op, Origin, SizeOf, Store, ValueOf
+from framesmith.loops.text import body_text, dtype_name
+from framesmith.symbolic.expr import Expr, Symbol
+
+Size = Any  # an int, or an Expr where it is symbolic
+
+
+@dataclass(slots=True, eq=False)
+class Storage:
+    """A buffer before its place is planned; fields as in `ir.Buffer`. `kind` may still turn from "arena" to "output"."""
+
+    name: str
+    dtype: torch.dtype
+    size: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    kind: str
+    index: int = -1
+    base: str | None = None
+    offset: Size = 0
+
+
+@dataclass(slots=True, eq=False)
+class Compute:
+    """A nest: for each point of `axes`, run `inner` over `raxes` (it ends in `Reduce` operations), then `ops`, which end in stores.
+
+    Without `raxes`, `inner` is empty. `loads` and `stores` list the memory operations of both blocks. `opaque`: must not be merged with
+    anything that touches the buffers it writes (scatter into a buffer that is there already).
+    `contract`: None, or what a contraction row wants to be made of this nest (see `schedule.emit`).
+    """
+
+    axes: tuple[Axis, ...]
+    raxes: tuple[Axis, ...]
+    inner: tuple[Op, ...]
+    ops: tuple[Op, ...]
+    origins: tuple[Origin, ...] = ()
+    opaque: bool = False
+    contract: Any = None
+    loads: tuple[Load, ...] = field(init=False)
+    stores: tuple[Store, ...] = field(init=False)
+    reads: frozenset[str] = field(init=False)
+    writes: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        every = self.inner + self.ops
+        self.loads = tuple(op for op in every if type(op) is Load)
+        self.stores = tuple(op for op in every if type(op) is Store)
+        self.reads = frozenset(op.buffer for op in self.loads)
+        self.writes = frozenset(op.buffer for op in self.stores)
+        if self.contract is not None:
+            self.reads |= frozenset(self.contract.reads)
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """An extern call; fields as in `ir.Extern`, buffers by name (views included). `reads` and `writes` name base buffers, never views."""
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[str | None, ...]
+    mutates: tuple[str, ...]
+    reads: frozenset[str]
+    writes: frozenset[str]
+    origins: tuple[Origin, ...] = ()
+
+
+Item = Compute | Call
+
+
+@dataclass(slots=True, eq=False)
+class LoopGraph:
+    """The lowered graph; `inputs`, `symbols`, `constants`, `outputs` as in `ir.Program`."""
+
+    inputs: tuple[str | None, ...]
+    symbols: dict[Symbol, SizeOf | ValueOf]
+    storages: dict[str, Storage]
+    constants: dict[str, torch.Tensor]
+    items: list[Item]
+    outputs: tuple[Any, ...]
+
+
+def _axes_text(axes: tuple[Axis, ...]) -> str:
+    return ", ".join(f"{a.symbol}<{a.extent}" for a in axes)
+
+
+def compute_text(c: Compute) -> str:
+    """The nest as text."""
+    lines = [f"for {_axes_text(c.axes)}:"]
+    body = c.ops
+    if c.raxes:
+        lines.append(f"  reduce {_axes_text(c.raxes)}:  # {len(c.inner)} operations")
+        body = c.inner + c.ops
+    return "\n".join([*lines, body_text(body, 2)])
+
+
+def graph_text(g: LoopGraph) -> str:
+    """The whole loop graph as text."""
+    out = []
+    for s in g.storages.values():
+        size, stride = (", ".join(map(str, t)) for t in (s.size, s.stride))
+        out.append(f"{s.name}: {dtype_name(s.dtype)}[{size}] strides ({stride}) {s.kind} {s.base or ''}".rstrip())
+    for item in g.items:
+        if isinstance(item, Compute):
+            out.append(compute_text(item))
+        else:
+            out.append(f"{item.outputs} = {item.target}({item.args}, {item.kwargs})")
+    out.append(f"return {g.outputs}")
+    return "\n".join(out) + "\n"
+
+
+def nest_cost(c: Compute) -> tuple[Expr | int, Expr | int]:
+    """Points of the pointwise domain and of the whole domain."""
+    points: Any = 1
+    for axis in c.axes:
+        points = axis.extent * points
+    whole = points
+    for axis in c.raxes:
+        whole = axis.extent * whole
+    return points, whole

@@ -1,0 +1,211 @@
+"""The state of one lowering, and how values become buffers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.loops.build import Builder
+from framesmith.loops.ir import Axis, Load, Op, Origin, Ref
+from framesmith.loops.nest import Compute, Item, Storage
+from framesmith.lower.geometry import (
+    Size,
+    flat,
+    is_dense,
+    row_major,
+    same_layout,
+    strides_in_order,
+)
+from framesmith.lower.values import Lazy, Strided, Value
+from framesmith.symbolic.expr import Expr, Symbol, as_expr
+
+CHEAP = 6  # scalar work that is done again rather than stored
+DEEP = 150  # scalar work at which a closure is cut into nests (which fuse again)
+BROADCAST_COST = 4  # scalar work on a small operand that is not repeated for each element of a larger result
+
+
+class Context:
+    """Everything that rows of the lowering tables may use."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.storages: dict[str, Storage] = {}
+        self.constants: dict[str, torch.Tensor] = {}
+        self.env: dict[fx.Node, Any] = {}
+        self.wanted: dict[fx.Node, tuple[Size, ...]] = {}
+        self.node: fx.Node | None = None
+        self.origin: tuple[Origin, ...] = ()
+        self._realised: dict[Lazy, Strided] = {}
+        self._views: dict[Any, str] = {}
+        self._counter = 0
+
+    # ------------------------------------------------------------------------------------------------------------- names and storage
+
+    def fresh(self, prefix: str) -> str:
+        """A new name."""
+        self._counter += 1
+        return f"{prefix}{self._counter}"
+
+    def storage(
+        self, shape: Sequence[Size], stride: Sequence[Size], dtype: torch.dtype, kind: str = "arena", prefix: str = "b"
+    ) -> Strided:
+        """A new buffer, as a window on all of it."""
+        name = self.fresh(prefix)
+        self.storages[name] = Storage(name, dtype, tuple(shape), tuple(stride), kind)
+        return Strided(name, tuple(shape), tuple(stride), 0, dtype)
+
+    def constant(self, tensor: torch.Tensor) -> Strided:
+        """A buffer that holds `tensor`."""
+        name = self.fresh("k")
+        self.constants[name] = tensor
+        size, stride = tuple(tensor.shape), tuple(tensor.stride())
+        self.storages[name] = Storage(name, tensor.dtype, size, stride, "constant")
+        return Strided(name, size, stride, 0, tensor.dtype)
+
+    def ref(self, value: Strided) -> Ref:
+        """A window as an argument of an extern or as a result: the buffer itself or a named view of it."""
+        base = self.storages[value.buffer]
+        if (
+            value.offset == 0
+            and value.dtype is base.dtype
+            and value.shape == base.size
+            and same_layout(value.shape, value.stride, base.stride)
+        ):
+            return Ref(value.buffer)
+        key = (value.buffer, value.shape, value.stride, value.offset, value.dtype)
+        name = self._views.get(key)
+        if name is None:
+            name = self._views[key] = self.fresh("w")
+            self.storages[name] = Storage(
+                name, value.dtype, value.shape, value.stride, "view", base=value.buffer, offset=value.offset
+            )
+        return Ref(name)
+
+    # ---------------------------------------------------------------------------------------------------------------- making nests
+
+    def axes(self, shape: Sequence[Size], prefix: str = "a") -> tuple[list[Any], tuple[Axis, ...]]:
+        """Index tuple over `shape` (0 in dims of size 1) and the axes behind it."""
+        index: list[Any] = []
+        axes: list[Axis] = []
+        for dim, size in enumerate(shape):
+            if size == 1:
+                index.append(0)
+                continue
+            extent = as_expr(size)
+            symbol = Symbol(f"{prefix}{dim}", 0, extent - 1 if not extent.is_const else max(extent.const - 1, 0))
+            index.append(symbol)
+            axes.append(Axis(symbol, extent))
+        return index, tuple(axes)
+
+    def indirect_symbol(self, size: Size) -> Symbol:
+        """A symbol for an index that is loaded from memory."""
+        self._counter += 1
+        hi = as_expr(size) - 1
+        return Symbol(f"t{self._counter}", 0, max(hi.const, 0) if hi.is_const else hi)
+
+    def add(self, axes: tuple[Axis, ...], b: Builder, **more: Any) -> None:
+        """Append a nest without reductions made of the builder's operations."""
+        origins = tuple(b.origins) or self.origin
+        self.items.append(Compute(axes, (), (), tuple(b.ops), origins, **more))
+
+    def realise(self, value: Value, stride: Sequence[Size] | None = None, kind: str = "arena") -> Strided:
+        """`value` in memory; with `stride`, laid out so. A window that is there already is returned as it is."""
+        if isinstance(value, Strided):
+            if stride is None or same_layout(value.shape, stride, value.stride):
+                return value
+        elif stride is None or value in self._realised:
+            found = self._realised.get(value)  # type: ignore[call-overload]
+            if found is not None:
+                return self.realise(found, stride, kind) if stride is not None else found
+        return self.materialise(value, stride, kind)
+
+    def materialise(self, value: Value, stride: Sequence[Size] | None = None, kind: str = "arena") -> Strided:
+        """A new buffer with the elements of `value`."""
+        b = Builder()
+        index, axes = self.axes(value.shape)
+        result = b.cast(value.element(b, index), value.dtype) if value.dtype is torch.bool else value.element(b, index)
+        if stride is None:
+            stride = strides_in_order(value.shape, vote(b.ops, index, value.shape))
+        out = self.storage(value.shape, stride, value.dtype, kind)
+        b.store(out.buffer, flat(index, stride), result)
+        self.add(axes, b)
+        if isinstance(value, Lazy):
+            self._realised[value] = out
+        return out
+
+    def write(self, value: Value, target: Strided, **more: Any) -> None:
+        """Store `value` into the window `target` of the same shape."""
+        b = Builder()
+        index, axes = self.axes(value.shape)
+        b.store(target.buffer, flat(index, target.stride, target.offset), value.element(b, index))
+        self.add(axes, b, **more)
+
+    def join_target(self, spec: Any) -> Strided:
+        """Memory for a value that several nests fill: laid out as the graph's result wants it, else as eager, else row-major."""
+        stride = self.wanted.get(self.node) or spec.stride or row_major(spec.shape)  # type: ignore[arg-type]
+        if not is_dense(spec.shape, stride):
+            stride = row_major(spec.shape)
+        return self.storage(spec.shape, stride, spec.dtype)
+
+    # --------------------------------------------------------------------------------------------------------------------- policy
+
+    def is_heavy(self, value: Any) -> bool:
+        """Whether computing `value` again for each user costs more than storing it once."""
+        if not isinstance(value, Lazy):
+            return False
+        if value.cost > CHEAP:
+            return True
+        size = value.numel
+        return sum(1 for count in value.reads.values() if _not_small(count, size)) > 1
+
+    def settle(self, value: Any, users: int) -> Any:
+        """`value`, put into memory when several users would each compute it again."""
+        if isinstance(value, Lazy) and (value.cost > DEEP or (users > 1 and self.is_heavy(value))):
+            return self.realise(value)
+        return value
+
+    def small_operand(self, value: Any, size: Size) -> Any:
+        """`value` as an operand of a result of `size` elements: realised when it would be computed many times over."""
+        if isinstance(value, Lazy) and value.cost >= BROADCAST_COST and _surely_smaller(value.numel, size):
+            return self.realise(value)
+        return value
+
+
+def _not_small(count: Size, size: Size) -> bool:
+    if type(count) is int and type(size) is int:
+        return 2 * count >= size
+    return True
+
+
+def _surely_smaller(count: Size, size: Size) -> bool:
+    if type(count) is int and type(size) is int:
+        return count < size
+    return count is not size
+
+
+def vote(ops: Sequence[Op], index: Sequence[Any], shape: Sequence[Size]) -> tuple[int, ...]:
+    """The order of dims, outermost first, in which most full-rank loads run through memory; row-major when there are none."""
+    dims = [d for d, i in enumerate(index) if isinstance(i, Expr)]
+    row = tuple(range(len(shape)))
+    if len(dims) < 2:
+        return row
+    votes: Counter[tuple[int, ...]] = Counter()
+    for op in ops:
+        if type(op) is not Load:
+            continue
+        steps = [op.index.coeff(index[d]) for d in dims]
+        if all(steps):
+            order = sorted(range(len(dims)), key=lambda k: -abs(steps[k]))  # type: ignore[arg-type]
+            votes[tuple(dims[k] for k in order)] += 1
+    if not votes:
+        return row
+    best = max(votes.items(), key=lambda item: (item[1], item[0] == tuple(dims)))[0]
+    order = list(best)
+    for d in row:
+        if d not in best:
+            order.insert(min(d, len(order)), d)
+    return tuple(order)

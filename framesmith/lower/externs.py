@@ -1,0 +1,197 @@
+"""Calls of eager's operators: arguments in memory, strided windows without copies, results predicted."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.loops.nest import Call
+from framesmith.lower.context import Context
+from framesmith.lower.geometry import Size, row_major, same_layout
+from framesmith.lower.layouts import ARGUMENT_LAYOUTS, RESULT_LAYOUTS
+from framesmith.lower.table import EXTERN_ROWS
+from framesmith.lower.values import Strided, Value
+from framesmith.prims.core import Prim
+from framesmith.symbolic.expr import Expr
+from framesmith.util.errors import Unsupported
+
+
+def call_extern(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Lower an operator that reached us whole: by its row, or as a call."""
+    row = EXTERN_ROWS.get(node.target)
+    if row is not None:
+        result = row(ctx, node, args, kwargs)
+        if result is not None:
+            return result
+    return plain_call(ctx, node.target, node, args, kwargs, node.meta.get("val"))
+
+
+def call_prim(ctx: Context, prim: Prim, node: fx.Node, args: tuple[Any, ...]) -> Any:
+    """A prim that kernels cannot hold: its ATen equivalent, or its reference function."""
+    found = prim.extern(*args) if prim.extern is not None else None
+    target, arguments = found if found is not None else (prim.eager, args)
+    val = node.meta["val"]
+    specs = val if isinstance(val, tuple) else (val,)
+    return plain_call(ctx, target, node, arguments, {}, val, unknown_layout=any(s.stride is None for s in specs))
+
+
+def plain_call(
+    ctx: Context,
+    target: Any,
+    node: fx.Node,
+    args: Any,
+    kwargs: dict[str, Any],
+    val: Any,
+    unknown_layout: bool = False,
+) -> Any:
+    """Append a call of `target`; `val` is the spec of its result, or a tuple of specs."""
+    call = _Arguments(ctx, node, target)
+    refs = call.convert(args)
+    named = {k: call.convert(v) for k, v in kwargs.items()}
+    mutated = call.mutated(args, kwargs)
+    specs = list(val) if isinstance(val, (tuple, list)) else [val]
+    if val is None:
+        specs = []
+    strides = _result_strides(target, specs, call, args, kwargs, unknown_layout)
+    kind = "arena" if has_out_variant(target) else "result"
+    results: list[Any] = []
+    for spec, stride in zip(specs, strides):
+        if not hasattr(spec, "shape"):
+            if isinstance(spec, (int, float, bool, Expr)):
+                raise Unsupported(f"operator {target} with a result that is no tensor")
+            results.append(None)
+            continue
+        results.append(ctx.storage(spec.shape, stride, spec.dtype, kind, "b" if kind == "arena" else "r"))
+    written = frozenset(r.buffer for r in results if r is not None) | frozenset(mutated)
+    names = tuple(r.buffer if r is not None else None for r in results)
+    ctx.items.append(Call(target, refs, named, names, tuple(mutated), frozenset(call.reads), written, ctx.origin))
+    return tuple(results) if isinstance(val, (tuple, list)) else (results[0] if results else None)
+
+
+class _Arguments:
+    """Turns values into references, noting what is read and whether layouts are those that eager would have had."""
+
+    def __init__(self, ctx: Context, node: fx.Node, target: Any) -> None:
+        self.ctx, self.node, self.target = ctx, node, target
+        self.reads: list[str] = []
+        self.values: list[Strided] = []
+        self.want = ARGUMENT_LAYOUTS.get(target)
+        self.position = -1
+
+    def convert(self, arg: Any) -> Any:
+        if isinstance(arg, Value):
+            self.position += 1
+            value = self.in_memory(arg)
+            self.values.append(value)
+            self.reads.append(value.buffer)
+            return self.ctx.ref(value)
+        if isinstance(arg, (tuple, list)):
+            return tuple(self.convert(a) for a in arg)
+        return arg
+
+    def in_memory(self, arg: Value) -> Strided:
+        want = self.want(self.position, arg) if self.want is not None else None
+        if want is not None:
+            return self.ctx.realise(arg, want)
+        return self.ctx.realise(arg)
+
+    def mutated(self, args: Any, kwargs: dict[str, Any]) -> list[str]:
+        """Buffers behind arguments that the schema marks as written."""
+        schema = getattr(self.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            return []
+        out = []
+        for k, formal in enumerate(schema.arguments):
+            if formal.alias_info is None or not formal.alias_info.is_write:
+                continue
+            given = args[k] if k < len(args) else kwargs.get(formal.name)
+            for value in given if isinstance(given, (tuple, list)) else (given,):
+                if isinstance(value, Value):
+                    out.append(self.ctx.realise(value).buffer)
+        return out
+
+
+@cache
+def has_out_variant(target: Any) -> bool:
+    """Whether the operator has an out= form that writes straight into the memory it is given (not a generated one, which copies)."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    packet = target.overloadpacket
+    wanted = [a.name for a in target._schema.arguments]
+    for name in packet.overloads():
+        if not name.endswith("out"):
+            continue
+        overload = getattr(packet, name)
+        if torch.Tag.generated in overload.tags:
+            continue
+        formals = [a.name for a in overload._schema.arguments if a.alias_info is None or not a.alias_info.is_write]
+        if formals == wanted and len(overload._schema.returns) == len(target._schema.returns):
+            return True
+    return False
+
+
+def _result_strides(
+    target: Any, specs: list[Any], call: _Arguments, args: Any, kwargs: dict[str, Any], unknown: bool
+) -> list[tuple[Size, ...]]:
+    rule = RESULT_LAYOUTS.get(target)
+    if rule is not None:
+        return [rule(spec, call.values) for spec in specs]
+    known = [getattr(spec, "stride", None) for spec in specs]
+    eager = not unknown and _as_eager(call.node, call.values)
+    if eager and all(s is not None or not hasattr(spec, "shape") for s, spec in zip(known, specs)):
+        return known  # type: ignore[return-value]
+    predicted = predict_strides(target, call, args, kwargs)
+    return [
+        p if p is not None else (k if k is not None else row_major(getattr(spec, "shape", ())))
+        for p, k, spec in zip(predicted, known, specs)
+    ]
+
+
+def _as_eager(node: fx.Node, values: list[Strided]) -> bool:
+    """Whether every tensor argument has the strides that eager would have given it."""
+    inputs = []
+    _tensor_nodes((node.args, node.kwargs), inputs)
+    if len(inputs) != len(values):
+        return False
+    for arg, value in zip(inputs, values):
+        stride = getattr(arg.meta.get("val"), "stride", None)
+        if stride is None or not same_layout(value.shape, value.stride, stride):
+            return False
+    return True
+
+
+def _tensor_nodes(arg: Any, out: list[fx.Node]) -> None:
+    if isinstance(arg, fx.Node):
+        out.append(arg)
+    elif isinstance(arg, (tuple, list)):
+        for a in arg:
+            _tensor_nodes(a, out)
+    elif isinstance(arg, dict):
+        for a in arg.values():
+            _tensor_nodes(a, out)
+
+
+def predict_strides(target: Any, call: _Arguments, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    """Strides of the results on the arguments' real layouts, from the operator's own meta kernel; None where it cannot tell."""
+    values = iter(call.values)
+
+    def meta(arg: Any) -> Any:
+        if isinstance(arg, Value):
+            v = next(values)
+            if any(type(s) is not int for s in (*v.shape, *v.stride)):
+                raise Unsupported("symbolic layout")
+            return torch.empty_strided(v.shape, v.stride, dtype=v.dtype, device="meta")
+        if isinstance(arg, (tuple, list)):
+            return [meta(a) for a in arg]
+        return arg
+
+    try:
+        results = target(*[meta(a) for a in args], **{k: meta(v) for k, v in kwargs.items()})
+    except (Unsupported, NotImplementedError, RuntimeError, TypeError):
+        return [None] * 64
+    results = results if isinstance(results, (tuple, list)) else (results,)
+    return [tuple(r.stride()) if isinstance(r, torch.Tensor) else None for r in results]
+

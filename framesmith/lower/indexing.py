@@ -1,0 +1,145 @@
+"""Lowering rows of indexing by tensors. Reads become closures over an index that is loaded; writes become a copy and a scattering nest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from framesmith.loops.build import Builder
+from framesmith.loops.ir import Op
+from framesmith.lower.context import Context
+from framesmith.lower.geometry import flat
+from framesmith.lower.pointwise import operand
+from framesmith.lower.table import lowers, unsupported_dtype
+from framesmith.lower.values import Lazy, Strided, Value, cost_of, merge_reads
+
+_INDEX_COST = 3
+
+
+def looked_up(ctx: Context, index: Value, size: Any, wrap: bool) -> Callable[[Builder, Sequence[Any]], Any]:
+    """A function that gives the symbol of the index loaded at a position; range checked as eager does."""
+    symbol = ctx.indirect_symbol(size)
+
+    def at(b: Builder, position: Sequence[Any]) -> Any:
+        key = (symbol, tuple(position), b.mask)
+        found = b.memo.get(key)
+        if found is None:
+            taken = any(type(k) is tuple and k and k[0] is symbol for k in b.memo)
+            name = ctx.indirect_symbol(size) if taken else symbol
+            found = b.memo[key] = b.indirect(index.element(b, position), name, size, wrap, True)
+        return found.symbol  # type: ignore[attr-defined]
+
+    return at
+
+
+def _gathered(ctx: Context, spec: Any, x: Value, indices: Sequence[Value], element: Any) -> Lazy:
+    values = [x, *indices]
+    reads = merge_reads(list(indices))
+    for name in merge_reads([x]):
+        reads[name] = spec.numel  # one element of x for each element of the result
+    return Lazy(spec.shape, spec.dtype, element, _INDEX_COST + sum(map(cost_of, values)), reads, ctx.origin)
+
+
+def _source(ctx: Context, x: Value) -> Value:
+    """What is gathered from: computed elements would be computed again for each use."""
+    return ctx.realise(x) if isinstance(x, Lazy) and x.cost > 2 else x
+
+
+@lowers("embedding")
+def embedding(ctx: Context, spec: Any, weight: Value, index: Value) -> Value | None:
+    if unsupported_dtype(weight.dtype):
+        return None
+    weight = _source(ctx, weight)
+    row = looked_up(ctx, index, weight.shape[0], False)
+    return _gathered(ctx, spec, weight, [index], lambda b, i: weight.element(b, [row(b, i[:-1]), i[-1]]))
+
+
+@lowers("gather")
+def gather(ctx: Context, spec: Any, x: Value, index: Value, dim: int) -> Value | None:
+    if unsupported_dtype(x.dtype):
+        return None
+    x = _source(ctx, x)
+    if not x.shape:
+        return x if not index.shape else None
+    at = looked_up(ctx, index, x.shape[dim], False)
+    return _gathered(ctx, spec, x, [index], lambda b, i: x.element(b, [*i[:dim], at(b, i), *i[dim + 1 :]]))
+
+
+@lowers("index_select")
+def index_select(ctx: Context, spec: Any, x: Value, index: Value, dim: int) -> Value | None:
+    if unsupported_dtype(x.dtype):
+        return None
+    x = _source(ctx, x)
+    at = looked_up(ctx, index, x.shape[dim], False)
+    return _gathered(ctx, spec, x, [index], lambda b, i: x.element(b, [*i[:dim], at(b, [i[dim]]), *i[dim + 1 :]]))
+
+
+@lowers("index")
+def index(ctx: Context, spec: Any, x: Value, indices: Sequence[Value], dim: int) -> Value | None:
+    if unsupported_dtype(x.dtype):
+        return None
+    x = _source(ctx, x)
+    rank = len(indices[0].shape)
+    at = [looked_up(ctx, v, x.shape[dim + k], True) for k, v in enumerate(indices)]
+
+    def element(b: Builder, i: Sequence[Any]) -> Op:
+        position = i[dim : dim + rank]
+        return x.element(b, [*i[:dim], *(f(b, position) for f in at), *i[dim + rank :]])
+
+    return _gathered(ctx, spec, x, list(indices), element)
+
+
+# ------------------------------------------------------------------------------------------------------------------------- writing
+
+
+def scatter_nest(ctx: Context, base: Value, shape: tuple[Any, ...], place: Any, value: Any, mode: str | None) -> Strided:
+    """A copy of `base`, with `value(b, i)` stored at `place(b, i)` for each i of `shape`, in an order that is free."""
+    out = ctx.materialise(base, ctx.wanted.get(ctx.node))  # type: ignore[arg-type]
+    b = Builder()
+    i, axes = ctx.axes(shape)
+    b.store(out.buffer, flat(place(b, i), out.stride), value(b, i), mode)
+    ctx.add(axes, b, opaque=True)
+    return out
+
+
+@lowers("index_put")
+def index_put(ctx: Context, spec: Any, x: Value, values: Any, indices: Sequence[Value], dim: int, accumulate: bool) -> Any:
+    if unsupported_dtype(x.dtype) or (accumulate and x.dtype.itemsize < 4):
+        return None
+    rank = len(indices[0].shape)
+    shape = (*x.shape[:dim], *indices[0].shape, *x.shape[dim + len(indices) :])
+    at = [looked_up(ctx, v, x.shape[dim + k], True) for k, v in enumerate(indices)]
+
+    def place(b: Builder, i: Sequence[Any]) -> list[Any]:
+        position = i[dim : dim + rank]
+        return [*i[:dim], *(f(b, position) for f in at), *i[dim + rank :]]
+
+    value = operand(_settled(ctx, values), shape, x.dtype)
+    return scatter_nest(ctx, x, shape, place, value, "add" if accumulate else None)
+
+
+def _settled(ctx: Context, src: Any) -> Any:
+    return ctx.realise(src) if isinstance(src, Lazy) and ctx.is_heavy(src) else src
+
+
+@lowers("scatter")
+def scatter(ctx: Context, spec: Any, x: Value, index: Value, src: Any, dim: int, mode: str | None = None) -> Any:
+    if unsupported_dtype(x.dtype) or not x.shape:
+        return None
+    at = looked_up(ctx, index, x.shape[dim], False)
+    src = _settled(ctx, src)
+    if isinstance(src, Value):  # src may be larger than index: only its corner is used
+        full = src
+        value: Any = lambda b, i: full.element(b, i)  # noqa: E731
+    else:
+        value = operand(src, index.shape, x.dtype)
+    return scatter_nest(ctx, x, index.shape, lambda b, i: [*i[:dim], at(b, i), *i[dim + 1 :]], value, mode)
+
+
+@lowers("scatter_reduce")
+def scatter_reduce(ctx: Context, spec: Any, x: Value, index: Value, src: Value, dim: int, how: str) -> Any:
+    if how != "add" or x.dtype.itemsize < 4:
+        return None
+    return scatter(ctx, spec, x, index, src, dim, "add")
+
+

@@ -1,0 +1,128 @@
+"""Lowering rows of what joins or overlays tensors: cat, pad, slice_scatter, select_scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from framesmith.loops.build import Builder
+from framesmith.loops.ir import Op
+from framesmith.lower.context import Context
+from framesmith.lower.geometry import plain
+from framesmith.lower.pointwise import operand
+from framesmith.lower.table import lowers, unsupported_dtype
+from framesmith.lower.values import Lazy, Value, cost_of, merge_reads
+from framesmith.lower.views import window
+from framesmith.prims.core import Prim
+from framesmith.symbolic.expr import as_expr
+
+_INLINE_PIECES = 4
+
+
+def inside(b: Builder, position: Any, low: Any, high: Any) -> Op:
+    """low <= position < high."""
+    return b.scalar("logical_and", b.pred(as_expr(low) - 1, position), b.pred(position, high))
+
+
+def _all_fusible(ctx: Context) -> bool:
+    """Whether every user of the current node computes on elements (so that a join need not be stored)."""
+    node = ctx.node
+    assert node is not None
+    if node in ctx.wanted:
+        return False
+    return all(isinstance(u.target, Prim) and u.target.kind in ("pointwise", "reduction") for u in node.users)
+
+
+@lowers("cat")
+def cat(ctx: Context, spec: Any, tensors: Sequence[Value], dim: int) -> Value | None:
+    if unsupported_dtype(spec.dtype):
+        return None
+    pieces = [t for t in tensors if not (type(t.shape[dim]) is int and t.shape[dim] == 0)] or [tensors[0]]
+    if len(pieces) == 1:
+        return pieces[0]
+    if len(pieces) <= _INLINE_PIECES and _all_fusible(ctx):
+        return _cat_closure(ctx, spec, pieces, dim)
+    target = ctx.join_target(spec)
+    start: Any = 0
+    for piece in pieces:
+        stop = plain(start + piece.shape[dim])
+        part = window(target, piece.shape, target.stride, as_expr(target.offset) + as_expr(target.stride[dim]) * start)
+        ctx.write(piece, part)
+        start = stop
+    return target
+
+
+def _cat_closure(ctx: Context, spec: Any, pieces: list[Value], dim: int) -> Lazy:
+    starts: list[Any] = [0]
+    for piece in pieces:
+        starts.append(plain(starts[-1] + piece.shape[dim]))
+
+    def element(b: Builder, index: Sequence[Any]) -> Op:
+        at = index[dim]
+
+        def piece_at(k: int) -> Op:
+            shifted = [*index[:dim], as_expr(at) - starts[k], *index[dim + 1 :]]
+            here = inside(b, at, starts[k], starts[k + 1])
+            return b.masked(here, lambda: pieces[k].element(b, shifted), 0)
+
+        result = piece_at(len(pieces) - 1)
+        for k in reversed(range(len(pieces) - 1)):
+            result = b.scalar("where", b.pred(at, starts[k + 1]), piece_at(k), result)
+        return result
+
+    cost = max(map(cost_of, pieces)) + len(pieces)
+    return Lazy(spec.shape, spec.dtype, element, cost, merge_reads(pieces), ctx.origin)
+
+
+@lowers("pad")
+def pad(ctx: Context, spec: Any, x: Value, pads: Sequence[tuple[Any, Any]], value: Any) -> Value | None:
+    if unsupported_dtype(spec.dtype):
+        return None
+    changed = [d for d, (low, high) in enumerate(pads) if not (low == 0 and high == 0)]
+    if not changed:
+        return x
+
+    def element(b: Builder, index: Sequence[Any]) -> Op:
+        at = [as_expr(i) - low for i, (low, _) in zip(index, pads)]
+        mask: Op = b.const(True, torch.bool)
+        for d in changed:
+            mask = b.scalar("logical_and", mask, inside(b, at[d], 0, x.shape[d]))
+        return b.masked(mask, lambda: x.element(b, at), value)
+
+    return Lazy(spec.shape, spec.dtype, element, cost_of(x) + 2, merge_reads([x]), ctx.origin)
+
+
+def _overlay(ctx: Context, spec: Any, x: Value, src: Any, dim: int, start: Any, stop: Any, step: int, keep: bool) -> Lazy:
+    """x with positions start, start+step, ... < stop of `dim` replaced by src (`keep`: src has the dim)."""
+    shape = (*spec.shape[:dim], *spec.shape[dim + 1 :])
+    source = src.element if keep else operand(src, shape, spec.dtype)
+
+    def element(b: Builder, index: Sequence[Any]) -> Op:
+        at = as_expr(index[dim])
+        mask = inside(b, at, start, stop)
+        if step != 1:
+            rest = (at - start) % step
+            mask = b.scalar("logical_and", mask, b.pred(rest, 1))
+        middle = [(at - start) // step] if keep else []
+        new = b.masked(mask, lambda: source(b, [*index[:dim], *middle, *index[dim + 1 :]]), 0)
+        return b.scalar("where", mask, new, x.element(b, index))
+
+    values = [v for v in (x, src) if isinstance(v, Value)]
+    return Lazy(spec.shape, spec.dtype, element, 2 + max(map(cost_of, values)), merge_reads(values), ctx.origin)
+
+
+@lowers("slice_scatter")
+def slice_scatter(ctx: Context, spec: Any, x: Value, src: Value, dim: int, start: Any, stop: Any, step: int) -> Value | None:
+    if unsupported_dtype(spec.dtype):
+        return None
+    return _overlay(ctx, spec, x, src, dim, start, stop, step, True)
+
+
+@lowers("select_scatter")
+def select_scatter(ctx: Context, spec: Any, x: Value, src: Value, dim: int, index: Any) -> Value | None:
+    if unsupported_dtype(spec.dtype):
+        return None
+    return _overlay(ctx, spec, x, src, dim, index, plain(as_expr(index) + 1), 1, False)
+

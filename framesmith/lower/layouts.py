@@ -1,0 +1,66 @@
+"""What layouts operators like, and which they give. Rows are filled here and by `lower.contractions`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from framesmith.lower.geometry import row_major, same_layout, strides_in_order
+from framesmith.lower.values import Strided, Value
+
+aten = torch.ops.aten
+
+# target -> (position among its tensor arguments, value) -> strides wanted, or None: as it is
+ARGUMENT_LAYOUTS: dict[Any, Callable[[int, Value], tuple[Any, ...] | None]] = {}
+
+# target -> (spec of a result, tensor arguments in memory) -> strides of the result
+RESULT_LAYOUTS: dict[Any, Callable[[Any, Sequence[Strided]], tuple[Any, ...]]] = {}
+
+
+def channels_last(shape: Sequence[Any]) -> tuple[Any, ...]:
+    """Strides with the channel dim (1) innermost."""
+    rank = len(shape)
+    return strides_in_order(shape, (0, *range(2, rank), 1))
+
+
+def is_channels_last(value: Strided) -> bool:
+    """Whether a 4-d or 5-d window runs through channels first."""
+    return len(value.shape) in (4, 5) and same_layout(value.shape, value.stride, channels_last(value.shape))
+
+
+def _convolution_argument(position: int, value: Value) -> tuple[Any, ...] | None:
+    if position == 0 and len(value.shape) == 4 and value.dtype in (torch.float32, torch.bfloat16):
+        return channels_last(value.shape)
+    return None
+
+
+def _convolution_result(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
+    if len(values[0].shape) == 4 and (is_channels_last(values[0]) or is_channels_last(values[1])):
+        return channels_last(spec.shape)
+    return spec.stride if spec.stride is not None else row_major(spec.shape)
+
+
+def _follow_first(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
+    """Pooling and the like: channels-last in, channels-last out."""
+    return channels_last(spec.shape) if is_channels_last(values[0]) else row_major(spec.shape)
+
+
+def _row_major(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
+    return row_major(spec.shape)
+
+
+ARGUMENT_LAYOUTS[aten.convolution.default] = _convolution_argument
+RESULT_LAYOUTS[aten.convolution.default] = _convolution_result
+for _op in (
+    aten.max_pool2d_with_indices.default,
+    aten.avg_pool2d.default,
+    aten._adaptive_avg_pool2d.default,
+    aten.upsample_nearest2d.default,
+    aten.upsample_bilinear2d.default,
+):
+    RESULT_LAYOUTS[_op] = _follow_first
+for _op in (aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.linear.default):
+    RESULT_LAYOUTS[_op] = _row_major
+

@@ -1,0 +1,198 @@
+"""Graph of prims in, loop graph out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.loops.ir import Origin, SizeOf, ValueOf
+from framesmith.loops.nest import LoopGraph, Storage
+from framesmith.lower import factories, indexing, joins, pointwise, reductions, views
+from framesmith.lower.context import Context
+from framesmith.lower.externs import call_extern, call_prim
+from framesmith.lower.geometry import row_major, same_layout
+from framesmith.lower.table import PRIM_ROWS
+from framesmith.lower.values import Lazy, Strided, Value, reads_of
+from framesmith.prims.core import Prim
+from framesmith.symbolic.expr import Symbol
+
+FAMILIES = (factories, indexing, joins, pointwise, reductions, views)  # importing them fills the table
+
+_COPY = torch.ops.aten.copy_.default
+
+
+def lower(graph: fx.Graph, constants: Mapping[int, torch.Tensor] | None = None) -> LoopGraph:
+    """Lower a graph of prims and extern calls. `constants` gives, by placeholder index, the tensors that the program holds itself.
+
+    Every placeholder keeps its place in `LoopGraph.inputs` (None for those that are constants or symbolic integers).
+    """
+    return _Lowering(graph, constants or {}).run()
+
+
+def _want(ctx: Context, node: fx.Node) -> None:
+    stride = getattr(node.meta.get("val"), "stride", None)
+    if stride is not None:
+        ctx.wanted[node] = tuple(stride)
+
+
+class _Lowering:
+    def __init__(self, graph: fx.Graph, constants: Mapping[int, torch.Tensor]) -> None:
+        self.graph = graph
+        self.given = constants
+        self.ctx = Context()
+        self.inputs: list[str | None] = []
+        self.symbols: dict[Symbol, SizeOf | ValueOf] = {}
+        self.mutated: set[str] | None = None
+        self.outputs: tuple[Any, ...] = ()
+
+    def run(self) -> LoopGraph:
+        for node in self.graph.nodes:
+            if node.op == "output":
+                for arg in node.all_input_nodes:
+                    _want(self.ctx, arg)
+        for node in self.graph.nodes:
+            self.ctx.node = node
+            self.ctx.env[node] = getattr(self, node.op)(node)
+        ctx = self.ctx
+        return LoopGraph(tuple(self.inputs), self.symbols, ctx.storages, ctx.constants, ctx.items, self.outputs)
+
+    # ------------------------------------------------------------------------------------------------------------ kinds of nodes
+
+    def placeholder(self, node: fx.Node) -> Any:
+        position = len(self.inputs)
+        val = node.meta["val"]
+        if position in self.given:
+            self.inputs.append(None)
+            return self.ctx.constant(self.given[position])
+        if not hasattr(val, "shape"):
+            self.inputs.append(None)
+            if isinstance(val, Symbol):
+                self.symbols.setdefault(val, ValueOf(position))
+            return val
+        name = f"in{position}"
+        self.inputs.append(name if node.users else None)
+        stride = tuple(val.stride if val.stride is not None else row_major(val.shape))
+        for dim, size in enumerate(val.shape):
+            if isinstance(size, Symbol):
+                self.symbols.setdefault(size, SizeOf(position, dim))
+        if node.users:
+            self.ctx.storages[name] = Storage(name, val.dtype, tuple(val.shape), stride, "input", position)
+        return Strided(name, tuple(val.shape), stride, 0, val.dtype)
+
+    def call_function(self, node: fx.Node) -> Any:
+        ctx = self.ctx
+        args = self.arguments(node.args)
+        target = node.target
+        if target is operator.getitem:
+            return self.settle(node, args[0][args[1]])
+        ctx.origin = (_origin_of(node),)
+        if isinstance(target, Prim):
+            row = PRIM_ROWS.get(target.name)
+            result = row(ctx, node.meta["val"], *self.settled_sources(target, node, args)) if row is not None else None
+            if result is None:
+                result = call_prim(ctx, target, node, args)
+            return self.settle(node, result)
+        kwargs = {k: self.arguments(v) for k, v in node.kwargs.items()}
+        if target is _COPY:
+            return self.write_back(node, args[0], args[1])
+        return self.settle(node, call_extern(ctx, node, args, kwargs))
+
+    def settled_sources(self, prim: Prim, node: fx.Node, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments; a view that several nodes use views a buffer rather than a costly closure."""
+        if prim.kind == "view" and len(node.users) > 1 and isinstance(args[0], Lazy):
+            return (self.ctx.settle(args[0], 2), *args[1:])
+        return args
+
+    def settle(self, node: fx.Node, result: Any) -> Any:
+        """Outputs of the graph and values of many uses go to memory."""
+        ctx = self.ctx
+        if isinstance(result, Lazy):
+            wanted = ctx.wanted.get(node)
+            if wanted is not None:
+                return ctx.materialise(result, wanted)
+            return ctx.settle(result, len(node.users))
+        return result
+
+    def output(self, node: fx.Node) -> None:
+        args = node.args[0]
+        results = args if isinstance(args, (tuple, list)) else (args,)
+        self.outputs = tuple(self.result(a) for a in results)
+
+    # -------------------------------------------------------------------------------------------------------------------- helpers
+
+    def arguments(self, arg: Any) -> Any:
+        if isinstance(arg, fx.Node):
+            return self.ctx.env[arg]
+        if isinstance(arg, (tuple, list)):
+            return tuple(self.arguments(a) for a in arg)
+        return arg
+
+    def result(self, arg: Any) -> Any:
+        if not isinstance(arg, fx.Node):
+            return arg
+        ctx, value = self.ctx, self.ctx.env[arg]
+        if not isinstance(value, Value):
+            return value
+        wanted = ctx.wanted.get(arg, row_major(value.shape))
+        if not isinstance(value, Strided):
+            value = ctx.materialise(value, wanted)
+        base = ctx.storages[value.buffer]
+        if base.kind == "constant" or not (base.kind == "input" or same_layout(value.shape, value.stride, wanted)):
+            value = ctx.materialise(value, wanted)
+            base = ctx.storages[value.buffer]
+        if base.kind == "arena":
+            base.kind = "output"
+        return ctx.ref(value)
+
+    def write_back(self, node: fx.Node, target: Strided, value: Value) -> Any:
+        """The epilogue `input.copy_(value)`. Values that read inputs which another epilogue writes are computed before the first one."""
+        if self.mutated is None:
+            self.prepare_write_backs()
+        ctx = self.ctx
+        value = ctx.env[node.args[1]]  # may have been put into memory just now
+        if isinstance(value, Strided) and value.buffer == target.buffer and value.offset == target.offset:
+            if same_layout(value.shape, value.stride, target.stride):
+                return target
+            value = ctx.materialise(value)
+        if value.dtype is not target.dtype or value.shape != target.shape:
+            small, full = value, target
+            value = Lazy(
+                full.shape,
+                full.dtype,
+                lambda b, i: b.cast(
+                    small.element(b, [0 if s == 1 else v for s, v in zip(small.shape, i[len(i) - len(small.shape) :])]),
+                    full.dtype,
+                ),
+                1,
+                reads_of(small),
+                ctx.origin,
+            )
+        ctx.write(value, target, opaque=True)
+        return target
+
+    def prepare_write_backs(self) -> None:
+        ctx, pairs = self.ctx, []
+        for node in self.graph.nodes:
+            if node.op == "call_function" and node.target is _COPY:
+                pairs.append((ctx.env[node.args[0]].buffer, node.args[1]))
+        self.mutated = {name for name, _ in pairs}
+        for own, source in pairs:
+            value = ctx.env.get(source)
+            reads = reads_of(value)
+            others = self.mutated & (set(reads) - {own})
+            if isinstance(value, Lazy) and (others or own in reads):
+                ctx.env[source] = ctx.realise(value)
+            elif isinstance(value, Strided) and others:
+                ctx.env[source] = ctx.materialise(value)
+
+
+def _origin_of(node: fx.Node) -> Origin:
+    stack = node.meta.get("stack") or ()
+    file, line, function = (tuple(stack[-1]) + ("", 0, ""))[:3] if stack else ("", 0, "")
+    return Origin(str(node.meta.get("origin", node.target)), file, line, function)
+
+

@@ -1,0 +1,159 @@
+"""Lowering rows of pointwise prims: each becomes a closure over its operands' elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from framesmith.loops.build import Builder
+from framesmith.loops.ir import Op
+from framesmith.loops.scalar import SCALAR_OPS
+from framesmith.lower.context import Context
+from framesmith.lower.geometry import numel
+from framesmith.lower.table import lowers, unsupported_dtype
+from framesmith.lower.values import Lazy, Value, broadcast_index, cost_of, merge_reads
+from framesmith.symbolic.expr import Expr
+
+# prim -> scalar operation; the rest have the same name in both
+_RENAMED = {
+    "div_floor": "floordiv",
+    "div_trunc": "truncdiv",
+    "remainder": "mod",
+    "shift_left": "lshift",
+    "shift_right": "rshift",
+}
+_ON_BOOL = {
+    "bitwise_not": "logical_not",
+    "bitwise_and": "logical_and",
+    "bitwise_or": "logical_or",
+    "bitwise_xor": "logical_xor",
+    "maximum": "logical_or",
+    "minimum": "logical_and",
+    "mul": "logical_and",
+    "add": "logical_or",
+    "eq": "_eq",
+    "ne": "logical_xor",
+}
+_NAMES = """
+abs neg sign bitwise_not reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh
+tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid floor ceil trunc round add sub mul div div_floor div_trunc remainder fmod
+maximum minimum atan2 hypot copysign bitwise_and bitwise_or bitwise_xor shift_left shift_right eq ne lt le gt ge signbit"""
+
+Operand = Callable[[Builder, Sequence[Any]], Op]
+
+
+def operand(value: Any, shape: tuple[Any, ...], dtype: torch.dtype) -> Operand:
+    """The element of an operand of a result of `shape`: a broadcast tensor, a symbolic integer or a number of type `dtype`."""
+    if isinstance(value, Value):
+        if value.shape == shape:
+            return value.element
+        small = value.shape
+        return lambda b, index: value.element(b, broadcast_index(index, small))
+    if isinstance(value, Expr) and not value.is_const:
+        return lambda b, index: b.index(value, dtype)
+    number = value.const if isinstance(value, Expr) else value
+    return lambda b, index: b.const(number, dtype)
+
+
+def pointwise(ctx: Context, shape: tuple[Any, ...], dtype: torch.dtype, args: Sequence[Any], cost: int, build: Any) -> Lazy:
+    """A closure of `shape` that gives `build(b, *elements)`."""
+    size = numel(shape)
+    args = [ctx.small_operand(a, size) for a in args]
+    tensors = [a for a in args if isinstance(a, Value)]
+    kind = tensors[-1].dtype if tensors else dtype
+    elements = [operand(a, shape, kind) for a in args]
+    total = cost + sum(map(cost_of, tensors))
+    if len(elements) == 1:
+        (only,) = elements
+        return Lazy(shape, dtype, lambda b, i: build(b, only(b, i)), total, merge_reads(tensors), ctx.origin)
+    return Lazy(shape, dtype, lambda b, i: build(b, *[e(b, i) for e in elements]), total, merge_reads(tensors), ctx.origin)
+
+
+def _builder(name: str) -> Callable[..., Op]:
+    if name == "_eq":
+        return lambda b, x, y: b.scalar("logical_not", b.scalar("logical_xor", x, y))
+    return lambda b, *v: b.scalar(name, *v)
+
+
+def _register(prim: str) -> None:
+    name = _RENAMED.get(prim, prim)
+    cost = SCALAR_OPS[name].cost
+    build = _builder(name)
+    on_bool = _builder(_ON_BOOL[prim]) if prim in _ON_BOOL else build
+
+    @lowers(prim)
+    def row(ctx: Context, spec: Any, *args: Any) -> Lazy | None:
+        first = next(a for a in args if isinstance(a, Value))
+        if unsupported_dtype(first.dtype):
+            return None
+        return pointwise(ctx, spec.shape, spec.dtype, args, cost, on_bool if first.dtype is torch.bool else build)
+
+
+for _name in _NAMES.split():
+    _register(_name)
+
+
+_POWERS: dict[float, Callable[[Builder, Op], Op]] = {
+    0.5: lambda b, x: b.scalar("sqrt", x),
+    -0.5: lambda b, x: b.scalar("rsqrt", x),
+    -1.0: lambda b, x: b.scalar("reciprocal", x),
+    -2.0: lambda b, x: b.scalar("reciprocal", b.scalar("mul", x, x)),
+    2.0: lambda b, x: b.scalar("mul", x, x),
+    3.0: lambda b, x: b.scalar("mul", b.scalar("mul", x, x), x),
+    4.0: lambda b, x: b.scalar("mul", b.scalar("mul", x, x), b.scalar("mul", x, x)),
+}
+
+
+@lowers("pow")
+def power(ctx: Context, spec: Any, base: Any, exponent: Any) -> Lazy | None:
+    if unsupported_dtype(spec.dtype):
+        return None
+    if isinstance(exponent, (int, float)) and spec.dtype.is_floating_point and float(exponent) in _POWERS:
+        return pointwise(ctx, spec.shape, spec.dtype, (base,), 3, _POWERS[float(exponent)])
+    if isinstance(exponent, int) and exponent in (2, 3):
+        return pointwise(ctx, spec.shape, spec.dtype, (base,), 2, _POWERS[float(exponent)])
+    return pointwise(ctx, spec.shape, spec.dtype, (base, exponent), SCALAR_OPS["pow"].cost, _builder("pow"))
+
+
+@lowers("copy")
+def copy(ctx: Context, spec: Any, x: Value) -> Lazy | None:
+    return None if unsupported_dtype(x.dtype) else pointwise(ctx, spec.shape, spec.dtype, (x,), 0, lambda b, v: v)
+
+
+@lowers("convert")
+def convert(ctx: Context, spec: Any, x: Value, dtype: torch.dtype) -> Any:
+    if unsupported_dtype(x.dtype) or unsupported_dtype(dtype):
+        return None
+    if x.dtype is dtype:
+        return x
+    return pointwise(ctx, spec.shape, dtype, (x,), 1, lambda b, v: b.cast(v, dtype))
+
+
+@lowers("bitcast")
+def bitcast(ctx: Context, spec: Any, x: Value, dtype: torch.dtype) -> Lazy | None:
+    if any(unsupported_dtype(d) or d in (torch.bool, torch.bfloat16, torch.float16) for d in (x.dtype, dtype)):
+        return None
+    return pointwise(ctx, spec.shape, dtype, (x,), 0, lambda b, v: b.bitcast(v, dtype))
+
+
+@lowers("where")
+def where(ctx: Context, spec: Any, condition: Value, x: Any, y: Any) -> Lazy | None:
+    if unsupported_dtype(spec.dtype):
+        return None
+    shape, size = spec.shape, numel(spec.shape)
+    values = [ctx.small_operand(v, size) for v in (condition, x, y)]
+    test = operand(values[0], shape, torch.bool)
+    yes, no = (operand(v, shape, spec.dtype) for v in values[1:])
+    tensors = [v for v in values if isinstance(v, Value)]
+    cost = 1 + sum(map(cost_of, tensors))
+    return Lazy(
+        shape,
+        spec.dtype,
+        lambda b, i: b.scalar("where", test(b, i), yes(b, i), no(b, i)),
+        cost,
+        merge_reads(tensors),
+        ctx.origin,
+    )
+

@@ -1,0 +1,58 @@
+"""The lowering tables: one row a prim (by name), one row an extern operator that is more than a call (by target)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Row = Callable[..., Any]
+
+# prim name -> row(ctx, spec, *args) -> Value (or tuple of Values), or None: call eager's kernel instead
+PRIM_ROWS: dict[str, Row] = {}
+
+# OpOverload -> row(ctx, node, args, kwargs) -> Value (or tuple of Values), or None: an ordinary call
+EXTERN_ROWS: dict[Any, Row] = {}
+
+_KERNEL_DTYPES = frozenset(
+    (
+        torch.float32,
+        torch.float64,
+        torch.bfloat16,
+        torch.float16,
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+    )
+)
+
+
+def lowers(*prims: str) -> Callable[[Row], Row]:
+    """Registers the row of one or several prims."""
+
+    def register(row: Row) -> Row:
+        for prim in prims:
+            PRIM_ROWS[prim] = row
+        return row
+
+    return register
+
+
+def lowers_extern(*targets: Any) -> Callable[[Row], Row]:
+    """Registers the row of one or several operators that reach lowering undecomposed."""
+
+    def register(row: Row) -> Row:
+        for target in targets:
+            EXTERN_ROWS[target] = row
+        return row
+
+    return register
+
+
+def unsupported_dtype(dtype: torch.dtype) -> bool:
+    """Whether kernels cannot hold this type (complex, quantised, 8-bit floats): eager's kernel is called."""
+    return dtype not in _KERNEL_DTYPES

@@ -1,0 +1,118 @@
+"""What a node of the graph is while it is lowered: a strided window on a buffer, or a closure that computes one element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from framesmith.loops.build import Builder
+from framesmith.loops.ir import Op, Origin
+from framesmith.lower.geometry import Size, flat, numel, row_major
+
+Element = Callable[[Builder, Sequence[Any]], Op]
+NOTHING: frozenset[str] = frozenset()
+
+
+class Value:
+    """A tensor under lowering. `element(b, index)` builds the element at a logical index (ints or Exprs, one a dim)."""
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, shape: tuple[Size, ...], dtype: torch.dtype) -> None:
+        self.shape = shape
+        self.dtype = dtype
+
+    @property
+    def numel(self) -> Size:
+        return numel(self.shape)
+
+    def element(self, b: Builder, index: Sequence[Any]) -> Op:
+        raise NotImplementedError
+
+
+class Strided(Value):
+    """Element `index` is at `offset + sum(index * stride)` of storage `buffer`."""
+
+    __slots__ = ("buffer", "offset", "stride")
+
+    def __init__(
+        self, buffer: str, shape: tuple[Size, ...], stride: tuple[Size, ...], offset: Size, dtype: torch.dtype
+    ) -> None:
+        super().__init__(shape, dtype)
+        self.buffer = buffer
+        self.stride = stride
+        self.offset = offset
+
+    def element(self, b: Builder, index: Sequence[Any]) -> Op:
+        return b.load(self.buffer, flat(index, self.stride, self.offset), self.dtype)
+
+
+class Lazy(Value):
+    """A closure. `cost`: scalar work for one element; `reads`: the buffers it loads from, with their number of elements."""
+
+    __slots__ = ("cost", "fn", "origins", "reads", "stride")
+
+    def __init__(
+        self,
+        shape: tuple[Size, ...],
+        dtype: torch.dtype,
+        fn: Element,
+        cost: int,
+        reads: dict[str, Size],
+        origins: tuple[Origin, ...] = (),
+    ) -> None:
+        super().__init__(shape, dtype)
+        self.fn = fn
+        self.cost = cost
+        self.reads = reads
+        self.origins = origins
+
+    def element(self, b: Builder, index: Sequence[Any]) -> Op:
+        key = (self, tuple(index), b.mask)
+        found = b.memo.get(key)
+        if found is None:
+            found = b.memo[key] = self.fn(b, index)
+            b.origins.update(dict.fromkeys(self.origins))
+        return found
+
+
+def reads_of(value: Any) -> dict[str, Size]:
+    """Buffers that one evaluation of every element reads, with element counts."""
+    if isinstance(value, Strided):
+        return {value.buffer: touched(value)}
+    return value.reads if isinstance(value, Lazy) else {}
+
+
+def touched(value: Strided) -> Size:
+    """Number of distinct elements behind a window (broadcast dims count once)."""
+    return numel([s for s, t in zip(value.shape, value.stride) if not (type(t) is int and t == 0)])
+
+
+def cost_of(value: Any) -> int:
+    return value.cost if isinstance(value, Lazy) else 0
+
+
+def merge_reads(values: Sequence[Any]) -> dict[str, Size]:
+    """The union of what `values` read."""
+    if len(values) == 1:
+        return reads_of(values[0])
+    out: dict[str, Size] = {}
+    for value in values:
+        for name, count in reads_of(value).items():
+            before = out.get(name)
+            if before is None or (type(before) is int and type(count) is int and count > before):
+                out[name] = count
+    return out
+
+
+def broadcast_index(index: Sequence[Any], shape: Sequence[Size]) -> Sequence[Any]:
+    """The index into an operand of `shape` that is broadcast to the rank of `index`."""
+    lead = len(index) - len(shape)
+    return [0 if size == 1 else i for i, size in zip(index[lead:], shape)]
+
+
+def whole(buffer: str, shape: tuple[Size, ...], dtype: torch.dtype) -> Strided:
+    """A contiguous buffer seen whole."""
+    return Strided(buffer, shape, row_major(shape), 0, dtype)
