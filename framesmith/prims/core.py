@@ -17,6 +17,9 @@ from typing import Any
 
 import torch
 
+from framesmith.symbolic.expr import Expr
+from framesmith.symbolic.node import expr_of
+
 Size = Any  # an int, or an Expr where it is symbolic
 KINDS = ("pointwise", "reduction", "scan", "view", "index", "factory")
 
@@ -25,7 +28,7 @@ def size_of(value: Any) -> Size:
     """A size as the graph of prims holds it: a Python int where it is known, else an `Expr`."""
     if type(value) is int:
         return value
-    expr = value.node.expr if isinstance(value, torch.SymInt) else value
+    expr = value if isinstance(value, Expr) else expr_of(value)
     return expr.const if expr.is_const else expr
 
 

@@ -148,6 +148,7 @@ _UNARY: dict[str, Callable[..., torch.Tensor]] = {
     "ceil": torch.ceil,
     "trunc": torch.trunc,
     "round": torch.round,  # half to even
+    "relu": torch.relu,  # numbers; keeps NaN
 }
 
 # either operand may be a scalar, not both. dtype in = dtype out.
@@ -163,7 +164,10 @@ _BINARY: dict[str, Callable[..., torch.Tensor]] = {
     "pow": torch.pow,
     "maximum": torch.maximum,  # NaN wins; any
     "minimum": torch.minimum,
+    "fmax": torch.fmax,  # NaN loses
+    "fmin": torch.fmin,
     "atan2": torch.atan2,
+    "nextafter": torch.nextafter,
     "hypot": torch.hypot,
     "copysign": torch.copysign,
     "bitwise_and": torch.bitwise_and,  # integers and bool
@@ -189,7 +193,7 @@ _OVERLOADS: dict[str, torch._ops.OpOverload] = {
     "shift_left": aten.bitwise_left_shift.Tensor,
     "shift_right": aten.bitwise_right_shift.Tensor,
     "pow": aten.pow.Tensor_Tensor,
-    **{name: getattr(aten, name).default for name in ("maximum", "minimum", "atan2", "hypot")},
+    **{name: getattr(aten, name).default for name in ("maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "nextafter")},
 }
 
 
@@ -209,7 +213,8 @@ def _fill() -> None:
     for name, function in _COMPARE.items():
         extern = _overload(name, "Tensor")
         define(name, "pointwise", _on_tensors(function), _bool_spec, extern=extern, doc=f"{name}(x, y) -> bool")
-    define("signbit", "pointwise", torch.signbit, _bool_spec, extern=_overload("signbit", "default"), doc="signbit(x)")
+    for name in ("isnan", "isinf", "isfinite", "signbit"):
+        define(name, "pointwise", getattr(torch, name), _bool_spec, extern=_overload(name, "default"), doc=f"{name}(x) -> bool")
     where = _tensors_only(aten.where.self)
     define("where", "pointwise", _where, _where_spec, extern=where, doc="where(condition: bool, x, y)")
     define(

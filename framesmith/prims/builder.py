@@ -1,0 +1,239 @@
+"""Writing graphs of prims: `Value` stands for a node, `Builder` adds nodes, sharing equal ones and dropping those that do nothing.
+
+Decompositions are written over these two:  `b.where(x > 0, x, b.expm1(x))`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from framesmith.prims.core import Prim, Size, Spec, table
+from framesmith.prims.promotion import coerce, computing, floating, result_dtype
+from framesmith.prims.simplify import SIMPLIFY
+
+# results of these share their first argument's memory in eager
+ALIASES = frozenset({"reshape", "permute", "expand", "slice", "select", "diagonal", "unfold", "as_strided"})
+
+
+class Value:
+    """A node of the graph being built. Operators are the prims of that name: no type promotion, implicit broadcast."""
+
+    __slots__ = ("args", "b", "node", "prim", "root", "spec")
+
+    def __init__(self, b: Builder, node: fx.Node, spec: Spec, prim: str = "", args: tuple[Any, ...] = ()) -> None:
+        self.b = b
+        self.node = node
+        self.spec = spec
+        self.prim = prim
+        self.args = args
+        self.root: Value = args[0].root if prim in ALIASES else self
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.spec.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.spec.device
+
+    @property
+    def ndim(self) -> int:
+        return len(self.spec.shape)
+
+    def __add__(self, other: Any) -> Value:
+        return self.b.add(self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return self.b.add(other, self)
+
+    def __sub__(self, other: Any) -> Value:
+        return self.b.sub(self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return self.b.sub(other, self)
+
+    def __mul__(self, other: Any) -> Value:
+        return self.b.mul(self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return self.b.mul(other, self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return self.b.div(self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return self.b.div(other, self)
+
+    def __neg__(self) -> Value:
+        return self.b.neg(self)
+
+    def __lt__(self, other: Any) -> Value:
+        return self.b.lt(self, other)
+
+    def __le__(self, other: Any) -> Value:
+        return self.b.le(self, other)
+
+    def __gt__(self, other: Any) -> Value:
+        return self.b.gt(self, other)
+
+    def __ge__(self, other: Any) -> Value:
+        return self.b.ge(self, other)
+
+    def __and__(self, other: Any) -> Value:
+        return self.b.bitwise_and(self, other)
+
+    def __or__(self, other: Any) -> Value:
+        return self.b.bitwise_or(self, other)
+
+    def __invert__(self) -> Value:
+        return self.b.bitwise_not(self)
+
+    def __repr__(self) -> str:
+        return f"{self.node.name}: {self.spec}"
+
+
+class Opaque:
+    """A node that is no tensor and no integer; only extern calls may take it."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: fx.Node) -> None:
+        self.node = node
+
+
+def _key(arg: Any) -> Any:
+    kind = type(arg)
+    if kind is float:
+        return arg.hex()  # tells 0.0 from -0.0, and finds NaN again
+    return arg if kind is Value or kind is tuple else (kind, arg)
+
+
+def _raw(arg: Any) -> Any:
+    """The argument as the graph holds it: nodes in place of values."""
+    if isinstance(arg, (Value, Opaque)):
+        return arg.node
+    if isinstance(arg, (tuple, list)):
+        return tuple([_raw(item) for item in arg])
+    return arg
+
+
+class Builder:
+    """Adds nodes to `graph`. Every prim is a method; `out` and `source` are the spec(s) and the node of the ATen call being replaced."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.stack: Any = ()
+        self.origin = ""
+        self.out: Any = None
+        self.source: fx.Node | None = None
+        self._known: dict[Any, Any] = {}
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+    def node(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> fx.Node:
+        """A raw node with its metadata."""
+        node = self.graph.create_node("call_function", target, args, kwargs)
+        node.meta = {"val": val, "stack": self.stack, "origin": self.origin}
+        return node
+
+    def emit(self, prim: Prim, args: tuple[Any, ...]) -> Any:
+        """The value of a prim on these arguments: an old node's where one is equal, a simpler one's where a rule applies."""
+        key = (prim, *map(_key, args))
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        rule = SIMPLIFY.get(prim.name)
+        value = rule(self, *args) if rule is not None else None
+        if value is None:
+            value = self.emit_new(prim, args)
+        self._known[key] = value
+        return value
+
+    def emit_new(self, prim: Prim, args: tuple[Any, ...]) -> Any:
+        """As `emit`, always with a node of its own."""
+        spec = prim.meta(*args)
+        node = self.node(prim, tuple([_raw(arg) for arg in args]), {}, spec)
+        return self._unpack(node, spec) if prim.outputs > 1 else Value(self, node, spec, prim.name, args)
+
+    def fresh(self, x: Value) -> Value:
+        """A copy that shares memory with nothing, not even with an equal copy."""
+        return self.emit_new(table["copy"], (x,))
+
+    def _unpack(self, node: fx.Node, specs: Any) -> tuple[Any, ...]:
+        return tuple([self._wrap(self.node(operator.getitem, (node, i), {}, spec), spec) for i, spec in enumerate(specs)])
+
+    def _wrap(self, node: fx.Node, spec: Any) -> Any:
+        if isinstance(spec, (tuple, list)):
+            return self._unpack(node, spec)
+        return Value(self, node, spec) if isinstance(spec, Spec) else Opaque(node)
+
+    def extern(self, target: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, *, val: Any) -> Any:
+        """A call that stays as it is; `val` is its Spec, or a tuple of them for several results."""
+        raw = {name: _raw(arg) for name, arg in kwargs.items()} if kwargs else {}
+        return self._wrap(self.node(target, tuple([_raw(arg) for arg in args]), raw, val), val)
+
+    # -- types --------------------------------------------------------------------------------------------------------
+
+    def cast(self, operand: Any, dtype: torch.dtype) -> Any:
+        """A tensor or Python number in a dtype."""
+        return self.convert(operand, dtype) if type(operand) is Value else coerce(operand, dtype)
+
+    def promote(self, *operands: Any) -> list[Any]:
+        """The operands in their common dtype."""
+        dtype = result_dtype(*operands)
+        return [self.cast(operand, dtype) for operand in operands]
+
+    def promote_float(self, *operands: Any) -> list[Any]:
+        """The operands in their common dtype, a float one."""
+        dtype = floating(result_dtype(*operands))
+        return [self.cast(operand, dtype) for operand in operands]
+
+    def wide(self, x: Value) -> Value:
+        """A float tensor in the dtype that eager's kernels compute in."""
+        return self.convert(x, computing(x.dtype))
+
+    def tensor(self, operand: Any, like: Value) -> Value:
+        """A number as a 0-dim tensor of `like`'s dtype; a tensor as it is."""
+        if type(operand) is Value:
+            return operand
+        return self.full((), coerce(operand, like.dtype), like.dtype, like.device)
+
+    # -- shapes -------------------------------------------------------------------------------------------------------
+
+    def unsqueeze(self, x: Value, dim: int) -> Value:
+        """A new dim of size 1 at `dim` (non-negative)."""
+        return self.reshape(x, (*x.shape[:dim], 1, *x.shape[dim:]))
+
+    def transpose(self, x: Value, first: int, second: int) -> Value:
+        """Two dims exchanged."""
+        dims = list(range(x.ndim))
+        dims[first], dims[second] = dims[second], dims[first]
+        return self.permute(x, tuple(dims))
+
+    def along(self, vector: Value, dim: int, ndim: int) -> Value:
+        """A 1-d tensor shaped so that it broadcasts along one dim of `ndim`."""
+        return self.reshape(vector, (*[1] * dim, vector.shape[0], *[1] * (ndim - dim - 1)))
+
+
+def _method(prim: Prim) -> Callable[..., Any]:
+    def method(self: Builder, *args: Any) -> Any:
+        return self.emit(prim, args)
+
+    method.__name__ = prim.name
+    method.__doc__ = prim.doc
+    return method
+
+
+for _prim in table.values():
+    setattr(Builder, _prim.name, _method(_prim))

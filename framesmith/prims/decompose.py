@@ -1,0 +1,184 @@
+"""ATen graph in, graph of prims out: every call with a rule is replaced, every other stays as an extern call.
+
+Contract: placeholders keep their names, order and meta; the output keeps its form. Every node's `meta["val"]` is a `Spec` (a tuple of them
+for several results, an `Expr` for a symbolic integer); a node that stands for an ATen call's result has eager's strides there. A result
+that eager would have made fresh is never a view of an input, and two results that eager makes apart are apart.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.prims.builder import Builder, Opaque, Value
+from framesmith.prims.core import Spec, size_of
+from framesmith.prims.registry import rules
+from framesmith.prims.rules import FAMILIES
+from framesmith.util.errors import VerifyError
+
+assert FAMILIES  # importing the package fills the table
+
+
+def decompose(graph: fx.Graph) -> fx.Graph:
+    """The same computation over prims and extern calls."""
+    return _Decomposition(graph).run()
+
+
+def _spec_of(val: Any) -> Any:
+    """Spec of a tensor, int or `Expr` of an integer, a tuple for several values; anything else as it is."""
+    if isinstance(val, torch.Tensor):
+        return Spec.of(val)
+    if isinstance(val, (tuple, list)):
+        return tuple([_spec_of(item) for item in val])
+    return size_of(val) if isinstance(val, torch.SymInt) else val
+
+
+def _is_view(target: Any) -> bool:
+    return target is operator.getitem or getattr(target, "is_view", False)
+
+
+def _escaping(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes whose memory a result of the graph may share."""
+    found: set[fx.Node] = set()
+    todo = [arg for node in graph.nodes if node.op == "output" for arg in node.all_input_nodes]
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            if node.op == "call_function" and _is_view(node.target):
+                todo.extend(node.all_input_nodes)
+    return found
+
+
+def _origin(node: fx.Node) -> fx.Node:
+    """The node whose memory an ATen view chain shares."""
+    while node.op == "call_function" and _is_view(node.target) and node.args and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
+def _is_complex(val: Any) -> bool:
+    if isinstance(val, tuple):
+        return any(map(_is_complex, val))
+    return isinstance(val, Spec) and val.dtype.is_complex
+
+
+class _Decomposition:
+    """One run over one graph: `env` maps each old node to what stands for it."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.old = graph
+        self.new = fx.Graph()
+        self.b = Builder(self.new)
+        self.env: dict[fx.Node, Any] = {}
+        self.escaping = _escaping(graph)
+
+    def run(self) -> fx.Graph:
+        for node in self.old.nodes:
+            self.env[node] = getattr(self, node.op)(node)
+        _drop_dead(self.new)
+        return self.new
+
+    # -- one method a kind of node ------------------------------------------------------------------------------------
+
+    def placeholder(self, node: fx.Node) -> Any:
+        return self._leaf(node, self.new.placeholder(node.target, default_value=node.args[0]) if node.args else self.new.placeholder(node.target))
+
+    def get_attr(self, node: fx.Node) -> Any:
+        return self._leaf(node, self.new.create_node("get_attr", node.target))
+
+    def _leaf(self, node: fx.Node, made: fx.Node) -> Any:
+        spec = _spec_of(node.meta.get("val"))
+        made.meta = {**node.meta, "val": spec}
+        if isinstance(spec, Spec):
+            return Value(self.b, made, spec)
+        return Opaque(made) if spec is None or isinstance(spec, (bool, float, torch.SymFloat, torch.SymBool)) else spec
+
+    def call_function(self, node: fx.Node) -> Any:
+        val = _spec_of(node.meta["val"]) if "val" in node.meta else None
+        args = self._arguments(node.args)
+        if node.target is operator.getitem and isinstance(args[0], tuple):
+            return args[0][args[1]]
+        if not isinstance(val, (Spec, tuple)) and _is_integer(val):
+            return val
+        b = self.b
+        b.stack, b.origin, b.out, b.source = node.meta.get("stack", ()), str(node.target), val, node
+        kwargs = {name: self._arguments(arg) for name, arg in node.kwargs.items()}
+        rule = rules.get(node.target)
+        if rule is not None and not _is_complex(val) and not any(map(self._is_foreign, node.all_input_nodes)):
+            result = rule(b, *args, **kwargs)
+            if result is not NotImplemented:
+                return self._settle(node, result, val)
+        return b.extern(node.target, args, kwargs, val=val)
+
+    def output(self, node: fx.Node) -> None:
+        owners: dict[Value, fx.Node] = {}
+        self.b.stack, self.b.origin = (), "output"
+        result = self._result(node.args[0], owners)
+        self.new.create_node("output", "output", (result,)).meta = {**node.meta}
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _arguments(self, arg: Any) -> Any:
+        if isinstance(arg, fx.Node):
+            return self.env[arg]
+        if isinstance(arg, (tuple, list)):
+            return tuple([self._arguments(item) for item in arg])
+        return size_of(arg) if isinstance(arg, torch.SymInt) else arg
+
+    def _is_foreign(self, node: fx.Node) -> bool:
+        """Complex tensors, and what is neither tensor nor integer, are left to extern calls."""
+        value = self.env[node]
+        return isinstance(value, Opaque) or isinstance(value, Value) and value.spec.dtype.is_complex
+
+    def _settle(self, node: fx.Node, result: Any, val: Any) -> Any:
+        """Check a rule's result against the recorded metadata, keep eager's strides, and keep apart what eager keeps apart."""
+        if isinstance(val, tuple):
+            if not isinstance(result, tuple) or len(result) != len(val):
+                raise VerifyError(f"{node.target} gives {len(val)} results, its rule {result}")
+            return tuple([self._settle(node, one, spec) if isinstance(spec, Spec) else one for one, spec in zip(result, val)])
+        if not isinstance(result, Value) or not result.spec.same(val):
+            raise VerifyError(f"{node.format_node()}: its rule gives {result}, recorded was {val}")
+        if node in self.escaping and not _is_view(node.target):
+            roots = {one.root for one in map(self.env.get, node.all_input_nodes) if isinstance(one, Value)}
+            if result.root in roots:
+                result = self.b.fresh(result)
+        if result.spec.stride is None:
+            result.spec.stride = val.stride
+        return result
+
+    def _result(self, arg: Any, owners: dict[Value, fx.Node]) -> Any:
+        if isinstance(arg, (tuple, list)):
+            return tuple([self._result(item, owners) for item in arg])
+        if not isinstance(arg, fx.Node):
+            return size_of(arg) if isinstance(arg, torch.SymInt) else arg
+        value = self.env[arg]
+        if not isinstance(value, Value):
+            return value.node if isinstance(value, Opaque) else value
+        owner = _origin(arg)
+        stride = _spec_of(arg.meta["val"]).stride
+        if owners.setdefault(value.root, owner) is not owner or value.spec.stride != stride:
+            value = self.b.fresh(value)
+            value.spec.stride = stride
+        return value.node
+
+
+def _is_integer(val: Any) -> bool:
+    """Whether a recorded value is an integer, known or symbolic, that needs no node."""
+    return val is not None and not isinstance(val, (bool, float, str, torch.SymFloat, torch.SymBool, torch.dtype, torch.device))
+
+
+def _drop_dead(graph: fx.Graph) -> None:
+    """Erase what nobody uses, but for writes and random draws."""
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and not node.users and not _has_effect(node.target):
+            graph.erase_node(node)
+
+
+def _has_effect(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags

@@ -1,0 +1,40 @@
+"""The table of decompositions: one row an ATen overload, filled by the family files of `prims/rules`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Rule = Callable[..., Any]
+
+rules: dict[Any, Rule] = {}
+aten = torch.ops.aten
+
+
+def decomposes(*overloads: Any) -> Callable[[Rule], Rule]:
+    """Register a rule for ATen overloads. It is called as `rule(builder, *args, **kwargs)` with values in place of tensors and returns
+
+    a value, a tuple of values (None where the op gives none), or NotImplemented: the call then stays as it is, an extern call.
+    """
+
+    def register(rule: Rule) -> Rule:
+        for overload in overloads:
+            assert overload not in rules, overload
+            rules[overload] = rule
+        return rule
+
+    return register
+
+
+def overload(path: str) -> Any:
+    """An ATen overload by "name.overload", or None where this version of PyTorch has none."""
+    name, _, variant = path.partition(".")
+    packet = getattr(aten, name, None)
+    return getattr(packet, variant or "default", None) if packet is not None else None
+
+
+def decomposes_named(*paths: str) -> Callable[[Rule], Rule]:
+    """As `decomposes`, by name, for overloads that not every version has."""
+    return decomposes(*[found for path in paths if (found := overload(path)) is not None])

@@ -1,0 +1,167 @@
+"""Activations: computed in float32 for 16-bit inputs, as eager's kernels do, and rounded once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from framesmith.prims.builder import Builder, Value
+from framesmith.prims.promotion import FLOAT, category
+from framesmith.prims.registry import decomposes, decomposes_named, overload, rules
+
+aten = torch.ops.aten
+
+
+def activation(*paths: str) -> Callable[[Callable[..., Value]], Callable[..., Any]]:
+    """Register a rule that is written for a float input in its computing dtype; other inputs stay with eager."""
+
+    def register(body: Callable[..., Value]) -> Callable[..., Any]:
+        def rule(b: Builder, x: Value, *args: Any, **kwargs: Any) -> Any:
+            if category(x.dtype) != FLOAT:
+                return NotImplemented
+            return b.convert(body(b, b.wide(x), *args, **kwargs), x.dtype)
+
+        for path in paths:
+            found = overload(path)
+            if found is not None:
+                rules[found] = rule
+        return body
+
+    return register
+
+
+@activation("silu")
+def silu(b: Builder, x: Value) -> Value:
+    return x * b.sigmoid(x)
+
+
+@activation("mish")
+def mish(b: Builder, x: Value) -> Value:
+    return x * b.tanh(b.log1p(b.exp(x)))
+
+
+@activation("gelu")
+def gelu(b: Builder, x: Value, approximate: str = "none", **_: Any) -> Value:
+    if approximate == "tanh":
+        inner = (x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)
+        return x * 0.5 * (b.tanh(inner) + 1.0)
+    return x * 0.5 * (b.erf(x * math.sqrt(0.5)) + 1.0)
+
+
+@activation("hardsigmoid")
+def hardsigmoid(b: Builder, x: Value) -> Value:
+    return b.minimum(b.maximum(x + 3.0, 0.0), 6.0) / 6.0
+
+
+@activation("hardswish")
+def hardswish(b: Builder, x: Value) -> Value:
+    return x * b.minimum(b.maximum(x + 3.0, 0.0), 6.0) / 6.0
+
+
+@activation("leaky_relu")
+def leaky_relu(b: Builder, x: Value, negative_slope: Any = 0.01) -> Value:
+    return b.where(x > 0.0, x, x * float(negative_slope))
+
+
+@activation("elu")
+def elu(b: Builder, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Value:
+    return b.where(x <= 0.0, b.expm1(_times(x, input_scale)) * float(alpha * scale), _times(x, scale))
+
+
+def _times(x: Value, factor: Any) -> Value:
+    return x if factor == 1 else x * float(factor)
+
+
+@activation("selu")
+def selu(b: Builder, x: Value) -> Value:
+    return elu(b, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+
+
+@activation("celu")
+def celu(b: Builder, x: Value, alpha: Any = 1.0) -> Value:
+    return elu(b, x, alpha, 1, 1.0 / float(alpha))
+
+
+@activation("softplus")
+def softplus(b: Builder, x: Value, beta: Any = 1, threshold: Any = 20) -> Value:
+    scaled = _times(x, beta)
+    soft = b.log1p(b.exp(scaled))
+    return b.where(scaled > float(threshold), x, soft if beta == 1 else soft / float(beta))
+
+
+@activation("softshrink")
+def softshrink(b: Builder, x: Value, lambd: Any = 0.5) -> Value:
+    bound = float(lambd)
+    inside = b.where(b.isnan(x), x, 0.0)
+    return b.where(x > bound, x - bound, b.where(x < -bound, x + bound, inside))
+
+
+@activation("hardshrink")
+def hardshrink(b: Builder, x: Value, lambd: Any = 0.5) -> Value:
+    bound = float(lambd)
+    return b.where((x >= -bound) & (x <= bound), 0.0, x)
+
+
+@activation("log_sigmoid")
+def log_sigmoid(b: Builder, x: Value) -> Value:
+    return b.minimum(x, 0.0) - b.log1p(b.exp(b.neg(b.abs(x))))
+
+
+@decomposes(aten.log_sigmoid_forward.default)
+def log_sigmoid_forward(b: Builder, x: Value) -> Any:
+    return NotImplemented  # its second result is a buffer of a shape that eager chooses per device
+
+
+@decomposes(aten.hardtanh.default)
+def hardtanh(b: Builder, x: Value, min_val: Any = -1, max_val: Any = 1) -> Any:
+    if x.dtype is torch.bool:
+        return NotImplemented
+    return b.minimum(b.maximum(x, b.cast(min_val, x.dtype)), b.cast(max_val, x.dtype))
+
+
+@decomposes_named("relu6")
+def relu6(b: Builder, x: Value) -> Any:
+    return hardtanh(b, x, 0, 6)
+
+
+@decomposes_named("prelu", "_prelu_kernel")
+def prelu(b: Builder, x: Value, weight: Value) -> Value:
+    if weight.ndim == 1 and x.ndim > 1 and weight.shape[0] != 1:
+        weight = b.along(weight, 1, x.ndim)
+    elif weight.ndim == 1 and x.ndim == 0:
+        weight = b.reshape(weight, ())
+    return b.where(x > 0.0, x, x * weight)
+
+
+@decomposes_named("glu")
+def glu(b: Builder, x: Value, dim: int = -1) -> Value:
+    dim %= x.ndim
+    half = x.shape[dim] // 2
+    left = b.slice(x, dim, 0, half, 1)
+    right = b.slice(x, dim, half, x.shape[dim], 1)
+    return b.convert(b.wide(left) * b.sigmoid(b.wide(right)), x.dtype)
+
+
+@decomposes_named("rrelu", "rrelu_with_noise_functional")
+def rrelu(b: Builder, x: Value, *args: Any, **kwargs: Any) -> Any:
+    if b.source is None or b.source.target is not aten.rrelu.default:
+        return NotImplemented
+    lower, upper, training = (*args, *(0.125, 1.0 / 3.0, False)[len(args) :])[:3]
+    if training or category(x.dtype) != FLOAT:
+        return NotImplemented
+    return b.convert(leaky_relu(b, b.wide(x), (lower + upper) / 2), x.dtype)
+
+
+@decomposes_named("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+def dropout(b: Builder, x: Value, p: float, train: bool) -> Any:
+    return x if not train or p == 0 else NotImplemented
+
+
+@decomposes(aten.native_dropout.default)
+def native_dropout(b: Builder, x: Value, p: float, train: bool | None) -> Any:
+    if train or train is None:
+        return NotImplemented
+    return x, b.full(x.shape, True, torch.bool, x.device)

@@ -1,0 +1,376 @@
+"""Pointwise arithmetic: promotion of types, then the prim of that name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from framesmith.prims.builder import Builder, Value
+from framesmith.prims.core import table
+from framesmith.prims.promotion import BOOL, FLOAT, INTEGER, category, computing, floating, result_dtype
+from framesmith.prims.registry import decomposes, decomposes_named, overload, rules
+
+aten = torch.ops.aten
+
+# -- one operand ------------------------------------------------------------------------------------------------------
+
+_FLOAT_UNARY = (
+    "reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh "
+    "asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid"
+)
+
+
+def _float_unary(name: str) -> Any:
+    prim = table[name]
+
+    def rule(b: Builder, x: Value) -> Value:
+        return b.emit(prim, (b.convert(x, floating(x.dtype)),))
+
+    return rule
+
+
+def _number_unary(name: str, on_integers: bool) -> Any:
+    """Keeps the dtype; the identity on integers where `on_integers` is false."""
+    prim = table[name]
+
+    def rule(b: Builder, x: Value) -> Any:
+        rank = category(x.dtype)
+        if rank == FLOAT or (rank == INTEGER and on_integers):
+            return b.emit(prim, (x,))
+        return x if rank == INTEGER else NotImplemented
+
+    return rule
+
+
+for _name in _FLOAT_UNARY.split():
+    rules[overload(_name)] = _float_unary(_name)
+for _name in ("floor", "ceil", "trunc", "round"):
+    rules[overload(_name)] = _number_unary(_name, False)
+for _name in ("abs", "neg", "sign", "relu"):
+    rules[overload(_name)] = _number_unary(_name, True)
+rules[aten.sgn.default] = rules[aten.sign.default]
+rules[aten.fix.default] = rules[aten.trunc.default]
+rules[aten.absolute.default] = rules[aten.abs.default]
+
+
+@decomposes(aten.positive.default)
+def positive(b: Builder, x: Value) -> Value:
+    return x
+
+
+@decomposes(aten.square.default)
+def square(b: Builder, x: Value) -> Any:
+    return x * x if category(x.dtype) != BOOL else NotImplemented
+
+
+@decomposes(aten.frac.default)
+def frac(b: Builder, x: Value) -> Value:
+    return x - b.trunc(x)
+
+
+@decomposes(aten.round.decimals)
+def round_decimals(b: Builder, x: Value, *, decimals: int) -> Any:
+    if decimals == 0:
+        return round_whole(b, x)
+    if category(x.dtype) != FLOAT:
+        return NotImplemented
+    scale = float(10 ** abs(decimals))
+    wide = b.wide(x)
+    out = b.round(wide * scale) / scale if decimals > 0 else b.round(wide / scale) * scale
+    return b.convert(out, x.dtype)
+
+
+round_whole = rules[aten.round.default]
+
+
+@decomposes(aten.bitwise_not.default)
+def bitwise_not(b: Builder, x: Value) -> Value:
+    return b.bitwise_not(x)
+
+
+@decomposes(aten.logit.default)
+def logit(b: Builder, x: Value, eps: float | None = None) -> Value:
+    x = b.convert(x, floating(x.dtype))
+    wide = b.wide(x)
+    if eps is not None:
+        wide = b.minimum(b.maximum(wide, float(eps)), 1.0 - float(eps))
+    return b.convert(b.log(wide / (1.0 - wide)), x.dtype)
+
+
+@decomposes(aten.sinc.default)
+def sinc(b: Builder, x: Value) -> Value:
+    x = b.convert(x, floating(x.dtype))
+    wide = b.wide(x)
+    angle = wide * math.pi
+    return b.convert(b.where(b.eq(wide, 0.0), 1.0, b.sin(angle) / angle), x.dtype)
+
+
+@decomposes(aten.deg2rad.default)
+def deg2rad(b: Builder, x: Value) -> Value:
+    return b.convert(x, floating(x.dtype)) * (math.pi / 180.0)
+
+
+@decomposes(aten.rad2deg.default)
+def rad2deg(b: Builder, x: Value) -> Value:
+    return b.convert(x, floating(x.dtype)) * (180.0 / math.pi)
+
+
+@decomposes(aten.nan_to_num.default)
+def nan_to_num(b: Builder, x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Value:
+    if category(x.dtype) != FLOAT:
+        return x
+    info = torch.finfo(x.dtype)
+    out = b.where(b.eq(x, math.inf), info.max if posinf is None else float(posinf), x)
+    out = b.where(b.eq(x, -math.inf), info.min if neginf is None else float(neginf), out)
+    return b.where(b.isnan(x), 0.0 if nan is None else float(nan), out)
+
+
+# -- two operands -----------------------------------------------------------------------------------------------------
+
+
+
+@decomposes(aten.add.Tensor, aten.add.Scalar)
+def add(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Any:
+    x, y = b.promote(x, y)
+    dtype = (x if type(x) is Value else y).dtype
+    if dtype is torch.bool:
+        return b.bitwise_or(x, y) if alpha else x
+    return b.add(x, _scaled(b, y, alpha, dtype))
+
+
+@decomposes(aten.sub.Tensor, aten.sub.Scalar)
+def sub(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Any:
+    x, y = b.promote(x, y)
+    dtype = (x if type(x) is Value else y).dtype
+    return b.sub(x, _scaled(b, y, alpha, dtype)) if dtype is not torch.bool else NotImplemented
+
+
+@decomposes(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Any:
+    return sub(b, y, x, alpha)
+
+
+def _scaled(b: Builder, y: Any, alpha: Any, dtype: torch.dtype) -> Any:
+    if type(alpha) in (int, float, bool) and alpha == 1:
+        return y
+    factor = b.cast(alpha, dtype)
+    return b.mul(y, factor) if type(y) is Value else y * factor
+
+
+@decomposes(aten.mul.Tensor, aten.mul.Scalar)
+def mul(b: Builder, x: Any, y: Any) -> Value:
+    x, y = b.promote(x, y)
+    dtype = (x if type(x) is Value else y).dtype
+    return b.bitwise_and(x, y) if dtype is torch.bool else b.mul(x, y)
+
+
+@decomposes(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+def div(b: Builder, x: Any, y: Any) -> Value:
+    return b.div(*b.promote_float(x, y))
+
+
+@decomposes(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div_mode(b: Builder, x: Any, y: Any, *, rounding_mode: str | None) -> Any:
+    if rounding_mode is None:
+        return div(b, x, y)
+    x, y = b.promote(x, y)
+    return _on_numbers(b, "div_floor" if rounding_mode == "floor" else "div_trunc", x, y)
+
+
+def _on_numbers(b: Builder, name: str, x: Any, y: Any) -> Any:
+    dtype = (x if type(x) is Value else y).dtype
+    if dtype is torch.bool or (type(y) is int and y == 0):  # eager's kernel raises
+        return NotImplemented
+    return b.emit(table[name], (x, y))
+
+
+def _numbers(prim: str, *paths: str) -> None:
+    """Rows that promote to a common number type; bool stays with eager."""
+
+    def rule(b: Builder, x: Any, y: Any) -> Any:
+        return _on_numbers(b, prim, *b.promote(x, y))
+
+    decomposes_named(*paths)(rule)
+
+
+def _floats(prim: str, *paths: str) -> None:
+    """Rows that promote to a common float type."""
+
+    def rule(b: Builder, x: Any, y: Any) -> Value:
+        return b.emit(table[prim], tuple(b.promote_float(x, y)))
+
+    decomposes_named(*paths)(rule)
+
+
+def _any_type(prim: str, *paths: str) -> None:
+    """Rows that promote to a common type of any category."""
+
+    def rule(b: Builder, x: Any, y: Any) -> Value:
+        return b.emit(table[prim], tuple(b.promote(x, y)))
+
+    decomposes_named(*paths)(rule)
+
+
+_numbers("div_floor", "floor_divide", "floor_divide.Scalar")
+_numbers("remainder", "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+_numbers("fmod", "fmod.Tensor", "fmod.Scalar")
+_floats("atan2", "atan2")
+_floats("copysign", "copysign.Tensor", "copysign.Scalar")
+_numbers("hypot", "hypot")
+_numbers("nextafter", "nextafter")
+_any_type("maximum", "maximum")
+_any_type("minimum", "minimum")
+_any_type("bitwise_and", "bitwise_and.Tensor", "bitwise_and.Scalar", "bitwise_and.Scalar_Tensor", "__and__.Tensor", "__and__.Scalar")
+_any_type("bitwise_or", "bitwise_or.Tensor", "bitwise_or.Scalar", "bitwise_or.Scalar_Tensor", "__or__.Tensor", "__or__.Scalar")
+_any_type("bitwise_xor", "bitwise_xor.Tensor", "bitwise_xor.Scalar", "bitwise_xor.Scalar_Tensor", "__xor__.Tensor", "__xor__.Scalar")
+_numbers("shift_left", "bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "bitwise_left_shift.Scalar_Tensor")
+_numbers("shift_right", "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", "bitwise_right_shift.Scalar_Tensor")
+_numbers("shift_left", "__lshift__.Tensor", "__lshift__.Scalar")
+_numbers("shift_right", "__rshift__.Tensor", "__rshift__.Scalar")
+
+
+def _nan_loses(prim: str, path: str) -> None:
+    def rule(b: Builder, x: Any, y: Any) -> Value:
+        x, y = b.promote(x, y)
+        return b.emit(table[prim if category(x.dtype) == FLOAT else prim.replace("f", "") + "imum"], (x, y))
+
+    decomposes_named(path)(rule)
+
+
+_nan_loses("fmax", "fmax")
+_nan_loses("fmin", "fmin")
+
+_POWERS = {1.0: lambda b, x: x, 2.0: lambda b, x: x * x, 3.0: lambda b, x: x * x * x}
+_FLOAT_POWERS = {
+    0.5: lambda b, x: b.sqrt(x),
+    -0.5: lambda b, x: b.rsqrt(x),
+    -1.0: lambda b, x: b.reciprocal(x),
+    -2.0: lambda b, x: b.reciprocal(x * x),
+}
+
+
+@decomposes(aten.pow.Tensor_Scalar)
+def pow_scalar(b: Builder, x: Value, exponent: Any) -> Any:
+    dtype = result_dtype(x, exponent)
+    rank = category(dtype)
+    if rank == BOOL or not isinstance(exponent, (int, float)):
+        return NotImplemented
+    if exponent == 0:
+        return b.full(x.shape, b.cast(1, dtype), dtype, x.device)
+    x = b.convert(x, dtype)
+    short = _POWERS.get(exponent) or (_FLOAT_POWERS.get(exponent) if rank == FLOAT else None)
+    if short is not None:
+        return b.convert(short(b, b.wide(x)), dtype)
+    if rank == INTEGER and exponent < 0:
+        return NotImplemented
+    return b.pow(x, b.cast(exponent, dtype))
+
+
+@decomposes(aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def pow_tensor(b: Builder, x: Any, exponent: Any) -> Any:
+    x, exponent = b.promote(x, exponent)
+    return b.pow(x, exponent) if category(exponent.dtype) == FLOAT else NotImplemented
+
+
+@decomposes(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
+def xlogy(b: Builder, x: Any, y: Any) -> Value:
+    return _log_product(b, x, y, b.log)
+
+
+@decomposes(aten.special_xlog1py.default, aten.special_xlog1py.self_scalar, aten.special_xlog1py.other_scalar)
+def xlog1py(b: Builder, x: Any, y: Any) -> Value:
+    return _log_product(b, x, y, b.log1p)
+
+
+def _log_product(b: Builder, x: Any, y: Any, log: Any) -> Value:
+    x, y = b.promote_float(x, y)
+    like = x if type(x) is Value else y
+    x, y = b.tensor(x, like), b.tensor(y, like)
+    return b.where(b.isnan(y), math.nan, b.where(b.eq(x, 0.0), 0.0, x * log(y)))
+
+
+@decomposes(aten.special_entr.default)
+def entr(b: Builder, x: Value) -> Value:
+    x = b.convert(x, floating(x.dtype))
+    out = b.where(b.eq(x, 0.0), 0.0, b.where(x > 0.0, b.neg(x * b.log(x)), -math.inf))
+    return b.where(b.isnan(x), x, out)
+
+
+@decomposes(aten.logaddexp.default)
+def logaddexp(b: Builder, x: Value, y: Value) -> Any:
+    return _log_add(b, x, y, b.exp, b.log1p, 1.0)
+
+
+@decomposes(aten.logaddexp2.default)
+def logaddexp2(b: Builder, x: Value, y: Value) -> Any:
+    return _log_add(b, x, y, b.exp2, b.log1p, 1.0 / math.log(2.0))
+
+
+def _log_add(b: Builder, x: Value, y: Value, exp: Any, log1p: Any, scale: float) -> Any:
+    x, y = b.promote(x, y)
+    if category(x.dtype) != FLOAT:
+        return NotImplemented
+    x, y = b.wide(x), b.wide(y)
+    high = b.maximum(x, y)
+    rest = log1p(exp(b.neg(b.abs(x - y))))
+    out = high + (rest if scale == 1.0 else rest * scale)
+    return b.convert(b.where(b.isinf(x) & b.eq(x, y), x, out), b.out.dtype)
+
+
+@decomposes(aten.lerp.Scalar, aten.lerp.Tensor)
+def lerp(b: Builder, start: Value, end: Value, weight: Any) -> Value:
+    dtype = start.dtype
+    wide, far = b.wide(start), b.wide(end)
+    if type(weight) is Value:
+        weight = b.wide(weight)
+        near = weight.b.abs(weight) < 0.5
+        return b.convert(b.where(near, wide + weight * (far - wide), far - (far - wide) * (1.0 - weight)), dtype)
+    weight = float(weight)
+    out = wide + (far - wide) * weight if abs(weight) < 0.5 else far - (far - wide) * (1.0 - weight)
+    return b.convert(out, dtype)
+
+
+@decomposes(aten.addcmul.default)
+def addcmul(b: Builder, x: Value, first: Value, second: Value, *, value: Any = 1) -> Any:
+    x, first, second = b.promote(x, first, second)
+    if x.dtype is torch.bool:
+        return NotImplemented
+    out = b.wide(x) + _scaled(b, b.wide(first), value, computing(x.dtype)) * b.wide(second)
+    return b.convert(out, x.dtype)
+
+
+@decomposes(aten.addcdiv.default)
+def addcdiv(b: Builder, x: Value, first: Value, second: Value, *, value: Any = 1) -> Any:
+    x, first, second = b.promote(x, first, second)
+    if category(x.dtype) != FLOAT:
+        return NotImplemented
+    out = b.wide(x) + _scaled(b, b.wide(first), value, computing(x.dtype)) / b.wide(second)
+    return b.convert(out, x.dtype)
+
+
+# -- bounds -----------------------------------------------------------------------------------------------------------
+
+
+@decomposes(aten.clamp.default, aten.clamp.Tensor, aten.clip.default, aten.clip.Tensor)
+def clamp(b: Builder, x: Value, min: Any = None, max: Any = None) -> Any:
+    dtype = result_dtype(*[one for one in (x, min, max) if one is not None])
+    if dtype is torch.bool:
+        return NotImplemented
+    out = b.convert(x, dtype)
+    if min is not None:
+        out = b.maximum(out, b.cast(min, dtype))
+    if max is not None:
+        out = b.minimum(out, b.cast(max, dtype))
+    return out
+
+
+@decomposes(aten.clamp_min.default, aten.clamp_min.Tensor)
+def clamp_min(b: Builder, x: Value, min: Any) -> Any:
+    return clamp(b, x, min)
+
+
+@decomposes(aten.clamp_max.default, aten.clamp_max.Tensor)
+def clamp_max(b: Builder, x: Value, max: Any) -> Any:
+    return clamp(b, x, None, max)

@@ -1,0 +1,174 @@
+"""Comparisons, logic and choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from framesmith.prims.builder import Builder, Value
+from framesmith.prims.core import table
+from framesmith.prims.promotion import BOOL, FLOAT, INTEGER, category, result_dtype
+from framesmith.prims.registry import decomposes, decomposes_named
+
+aten = torch.ops.aten
+
+
+def truth(b: Builder, x: Any) -> Any:
+    """A tensor or number as bool: is it other than zero."""
+    return b.convert(x, torch.bool) if type(x) is Value else bool(x)
+
+
+def _compare(name: str) -> None:
+    prim = table[name]
+
+    def rule(b: Builder, x: Any, y: Any) -> Any:
+        if type(y) in (int, float) and category(x.dtype) == INTEGER and _beyond(y, x.dtype):
+            return NotImplemented
+        return b.emit(prim, tuple(b.promote(x, y)))
+
+    decomposes(getattr(aten, name).Tensor, getattr(aten, name).Scalar)(rule)
+
+
+def _beyond(number: Any, dtype: torch.dtype) -> bool:
+    info = torch.iinfo(dtype)
+    return isinstance(number, int) and not info.min <= number <= info.max
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    _compare(_name)
+
+
+def _logical(name: str, prim: str) -> None:
+    row = table[prim]
+
+    def rule(b: Builder, x: Value, y: Value) -> Value:
+        return b.emit(row, (truth(b, x), truth(b, y)))
+
+    decomposes_named(name)(rule)
+
+
+_logical("logical_and", "bitwise_and")
+_logical("logical_or", "bitwise_or")
+_logical("logical_xor", "bitwise_xor")
+
+
+@decomposes(aten.logical_not.default)
+def logical_not(b: Builder, x: Value) -> Value:
+    return b.bitwise_not(truth(b, x))
+
+
+def _test(name: str, on_integers: bool) -> None:
+    prim = table[name]
+
+    def rule(b: Builder, x: Value) -> Value:
+        if category(x.dtype) != FLOAT:
+            return b.full(x.shape, on_integers, torch.bool, x.device)
+        return b.emit(prim, (x,))
+
+    decomposes_named(name)(rule)
+
+
+_test("isnan", False)
+_test("isinf", False)
+_test("isfinite", True)
+
+
+@decomposes(aten.signbit.default)
+def signbit(b: Builder, x: Value) -> Value:
+    if category(x.dtype) == FLOAT:
+        return b.signbit(x)
+    return b.full(x.shape, False, torch.bool, x.device) if x.dtype is torch.bool else x < 0
+
+
+@decomposes(aten.isposinf.default)
+def isposinf(b: Builder, x: Value) -> Any:
+    return b.eq(x, float("inf")) if category(x.dtype) == FLOAT else b.full(x.shape, False, torch.bool, x.device)
+
+
+@decomposes(aten.isneginf.default)
+def isneginf(b: Builder, x: Value) -> Any:
+    return b.eq(x, float("-inf")) if category(x.dtype) == FLOAT else b.full(x.shape, False, torch.bool, x.device)
+
+
+@decomposes(aten.heaviside.default)
+def heaviside(b: Builder, x: Value, values: Value) -> Any:
+    if category(x.dtype) == BOOL:
+        return NotImplemented
+    zero, one = b.cast(0, x.dtype), b.cast(1, x.dtype)
+    step = b.where(x > zero, b.tensor(one, x), b.tensor(zero, x))
+    return b.where(b.eq(x, zero), values, step)
+
+
+# -- choice -----------------------------------------------------------------------------------------------------------
+
+
+@decomposes(aten.where.self, aten.where.Scalar, aten.where.ScalarSelf, aten.where.ScalarOther)
+def where(b: Builder, condition: Value, x: Any, y: Any) -> Value:
+    dtype = result_dtype(x, y)
+    x, y = b.cast(x, dtype), b.cast(y, dtype)
+    if type(x) is not Value and type(y) is not Value:
+        x = b.full((), x, dtype, condition.device)
+    out = b.where(truth(b, condition), x, y)
+    return out
+
+
+@decomposes(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(b: Builder, x: Value, mask: Value, value: Any) -> Any:
+    if mask.dtype is not torch.bool:
+        return NotImplemented
+    return b.where(mask, b.cast(value, x.dtype), x)
+
+
+@decomposes(aten.threshold.default)
+def threshold(b: Builder, x: Value, threshold: Any, value: Any) -> Value:
+    return b.where(x <= b.cast(threshold, x.dtype), b.cast(value, x.dtype), x)
+
+
+@decomposes(aten.fill.Scalar, aten.fill.Tensor)
+def fill(b: Builder, x: Value, value: Any) -> Value:
+    if type(value) is Value:
+        return b.expand(b.convert(value, x.dtype), x.shape)
+    return b.full(x.shape, b.cast(value, x.dtype), x.dtype, x.device)
+
+
+@decomposes(aten.zero.default)
+def zero(b: Builder, x: Value) -> Value:
+    return b.full(x.shape, b.cast(0, x.dtype), x.dtype, x.device)
+
+
+@decomposes(aten.copy.default)
+def copy(b: Builder, x: Value, src: Value, non_blocking: bool = False) -> Any:
+    if src.device != x.device:
+        return NotImplemented
+    return b.expand(b.convert(src, x.dtype), x.shape)
+
+
+# -- types ------------------------------------------------------------------------------------------------------------
+
+
+@decomposes(aten._to_copy.default)
+def to_copy(b: Builder, x: Value, *, dtype: Any = None, device: Any = None, **options: Any) -> Any:
+    if b.out.device != x.device:
+        return NotImplemented
+    return b.convert(x, b.out.dtype)
+
+
+@decomposes_named("to.dtype", "to.dtype_layout", "to.device", "to.other", "_autocast_to_reduced_precision", "_autocast_to_full_precision", "type_as")
+def to(b: Builder, x: Value, *args: Any, **options: Any) -> Any:
+    return to_copy(b, x)
+
+
+@decomposes(aten.clone.default, aten.contiguous.default, aten.lift_fresh_copy.default)
+def clone(b: Builder, x: Value, **options: Any) -> Value:
+    return x
+
+
+@decomposes(aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default)
+def alias(b: Builder, x: Value) -> Value:
+    return x
+
+
+@decomposes(aten.view.dtype)
+def view_dtype(b: Builder, x: Value, dtype: torch.dtype) -> Any:
+    return b.bitcast(x, dtype) if dtype.itemsize == x.dtype.itemsize and torch.bool not in (dtype, x.dtype) else NotImplemented

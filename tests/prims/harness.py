@@ -1,0 +1,73 @@
+"""One ATen call as a graph, decomposed and run on real tensors beside eager."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.graph.interpreter import run
+from framesmith.prims.decompose import decompose
+
+
+def graph_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], expected: Any) -> tuple[fx.Graph, list[torch.Tensor]]:
+    """A graph of one call, with real tensors' metadata, and its inputs."""
+    graph = fx.Graph()
+    inputs: list[torch.Tensor] = []
+
+    def lift(arg: Any) -> Any:
+        if isinstance(arg, torch.Tensor):
+            node = graph.placeholder(f"arg{len(inputs)}")
+            node.meta["val"] = arg
+            inputs.append(arg)
+            return node
+        return type(arg)(map(lift, arg)) if isinstance(arg, (tuple, list)) else arg
+
+    node = graph.call_function(target, tuple(map(lift, args)), {name: lift(arg) for name, arg in kwargs.items()})
+    node.meta["val"] = expected
+    results = (node,)
+    if isinstance(expected, tuple):
+        results = tuple([graph.call_function(operator.getitem, (node, place)) for place in range(len(expected))])
+        for result, val in zip(results, expected):
+            result.meta["val"] = val
+    graph.output(results)
+    return graph, inputs
+
+
+def _check_meta(node: fx.Node, value: Any) -> None:
+    """Every value has the shape and dtype that its node announces."""
+    for spec, tensor in zip(*[one if isinstance(one, (tuple, list)) else (one,) for one in (node.meta["val"], value)]):
+        if isinstance(tensor, torch.Tensor):
+            assert tuple(tensor.shape) == spec.shape and tensor.dtype is spec.dtype, (node.format_node(), tensor.shape, tensor.dtype, spec)
+
+
+def targets(graph: fx.Graph) -> set[Any]:
+    return {node.target for node in graph.nodes if node.op == "call_function"}
+
+
+def check(target: Any, *args: Any, extern: bool = False, tolerance: float | None = None, **kwargs: Any) -> fx.Graph:
+    """Decompose one call and compare it with eager; `extern` says whether calls of ATen may remain."""
+    expected = target(*args, **kwargs)
+    if isinstance(expected, list):
+        expected = tuple(expected)
+    graph, inputs = graph_of(target, args, kwargs, expected)
+    new = decompose(graph)
+    if not extern:
+        left = {one for one in targets(new) if isinstance(one, torch._ops.OpOverload)}
+        assert not left, f"{target} left {left}"
+    actual = run(new, inputs, trace=_check_meta)
+    _compare(actual, expected if isinstance(expected, tuple) else (expected,), tolerance)
+    return new
+
+
+def _compare(actual: Any, expected: Any, tolerance: float | None) -> None:
+    if isinstance(expected, tuple):
+        assert len(actual) == len(expected)
+        for one, other in zip(actual, expected):
+            if other is not None:
+                _compare(one, other, tolerance)
+        return
+    bounds = {} if tolerance is None else {"rtol": tolerance, "atol": tolerance}
+    torch.testing.assert_close(actual, expected, equal_nan=True, check_stride=False, **bounds)
