@@ -74,7 +74,7 @@ def test_symbolic_sizes_are_read_off_the_inputs():
     graph = Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")
     x.meta["val"], y.meta["val"] = Val(n, 3), Val(m)
-    full = graph.call_function(aten.full.default, ([n * 2, m + 1], 1.0))
+    full = graph.call_function(aten.full.default, ([a * 2, b + 1], 1.0))
     full.meta["val"] = Val(2 * n, m + 1)
     graph.output((full, m // 2))
     verify(graph, values=True)
