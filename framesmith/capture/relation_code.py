@@ -36,10 +36,12 @@ def _expression(e: Expr, code: list[tuple[str, int]], names: dict[str, int]) -> 
     elif isinstance(e, Symbol):
         code.append(("leaf", names.setdefault(e.name, len(names))))
     elif isinstance(e, Sum):
-        code.append(("const", e.offset))
-        for atom, k in e.terms:
+        for i, (atom, k) in enumerate(e.terms):
             _expression(atom, code, names)
-            code.extend((("const", k), ("mul", 0), ("add", 0)))
+            code.extend((("const", k), ("mul", 0)))
+            if i:
+                code.append(("add", 0))
+        code.extend((("const", e.offset), ("add", 0)))
     else:
         for i, part in enumerate(e.args):
             _expression(part, code, names)

@@ -42,7 +42,7 @@ bool distinct(Step& step, Run& run) {
 
 enum class Arith : char { constant, leaf, add, mul, floordiv, mod, min, max, le0, eq0, ne0, and_, or_ };
 constexpr const char* arith_names[] = {"const", "leaf", "add", "mul", "floordiv", "mod", "min", "max", "le", "eq", "ne", "and", "or"};
-constexpr size_t stack_depth = 32;
+constexpr size_t usual_depth = 32;  // of the evaluation stack
 
 struct Leaf {
   int at;
@@ -58,6 +58,7 @@ struct Instruction {
 struct Relation : StepData {
   std::vector<Instruction> code;
   std::vector<Leaf> leaves;
+  size_t depth = 0;  // of the stack that the code needs
 };
 
 bool read_leaf(const Leaf& leaf, Run& run, int64_t* out) {
@@ -92,8 +93,10 @@ bool apply(Arith op, int64_t a, int64_t b, int64_t* out) {
 
 bool shape(Step& step, Run& run) {
   const auto& relation = *static_cast<const Relation*>(step.data);
-  std::array<int64_t, stack_depth> stack;
-  size_t top = 0;  // `prepare_shape` has checked that the stack suffices
+  std::array<int64_t, usual_depth> usual;
+  std::vector<int64_t> deep(relation.depth > usual_depth ? relation.depth : 0);
+  int64_t* stack = deep.empty() ? usual.data() : deep.data();
+  size_t top = 0;
   for (const Instruction& instruction : relation.code) {
     switch (instruction.op) {
       case Arith::constant: stack[top++] = instruction.operand; break;
@@ -124,10 +127,12 @@ bool read_code(PyObject* code, Relation* relation) {
     const size_t taken = push ? 0 : unary ? 1 : 2;
     const bool known = at != std::end(arith_names) &&
                        (op != Arith::leaf || (operand >= 0 && static_cast<size_t>(operand) < relation->leaves.size()));
-    if (!known || depth < taken || (depth += 1 - taken) > stack_depth) {
-      PyErr_SetString(PyExc_ValueError, "a shape guard's program is malformed or too deep");
+    if (!known || depth < taken) {
+      PyErr_SetString(PyExc_ValueError, "a shape guard's program is malformed");
       return false;
     }
+    depth += 1 - taken;
+    relation->depth = std::max(relation->depth, depth);
     relation->code.push_back({op, operand});
   }
   if (depth == 1) return true;
