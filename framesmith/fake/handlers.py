@@ -21,6 +21,7 @@ aten = torch.ops.aten
 Handler = Callable[["Recorder", Any, tuple, dict], Any]
 
 HANDLERS: dict[Any, Handler] = {}
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 def handles(*funcs: Any) -> Callable[[Handler], Handler]:
@@ -74,8 +75,8 @@ def view(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def composite(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Recorded beneath, as the operators that it is written in."""
-    return rec.inside(func.decompose, *args, **kwargs)
+    """Recorded beneath, as the operators that eager's own composite kernel calls."""
+    return rec.inside(func._op_dk, _COMPOSITE, *args, **kwargs)
 
 
 def refused(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:

@@ -11,6 +11,7 @@ from framesmith.fake.layout import (
     broadcast,
     channels_last_strides,
     is_channels_last,
+    preserved_strides,
     strides_in_order,
     suggested_strides,
 )
@@ -88,15 +89,26 @@ def embedding(weight: FakeTensor, index: FakeTensor, *args: Any) -> Any:
 @rule(aten._embedding_bag_forward_only.default, aten._embedding_bag.default)
 def embedding_bag(weight: FakeTensor, index: FakeTensor, offsets: FakeTensor, *args: Any) -> Any:
     """Only the first result is part of what a program sees; the others' sizes are the CPU kernel's for a plain sum."""
-    last = args[4] if len(args) > 4 else False
+    _, mode, _, _, last, padding = (*args, *(False, 0, False, None, False, -1)[len(args) :])
     if weight.dim() != 2 or index.dim() != 1 or offsets.dim() != 1 or not weight.dtype.is_floating_point:
         return NotImplemented
     bags = offsets.shape[0] - 1 if last else offsets.shape[0]
-    helper = [new_fake((n,), (1,), offsets.dtype, weight.device) for n in (0, offsets.shape[0], 0)]
-    return (_dense(weight, (bags, weight.shape[1])), *helper)
+    quick = mode == 0 and padding < 0 and weight.dtype is not torch.float64 and weight.is_contiguous() and index.is_contiguous()
+    counted = offsets.shape[0] if mode == 0 else bags
+    sizes = ((0 if quick else index.shape[0],), (counted,), (counted, weight.shape[1]) if mode == 2 else (counted,))
+    helpers = [new_fake(n, contiguous_strides(n), offsets.dtype, weight.device) for n in sizes]
+    return (_dense(weight, (bags, weight.shape[1])), *helpers)
 
 
-@rule(aten.layer_norm.default, aten.rms_norm.default)
+@rule(aten.rms_norm.default)
+def rms_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Eager computes it in the memory format that `x` suggests."""
+    if layer_norm(x, over, weight) is NotImplemented or weight is not None and weight.dtype is not x.dtype:
+        return NotImplemented
+    return new_fake(x.shape, suggested_strides(x, x.shape), x.dtype, x.device)
+
+
+@rule(aten.layer_norm.default)
 def layer_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Any:
     shape = tuple(over)
     fits = x.dtype.is_floating_point and x.shape[x.dim() - len(shape) :] == shape and len(shape) > 0
@@ -123,9 +135,14 @@ def batch_norm_training(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: A
     if out is NotImplemented:
         return NotImplemented
     channels = tuple(x.shape[1:2])
-    statistics = x if x.dtype is torch.float32 or weight is None else weight
-    saved = [_dense(statistics, channels), _dense(statistics, channels)]
-    return (out, *saved, _dense(mean, channels), _dense(var, channels))
+    statistics = next((t for t in (weight, bias, mean, var) if t is not None), x)
+    saved = (_dense(statistics, channels), _dense(statistics, channels))
+    return (out, *saved) if mean is None else (out, *saved, _dense(mean, channels), _dense(var, channels))
+
+
+@rule(aten._native_batch_norm_legit.no_stats)
+def batch_norm_without_statistics(x: FakeTensor, weight: Any, bias: Any, *args: Any) -> Any:
+    return batch_norm_training(x, weight, bias, None, None)
 
 
 def _window(size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool = False) -> Any:
@@ -160,17 +177,29 @@ def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, paddin
 
 
 def _convolution_strides(x: FakeTensor, weight: FakeTensor, shape: tuple) -> tuple:
-    if len(shape) == 3:
-        # computed as a two-dimensional one with a height of one
-        rows, taps = ((t.shape[0], t.shape[1], t.shape[2]) for t in (x, weight))
-        for (n, c, _), t in ((rows, x), (taps, weight)):
-            s = t.stride()
-            if s[1] == 1 and s[2] == c and c > 1 and (n == 1 or s[0] >= s[2]):
-                return strides_in_order(shape, [1, 2, 0])
-        return contiguous_strides(shape)
     if is_channels_last(x) or is_channels_last(weight):
         return channels_last_strides(shape)
     return contiguous_strides(shape)
+
+
+def _deconvolved(
+    x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any, extra: Any, groups: Any
+) -> Any:
+    spatial = weight.dim() - 2
+    if x.dim() != weight.dim() or x.dtype is not weight.dtype or x.shape[1] != weight.shape[0] or spatial not in (1, 2, 3):
+        return NotImplemented
+    outs = weight.shape[1] * groups
+    if bias is not None and (bias.dtype is not x.dtype or bias.shape != (outs,)):
+        return NotImplemented
+    steps, pads, gaps, more = (_each(v, spatial) for v in (stride, padding, dilation, extra))
+    sizes = [
+        (n - 1) * s - 2 * p + d * (k - 1) + e + 1
+        for n, k, s, p, d, e in zip(x.shape[2:], weight.shape[2:], steps, pads, gaps, more)
+    ]
+    if any(n <= 0 for n in sizes) or any(n == 0 for n in x.shape) or x.shape[1] % groups:
+        return NotImplemented
+    shape = (x.shape[0], outs, *sizes)
+    return new_fake(shape, _convolution_strides(x, weight, shape), x.dtype, x.device)
 
 
 @rule(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
@@ -191,7 +220,7 @@ def convolution(
     x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, extra: Any, groups: Any
 ) -> Any:
     if transposed:
-        return NotImplemented
+        return _deconvolved(x, weight, bias, stride, padding, dilation, extra, groups)
     return _convolved(x, weight, bias, stride, padding, dilation, groups)
 
 
@@ -249,12 +278,12 @@ def attention(
     if not enable_gqa and query.shape[:-2] != key.shape[:-2]:
         return NotImplemented
     if _flash(query, key, value, dropout, enable_gqa):
-        return new_fake(shape, strides_in_order(shape, [3, 1, 2, 0]), query.dtype, query.device)
+        return new_fake(shape, preserved_strides(query), query.dtype, query.device)
     return _dense(query, shape)
 
 
 def _flash(query: FakeTensor, key: FakeTensor, value: FakeTensor, dropout: float, gqa: bool) -> bool:
-    """Does the CPU take its fused kernel, whose result is laid out (batch, length, heads, width)?"""
+    """Does the CPU take its fused kernel, whose result is laid out as the query?"""
     if query.dim() != 4 or dropout != 0.0 or not torch.backends.cuda.flash_sdp_enabled():
         return False
     if query.shape[-1] != value.shape[-1] or query.dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):

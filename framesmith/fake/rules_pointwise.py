@@ -10,7 +10,7 @@ import torch
 from framesmith.fake.infer import RULES
 from framesmith.fake.layout import broadcast, elementwise_strides, preserved_strides
 from framesmith.fake.promotion import result_type, to_float
-from framesmith.fake.tensor import CPU, FakeTensor, new_fake
+from framesmith.fake.tensor import CPU, FakeTensor, contiguous_strides, new_fake
 
 aten = torch.ops.aten
 
@@ -122,7 +122,7 @@ def _where(condition: FakeTensor, x: Any, y: Any) -> Any:
 def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
     if x.shape != mask.shape and broadcast(x.shape, mask.shape) != x.shape:
         return NotImplemented
-    return new_fake(x.shape, preserved_strides(x), x.dtype, x.device)
+    return new_fake(x.shape, contiguous_strides(x.shape), x.dtype, x.device)
 
 
 def _triangle(x: FakeTensor, diagonal: Any = 0) -> Any:

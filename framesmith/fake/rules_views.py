@@ -311,9 +311,15 @@ def pad(x: FakeTensor, widths: Any, *args: Any, **kwargs: Any) -> Any:
     return new_fake(tuple(shape), suggested_strides(x, tuple(shape)), x.dtype, x.device)
 
 
-@rule(aten.flip.default, aten.roll.default)
-def moved(x: FakeTensor, *args: Any, **kwargs: Any) -> Any:
-    return _like(x, x.shape, contiguous_strides(x.shape), 0) if x.is_contiguous() else NotImplemented
+@rule(aten.flip.default)
+def flip(x: FakeTensor, dims: Any) -> Any:
+    return _like(x, x.shape, preserved_strides(x), 0) if all(_dim(d, x.dim()) >= 0 for d in dims) else NotImplemented
+
+
+@rule(aten.roll.default)
+def roll(x: FakeTensor, shifts: Any, dims: Any = ()) -> Any:
+    fits = all(_dim(d, x.dim()) >= 0 for d in dims) and len(shifts) == max(len(dims), 1)
+    return _like(x, x.shape, suggested_strides(x, x.shape), 0) if fits else NotImplemented
 
 
 @rule(aten.index.Tensor)

@@ -193,6 +193,14 @@ def native_batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> An
     return out[:3]
 
 
+@handles(aten.bernoulli_.float)
+def bernoulli_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Its functional form has no default probability."""
+    target, p = (*positional(func, args, {}), 0.5)[:2]
+    store(rec, target, functional(rec, aten.bernoulli.p, (target, p), kwargs), func, args, kwargs)
+    return target
+
+
 @handles(aten.fill_diagonal_.default)
 def fill_diagonal_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     target, value = args[0], args[1]

@@ -51,8 +51,8 @@ def record(fn: Any, inputs: list) -> tuple[Graph, list]:
 def clone(t: Any) -> Any:
     if not isinstance(t, torch.Tensor):
         return t
-    out = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
-    return out.copy_(t.detach())
+    extent = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) if t.numel() else 0
+    return t.detach().as_strided((extent,), (1,)).clone().as_strided(t.shape, t.stride())
 
 
 def check(fn: Any, *inputs: Any, seed: int | None = None, tol: float = 0.0) -> Graph:
