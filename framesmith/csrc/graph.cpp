@@ -1,0 +1,212 @@
+#include "graph.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <dlfcn.h>
+
+#include <ATen/ops/as_strided.h>
+
+namespace framesmith {
+
+// --------------------------------------------------------------------------------------------------------------------- construction
+
+template <typename F>
+static F symbol(void* library, const std::string& name) {
+  void* found = dlsym(library, name.c_str());
+  TORCH_CHECK(found, "framesmith: the compiled library has no function ", name);
+  return reinterpret_cast<F>(found);
+}
+
+Graph::Graph(py::handle encoded, const std::string& path, py::object constants, py::object refresh_)
+    : refresh(std::move(refresh_)), plan(parse_plan(encoded)) {
+  TORCH_CHECK_VALUE(plan.watched.empty() || !refresh.is_none(), "framesmith: watched inputs need a refresh function");
+  if (!constants.is_none()) set_constants(constants);
+  else if (plan.constants == 0) generation_ = 1;
+  library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library_) {
+    const char* why = dlerror();
+    TORCH_CHECK(false, "framesmith: cannot load ", path, ": ", why ? why : "unknown");
+  }
+  run_ = symbol<RunFunction>(library_, plan.entry);
+  if (plan.dynamic()) sizes_ = symbol<SizesFunction>(library_, plan.entry + "_sizes");
+}
+
+Graph::~Graph() {
+  if (library_) dlclose(library_);
+}
+
+void Graph::set_constants(py::handle sequence) {
+  std::vector<at::Tensor> tensors;
+  for (py::handle item : sequence) {
+    TORCH_CHECK_TYPE(THPVariable_Check(item.ptr()), "framesmith: a constant is not a tensor");
+    const at::Tensor& t = THPVariable_Unpack(item.ptr());
+    // An alias without a Python object: counting references to it needs no lock.
+    tensors.emplace_back(t.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false));
+  }
+  TORCH_CHECK_VALUE(tensors.size() == plan.constants, "framesmith: ", plan.constants, " constants expected, ", tensors.size(), " given");
+  constants_ = std::move(tensors);
+  generation_++;
+}
+
+// ----------------------------------------------------------------------------------------------------------------------------- call
+
+// A frame and an arena for the time of one call.
+struct Graph::Lease {
+  Graph& graph;
+  std::unique_ptr<Frame> frame;
+  Arena arena;
+  explicit Lease(Graph& g) : graph(g), frame(g.take_frame()) {}
+  ~Lease() {
+    give_arena(arena);
+    frame->clear_call();
+    graph.give_frame(std::move(frame));
+  }
+};
+
+std::unique_ptr<Frame> Graph::take_frame() {
+  if (idle_.empty()) return std::make_unique<Frame>(plan);
+  auto frame = std::move(idle_.back());
+  idle_.pop_back();
+  return frame;
+}
+
+void Graph::give_frame(std::unique_ptr<Frame> frame) { idle_.push_back(std::move(frame)); }
+
+static const at::Tensor& tensor_at(PyObject* inputs, int64_t index) {
+  PyObject* item = PyTuple_GET_ITEM(inputs, index);
+  if (C10_UNLIKELY(!THPVariable_Check(item)))
+    TORCH_CHECK_TYPE(false, "framesmith: input ", index, " must be a tensor, not ", Py_TYPE(item)->tp_name);
+  return THPVariable_Unpack(item);
+}
+
+void Graph::read_inputs(Frame& frame, PyObject* inputs) const {
+  for (int v : plan.input_values) {
+    const Value& value = plan.values[v];
+    const at::Tensor& t = tensor_at(inputs, value.ref.literal);
+    frame.refs[v] = &t;
+    if (C10_LIKELY(t.has_storage()))
+      frame.pointers[v] = value.written ? t.mutable_data_ptr() : const_cast<void*>(t.const_data_ptr());
+    else
+      frame.pointers[v] = nullptr;
+  }
+}
+
+void Graph::read_symbols(Frame& frame, PyObject* inputs) const {
+  auto& table = frame.table;
+  size_t k = 0;
+  for (auto [input, dim] : plan.symbols) {
+    if (dim >= 0) {
+      table[k++] = tensor_at(inputs, input).size(dim);
+    } else {
+      table[k] = PyLong_AsLongLong(PyTuple_GET_ITEM(inputs, input));
+      if (table[k++] == -1 && PyErr_Occurred()) throw python_error();
+    }
+  }
+  if (frame.previous.size() == table.size() && std::equal(table.begin(), table.begin() + static_cast<std::ptrdiff_t>(k), frame.previous.begin())) {
+    table = frame.previous;
+    return;
+  }
+  sizes_(table.data());
+  frame.previous = table;
+  frame.resolve();
+}
+
+void Graph::check_constants(PyObject* inputs) {
+  bool fresh = generation_ == 0 || (watches_.empty() && !plan.watched.empty());
+  for (size_t i = 0; !fresh && i < watches_.size(); i++) fresh = !watches_[i].holds(tensor_at(inputs, plan.watched[i]));
+  if (C10_LIKELY(!fresh)) return;
+  TORCH_CHECK_VALUE(!refresh.is_none(), "framesmith: the graph's constants were not given");
+  std::vector<Watch> watches;  // taken before the constants are computed: a later write is seen
+  for (int i : plan.watched) watches.emplace_back(tensor_at(inputs, i));
+  py::object made = refresh(py::handle(inputs));
+  set_constants(made);
+  watches_ = std::move(watches);
+  refreshes++;
+}
+
+static const c10::DispatchKeySet& outside_keys() {
+  static const c10::DispatchKeySet keys = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+                                          c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
+  return keys;
+}
+
+void Graph::run(Frame& frame, char* arena) {
+  at::internal::lazy_init_num_threads();  // PyTorch's thread count, in this thread as well
+  c10::impl::ExcludeDispatchKeyGuard below(outside_keys());
+  int status;
+  if (plan.release) {
+    py::gil_scoped_release unlocked;
+    status = run_(arena, frame.pointers.data(), frame.table.data(), &frame.host);
+  } else {
+    status = run_(arena, frame.pointers.data(), frame.table.data(), &frame.host);
+  }
+  if (C10_LIKELY(status == 0)) return;
+  if (frame.error) std::rethrow_exception(std::exchange(frame.error, nullptr));
+  TORCH_CHECK_INDEX(false, "index out of range in self");
+}
+
+static at::Tensor output_view(const Frame& frame, int value) {
+  const Value& v = frame.plan.values[value];
+  const Geometry& g = frame.geometry[value];
+  const at::Tensor& base = *frame.refs[v.ref.literal];
+  if (base.scalar_type() != v.dtype) return window(base, g, v.dtype);
+  return at::as_strided(base, g.size, g.stride, base.storage_offset() + g.offset);  // shares the version counter
+}
+
+PyObject* Graph::results(Frame& frame) const {
+  auto tuple = py::reinterpret_steal<py::object>(PyTuple_New(static_cast<Py_ssize_t>(plan.outputs.size())));
+  if (!tuple) throw python_error();
+  for (size_t i = 0; i < plan.outputs.size(); i++) {
+    const Result& r = plan.outputs[i];
+    PyObject* item;
+    if (r.value >= 0) {
+      Kind kind = plan.values[r.value].kind;
+      item = kind == Kind::View ? THPVariable_Wrap(output_view(frame, r.value)) : THPVariable_Wrap(*frame.refs[r.value]);
+    } else if (r.constant) {
+      item = r.constant.inc_ref().ptr();
+    } else {
+      item = PyLong_FromLongLong(r.integer.get(frame.table.data()));
+    }
+    if (!item) throw python_error();
+    PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i), item);
+  }
+  return tuple.release().ptr();
+}
+
+PyObject* Graph::call(PyObject* inputs) {
+  TORCH_CHECK_TYPE(PyTuple_Check(inputs) && PyTuple_GET_SIZE(inputs) == plan.inputs, "framesmith: a tuple of ", plan.inputs, " inputs expected");
+  calls++;
+  if (plan.constants != 0) check_constants(inputs);
+  Lease lease(*this);
+  Frame& frame = *lease.frame;
+  read_inputs(frame, inputs);
+  if (plan.dynamic()) read_symbols(frame, inputs);
+  if (checked) check(inputs);
+  frame.set_constants(constants_, generation_);
+  lease.arena = take_arena(static_cast<size_t>(plan.arena.get(frame.table.data())));
+  if (lease.arena.base) frame.set_arena(lease.arena.base);
+  frame.allocate_outputs();
+  run(frame, lease.arena.base);
+  for (int i : plan.bumped) {
+    const at::Tensor& t = tensor_at(inputs, i);
+    if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
+  }
+  return results(frame);
+}
+
+void Graph::check(PyObject* inputs) const {
+  Frame frame(plan);
+  if (plan.dynamic()) read_symbols(frame, inputs);
+  for (int v : plan.input_values) {
+    const Value& value = plan.values[v];
+    const at::Tensor& t = tensor_at(inputs, value.ref.literal);
+    const Geometry& g = frame.geometry[v];
+    bool same = t.scalar_type() == value.dtype && t.sizes() == c10::IntArrayRef(g.size);
+    for (size_t d = 0; same && d < g.size.size(); d++) same = g.size[d] <= 1 || t.stride(static_cast<int64_t>(d)) == g.stride[d];
+    TORCH_CHECK_VALUE(same, "framesmith: input ", value.ref.literal, " is ", t.scalar_type(), t.sizes(), " with strides ", t.strides(),
+                      "; the graph was compiled for ", value.dtype, c10::IntArrayRef(g.size), " with strides ", c10::IntArrayRef(g.stride));
+  }
+}
+
+}  // namespace framesmith

@@ -1,0 +1,162 @@
+// Calls of PyTorch operators from generated code: boxed, through the dispatcher, below autograd.
+#include "graph_frame.h"
+
+#include <ATen/ops/empty_strided.h>
+
+namespace framesmith {
+
+// ------------------------------------------------------------------------------------------------------------------------ arguments
+
+static c10::IValue tensor_list(const Frame& f, const Argument& a) {
+  c10::List<at::Tensor> list;
+  list.reserve(a.values.size());
+  for (int v : a.values) list.push_back(v < 0 ? at::Tensor() : *f.refs[v]);
+  return list;
+}
+
+static c10::IValue optional_list(const Frame& f, const Argument& a) {
+  c10::List<std::optional<at::Tensor>> list;
+  list.reserve(a.values.size());
+  for (int v : a.values) list.push_back(v < 0 ? std::nullopt : std::optional<at::Tensor>(*f.refs[v]));
+  return list;
+}
+
+static c10::IValue int_list(const Frame& f, const Argument& a) {
+  c10::List<int64_t> list;
+  list.reserve(a.integers.size());
+  for (const Integer& i : a.integers) list.push_back(i.get(f.table.data()));
+  return list;
+}
+
+static c10::IValue argument(const Frame& f, const Argument& a) {
+  switch (a.form) {
+    case Argument::Form::Tensor: return *f.refs[a.values[0]];
+    case Argument::Form::TensorList: return tensor_list(f, a);
+    case Argument::Form::OptionalTensorList: return optional_list(f, a);
+    case Argument::Form::Int: return a.integers[0].get(f.table.data());
+    case Argument::Form::IntList: return int_list(f, a);
+    default: return a.constant;
+  }
+}
+
+// -------------------------------------------------------------------------------------------------------------------------- results
+
+static bool fits(const at::Tensor& t, const Geometry& g, at::ScalarType dtype) {
+  if (t.scalar_type() != dtype || t.sizes() != c10::IntArrayRef(g.size)) return false;
+  for (size_t d = 0; d < g.size.size(); d++)
+    if (g.size[d] > 1 && t.stride(static_cast<int64_t>(d)) != g.stride[d]) return false;
+  return true;
+}
+
+// The tensor that stands for `value` from now on: `t`, or a copy of it when its layout is not the one that generated code was made for.
+static void bind(Frame& f, int value, at::Tensor t, bool clone) {
+  if (t.has_storage()) {
+    const Geometry& g = f.geometry[value];
+    at::ScalarType dtype = f.plan.values[value].dtype;
+    TORCH_CHECK(t.scalar_type() == dtype && t.sizes() == c10::IntArrayRef(g.size), "framesmith: an operator returned ", t.scalar_type(), t.sizes(),
+                " where ", dtype, c10::IntArrayRef(g.size), " was predicted");
+    if (clone || t.is_neg() || t.is_conj() || !fits(t, g, dtype)) {
+      at::Tensor own = at::empty_strided(g.size, g.stride, t.options());
+      own.copy_(t);
+      t = std::move(own);
+    }
+    f.pointers[value] = t.mutable_data_ptr();
+  } else {
+    f.pointers[value] = nullptr;  // an opaque layout
+  }
+  f.tensors[value] = std::move(t);
+  f.refs[value] = &f.tensors[value];
+}
+
+static void bind_results(Frame& f, const Extern& e, torch::jit::Stack& returned) {
+  size_t next = 0;
+  auto take = [&](at::Tensor t) {
+    int value = next < e.results.size() ? e.results[next] : -1;
+    next++;
+    if (value >= 0) bind(f, value, std::move(t), e.clone);
+  };
+  for (c10::IValue& r : returned) {
+    if (r.isTensor()) take(std::move(r).toTensor());
+    else if (r.isTensorList())
+      for (at::Tensor t : r.toTensorVector()) take(std::move(t));
+  }
+  returned.clear();
+  for (auto [from, to] : e.copies) {
+    const_cast<at::Tensor*>(f.refs[to])->copy_(f.tensors[from]);
+    f.tensors[from].reset();
+  }
+}
+
+// --------------------------------------------------------------------------------------------------------------------------- Python
+
+static py::object integer_object(const Frame& f, py::handle encoded) { return py::int_(parse_integer(encoded).get(f.table.data())); }
+
+static py::object tensor_object(const Frame& f, int value) {
+  return value < 0 ? py::none() : py::reinterpret_steal<py::object>(THPVariable_Wrap(*f.refs[value]));
+}
+
+static py::object python_argument(const Frame& f, py::handle encoded) {
+  auto pair = encoded.cast<py::tuple>();
+  py::object value = pair[1];
+  switch (pair[0].cast<std::string>()[0]) {
+    case 't': return tensor_object(f, value.cast<int>());
+    case 'd': return py::int_(f.table[value.cast<size_t>()]);
+    case 'l': {
+      py::list out;
+      for (int v : parse_ints(value)) out.append(tensor_object(f, v));
+      return out;
+    }
+    case 'e': {
+      py::list out;
+      for (py::handle i : value) out.append(integer_object(f, i));
+      return out;
+    }
+    default: return value;
+  }
+}
+
+static void call_python(Frame& f, const Extern& e) {
+  py::gil_scoped_acquire lock;
+  py::list args;
+  py::dict kwargs;
+  for (py::handle a : e.python_args) args.append(python_argument(f, a));
+  for (auto item : py::reinterpret_borrow<py::dict>(e.python_kwargs)) kwargs[item.first] = python_argument(f, item.second);
+  py::object returned = e.function(*args, **kwargs);
+  auto push = [&](py::handle o) {
+    if (THPVariable_Check(o.ptr())) f.stack.emplace_back(THPVariable_Unpack(o.ptr()));
+  };
+  if (PyTuple_Check(returned.ptr()) || PyList_Check(returned.ptr()))
+    for (py::handle o : returned) push(o);
+  else
+    push(returned);
+  bind_results(f, e, f.stack);
+}
+
+// ----------------------------------------------------------------------------------------------------------------------------- call
+
+int call_extern(Frame* frame, int index) {
+  Frame& f = *frame;
+  const Extern& e = f.plan.externs[index];
+  try {
+    for (int v : e.views)
+      if (f.plan.values[f.plan.values[v].ref.literal].kind != Kind::Arena) {
+        f.tensors[v] = window(*f.refs[f.plan.values[v].ref.literal], f.geometry[v], f.plan.values[v].dtype);
+        f.refs[v] = &f.tensors[v];
+      }
+    f.stack.clear();
+    if (!e.op) {
+      call_python(f, e);
+      return 0;
+    }
+    f.stack.reserve(e.args.size());
+    for (const Argument& a : e.args) f.stack.push_back(argument(f, a));
+    e.op->callBoxed(f.stack);
+    bind_results(f, e, f.stack);
+    return 0;
+  } catch (...) {
+    f.error = std::current_exception();
+    return 1;
+  }
+}
+
+}  // namespace framesmith

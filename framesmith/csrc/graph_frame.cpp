@@ -1,0 +1,111 @@
+#include "graph_frame.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/InferenceMode.h>
+
+namespace framesmith {
+
+static size_t extent(const Geometry& g, size_t itemsize) {
+  int64_t last = 0;
+  for (size_t d = 0; d < g.size.size(); d++) {
+    if (g.size[d] == 0) return 0;
+    last += (g.size[d] - 1) * g.stride[d];
+  }
+  return static_cast<size_t>(last + 1) * itemsize;
+}
+
+Frame::Frame(const Plan& plan_)
+    : plan(plan_),
+      host{this, &call_extern, &release_value},
+      pointers(plan_.values.size()),
+      refs(plan_.values.size()),
+      tensors(plan_.values.size()),
+      geometry(plan_.values.size()),
+      table(plan_.table) {
+  if (!plan.dynamic()) resolve();
+}
+
+void Frame::resolve() {
+  for (size_t v = 0; v < geometry.size(); v++) {
+    const Value& value = plan.values[v];
+    Geometry& g = geometry[v];
+    g.size.resize(value.size.size());
+    g.stride.resize(value.stride.size());
+    for (size_t d = 0; d < g.size.size(); d++) g.size[d] = value.size[d].get(table.data());
+    for (size_t d = 0; d < g.stride.size(); d++) g.stride[d] = value.stride[d].get(table.data());
+    g.offset = value.offset.get(table.data());
+    g.bytes = extent(g, c10::elementSize(value.dtype));
+  }
+  base = nullptr;
+}
+
+static at::Tensor over(char* memory, const Geometry& g, at::ScalarType dtype) {
+  return at::from_blob(memory, g.size, g.stride, at::TensorOptions().dtype(dtype));
+}
+
+void Frame::set_arena(char* arena) {
+  if (arena == base) return;
+  c10::InferenceMode normal(false);  // these tensors outlive the call
+  for (int v : plan.arena_values) {
+    char* memory = arena + plan.values[v].ref.get(table.data());
+    pointers[v] = memory;
+    if (!plan.values[v].as_tensor) continue;
+    tensors[v] = over(memory, geometry[v], plan.values[v].dtype);
+    refs[v] = &tensors[v];
+  }
+  for (int v : plan.arena_views) {
+    const Value& value = plan.values[v];
+    char* memory = static_cast<char*>(pointers[value.ref.literal]) + geometry[v].offset * static_cast<int64_t>(c10::elementSize(value.dtype));
+    pointers[v] = memory;
+    tensors[v] = over(memory, geometry[v], value.dtype);
+    refs[v] = &tensors[v];
+  }
+  base = arena;
+}
+
+void Frame::set_constants(const std::vector<at::Tensor>& constants, uint64_t now) {
+  if (generation == now) return;
+  for (int v : plan.constant_values) {
+    const at::Tensor& t = constants[plan.values[v].ref.literal];
+    tensors[v] = t;
+    refs[v] = &tensors[v];
+    pointers[v] = !t.has_storage() ? nullptr : plan.values[v].written ? t.mutable_data_ptr() : const_cast<void*>(t.const_data_ptr());
+  }
+  generation = now;
+}
+
+void Frame::allocate_outputs() {
+  c10::Allocator* allocator = output_allocator();
+  for (int v : plan.output_values) {
+    const Geometry& g = geometry[v];
+    auto storage = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), g.bytes, allocator->allocate(g.bytes), allocator, /*resizable=*/true);
+    pointers[v] = storage->mutable_data();
+    at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(plan.values[v].dtype));
+    t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride);
+    tensors[v] = std::move(t);
+    refs[v] = &tensors[v];
+  }
+}
+
+void Frame::clear_call() {
+  for (int v : plan.output_values) tensors[v].reset();
+  for (int v : plan.result_values) tensors[v].reset();
+  for (int v : plan.call_views) tensors[v].reset();
+  stack.clear();
+}
+
+at::Tensor window(const at::Tensor& base, const Geometry& g, at::ScalarType dtype) {
+  auto itemsize = static_cast<int64_t>(c10::elementSize(dtype));
+  int64_t start = base.storage_offset() * static_cast<int64_t>(base.element_size()) / itemsize;
+  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, c10::Storage(base.storage()),
+      c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, base.device())), c10::scalarTypeToTypeMeta(dtype));
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride, start + g.offset);
+  return t;
+}
+
+void release_value(Frame* frame, int value) { frame->tensors[value].reset(); }
+
+}  // namespace framesmith

@@ -1,0 +1,124 @@
+// `_C.CompiledGraph(plan, library, constants=None, refresh=None)`: the Python type over `Graph`, called with one tuple.
+#include "graph.h"
+
+#include <structmember.h>
+
+namespace framesmith {
+namespace {
+
+struct GraphObject {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  Graph* graph;
+};
+
+PyObject* graph_vectorcall(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyVectorcall_NARGS(nargsf) == 1 && !kwnames, "framesmith: a compiled graph takes one tuple");
+  return reinterpret_cast<GraphObject*>(self)->graph->call(args[0]);
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* graph_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  HANDLE_TH_ERRORS
+  static const char* names[] = {"plan", "library", "constants", "refresh", nullptr};
+  PyObject *plan, *constants = Py_None, *refresh = Py_None;
+  const char* library;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!s|OO", const_cast<char**>(names), &PyTuple_Type, &plan, &library, &constants, &refresh))
+    return nullptr;
+  auto graph = std::make_unique<Graph>(plan, library, py::reinterpret_borrow<py::object>(constants), py::reinterpret_borrow<py::object>(refresh));
+  auto* self = reinterpret_cast<GraphObject*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->vectorcall = graph_vectorcall;
+  self->graph = graph.release();
+  return reinterpret_cast<PyObject*>(self);
+  END_HANDLE_TH_ERRORS
+}
+
+int graph_traverse(PyObject* self, visitproc visit, void* arg) {
+  auto* graph = reinterpret_cast<GraphObject*>(self)->graph;
+  if (graph) {
+    Py_VISIT(graph->refresh.ptr());
+    for (const Extern& e : graph->plan.externs) Py_VISIT(e.function.ptr());
+  }
+  return 0;
+}
+
+int graph_clear(PyObject* self) {
+  auto* graph = reinterpret_cast<GraphObject*>(self)->graph;
+  if (graph) graph->refresh = py::none();
+  return 0;
+}
+
+void graph_dealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  delete reinterpret_cast<GraphObject*>(self)->graph;
+  Py_TYPE(self)->tp_free(self);
+}
+
+PyObject* graph_check(PyObject* self, PyObject* inputs) {
+  HANDLE_TH_ERRORS
+  Graph& graph = *reinterpret_cast<GraphObject*>(self)->graph;
+  TORCH_CHECK_TYPE(PyTuple_Check(inputs) && PyTuple_GET_SIZE(inputs) == graph.plan.inputs, "framesmith: a tuple of ", graph.plan.inputs,
+                   " inputs expected");
+  graph.check(inputs);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* get_calls(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(reinterpret_cast<GraphObject*>(self)->graph->calls); }
+PyObject* get_refreshes(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(reinterpret_cast<GraphObject*>(self)->graph->refreshes); }
+PyObject* get_checked(PyObject* self, void*) { return PyBool_FromLong(reinterpret_cast<GraphObject*>(self)->graph->checked); }
+
+int set_checked(PyObject* self, PyObject* value, void*) {
+  int truth = value ? PyObject_IsTrue(value) : 0;
+  if (truth < 0) return -1;
+  reinterpret_cast<GraphObject*>(self)->graph->checked = truth;
+  return 0;
+}
+
+PyMethodDef graph_methods[] = {
+    {"check", graph_check, METH_O, "Raise ValueError unless the tuple's tensors have the geometry that the graph was compiled for."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyGetSetDef graph_getset[] = {
+    {"calls", get_calls, nullptr, "Number of calls so far.", nullptr},
+    {"refreshes", get_refreshes, nullptr, "How often the constants were computed.", nullptr},
+    {"checked", get_checked, set_checked, "Check the geometry of the inputs in each call.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyTypeObject graph_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+void fill_type() {
+  graph_type.tp_name = "framesmith._C.CompiledGraph";
+  graph_type.tp_doc = "CompiledGraph(plan, library, constants=None, refresh=None): call it with a tuple of inputs; it returns a tuple.";
+  graph_type.tp_basicsize = sizeof(GraphObject);
+  graph_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
+  graph_type.tp_vectorcall_offset = offsetof(GraphObject, vectorcall);
+  graph_type.tp_call = PyVectorcall_Call;
+  graph_type.tp_new = graph_new;
+  graph_type.tp_dealloc = graph_dealloc;
+  graph_type.tp_traverse = graph_traverse;
+  graph_type.tp_clear = graph_clear;
+  graph_type.tp_methods = graph_methods;
+  graph_type.tp_getset = graph_getset;
+}
+
+PyObject* trim(PyObject*, PyObject*) { return PyLong_FromSize_t(trim_memory()); }
+PyObject* idle(PyObject*, PyObject*) { return PyLong_FromSize_t(idle_memory()); }
+
+PyMethodDef functions[] = {
+    {"trim_memory", trim, METH_NOARGS, "Free the arenas and output blocks that no call uses; returns the bytes freed."},
+    {"idle_memory", idle, METH_NOARGS, "Bytes of arenas and output blocks held for reuse."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+}  // namespace framesmith
+
+int init_graph(PyObject* module) {
+  using namespace framesmith;
+  fill_type();
+  if (PyType_Ready(&graph_type) < 0) return -1;
+  if (PyModule_AddObjectRef(module, "CompiledGraph", reinterpret_cast<PyObject*>(&graph_type)) < 0) return -1;
+  return PyModule_AddFunctions(module, functions);
+}

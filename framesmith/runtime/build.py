@@ -1,0 +1,67 @@
+"""Generated source to a shared library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from framesmith.runtime.toolchain import Toolchain
+from framesmith.util import log, timing
+from framesmith.util.errors import BuildError
+
+
+def build(units: Sequence[str], toolchain: Toolchain, library: Path, finish: Callable[[Path], None] | None = None) -> None:
+    """Compile translation units `units` in parallel and link them into `library`, written by one atomic rename after `finish(file)`.
+
+    Raises `BuildError` with the compiler's words, and OSError when the folder cannot be written.
+    """
+    with timing.stage("compile"), tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as folder:
+        finished = Path(folder) / "library.so"
+        if len(units) == 1:
+            source = _write(Path(folder) / "unit.cpp", units[0])
+            output = ("-x", "none", "-o", str(finished))
+            _wait(_start([toolchain.compiler, *toolchain.compile_flags, str(source), *output, *toolchain.link_flags]))
+        else:
+            objects = _compile_all(units, toolchain, Path(folder))
+            _wait(_start([toolchain.compiler, *objects, "-o", str(finished), *toolchain.link_flags]))
+        if finish is not None:
+            finish(finished)
+        os.replace(finished, library)
+
+
+def _compile_all(units: Sequence[str], toolchain: Toolchain, folder: Path) -> list[str]:
+    sources = [_write(folder / f"unit{i}.cpp", text) for i, text in enumerate(units)]
+    running = [_start([toolchain.compiler, *toolchain.compile_flags, "-c", str(s), "-o", str(s.with_suffix(".o"))]) for s in sources]
+    try:
+        for process in running:
+            _wait(process)
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    return [str(s.with_suffix(".o")) for s in sources]
+
+
+def _write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def _start(command: list[str]) -> subprocess.Popen[str]:
+    log.emit("code", " ".join(command))
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    except OSError as error:
+        raise BuildError(f"cannot run {command[0]}: {error}", command=" ".join(command)) from error
+
+
+def _wait(process: subprocess.Popen[str]) -> None:
+    output, _ = process.communicate()
+    if process.returncode:
+        command = " ".join(str(a) for a in process.args)  # type: ignore[union-attr]
+        shown = "\n".join(output.splitlines()[:20])
+        raise BuildError(f"the C++ compiler refused generated code ({process.returncode}):\n{shown}", command=command, output=output)

@@ -1,0 +1,156 @@
+"""The disk cache: libraries and plans by the hash of what they were made from.
+
+Layout: `<folder>/<first two digits>/<key>.so` and `<key>.plan`. A file appears by one atomic rename and never changes, so that
+processes share the folder without locks; a lock file only keeps two of them from building the same library at the same time. A cache
+that cannot be read or written costs time, never an error: entries then live in a folder of this process, removed at its end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import pickle
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import filelock
+import platformdirs
+
+from framesmith.runtime.build import build
+from framesmith.runtime.toolchain import Toolchain
+from framesmith.util import log
+from framesmith.util.errors import CacheError
+
+FORMAT = "framesmith-1"
+_MAGIC = b"FSPLAN1\n"
+LOCK_SECONDS = 60.0
+
+
+def key_of(*parts: Any) -> str:
+    """A key from texts, bytes and plain values with a faithful repr."""
+    digest = hashlib.sha256(FORMAT.encode())
+    for part in parts:
+        data = part if isinstance(part, bytes) else part.encode() if isinstance(part, str) else repr(part).encode()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()[:48]
+
+
+class Cache:
+    """See the module's text. `folder` None: `$FRAMESMITH_CACHE_DIR`, else the user's cache folder. `enabled` False: this process only."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, enabled: bool = True) -> None:
+        wanted = folder or os.environ.get("FRAMESMITH_CACHE_DIR") or platformdirs.user_cache_dir("framesmith")
+        self.folder = Path(wanted) if enabled and _writable(Path(wanted)) else _private_folder()
+
+    def path(self, key: str, suffix: str) -> Path:
+        """Where an entry is or would be."""
+        return self.folder / key[:2] / (key + suffix)
+
+    # ------------------------------------------------------------------------------------------------------------------- libraries
+
+    def library(self, units: Sequence[str], toolchain: Toolchain) -> Path:
+        """The library of translation units `units`, built when it is not there. Raises `BuildError`."""
+        key = key_of(toolchain.fingerprint, *units)
+        path = self.path(key, ".so")
+        if _is_sealed(path):
+            log.emit("cache", f"hit {path}")
+            return path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with filelock.FileLock(str(path) + ".lock", timeout=LOCK_SECONDS):
+                if not _is_sealed(path):
+                    build(units, toolchain, path, _seal)
+            return path
+        except (OSError, filelock.Timeout) as error:
+            log.emit("cache", f"cannot use {path}: {error}")
+            private = _private_folder() / path.name
+            if not _is_sealed(private):
+                build(units, toolchain, private, _seal)
+            return private
+
+    # ------------------------------------------------------------------------------------------------------------------------ plans
+
+    def load(self, key: str) -> Any:
+        """What was stored under `key`, or None when there is nothing or it is damaged."""
+        path = self.path(key, ".plan")
+        try:
+            return _unpack(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, CacheError) as error:
+            log.emit("cache", f"dropped {path}: {error}")
+            return None
+
+    def store(self, key: str, value: Any) -> bool:
+        """Keep `value` (picklable) under `key`; False when it cannot be pickled or written."""
+        path = self.path(key, ".plan")
+        try:
+            data = _pack(value)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                file.write(data)
+            os.replace(file.name, path)
+            return True
+        except (OSError, pickle.PicklingError, AttributeError, TypeError) as error:
+            log.emit("cache", f"cannot store {path}: {error}")
+            return False
+
+
+def _pack(value: Any) -> bytes:
+    body = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    return _MAGIC + hashlib.sha256(body).digest() + body
+
+
+def _unpack(data: bytes) -> Any:
+    head = len(_MAGIC)
+    digest, body = data[head : head + 32], data[head + 32 :]
+    if data[:head] != _MAGIC or hashlib.sha256(body).digest() != digest:
+        raise CacheError("damaged entry")
+    try:
+        return pickle.loads(body)
+    except (pickle.UnpicklingError, AttributeError, ImportError, EOFError, IndexError, TypeError, ValueError) as error:
+        raise CacheError(f"entry of another version: {error}") from error
+
+
+_SEAL = b"FSLIB1\n\0"
+
+
+def _seal(path: Path) -> None:
+    """Append the digest of a library to it (the loader ignores what follows the sections)."""
+    with open(path, "r+b") as file:
+        digest = hashlib.sha256(file.read()).digest()
+        file.write(digest + _SEAL)
+
+
+def _is_sealed(path: Path) -> bool:
+    """Whether a library is there and whole."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    return data.endswith(_SEAL) and hashlib.sha256(data[: -len(_SEAL) - 32]).digest() == data[-len(_SEAL) - 32 : -len(_SEAL)]
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+_private: list[Path] = []
+
+
+def _private_folder() -> Path:
+    """A folder of this process alone, removed at its end."""
+    if not _private:
+        folder = Path(tempfile.mkdtemp(prefix="framesmith-"))
+        _private.append(folder)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return _private[0]

@@ -1,0 +1,184 @@
+"""The plan: all that the call path in C++ must know about a compiled graph besides its machine code.
+
+A plan is plain data (ints, strings, tuples, dtypes), so that the disk cache keeps it beside the library. It speaks of
+
+- **values**: tensors, by number. The number is also the index of the value's pointer in the table that generated code reads.
+- **integers**: an `int`, or `Dyn(k)`: entry k of the call's integer table. The first entries are the `symbols`, read from the inputs;
+  generated code (`<entry>_sizes`) computes the rest from them. A static graph has no table.
+- **externs**: operators called through PyTorch's dispatcher, by number, with an argument template.
+
+`Plan.encode` gives the nested tuples that `_C.CompiledGraph` takes; csrc/graph_plan.cpp reads them in the same order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+
+class Kind(IntEnum):
+    """Where a value's memory comes from. `Value.ref` is the number beside each."""
+
+    INPUT = 0  # the caller's tensor; ref: index into the call's tuple
+    CONSTANT = 1  # a tensor held by the graph; ref: index of the constant
+    OUTPUT = 2  # allocated anew in each call; ref unused
+    RESULT = 3  # made by an extern; ref unused
+    ARENA = 4  # planned scratch memory; ref: byte offset in the arena
+    VIEW = 5  # a strided window; ref: the base's number (never a view), offset: in elements of the view's dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Dyn:
+    """Entry `index` of the call's integer table."""
+
+    index: int
+
+
+Integer = int | Dyn
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor: where it lives and its geometry (elements). `written`: an input or constant whose memory the graph writes."""
+
+    kind: Kind
+    ref: Integer
+    size: tuple[Integer, ...]
+    stride: tuple[Integer, ...]
+    dtype: torch.dtype
+    offset: Integer = 0
+    written: bool = False
+
+    def encode(self) -> tuple[Any, ...]:
+        size, stride = _integers(self.size), _integers(self.stride)
+        return (int(self.kind), _integer(self.ref), size, stride, self.dtype, _integer(self.offset), self.written)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArg:
+    """An extern's argument: value number `value`."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of operator `name` (`aten::addmm`), overload `overload` (may be empty).
+
+    `args`, `kwargs` hold `TensorArg`, `Dyn`, sequences of these, None, and plain constants; missing arguments take the schema's default.
+    `results`: for each tensor that it returns, in order, the RESULT value it becomes, or -1. `copies`: pairs (RESULT value, value) to copy
+    after the call, for an operator that cannot write into planned memory itself.
+    """
+
+    name: str
+    overload: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[int, ...] = ()
+    copies: tuple[tuple[int, int], ...] = ()
+
+    def encode(self) -> tuple[Any, ...]:
+        kwargs = {name: _argument(value) for name, value in self.kwargs.items()}
+        return (self.name, self.overload, tuple(map(_argument, self.args)), kwargs, self.results, self.copies)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCall:
+    """As `Call`, for a plain Python callable `function`, which is called under the interpreter's lock."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[int, ...] = ()
+    copies: tuple[tuple[int, int], ...] = ()
+
+    def encode(self) -> tuple[Any, ...]:
+        kwargs = {name: _argument(value) for name, value in self.kwargs.items()}
+        return (self.function, None, tuple(map(_argument, self.args)), kwargs, self.results, self.copies)
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A size symbol's source: `size(dim)` of input `input`, or with dim == -1 the input itself, a Python int."""
+
+    input: int
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One element of the returned tuple: value `value`, or else the int or plain constant `constant`."""
+
+    value: int = -1
+    constant: Any = None
+
+    def encode(self) -> tuple[Any, ...]:
+        dynamic = isinstance(self.constant, Dyn)
+        return (self.value, _integer(self.constant) if dynamic else self.constant, dynamic)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """See the module's text.
+
+    `inputs`: length of the tuple that a call passes. `watched`: indices of inputs that the constants are computed from.
+    `table`: length of the integer table (0: static). `arena`: bytes. `release`: let other threads run Python during the call.
+    `entry`: name of the generated function. `bumped`: indices of inputs that the graph writes, whose version counters must rise.
+    `constants`: how many there are.
+    """
+
+    inputs: int
+    values: tuple[Value, ...]
+    outputs: tuple[Output, ...]
+    externs: tuple[Call | PythonCall, ...] = ()
+    symbols: tuple[Symbol, ...] = ()
+    table: int = 0
+    arena: Integer = 0
+    bumped: tuple[int, ...] = ()
+    watched: tuple[int, ...] = ()
+    release: bool = False
+    entry: str = "fs_run"
+    constants: int = 0
+
+    def encode(self) -> tuple[Any, ...]:
+        """The nested tuples for `_C.CompiledGraph`."""
+        return (
+            self.inputs,
+            tuple(v.encode() for v in self.values),
+            tuple(o.encode() for o in self.outputs),
+            tuple(e.encode() for e in self.externs),
+            tuple((s.input, s.dim) for s in self.symbols),
+            self.table,
+            _integer(self.arena),
+            self.bumped,
+            self.watched,
+            self.release,
+            self.entry,
+            self.constants,
+        )
+
+
+def _integer(value: Integer) -> int | tuple[int]:
+    return (value.index,) if isinstance(value, Dyn) else value
+
+
+def _integers(values: tuple[Integer, ...]) -> tuple[int | tuple[int], ...]:
+    return tuple(map(_integer, values))
+
+
+def _argument(value: Any) -> tuple[str, Any]:
+    """One extern argument, tagged for C++: t tensor, l tensor list, d integer of the table, e list with such integers, c constant."""
+    if isinstance(value, TensorArg):
+        return ("t", value.value)
+    if isinstance(value, Dyn):
+        return ("d", value.index)
+    if isinstance(value, (tuple, list)):
+        if any(isinstance(item, TensorArg) for item in value):
+            return ("l", tuple(-1 if item is None else item.value for item in value))
+        if any(isinstance(item, Dyn) for item in value):
+            return ("e", _integers(tuple(value)))
+        return ("c", tuple(value))
+    return ("c", value)

@@ -1,0 +1,95 @@
+"""The C++ compiler that builds generated kernels, the flags it gets, and what identifies both in cache keys."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from framesmith.util.errors import CompilerMissing
+
+CANDIDATES = ("g++", "clang++", "c++")
+# -fno-math-errno and -fno-trapping-math free the vectoriser without changing any result; -ffast-math would.
+COMPILE_FLAGS = (
+    "-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-fno-trapping-math",
+    "-fno-plt", "-ffp-contract=fast", "-fvisibility=hidden", "-pipe", "-w", "-x", "c++",
+)  # fmt: skip
+LINK_FLAGS = ("-shared", "-fPIC", "-Wl,--as-needed", "-Wl,-z,now")
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """`compiler`: path; `compile_flags`, `link_flags`: complete but for file names; `fingerprint`: changes whenever the same source may
+    give other machine code: compiler, flags, processor, PyTorch."""
+
+    compiler: str
+    compile_flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
+    fingerprint: str
+
+
+def find(compiler: str | None = None, extra_flags: str = "") -> Toolchain:
+    """The toolchain with `compiler` (a name or path; None: $CXX, then the first of `CANDIDATES` there is). Raises `CompilerMissing`."""
+    return _toolchain(compiler or os.environ.get("CXX") or "", extra_flags)
+
+
+@functools.cache
+def _toolchain(wanted: str, extra_flags: str) -> Toolchain:
+    path = _locate(wanted)
+    compile_flags = (*COMPILE_FLAGS[:-2], *extra_flags.split(), *COMPILE_FLAGS[-2:])
+    link_flags = (*LINK_FLAGS, *torch_libraries())
+    identity = (_file_identity(path), compile_flags, link_flags, cpu_identity(), torch.__version__)
+    return Toolchain(path, compile_flags, link_flags, hashlib.sha256(repr(identity).encode()).hexdigest()[:32])
+
+
+def _locate(wanted: str) -> str:
+    names = (wanted,) if wanted else CANDIDATES
+    for name in names:
+        if path := shutil.which(name):
+            return path
+    raise CompilerMissing(
+        f"no C++ compiler: looked for {', '.join(names)}; install g++ (Debian: apt-get install g++, Fedora: dnf install gcc-c++) "
+        "or name one with FRAMESMITH_COMPILER"
+    )
+
+
+def _file_identity(path: str) -> tuple[str, int, int]:
+    """Where an executable really is, its size and time: told apart without running it."""
+    real = os.path.realpath(path)
+    stat = os.stat(real)
+    return real, stat.st_size, stat.st_mtime_ns
+
+
+@functools.cache
+def torch_libraries() -> tuple[str, ...]:
+    """PyTorch's OpenMP runtime and libtorch_cpu, by path: there must be one OpenMP runtime in the process."""
+    folder = Path(torch.__file__).parent / "lib"
+    openmp = sorted(folder.glob("libgomp*.so*")) or sorted((folder.parent.parent / "torch.libs").glob("libgomp*.so*"))
+    found = [str(p) for p in (*openmp[:1], folder / "libtorch_cpu.so") if p.exists()]
+    return (*found, *(() if openmp else ("-lgomp",)), f"-Wl,-rpath,{folder}")
+
+
+@functools.cache
+def cpu_identity() -> str:
+    """Processor model and instruction sets, as -march=native sees them."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    lines = text.split("\n\n", 1)[0].splitlines()
+    return "\n".join(line for line in lines if line.startswith(("model name", "cpu family", "model\t", "flags", "Features", "CPU part")))
+
+
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+    """Instruction sets by the kernel's names (`avx2`, `avx512f`, ...); empty where unknown."""
+    for line in cpu_identity().splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.split(":", 1)[1].split())
+    return frozenset()
