@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.graph.dce import dce
 from framesmith.prims.builder import Builder, Opaque, Value
 from framesmith.prims.core import Spec, size_of
 from framesmith.prims.registry import rules
@@ -79,13 +80,13 @@ class _Decomposition:
     def run(self) -> fx.Graph:
         for node in self.old.nodes:
             self.env[node] = getattr(self, node.op)(node)
-        _drop_dead(self.new)
+        dce(self.new)
         return self.new
 
     # -- one method a kind of node ------------------------------------------------------------------------------------
 
     def placeholder(self, node: fx.Node) -> Any:
-        return self._leaf(node, self.new.placeholder(node.target, default_value=node.args[0]) if node.args else self.new.placeholder(node.target))
+        return self._leaf(node, self.new.create_node("placeholder", node.target, node.args))
 
     def get_attr(self, node: fx.Node) -> Any:
         return self._leaf(node, self.new.create_node("get_attr", node.target))
@@ -169,16 +170,3 @@ class _Decomposition:
 def _is_integer(val: Any) -> bool:
     """Whether a recorded value is an integer, known or symbolic, that needs no node."""
     return val is not None and not isinstance(val, (bool, float, str, torch.SymFloat, torch.SymBool, torch.dtype, torch.device))
-
-
-def _drop_dead(graph: fx.Graph) -> None:
-    """Erase what nobody uses, but for writes and random draws."""
-    for node in reversed(graph.nodes):
-        if node.op == "call_function" and not node.users and not _has_effect(node.target):
-            graph.erase_node(node)
-
-
-def _has_effect(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from framesmith.prims.core import Size, Spec, define
+from framesmith.prims.promotion import computing
 
 aten = torch.ops.aten
 
@@ -36,9 +37,10 @@ def _sum(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
 
 
 def _prod(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
+    out = x.to(computing(x.dtype))
     for dim in reversed(dims):
-        x = torch.prod(x, dim, keepdim, dtype=x.dtype)
-    return x
+        out = torch.prod(out, dim, keepdim, dtype=out.dtype)
+    return out.to(x.dtype)
 
 
 def _over_dims(function: Any) -> Any:

@@ -133,6 +133,9 @@ def _fill_more_views() -> None:
         extern=lambda x, shifts, dims: (aten.roll.default, (x, shifts, dims)),
         doc="roll(x, shifts, dims): y[i] = x[(i - shift) mod size] in each dim; 0 <= shift < size",
     )
+
+
+def _fill_windows() -> None:
     define(
         "diagonal",
         "view",
@@ -229,9 +232,7 @@ def _index(x: torch.Tensor, indices: tuple[torch.Tensor, ...], dim: int) -> torc
     return aten.index.Tensor(x, [None] * dim + list(indices))
 
 
-def _index_put(
-    x: torch.Tensor, values: Any, indices: tuple[torch.Tensor, ...], dim: int, accumulate: bool
-) -> torch.Tensor:
+def _index_put(x: torch.Tensor, values: Any, indices: tuple[torch.Tensor, ...], dim: int, accumulate: bool) -> torch.Tensor:
     if not isinstance(values, torch.Tensor):
         values = torch.tensor(values, dtype=x.dtype, device=x.device)
     return aten.index_put.default(x, [None] * dim + list(indices), values, accumulate)
@@ -289,17 +290,18 @@ def _fill_indexing() -> None:
         _index,
         lambda x, indices, dim: _with_shape(x, _index_shape(x, indices, dim)),
         extern=lambda x, indices, dim: (aten.index.Tensor, (x, [None] * dim + list(indices))),
-        doc="index(x, (i0, i1, ...), dim): int64 tensors of one shape take the place of dims dim, dim+1, ...; "
-        "-size <= index < size",
+        doc="index(x, (i0, i1, ...), dim): int64 tensors of one shape take the place of dims dim, dim+1, ...; -size <= index < size",
     )
+
+
+def _fill_writing() -> None:
     define(
         "index_put",
         "index",
         _index_put,
         _same_spec,
         extern=_index_put_extern,
-        doc="index_put(x, values, (i0, ...), dim, accumulate): values broadcast to the shape that index gives, "
-        "or a scalar",
+        doc="index_put(x, values, (i0, ...), dim, accumulate): values broadcast to the shape that index gives, or a scalar",
     )
     define(
         "scatter",
@@ -350,6 +352,8 @@ def _fill_factories() -> None:
 
 _fill_views()
 _fill_more_views()
+_fill_windows()
 _fill_joins()
 _fill_indexing()
+_fill_writing()
 _fill_factories()

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+
 from tests.prims.harness import check
 
 aten = torch.ops.aten
@@ -35,15 +36,19 @@ def test_unary(name: str, dtype: torch.dtype) -> None:
     check(getattr(aten, name).default, edge(dtype))
 
 
-@pytest.mark.parametrize("name", "abs neg sign relu floor ceil trunc round exp sqrt sigmoid isnan isinf isfinite signbit logical_not square".split())
+ON_INTEGERS = """abs neg sign relu floor ceil trunc round exp sqrt sigmoid isnan isinf isfinite signbit logical_not square"""
+
+
+@pytest.mark.parametrize("name", ON_INTEGERS.split())
 def test_unary_on_integers(name: str) -> None:
     check(getattr(aten, name).default, ints(7, low=0))
 
 
-ACTIVATIONS = "silu mish gelu hardsigmoid hardswish leaky_relu elu selu celu softplus softshrink hardshrink log_sigmoid relu6 hardtanh".split()
+ACTIVATIONS = """silu mish gelu hardsigmoid hardswish leaky_relu elu selu celu softplus softshrink hardshrink log_sigmoid relu6
+hardtanh"""
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", ACTIVATIONS.split())
 @pytest.mark.parametrize("dtype", F32)
 def test_activation(name: str, dtype: torch.dtype) -> None:
     check(getattr(aten, name).default, floats(4, 9, dtype=dtype) * 3)
@@ -87,7 +92,9 @@ def test_binary(name: str, pair: tuple[torch.dtype, torch.dtype]) -> None:
     check(getattr(getattr(aten, packet), overload or "default"), x, y)
 
 
-@pytest.mark.parametrize("name", ["add.Tensor", "mul.Tensor", "logical_and", "bitwise_and.Tensor", "bitwise_xor.Tensor", "maximum", "eq.Tensor"])
+@pytest.mark.parametrize(
+    "name", ["add.Tensor", "mul.Tensor", "logical_and", "bitwise_and.Tensor", "bitwise_xor.Tensor", "maximum", "eq.Tensor"]
+)
 def test_binary_on_bool(name: str) -> None:
     packet, _, overload = name.partition(".")
     check(getattr(getattr(aten, packet), overload or "default"), torch.rand(4, 5) > 0.5, torch.rand(5) > 0.5)

@@ -130,7 +130,6 @@ def nan_to_num(b: Builder, x: Value, nan: float | None = None, posinf: float | N
 # -- two operands -----------------------------------------------------------------------------------------------------
 
 
-
 @decomposes(aten.add.Tensor, aten.add.Scalar)
 def add(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Any:
     x, y = b.promote(x, y)

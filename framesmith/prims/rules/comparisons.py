@@ -109,8 +109,7 @@ def where(b: Builder, condition: Value, x: Any, y: Any) -> Value:
     x, y = b.cast(x, dtype), b.cast(y, dtype)
     if type(x) is not Value and type(y) is not Value:
         x = b.full((), x, dtype, condition.device)
-    out = b.where(truth(b, condition), x, y)
-    return out
+    return b.where(truth(b, condition), x, y)
 
 
 @decomposes(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
@@ -154,7 +153,9 @@ def to_copy(b: Builder, x: Value, *, dtype: Any = None, device: Any = None, **op
     return b.convert(x, b.out.dtype)
 
 
-@decomposes_named("to.dtype", "to.dtype_layout", "to.device", "to.other", "_autocast_to_reduced_precision", "_autocast_to_full_precision", "type_as")
+@decomposes_named(
+    "to.dtype", "to.dtype_layout", "to.device", "to.other", "_autocast_to_reduced_precision", "_autocast_to_full_precision", "type_as"
+)
 def to(b: Builder, x: Value, *args: Any, **options: Any) -> Any:
     return to_copy(b, x)
 

@@ -116,5 +116,3 @@ def one_hot(b: Builder, x: Value, num_classes: int = -1) -> Any:
     classes = b.out.shape[-1]
     places_ = b.along(b.iota(classes, 0, 1, torch.int64, x.device), x.ndim, x.ndim + 1)
     return b.convert(b.eq(b.unsqueeze(x, x.ndim), places_), torch.int64)
-
-

@@ -148,7 +148,9 @@ def mse_loss_backward(b: Builder, grad: Value, x: Value, target: Value, reductio
 
 
 @decomposes(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
-def nll_loss_backward(b: Builder, grad: Value, x: Value, target: Value, weight: Any, reduction: int, ignore_index: int, total_weight: Value) -> Value:
+def nll_loss_backward(
+    b: Builder, grad: Value, x: Value, target: Value, weight: Any, reduction: int, ignore_index: int, total_weight: Value
+) -> Value:
     dim = 1 if x.ndim > 1 else 0
     counts = b.ne(target, ignore_index)
     safe = b.where(counts, target, 0)
@@ -186,7 +188,9 @@ def layer_norm_backward(b: Builder, grad: Value, x: Value, shape: Any, mean: Val
 
 
 @decomposes(aten.native_batch_norm_backward.default)
-def batch_norm_backward(b: Builder, grad: Value, x: Value, weight: Any, mean: Any, var: Any, save_mean: Any, save_rstd: Any, train: bool, eps: float, mask: Any) -> Any:
+def batch_norm_backward(
+    b: Builder, grad: Value, x: Value, weight: Any, mean: Any, var: Any, save_mean: Any, save_rstd: Any, train: bool, eps: float, mask: Any
+) -> Any:
     dims = (0, *range(2, x.ndim))
     count = math.prod(x.shape[dim] for dim in dims)
     if type(count) is not int:

@@ -15,7 +15,9 @@ aten = torch.ops.aten
 
 
 @decomposes(aten.embedding.default)
-def embedding(b: Builder, weight: Value, indices: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Value:
+def embedding(
+    b: Builder, weight: Value, indices: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Value:
     return b.embedding(weight, indices)
 
 

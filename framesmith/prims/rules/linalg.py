@@ -132,9 +132,7 @@ def _ordered(b: Builder, x: Value, term: str, wanted: str) -> Value:
 
 def _contract(b: Builder, operands: Any, terms: list[str], result: str, sizes: dict[str, Any]) -> Value:
     """Two operands as one batched product: batch letters, own letters, and the letters that are summed."""
-    (x, left), (y, right) = (
-        _summed(b, operand, term, result + other) for operand, term, other in zip(operands, terms, reversed(terms))
-    )
+    (x, left), (y, right) = (_summed(b, operand, term, result + other) for operand, term, other in zip(operands, terms, reversed(terms)))
     batch = "".join(letter for letter in left if letter in right and letter in result)
     inner = "".join(letter for letter in left if letter in right and letter not in result)
     rows = "".join(letter for letter in left if letter not in right)

@@ -132,7 +132,9 @@ def nll_loss(b: Builder, x: Value, target: Value, weight: Any = None, reduction:
 
 
 @decomposes(aten.cross_entropy_loss.default)
-def cross_entropy(b: Builder, x: Value, target: Value, weight: Any = None, reduction: int = 1, ignore_index: int = -100, label_smoothing: float = 0.0) -> Any:
+def cross_entropy(
+    b: Builder, x: Value, target: Value, weight: Any = None, reduction: int = 1, ignore_index: int = -100, label_smoothing: float = 0.0
+) -> Any:
     dim = 1 if x.ndim > 1 else 0
     logs = log_softmax_of(b, b.wide(x), dim)
     if category(target.dtype) >= 2:

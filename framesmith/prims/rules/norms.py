@@ -104,7 +104,7 @@ def rms_norm(b: Builder, x: Value, shape: Any, weight: Any = None, eps: float | 
     dims = tuple(range(x.ndim - len(shape), x.ndim))
     wide = b.wide(x)
     mean_square = divided(b, b.sum(wide * wide, dims, True), count_of(x, dims))
-    epsilon = torch.finfo(x.dtype if eps is None else x.dtype).eps if eps is None else float(eps)
+    epsilon = torch.finfo(wide.dtype).eps if eps is None else float(eps)
     return b.convert(_scaled(b, wide * b.rsqrt(mean_square + epsilon), weight, None), x.dtype)
 
 
@@ -172,7 +172,9 @@ def _batch_norm(b: Builder, x: Value, weight: Any, bias: Any, eps: float) -> tup
 
 
 @decomposes(aten.batch_norm.default)
-def batch_norm(b: Builder, x: Value, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float, cudnn: bool) -> Any:
+def batch_norm(
+    b: Builder, x: Value, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float, cudnn: bool
+) -> Any:
     if not training:
         return _with_running(b, x, weight, bias, mean, var, eps)
     return _batch_norm(b, x, weight, bias, eps)[0] if mean is None and var is None else NotImplemented
@@ -198,7 +200,9 @@ def native_batch_norm(b: Builder, x: Value, weight: Any, bias: Any, *rest: Any) 
 
 
 @decomposes_named("_native_batch_norm_legit_functional")
-def batch_norm_functional(b: Builder, x: Value, weight: Any, bias: Any, mean: Value, var: Value, training: bool, momentum: float, eps: float) -> Any:
+def batch_norm_functional(
+    b: Builder, x: Value, weight: Any, bias: Any, mean: Value, var: Value, training: bool, momentum: float, eps: float
+) -> Any:
     if not training:
         y = _with_running(b, x, weight, bias, mean, var, eps)
         return y, *[b.full(spec.shape, 0.0, spec.dtype, spec.device) for spec in b.out[1:3]], mean, var
@@ -217,7 +221,9 @@ def _moved(b: Builder, running: Value, seen: Value, momentum: float) -> Value:
 
 
 @decomposes(aten.instance_norm.default)
-def instance_norm(b: Builder, x: Value, weight: Any, bias: Any, mean: Any, var: Any, use_input_stats: bool, momentum: float, eps: float, cudnn: bool) -> Any:
+def instance_norm(
+    b: Builder, x: Value, weight: Any, bias: Any, mean: Any, var: Any, use_input_stats: bool, momentum: float, eps: float, cudnn: bool
+) -> Any:
     if not use_input_stats:
         return _with_running(b, x, weight, bias, mean, var, eps)
     if mean is not None or var is not None:

@@ -123,7 +123,8 @@ def _extreme(name: str, prim: str, arg: str) -> None:
         if not x.ndim:
             return x, b.full((), 0, torch.int64, x.device)
         dims = dims_of(x, dim)
-        return b.emit(row, (x, dims, keepdim)), b.emit(place, (x, dims[0], keepdim))
+        ordered = b.convert(x, torch.uint8) if x.dtype is torch.bool else x
+        return b.emit(row, (x, dims, keepdim)), b.emit(place, (ordered, dims[0], keepdim))
 
     decomposes_named(prim)(values)
     decomposes_named(name)(everything)
@@ -168,7 +169,8 @@ def _truth_of(name: str) -> Callable[..., Value]:
     row = table[name]
 
     def rule(b: Builder, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-        out = b.emit(row, (truth(b, x), dims_of(x, dim), keepdim))
+        dims = () if isinstance(dim, tuple) and not dim else dims_of(x, dim)  # unlike other ops': no dims are none
+        out = b.emit(row, (truth(b, x), dims, keepdim))
         return b.convert(out, torch.uint8) if x.dtype is torch.uint8 else out
 
     decomposes_named(name, f"{name}.dim", f"{name}.dims")(rule)

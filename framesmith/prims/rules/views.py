@@ -248,7 +248,6 @@ def stack(b: Builder, tensors: Any, dim: int = 0) -> Value:
     return b.cat(tuple([b.unsqueeze(b.convert(x, b.out.dtype), dim) for x in tensors]), dim)
 
 
-
 @decomposes(aten.broadcast_tensors.default, aten.meshgrid.default, aten.meshgrid.indexing)
 def broadcast_tensors(b: Builder, tensors: Any, indexing: str = "ij") -> tuple[Value, ...]:
     if b.source is None or b.source.target is aten.broadcast_tensors.default:
