@@ -72,7 +72,40 @@ PyObject* py_contract(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+// w[k * k_stride + n * n_stride] -> panels of `columns` columns, the last one rounded up to whole vectors and zero-filled.
+void pack(const float* w, float* out, i64 depth, i64 n, i64 k_stride, i64 n_stride, i64 columns) {
+  const i64 panels = (n + columns - 1) / columns;
+#pragma omp parallel for schedule(static) if (depth * n > 100000)
+  for (i64 p = 0; p < panels; p++) {
+    const i64 first = p * columns, live = n - first < columns ? n - first : columns, wide = live == columns ? columns : (live + W - 1) / W * W;
+    float* to = out + first * depth;
+    constexpr i64 B = 16;  // rows of a block: a strided column is read a cache line at a time
+    for (i64 k0 = 0; k0 < depth; k0 += B) {
+      const i64 k1 = k0 + B < depth ? k0 + B : depth;
+      if (n_stride == 1) {
+        for (i64 k = k0; k < k1; k++) __builtin_memcpy(to + k * wide, w + k * k_stride + first, live * sizeof(float));
+      } else {
+        for (i64 j = 0; j < live; j++)
+          for (i64 k = k0; k < k1; k++) to[k * wide + j] = w[k * k_stride + (first + j) * n_stride];
+      }
+      for (i64 k = k0; k < k1; k++)
+        for (i64 j = live; j < wide; j++) to[k * wide + j] = 0;
+    }
+  }
+}
+
+PyObject* py_pack(PyObject*, PyObject* args) {
+  long long w, out;
+  long depth, n, k_stride, n_stride, columns;
+  if (!PyArg_ParseTuple(args, "LLlllll", &w, &out, &depth, &n, &k_stride, &n_stride, &columns)) return nullptr;
+  Py_BEGIN_ALLOW_THREADS;
+  pack((const float*)w, (float*)out, depth, n, k_stride, n_stride, columns);
+  Py_END_ALLOW_THREADS;
+  Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
+    {"pack", py_pack, METH_VARARGS, "pack(weight, out, depth, n, k_stride, n_stride, columns): float32 panels (see loops.contract)."},
     {"contract", py_contract, METH_VARARGS,
      "contract(a, b, out, geometry): addresses of float32 data, and (images, image_stride, lines, line_stride, m, lda, n, rows, columns,\n"
      "outer runs, their stride, inner runs, their stride, depth); writes out[images, lines, m, n]."},

@@ -8,13 +8,13 @@ version changes: nothing is baked in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 
 from framesmith.graph.freeze import is_parameter_expression
+from framesmith.lower.contractions.nodes import Nodes
 
 aten = torch.ops.aten
 
@@ -53,18 +53,19 @@ def _foldable(conv: Any, parameters: tuple[Any, ...]) -> bool:
 
 def _folded(graph: fx.Graph, conv: fx.Node, gamma: Any, beta: Any, mean: Any, var: Any, eps: float) -> tuple[fx.Node, fx.Node]:
     """Nodes for the folded weight and bias, inserted before `conv`."""
-    call: Callable[..., fx.Node] = graph.call_function
+    add = Nodes(graph, conv)
     weight, bias = (_argument(conv, i) for i in CONVOLUTIONS[conv.target])
-    dims = weight.meta["val"].dim()
-    scale = call(aten.rsqrt.default, (call(aten.add.Scalar, (var, eps)),))
+    shape = tuple(weight.meta["val"].shape)
+    row = shape[:1]
+    scale = add(aten.rsqrt.default, (add(aten.add.Scalar, (var, eps), row),), row)
     if gamma is not None:
-        scale = call(aten.mul.Tensor, (scale, gamma))
-    column = call(aten.reshape.default, (scale, [-1] + [1] * (dims - 1)))
-    shift = mean if bias is None else call(aten.sub.Tensor, (mean, bias))
-    shift = call(aten.neg.default, (call(aten.mul.Tensor, (shift, scale)),))
+        scale = add(aten.mul.Tensor, (scale, gamma), row)
+    column = add(aten.reshape.default, (scale, [-1] + [1] * (len(shape) - 1)), (*row, *(1 for _ in shape[1:])))
+    shift = mean if bias is None else add(aten.sub.Tensor, (mean, bias), row)
+    shift = add(aten.neg.default, (add(aten.mul.Tensor, (shift, scale), row),), row)
     if beta is not None:
-        shift = call(aten.add.Tensor, (shift, beta))
-    return call(aten.mul.Tensor, (weight, column)), shift
+        shift = add(aten.add.Tensor, (shift, beta), row)
+    return add(aten.mul.Tensor, (weight, column), shape), shift
 
 
 def fold_batch_norm(graph: fx.Graph) -> fx.Graph:

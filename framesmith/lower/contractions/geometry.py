@@ -15,7 +15,7 @@ from math import prod
 import torch
 
 from framesmith import _C
-from framesmith.loops.contract import choose_tile, pack_columns
+from framesmith.loops.contract import choose_tile, pack_columns, packed_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,12 @@ def contract(x: torch.Tensor, packed: torch.Tensor, geometry: Geometry) -> torch
 
 def pack(weight: torch.Tensor, columns: int, lane: int) -> torch.Tensor:
     """Pack a weight of shape (depth in all, n); see `loops.contract.pack_columns`."""
-    return pack_columns(weight, columns, lane)
+    if weight.dtype is not torch.float32:
+        return pack_columns(weight, columns, lane)
+    depth, n = weight.shape
+    out = torch.empty(depth * packed_columns(n, columns, lane))
+    _C.pack(weight.data_ptr(), out.data_ptr(), depth, n, *weight.stride(), columns)
+    return out
 
 
 def linear_geometry(rows: int, depth: int, n: int, shape: tuple[int, ...]) -> Geometry:

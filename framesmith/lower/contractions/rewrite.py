@@ -19,7 +19,7 @@ from torch import fx
 
 from framesmith.graph.freeze import is_parameter_expression
 from framesmith.lower.contractions.geometry import Geometry, contract, linear_geometry, pack, window_geometry
-from framesmith.prims.core import Spec, contiguous_strides
+from framesmith.lower.contractions.nodes import Nodes
 
 aten = torch.ops.aten
 
@@ -63,22 +63,6 @@ def rewrite_contractions(graph: fx.Graph, choose: Choose) -> fx.Graph:
             node.replace_all_uses_with(new)
             graph.erase_node(node)
     return graph
-
-
-class Nodes:
-    """Adds nodes with metadata that carry the user's line of `like`."""
-
-    def __init__(self, graph: fx.Graph, like: fx.Node) -> None:
-        self.graph, self.like = graph, like
-
-    def __call__(self, target: Any, args: tuple[Any, ...], shape: tuple[int, ...], stride: tuple[int, ...] | None = None) -> fx.Node:
-        value = self.like.meta["val"]
-        node = self.graph.call_function(target, args)
-        node.meta = {
-            "val": Spec(shape, value.dtype, value.device, contiguous_strides(shape) if stride is None else stride),
-            "stack": self.like.meta.get("stack", ()),
-        }
-        return node
 
 
 def _static(*values: Any) -> bool:

@@ -1,0 +1,25 @@
+"""Adding nodes with metadata to a recorded graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from framesmith.prims.core import Spec, contiguous_strides
+
+
+class Nodes:
+    """Adds nodes with metadata that carry the user's line of `like`."""
+
+    def __init__(self, graph: fx.Graph, like: fx.Node) -> None:
+        self.graph, self.like = graph, like
+
+    def __call__(self, target: Any, args: tuple[Any, ...], shape: tuple[int, ...], stride: tuple[int, ...] | None = None) -> fx.Node:
+        value = self.like.meta["val"]
+        node = self.graph.call_function(target, args)
+        node.meta = {
+            "val": Spec(shape, value.dtype, value.device, contiguous_strides(shape) if stride is None else stride),
+            "stack": self.like.meta.get("stack", ()),
+        }
+        return node
