@@ -48,9 +48,10 @@ def _name(value: Any) -> str:
 
 def _tensor(note: Note, value: Any) -> str:
     spec: TensorSpec = note.value
+    t: torch.Tensor = value
     if type(value) is not spec.cls:
         return f"{note.path} is a {_name(type(value))}, expected {_name(spec.cls)}"
-    found = [f"{what}: expected {wanted}, got {got}" for what, wanted, got in _differences(spec, value)]
+    found = [f"{what}: expected {wanted}, got {got}" for what, wanted, got in _differences(spec, t)]
     return f"{note.path} has another {'; '.join(found) or 'set of dispatch keys'}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from framesmith import _C
@@ -18,7 +18,7 @@ from framesmith.capture.relation_code import postfix
 from framesmith.capture.sources import Guard, Source
 from framesmith.util.errors import GuardError
 
-__all__ = ["GuardTree", "compile_guards"]
+__all__ = ["GuardTree", "compile_guards", "why_missed"]
 
 
 class GuardTree(_C.GuardTree):
@@ -256,3 +256,11 @@ def compile_guards(
     tree.notes = low.notes
     tree.paths = low.paths
     return tree
+
+
+def why_missed(code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> list[str]:
+    """For each live variant of `code`, the latest hit first: the guard that fails for this call."""
+    cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
+    trees = [entry.tree for entry in _C.entries(code)]
+    return [tree.explain_failure(f_locals, func.__globals__, func.__builtins__, cells)  # type: ignore[attr-defined]
+            for tree in trees if isinstance(tree, GuardTree)]

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <utility>
 
 namespace framesmith {
 namespace {
@@ -38,18 +39,47 @@ FrameView view_of(Frame* frame, const Entry* entry) {
           frame_function(frame)->func_closure, entry->cell_index.data()};
 }
 
+// A function of the residual code in the frame's globals and closure. It is the entry's parked one if that is at hand.
+PyObject* residual_function(Frame* frame, Entry* entry) {
+  PyFunctionObject* original = frame_function(frame);
+  PyObject* object = std::exchange(entry->parked, nullptr);
+  if (!object) {
+    object = PyFunction_NewWithQualName(entry->residual, frame->f_globals, original->func_qualname);
+    if (!object) return nullptr;
+  } else {
+    auto* function = reinterpret_cast<PyFunctionObject*>(object);
+    function->func_globals = Py_NewRef(frame->f_globals);
+    function->func_builtins = Py_NewRef(frame->f_builtins);
+  }
+  if (reinterpret_cast<PyCodeObject*>(entry->residual)->co_nfreevars) {
+    reinterpret_cast<PyFunctionObject*>(object)->func_closure = Py_XNewRef(original->func_closure);
+  }
+  return object;
+}
+
+// Keeps the function for the next call, without what would keep the user's globals or closure alive. One that somebody
+// else holds (a frame in a traceback) is left to them.
+void park(Entry* entry, PyObject* object) {
+  if (Py_REFCNT(object) != 1 || entry->parked || !entry->residual) {
+    Py_DECREF(object);
+    return;
+  }
+  auto* function = reinterpret_cast<PyFunctionObject*>(object);
+  entry->parked = object;
+  PyObject* globals = std::exchange(function->func_globals, nullptr);
+  PyObject* builtins = std::exchange(function->func_builtins, nullptr);
+  PyObject* closure = std::exchange(function->func_closure, nullptr);
+  Py_XDECREF(closure);
+  Py_XDECREF(builtins);
+  Py_XDECREF(globals);
+}
+
 // Calls the residual function on the frame's arguments and the graph inputs (reference stolen).
 PyObject* call_residual(Frame* frame, Entry* entry, PyObject* inputs) {
-  PyFunctionObject* original = frame_function(frame);
-  PyObject* function = PyFunction_NewWithQualName(entry->residual, frame->f_globals, original->func_qualname);
+  PyObject* function = residual_function(frame, entry);
   if (!function) {
     Py_DECREF(inputs);
     return nullptr;
-  }
-  auto* residual = reinterpret_cast<PyCodeObject*>(entry->residual);
-  if (residual->co_nfreevars) {
-    Py_XINCREF(original->func_closure);
-    reinterpret_cast<PyFunctionObject*>(function)->func_closure = original->func_closure;
   }
   const int count = argument_count(frame->f_code);
   std::array<PyObject*, 24> small;
@@ -62,7 +92,7 @@ PyObject* call_residual(Frame* frame, Entry* entry, PyObject* inputs) {
   for (int i = 0; i < count; i++) args[i] = frame->localsplus[i];
   args[count] = inputs;
   PyObject* result = PyObject_Vectorcall(function, args, count + 1, nullptr);
-  Py_DECREF(function);
+  park(entry, function);
   Py_DECREF(inputs);
   return result;
 }

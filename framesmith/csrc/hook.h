@@ -34,6 +34,7 @@ struct Entry {
   PyObject* tree;      // GuardTree
   PyObject* code;      // the user's; borrowed (the entry lives in its slot), null once detached
   PyObject* residual;  // code object; null once the entry is dead
+  PyObject* parked;    // a function of the residual code between two calls, without globals and closure; or null
   PyObject* info;      // the creator's; any object that doesn't keep the model alive
   IdentityRef callback;
   std::vector<int> local_index;  // the tree's local number i is argument local_index[i]

@@ -58,6 +58,8 @@ void kill_entry(void* self) {
   auto* entry = static_cast<Entry*>(self);
   PyObject* residual = std::exchange(entry->residual, nullptr);
   PyObject* info = std::exchange(entry->info, nullptr);
+  PyObject* parked = std::exchange(entry->parked, nullptr);
+  Py_XDECREF(parked);
   Py_XDECREF(residual);
   Py_XDECREF(info);
 }

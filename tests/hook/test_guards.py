@@ -9,9 +9,9 @@ import types
 
 import pytest
 import torch
-from hook.helpers import type_of
 
-from framesmith.capture.guards import compile_guards
+from framesmith import _C
+from framesmith.capture.guards import compile_guards, why_missed
 from framesmith.capture.sources import (
     MISSING,
     Attr,
@@ -28,6 +28,7 @@ from framesmith.capture.sources import (
     TypeOf,
 )
 from framesmith.util.errors import GuardError
+from tests.hook.helpers import equals, type_of, variant
 
 X = Local("x")
 
@@ -272,3 +273,13 @@ def test_unfit_guards_are_refused():
 def test_missing_arguments_fail():
     tree = compile_guards([], [X])
     assert tree.check({}) is None and tree.check({"x": 1}) == (1,)
+
+
+def test_why_missed_tells_of_every_variant():
+    def f(n):
+        return n
+
+    cb = variant(types.FunctionType((lambda n, inputs: n).__code__, {}, "f"), equals("n"))
+    g = _C.CompiledFunction(f, cb)
+    assert [g(1), g(2)] == [1, 2]
+    assert why_missed(f.__code__, f, {"n": 3}) == ["L['n']: expected 2, got 3", "L['n']: expected 1, got 3"]

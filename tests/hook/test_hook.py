@@ -8,11 +8,11 @@ import traceback
 import warnings
 
 import pytest
-from hook.helpers import equals, type_of, variant
 
 from framesmith import _C
 from framesmith.capture.guards import compile_guards
 from framesmith.capture.sources import Cell, Guard, Local
+from tests.hook.helpers import equals, type_of, variant
 
 
 def test_every_kind_of_argument_reaches_the_residual_code():
@@ -78,6 +78,7 @@ def test_closure_and_globals_are_the_frames_own():
 
 
 GLOBAL = 100
+HELD = []
 
 
 def test_none_runs_eager_and_callees_are_still_hooked():
@@ -340,3 +341,25 @@ def test_compiled_function_is_a_function_to_its_users():
     assert pickle.loads(pickle.dumps(_C.CompiledFunction.__mro__)) and Sub(len, None)([1]) == 1
     with pytest.raises(TypeError):
         _C.CompiledFunction(3, None)
+
+
+def test_a_residual_function_held_by_a_traceback_keeps_its_globals():
+    """The hook keeps a residual function for the next call only when nothing else holds it."""
+    HELD.clear()
+
+    def f(n):
+        return n
+
+    def residual(n, inputs):
+        try:
+            raise ValueError(n)
+        except ValueError as error:
+            HELD.append(error.__traceback__.tb_frame)
+        return sys._getframe().f_globals["__name__"]
+
+    residual.__name__ = "f"
+    g = _C.CompiledFunction(f, variant(residual, [type_of("n")]))
+    for n in range(3):
+        assert g(n) == __name__
+    names = [frame.f_globals["__name__"] for frame in HELD]
+    assert names == [__name__] * 3 and [frame.f_locals["n"] for frame in HELD] == [0, 1, 2]

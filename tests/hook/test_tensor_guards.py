@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hook.helpers import type_of
 
 from framesmith.capture.guards import compile_guards
 from framesmith.capture.sources import GlobalState, Guard, Item, Local, TensorSpec
 from framesmith.symbolic.expr import Symbol, and_, eq, le, lt, max_, min_, ne, or_
+from tests.hook.helpers import type_of
 
 X = Local("x")
 
