@@ -1,0 +1,148 @@
+"""Building the body of a kernel: each operation is placed in the outermost loop in which it can stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from framesmith.loops.build import Builder, Replay
+from framesmith.loops.ir import Axis, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Store
+from framesmith.schedule.cluster import Member
+from framesmith.symbolic.expr import Expr, Symbol
+
+
+class Placer(Builder):
+    """A builder over a nest that is open: `level` 0 is the body of the kernel, level k the body of the k-th loop of the stage."""
+
+    __slots__ = ("_levels", "_lists", "_post", "_symbols", "body", "count", "depth", "forward", "par", "phase")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body: list[Node] = []  # of the kernel
+        self.count = 0  # indirect symbols given out
+        self.forward: dict[tuple[str, Expr], Op] = {}  # what a store in scope wrote
+        self._levels: dict[Op, int] = {}
+        self._symbols: dict[Symbol, int] = {}
+        self._lists: list[list[Node]] = []
+        self._post: list[Node] = []
+        self.par = self.depth = self.phase = 0
+
+    # --------------------------------------------------------------------------------------------------------------- opening, closing
+
+    def open(self, loops: Sequence[Symbol], par: int) -> None:
+        """Start a stage of nested `loops`, the first `par` of them parallel and the others reductions."""
+        self.par, self.depth, self.phase = par, len(loops), 0
+        self._lists = [[] for _ in range(len(loops) + 1)]
+        self._post = []
+        for k, s in enumerate(loops):
+            self._symbols[s] = k + 1
+
+    def after_reduction(self) -> None:
+        """What is built from now on stands after the reduction loops."""
+        if self.depth > self.par:
+            self.phase = 1
+            self._forget(self.par)
+
+    def close(self, loops: Sequence[Axis], vector: Symbol | None) -> None:
+        """End the stage and append it to the body."""
+        inner: list[Node] = self._lists[self.depth]
+        for k in range(self.depth, 0, -1):
+            axis = loops[k - 1]
+            block: list[Node] = [Loop(axis, tuple(inner), k > self.par, axis.symbol is vector)] if inner else []
+            if k - 1 == self.par:
+                block += self._post
+            inner = self._lists[k - 1] + block
+        self.body += inner
+        for axis in loops:
+            self._symbols.pop(axis.symbol, None)
+        self._forget(0)
+        self.depth = self.par = self.phase = 0
+
+    def _forget(self, above: int) -> None:
+        """Operations deeper than `above` go out of scope."""
+        levels = self._levels
+        self._seen = {k: op for k, op in self._seen.items() if levels[op] <= above}
+        self.forward = {k: op for k, op in self.forward.items() if levels[op] <= above}
+        self._symbols = {s: n for s, n in self._symbols.items() if n <= above or s.name[0] != "j"}
+
+    # ----------------------------------------------------------------------------------------------------------------------- placing
+
+    def _emit(self, key: Any, make: Callable[..., Op], *fields: Any) -> Op:
+        op = self._seen.get(key)
+        if op is None:
+            op = make(*fields)
+            level = self._level(op)
+            if type(op) is Reduce:
+                self._lists[self.depth].append(op)
+                level = self.par
+            else:
+                self._put(op, level)
+            self._levels[op] = level
+            self._seen[key] = op
+            if type(op) is Indirect:
+                self._symbols[op.symbol] = level
+        return op
+
+    def _put(self, op: Op, level: int) -> None:
+        if self.phase and level >= self.par:
+            self._post.append(op)
+        else:
+            self._lists[level].append(op)
+
+    def _level(self, op: Op) -> int:
+        levels = self._levels
+        level = max((levels[a] for a in op.args), default=0)
+        for e in _EXPRESSIONS.get(type(op), _none)(op):
+            for s in e.free:
+                level = max(level, self._symbols.get(s, 0))
+        return level
+
+    def indirect(self, value: Op, symbol: Symbol, size: Expr, wrap: bool, check: bool) -> Op:
+        key = ("indirect", value, size, wrap, check)
+        found = self._seen.get(key)
+        if found is not None:
+            return found
+        name = Symbol(f"j{self.count}", symbol.lo, symbol.sup if symbol.sup is not None else symbol.hi)
+        self.count += 1
+        return self._emit(key, Indirect, (value,), name, size, wrap, check)
+
+    def store(self, buffer: str, index: Expr | int, value: Op, mode: str | None = None, mask: Op | None = None) -> None:
+        op = Store(buffer, index, (value,) if mask is None else (value, mask), value.dtype, mode)  # type: ignore[arg-type]
+        level = self.par if self.phase else self.depth
+        self._put(op, level)
+        if mode is None and mask is None:
+            self.forward[buffer, index] = value  # type: ignore[index]
+
+
+def _none(op: Op) -> tuple[Expr, ...]:
+    return ()
+
+
+_EXPRESSIONS: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
+    Index: lambda op: (op.expr,),
+    Pred: lambda op: (op.lhs, op.rhs),
+    Load: lambda op: (op.index,),
+}
+
+
+class Replayed:
+    """One member being built into a `Placer`, with its axes substituted."""
+
+    def __init__(self, placer: Placer, member: Member, sub: dict[Symbol, Expr]) -> None:
+        self.member = member
+        full = {k: v.subs(sub) for k, v in member.sub.items()}
+        self.replay = Replay(placer, full, {}, self._load)
+        self.placer = placer
+
+    def _load(self, op: Load, index: Expr) -> Op | None:
+        return self.placer.forward.get((op.buffer, index))
+
+    def inner(self) -> None:
+        """The part inside the reduction loops (everything, for a member without)."""
+        self.replay.run(self.member.compute.inner if self.member.red or self.member.compute.raxes else self.member.compute.ops)
+
+    def post(self) -> None:
+        """The part after the reduction loops."""
+        self.replay.run(self.member.compute.ops)
+
+

@@ -1,0 +1,359 @@
+"""Cluster in, kernel out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from framesmith.loops.ir import (
+    Axis,
+    Index,
+    Indirect,
+    Kernel,
+    Launch,
+    Load,
+    Local,
+    Loop,
+    Node,
+    Op,
+    Origin,
+    Param,
+    Pred,
+    Reduce,
+    Scalar,
+    Store,
+    walk,
+)
+from framesmith.loops.nest import Storage
+from framesmith.loops.scalar import SCALAR_OPS
+from framesmith.schedule.axes import collapse, ordered, scores, steps
+from framesmith.schedule.blocks import Placer, Replayed
+from framesmith.schedule.cluster import Cluster, axis_symbol, shared_part, trips
+from framesmith.schedule.stages import Stage, stages
+from framesmith.symbolic.expr import Expr, Symbol, as_expr
+
+LOCAL_BYTES = 1 << 16  # of all local arrays of a kernel
+BREAKS = 3  # segments into which a loop may be cut at conditions on its axis, less one
+
+
+class Emission:
+    """One cluster being turned into a kernel."""
+
+    def __init__(self, cluster: Cluster, storages: dict[str, Storage], kept: Callable[[str], bool], vectorize: bool = True) -> None:
+        self.cluster = collapse(cluster)
+        self.storages = storages
+        self.kept = kept  # whether a written buffer is needed after the kernel
+        self.names = 0
+        self.vectorize = vectorize
+        self.placer = Placer()
+        self.outer: list[Symbol] = []
+        self.wrap: Symbol | None = None  # a vector axis around all stages
+        self.to: dict[Symbol, Expr] = {}
+
+    def run(self) -> tuple[Kernel, tuple[str, ...], tuple[Origin, ...]]:
+        cluster = self.cluster
+        vector = self._vector_axis()
+        outside = cluster.shared
+        if vector is not None and len(plain := stages(cluster, outside)) == 1 and not (plain[0].par or plain[0].red):
+            outside = outside - {vector}  # pure pointwise: the vector loop is the inner loop
+        elif vector is not None:
+            self.wrap = vector
+        nest = stages(cluster, outside)
+        self.outer = ordered(cluster, cluster.members, [s for s in cluster.axes if s in outside], None)
+        tile = self._tile(vector, nest)
+        if self.wrap is not None:
+            self.outer.remove(self.wrap)
+        outer = [self._axis(s) for s in self.outer]
+        wrapped = self._axis(self.wrap) if self.wrap is not None else None
+        for stage in nest:
+            self._stage(stage, vector if self.wrap is None else None, outside)
+        body: tuple[Node, ...] = tuple(self.placer.body)
+        body, locals_ = self._memory(body)
+        if wrapped is not None:
+            body = (Loop(wrapped, body, False, True),)
+        return self._finish(outer, body, locals_, tile)
+
+    # ------------------------------------------------------------------------------------------------------------------------- axes
+
+    def _axis(self, s: Symbol, extent: Expr | None = None, start: int = 0) -> Axis:
+        """A fresh canonical symbol for a cluster axis, or for a run of it from `start`."""
+        extent = self.cluster.axes[s] if extent is None else extent
+        symbol = axis_symbol(f"i{self.names}", extent)
+        self.names += 1
+        self.to[s] = symbol + start
+        return Axis(symbol, extent)
+
+    def _vector_axis(self) -> Symbol | None:
+        """A shared axis, when vectorising it beats vectorising each stage along an axis of its own."""
+        cluster = self.cluster
+        shared: dict[Symbol, float] = {}
+        private = 0.0
+        for m in cluster.members:
+            best = 0.0
+            for s, value in scores(cluster, m).items():
+                if s in cluster.shared:
+                    shared[s] = shared.get(s, 0.0) + value
+                else:
+                    best = max(best, value)
+            private += best
+        if not shared:
+            return None
+        axis = max(shared, key=lambda s: (shared[s], list(cluster.axes).index(s)))
+        return axis if shared[axis] > private else None
+
+    def _stage_vector(self, stage: Stage, loops: Iterable[Symbol]) -> Symbol | None:
+        total: dict[Symbol, float] = {}
+        loops = list(loops)
+        for m in stage.members:
+            for s, value in scores(self.cluster, m).items():
+                if s in loops:
+                    total[s] = total.get(s, 0.0) + value
+        return max(total, key=lambda s: (total[s], loops.index(s))) if total else (loops[-1] if loops else None)
+
+    def _tile(self, vector: Symbol | None, nest: list[Stage]) -> tuple[Symbol, Symbol] | None:
+        """For a pointwise kernel some of whose accesses run along another axis: that axis goes just outside the vector loop."""
+        if vector is None or self.wrap is not None or len(nest) != 1:
+            return None
+        for m in nest[0].members:
+            for _, index, _ in m.loads:
+                row = steps(index, [*self.outer, vector])
+                for s in self.outer:
+                    if row[s] == 1 and row[vector] not in (0, 1, None) and (trips([s], self.cluster.axes) or 8) >= 8:
+                        self.outer.remove(s)
+                        self.outer.append(s)
+                        return s, vector
+        return None
+
+    # ----------------------------------------------------------------------------------------------------------------------- stages
+
+    def _stage(self, stage: Stage, vector: Symbol | None, outside: frozenset[Symbol]) -> None:
+        cluster = self.cluster
+        loops = [s for s in cluster.axes if s in stage.par or s in stage.red]
+        if vector is None and self.wrap is None:
+            vector = self._stage_vector(stage, loops)
+        members = stage.members
+        par = ordered(cluster, members, [s for s in loops if s in stage.par], vector)
+        red = ordered(cluster, members, [s for s in loops if s in stage.red], vector)
+        cuts = self._cuts(stage, vector) if not red and vector is not None else []
+        if not cuts:
+            self._emit(stage, [self._axis(s) for s in (*par, *red)], len(par), vector)
+            return
+        assert vector is not None
+        bounds = [0, *cuts, cluster.axes[vector].const]
+        outer = [self._axis(s) for s in par if s is not vector]
+        for low, high in zip(bounds, bounds[1:]):
+            if low:
+                outer = [self._axis(s) for s in par if s is not vector]
+            inner = self._axis(vector, as_expr(high - low), low)
+            self._emit(stage, [*outer, inner], len(par), vector)
+
+    def _emit(self, stage: Stage, loops: list[Axis], par: int, vector: Symbol | None) -> None:
+        placer = self.placer
+        symbol = None
+        if vector is not None and vector in self.to and self.vectorize:
+            own = [a.symbol for a in loops if a.symbol in self.to[vector].free]
+            symbol = own[0] if own else None
+        placer.open([a.symbol for a in loops], par)
+        running = [Replayed(placer, m, self.to) for m in stage.inner]
+        for r in running:
+            r.inner()
+        placer.after_reduction()
+        for r in running:
+            if r.member.compute.raxes:
+                r.post()
+        for m in stage.post:
+            Replayed(placer, m, self.to).inner()
+        placer.close(loops, symbol)
+
+    def _cuts(self, stage: Stage, vector: Symbol) -> list[int]:
+        """Where conditions on the vector axis alone change: the loop is cut there, and each part is free of them."""
+        extent = self.cluster.axes[vector]
+        if not extent.is_const:
+            return []
+        found: set[int] = set()
+        for m in stage.members:
+            for op in (*m.compute.inner, *m.compute.ops):
+                if type(op) is not Pred:
+                    continue
+                difference = (op.rhs - op.lhs).subs(m.sub)
+                if difference.free != frozenset((vector,)):
+                    continue
+                k = difference.coeff(vector)
+                if k is None or not k:
+                    continue
+                c = difference.subs({vector: 0}).const
+                found.add(-c // k + 1 if k > 0 else -(-c // -k))
+        cuts = sorted(p for p in found if 0 < p < extent.const)
+        return cuts if len(cuts) <= BREAKS else []
+
+    # ----------------------------------------------------------------------------------------------------------------------- memory
+
+    def _memory(self, body: tuple[Node, ...]) -> tuple[tuple[Node, ...], tuple[Local, ...]]:
+        """Drop stores that nobody reads, operations that nobody needs, and put what only this kernel reads into local arrays."""
+        written = {op.buffer for op in walk(body) if type(op) is Store and op.mode is None and not self.kept(op.buffer)}
+        body = _live(body, written - {op.buffer for op in walk(body) if type(op) is Load})
+        remaining = {op.buffer for op in walk(body) if type(op) is Store} & written
+        locals_: list[Local] = []
+        free = LOCAL_BYTES
+        for name in sorted(remaining, key=lambda n: self._first_store(n)):
+            shift = self._local(name, body) if self.wrap is None else None
+            if shift is None:
+                continue
+            base, size = shift
+            dtype = self.storages[name].dtype
+            kind = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+            if size * kind.itemsize > free:
+                continue
+            free -= size * kind.itemsize
+            local = Local(f"t{len(locals_)}", kind, size)
+            locals_.append(local)
+            for op in walk(body):
+                if type(op) in (Load, Store) and op.buffer == name:  # type: ignore[union-attr]
+                    op.buffer, op.index = local.name, op.index - base  # type: ignore[union-attr]
+        return body, tuple(locals_)
+
+    def _first_store(self, name: str) -> int:
+        for k, m in enumerate(self.cluster.members):
+            if name in m.compute.writes:
+                return k
+        return len(self.cluster.members)
+
+    def _local(self, name: str, body: tuple[Node, ...]) -> tuple[Expr, int] | None:
+        """What to subtract from every index of `name` to leave the private part, and the size of that part."""
+        cluster = self.cluster
+        base: Expr | None = None
+        low, high = 0, 0
+        for m in cluster.members:
+            for buffer, index in [*((n, i) for n, i, _ in m.loads), *m.stores]:
+                if buffer != name:
+                    continue
+                part = shared_part(index, cluster)
+                if part is None or (base is not None and part is not base):
+                    return None
+                base = part
+                rest = index - part
+                if rest.lo is None or rest.hi is None or not cluster.shared.isdisjoint(rest.free):
+                    return None
+                low, high = min(low, rest.lo), max(high, rest.hi)
+        if base is None or low < 0:
+            return None
+        return base.subs(self.to), high + 1
+
+    # ----------------------------------------------------------------------------------------------------------------------- finish
+
+    def _finish(
+        self, outer: list[Axis], body: tuple[Node, ...], locals_: tuple[Local, ...], tile: tuple[Symbol, Symbol] | None
+    ) -> tuple[Kernel, tuple[str, ...], tuple[Origin, ...]]:
+        local_names = {t.name for t in locals_}
+        modes: dict[str, set[str]] = {}
+        for op in walk(body):
+            if type(op) is Load and op.buffer not in local_names:
+                modes.setdefault(op.buffer, set()).add("r")
+            elif type(op) is Store and op.buffer not in local_names:
+                modes.setdefault(op.buffer, set()).update("w" if op.mode is None else "rw")
+        rename = {name: f"p{k}" for k, name in enumerate(modes)}
+        params = []
+        for name, mode in modes.items():
+            text = "rw" if len(mode) == 2 else next(iter(mode))
+            params.append(Param(rename[name], self.storages[name].dtype, text))
+        symbols: dict[Symbol, None] = {}
+        for op in walk(body):
+            if type(op) in (Load, Store):
+                op.buffer = rename.get(op.buffer, op.buffer)  # type: ignore[union-attr]
+            for e in _expressions(op):
+                symbols.update((s, None) for s in sorted(e.free, key=str) if s.name[0] not in "ij")
+        for axis in outer:
+            symbols.update((s, None) for s in axis.extent.free)
+        work, bytes_ = _work(outer, body), _bytes(self.storages, modes)
+        pair = None
+        if tile is not None:
+            ends = [next(iter(self.to[s].free)) for s in tile]
+            pair = (ends[0], ends[1])
+        kernel = Kernel(tuple(params), tuple(symbols), locals_, tuple(outer), body, work, bytes_, pair)
+        origins = dict.fromkeys(o for m in self.cluster.members for o in m.compute.origins)
+        return kernel, tuple(modes), tuple(origins)
+
+
+def _expressions(op: Any) -> tuple[Expr, ...]:
+    kind = type(op)
+    if kind in (Load, Store):
+        return (op.index,)
+    if kind is Index:
+        return (op.expr,)
+    if kind is Pred:
+        return (op.lhs, op.rhs)
+    if kind is Indirect:
+        return (op.size,)
+    return (op.axis.extent,) if kind is Loop else ()
+
+
+def _live(body: tuple[Node, ...], dead_buffers: set[str]) -> tuple[Node, ...]:
+    """`body` without stores into `dead_buffers` and without what no store needs."""
+    every = [n for n in walk(body) if type(n) is not Loop]
+    defined: dict[Symbol, Op] = {op.symbol: op for op in every if type(op) is Indirect}
+    todo: list[Op] = [op for op in every if type(op) is Store and op.buffer not in dead_buffers]  # type: ignore[misc]
+    live: set[Op] = set(todo)
+    while todo:
+        op = todo.pop()
+        needed = list(op.args)
+        for e in _expressions(op):
+            needed += [defined[s] for s in e.free if s in defined]
+        for arg in needed:
+            if arg not in live:
+                live.add(arg)
+                todo.append(arg)
+    return _pruned(body, live)
+
+
+def _pruned(body: tuple[Node, ...], live: set[Op]) -> tuple[Node, ...]:
+    out: list[Node] = []
+    for node in body:
+        if type(node) is Loop:
+            inner = _pruned(node.body, live)
+            if inner:
+                out.append(Loop(node.axis, inner, node.reduce, node.vector))
+        elif node in live:
+            out.append(node)
+    return tuple(out)
+
+
+def _cost(op: Node) -> int:
+    if type(op) is Scalar:
+        return SCALAR_OPS[op.name].cost
+    return 1 if type(op) in (Load, Store, Reduce, Indirect) else 0
+
+
+def _work(outer: list[Axis], body: tuple[Node, ...]) -> Expr:
+    total = _block_work(body)
+    for axis in outer:
+        total = total * axis.extent
+    return total
+
+
+def _block_work(body: tuple[Node, ...]) -> Expr:
+    total = as_expr(0)
+    for node in body:
+        total = total + (_block_work(node.body) * node.axis.extent if type(node) is Loop else _cost(node))
+    return total
+
+
+def _bytes(storages: dict[str, Storage], modes: dict[str, set[str]]) -> Expr:
+    total = as_expr(0)
+    for name, mode in modes.items():
+        count = as_expr(storages[name].dtype.itemsize * len(mode))
+        for size in storages[name].size:
+            count = count * size
+        total = total + count
+    return total
+
+
+def emit(
+    cluster: Cluster, storages: dict[str, Storage], kept: Callable[[str], bool], vectorize: bool = True
+) -> tuple[Launch, Kernel]:
+    """The launch that runs the cluster, and its kernel."""
+    kernel, args, origins = Emission(cluster, storages, kept, vectorize).run()
+    return Launch(kernel, args, origins), kernel
+
+

@@ -1,0 +1,272 @@
+"""Fusion: nests are merged, in order, with the cluster that saves them the most bytes of memory traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from framesmith.loops.nest import Call, Compute, LoopGraph
+from framesmith.schedule.cluster import Cluster, Member, joined, trips
+
+SMALL_WORK = 1 << 15  # element steps below which a kernel runs on one thread anyway
+ROW_BYTES = 1 << 20  # private footprint up to which a second look at a row finds it in cache
+ENOUGH_TRIPS = 8  # outer iterations that keep the threads busy
+UNKNOWN = 1 << 20  # stand-in for a symbolic number of elements
+CANDIDATES = 6
+MEMBERS = 48
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """A node of the graph of kernels to be: a cluster or a call. `before`: bit mask of the groups that must run first (transitively)."""
+
+    bit: int
+    cluster: Cluster | None
+    call: Call | None
+    before: int = 0
+    last: int = 0  # position of its last item in the loop graph
+    items: list[int] = field(default_factory=list)
+
+
+class Fusion:
+    """One run over one loop graph."""
+
+    def __init__(self, graph: LoopGraph, enabled: bool) -> None:
+        self.graph = graph
+        self.enabled = enabled
+        self.groups: list[Group] = []
+        self.writers: dict[str, list[Group]] = {}
+        self.readers: dict[str, list[Group]] = {}
+        self.positions = {id(item): k for k, item in enumerate(graph.items)}
+
+    def run(self) -> list[Group]:
+        """Groups in an order in which they may run."""
+        for position, item in enumerate(self.graph.items):
+            if isinstance(item, Call):
+                self._add_call(item, position)
+            else:
+                self._add_compute(item, position)
+        return self._ordered()
+
+    # ---------------------------------------------------------------------------------------------------------------- dependences
+
+    def _predecessors(self, reads: frozenset[str], writes: frozenset[str]) -> list[Group]:
+        """Groups that must run before an item with these reads and writes."""
+        found: dict[int, Group] = {}
+        for name in reads | writes:
+            for group in self.writers.get(name, ()):
+                found[group.bit] = group
+        for name in writes:
+            for group in self.readers.get(name, ()):
+                found[group.bit] = group
+        return list(found.values())
+
+    def _register(self, group: Group, reads: frozenset[str], writes: frozenset[str]) -> None:
+        for table, names in ((self.readers, reads), (self.writers, writes)):
+            for name in names:
+                users = table.setdefault(name, [])
+                if group not in users:
+                    users.append(group)
+
+    def _closed(self, groups: list[Group]) -> int:
+        mask = 0
+        for g in groups:
+            mask |= g.before | (1 << g.bit)
+        return mask
+
+    def _new(self, cluster: Cluster | None, call: Call | None, preds: list[Group], position: int) -> Group:
+        group = Group(len(self.groups), cluster, call, self._closed(preds), position, [position])
+        self.groups.append(group)
+        return group
+
+    def _add_call(self, call: Call, position: int) -> None:
+        group = self._new(None, call, self._predecessors(call.reads, call.writes), position)
+        self._register(group, call.reads, call.writes)
+
+    def _add_compute(self, compute: Compute, position: int) -> None:
+        preds = self._predecessors(compute.reads, compute.writes)
+        group = self._best(compute, preds) if self.enabled else None
+        if group is None:
+            group = self._new(Cluster.of(compute), None, preds, position)
+        else:
+            self._extend(group, preds, position)
+            self._absorb(group, preds)
+        self._register(group, compute.reads, compute.writes)
+
+    def _extend(self, group: Group, preds: list[Group], position: int) -> None:
+        added = self._closed([p for p in preds if p is not group]) & ~(1 << group.bit)
+        group.before |= added
+        group.last = position
+        group.items.append(position)
+        bit = 1 << group.bit
+        for other in self.groups:
+            if other.before & bit:
+                other.before |= group.before
+
+    def _can_join(self, group: Group, preds: list[Group]) -> bool:
+        """No other predecessor runs after `group`."""
+        bit = 1 << group.bit
+        return all(p is group or not p.before & bit for p in preds)
+
+    # --------------------------------------------------------------------------------------------------------------------- choice
+
+    def _best(self, compute: Compute, preds: list[Group]) -> Group | None:
+        scores: dict[int, int] = {}
+        for name in compute.reads:
+            bytes_ = self._bytes(name)
+            for group in self.writers.get(name, ()):
+                if group.cluster is not None:
+                    scores[group.bit] = scores.get(group.bit, 0) + 2 * bytes_ + 1
+            for group in self.readers.get(name, ()):
+                if group.cluster is not None:
+                    scores[group.bit] = scores.get(group.bit, 0) + bytes_
+        for name in compute.writes:
+            for group in self.writers.get(name, ()):
+                if group.cluster is not None:
+                    scores[group.bit] = scores.get(group.bit, 0) + 1
+        ranked = sorted(scores, key=lambda bit: (-scores[bit], -bit))[:CANDIDATES]
+        for bit in ranked:
+            group = self.groups[bit]
+            cluster = group.cluster
+            if cluster is None or len(cluster.members) >= MEMBERS or not self._can_join(group, preds):
+                continue
+            merged = joined(cluster, compute)
+            if merged is not None and self._pays(cluster, merged, compute, group):
+                group.cluster = merged
+                return group
+        return None
+
+    def _bytes(self, name: str) -> int:
+        storage = self.graph.storages[name]
+        count: Any = 1
+        for size in storage.size:
+            count = count * size if type(size) is int else UNKNOWN
+        return count * storage.dtype.itemsize
+
+    def _pays(self, old: Cluster, new: Cluster, compute: Compute, group: Group) -> bool:
+        feeds = bool(old.writes & (compute.reads | compute.writes))
+        last = new.members[-1]
+        before, after = trips(old.shared, old.axes), trips(new.shared, new.axes)
+        own = trips(last.par, new.axes)
+        if before is None or after is None or own is None:
+            return feeds and len(new.shared) == len(old.shared)
+        work = max(_work(m, new) for m in new.members)
+        if not feeds:
+            return after == before == own and _same_loops(old.members[-1], last)
+        if work <= SMALL_WORK:
+            return True
+        if after < ENOUGH_TRIPS and after < min(before, own):
+            return False
+        if after < before or after < own:
+            return _row_bytes(new, self) <= ROW_BYTES
+        return True
+
+    def _absorb(self, group: Group, preds: list[Group]) -> None:
+        """Bring other clusters that feed the one just extended into it, whole."""
+        for other in preds:
+            if other is group or other.cluster is None or group.cluster is None or not other.items:
+                continue
+            if len(other.cluster.members) + len(group.cluster.members) > MEMBERS or not self._can_merge(other, group):
+                continue
+            merged = self._merged(other.cluster, group)
+            if merged is None:
+                continue
+            self._replace(other, group, merged)
+
+    def _can_merge(self, a: Group, b: Group) -> bool:
+        """No path between the two through a third group."""
+        bit_a, bit_b = 1 << a.bit, 1 << b.bit
+        for g in self.groups:
+            if g is a or g is b or not g.items:
+                continue
+            if (g.before & bit_a and b.before & (1 << g.bit)) or (g.before & bit_b and a.before & (1 << g.bit)):
+                return False
+        return True
+
+    def _merged(self, other: Cluster, group: Group) -> Cluster | None:
+        assert group.cluster is not None
+        order = sorted(
+            [*(m.compute for m in other.members), *(m.compute for m in group.cluster.members)], key=self._position
+        )
+        cluster = Cluster.of(order[0])
+        for compute in order[1:]:
+            bigger = joined(cluster, compute)
+            if bigger is None:
+                return None
+            feeds = bool(cluster.writes & compute.reads) or not cluster.reads.isdisjoint(compute.reads)
+            if not feeds:
+                return None
+            cluster = bigger
+        after = trips(cluster.shared, cluster.axes)
+        before = [trips(c.shared, c.axes) for c in (other, group.cluster)]
+        if after is None or None in before:
+            return None
+        work = max(_work(m, cluster) for m in cluster.members)
+        if work > SMALL_WORK and (after < min(ENOUGH_TRIPS, *before) or _row_bytes(cluster, self) > ROW_BYTES):
+            return None
+        return cluster
+
+    def _position(self, compute: Compute) -> int:
+        return self.positions[id(compute)]
+
+    def _replace(self, other: Group, group: Group, merged: Cluster) -> None:
+        group.cluster = merged
+        group.items = sorted(group.items + other.items)
+        bit, gone = 1 << group.bit, 1 << other.bit
+        group.before = (group.before | other.before) & ~bit & ~gone
+        other.items = []
+        for g in self.groups:
+            if g.before & (bit | gone) and g is not group:
+                g.before = (g.before | group.before | bit) & ~gone
+        for table in (self.readers, self.writers):
+            for name, users in table.items():
+                if other in users:
+                    table[name] = [*(u for u in users if u is not other and u is not group), group]
+
+    # ---------------------------------------------------------------------------------------------------------------------- order
+
+    def _ordered(self) -> list[Group]:
+        """By dependence; among those that are ready, in the order of the program."""
+        live = [g for g in self.groups if g.items]
+        known = 0
+        for g in live:
+            known |= 1 << g.bit
+        done, out = 0, []
+        waiting = sorted(live, key=lambda g: g.items[0])
+        while waiting:
+            rest = []
+            for g in waiting:
+                if g.before & known & ~done & ~(1 << g.bit):
+                    rest.append(g)
+                else:
+                    done |= 1 << g.bit
+                    out.append(g)
+            assert len(rest) < len(waiting), "cycle among kernels"
+            waiting = rest
+        return out
+
+
+def _work(m: Member, cluster: Cluster) -> int:
+    return trips((*m.par, *m.red), cluster.axes) or UNKNOWN
+
+
+def _same_loops(a: Member, b: Member) -> bool:
+    return set(a.par) == set(b.par) and set(a.red) == set(b.red)
+
+
+def _row_bytes(cluster: Cluster, fusion: Fusion) -> int:
+    """Bytes that one shared iteration touches through private loops."""
+    widest = 1
+    buffers: set[str] = set()
+    for m in cluster.members:
+        private = [s for s in (*m.par, *m.red) if s not in cluster.shared]
+        widest = max(widest, trips(private, cluster.axes) or UNKNOWN)
+        for name, index, _ in m.loads:
+            if not index.free.isdisjoint(private):
+                buffers.add(name)
+    return widest * 4 * max(1, len(buffers))
+
+
+def fuse(graph: LoopGraph, enabled: bool = True) -> list[Group]:
+    """Partition the items of `graph` into kernels and calls, ordered."""
+    return Fusion(graph, enabled).run()

@@ -1,0 +1,78 @@
+"""Loop graph in, program out: fuse, emit kernels, plan memory."""
+
+from __future__ import annotations
+
+from framesmith.loops.ir import Buffer, Extern, Kernel, Launch, Program, Step
+from framesmith.loops.nest import LoopGraph
+from framesmith.loops.text import kernel_text
+from framesmith.schedule.emit import emit
+from framesmith.schedule.fuse import Group, fuse
+from framesmith.schedule.memory import names_in, plan
+from framesmith.symbolic.expr import as_expr
+
+
+def schedule(graph: LoopGraph, fusion: bool = True, vectorize: bool = True) -> Program:
+    """Fuse the nests of `graph` into kernels, order them, and plan memory. `fusion=False`: one kernel a nest."""
+    groups = fuse(graph, fusion)
+    kept = _kept(graph, groups)
+    kernels: dict[str, Kernel] = {}
+    steps: list[Step] = []
+    for group in groups:
+        if group.call is not None:
+            c = group.call
+            steps.append(Extern(c.target, c.args, c.kwargs, c.outputs, c.mutates, c.origins))
+            continue
+        assert group.cluster is not None
+        bit = group.bit
+        launch, kernel = emit(group.cluster, graph.storages, lambda name, bit=bit: _is_kept(kept, name, bit), vectorize)
+        if not kernel.body:
+            continue
+        same = kernels.setdefault(kernel_text(kernel), kernel)
+        steps.append(Launch(same, launch.args, launch.origins))
+    return _program(graph, steps, list(kernels.values()))
+
+
+def _kept(graph: LoopGraph, groups: list[Group]) -> dict[str, set[int]]:
+    """Buffer -> groups that use it; -1 stands for the world outside."""
+    users: dict[str, set[int]] = {}
+    for g in groups:
+        if g.call is not None:
+            names = g.call.reads | g.call.writes
+        else:
+            assert g.cluster is not None
+            names = frozenset(g.cluster.reads | g.cluster.writes)
+        for n in names:
+            users.setdefault(n, set()).add(g.bit)
+    for n, s in graph.storages.items():
+        if s.kind not in ("arena", "view"):
+            users.setdefault(n, set()).add(-1)
+    for n in names_in(graph.outputs):
+        users.setdefault(graph.storages[n].base or n, set()).add(-1)
+    return users
+
+
+def _is_kept(users: dict[str, set[int]], name: str, bit: int) -> bool:
+    return users.get(name, set()) != {bit}
+
+
+def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel]) -> Program:
+    planned, arena = plan(graph, steps)
+    used = set(names_in(graph.outputs))
+    for s in steps:
+        if type(s) is Launch:
+            used.update(s.args)
+        elif type(s) is Extern:
+            used.update(names_in(s.args), names_in(tuple(s.kwargs.values())), (o for o in s.outputs if o), s.mutates)
+    used.update([graph.storages[n].base for n in used if graph.storages[n].base])  # type: ignore[misc]
+    used.update(n for n in graph.inputs if n is not None)
+    buffers = {}
+    for name, s in graph.storages.items():
+        if name not in used:
+            continue
+        size, stride = tuple(map(as_expr, s.size)), tuple(map(as_expr, s.stride))
+        offset = arena.offset.get(name, 0) if s.kind == "arena" else s.offset
+        buffers[name] = Buffer(name, s.dtype, size, stride, s.kind, s.index, offset, s.base, arena.nbytes.get(name, 0))
+    constants = {n: t for n, t in graph.constants.items() if n in used}
+    return Program(
+        graph.inputs, graph.symbols, buffers, constants, tuple(planned), graph.outputs, arena.size, tuple(kernels)
+    )
