@@ -36,7 +36,7 @@ def graph_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], expecte
     return graph, inputs
 
 
-def _check_meta(node: fx.Node, value: Any) -> None:
+def check_meta(node: fx.Node, value: Any) -> None:
     """Every value has the shape and dtype that its node announces."""
     for spec, tensor in zip(*[one if isinstance(one, (tuple, list)) else (one,) for one in (node.meta["val"], value)]):
         if isinstance(tensor, torch.Tensor):
@@ -60,7 +60,7 @@ def check(target: Any, *args: Any, extern: bool = False, wide: bool = False, **k
     if not extern:
         left = {one for one in targets(new) if isinstance(one, torch._ops.OpOverload)}
         assert not left, f"{target} left {left}"
-    actual = run(new, inputs, trace=_check_meta)
+    actual = run(new, inputs, trace=check_meta)
     if wide:
         expected = _rounded(target(*[arg.float() if _is_short(arg) else arg for arg in args], **kwargs), expected)
     _compare(actual, expected if isinstance(expected, tuple) else (expected,))
