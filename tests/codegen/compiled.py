@@ -10,21 +10,21 @@ from pathlib import Path
 
 import torch
 
-from framesmith.codegen.cpp import FLAGS, HEADER_DIR
+from framesmith.codegen.cpp import FLAGS, header_text
 
 _LIB = Path(torch.__file__).parent / "lib"
 _DIR = Path(tempfile.mkdtemp(prefix="framesmith-test-"))
 
 
 def compile_text(text: str, flags: tuple[str, ...] = ("-O2", "-march=native")) -> ctypes.CDLL:
-    """Build `text` (it includes "kernel.h") as a shared object and load it."""
+    """Build `text`, after the kernel header, as a shared object and load it."""
     key = hashlib.sha256((text + repr(flags)).encode()).hexdigest()[:16]
     out = _DIR / f"{key}.so"
     if not out.exists():
         source = _DIR / f"{key}.cpp"
-        source.write_text(text)
+        source.write_text(header_text() + text)
         libraries = [str(_LIB / "libtorch_cpu.so"), str(_LIB / "libc10.so"), str(_LIB / "libgomp.so.1")]
-        command = ["g++", *FLAGS, *flags, "-Wall", "-Werror", "-shared", f"-I{HEADER_DIR}", "-o", str(out), str(source), *libraries, f"-Wl,-rpath,{_LIB}"]
+        command = ["g++", *FLAGS, *flags, "-Wall", "-Werror", "-Wno-unused-variable", "-shared", "-o", str(out), str(source), *libraries, f"-Wl,-rpath,{_LIB}"]
         subprocess.run(command, check=True)
     return ctypes.CDLL(str(out))
 

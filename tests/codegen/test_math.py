@@ -8,8 +8,6 @@ import torch
 from tests.codegen.compiled import call, compile_text
 
 TEMPLATE = """
-#include "kernel.h"
-using namespace fs;
 #define MAP(name) extern "C" void map_##name(const float* x, float* y, i64 n) { for (i64 i = 0; i < n; i += W) store(y + i, name(load(x + i, Full())), Full()); } \\
   extern "C" void one_##name(const float* x, float* y, i64 n) { for (i64 i = 0; i < n; i++) y[i] = name(x[i]); }
 """

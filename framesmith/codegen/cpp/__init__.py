@@ -1,10 +1,14 @@
-"""Kernels of the loop IR as C++ over raw pointers, with explicit vectors and OpenMP."""
+"""Kernels of the loop IR as C++ over raw pointers, with explicit vectors and OpenMP.
+
+`emit_kernels(program, target) -> Source` prints a program's kernels. Generated code expects the flags `FLAGS`: integers wrap, no errno, no
+trapping; NaN, infinities and signed zeros are honoured (no -ffast-math).
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from framesmith.codegen.cpp.emit import Function, Source, emit_kernel, emit_kernels, header_text
+from framesmith.codegen.cpp.state import Target
 
-HEADER_DIR = Path(__file__).parent
-
-# What generated code relies on: integers wrap, no errno, no trapping; NaN and infinities are honoured.
 FLAGS = ("-std=c++17", "-fPIC", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fwrapv")
+
+__all__ = ["FLAGS", "Function", "Source", "Target", "emit_kernel", "emit_kernels", "header_text"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from pathlib import Path
 
 from framesmith.codegen.cpp.index import expr_text
-from framesmith.codegen.cpp.loops import block
+from framesmith.codegen.cpp.loops import block, rows
 from framesmith.codegen.cpp.state import State, Target
+from framesmith.codegen.cpp.tiles import tiled_pair
 from framesmith.codegen.cpp.types import type_row
 from framesmith.loops.ir import Kernel, Launch, Origin, Param, Program
 from framesmith.util.text import Indented
@@ -26,13 +29,24 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`text` includes the kernel header; `functions` are parallel to `Program.kernels`."""
+    """`text` holds the kernels, to stand after `header` (see `header_text`); `functions` are parallel to `Program.kernels`."""
 
+    header: str
     text: str
     functions: tuple[Function, ...]
 
 
-HEADER = '#include "kernel.h"\nusing namespace fs;\n'
+@functools.cache
+def header_text() -> str:
+    """The kernel header, its parts in place: what generated code stands on, in one text (so that a source is complete and hashes whole)."""
+    folder = Path(__file__).parent
+    out = []
+    for line in (folder / "kernel.h").read_text().splitlines():
+        if line.startswith("#include"):
+            out.append((folder / line.split('"')[1]).read_text())
+        elif line != "#pragma once":
+            out.append(line + "\n")
+    return "".join(out) + "using namespace fs;\n"
 
 
 def emit_kernels(program: Program, target: Target | None = None) -> Source:
@@ -46,7 +60,7 @@ def emit_kernels(program: Program, target: Target | None = None) -> Source:
     functions = tuple(
         emit_kernel(kernel, f"k{i}", target, tuple(origins.get(kernel, ()))) for i, kernel in enumerate(program.kernels)
     )
-    return Source(HEADER + "".join("\n" + f.text for f in functions), functions)
+    return Source(header_text(), "".join("\n" + f.text for f in functions), functions)
 
 
 def emit_kernel(kernel: Kernel, name: str, target: Target, origins: tuple[Origin, ...] = ()) -> Function:
@@ -103,5 +117,10 @@ def _axes(s: State, kernel: Kernel, depth: int) -> None:
         block(s, kernel.body)
         return
     axis = kernel.outer[depth]
+    last = depth == len(kernel.outer) - 1
+    tiled = tiled_pair(s, kernel.body, axis.symbol) if last and not kernel.locals else None
+    if tiled is not None:
+        rows(s, axis, tiled, "0", expr_text(axis.extent, {}))
+        return
     with s.out.block(f"for (i64 {axis.symbol} = 0; {axis.symbol} < {expr_text(axis.extent, {})}; {axis.symbol}++) {{", "}"):
         _axes(s, kernel, depth + 1)

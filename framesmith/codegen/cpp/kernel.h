@@ -375,9 +375,9 @@ FN float sqrt(float x) { return __builtin_sqrtf(x); }
 FN double sqrt(double x) { return __builtin_sqrt(x); }
 FN vm isnan(vf x) { return {x != x}; }
 FN vm isnan(vd x) { return ne(x, x); }
-FN vm isnan(vi) { return {}; }
-FN vm isnan(vl) { return {}; }
-FN vm isnan(vm) { return {}; }
+FN vm isnan(vi) { return vm{vi{}}; }
+FN vm isnan(vl) { return vm{vi{}}; }
+FN vm isnan(vm) { return vm{vi{}}; }
 template <class T> FN bool isnan(T x) { return x != x; }
 #if defined(__AVX512F__) && !defined(__clang__)
 FN vf max_(vf x, vf y) { return __builtin_ia32_maxps512_mask(x, y, x, -1, 4); }  // y where either is NaN
@@ -417,4 +417,5 @@ FN bool isinf(double x) { return __builtin_fabs(x) == __builtin_inf(); }
 
 #include "kernel_math.h"
 #include "kernel_reduce.h"
+#include "kernel_tile.h"
 }  // namespace fs

@@ -7,7 +7,7 @@ FN vf pow2_times(vf p, vf n) {  // p * 2^n, rounded once where the result is sub
 #if defined(__AVX512F__) && !defined(__clang__)
   return __builtin_ia32_scalefps512_mask(p, n, p, -1, 4);
 #else
-  const vi k = FS_CVT(n, vi), h = k >> 1;
+  const vi k = FS_CVT(max_(splat(-250.0f), min_(splat(250.0f), n)), vi), h = k >> 1;
   return p * bits<vf>((h + 127) << 23) * bits<vf>((k - h + 127) << 23);
 #endif
 }
@@ -23,13 +23,6 @@ FN vf exp(vf x) {
   vf n;
   const vf r = reduce_exp(FS_EXP_CLAMP(x, -104.0f, 89.0f), n);
   return pow2_times((exp_tail(r) * r) * r + r + 1.0f, n);
-}
-FN vf exp2(vf x) {
-  const float magic = 12582912.0f;
-  x = FS_EXP_CLAMP(x, -151.0f, 129.0f);
-  const vf n = (x + magic) - magic, r = x - n;
-  const vf p = ((((1.547778439e-4f * r + 1.340161724e-3f) * r + 9.617998694e-3f) * r + 5.550324407e-2f) * r + 2.402265139e-1f) * r + 6.931472078e-1f;
-  return pow2_times(p * r + 1.0f, n);
 }
 FN vf expm1_small(vf x) {  // |x| < 80
   vf n;
@@ -53,6 +46,23 @@ FN vf erf(vf x) {  // erf t = 1 - e^-u(t), u = -ln erfc t
   p = (((p * t - 1.915307962e-2f) * t + 1.027778346e-1f) * t + 6.366193816e-1f) * t + 1.128379172f;
   return copysign(expm1_small(-(p * t)), x);
 }
+FN vf exp2_of(vf x) {  // 2^x, x finite or NaN, above -5000
+  const float magic = 12582912.0f;
+  const vf n = (x + magic) - magic, r = x - n;
+  const vf p = ((((1.547778439e-4f * r + 1.340161724e-3f) * r + 9.617998694e-3f) * r + 5.550324407e-2f) * r + 2.402265139e-1f) * r + 6.931472078e-1f;
+  return pow2_times(p * r + 1.0f, n);
+}
+FN vf exp2(vf x) { return exp2_of(FS_EXP_CLAMP(x, -151.0f, 129.0f)); }
+FN vf one_plus_erf(vf x) {  // erfc(-x), from -log2 erfc |x|
+  const vf t = min_(splat(10.0f), abs(x));
+  vf p = 1.329610885e-6f * t - 2.582654879e-5f;
+  p = ((p * t + 2.159487625e-4f) * t - 9.984115571e-4f) * t + 2.484712943e-3f;
+  p = ((p * t - 2.604272774e-4f) * t - 2.763842481e-2f) * t + 1.482848291e-1f;
+  p = (p * t + 9.184458303e-1f) * t + 1.627907144f;
+  const vf e = exp2_of(-(p * t));
+  return x < 0.0f ? e : 2.0f - e;
+}
+FN vf one_plus_tanh(vf x) { return 2.0f / (1.0f + exp(-2.0f * x)); }
 
 // ---- logarithms
 FN vf log_parts(vf x, vf& e, vf& f) {  // x > 0 normal or subnormal: x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt 2; returns (log(1+f) - f) / f^2
@@ -143,7 +153,7 @@ FS_LIB1F(asinh, _u10) FS_LIB1F(acosh, _u10)
 #endif
 #define FS_SCALAR(name) FN float name(float x) { return name(splat(x))[0]; }
 FS_SCALAR(exp) FS_SCALAR(exp2) FS_SCALAR(expm1) FS_SCALAR(sigmoid) FS_SCALAR(tanh) FS_SCALAR(erf) FS_SCALAR(log) FS_SCALAR(log2) FS_SCALAR(log10)
-FS_SCALAR(log1p) FS_SCALAR(sin) FS_SCALAR(cos) FS_SCALAR(tan) FS_SCALAR(asin) FS_SCALAR(acos) FS_SCALAR(atan) FS_SCALAR(sinh) FS_SCALAR(cosh)
+FS_SCALAR(log1p) FS_SCALAR(one_plus_erf) FS_SCALAR(one_plus_tanh) FS_SCALAR(sin) FS_SCALAR(cos) FS_SCALAR(tan) FS_SCALAR(asin) FS_SCALAR(acos) FS_SCALAR(atan) FS_SCALAR(sinh) FS_SCALAR(cosh)
 FS_SCALAR(asinh) FS_SCALAR(acosh) FS_SCALAR(atanh) FS_SCALAR(erfc) FS_SCALAR(lgamma)
 
 // ---- functions of any lane type

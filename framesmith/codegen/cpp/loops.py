@@ -6,7 +6,8 @@ from framesmith.codegen.cpp import reductions
 from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.cpp.operations import STATEMENTS
 from framesmith.codegen.cpp.state import State
-from framesmith.loops.ir import Bitcast, Cast, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Scalar, Store, walk
+from framesmith.codegen.cpp.tiles import tile_block, tiled_pair
+from framesmith.loops.ir import Axis, Bitcast, Cast, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Scalar, Store, walk
 from framesmith.symbolic.expr import Expr, Symbol
 
 PARTS = 16  # pieces of a reduction over all of a tensor, whatever the number of threads: results do not depend on it
@@ -138,11 +139,22 @@ def _one_loop(s: State, loop: Loop, first: str, last: str, threads: bool = False
         _vector_loop(s, loop, first, last, threads)
     else:
         symbol = loop.axis.symbol
+        tiled = tiled_pair(s, loop.body, symbol) if s.axis is None else None
         if threads:
             s.out.line("#pragma omp parallel for schedule(static)")
-        with s.out.block(f"for (i64 {symbol} = {first}; {symbol} < {last}; {symbol}++) {{", "}"), s.block():
-            block(s, loop.body)
+        if tiled is not None:
+            rows(s, loop.axis, tiled, first, last)
+        else:
+            with s.out.block(f"for (i64 {symbol} = {first}; {symbol} < {last}; {symbol}++) {{", "}"), s.block():
+                block(s, loop.body)
     s.top, s.in_chain = outer_top, chain
+
+
+def rows(s: State, axis: Axis, loop: Loop, first: str, last: str) -> None:
+    """The loop over blocks of rows of a tiled pair of loops."""
+    name = f"{axis.symbol}_0"
+    with s.out.block(f"for (i64 {name} = {first}; {name} < {last}; {name} += {s.target.width}) {{", "}"), s.block():
+        tile_block(s, axis, loop, name)
 
 
 def _vector_loop(s: State, loop: Loop, first: str, last: str, threads: bool) -> None:

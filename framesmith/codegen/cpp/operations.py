@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from framesmith.codegen.cpp.index import expr_text, lane_step, vector_text
 from framesmith.codegen.cpp.scalars import scalar_text
 from framesmith.codegen.cpp.state import State
 from framesmith.codegen.cpp.types import type_row
-from framesmith.loops.ir import Bitcast, Cast, Const, Index, Indirect, Load, Op, Pred, Scalar, Store
+from framesmith.loops.ir import Bitcast, Cast, Const, Index, Indirect, Load, Op, Pred, Reduce, Scalar, Store
 from framesmith.symbolic.expr import Expr
 
 
@@ -27,12 +29,40 @@ def _single(s: State, op: Op, *exprs: Expr) -> bool:
     return all(s.is_single(a) for a in op.args) and not any(s.moves(e) for e in exprs)
 
 
+def _one_plus(op: Scalar) -> tuple[str, Op] | None:
+    """1 + erf(x) and 1 + tanh(x), the hearts of GELU, have forms of their own: cheaper, and exact where they nearly vanish."""
+    if op.name != "add" or op.dtype is not torch.float32:
+        return None
+    for one, other in (op.args, op.args[::-1]):
+        if type(one) is Const and one.value == 1 and type(other) is Scalar and other.name in ("erf", "tanh"):
+            return f"one_plus_{other.name}", other.args[0]
+    return None
+
+
+def _sum_of_exponentials(op: Op) -> bool:
+    """Whether `op` is softmax's sum of exp(x - max x): at least 1, so that its reciprocal is harmless."""
+    if type(op) is not Reduce or op.kind != "sum" or op.dtype is not torch.float32:
+        return False
+    e = op.args[0]
+    shift = e.args[0] if type(e) is Scalar and e.name == "exp" else None
+    return type(shift) is Scalar and shift.name == "sub" and type(shift.args[1]) is Reduce and shift.args[1].kind == "max"
+
+
 def _scalar(s: State, op: Scalar) -> None:
     lanes = any(s.is_vector(a) for a in op.args)
     kind = op.args[0].dtype
 
+    shifted = _one_plus(op)
+    if shifted is not None:
+        name, inner = shifted
+        assign(s, op, lanes, _single(s, op), lambda k: f"{name}({s.operand(inner, k, lanes)})")
+        return
+    divide = lanes and op.name == "div" and _sum_of_exponentials(op.args[1])
+
     def make(k: int) -> str:
         operands = [s.operand(a, k, lanes) for a in op.args]
+        if divide and not s.is_vector(op.args[1]):
+            return f"{operands[0]} * splat(1.0f / {s.operand(op.args[1], k, False)})"
         if op.name == "where" and not s.is_vector(op.args[0]):
             operands[0] = s.operand(op.args[0], k, False)
         return scalar_text(op.name, operands, kind, op.dtype)
@@ -153,6 +183,9 @@ def _place(s: State, buffer: str, e: Expr, k: int) -> str:
 
 
 def _load(s: State, op: Load) -> None:
+    if op in s.tiles:
+        assign(s, op, True, False, lambda k: f"load({s.tiles[op]}, full)")
+        return
     how, step = access(s, op.index)
     mask = op.args[0] if op.args else None
     masked = mask is not None and s.is_vector(mask)
@@ -201,6 +234,9 @@ def _store_text(s: State, op: Store, k: int) -> str:
 
 
 def _store(s: State, op: Store) -> None:
+    if op in s.tiles:
+        s.out.line(f"store({s.tiles[op]}, {s.operand(op.args[0], 0, True)}, full);")
+        return
     single = _single(s, op, op.index) and op.mode is None
     for k in range(1 if single else s.copies):
         s.out.line(_store_text(s, op, k))

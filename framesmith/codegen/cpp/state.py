@@ -43,6 +43,7 @@ class State:
     `axis`: the vector axis when inside of a vector loop; `copies`: vectors in flight there; `live`: text of the count of live lanes.
     `names`: texts of symbols that differ from their names, one a copy. `lane_symbols`: symbols with one value a lane, as texts a copy.
     `accumulators`: of reductions under way; `parts`: structures that hold results with several parts. `checks`: some index is checked.
+    `tiles`: accesses that go to a row of a tile instead of memory.
     `parallel`: work is to be shared among threads; `top`: we stand outside of all loops; `in_chain`: in a chain of reduction loops.
     """
 
@@ -60,6 +61,7 @@ class State:
     lane_symbols: dict[Symbol, tuple[str, ...]] = field(default_factory=dict)
     accumulators: dict[Op, Any] = field(default_factory=dict)
     parts: dict[Op, tuple[tuple[str, ...], bool]] = field(default_factory=dict)
+    tiles: dict[Op, str] = field(default_factory=dict)
     checks: bool = False
     parallel: bool = False
     top: bool = False
