@@ -39,6 +39,7 @@ _ON_BOOL = {
 _NAMES = """
 abs neg sign bitwise_not reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh
 tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid floor ceil trunc round add sub mul div div_floor div_trunc remainder fmod
+relu fmax fmin nextafter isnan isinf isfinite
 maximum minimum atan2 hypot copysign bitwise_and bitwise_or bitwise_xor shift_left shift_right eq ne lt le gt ge signbit"""
 
 Operand = Callable[[Builder, Sequence[Any]], Op]
