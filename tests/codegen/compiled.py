@@ -24,7 +24,9 @@ def compile_text(text: str, flags: tuple[str, ...] = ("-O2", "-march=native")) -
         source = _DIR / f"{key}.cpp"
         source.write_text(header_text() + text)
         libraries = [str(_LIB / "libtorch_cpu.so"), str(_LIB / "libc10.so"), str(_LIB / "libgomp.so.1")]
-        command = ["g++", *FLAGS, *flags, "-Wall", "-Werror", "-Wno-unused-variable", "-shared", "-o", str(out), str(source), *libraries, f"-Wl,-rpath,{_LIB}"]
+        warnings = ("-Wall", "-Werror", "-Wno-unused-variable")
+        command = ["g++", *FLAGS, *flags, *warnings, "-shared", "-o", str(out), str(source), *libraries]
+        command.append(f"-Wl,-rpath,{_LIB}")
         subprocess.run(command, check=True)
     return ctypes.CDLL(str(out))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from framesmith.codegen.cpp import Target, emit_kernel
@@ -10,7 +12,7 @@ from framesmith.symbolic.expr import Expr, Symbol, as_expr
 from tests.codegen.compiled import call, compile_text
 
 F32 = torch.float32
-WIDTH = 16 if "avx512f" in open("/proc/cpuinfo").read() else 8
+WIDTH = 16 if "avx512f" in Path("/proc/cpuinfo").read_text() else 8
 
 
 def axis(name: str, extent: int | Expr) -> Axis:
@@ -60,3 +62,11 @@ def run(k: Kernel, *args: torch.Tensor | int, error: torch.Tensor | None = None)
     f = emit_kernel(k, "k", Target(width=WIDTH))
     assert f.checks == (error is not None)
     call(compile_text(f.text)["k"], *args, *([] if error is None else [error]))
+
+
+def run_all(cases: list[tuple[Kernel, tuple[torch.Tensor | int, ...]]]) -> None:
+    """`run` for several kernels in one translation unit."""
+    functions = [emit_kernel(k, f"k{i}", Target(width=WIDTH)) for i, (k, _) in enumerate(cases)]
+    library = compile_text("".join(f.text for f in functions), ("-O1", "-march=native"))
+    for f, (_, args) in zip(functions, cases, strict=True):
+        call(library[f.name], *args)

@@ -5,7 +5,7 @@ import torch
 
 from framesmith.loops.ir import Cast, Const, Index, Indirect, Local, Part, Pred, Reduce
 from framesmith.symbolic.expr import Symbol, as_expr
-from tests.codegen.kernels import F32, axis, kernel, load, loop, op, run, store
+from tests.codegen.kernels import F32, axis, kernel, load, loop, op, run, run_all, store
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 STORAGE = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -21,14 +21,18 @@ def data(dtype: torch.dtype, *size: int) -> torch.Tensor:
     return torch.randint(0 if dtype is torch.uint8 else -9, 10, size, generator=generator).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", STORAGE, ids=str)
-@pytest.mark.parametrize("n", SIZES)
-def test_copy(dtype, n):
-    i = axis("i0", n)
-    x, y = data(dtype, n), torch.zeros(n + 1, dtype=dtype)
-    v = load("p0", i.symbol, dtype)
-    run(kernel([dtype, dtype], [loop(i, v, store("p1", i.symbol, v))]), x, y)
-    assert torch.equal(y[:n], x) and y[n] == 0
+def test_copy():
+    cases, wants = [], []
+    for dtype in STORAGE:
+        for n in SIZES:
+            i = axis("i0", n)
+            x, y = data(dtype, n), torch.zeros(n + 1, dtype=dtype)
+            v = load("p0", i.symbol, dtype)
+            cases.append((kernel([dtype, dtype], [loop(i, v, store("p1", i.symbol, v))]), (x, y)))
+            wants.append(torch.cat([x, torch.zeros(1, dtype=dtype)]))
+    run_all(cases)
+    for (_, (_, y)), want in zip(cases, wants, strict=True):
+        assert torch.equal(y, want)
 
 
 REDUCTIONS = {
@@ -41,33 +45,42 @@ def reduction(kind: str, dtype: torch.dtype, v, position) -> Reduce:
     return Reduce(kind, (v, Index(position, torch.int64)), torch.int64) if kind.startswith("arg") else Reduce(kind, (v,), v.dtype)
 
 
-@pytest.mark.parametrize("kind", REDUCTIONS)
+def compare(cases, wants) -> None:
+    run_all(cases)
+    for (_, args), want in zip(cases, wants, strict=True):
+        torch.testing.assert_close(args[-1], want)
+
+
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8), ids=str)
-@pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("work", (0, 1 << 20))
-def test_row_reduction(kind, dtype, n, work):
-    i, j = axis("i0", 3), axis("i1", n)
-    x = data(dtype, 3, n)
-    want = REDUCTIONS[kind](x.double() if kind == "prod" and dtype.is_floating_point else x, 1)
-    y = torch.zeros(3, dtype=torch.int64 if kind.startswith("arg") else dtype)
-    v = load("p0", i.symbol * n + j.symbol, dtype)
-    r = reduction(kind, dtype, v, j.symbol)
-    body = [v, *r.args[1:], r]
-    run(kernel([dtype, y.dtype], [loop(j, *body, reduce=True), store("p1", i.symbol, r)], (i,), work=work), x, y)
-    torch.testing.assert_close(y, want.to(y.dtype))
+def test_row_reduction(dtype, work):
+    cases, wants = [], []
+    for kind, oracle in REDUCTIONS.items():
+        for n in SIZES:
+            i, j = axis("i0", 3), axis("i1", n)
+            x = data(dtype, 3, n)
+            y = torch.zeros(3, dtype=torch.int64 if kind.startswith("arg") else dtype)
+            v = load("p0", i.symbol * n + j.symbol, dtype)
+            r = reduction(kind, dtype, v, j.symbol)
+            body = [loop(j, v, *r.args[1:], r, reduce=True), store("p1", i.symbol, r)]
+            cases.append((kernel([dtype, y.dtype], body, (i,), work=work), (x, y)))
+            wants.append(oracle(x.double() if kind == "prod" and dtype.is_floating_point else x, 1).to(y.dtype))
+    compare(cases, wants)
 
 
-@pytest.mark.parametrize("kind", REDUCTIONS)
-@pytest.mark.parametrize("n", SIZES)
-def test_column_reduction(kind, n):
-    i, j = axis("i0", 9), axis("i1", n)
-    x = data(F32, 9, n)
-    y = torch.zeros(n, dtype=torch.int64 if kind.startswith("arg") else F32)
-    v = load("p0", i.symbol * n + j.symbol)
-    r = reduction(kind, F32, v, i.symbol)
-    inner = loop(i, v, *r.args[1:], r, reduce=True, vector=False)
-    run(kernel([F32, y.dtype], [loop(j, inner, store("p1", j.symbol, r))]), x, y)
-    torch.testing.assert_close(y, REDUCTIONS[kind](x, 0))
+def test_column_reduction():
+    cases, wants = [], []
+    for kind, oracle in REDUCTIONS.items():
+        for n in SIZES:
+            i, j = axis("i0", 9), axis("i1", n)
+            x = data(F32, 9, n)
+            y = torch.zeros(n, dtype=torch.int64 if kind.startswith("arg") else F32)
+            v = load("p0", i.symbol * n + j.symbol)
+            r = reduction(kind, F32, v, i.symbol)
+            inner = loop(i, v, *r.args[1:], r, reduce=True, vector=False)
+            cases.append((kernel([F32, y.dtype], [loop(j, inner, store("p1", j.symbol, r))]), (x, y)))
+            wants.append(oracle(x, 0))
+    compare(cases, wants)
 
 
 @pytest.mark.parametrize("n", (3, 64, 1000, 4099))
@@ -256,14 +269,16 @@ def test_adding_scatter(dtype, work):
 
 
 @pytest.mark.parametrize("source", STORAGE, ids=str)
-@pytest.mark.parametrize("target", STORAGE, ids=str)
-def test_cast(source, target):
-    i = axis("i0", 35)
-    x, y = data(source, 35), torch.zeros(35, dtype=target)
-    if not target.is_signed and target is not torch.bool:
-        x = x.abs() if source is not torch.bool else x
-    v = load("p0", i.symbol, source)
-    rounding = target if target in (torch.bfloat16, torch.float16) else None
-    c = Cast((v,), F32 if rounding else target, rounding)
-    run(kernel([source, target], [loop(i, v, c, store("p1", i.symbol, c))]), x, y)
-    assert torch.equal(y, x.to(target))
+def test_cast(source):
+    cases, wants = [], []
+    for target in STORAGE:
+        i = axis("i0", 35)
+        x, y = data(source, 35), torch.zeros(35, dtype=target)
+        if not target.is_signed and source not in (torch.bool, torch.uint8):
+            x = x.abs()
+        v = load("p0", i.symbol, source)
+        rounding = target if target in (torch.bfloat16, torch.float16) else None
+        c = Cast((v,), F32 if rounding else target, rounding)
+        cases.append((kernel([source, target], [loop(i, v, c, store("p1", i.symbol, c))]), (x, y)))
+        wants.append(x.to(target))
+    compare(cases, wants)

@@ -33,7 +33,9 @@ def samples(low: float, high: float) -> torch.Tensor:
 
 def ulps(got: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     """Distance from the float64 value in units of the last place of float32."""
-    spacing = torch.maximum(torch.ldexp(torch.ones_like(exact), torch.frexp(exact).exponent - 24), torch.tensor(2.0**-149, dtype=torch.float64))
+    spacing = torch.maximum(
+        torch.ldexp(torch.ones_like(exact), torch.frexp(exact).exponent - 24), torch.tensor(2.0**-149, dtype=torch.float64)
+    )
     return torch.where(got.double() == exact.float().double(), 0.0, (got.double() - exact).abs() / spacing)
 
 

@@ -158,19 +158,12 @@ def rows(s: State, axis: Axis, loop: Loop, first: str, last: str) -> None:
 
 
 def _vector_loop(s: State, loop: Loop, first: str, last: str, threads: bool) -> None:
-    width, copies, name = s.target.width, _copies(s, loop), loop.axis.symbol.name
+    width, copies = s.target.width, _copies(s, loop)
     step = copies * width
     known = loop.axis.extent.const if loop.axis.extent.is_const and first == "0" else None
     if known is None:
-        s.out.line(f"const i64 {name}_first = {first}, {name}_last = {last};")
-        base, end = f"{name}_first", f"{name}_last"
-        whole = f"{base} + ({end} - {base}) / {step} * {step}"
-        _span(s, loop, base, whole, copies, threads)
-        if copies > 1:
-            _span(s, loop, whole, f"{end} - {width - 1}", 1, False)
-        tail = f"{base} + ({end} - {base}) / {width} * {width}"
-        with s.out.block(f"if (const int live = ({end} - {base}) % {width}) {{", "}"):
-            _body(s, loop, tail, "live")
+        with s.out.block("{", "}"):
+            _dynamic_vector_loop(s, loop, first, last, copies, threads)
         return
     whole, vectors = known // step * step, known // width * width
     if whole:
@@ -180,6 +173,19 @@ def _vector_loop(s: State, loop: Loop, first: str, last: str, threads: bool) -> 
     if known > vectors:
         with s.out.block("{", "}"):
             _body(s, loop, str(vectors), str(known - vectors))
+
+
+def _dynamic_vector_loop(s: State, loop: Loop, first: str, last: str, copies: int, threads: bool) -> None:
+    width, name = s.target.width, loop.axis.symbol.name
+    step, base, end = copies * width, f"{name}_first", f"{name}_last"
+    s.out.line(f"const i64 {base} = {first}, {end} = {last};")
+    whole = f"{base} + ({end} - {base}) / {step} * {step}"
+    _span(s, loop, base, whole, copies, threads)
+    if copies > 1:
+        _span(s, loop, whole, f"{end} - {width - 1}", 1, False)
+    tail = f"{base} + ({end} - {base}) / {width} * {width}"
+    with s.out.block(f"if (const int live = ({end} - {base}) % {width}) {{", "}"):
+        _body(s, loop, tail, "live")
 
 
 def _span(s: State, loop: Loop, first: str, last: str, copies: int, threads: bool) -> None:
