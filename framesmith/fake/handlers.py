@@ -10,6 +10,7 @@ import torch
 from framesmith.fake import schema
 from framesmith.fake.composites import WHOLE
 from framesmith.fake.infer import infer, true_error
+from framesmith.fake.layout import same_shape
 from framesmith.fake.tensor import FakeTensor
 from framesmith.fake.views import PUT_BACK
 from framesmith.util.errors import DataDependent, Unsupported
@@ -115,7 +116,7 @@ def _with_out(rec: Recorder, func: Any, form: Any, names: tuple, args: tuple, kw
     outs = [kwargs.pop(name) for name in names]
     results = rec.inside(form, *args, **kwargs)
     for out, result in zip(outs, (results,) if isinstance(results, FakeTensor) else results):
-        if out.shape != result.shape:
+        if not same_shape(out.shape, result.shape):
             raise Unsupported("an `out=` tensor of another shape than the result")
         store(rec, out, result, func, args, kwargs)
     return outs[0] if len(outs) == 1 else tuple(outs)
@@ -123,7 +124,7 @@ def _with_out(rec: Recorder, func: Any, form: Any, names: tuple, args: tuple, kw
 
 def store(rec: Recorder, target: FakeTensor, value: FakeTensor, func: Any, args: tuple, kwargs: dict) -> None:
     """Writes `value` into `target`, cast to its dtype; another shape, or a write into stretched memory, is eager's error."""
-    if value.shape != target.shape:
+    if not same_shape(value.shape, target.shape):
         true_error(func, args, kwargs)
         raise Unsupported(f"{func} with a result of another shape than what it writes")
     stretched = 0 in target.stride() and any(s == 0 and n > 1 for n, s in zip(target.shape, target.stride()))

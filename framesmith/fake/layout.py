@@ -14,9 +14,14 @@ from framesmith.fake.tensor import FakeTensor, contiguous_strides
 Sizes = tuple
 
 
+def same_shape(a: Any, b: Any) -> bool:
+    """Equal sizes; the ranks first, since comparing sizes of different ranks would take guards that mean nothing."""
+    return len(a) == len(b) and tuple(a) == tuple(b)
+
+
 def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
     """The common shape, or None if there is none."""
-    if a == b:
+    if len(a) == len(b) and a == b:
         return a
     if len(a) < len(b):
         a, b = b, a
@@ -89,7 +94,7 @@ def elementwise_strides(shape: Sizes, operands: list[FakeTensor]) -> tuple:
     layouts: list[tuple] = []
     full = True
     for t in operands:
-        if t.is_contiguous() and t.shape == shape:
+        if t.is_contiguous() and same_shape(t.shape, shape):
             continue
         if t.dim() == 0:
             continue
@@ -114,6 +119,16 @@ def is_dense(shape: Sizes, strides: tuple) -> bool:
             return False
         step = step * size
     return True
+
+
+def strides_like(real: torch.Tensor, shape: Sizes) -> tuple:
+    """Strides over `shape` (`real`'s, perhaps symbolic) that lie as those of `real`; those of `real` where it is not dense."""
+    strides = real.stride()
+    if real.is_contiguous():
+        return contiguous_strides(shape)
+    if not is_dense(tuple(real.shape), strides):
+        return strides
+    return strides_in_order(shape, sorted(range(len(shape)), key=lambda d: (strides[d], real.shape[d] != 1, -d)))
 
 
 def preserved_strides(fake: FakeTensor) -> tuple:

@@ -21,6 +21,7 @@ import torch
 from torch.fx import Graph, Node
 
 from framesmith.fake.handlers import HANDLERS, classify
+from framesmith.fake.layout import strides_like
 from framesmith.fake.tensor import Alias, FakeTensor, Storage, new_fake
 from framesmith.fake.views import PUT_BACK
 from framesmith.util.errors import Unsupported
@@ -81,7 +82,12 @@ class Recorder:
     # -- inputs and constants
 
     def input(self, real: torch.Tensor, name: str, *, shape: tuple | None = None, stride: tuple | None = None) -> FakeTensor:
-        """A fake with the metadata of `real` and a placeholder for it; `shape` and `stride` may be symbolic."""
+        """A fake with the metadata of `real` and a placeholder for it; `shape` and `stride` may be symbolic.
+
+        With a symbolic shape alone, a dense tensor's strides follow from it in the order of dimensions that `real` has.
+        """
+        if shape is not None and stride is None:
+            stride = strides_like(real, shape)
         fake = new_fake(
             tuple(real.shape) if shape is None else shape,
             real.stride() if stride is None else stride,

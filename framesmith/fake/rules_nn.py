@@ -12,6 +12,7 @@ from framesmith.fake.layout import (
     channels_last_strides,
     is_channels_last,
     preserved_strides,
+    same_shape,
     strides_in_order,
     suggested_strides,
 )
@@ -29,7 +30,7 @@ def linear(x: FakeTensor, weight: FakeTensor, bias: FakeTensor | None = None) ->
     rows, columns = x.shape, weight.shape
     if len(columns) != 2 or not rows or rows[-1] != columns[1] or x.dtype is not weight.dtype:
         return NotImplemented
-    if bias is not None and (bias.dtype is not x.dtype or bias.shape != columns[:1]):
+    if bias is not None and (bias.dtype is not x.dtype or not same_shape(bias.shape, columns[:1])):
         return NotImplemented
     return _dense(x, (*rows[:-1], columns[0]))
 
@@ -44,7 +45,7 @@ def mm(a: FakeTensor, b: FakeTensor) -> Any:
 @rule(aten.addmm.default)
 def addmm(bias: FakeTensor, a: FakeTensor, b: FakeTensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     out = mm(a, b)
-    if out is NotImplemented or bias.dtype is not a.dtype or broadcast(bias.shape, out.shape) != out.shape:
+    if out is NotImplemented or bias.dtype is not a.dtype or not same_shape(broadcast(bias.shape, out.shape) or (), out.shape):
         return NotImplemented
     return out
 
@@ -59,7 +60,7 @@ def bmm(a: FakeTensor, b: FakeTensor) -> Any:
 @rule(aten.baddbmm.default)
 def baddbmm(bias: FakeTensor, a: FakeTensor, b: FakeTensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     out = bmm(a, b)
-    if out is NotImplemented or bias.dtype is not a.dtype or broadcast(bias.shape, out.shape) != out.shape:
+    if out is NotImplemented or bias.dtype is not a.dtype or not same_shape(broadcast(bias.shape, out.shape) or (), out.shape):
         return NotImplemented
     return out
 
@@ -111,8 +112,8 @@ def rms_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwargs:
 @rule(aten.layer_norm.default)
 def layer_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Any:
     shape = tuple(over)
-    fits = x.dtype.is_floating_point and x.shape[x.dim() - len(shape) :] == shape and len(shape) > 0
-    return _dense(x, tuple(x.shape)) if fits and (weight is None or weight.shape == shape) else NotImplemented
+    fits = x.dtype.is_floating_point and 0 < len(shape) <= x.dim() and same_shape(x.shape[x.dim() - len(shape) :], shape)
+    return _dense(x, tuple(x.shape)) if fits and (weight is None or same_shape(weight.shape, shape)) else NotImplemented
 
 
 @rule(aten.group_norm.default)
@@ -124,7 +125,7 @@ def group_norm(x: FakeTensor, groups: int, *args: Any, **kwargs: Any) -> Any:
 
 @rule(aten.batch_norm.default)
 def batch_norm(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: Any, *args: Any) -> Any:
-    if x.dim() < 2 or any(t is not None and t.shape != x.shape[1:2] for t in (weight, bias, mean, var)):
+    if x.dim() < 2 or any(t is not None and not same_shape(t.shape, x.shape[1:2]) for t in (weight, bias, mean, var)):
         return NotImplemented
     return new_fake(x.shape, suggested_strides(x, tuple(x.shape)), x.dtype, x.device)
 
@@ -166,7 +167,7 @@ def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, paddin
         return NotImplemented
     if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
         return NotImplemented
-    if bias is not None and (bias.dtype is not x.dtype or bias.shape != weight.shape[:1]):
+    if bias is not None and (bias.dtype is not x.dtype or not same_shape(bias.shape, weight.shape[:1])):
         return NotImplemented
     steps, pads, gaps = (_each(v, spatial) for v in (stride, padding, dilation))
     sizes = [_window(n, k, s, p, d) for n, k, s, p, d in zip(x.shape[2:], weight.shape[2:], steps, pads, gaps)]
@@ -189,7 +190,7 @@ def _deconvolved(
     if x.dim() != weight.dim() or x.dtype is not weight.dtype or x.shape[1] != weight.shape[0] or spatial not in (1, 2, 3):
         return NotImplemented
     outs = weight.shape[1] * groups
-    if bias is not None and (bias.dtype is not x.dtype or bias.shape != (outs,)):
+    if bias is not None and (bias.dtype is not x.dtype or not same_shape(bias.shape, (outs,))):
         return NotImplemented
     steps, pads, gaps, more = (_each(v, spatial) for v in (stride, padding, dilation, extra))
     sizes = [
@@ -275,7 +276,7 @@ def attention(
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2] or value.dim() != query.dim():
         return NotImplemented
     shape = (*query.shape[:-1], value.shape[-1])
-    if not enable_gqa and query.shape[:-2] != key.shape[:-2]:
+    if not enable_gqa and not same_shape(query.shape[:-2], key.shape[:-2]):
         return NotImplemented
     if _flash(query, key, value, dropout, enable_gqa):
         return new_fake(shape, preserved_strides(query), query.dtype, query.device)

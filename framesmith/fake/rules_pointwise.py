@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.infer import RULES
-from framesmith.fake.layout import broadcast, elementwise_strides, preserved_strides
+from framesmith.fake.layout import broadcast, elementwise_strides, preserved_strides, same_shape
 from framesmith.fake.promotion import result_type, to_float
 from framesmith.fake.tensor import CPU, FakeTensor, contiguous_strides, new_fake
 
@@ -22,7 +22,7 @@ def elementwise(operands: list[FakeTensor], dtype: torch.dtype) -> Any:
     device = first.device
     for t in operands[1:]:
         other = t.shape
-        if other != shape:
+        if not same_shape(other, shape):
             shape = broadcast(shape, other)
             if shape is None:
                 return NotImplemented
@@ -120,7 +120,7 @@ def _where(condition: FakeTensor, x: Any, y: Any) -> Any:
 
 
 def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
-    if x.shape != mask.shape and broadcast(x.shape, mask.shape) != x.shape:
+    if not same_shape(broadcast(x.shape, mask.shape) or (), x.shape):
         return NotImplemented
     return new_fake(x.shape, contiguous_strides(x.shape), x.dtype, x.device)
 

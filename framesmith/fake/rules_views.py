@@ -12,6 +12,7 @@ from framesmith.fake.layout import (
     infer_size,
     is_channels_last,
     preserved_strides,
+    same_shape,
     suggested_strides,
     view_strides,
 )
@@ -195,38 +196,33 @@ def to_copy(x: FakeTensor, *, dtype: Any = None, device: Any = None, memory_form
 @rule(aten.copy.default)
 def copy(x: FakeTensor, source: FakeTensor, non_blocking: bool = False) -> Any:
     """`source` in the shape, layout and dtype of `x`."""
-    if x.shape != source.shape:
+    if not same_shape(x.shape, source.shape):
         return NotImplemented
     return _like(x, x.shape, preserved_strides(x), 0)
 
 
-@rule(
-    aten.select_scatter.default,
-    aten.slice_scatter.default,
-    aten.diagonal_scatter.default,
-    aten.scatter.src,
-    aten.scatter.value,
-    aten.scatter_add.default,
-    aten.index_add.default,
-    aten.index_copy.default,
-    aten.index_fill.int_Scalar,
-)
-def scattered(x: FakeTensor, *args: Any, **kwargs: Any) -> Any:
-    return _like(x, x.shape, contiguous_strides(x.shape), 0) if x.is_contiguous() and _indices_fit(x, args) else NotImplemented
+@rule(aten.scatter.src, aten.scatter.value, aten.scatter_add.default)
+def scatter(x: FakeTensor, dim: int, index: FakeTensor, source: Any, **kwargs: Any) -> Any:
+    at = _dim(dim, x.dim())
+    if kwargs or at < 0 or index.dim() != x.dim() or index.dtype is not torch.int64 or not x.is_contiguous():
+        return NotImplemented
+    if any(m > n for i, (m, n) in enumerate(zip(index.shape, x.shape)) if i != at):
+        return NotImplemented
+    if type(source) is FakeTensor and (source.dtype is not x.dtype or not same_shape(source.shape, index.shape)):
+        return NotImplemented
+    return _like(x, x.shape, contiguous_strides(x.shape), 0)
 
 
-def _indices_fit(x: FakeTensor, args: tuple) -> bool:
-    """Left to the meta kernel: what may be an error."""
-    tensors = [a for a in args if type(a) is FakeTensor]
-    if len(tensors) < 2:
-        return bool(tensors) and tensors[0].dtype is torch.int64 and tensors[0].dim() == x.dim()
-    index, source = tensors
-    dim = args[0]
-    if index.dtype is not torch.int64 or source.dtype is not x.dtype or not -x.dim() <= dim < x.dim():
-        return False
-    if index.dim() == x.dim() and x.dim() != 1:
-        return index.shape == source.shape and all(m <= n for i, (m, n) in enumerate(zip(index.shape, x.shape)) if i != dim % x.dim())
-    return False
+@rule(aten.index_copy.default, aten.index_add.default, aten.index_fill.int_Scalar)
+def index_written(x: FakeTensor, dim: int, index: FakeTensor, source: Any, **kwargs: Any) -> Any:
+    at = _dim(dim, x.dim())
+    if at < 0 or index.dim() != 1 or index.dtype is not torch.int64 or not x.is_contiguous():
+        return NotImplemented
+    if type(source) is FakeTensor:
+        wanted = (*x.shape[:at], index.shape[0], *x.shape[at + 1 :])
+        if source.dtype is not x.dtype or not same_shape(source.shape, wanted):
+            return NotImplemented
+    return _like(x, x.shape, contiguous_strides(x.shape), 0)
 
 
 @rule(aten.cat.default)
@@ -242,7 +238,7 @@ def cat(tensors: Any, dim: int = 0) -> Any:
         other = x.shape
         if len(other) != len(shape) or len(other) == 1 and other[0] == 0:
             return NotImplemented
-        if other[:at] != shape[:at] or other[at + 1 :] != shape[at + 1 :]:
+        if not (same_shape(other[:at], shape[:at]) and same_shape(other[at + 1 :], shape[at + 1 :])):
             return NotImplemented
         contiguous = contiguous and x.is_contiguous()
         total = total + other[at]
@@ -261,7 +257,7 @@ def cat(tensors: Any, dim: int = 0) -> Any:
 def stack(tensors: Any, dim: int = 0) -> Any:
     first = tensors[0]
     at = _dim(dim, first.dim() + 1)
-    if at < 0 or any(x.shape != first.shape or not x.is_contiguous() for x in tensors):
+    if at < 0 or any(not same_shape(x.shape, first.shape) or not x.is_contiguous() for x in tensors):
         return NotImplemented
     shape = (*first.shape[:at], len(tensors), *first.shape[at:])
     dtype = first.dtype if all(x.dtype is first.dtype for x in tensors) else result_type(tensors)
@@ -329,7 +325,7 @@ def index(x: FakeTensor, indices: Any) -> Any:
         return NotImplemented
     places = [i for i, ix in enumerate(indices) if ix is not None]
     shapes = [indices[i].shape for i in places]
-    if not places or any(s != shapes[0] for s in shapes[1:]) or any(indices[i].dtype is not torch.int64 for i in places):
+    if not places or not all(same_shape(s, shapes[0]) for s in shapes[1:]) or any(indices[i].dtype is not torch.int64 for i in places):
         return NotImplemented
     rest_before = [n for i, n in enumerate(x.shape[: places[0]])]
     rest = [n for i, n in enumerate(x.shape) if i > places[0] and i not in places]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from framesmith.fake.handlers import composite, functional, handles, positional, store, view
-from framesmith.fake.layout import infer_size, view_strides
+from framesmith.fake.layout import infer_size, same_shape, view_strides
+from framesmith.fake.promotion import result_type
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.util.errors import DataDependent
 
@@ -109,7 +110,7 @@ def copy_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     target, source = args[0], args[1]
     if not isinstance(source, FakeTensor):
         source = rec.constant(source)
-    same = source.dtype == target.dtype and source.shape == target.shape and source.stride() == target.stride()
+    same = source.dtype == target.dtype and same_shape(source.shape, target.shape) and source.stride() == target.stride()
     value = source if same else functional(rec, aten.copy.default, (target, source), {})
     store(rec, target, value, func, args, kwargs)
     return target
@@ -163,6 +164,23 @@ def unbind(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _slice(rec: Recorder, source: FakeTensor, dim: int, start: Any, end: Any) -> Any:
     return view(rec, aten.slice.Tensor, (source, dim, start, end), {})
+
+
+@handles(aten.cat.default)
+def cat(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Tensors of shape [0] count for nothing in eager, whatever their rank; what is left alone is a copy."""
+    tensors, dim = (*positional(func, args, kwargs), 0)[:2]
+    if len(tensors) > 1 and not all(isinstance(t, FakeTensor) for t in tensors):
+        tensors = [t if isinstance(t, FakeTensor) else rec.constant(t) for t in tensors]
+    kept = [t for t in tensors if not (t.dim() == 1 and type(t.shape[0]) is int and t.shape[0] == 0)]
+    if not kept or len(kept) == len(tensors):
+        return functional(rec, func, (list(tensors), dim), {})
+    dtype = result_type(tensors)
+    kept = [t if t.dtype is dtype else functional(rec, aten._to_copy.default, (t,), {"dtype": dtype}) for t in kept]
+    if len(kept) == 1:
+        kept[0].size(dim)  # a wrong dimension is an error all the same
+        return functional(rec, aten.clone.default, (kept[0],), {"memory_format": torch.contiguous_format})
+    return functional(rec, func, (kept, dim), {})
 
 
 @handles(aten.batch_norm.default)

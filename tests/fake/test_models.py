@@ -29,9 +29,8 @@ def bert():
 
 def bert_with_mask():
     model, (ids,) = bert()
-    model.set_attn_implementation("eager")  # the other asks the mask's data whether it masks anything
-    mask = torch.ones_like(ids)
-    mask[0, 9:] = 0
+    mask = torch.zeros(2, 1, 12, 12)  # a flat mask would be asked for its data
+    mask[0, ..., 9:] = -1e9
     return model, (ids, mask)
 
 
