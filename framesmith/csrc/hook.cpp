@@ -97,23 +97,54 @@ PyObject* call_residual(Frame* frame, Entry* entry, PyObject* inputs) {
   return result;
 }
 
+// The frame's arguments by name, in the order of co_varnames.
+PyObject* named_arguments(Frame* frame) {
+  PyObject* locals = PyDict_New();
+  const int count = argument_count(frame->f_code);
+  for (int i = 0; locals && i < count; i++) {
+    PyObject* name = PyTuple_GET_ITEM(frame->f_code->co_localsplusnames, i);
+    if (frame->localsplus[i] && PyDict_SetItem(locals, name, frame->localsplus[i]) < 0) Py_CLEAR(locals);
+  }
+  return locals;
+}
+
+// The function's closure cells by name.
+PyObject* named_cells(Frame* frame) {
+  PyObject* cells = PyDict_New();
+  PyObject* closure = frame_function(frame)->func_closure;
+  const int count = closure ? frame->f_code->co_nfreevars : 0;
+  const int first = frame->f_code->co_nlocalsplus - frame->f_code->co_nfreevars;
+  for (int i = 0; cells && i < count; i++) {
+    PyObject* name = PyTuple_GET_ITEM(frame->f_code->co_localsplusnames, first + i);
+    if (PyDict_SetItem(cells, name, PyTuple_GET_ITEM(closure, i)) < 0) Py_CLEAR(cells);
+  }
+  return cells;
+}
+
 // The callback's answer for a frame that no entry takes, as a new reference.
 PyObject* ask_callback(Frame* frame, PyObject* callback) {
-  PyObject* locals = PyDict_New();
+  PyObject* locals = named_arguments(frame);
   if (!locals) return nullptr;
-  const int count = argument_count(frame->f_code);
-  for (int i = 0; i < count; i++) {
-    PyObject* name = PyTuple_GET_ITEM(frame->f_code->co_localsplusnames, i);
-    if (frame->localsplus[i] && PyDict_SetItem(locals, name, frame->localsplus[i]) < 0) {
-      Py_DECREF(locals);
-      return nullptr;
-    }
-  }
   HookOff off;
   PyObject* answer = PyObject_CallFunctionObjArgs(callback, reinterpret_cast<PyObject*>(frame->f_code),
                                                   reinterpret_cast<PyObject*>(frame_function(frame)), locals, nullptr);
   Py_DECREF(locals);
   return answer;
+}
+
+// The tree's own words for why it fails on the frame; an empty string if it has none.
+PyObject* why_failed(Frame* frame, PyObject* tree) {
+  PyObject* locals = named_arguments(frame);
+  PyObject* cells = named_cells(frame);
+  PyObject* text = locals && cells ? PyObject_CallMethod(tree, "explain_failure", "OOOO", locals, frame->f_globals,
+                                                         frame->f_builtins, cells)
+                                   : nullptr;
+  Py_XDECREF(locals);
+  Py_XDECREF(cells);
+  if (text && PyUnicode_Check(text)) return text;
+  Py_XDECREF(text);
+  PyErr_Clear();
+  return PyUnicode_FromString("");
 }
 
 enum class Outcome { done, pass, pass_off };
@@ -145,13 +176,16 @@ bool try_entries(Frame* frame, CodeState* state, PyObject* callback, PyObject** 
 }
 
 // Says so, once a code object: the callback is not asked again, since it would compile at each call.
-Outcome refuse_fresh(Frame* frame, CodeState* state, PyObject* callback, int failed) {
+Outcome refuse_fresh(Frame* frame, CodeState* state, PyObject* callback, PyObject* tree) {
   state->decide(callback, Verdict::skip);
   HookOff off;
+  PyObject* why = why_failed(frame, tree);
+  if (!why) return Outcome::done;
   const int bad = PyErr_WarnFormat(
       PyExc_RuntimeWarning, 1,
-      "framesmith: guard %d of %U (%U:%d) fails on the values that it was made from; it stays in eager", failed,
-      frame->f_code->co_qualname, frame->f_code->co_filename, frame->f_code->co_firstlineno);
+      "framesmith: a guard of %U (%U:%d) fails on the values that it was made from; it stays in eager: %U",
+      frame->f_code->co_qualname, frame->f_code->co_filename, frame->f_code->co_firstlineno, why);
+  Py_DECREF(why);
   return bad < 0 ? Outcome::done : Outcome::pass;
 }
 
@@ -163,7 +197,7 @@ Outcome run_fresh(Frame* frame, CodeState* state, Entry* entry, PyObject* callba
   }
   int failed = -1;
   PyObject* inputs = entry->residual ? check_tree(entry->tree, view_of(frame, entry), &failed) : nullptr;
-  if (!inputs) return refuse_fresh(frame, state, callback, failed);
+  if (!inputs) return PyErr_Occurred() ? Outcome::done : refuse_fresh(frame, state, callback, entry->tree);
   state->add(entry);
   *result = call_residual(frame, entry, inputs);
   return Outcome::done;
