@@ -122,7 +122,8 @@ class Builder:
     def bitcast(self, value: Op, dtype: torch.dtype) -> Op:
         return self._emit(("bitcast", value, dtype), Bitcast, (value,), dtype)
 
-    def indirect(self, value: Op, symbol: Symbol, size: Expr, wrap: bool, check: bool) -> Op:
+    def indirect(self, value: Op, symbol: Symbol, size: Expr | int, wrap: bool, check: bool) -> Op:
+        size = as_expr(size)
         return self._emit(("indirect", value, size, wrap, check), Indirect, (value,), symbol, size, wrap, check)
 
     def reduce(self, kind: str, args: tuple[Op, ...], dtype: torch.dtype) -> Op:

@@ -51,9 +51,11 @@ def _row_major(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
     return row_major(spec.shape)
 
 
-ARGUMENT_LAYOUTS[aten.convolution.default] = _convolution_argument
-RESULT_LAYOUTS[aten.convolution.default] = _convolution_result
+for _op in (aten.convolution.default, aten.conv2d.default):
+    ARGUMENT_LAYOUTS[_op] = _convolution_argument
+    RESULT_LAYOUTS[_op] = _convolution_result
 for _op in (
+    aten.max_pool2d.default,
     aten.max_pool2d_with_indices.default,
     aten.avg_pool2d.default,
     aten._adaptive_avg_pool2d.default,
