@@ -162,7 +162,6 @@ Extern parse_extern(py::handle encoded) {
   if (t[1].is_none()) parse_python(t, out);
   else parse_operator(t, out);
   out.results = parse_ints(t[4]);
-  for (py::handle pair : py::object(t[5])) out.copies.push_back(pair.cast<std::pair<int, int>>());
   return out;
 }
 

@@ -74,6 +74,7 @@ static void bind_results(Frame& f, const Extern& e, torch::jit::Stack& returned)
     int value = next < e.results.size() ? e.results[next] : -1;
     next++;
     if (value >= 0) bind(f, value, std::move(t), e.clone);
+    else if (value <= -2) const_cast<at::Tensor*>(f.refs[-2 - value])->copy_(t);
   };
   for (c10::IValue& r : returned) {
     if (r.isTensor()) take(std::move(r).toTensor());
@@ -81,10 +82,6 @@ static void bind_results(Frame& f, const Extern& e, torch::jit::Stack& returned)
       for (at::Tensor t : r.toTensorVector()) take(std::move(t));
   }
   returned.clear();
-  for (auto [from, to] : e.copies) {
-    const_cast<at::Tensor*>(f.refs[to])->copy_(f.tensors[from]);
-    f.tensors[from].reset();
-  }
 }
 
 // --------------------------------------------------------------------------------------------------------------------------- Python

@@ -66,10 +66,11 @@ static void derive(Plan& plan) {
           mark(plan, v);
           if (plan.values[v].kind == Kind::View) e.views.push_back(v);
         }
-    for (auto [from, to] : e.copies) {
-      mark(plan, to);
-      if (plan.values[to].kind == Kind::View) e.views.push_back(to);
-    }
+    for (int r : e.results)
+      if (r <= -2) {
+        mark(plan, -2 - r);
+        if (plan.values[-2 - r].kind == Kind::View) e.views.push_back(-2 - r);
+      }
   }
   std::vector<int>* lists[] = {&plan.input_values, &plan.constant_values, &plan.output_values, &plan.result_values, &plan.arena_values};
   for (int i = 0; i < static_cast<int>(plan.values.size()); i++) {

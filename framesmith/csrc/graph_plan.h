@@ -45,8 +45,7 @@ struct Extern {
   py::object python_args, python_kwargs;
   std::vector<Argument> args;
   std::vector<int> views;          // VIEW values among the arguments
-  std::vector<int> results;
-  std::vector<std::pair<int, int>> copies;
+  std::vector<int> results;        // by returned tensor: its RESULT value, -1 for none, -2 - v: copy it to value v
   bool clone = false;              // the operator may return an alias of an argument
 };
 

@@ -64,13 +64,21 @@ class TensorArg:
     value: int
 
 
+DROPPED = -1
+
+
+def copied_to(value: int) -> int:
+    """The entry of `results` for a tensor whose elements are copied to value number `value`."""
+    return -2 - value
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call of operator `name` (`aten::addmm`), overload `overload` (may be empty).
 
     `args`, `kwargs` hold `TensorArg`, `Dyn`, sequences of these, None, and plain constants; missing arguments take the schema's default.
-    `results`: for each tensor that it returns, in order, the RESULT value it becomes, or -1. `copies`: pairs (RESULT value, value) to copy
-    after the call, for an operator that cannot write into planned memory itself.
+    `results`: for each tensor that it returns, in order, the RESULT value that it becomes, `DROPPED`, or `copied_to(value)`: its elements
+    are copied to another value (the operator cannot write into planned memory itself).
     """
 
     name: str
@@ -78,11 +86,10 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[int, ...] = ()
-    copies: tuple[tuple[int, int], ...] = ()
 
     def encode(self) -> tuple[Any, ...]:
         kwargs = {name: _argument(value) for name, value in self.kwargs.items()}
-        return (self.name, self.overload, tuple(map(_argument, self.args)), kwargs, self.results, self.copies)
+        return (self.name, self.overload, tuple(map(_argument, self.args)), kwargs, self.results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +100,10 @@ class PythonCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[int, ...] = ()
-    copies: tuple[tuple[int, int], ...] = ()
 
     def encode(self) -> tuple[Any, ...]:
         kwargs = {name: _argument(value) for name, value in self.kwargs.items()}
-        return (self.function, None, tuple(map(_argument, self.args)), kwargs, self.results, self.copies)
+        return (self.function, None, tuple(map(_argument, self.args)), kwargs, self.results)
 
 
 @dataclass(frozen=True, slots=True)

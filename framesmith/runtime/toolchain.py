@@ -18,7 +18,7 @@ CANDIDATES = ("g++", "clang++", "c++")
 # -fno-math-errno and -fno-trapping-math free the vectoriser without changing any result; -ffast-math would.
 COMPILE_FLAGS = (
     "-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-fno-trapping-math",
-    "-fno-plt", "-ffp-contract=fast", "-fvisibility=hidden", "-pipe", "-w", "-x", "c++",
+    "-fwrapv", "-ffp-contract=fast", "-fvisibility=hidden", "-pipe", "-w", "-x", "c++",
 )  # fmt: skip
 LINK_FLAGS = ("-shared", "-fPIC", "-Wl,--as-needed", "-Wl,-z,now")
 

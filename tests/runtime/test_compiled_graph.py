@@ -10,7 +10,7 @@ import torch
 
 from framesmith.runtime.cache import Cache
 from framesmith.runtime.load import load
-from framesmith.runtime.plan import Call, Dyn, Kind, Output, Plan, PythonCall, Symbol, TensorArg, Value
+from framesmith.runtime.plan import Call, Dyn, Kind, Output, Plan, PythonCall, Symbol, TensorArg, Value, copied_to
 from framesmith.runtime.toolchain import find
 
 F32 = torch.float32
@@ -111,9 +111,9 @@ def test_views_lists_dtypes_and_defaults(cache):
 
 
 def test_copies_for_operators_without_out(cache):
-    values = (*MATS, Value(Kind.RESULT, 0, (4, 4), (4, 1), F32), Value(Kind.OUTPUT, 0, (4, 4), (1, 4), F32))
-    call = Call("aten::mm", "", (TensorArg(0), TensorArg(1)), {}, results=(2,), copies=((2, 3),))
-    graph = make(cache, Plan(2, values, (Output(3),), (call,)), "if (h->call(h->frame, 0)) return 1;")
+    values = (*MATS, Value(Kind.OUTPUT, 0, (4, 4), (1, 4), F32))
+    call = Call("aten::mm", "", (TensorArg(0), TensorArg(1)), {}, results=(copied_to(2),))
+    graph = make(cache, Plan(2, values, (Output(2),), (call,)), "if (h->call(h->frame, 0)) return 1;")
     a, b = torch.randn(4, 8), torch.randn(8, 4)
     assert torch.equal(graph((a, b))[0], a @ b)
 

@@ -1,0 +1,213 @@
+"""From a program of the loop IR to the runtime's plan: buffers become numbered values, operators become calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from framesmith.loops.ir import Buffer, Extern, Launch, Program, Ref, SizeOf
+from framesmith.runtime import plan as rt
+from framesmith.symbolic.expr import Expr
+from framesmith.util.errors import CompileError
+
+KINDS = {
+    "input": rt.Kind.INPUT,
+    "constant": rt.Kind.CONSTANT,
+    "output": rt.Kind.OUTPUT,
+    "arena": rt.Kind.ARENA,
+    "result": rt.Kind.RESULT,
+    "view": rt.Kind.VIEW,
+}
+# Bytes of work in a call from which other threads may run Python meanwhile.
+RELEASE_BYTES = 1 << 20
+
+
+class Table:
+    """The integer table of a call: size symbols first, then every other expression that the plan names."""
+
+    def __init__(self, program: Program) -> None:
+        self.entries: dict[Expr, int] = {symbol: k for k, symbol in enumerate(program.symbols)}
+        self.symbols = len(self.entries)
+
+    def integer(self, value: Expr | int) -> rt.Integer:
+        """`value` as an int or as an entry of the table."""
+        if type(value) is int:
+            return value
+        if value.is_const:  # type: ignore[union-attr]
+            return value.const  # type: ignore[union-attr]
+        return rt.Dyn(self.entries.setdefault(value, len(self.entries)))  # type: ignore[arg-type]
+
+    def integers(self, values: Sequence[Expr | int]) -> tuple[rt.Integer, ...]:
+        return tuple(map(self.integer, values))
+
+
+class Planner:
+    """Builds the plan of `program`. `numbers` gives the value of each buffer that has one, `externs` the number of each extern step.
+
+    `positions[i]` is the place of the program's input i in the call's tuple of `inputs` elements.
+    """
+
+    def __init__(self, program: Program, positions: Sequence[int], inputs: int) -> None:
+        self.program, self.positions, self.inputs = program, positions, inputs
+        self.table = Table(program)
+        self.values: list[rt.Value] = []
+        self.numbers: dict[str, int] = {}
+        self.calls: list[rt.Call | rt.PythonCall] = []
+        self.externs: dict[Extern, int] = {}
+        self.constants = tuple(program.constants)
+        self.written = _written_inputs(program)
+
+    def plan(self, watched: Sequence[int] = (), entry: str = "fs_run") -> rt.Plan:
+        """The plan of the program; also fills `numbers`, `externs` and `table`."""
+        program = self.program
+        for step in program.steps:
+            if type(step) is Extern:
+                self.externs[step] = len(self.calls)
+                self.calls.append(self._call(step))
+            elif type(step) is Launch:
+                for name in step.args:
+                    if program.buffers[name].kind != "arena":
+                        self.number(name)
+        outputs = tuple(map(self._output, program.outputs))
+        arena = self.table.integer(program.arena_bytes)
+        symbols = tuple(self._symbol(s) for s in program.symbols.values())
+        bumped = sorted({self.positions[program.buffers[name].index] for name in self.written if program.buffers[name].kind == "input"})
+        table = len(self.table.entries)
+        return rt.Plan(
+            self.inputs, tuple(self.values), outputs, tuple(self.calls), symbols, table, arena, tuple(bumped), tuple(watched),
+            self._is_long(), entry, len(self.constants),
+        )  # fmt: skip
+
+    def number(self, name: str) -> int:
+        """The number of buffer `name`'s value."""
+        known = self.numbers.get(name)
+        if known is None:
+            value = self._value(self.program.buffers[name])
+            known = self.numbers[name] = len(self.values)
+            self.values.append(value)
+        return known
+
+    def _value(self, b: Buffer) -> rt.Value:
+        table = self.table
+        reference = {
+            "input": lambda: self.positions[b.index],
+            "constant": lambda: self.constants.index(b.name),
+            "arena": lambda: table.integer(b.offset),
+            "view": lambda: self.number(b.base),  # type: ignore[arg-type]
+        }.get(b.kind, int)()
+        offset = table.integer(b.offset) if b.kind == "view" else 0
+        written = b.name in self.written
+        return rt.Value(KINDS[b.kind], reference, table.integers(b.size), table.integers(b.stride), b.dtype, offset, written)
+
+    def _symbol(self, source: Any) -> rt.Symbol:
+        return rt.Symbol(self.positions[source.input], source.dim if isinstance(source, SizeOf) else -1)
+
+    def _output(self, output: Any) -> rt.Output:
+        if isinstance(output, Ref):
+            return rt.Output(self.number(output.name))
+        if isinstance(output, Expr):
+            return rt.Output(constant=self.table.integer(output))
+        return rt.Output(constant=output)
+
+    # ----------------------------------------------------------------------------------------------------------------------- externs
+
+    def _argument(self, arg: Any) -> Any:
+        if isinstance(arg, Ref):
+            return rt.TensorArg(self.number(arg.name))
+        if isinstance(arg, Expr):
+            return self.table.integer(arg)
+        if isinstance(arg, (tuple, list)):
+            return tuple(map(self._argument, arg))
+        return arg
+
+    def _call(self, e: Extern) -> rt.Call | rt.PythonCall:
+        args = tuple(map(self._argument, e.args))
+        kwargs = {name: self._argument(value) for name, value in e.kwargs.items()}
+        if not isinstance(e.target, torch._ops.OpOverload):
+            return rt.PythonCall(e.target, args, kwargs, self._results(e))
+        names = out_arguments(e.target) if e.outputs and all(o is not None and self._is_memory(o) for o in e.outputs) else None
+        schema = e.target._schema
+        if names is None:
+            return rt.Call(schema.name, schema.overload_name, args, kwargs, self._results(e))
+        overload, formals = names
+        kwargs.update({formal: rt.TensorArg(self.number(o)) for formal, o in zip(formals, e.outputs) if o is not None})
+        return rt.Call(schema.name, overload, args, kwargs)
+
+    def _is_memory(self, name: str) -> bool:
+        return self.program.buffers[name].kind != "result"
+
+    def _results(self, e: Extern) -> tuple[int, ...]:
+        return tuple(
+            rt.DROPPED if o is None else rt.copied_to(self.number(o)) if self._is_memory(o) else self.number(o) for o in e.outputs
+        )
+
+    def _is_long(self) -> bool:
+        """Whether a call takes some hundred microseconds or more, by the bytes that it touches (unknown sizes count as long)."""
+        total = 0
+        for step in self.program.steps:
+            if type(step) is Launch:
+                size, work = step.kernel.bytes, step.kernel.work
+                if not (size.is_const and work.is_const):
+                    return True
+                total += max(size.const, work.const)
+        for v in self.values:
+            total += 4 * _product(v.size)
+        return total >= RELEASE_BYTES
+
+
+def _product(size: tuple[rt.Integer, ...]) -> int:
+    total = 1
+    for s in size:
+        if isinstance(s, rt.Dyn):
+            return RELEASE_BYTES
+        total *= s
+    return total
+
+
+def _written_inputs(program: Program) -> frozenset[str]:
+    """Names of input and constant buffers whose memory some step writes."""
+    written: set[str] = set()
+    for step in program.steps:
+        if type(step) is Launch:
+            written.update(name for name, param in zip(step.args, step.kernel.params) if param.mode != "r")
+        elif type(step) is Extern:
+            written.update(name for name in (*step.outputs, *step.mutates) if name is not None)
+    bases = {program.buffers[name].base or name for name in written}
+    return frozenset(name for name in bases if program.buffers[name].kind in ("input", "constant"))
+
+
+_out_arguments: dict[Any, tuple[str, tuple[str, ...]] | None] = {}
+
+
+def out_arguments(target: torch._ops.OpOverload) -> tuple[str, tuple[str, ...]] | None:
+    """The out= form of an operator that really writes into given memory: its overload name and the names of its out arguments.
+
+    Generated out= forms call the functional one and copy; they do not count.
+    """
+    if target not in _out_arguments:
+        _out_arguments[target] = _find_out(target)
+    return _out_arguments[target]
+
+
+def _find_out(target: torch._ops.OpOverload) -> tuple[str, tuple[str, ...]] | None:
+    wanted = [(a.name, str(a.type)) for a in target._schema.arguments]
+    for name in target.overloadpacket.overloads():
+        overload = getattr(target.overloadpacket, name)
+        if torch.Tag.generated in overload.tags:
+            continue
+        formals = overload._schema.arguments
+        written = tuple(a.name for a in formals if a.alias_info is not None and a.alias_info.is_write and a.kwarg_only)
+        rest = [(a.name, str(a.type)) for a in formals if a.name not in written]
+        if written and rest == wanted and len(written) == len(target._schema.returns):
+            return name, written
+    return None
+
+
+def check_symbols(program: Program) -> None:
+    """Every size symbol that a kernel takes must be read from some input: CompileError otherwise."""
+    for kernel in program.kernels:
+        for symbol in kernel.symbols:
+            if symbol not in program.symbols:
+                raise CompileError(f"size symbol {symbol} has no source")

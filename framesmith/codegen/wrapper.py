@@ -1,0 +1,159 @@
+"""The function that runs a program: kernels and operators in order, over the arena and the pointers of the call.
+
+    extern "C" int fs_run(char* a, void** p, const i64* n, const Host* h) {
+      k0((const float*)p[0], (float*)(a + 4096));
+      if (h->call(h->frame, 0)) return 1;
+      k1((const float*)(a + 4096), (float*)p[2]);
+      return 0;
+    }
+
+`a` is the arena, `p` the pointers by value number, `n` the integer table (see `runtime/plan.py`); csrc/graph_frame.h declares `Host` alike.
+It returns 0, 1 when an operator failed, 2 when a kernel met an index out of range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from framesmith.codegen.cpp.emit import Function, Source, emit_kernels
+from framesmith.codegen.cpp.index import expr_text
+from framesmith.codegen.cpp.state import Target
+from framesmith.codegen.cpp.types import type_row
+from framesmith.codegen.plan import Planner, check_symbols
+from framesmith.loops.ir import Extern, Launch, Param, Program, Release
+from framesmith.runtime.plan import Plan
+from framesmith.symbolic.expr import Expr
+from framesmith.util.text import Indented
+
+HOST = """
+struct Host { void* frame; int (*call)(void* frame, int index); void (*release)(void* frame, int value); };
+#define FS_ENTRY extern "C" __attribute__((visibility("default")))
+"""
+# Kernels are shared out among translation units, to compile in parallel, when each gets at least so much text.
+UNIT_CHARACTERS = 12000
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """`units`: the translation units; `plan`; `constants`: the tensors of the program in the plan's order."""
+
+    units: tuple[str, ...]
+    plan: Plan
+    constants: tuple[torch.Tensor, ...]
+
+
+def wrap(
+    program: Program,
+    source: Source | None = None,
+    target: Target | None = None,
+    *,
+    positions: Sequence[int] | None = None,
+    inputs: int | None = None,
+    watched: Sequence[int] = (),
+    jobs: int = 1,
+) -> Wrapped:
+    """Print what runs `program`: kernels (`source`, or printed here for `target`) and the function that calls them.
+
+    Input i of the program is element `positions[i]` (default: i) of the call's tuple of `inputs` elements. `watched`: elements of that
+    tuple that the constants were computed from. `jobs`: translation units at most.
+    """
+    check_symbols(program)
+    source = source or emit_kernels(program, target)
+    positions = range(len(program.inputs)) if positions is None else positions
+    planner = Planner(program, positions, len(program.inputs) if inputs is None else inputs)
+    plan = planner.plan(watched)
+    out = Indented()
+    _entry(out, program, source, planner, plan)
+    return Wrapped(_units(source, program, str(out), jobs), plan, tuple(program.constants.values()))
+
+
+# ------------------------------------------------------------------------------------------------------------------------ the function
+
+
+def _entry(out: Indented, program: Program, source: Source, planner: Planner, plan: Plan) -> None:
+    functions = dict(zip(program.kernels, source.functions))
+    with out.block(f"FS_ENTRY int {plan.entry}(char* a, void** p, const i64* n, const Host* h) {{", "}"):
+        _symbols(out, program, planner)
+        if any(f.checks for f in source.functions):
+            out.line("i64 error = 0;")
+        for step in program.steps:
+            _STEPS[type(step)](out, step, program, planner, functions)
+        out.line("return 0;")
+    if plan.table:
+        with out.block(f"FS_ENTRY void {plan.entry}_sizes(i64* n) {{", "}"):
+            _symbols(out, program, planner)
+            for expr, k in list(planner.table.entries.items())[planner.table.symbols :]:
+                out.line(f"n[{k}] = {expr_text(expr, {})};")
+
+
+def _symbols(out: Indented, program: Program, planner: Planner) -> None:
+    for k, symbol in enumerate(program.symbols):
+        out.line(f"[[maybe_unused]] const i64 {symbol} = n[{k}];")
+
+
+def _launch(out: Indented, step: Launch, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
+    function = functions[step.kernel]
+    args = [_pointer(program, planner, name, param) for name, param in zip(step.args, step.kernel.params)]
+    args += [str(symbol) for symbol in step.kernel.symbols]
+    if function.checks:
+        args.append("&error")
+    out.line(f"{function.name}({', '.join(args)});")
+    if function.checks:
+        out.line("if (error) return 2;")
+
+
+def _pointer(program: Program, planner: Planner, name: str, param: Param) -> str:
+    buffer = program.buffers[name]
+    cast = f"({'const ' if param.mode == 'r' else ''}{type_row(param.dtype).storage}*)"
+    if buffer.kind == "arena":
+        return f"{cast}(a + {_integer_text(buffer.offset)})"
+    return f"{cast}p[{planner.number(name)}]"
+
+
+def _integer_text(value: Expr | int) -> str:
+    return str(value) if type(value) is int else expr_text(value, {})  # type: ignore[arg-type]
+
+
+def _extern(out: Indented, step: Extern, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
+    names = "; ".join(dict.fromkeys(o.op for o in step.origins))
+    out.line(f"if (h->call(h->frame, {planner.externs[step]})) return 1;  // {names or step.target}")
+
+
+def _release(out: Indented, step: Release, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
+    for name in step.names:
+        out.line(f"h->release(h->frame, {planner.number(name)});")
+
+
+_STEPS = {Launch: _launch, Extern: _extern, Release: _release}
+
+
+# ------------------------------------------------------------------------------------------------------------------- translation units
+
+
+def _units(source: Source, program: Program, entry: str, jobs: int) -> tuple[str, ...]:
+    """The kernels in at most `jobs` units of about equal length, the entry function in the last."""
+    total = sum(len(f.text) for f in source.functions)
+    count = max(1, min(jobs, total // UNIT_CHARACTERS, len(source.functions)))
+    groups: list[list[int]] = [[] for _ in range(count)]
+    filled = [0] * count
+    for i in sorted(range(len(source.functions)), key=lambda i: -len(source.functions[i].text)):
+        lightest = filled.index(min(filled))
+        groups[lightest].append(i)
+        filled[lightest] += len(source.functions[i].text)
+    head = source.header
+    units = [head + "".join("\n" + source.functions[i].text for i in sorted(group)) for group in groups]
+    elsewhere = sorted(i for group in groups[:-1] for i in group)
+    declared = "".join(_prototype(source.functions[i], program.kernels[i].params, len(program.kernels[i].symbols)) for i in elsewhere)
+    units[-1] += HOST + declared + "\n" + entry
+    return tuple(units)
+
+
+def _prototype(function: Function, params: Sequence[Param], symbols: int) -> str:
+    types = [f"{'const ' if p.mode == 'r' else ''}{type_row(p.dtype).storage}*" for p in params] + ["i64"] * symbols
+    if function.checks:
+        types.append("i64*")
+    return f'extern "C" void {function.name}({", ".join(types)});\n'
+
