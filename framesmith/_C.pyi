@@ -106,6 +106,5 @@ LANES: Final[int]
 VECTOR_REGISTERS: Final[int]
 
 def contract(a: int, b: int, out: int, geometry: tuple[int, ...], /) -> None: ...
-def pack(
-    weight: int, out: int, depth: int, n: int, k_stride: int, n_stride: int, columns: int, /
-) -> None: ...
+def pack(*args: int) -> None:
+    """pack(weight, out, depth, n, k_stride, n_stride, columns)"""
