@@ -130,10 +130,6 @@ FN vi to_i32(vd x) { return to_i32(to_i64(x)); }
 FN vi to_i32(vm x) { return -x.m; }
 FN vm to_b8(vm x) { return x; }
 template <class V> FN vm to_b8(V x) { return ne(x, V{}); }
-template <class T> FN auto to_u8(T x) { return to_i32(x) & 0xff; }
-template <class T> FN auto to_i8(T x) { return (to_i32(x) << 24) >> 24; }
-template <class T> FN auto to_i16(T x) { return (to_i32(x) << 16) >> 16; }
-template <class T> FN auto to_u16(T x) { return to_i32(x) & 0xffff; }
 #define FS_TO(name, T) \
   FN T name(float x) { return (T)x; } \
   FN T name(double x) { return (T)x; } \
@@ -141,6 +137,10 @@ template <class T> FN auto to_u16(T x) { return to_i32(x) & 0xffff; }
   FN T name(int x) { return (T)x; } \
   FN T name(bool x) { return (T)x; }
 FS_TO(to_f32, float) FS_TO(to_f64, double) FS_TO(to_i64, i64) FS_TO(to_i32, int)
+template <class T> FN auto to_u8(T x) { return to_i32(x) & 0xff; }
+template <class T> FN auto to_i8(T x) { return (to_i32(x) << 24) >> 24; }
+template <class T> FN auto to_i16(T x) { return (to_i32(x) << 16) >> 16; }
+template <class T> FN auto to_u16(T x) { return to_i32(x) & 0xffff; }
 FN bool to_b8(float x) { return x != 0; }
 FN bool to_b8(double x) { return x != 0; }
 FN bool to_b8(i64 x) { return x != 0; }
