@@ -20,19 +20,15 @@ def build(units: Sequence[str], toolchain: Toolchain, library: Path, finish: Cal
     """
     with timing.stage("compile"), tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as folder:
         finished = Path(folder) / "library.so"
-        if len(units) == 1:
-            source = _write(Path(folder) / "unit.cpp", units[0])
-            output = ("-x", "none", "-o", str(finished))
-            _wait(_start([toolchain.compiler, *toolchain.compile_flags, str(source), *output, *toolchain.link_flags]))
-        else:
-            objects = _compile_all(units, toolchain, Path(folder))
-            _wait(_start([toolchain.compiler, *objects, "-o", str(finished), *toolchain.link_flags]))
+        objects = _compile_all(units, toolchain, Path(folder))
+        needed = [path for prefix, path in toolchain.libraries if any(prefix.encode() in o.read_bytes() for o in objects)]
+        _wait(_start([toolchain.compiler, *map(str, objects), "-o", str(finished), *toolchain.link_flags, *needed]))
         if finish is not None:
             finish(finished)
         os.replace(finished, library)
 
 
-def _compile_all(units: Sequence[str], toolchain: Toolchain, folder: Path) -> list[str]:
+def _compile_all(units: Sequence[str], toolchain: Toolchain, folder: Path) -> list[Path]:
     sources = [_write(folder / f"unit{i}.cpp", text) for i, text in enumerate(units)]
     running = [_start([toolchain.compiler, *toolchain.compile_flags, "-c", str(s), "-o", str(s.with_suffix(".o"))]) for s in sources]
     try:
@@ -43,7 +39,7 @@ def _compile_all(units: Sequence[str], toolchain: Toolchain, folder: Path) -> li
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    return [str(s.with_suffix(".o")) for s in sources]
+    return [s.with_suffix(".o") for s in sources]
 
 
 def _write(path: Path, text: str) -> Path:

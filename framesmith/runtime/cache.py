@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import json
 import os
 import pickle
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,55 @@ class Cache:
         except (OSError, pickle.PicklingError, AttributeError, TypeError) as error:
             log.emit("cache", f"cannot store {path}: {error}")
             return False
+
+
+    # ---------------------------------------------------------------------------------------------------------------------- choices
+
+    def memory(self, name: str) -> MutableMapping[str, str]:
+        """A mapping of texts that outlives the process."""
+        return Memory(self.folder / f"{name}.json")
+
+
+class Memory(MutableMapping[str, str]):
+    """Texts by text, kept in one file; what other processes wrote meanwhile is merged at each write."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known = self._read()
+
+    def _read(self) -> dict[str, str]:
+        try:
+            found = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
+
+    def _write(self) -> None:
+        text = json.dumps(self._known, indent=0, sort_keys=True)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
+                file.write(text)
+            os.replace(file.name, self._path)
+        except OSError as error:
+            log.emit("cache", f"cannot write {self._path}: {error}")
+
+    def __getitem__(self, key: str) -> str:
+        return self._known[key]
+
+    def __setitem__(self, key: str, value: str) -> None:
+        self._known = self._read() | self._known | {key: value}
+        self._write()
+
+    def __delitem__(self, key: str) -> None:
+        del self._known[key]
+        self._write()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
 
 
 def _pack(value: Any) -> bytes:

@@ -14,23 +14,26 @@ import torch
 
 from framesmith.util.errors import CompilerMissing
 
-CANDIDATES = ("g++", "clang++", "c++")
+CANDIDATES = ("g++", "c++")
 # -fno-math-errno and -fno-trapping-math free the vectoriser without changing any result; -ffast-math would.
 COMPILE_FLAGS = (
     "-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-fno-trapping-math",
     "-fwrapv", "-ffp-contract=fast", "-fvisibility=hidden", "-pipe", "-w", "-x", "c++",
 )  # fmt: skip
-LINK_FLAGS = ("-shared", "-fPIC", "-Wl,--as-needed", "-Wl,-z,now")
+# No start files and no default libraries: the code has no static constructors, and the C library is in the process already.
+LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,--as-needed", "-Wl,-z,now")
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """`compiler`: path; `compile_flags`, `link_flags`: complete but for file names; `fingerprint`: changes whenever the same source may
-    give other machine code: compiler, flags, processor, PyTorch."""
+    """`compiler`: path; `compile_flags`, `link_flags`: complete but for file names; `libraries`: (prefix of a symbol, library that defines
+    it), linked only when needed; `fingerprint`: changes whenever the same source may give other machine code: compiler, flags,
+    processor, PyTorch."""
 
     compiler: str
     compile_flags: tuple[str, ...]
     link_flags: tuple[str, ...]
+    libraries: tuple[tuple[str, str], ...]
     fingerprint: str
 
 
@@ -43,9 +46,12 @@ def find(compiler: str | None = None, extra_flags: str = "") -> Toolchain:
 def _toolchain(wanted: str, extra_flags: str) -> Toolchain:
     path = _locate(wanted)
     compile_flags = (*COMPILE_FLAGS[:-2], *extra_flags.split(), *COMPILE_FLAGS[-2:])
-    link_flags = (*LINK_FLAGS, *torch_libraries())
+    if "clang" in os.path.basename(os.path.realpath(path)):  # its own OpenMP runtime would be a second one: kernels stay on one thread
+        compile_flags = tuple("-fopenmp=libgomp" if flag == "-fopenmp" else flag for flag in compile_flags)
+    link_flags = (*LINK_FLAGS, openmp_library(), "-lm", "-lgcc")
+    libraries = (("Sleef_", str(_torch_folder() / "libtorch_cpu.so")),)
     identity = (_file_identity(path), compile_flags, link_flags, cpu_identity(), torch.__version__)
-    return Toolchain(path, compile_flags, link_flags, hashlib.sha256(repr(identity).encode()).hexdigest()[:32])
+    return Toolchain(path, compile_flags, link_flags, libraries, hashlib.sha256(repr(identity).encode()).hexdigest()[:32])
 
 
 def _locate(wanted: str) -> str:
@@ -66,13 +72,18 @@ def _file_identity(path: str) -> tuple[str, int, int]:
     return real, stat.st_size, stat.st_mtime_ns
 
 
+def _torch_folder() -> Path:
+    return Path(torch.__file__).parent / "lib"
+
+
 @functools.cache
-def torch_libraries() -> tuple[str, ...]:
-    """PyTorch's OpenMP runtime and libtorch_cpu, by path: there must be one OpenMP runtime in the process."""
-    folder = Path(torch.__file__).parent / "lib"
-    openmp = sorted(folder.glob("libgomp*.so*")) or sorted((folder.parent.parent / "torch.libs").glob("libgomp*.so*"))
-    found = [str(p) for p in (*openmp[:1], folder / "libtorch_cpu.so") if p.exists()]
-    return (*found, *(() if openmp else ("-lgomp",)), f"-Wl,-rpath,{folder}")
+def openmp_library() -> str:
+    """PyTorch's OpenMP runtime, by path: there must be one in the process."""
+    folder = _torch_folder()
+    for place in (folder, folder.parent.parent / "torch.libs"):
+        if found := sorted(place.glob("libgomp*.so*")):
+            return str(found[0])
+    return "-lgomp"
 
 
 @functools.cache

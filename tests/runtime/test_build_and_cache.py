@@ -1,0 +1,141 @@
+"""The toolchain, the build and the disk cache."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from framesmith.runtime import cache as cache_module
+from framesmith.runtime.build import build
+from framesmith.runtime.cache import Cache, key_of
+from framesmith.runtime.load import load
+from framesmith.runtime.plan import Dyn, Kind, Output, Plan, Value
+from framesmith.runtime.toolchain import cpu_flags, find, openmp_library
+from framesmith.util.errors import BuildError, CompilerMissing
+
+ENTRY = 'extern "C" __attribute__((visibility("default"))) int fs_run(char*, void** p, const long*, const void*)'
+PLAN = Plan(1, (Value(Kind.INPUT, 0, (16,), (1,), torch.float32), Value(Kind.OUTPUT, 0, (16,), (1,), torch.float32)), (Output(1),))
+COPY = ENTRY + "{ for (int i = 0; i < 16; i++) ((float*)p[1])[i] = ((float*)p[0])[i]; return 0; }"
+
+
+def test_a_missing_compiler_is_named():
+    with pytest.raises(CompilerMissing, match="no-such-compiler"):
+        find("no-such-compiler")
+
+
+def test_toolchain_is_found_and_stable():
+    assert find() is find() and len(find().fingerprint) == 32
+    assert find(extra_flags="-O1").fingerprint != find().fingerprint
+    assert isinstance(cpu_flags(), frozenset)
+
+
+def test_refused_code_shows_the_compilers_words(tmp_path):
+    with pytest.raises(BuildError, match="nonsense") as info:
+        build(["int f() { return nonsense; }"], find(), tmp_path / "x.so")
+    assert find().compiler in info.value.command and "error" in info.value.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_units_are_linked_together(tmp_path):
+    first = 'extern "C" void k0(const float* a, float* b) { for (int i = 0; i < 16; i++) b[i] = a[i] + 1; }'
+    second = 'extern "C" void k0(const float*, float*);' + ENTRY + "{ k0((float*)p[0], (float*)p[1]); return 0; }"
+    build([first, second], find(), tmp_path / "x.so")
+    assert torch.equal(load(PLAN, tmp_path / "x.so")((torch.zeros(16),))[0], torch.ones(16))
+
+
+def test_one_openmp_runtime_with_pytorchs_thread_count(tmp_path):
+    text = 'extern "C" int omp_get_num_threads();' + ENTRY
+    text += "{\n#pragma omp parallel\n((float*)p[1])[0] = omp_get_num_threads();\nreturn 0; }"
+    build([text], find(), tmp_path / "x.so")
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            assert load(PLAN, tmp_path / "x.so")((torch.zeros(16),))[0][0] == threads
+    finally:
+        torch.set_num_threads(before)
+    with open("/proc/self/maps") as maps:
+        runtimes = {line.split()[-1] for line in maps if "libgomp" in line or "libomp" in line or "libiomp" in line}
+    assert runtimes == {os.path.realpath(openmp_library())}
+
+
+def test_symbols_of_pytorch_are_linked_when_used(tmp_path):
+    if "avx512f" not in cpu_flags():
+        pytest.fail("this test states what holds with AVX-512")
+    text = "typedef float vf __attribute__((vector_size(64)));" + 'extern "C" vf Sleef_expf16_u10(vf);' + ENTRY
+    text += "{ vf x; __builtin_memcpy(&x, p[0], 64); x = Sleef_expf16_u10(x); __builtin_memcpy(p[1], &x, 64); return 0; }"
+    build([text], find(), tmp_path / "x.so")
+    x = torch.randn(16)
+    torch.testing.assert_close(load(PLAN, tmp_path / "x.so")((x,))[0], x.exp())
+
+
+def test_libraries_are_built_once(tmp_path, monkeypatch):
+    builds = []
+    monkeypatch.setattr(cache_module, "build", lambda *a: (builds.append(1), build(*a)))
+    for _ in range(2):
+        cache = Cache(tmp_path)
+        path = cache.library([COPY], find())
+        assert torch.equal(load(PLAN, path)((torch.ones(16),))[0], torch.ones(16))
+    assert builds == [1] and path.is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:100], lambda b: b"", lambda b: b[:5000] + b"\0" + b[5001:]])
+def test_damaged_entries_are_made_again(tmp_path, damage):
+    cache = Cache(tmp_path)
+    path = cache.library([COPY], find())
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(damage(data))
+    assert torch.equal(load(PLAN, cache.library([COPY], find()))((torch.ones(16),))[0], torch.ones(16))
+    key = key_of("plan")
+    assert cache.store(key, PLAN) and cache.load(key) == PLAN
+    plan = cache.path(key, ".plan")
+    plan.write_bytes(plan.read_bytes()[:-3])
+    assert cache.load(key) is None
+
+
+def test_an_unwritable_folder_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    cache = Cache(tmp_path / "file" / "cache")
+    assert torch.equal(load(PLAN, cache.library([COPY], find()))((torch.ones(16),))[0], torch.ones(16))
+    cache = Cache(tmp_path / "good")
+    key = key_of(find().fingerprint, COPY)
+    (tmp_path / "good" / key[:2]).write_text("in the way")
+    assert torch.equal(load(PLAN, cache.library([COPY], find()))((torch.ones(16),))[0], torch.ones(16))
+    assert not cache.store(key[:2] + "x", PLAN) and cache.load(key[:2] + "x") is None
+
+
+def test_what_cannot_be_pickled_is_not_stored(tmp_path):
+    assert not Cache(tmp_path).store(key_of(1), lambda: 0)
+
+
+def test_keys_tell_their_parts_apart():
+    assert len({key_of("ab", "c"), key_of("a", "bc"), key_of("abc"), key_of(b"abc", 1), key_of("abc", (1, 2.0)), key_of(Dyn(1))}) == 6
+    assert key_of("a", 1, (2, None)) == key_of("a", 1, (2, None))
+
+
+def test_memory_outlives_the_process(tmp_path):
+    memory = Cache(tmp_path).memory("choices")
+    assert memory.get("x") is None
+    memory["x"] = "own"
+    Cache(tmp_path).memory("choices")["y"] = "aten"
+    assert dict(Cache(tmp_path).memory("choices")) == {"x": "own", "y": "aten"}
+    next(tmp_path.glob("choices*")).write_text("{damaged")
+    assert dict(Cache(tmp_path).memory("choices")) == {}
+
+
+def test_two_processes_share_a_folder(tmp_path):
+    program = textwrap.dedent(f"""
+        import torch
+        from framesmith.runtime.cache import Cache
+        from framesmith.runtime.load import load
+        from framesmith.runtime.toolchain import find
+        from tests.runtime.test_build_and_cache import PLAN, COPY
+        print(float(load(PLAN, Cache({str(tmp_path)!r}).library([COPY], find()))((torch.ones(16),))[0].sum()))
+    """)
+    running = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [p.communicate()[0].strip() for p in running] == ["16.0", "16.0"]
+    assert len(list(tmp_path.glob("*/*.so"))) == 1
