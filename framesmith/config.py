@@ -57,6 +57,10 @@ class Config:
         values.update({name: value for name, value in overrides.items() if value is not None})
         return cls(**values)
 
+    def code_key(self) -> str:
+        """The options that change generated code, as text for cache keys."""
+        return f"{self.fusion} {self.vectorize} {self.parallel_threshold} {self.build_jobs}"
+
     def with_(self, **changes: Any) -> Config:
         """A copy with some fields replaced."""
         return replace(self, **changes)

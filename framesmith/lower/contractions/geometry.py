@@ -37,10 +37,6 @@ class Geometry:
     lane: int
     shape: tuple[int, ...]
 
-    def __repr__(self) -> str:
-        runs = "" if self.runs == (1, 1) else f" runs={self.runs[0]}x{self.runs[1]}"
-        return f"<{self.images * self.lines}x{self.m}x{self.n} depth={self.depth}{runs} tile={self.rows}x{self.columns}>"
-
     @property
     def flops(self) -> int:
         return 2 * prod((self.images, self.lines, self.m, self.n, *self.runs, self.depth))

@@ -1,0 +1,47 @@
+"""A graph as a value to hash: equal texts mean equal programs, whatever the nodes are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import Graph, Node
+
+
+def digest_text(graph: Graph) -> str:
+    """Operators, arguments, sizes, strides and types of `graph`, nodes by number; user lines (`meta["stack"]`) are left out."""
+    numbers: dict[Node, int] = {}
+    lines = []
+    for number, node in enumerate(graph.nodes):
+        numbers[node] = number
+        lines.append(
+            f"{number} {node.op} {_target(node)} {_argument(node.args, numbers)} {_argument(node.kwargs, numbers)} "
+            f"{_value(node.meta.get('val'))} {bool(node.meta.get('param'))}"
+        )
+    return "\n".join(lines)
+
+
+def _target(node: Node) -> str:
+    target = node.target
+    if node.op in ("placeholder", "output"):
+        return ""
+    return target if isinstance(target, str) else f"{getattr(target, '__module__', '')}.{target}"
+
+
+def _argument(value: Any, numbers: dict[Node, int]) -> str:
+    if isinstance(value, Node):
+        return f"%{numbers[value]}"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_argument(v, numbers) for v in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k}: {_argument(v, numbers)}' for k, v in value.items())}}}"
+    return f"{type(value).__name__}:{value!r}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_value, value))})"
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        return str(value)
+    stride = value.stride() if callable(value.stride) else value.stride
+    return f"{value.dtype}{tuple(shape)}{stride}{value.device}"

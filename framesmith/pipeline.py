@@ -1,0 +1,191 @@
+"""The stages in order: a recorded graph of functional ATen operators in, a callable over one tuple of tensors out.
+
+    rewrite     fold batch-norm, choose a kernel for each contraction        lower.contractions
+    freeze      what depends on parameters alone becomes constants           graph.freeze
+    decompose   ATen to prims                                                prims.decompose
+    lower       prims to loop nests                                          lower.lower
+    schedule    fuse, order, plan memory                                     schedule
+    codegen     C++ kernels and the function that calls them                 codegen
+    build       compile, cache, load                                         runtime
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.codegen.cpp.emit import emit_kernels
+from framesmith.codegen.cpp.state import Target
+from framesmith.codegen.wrapper import wrap
+from framesmith.config import Config
+from framesmith.graph.cse import cse
+from framesmith.graph.dce import dce
+from framesmith.graph.digest import digest_text
+from framesmith.graph.freeze import Frozen, freeze
+from framesmith.graph.interpreter import run
+from framesmith.graph.printer import print_graph
+from framesmith.loops.nest import graph_text
+from framesmith.loops.text import program_text
+from framesmith.lower.contractions.choice import Chooser
+from framesmith.lower.contractions.fold import fold_batch_norm
+from framesmith.lower.contractions.rewrite import rewrite_contractions, worth_freezing
+from framesmith.lower.lower import lower
+from framesmith.prims.decompose import decompose
+from framesmith.runtime.cache import Cache, key_of
+from framesmith.runtime.load import load
+from framesmith.runtime.plan import Plan
+from framesmith.runtime.toolchain import find
+from framesmith.schedule.schedule import schedule
+from framesmith.util import log
+from framesmith.util.timing import stage
+
+Compiled = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `explain` tells about one compiled graph."""
+
+    operators: int
+    kernels: int
+    externs: tuple[str, ...]
+    constants: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`call`: the compiled graph. `report` as above."""
+
+    call: Compiled
+    report: Report
+
+
+def compile_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Result:
+    """Compile `graph`, whose placeholders take `inputs` (real tensors; those with `meta["param"]` may be frozen).
+
+    Raises `CompilerMissing` or `BuildError` when no machine code can be made; the caller then runs the graph in eager.
+    """
+    toolchain = find(config.compiler, config.compiler_flags)
+    cache = Cache(config.cache_dir, config.cache)
+    with stage("rewrite"):
+        frozen = _rewrite(graph, config, cache)
+    main = frozen.main if frozen is not None else graph
+    with stage("freeze"):
+        constants = _Constants(frozen, inputs)
+    with stage("cache"):
+        key = key_of("generated", digest_text(main), config.code_key(), toolchain.fingerprint, torch.get_num_threads())
+        generated = cache.load(key)
+    if generated is None:
+        generated = _generate(main, frozen, constants, len(inputs), config)
+        cache.store(key, generated)
+    log.emit("code", "\n".join(generated.units))
+    with stage("build"):
+        library = cache.library(generated.units, toolchain)
+    with stage("load"):
+        call = load(generated.plan, library, None if frozen else (), constants.refresh(generated.order) if frozen else None)
+    return Result(call, _report(main, generated))
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What the disk cache keeps of a graph: C++ text, the plan, and which frozen value is which constant of the plan."""
+
+    units: tuple[str, ...]
+    plan: Plan
+    order: tuple[int, ...]
+    kernels: int
+
+
+class _Constants:
+    """The frozen values of a graph: computed once here, and again by `refresh` when a parameter changed."""
+
+    def __init__(self, frozen: Frozen | None, inputs: Sequence[Any]) -> None:
+        self.frozen = frozen
+        self.values: tuple[torch.Tensor, ...] = ()
+        self.seen: Any = None
+        if frozen is not None:
+            self.seen = self._versions(inputs)
+            self.values = self._compute(inputs)
+
+    def _versions(self, inputs: Sequence[Any]) -> tuple[tuple[int, int, int], ...]:
+        assert self.frozen is not None
+        used = [inputs[i] for i in self.frozen.parameters]
+        return tuple((id(t), t.data_ptr(), 0 if t.is_inference() else t._version) for t in used)
+
+    def _compute(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        assert self.frozen is not None
+        with torch.no_grad():
+            return run(self.frozen.constants, [inputs[i] for i in self.frozen.parameters])
+
+    def by_placeholder(self) -> dict[int, torch.Tensor]:
+        """Placeholder index of the main graph -> tensor."""
+        first = len(self.frozen.inputs) if self.frozen is not None else 0
+        return {first + k: value for k, value in enumerate(self.values)}
+
+    def refresh(self, order: tuple[int, ...]) -> Callable[[tuple[Any, ...]], Sequence[torch.Tensor]]:
+        """A function from the call's inputs to the plan's constants; the values computed here serve its first call."""
+
+        def compute(inputs: tuple[Any, ...]) -> Sequence[torch.Tensor]:
+            ready, self.values = self.values, ()
+            if not ready or self._versions(inputs) != self.seen:
+                ready = self._compute(inputs)
+            return [ready[k] for k in order]
+
+        return compute
+
+
+def _rewrite(graph: fx.Graph, config: Config, cache: Cache) -> Frozen | None:
+    """Graph rewrites in place, and the split into frozen and main parts (None: nothing to freeze)."""
+    cse(graph)
+    dce(graph)
+    if log.enabled("graph"):
+        log.emit("graph", print_graph(graph, "captured"))
+    if not config.freezing:
+        return None
+    fold_batch_norm(graph)
+    memory = cache.load(_CHOICES) or {}
+    chooser = Chooser(config, memory)
+    rewrite_contractions(graph, chooser)
+    if chooser.measured:
+        cache.store(_CHOICES, (cache.load(_CHOICES) or {}) | memory)
+    return freeze(graph, worth_freezing)
+
+
+_CHOICES = "choices"
+
+
+def _generate(main: fx.Graph, frozen: Frozen | None, constants: _Constants, count: int, config: Config) -> Generated:
+    """From the graph that runs in each call to C++ text and plan."""
+    with stage("decompose"):
+        prims = decompose(main)
+    if log.enabled("graph"):
+        log.emit("graph", print_graph(prims, "prims"))
+    given = constants.by_placeholder()
+    with stage("lower"):
+        loops = lower(prims, given)
+    if log.enabled("loops"):
+        log.emit("loops", graph_text(loops))
+    with stage("schedule"):
+        program = schedule(loops, config.fusion, config.vectorize)
+    if log.enabled("schedule"):
+        log.emit("schedule", program_text(program))
+    with stage("codegen"):
+        source = emit_kernels(program, Target(threshold=config.parallel_threshold))
+        watched = frozen.parameters if frozen is not None else ()
+        positions = [*frozen.inputs, *given] if frozen is not None else None
+        wrapped = wrap(program, source, positions=positions, inputs=count, watched=watched, jobs=config.build_jobs or os.cpu_count() or 1)
+        index = {id(tensor): k for k, tensor in enumerate(constants.values)}
+        order = tuple(index[id(tensor)] for tensor in wrapped.constants)
+    return Generated(wrapped.units, wrapped.plan, order, len(program.kernels))
+
+
+def _report(main: fx.Graph, generated: Generated) -> Report:
+    operators = sum(1 for n in main.nodes if n.op == "call_function")
+    externs = tuple(getattr(e, "name", None) or getattr(e.function, "__name__", "python") for e in generated.plan.externs)
+    return Report(operators, generated.kernels, externs, generated.plan.constants, "\n".join(generated.units))
