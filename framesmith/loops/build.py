@@ -313,7 +313,7 @@ class Replay:
         """Replays `ops` in order; stores are emitted too."""
         values = self.values
         for op in ops:
-            values[op] = _REPLAY[type(op)](self, op, tuple(values[a] for a in op.args))  # type: ignore[assignment]
+            values[op] = REPLAY[type(op)](self, op, tuple(values[a] for a in op.args))  # type: ignore[assignment]
 
 
 def _replay_load(r: Replay, op: Load, args: tuple[Op, ...]) -> Op:
@@ -358,7 +358,7 @@ def _replay_cast(r: Replay, op: Cast, args: tuple[Op, ...]) -> Op:
     return r.b.cast(args[0], op.rounding or op.dtype)
 
 
-_REPLAY: dict[type, Callable[[Replay, Any, tuple[Op, ...]], Op]] = {
+REPLAY: dict[type, Callable[[Replay, Any, tuple[Op, ...]], Op]] = {
     Const: lambda r, op, a: r.b.const(op.value, op.dtype),
     Index: lambda r, op, a: r.b.index(r.expr(op.expr), op.dtype),
     Pred: lambda r, op, a: r.b.pred(r.expr(op.lhs), r.expr(op.rhs)),

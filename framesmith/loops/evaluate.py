@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from framesmith.loops.contract import Accumulator, Contract
 from framesmith.loops.ir import (
     Bitcast,
     Buffer,
@@ -113,7 +114,7 @@ class _Run:
         self.rank = len(kernel.outer) + _depth(kernel.body)
         self.parts: dict[Op, tuple[torch.Tensor, ...]] = {}
         self.private = 0
-        self.error = False
+        self.accumulator = torch.empty(0)
 
     def run(self) -> None:
         for axis in self.kernel.outer:
@@ -140,8 +141,27 @@ class _Run:
                 self._enter(node.axis, node.reduce)
                 self._block(node.body)
                 self.loops.pop()
+            elif type(node) is Contract:
+                self._contract(node)
             else:
                 self.values[node] = _STEPS[type(node)](self, node, [self.values[a] for a in node.args])  # type: ignore[union-attr,index]
+
+    def _contract(self, c: Contract) -> None:
+        """The accumulator over the open loops, m and n, and then the body on it."""
+        depth = c.depth * c.runs[0] * c.runs[1]
+        n = c.n.extent.evaluate(self.sizes)
+        b = unpacked(self.memory[c.b][evaluate_index(c.b_index, self.env) :], depth, n, c.columns, c.lane)
+        self._enter(c.m, False)
+        at = evaluate_index(c.a_index, self.env).expand(self.full()).unsqueeze(-1)
+        steps = torch.arange(c.depth)
+        for r, stride in ((c.runs[1], c.strides[1]), (c.runs[0], c.strides[0])):
+            steps = (torch.arange(r).unsqueeze(-1) * evaluate_index(stride, self.env) + steps).reshape(-1)
+        product = self.memory[c.a][at + steps] @ b
+        self._enter(c.n, False)
+        self.accumulator = product.reshape(self.full())
+        self._block(c.body)
+        self.loops.pop()
+        self.loops.pop()
 
     def _position(self, buffer: str, index: Expr) -> torch.Tensor:
         at = evaluate_index(index, self.env)
@@ -203,7 +223,17 @@ class _Run:
 
 
 def _depth(body: Sequence[Node]) -> int:
-    return max((1 + _depth(n.body) for n in body if type(n) is Loop), default=0)
+    return max(((2 if type(n) is Contract else 1) + _depth(n.body) for n in body if not isinstance(n, Op)), default=0)
+
+
+def unpacked(packed: torch.Tensor, depth: int, n: int, columns: int, lane: int) -> torch.Tensor:
+    """The (depth, n) matrix behind `loops.contract.pack_columns`."""
+    panels, start = [], 0
+    while len(panels) * columns < n:
+        wide = min(columns, -(-(n - len(panels) * columns) // lane) * lane)
+        panels.append(packed[start : start + depth * wide].reshape(depth, wide))
+        start += depth * wide
+    return torch.cat(panels, 1)[:, :n]
 
 
 def _flat(x: torch.Tensor, dims: list[int]) -> tuple[torch.Tensor, list[int]]:
@@ -281,6 +311,7 @@ _STEPS: dict[type, Callable[..., torch.Tensor]] = {
     Cast: _cast,
     Bitcast: lambda r, op, a: a[0].contiguous().view(op.dtype),
     Reduce: _Run.reduce,
+    Accumulator: lambda r, op, a: r.accumulator,
     Part: lambda r, op, a: r.parts[op.args[0]][op.part],
 }
 

@@ -214,7 +214,7 @@ class Loop:
     vector: bool = False
 
 
-Node = Op | Loop
+Node = Op | Loop  # or a `loops.contract.Contract`
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ def walk(body: tuple[Node, ...]) -> Iterator[Node]:
     """Every node of a block, in order, a loop before its body."""
     for node in body:
         yield node
-        if type(node) is Loop:
+        if not isinstance(node, Op):
             yield from walk(node.body)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from framesmith.loops.contract import Accumulator, Contract
 from framesmith.loops.ir import (
     Bitcast,
     Buffer,
@@ -77,6 +78,7 @@ _FORMS: dict[type, Callable[..., str]] = {
     Bitcast: lambda op, n: f"bitcast {n.args(op)} to {dtype_name(op.dtype)}",
     Reduce: lambda op, n: f"reduce {op.kind} {n.args(op)}",
     Part: lambda op, n: f"part {op.part} of {n.args(op)}",
+    Accumulator: lambda op, n: "accumulator",
 }
 
 
@@ -96,8 +98,17 @@ def _block(body: tuple[Node, ...], names: _Names, indent: int, out: list[str]) -
             kind = "red" if node.reduce else "for"
             out.append(f"{pad}{kind} {node.axis.symbol} < {node.axis.extent}{' vec' if node.vector else ''}:")
             _block(node.body, names, indent + 1, out)
+        elif type(node) is Contract:
+            out.append(pad + _contract(node))
+            _block(node.body, names, indent + 1, out)
         else:
             out.append(pad + _statement(node, names))
+
+
+def _contract(c: Contract) -> str:
+    runs = "".join(f" + {s}*run{k}<{r}" for k, (r, s) in enumerate(zip(c.runs, c.strides)) if r != 1)
+    shape = f"{c.m.symbol}<{c.m.extent} {c.n.symbol}<{c.n.extent} k<{c.depth}"
+    return f"contract {shape}: {c.a}[{c.a_index}{runs} + k] * {c.b} from {c.b_index} in panels of {c.columns} ({c.rows} rows, lane {c.lane})"
 
 
 def body_text(body: tuple[Node, ...], indent: int = 0) -> str:

@@ -137,6 +137,10 @@ class Context:
             self._realised[value] = out
         return out
 
+    def stored(self, value: Lazy) -> Value:
+        """The buffer that `value` has been put into, if it has."""
+        return self._realised.get(value, value)
+
     def write(self, value: Value, target: Strided, **more: Any) -> None:
         """Store `value` into the window `target` of the same shape."""
         b = Builder()

@@ -114,6 +114,8 @@ class _Lowering:
             wanted = ctx.wanted.get(node)
             if wanted is not None:
                 return ctx.materialise(result, wanted)
+            if len(node.users) > 1 and result.cost and any(map(_needs_memory, node.users)):
+                return ctx.realise(result)
             return ctx.settle(result, len(node.users))
         return result
 
@@ -126,7 +128,8 @@ class _Lowering:
 
     def arguments(self, arg: Any) -> Any:
         if isinstance(arg, fx.Node):
-            return self.ctx.env[arg]
+            value = self.ctx.env[arg]
+            return self.ctx.stored(value) if type(value) is Lazy else value
         if isinstance(arg, (tuple, list)):
             return tuple(self.arguments(a) for a in arg)
         return arg
@@ -188,6 +191,15 @@ class _Lowering:
                 ctx.env[source] = ctx.realise(value)
             elif isinstance(value, Strided) and others:
                 ctx.env[source] = ctx.materialise(value)
+
+
+def _needs_memory(user: fx.Node, depth: int = 3) -> bool:
+    """Whether a user, or a user behind views, is an operator that wants its argument in memory."""
+    if user.op != "call_function":
+        return False
+    if not isinstance(user.target, Prim):
+        return user.target is not operator.getitem
+    return depth > 0 and user.target.kind == "view" and any(_needs_memory(u, depth - 1) for u in user.users)
 
 
 def _origin_of(node: fx.Node) -> Origin:

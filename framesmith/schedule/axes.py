@@ -33,11 +33,12 @@ def steps(e: Expr, axes: Iterable[Symbol]) -> Steps:
 
 def collapse(cluster: Cluster) -> Cluster:
     """Merge pairs of axes that always run together as one: coefficient of the outer = coefficient of the inner * its extent."""
-    while True:
+    while cluster.contract is None:
         pair = _collapsible(cluster)
         if pair is None:
-            return cluster
+            break
         cluster = _merge(cluster, *pair)
+    return cluster
 
 
 def _collapsible(cluster: Cluster) -> tuple[Symbol, Symbol] | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from framesmith.loops.build import Builder, Replay
+from framesmith.loops.build import REPLAY, Builder, Replay
+from framesmith.loops.contract import Accumulator
 from framesmith.loops.ir import Axis, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Store
 from framesmith.schedule.cluster import Member
 from framesmith.symbolic.expr import Expr, Symbol
@@ -58,6 +59,14 @@ class Placer(Builder):
         self._forget(0)
         self.depth = self.par = self.phase = 0
 
+    def close_contraction(self, make: Callable[[tuple[Node, ...]], Node], tile: Sequence[Symbol]) -> None:
+        """End the stage whose two loops are the tile of a contraction: one block for both."""
+        self.body += [*self._lists[0], make(tuple(self._lists[1] + self._lists[2]))]
+        for s in tile:
+            self._symbols.pop(s, None)
+        self._forget(0)
+        self.depth = self.par = self.phase = 0
+
     def _forget(self, above: int) -> None:
         """Operations deeper than `above` go out of scope."""
         levels = self._levels
@@ -91,6 +100,8 @@ class Placer(Builder):
 
     def _level(self, op: Op) -> int:
         levels = self._levels
+        if type(op) is Accumulator:
+            return self.depth
         level = max((levels[a] for a in op.args), default=0)
         for e in _EXPRESSIONS.get(type(op), _none)(op):
             for s in e.free:
@@ -112,6 +123,9 @@ class Placer(Builder):
         self._put(op, level)
         if mode is None and mask is None:
             self.forward[buffer, index] = value  # type: ignore[index]
+
+
+REPLAY[Accumulator] = lambda r, op, a: r.b._emit(("accumulator",), Accumulator)
 
 
 def _none(op: Op) -> tuple[Expr, ...]:

@@ -54,6 +54,11 @@ class Cluster:
             self.reads |= m.compute.reads
             self.writes |= m.compute.writes
 
+    @property
+    def contract(self) -> Any:
+        """The plan of the contraction that it computes, if it does."""
+        return self.members[0].compute.contract if self.members else None
+
     @staticmethod
     def of(compute: Compute) -> Cluster:
         """The cluster of one nest."""
@@ -79,15 +84,24 @@ def trips(axes: Any, extents: Extents) -> Any:
     return total
 
 
-def joined(cluster: Cluster, compute: Compute) -> Cluster | None:
-    """The cluster with `compute` as its last member, or None when its reads would cross shared iterations."""
-    own: Extents = {a.symbol: a.extent for a in (*compute.axes, *compute.raxes)}
-    sub: dict[Symbol, Expr] = {s: s for s in own}
+def joined(cluster: Cluster, compute: Compute, base: Cluster) -> Cluster | None:
+    """The cluster with `compute` as its last member, or None when its reads would cross shared iterations.
+
+    `base` is the cluster of `compute` alone, its axes merged as far as they go (they are split again where the cluster's are finer).
+    A contraction takes in only what runs over exactly its own axes.
+    """
+    fixed = cluster.contract is not None
+    if compute.contract is not None or (fixed and compute.raxes):
+        return None
+    own: Extents = dict(base.axes)
+    sub: dict[Symbol, Expr] = dict(base.members[0].sub)
     mapping: dict[Symbol, Symbol] = {}
     for _ in range(SPLIT_LIMIT):
         result = _match_all(cluster, compute, own, sub, mapping)
         if result is None:
             break
+        if result.left and fixed:
+            return None
         if result.left:
             cluster = _split_cluster(cluster, result)
         else:
@@ -96,6 +110,8 @@ def joined(cluster: Cluster, compute: Compute) -> Cluster | None:
             own[outer[0]], own[inner[0]] = outer[1], inner[1]
             sub = {k: v.subs({result.symbol: value}) for k, v in sub.items()}
     else:
+        return None
+    if fixed and (len(mapping) != len(own) or len(own) != len(cluster.axes)):
         return None
     new = _join(cluster, compute, sub, own, mapping)
     return new if _is_legal(new) else None

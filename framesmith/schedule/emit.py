@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from framesmith.loops.contract import Contract
 from framesmith.loops.ir import (
     Axis,
     Index,
@@ -35,6 +37,7 @@ from framesmith.schedule.stages import Stage, stages
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
 
 LOCAL_BYTES = 1 << 16  # of all local arrays of a kernel
+_MEMORY = (Load, Store)
 BREAKS = 3  # segments into which a loop may be cut at conditions on its axis, less one
 
 
@@ -54,6 +57,8 @@ class Emission:
 
     def run(self) -> tuple[Kernel, tuple[str, ...], tuple[Origin, ...]]:
         cluster = self.cluster
+        if cluster.contract is not None:
+            return self._contraction()
         vector = self._vector_axis()
         outside = cluster.shared
         if vector is not None and len(plain := stages(cluster, outside)) == 1 and not (plain[0].par or plain[0].red):
@@ -74,6 +79,23 @@ class Emission:
         if wrapped is not None:
             body = (Loop(wrapped, body, False, True),)
         return self._finish(outer, body, locals_, tile)
+
+    def _contraction(self) -> tuple[Kernel, tuple[str, ...], tuple[Origin, ...]]:
+        """A tile loop whose body is the members one after another, the first of them starting from the accumulator."""
+        cluster, placer = self.cluster, self.placer
+        first = cluster.members[0]
+        m, n = (next(iter(first.sub[a.symbol].free)) for a in first.compute.axes[-2:])
+        self.outer = [s for s in cluster.axes if s is not m and s is not n]
+        outer = [self._axis(s) for s in self.outer]
+        tile = [self._axis(m), self._axis(n)]
+        placer.open([a.symbol for a in tile], 2)
+        for member in cluster.members:
+            Replayed(placer, member, self.to).inner()
+        plan = cluster.contract
+        a_index = as_expr(plan.a_index).subs(first.sub).subs(self.to)
+        placer.close_contraction(lambda body: _contract(plan, tile, a_index, body), [a.symbol for a in tile])
+        body, locals_ = self._memory(tuple(placer.body))
+        return self._finish(outer, body, locals_, None)
 
     # ------------------------------------------------------------------------------------------------------------------------- axes
 
@@ -253,14 +275,18 @@ class Emission:
                 modes.setdefault(op.buffer, set()).add("r")
             elif type(op) is Store and op.buffer not in local_names:
                 modes.setdefault(op.buffer, set()).update("w" if op.mode is None else "rw")
+            elif type(op) is Contract:
+                modes.setdefault(op.a, set()).add("r")
+                modes.setdefault(op.b, set()).add("r")
         rename = {name: f"p{k}" for k, name in enumerate(modes)}
+        body = tuple(replace(n, a=rename[n.a], b=rename[n.b]) if type(n) is Contract else n for n in body)
         params = []
         for name, mode in modes.items():
             text = "rw" if len(mode) == 2 else next(iter(mode))
             params.append(Param(rename[name], self.storages[name].dtype, text))
         symbols: dict[Symbol, None] = {}
         for op in walk(body):
-            if type(op) in (Load, Store):
+            if type(op) in _MEMORY:
                 op.buffer = rename.get(op.buffer, op.buffer)  # type: ignore[union-attr]
             for e in _expressions(op):
                 symbols.update((s, None) for s in sorted(e.free, key=str) if s.name[0] not in "ij")
@@ -286,12 +312,22 @@ def _expressions(op: Any) -> tuple[Expr, ...]:
         return (op.lhs, op.rhs)
     if kind is Indirect:
         return (op.size,)
+    if kind is Contract:
+        return (op.m.extent, op.n.extent, op.a_index)
     return (op.axis.extent,) if kind is Loop else ()
+
+
+def _contract(plan: Any, tile: list[Axis], a_index: Expr, body: tuple[Node, ...]) -> Any:
+    g = plan.geometry
+    strides = (as_expr(g.strides[0]), as_expr(g.strides[1]))
+    return Contract(
+        tile[0], tile[1], plan.a, a_index, g.runs, strides, g.depth, plan.b, as_expr(0), g.columns, g.rows, g.lane, body
+    )
 
 
 def _live(body: tuple[Node, ...], dead_buffers: set[str]) -> tuple[Node, ...]:
     """`body` without stores into `dead_buffers` and without what no store needs."""
-    every = [n for n in walk(body) if type(n) is not Loop]
+    every = [n for n in walk(body) if isinstance(n, Op)]
     defined: dict[Symbol, Op] = {op.symbol: op for op in every if type(op) is Indirect}
     todo: list[Op] = [op for op in every if type(op) is Store and op.buffer not in dead_buffers]  # type: ignore[misc]
     live: set[Op] = set(todo)
@@ -314,6 +350,8 @@ def _pruned(body: tuple[Node, ...], live: set[Op]) -> tuple[Node, ...]:
             inner = _pruned(node.body, live)
             if inner:
                 out.append(Loop(node.axis, inner, node.reduce, node.vector))
+        elif type(node) is Contract:
+            out.append(replace(node, body=_pruned(node.body, live)))
         elif node in live:
             out.append(node)
     return tuple(out)
@@ -335,7 +373,13 @@ def _work(outer: list[Axis], body: tuple[Node, ...]) -> Expr:
 def _block_work(body: tuple[Node, ...]) -> Expr:
     total = as_expr(0)
     for node in body:
-        total = total + (_block_work(node.body) * node.axis.extent if type(node) is Loop else _cost(node))
+        if type(node) is Loop:
+            total = total + _block_work(node.body) * node.axis.extent
+        elif type(node) is Contract:
+            steps_ = node.depth * node.runs[0] * node.runs[1]
+            total = total + (_block_work(node.body) + steps_) * node.m.extent * node.n.extent
+        else:
+            total = total + _cost(node)
     return total
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from framesmith.loops.nest import Call, Compute, LoopGraph
+from framesmith.schedule.axes import collapse
 from framesmith.schedule.cluster import Cluster, Member, joined, trips
 
 SMALL_WORK = 1 << 15  # element steps below which a kernel runs on one thread anyway
@@ -37,6 +38,7 @@ class Fusion:
         self.groups: list[Group] = []
         self.writers: dict[str, list[Group]] = {}
         self.readers: dict[str, list[Group]] = {}
+        self.bases: dict[int, Cluster] = {}
         self.positions = {id(item): k for k, item in enumerate(graph.items)}
 
     def run(self) -> list[Group]:
@@ -87,7 +89,7 @@ class Fusion:
         preds = self._predecessors(compute.reads, compute.writes)
         group = self._best(compute, preds) if self.enabled else None
         if group is None:
-            group = self._new(Cluster.of(compute), None, preds, position)
+            group = self._new(self._base(compute), None, preds, position)
         else:
             self._extend(group, preds, position)
             self._absorb(group, preds)
@@ -130,11 +132,18 @@ class Fusion:
             cluster = group.cluster
             if cluster is None or len(cluster.members) >= MEMBERS or not self._can_join(group, preds):
                 continue
-            merged = joined(cluster, compute)
+            merged = joined(cluster, compute, self._base(compute))
             if merged is not None and self._pays(cluster, merged, compute, group):
                 group.cluster = merged
                 return group
         return None
+
+    def _base(self, compute: Compute) -> Cluster:
+        """The compute alone, its axes merged."""
+        found = self.bases.get(id(compute))
+        if found is None:
+            found = self.bases[id(compute)] = collapse(Cluster.of(compute))
+        return found
 
     def _bytes(self, name: str) -> int:
         storage = self.graph.storages[name]
@@ -188,9 +197,9 @@ class Fusion:
         order = sorted(
             [*(m.compute for m in other.members), *(m.compute for m in group.cluster.members)], key=self._position
         )
-        cluster = Cluster.of(order[0])
+        cluster = self._base(order[0])
         for compute in order[1:]:
-            bigger = joined(cluster, compute)
+            bigger = joined(cluster, compute, self._base(compute))
             if bigger is None:
                 return None
             feeds = bool(cluster.writes & compute.reads) or not cluster.reads.isdisjoint(compute.reads)
