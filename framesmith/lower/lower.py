@@ -13,6 +13,7 @@ from framesmith.loops.ir import Origin, SizeOf, ValueOf
 from framesmith.loops.nest import LoopGraph, Storage
 from framesmith.lower import factories, indexing, joins, pointwise, reductions, views
 from framesmith.lower.context import Context
+from framesmith.lower.contractions import lowering as contractions
 from framesmith.lower.externs import call_extern, call_prim
 from framesmith.lower.geometry import row_major, same_layout
 from framesmith.lower.table import PRIM_ROWS
@@ -20,7 +21,7 @@ from framesmith.lower.values import Lazy, Strided, Value, reads_of
 from framesmith.prims.core import Prim
 from framesmith.symbolic.expr import Symbol
 
-FAMILIES = (factories, indexing, joins, pointwise, reductions, views)  # importing them fills the table
+FAMILIES = (contractions, factories, indexing, joins, pointwise, reductions, views)  # importing them fills the table
 
 _COPY = torch.ops.aten.copy_.default
 
