@@ -13,8 +13,12 @@ it was recorded).
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import operator
+import re
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -29,6 +33,7 @@ from framesmith.util.errors import Unsupported
 _push = torch._C._push_on_torch_dispatch_stack
 _pop = torch._C._pop_torch_dispatch_stack
 _getitem = operator.getitem
+_NOT_IDENTIFIER = re.compile(r"\W")
 _NO_KWARGS: dict[str, Any] = {}
 
 
@@ -51,7 +56,8 @@ class Recorder:
     # -- entering and leaving
 
     def __enter__(self) -> Recorder:
-        guard = torch._C._AutoDispatchBelowAutograd() if self._below_autograd else torch._C._DisableFuncTorch()
+        # without autograd and its book-keeping of views, composite operators arrive whole
+        guard = torch._C._AutoDispatchBelowADInplaceOrView() if self._below_autograd else nullcontext()
         guard.__enter__()
         self._guards.append(guard)
         _push(self)
@@ -109,18 +115,21 @@ class Recorder:
         return fake
 
     def constant(self, real: torch.Tensor) -> FakeTensor:
-        """A fake for a real tensor that the program met; a number becomes `full`, the rest a placeholder in `constants`."""
+        """A fake for a real tensor that is not an input, and never changes: one that the program has just made of Python data.
+
+        A number becomes `full`; anything else a placeholder, with `meta["constant"]` the tensor, and a row of `constants`.
+        """
         known = self._constant_of.get(id(real))
         if known is not None:
             return known
         if real.dim() == 0 and real.device.type == "cpu" and type(real) is torch.Tensor:
             fake = self.number(real.item(), real.dtype)
-            self.constants.append((fake._alias.node, real))
         else:
             fake = self.input(real, f"constant_{len(self.constants)}")
             self.inputs.pop()
             fake._alias.node.meta["constant"] = real
             self.constants.append((fake._alias.node, real))
+        fake._alias.storage.known = real
         self._constant_of[id(real)] = fake
         return fake
 
@@ -131,15 +140,20 @@ class Recorder:
 
     def _placeholder(self, name: str, val: FakeTensor) -> Node:
         graph = self.graph
-        if self._last_placeholder is None:
-            first = next(iter(graph.nodes), None)
-            where = graph.inserting_before(first) if first is not None else graph.inserting_after()
+        base = name = _NOT_IDENTIFIER.sub("_", name) or "_"
+        used = graph._graph_namespace._used_names
+        count = 0
+        while name in used or keyword.iskeyword(name) or hasattr(builtins, name):
+            count += 1
+            name = f"{base}_{count}"
+        last = self._last_placeholder
+        if last is None:
+            last = graph._root
+        if last.next is graph._root or last.next.op == "root":
+            node = self._insert("placeholder", name, name, (), _NO_KWARGS, val)
         else:
-            where = graph.inserting_after(self._last_placeholder)
-        with where:
-            node = graph.placeholder(name)
-        node.meta["val"] = val
-        node.meta["stack"] = self.stack
+            with graph.inserting_after(last):
+                node = self._insert("placeholder", name, name, (), _NO_KWARGS, val)
         self._last_placeholder = node
         return node
 
@@ -147,16 +161,23 @@ class Recorder:
 
     def emit(self, func: Any, args: tuple, val: Any, kwargs: dict = _NO_KWARGS) -> Node:
         """A node that calls `func` on nodes and plain values. `Graph.create_node` does the same in five times the time."""
-        graph = self.graph
         base = self._names.get(func)
         if base is None:
             base = self._names[func] = func.__name__.split(".")[0].lower()
-        space = graph._graph_namespace
+        space = self.graph._graph_namespace
         count = space._base_count.get(base, 0) + 1
-        space._base_count[base] = count
         name = f"{base}_{count}"
+        while name in space._used_names:
+            count += 1
+            name = f"{base}_{count}"
+        space._base_count[base] = count
+        return self._insert("call_function", name, func, args, kwargs, val)
+
+    def _insert(self, op: str, name: str, target: Any, args: tuple, kwargs: dict, val: Any) -> Node:
+        graph = self.graph
+        space = graph._graph_namespace
+        node = Node(graph, name, op, target, args, kwargs)
         space._used_names.add(name)
-        node = Node(graph, name, "call_function", func, args, kwargs)
         space._obj_to_name[node] = name
         graph._insert(node)
         graph._find_nodes_lookup_table.insert(node)

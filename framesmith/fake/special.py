@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from framesmith.fake.handlers import composite, functional, handles, positional, store, view
-from framesmith.fake.layout import infer_size, same_shape, view_strides
+from framesmith.fake.layout import infer_size, is_dense, same_shape, view_strides
 from framesmith.fake.promotion import result_type
 from framesmith.fake.tensor import FakeTensor, new_fake
-from framesmith.util.errors import DataDependent
+from framesmith.util.errors import DataDependent, Unsupported
 
 if TYPE_CHECKING:
     from framesmith.fake.recorder import Recorder
@@ -45,11 +45,19 @@ def lift_fresh(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     constant = rec.constant(source)
     if source.dim() == 0:
         return constant
-    return functional(rec, aten.clone.default, (constant,), {})
+    fresh = functional(rec, aten.clone.default, (constant,), {})
+    fresh._alias.storage.known = source
+    return fresh
 
 
 @handles(aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default)
 def needs_value(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Known only of constants that nothing has written."""
+    values = [a._alias.storage.known if isinstance(a, FakeTensor) else a for a in args]
+    if all(isinstance(v, torch.Tensor) for v in values):
+        aliases = [a._alias for a in args if isinstance(a, FakeTensor)]
+        if all(a.parent is None and a.storage.version == 0 for a in aliases):
+            return func(*values)
     raise DataDependent(f"{func} needs the tensor's data", hint="the value is known at run time only")
 
 
@@ -91,6 +99,19 @@ def reshape(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     if source.is_contiguous() or view_strides(source.shape, source.stride(), shape) is not None:
         return view(rec, aten.view.default, (source, shape), {})
     return functional(rec, func, (source, list(shape)), {})
+
+
+@handles(aten.as_strided.default)
+def as_strided(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Speaks of the storage: recorded as a view of its base."""
+    source, size, stride, offset = (*positional(func, args, kwargs), None)[:4]
+    offset = source.storage_offset() if offset is None else offset
+    base = source._alias
+    while base.parent is not None:
+        base = base.parent
+    if not is_dense(base.val.shape, base.val.stride()):
+        raise Unsupported("as_strided of a tensor whose storage has gaps")
+    return view(rec, func, (base.val, size, stride, offset), {})
 
 
 @handles(aten.embedding_bag.padding_idx, aten.embedding_bag.default, aten._embedding_bag.default)
@@ -209,6 +230,26 @@ def native_batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> An
     for running, new in ((mean, out[3]), (var, out[4])):
         store(rec, running, new, func, args, kwargs)
     return out[:3]
+
+
+@handles(aten.one_hot.default)
+def one_hot(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    index, classes = (*positional(func, args, kwargs), -1)[:2]
+    if classes <= 0:
+        raise DataDependent("one_hot without a number of classes needs the tensor's data")
+
+    def scattered() -> Any:
+        zeros = torch.zeros((*index.shape, classes), dtype=index.dtype, device=index.device)
+        return zeros.scatter(-1, index.unsqueeze(-1), 1)
+
+    return rec.inside(scattered)
+
+
+@handles(aten.repeat_interleave.self_Tensor)
+def repeat_interleave(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    if kwargs.get("output_size") is None:
+        raise DataDependent("repeat_interleave by a tensor without output_size needs the tensor's data")
+    return functional(rec, func, args, kwargs)
 
 
 @handles(aten.bernoulli_.float)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from framesmith.util.errors import DataDependent, Unsupported
+
 if TYPE_CHECKING:
     from framesmith.fake.recorder import Recorder
 
@@ -20,12 +22,13 @@ CPU = torch.device("cpu")
 class Storage:
     """What aliases share. `version` counts the writes; `input` is the placeholder whose storage it is, if any."""
 
-    __slots__ = ("version", "input", "shared", "recorder")
+    __slots__ = ("version", "input", "shared", "recorder", "known")
 
     def __init__(self, recorder: Recorder, input: Node | None = None) -> None:
         self.version = 0
         self.input = input
         self.shared = False
+        self.known: torch.Tensor | None = None  # the value of a constant
         self.recorder = recorder
 
 
@@ -73,6 +76,20 @@ class FakeTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("a FakeTensor has no data to pickle")
+
+
+def _without_data(name: str, reason: str, error: type[Unsupported]) -> Any:
+    def method(self: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+        raise error(reason)
+
+    method.__name__ = name
+    return method
+
+
+for _name in ("tolist", "numpy", "__array__"):
+    setattr(FakeTensor, _name, _without_data(_name, f"Tensor.{_name} needs the tensor's data", DataDependent))
+for _name in ("data_ptr", "untyped_storage", "storage", "__dlpack__", "backward", "share_memory_", "__deepcopy__"):
+    setattr(FakeTensor, _name, _without_data(_name, f"Tensor.{_name} cannot be captured", Unsupported))
 
 
 def _recorder_of(args: Any) -> Recorder:

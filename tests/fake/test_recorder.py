@@ -151,3 +151,83 @@ def test_recorder_is_reentrant():
     with rec:
         z = z + torch.arange(6)
     assert len(list(rec.finish([z]).nodes)) == 6
+
+
+def test_known_constants():
+    def f(x):
+        n = torch.tensor(3).item()
+        return x * n if torch.tensor([True]).item() else x
+
+    check(f, X)
+
+
+def test_one_hot_and_repeat():
+    check(lambda i: (F.one_hot(i, 5), torch.repeat_interleave(i, i, output_size=3)), torch.tensor([1, 2, 0]))
+
+
+def test_methods_that_need_data():
+    for f in (lambda x: x.tolist(), lambda x: x.numpy(), lambda x: x.data_ptr(), lambda x: float(x.sum()), lambda x: x.untyped_storage()):
+        with pytest.raises(Unsupported):
+            record(f, [X])
+
+
+def test_autocast_and_inference_mode():
+    def f(x, w):
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.linear(x, w), x.softmax(-1) @ w.T
+
+    check(f, X, torch.randn(3, 6))
+
+    def g(x):
+        with torch.inference_mode():
+            return x[0].add(1)
+
+    check(g, X)
+
+
+def test_names_are_free():
+    rec = Recorder()
+    a, b = rec.input(X, "add_1"), rec.input(X.clone(), "L['x'].weight")
+    c = rec.input(X.clone(), "add_1")
+    with rec:
+        y = a + b + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) + c
+    graph = rec.finish([y])
+    graph.lint()
+    names = [n.name for n in graph.nodes]
+    assert len(set(names)) == len(names)
+    assert [n.op for n in graph.nodes][:4] == ["placeholder"] * 4
+    torch.fx.GraphModule({}, graph)
+
+
+def test_custom_operator():
+    @torch.library.custom_op("framesmith_test::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @twice.register_fake
+    def _(x):
+        return torch.empty_like(x)
+
+    graph = check(lambda x: twice(x) + 1, X)
+    assert any("twice" in str(n.target) for n in graph.nodes)
+
+
+def test_transformer_layer_fast_path():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    names = [n for n, _ in layer.named_parameters()]
+
+    def f(x, *params):
+        return torch.func.functional_call(layer, dict(zip(names, params)), (x,))
+
+    check(f, torch.randn(2, 4, 8), *[p.detach() for p in layer.parameters()], tol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.RNN, nn.LSTM])
+def test_recurrent(kind):
+    module = kind(6, 5, 2, bidirectional=True).eval()
+    names = [n for n, _ in module.named_parameters()]
+
+    def f(x, *params):
+        return torch.func.functional_call(module, dict(zip(names, params)), (x,))
+
+    check(f, torch.randn(4, 2, 6), *[p.detach() for p in module.parameters()], tol=1e-6)
