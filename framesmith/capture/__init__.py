@@ -1,0 +1,1 @@
+"""Python frames to graphs: interpreter, trackers, sources and guards, residual code."""

@@ -1,0 +1,273 @@
+"""Calls: of Python functions (inlined), of builtins (handled, folded or refused), of classes (instantiated)."""
+
+from __future__ import annotations
+
+import collections
+import enum
+from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
+from typing import Any
+
+from torch import nn
+
+from framesmith.util.errors import FramesmithError, Unsupported
+
+from . import trackers as t
+from .binding import bind
+from .bytecode import decoded
+from .frame import Frame
+from .policy import refused_function, runs_whole
+from .registry import CALLS, FOLDED
+from .sources import MISSING
+from .values import CONSTANT_TYPES
+
+_GENERATOR = 0x20
+_COROUTINE = 0x80 | 0x200 | 0x100
+MAX_DEPTH = 150
+
+
+class Calls:
+    """The part of the session that calls things."""
+
+    frames: list[Frame]
+    made: Callable[..., t.Tracker]
+    wrap: Callable[..., t.Tracker]
+    lookup: Callable[..., Any]
+    class_function: Callable[..., t.Tracker]
+    class_value: Callable[..., t.Tracker]
+    torch_call: Callable[..., t.Tracker]
+    remember: Callable[..., t.Tracker]
+    seen: dict[int, t.Tracker]
+
+    # --- errors and folding -------------------------------------------------------------------------------------------
+    def raise_(self, error: BaseException) -> Any:
+        """The captured program raises `error`."""
+        raise t.CapturedError(self.made(error))
+
+    def folded(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+        """`fn` run for real; what it raises, the captured program raises."""
+        try:
+            return fn(*args, **kwargs) if kwargs else fn(*args)
+        except FramesmithError:
+            raise
+        except Exception as e:
+            return self.raise_(e)
+
+    def fold(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> t.Tracker:
+        return self.made(self.folded(fn, args))
+
+    def fold_call(self, fn: Callable[..., Any], args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        """A pure callable on trackers."""
+        real = tuple([a.real(self) for a in args])
+        return self.made(self.folded(fn, real, {k: v.real(self) for k, v in kwargs.items()}))
+
+    # --- Python functions ---------------------------------------------------------------------------------------------
+    def call_function(self, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker], direct: bool = False) -> t.Tracker:
+        """A Python function: by its row, run whole on fakes if it is torch's own, else inlined.
+
+        `direct`: the result is the result of the caller's present instruction, so a break may resume inside.
+        """
+        value = fn.value
+        if value is not None:
+            row = CALLS.get(value)
+            if row is not None:
+                return row(self, args, kwargs)
+            if value in FOLDED:
+                return self.fold_call(value, args, kwargs)
+            if runs_whole(value):
+                return self.torch_call(value, args, kwargs)
+            reason = refused_function(value)
+            if reason is not None:
+                raise Unsupported(reason)
+        return self.inline(fn, args, kwargs, direct)
+
+    def inline(self, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker], direct: bool = False) -> t.Tracker:
+        """Run the body of `fn` in a frame of its own."""
+        fn.open(self)
+        code = fn.code
+        dec = decoded(code)
+        slots = bind(self, fn, args, kwargs, len(dec.localsplus))
+        frames = self.frames
+        frame = Frame(self, fn, dec, slots, direct)
+        flags = code.co_flags
+        if flags & (_GENERATOR | _COROUTINE):
+            if flags & _COROUTINE:
+                raise Unsupported(f"call of async function {fn.qualname}")
+            return t.Generator(frame)
+        if len(frames) >= MAX_DEPTH:
+            raise Unsupported(f"calls nested deeper than {MAX_DEPTH}")
+        frames.append(frame)
+        try:
+            result = frame.run()
+        except t.CapturedError:
+            frames.pop()
+            raise
+        frames.pop()
+        return result
+
+    def resume_generator(self, gen: t.Generator, value: t.Tracker | None, error: t.Tracker | None = None) -> t.Tracker | None:
+        """Run a generator to its next yield; None when it returns."""
+        frame = gen.frame
+        frame.direct = False
+        if value is not None or gen.started:
+            frame.stack.append(value if value is not None else t.NONE)
+        self.frames.append(frame)
+        try:
+            if error is not None:
+                out = frame.throw(error)
+            else:
+                out = frame.run()
+        except t.CapturedError:
+            gen.done = True
+            self.frames.pop()
+            raise
+        self.frames.pop()
+        if not frame.yielded:
+            gen.done = True
+            gen.result = out
+            return None
+        return out
+
+    def call_direct(self, fn: t.Tracker, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        """A call whose result is the result of the present instruction."""
+        if type(fn) is t.Method:
+            args = [fn.obj, *args]
+            fn = fn.func
+        if type(fn) is t.Function:
+            return self.call_function(fn, args, kwargs, True)
+        if isinstance(fn, t.Object):
+            raw = self.lookup(fn.cls, "__call__")
+            if isinstance(raw, FunctionType):
+                f = self.class_function(raw)
+                if type(f) is t.Function:
+                    return self.call_function(f, [fn, *args], kwargs, True)
+        return fn.call(self, args, kwargs)
+
+    def call_special(self, obj: t.Tracker, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker] | None = None) -> t.Tracker:
+        """A dunder method, looked up on the type."""
+        kind = obj.pytype()
+        raw = self.lookup(kind, name)
+        kwargs = kwargs or {}
+        if isinstance(raw, FunctionType):
+            return self.class_function(raw).call(self, [obj, *args], kwargs)
+        if raw is MISSING or raw is None:
+            return self.raise_(TypeError(_SPECIAL_ERRORS.get(name, "'{}' object does not support {}").format(kind.__name__, name)))
+        if isinstance(raw, (WrapperDescriptorType, MethodDescriptorType)):
+            return obj.builtin_method(self, name, args, kwargs)
+        if isinstance(raw, classmethod):
+            return t.Method(self.class_function(raw.__func__), self.made(kind)).call(self, args, kwargs)
+        return self.class_value(kind, name, raw).call(self, [obj, *args], kwargs)
+
+    # --- builtins -----------------------------------------------------------------------------------------------------
+    def call_builtin(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        """A callable written in C."""
+        try:
+            row = CALLS.get(fn)
+        except TypeError:
+            row = None
+        if row is not None:
+            return row(self, args, kwargs)
+        if isinstance(fn, (MethodDescriptorType, WrapperDescriptorType)) and args and not runs_whole(fn):
+            return self.unbound(fn, args, kwargs)
+        try:
+            pure = fn in FOLDED
+        except TypeError:
+            pure = False
+        if pure:
+            return self.fold_call(fn, args, kwargs)
+        if runs_whole(fn):
+            return self.torch_call(fn, args, kwargs)
+        if isinstance(fn, (BuiltinFunctionType, MethodWrapperType)):
+            owner = getattr(fn, "__self__", None)
+            if type(owner) in CONSTANT_TYPES or isinstance(owner, (type, enum.Enum)):
+                return self.fold_call(fn, args, kwargs)
+        wrapped = getattr(fn, "__wrapped__", None)
+        if type(fn).__name__ == "_lru_cache_wrapper" and isinstance(wrapped, FunctionType):
+            return self.made(wrapped).call(self, args, kwargs)
+        name = getattr(fn, "__qualname__", repr(fn))
+        raise Unsupported(f"call of builtin {getattr(fn, '__module__', None) or ''}.{name}")
+
+    def unbound(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        """`dict.get(d, key)`: a method of a builtin type with its object as the first argument."""
+        obj = args[0]
+        if isinstance(obj, t.Const):
+            return self.fold_call(fn, args, kwargs)
+        return obj.builtin_method(self, fn.__name__, args[1:], kwargs)
+
+    # --- classes ------------------------------------------------------------------------------------------------------
+    def instantiate(self, klass: t.Class, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        """`cls(*args, **kwargs)`"""
+        cls = klass.value
+        row = CALLS.get(cls)
+        if row is not None:
+            return row(self, args, kwargs)
+        meta = self.lookup(type(cls), "__call__")
+        if isinstance(meta, FunctionType):
+            if issubclass(cls, enum.Enum):
+                return self.fold_call(cls, args, kwargs)
+            if type(cls).__module__.startswith("torch"):
+                raise Unsupported(f"instance of {cls.__name__}, whose metaclass makes it")
+            return self.class_function(meta).call(self, [klass, *args], kwargs)
+        if cls in CONSTANT_TYPES or cls in FOLDED:
+            return self.fold_call(cls, args, kwargs)
+        new = self.lookup(cls, "__new__")
+        if isinstance(new, staticmethod):
+            obj = self.class_function(new.__func__).call(self, [klass, *args], kwargs)
+            if not issubclass(obj.pytype(), cls):
+                return obj
+        else:
+            obj = self.blank(cls, args)
+        init = self.lookup(cls, "__init__")
+        if isinstance(init, FunctionType):
+            self.class_function(init).call(self, [obj, *args], kwargs)
+        elif isinstance(obj, t.Object) and obj.payload is not None and not isinstance(obj.payload, (t.Tuple, t.Const)):
+            obj.builtin_method(self, "__init__", args, kwargs)
+        elif init is object.__init__ and new is object.__new__ and (args or kwargs):
+            self.raise_(TypeError(f"{cls.__name__}() takes no arguments"))
+        return obj
+
+    def blank(self, cls: type, args: list[t.Tracker]) -> t.Tracker:
+        """`cls.__new__(cls)` of a builtin `__new__`."""
+        if issubclass(cls, nn.Module):
+            return t.Module(cls)
+        obj = t.Object(cls)
+        if issubclass(cls, BaseException):
+            obj.init_args = list(args)
+            return obj
+        for base, make in _PAYLOADS:
+            if issubclass(cls, base):
+                obj.payload = make(self, args)
+                return obj
+        if self.lookup(cls, "__new__") is not object.__new__:
+            raise Unsupported(f"instance of {cls.__module__}.{cls.__qualname__}")
+        return obj
+
+
+def _tuple_payload(cx: Any, args: list[t.Tracker]) -> t.Tracker:
+    return t.Tuple(args[0].items_list(cx) if args else [])
+
+
+_PAYLOADS: list[tuple[type, Callable[[Any, list[t.Tracker]], t.Tracker]]] = [
+    (collections.OrderedDict, lambda cx, a: t.Dict({}, cls=collections.OrderedDict)),
+    (collections.defaultdict, lambda cx, a: t.Dict({}, cls=collections.defaultdict)),
+    (dict, lambda cx, a: t.Dict({})),
+    (list, lambda cx, a: t.List([])),
+    (frozenset, lambda cx, a: t.Set({t_.key(cx): t_ for t_ in (a[0].items_list(cx) if a else [])}, cls=frozenset)),
+    (set, lambda cx, a: t.Set({})),
+    (tuple, _tuple_payload),
+    (str, lambda cx, a: t.Const(str(*[x.real(cx) for x in a]))),
+    (int, lambda cx, a: t.Const(int(*[x.real(cx) for x in a]))),
+    (float, lambda cx, a: t.Const(float(*[x.real(cx) for x in a]))),
+]
+
+_SPECIAL_ERRORS = {
+    "__call__": "'{}' object is not callable",
+    "__iter__": "'{}' object is not iterable",
+    "__next__": "'{}' object is not an iterator",
+    "__len__": "object of type '{}' has no len()",
+    "__getitem__": "'{}' object is not subscriptable",
+    "__setitem__": "'{}' object does not support item assignment",
+    "__delitem__": "'{}' object does not support item deletion",
+    "__enter__": "'{}' object does not support the context manager protocol",
+    "__exit__": "'{}' object does not support the context manager protocol",
+}

@@ -1,0 +1,197 @@
+"""The way in: a frame becomes a graph, guards and residual code.
+
+Capture runs the frame symbolically.  Where an instruction cannot be captured, capture starts again and stops just before it (or before
+the call, in a caller, from which it can be resumed); the residual code then runs the instruction and goes on in continuations.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch.fx import Graph
+
+from framesmith.fake import Recorder
+from framesmith.util.errors import FramesmithError, Unsupported
+
+from . import functions, opcodes
+from . import trackers as t
+from .bytecode import decoded
+from .frame import Frame
+from .residual import Residual, argument_names
+from .session import BreakHere, Session
+from .sources import Cell, Guard, Local, Source
+from .steps import STEPS
+
+_GENERATORS = 0x20 | 0x80 | 0x100 | 0x200
+MAX_ATTEMPTS = 12
+RECURSION = 20000
+
+CompileFn = Callable[..., Callable[[tuple[Any, ...]], tuple[Any, ...]]]
+
+
+class UserError(FramesmithError):
+    """The program itself raises on this path; plain Python is to run the frame and raise it."""
+
+    def __init__(self, tracker: t.Tracker, at: tuple[str, int] | None) -> None:
+        kind = tracker.pytype().__name__
+        super().__init__(f"the program raises {kind} at {at}")
+        self.kind = kind
+        self.at = at
+
+
+@dataclass(slots=True)
+class Break:
+    """Where and why a graph ended before its frame did."""
+
+    file: str
+    line: int
+    function: str
+    reason: str
+    hint: str | None = None
+
+
+@dataclass(slots=True)
+class Captured:
+    """One capture.
+
+    `residual_code` takes the frame's arguments and the tuple of the values at `input_sources`; `text` is its source.
+    `graph` is None if there was nothing to compute.
+    """
+
+    residual_code: CodeType
+    guards: list[Guard]
+    input_sources: list[Source]
+    graph: Graph | None
+    text: str
+    breaks: list[Break] = field(default_factory=list)
+    stats: dict[str, Any] = field(default_factory=dict)
+
+
+def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any], closure: tuple[Any, ...] | None = None,
+                  config: Any = None, compile_fn: CompileFn | None = None) -> Captured:
+    """Capture one call of a frame.
+
+    `f_locals` holds the argument locals; `closure` the function's cells; `compile_fn(graph, example_inputs)` gives what residual code
+    calls with the tuple of inputs.  Raises `Unsupported` when the frame must run as plain Python, `UserError` when it raises.
+    """
+    if code.co_flags & _GENERATORS:
+        raise Unsupported(f"{code.co_qualname} is a generator or a coroutine", at=(code.co_filename, code.co_firstlineno))
+    grad = torch.is_grad_enabled()
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, RECURSION))
+    try:
+        return _attempts(code, f_locals, f_globals, closure or (), config, compile_fn)
+    finally:
+        sys.setrecursionlimit(limit)
+        torch._C._set_grad_enabled(grad)
+
+
+def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any], closure: tuple[Any, ...], config: Any,
+              compile_fn: CompileFn | None) -> Captured:
+    step, depth = -1, 0
+    reason: Break | None = None
+    grad = torch.is_grad_enabled()
+    for _ in range(MAX_ATTEMPTS):
+        torch._C._set_grad_enabled(grad)
+        recorder = Recorder()
+        cx = Session(recorder, f_globals, step, depth)
+        try:
+            with recorder:
+                root = root_frame(cx, code, f_locals, closure)
+                cx.frames.append(root)
+                residual = Residual(cx, code)
+                try:
+                    residual.returns(root.run())
+                except BreakHere as b:
+                    residual.breaks(cx.frames[:b.depth + 1])
+            return finish(cx, residual, compile_fn, reason)
+        except t.CapturedError as e:
+            raise UserError(e.tracker, place(cx)) from None
+        except Unsupported as e:
+            e.at = e.at or place(cx)
+            if config is not None and config.fullgraph or "training" in e.reason:
+                raise
+            new = choose_break(cx, limit=cx.steps if step < 0 else step)
+            if new is None:
+                raise
+            if reason is None or new[0] != step:
+                reason = Break(*(e.at or (code.co_filename, code.co_firstlineno)), cx.frames[-1].code.co_name, e.reason, e.hint)
+            if (step, depth) == new[:2]:
+                raise
+            step, depth = new
+    raise Unsupported(f"no way to break {code.co_qualname} up" + (f" ({reason.reason})" if reason else ""))
+
+
+def root_frame(cx: Session, code: CodeType, f_locals: dict[str, Any], closure: tuple[Any, ...]) -> Frame:
+    """The frame under capture; its arguments become trackers when they are first read."""
+    fn = t.Function(code, cx.root_globals)
+    fn.closure = [cx.cell(c, Cell(n)) for n, c in zip(code.co_freevars, closure)]
+    dec = decoded(code)
+    frame = Frame(cx, fn, dec, [None] * len(dec.localsplus), True)
+    cx.pending = {i: (Local(n), f_locals[n]) for i, n in enumerate(argument_names(code)) if n in f_locals}
+    return frame
+
+
+def place(cx: Session) -> tuple[str, int] | None:
+    """The user's file and line of the innermost frame."""
+    if not cx.frames:
+        return None
+    frame = cx.frames[-1]
+    return frame.code.co_filename, frame.line
+
+
+def _uncovered(frame: Frame) -> bool:
+    """No handler covers the present instruction and no exception is being handled in the frame."""
+    return frame.dec.handler_at(frame.ip - 1) is None
+
+
+def choose_break(cx: Session, limit: int) -> tuple[int, int] | None:
+    """(step, depth) of the deepest instruction before which capture can stop, earlier than `limit` if that failed; or None."""
+    best = None
+    for depth, frame in enumerate(cx.frames):
+        if frame.code.co_flags & _GENERATORS or not _uncovered(frame) or depth and not frame.direct:
+            break
+        ins = frame.dec.instrs[frame.ip - 1]
+        if ins.op in STEPS and frame.step <= limit:
+            best = (frame.step, depth)
+        if ins.op not in ("CALL", "CALL_FUNCTION_EX"):
+            break
+    return best
+
+
+def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason: Break | None) -> Captured:
+    """Close the graph, compile it, and write the residual code."""
+    outputs = residual.rb.outputs
+    graph: Graph | None = cx.recorder.finish(outputs)
+    call: Any = None
+    examples = [x.value for x in cx.inputs]
+    if not any(n.op == "call_function" for n in graph.nodes):
+        graph = None
+        if outputs:
+            raise Unsupported("outputs without a graph")
+    if graph is not None:
+        aliasing(cx, graph)
+        call = compile_fn(graph, examples) if compile_fn is not None else None
+    code, text = residual.compile(call if call is not None else _no_graph if graph is not None else None)
+    sources = [x.source for x in cx.inputs if x.source is not None]
+    breaks = [reason] if reason is not None else []
+    stats = {"instructions": cx.steps, "inputs": len(sources), "nodes": 0 if graph is None else len(graph.nodes)}
+    return Captured(code, cx.all_guards(), sources, graph, text, breaks, stats)
+
+
+def aliasing(cx: Session, graph: Graph) -> None:
+    """A graph that writes an input needs its inputs' storages apart."""
+    if any(cx.recorder.mutated(x.fake) for x in cx.inputs):
+        cx.guards[(None, "no_alias", 0)] = Guard(None, "no_alias", tuple(x.source for x in cx.inputs))
+
+
+def _no_graph(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    raise RuntimeError("this graph was captured without a compiler")
+
+
+__all__ = ["Break", "Captured", "CodeType", "FunctionType", "UserError", "convert_frame", "functions", "opcodes"]

@@ -1,0 +1,108 @@
+"""What the captured program changed outside of itself, replayed as the last statements of residual code.
+
+All values are computed before the first change is made, so that a path read from a source still leads to the old value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import trackers as t
+from .rebuild import Rebuilder
+from .session import read_state
+from .sources import MISSING, DictAttr, Global
+
+
+def replay(rb: Rebuilder) -> list[str]:
+    """The statements; the values that they use are computed through `rb`."""
+    cx = rb.cx
+    late: list[str] = []
+    for x in list(cx.mutated.values()):
+        row = next(r for c, r in _ROWS.items() if isinstance(x, c))
+        row(rb, x, late)
+    for space, name in [(s, n) for (_, n), (s, _) in cx.global_writes.items()]:
+        _global(rb, space, name, late)
+    if torch.is_grad_enabled() != cx.state.grad_enabled:
+        late.append(f"{rb.hold(torch._C._set_grad_enabled)}({torch.is_grad_enabled()})")
+    after = read_state()
+    assert after.default_dtype == cx.state.default_dtype
+    return late
+
+
+def _global(rb: Rebuilder, space: dict[str, Any], name: str, late: list[str]) -> None:
+    value = rb.cx.global_values[id(space)][name]
+    if value is t.DELETED:
+        late.append(f"del {rb.hold(space)}[{name!r}]")
+        return
+    text = rb.value(value)
+    if space is rb.cx.root_globals and isinstance(rb.cx.global_source(space, name), Global):
+        late.append(f"globals()[{name!r}] = {text}" if "globals" not in space else f"{rb.hold(space)}[{name!r}] = {text}")
+    else:
+        late.append(f"{rb.hold(space)}[{name!r}] = {text}")
+
+
+def _unchanged(rb: Rebuilder, x: t.Object, name: str, now: t.Tracker) -> bool:
+    """The attribute was set back to what it was; then what it was is guarded."""
+    assert x.before is not None
+    raw = x.before[name]
+    if raw is MISSING:
+        return False
+    if isinstance(now, t.Const):
+        same = type(now.value) is type(raw) and (now.value is raw or now.value == raw)
+    else:
+        same = getattr(now, "value", None) is raw
+    if same:
+        rb.cx.wrap(raw, None if x.source is None else DictAttr(x.source, name))
+    return same
+
+
+def _object(rb: Rebuilder, x: t.Object, late: list[str]) -> None:
+    for name in x.before or ():
+        now = x.attrs.get(name, t.DELETED)
+        if now is t.DELETED:
+            if x.before is not None and x.before[name] is not MISSING:
+                late.append(f"{rb.hold(object.__delattr__)}({rb.value(x)}, {name!r})")
+        elif not _unchanged(rb, x, name, now):
+            late.append(f"{rb.hold(object.__setattr__)}({rb.value(x)}, {name!r}, {rb.value(now)})")
+
+
+def _list(rb: Rebuilder, x: t.List, late: list[str]) -> None:
+    items = ", ".join(rb.values(x.items))
+    late.append(f"{rb.hold(list.__setitem__)}({rb.value(x)}, {rb.hold(slice(None))}, [{items}])")
+
+
+def _dict(rb: Rebuilder, x: t.Dict, late: list[str]) -> None:
+    old = list(x.value)
+    new = list(x.entries)
+    kept = [k for k in old if k in x.entries]
+    name = rb.value(x)
+    cls = x.cls
+    if new[:len(kept)] != kept:
+        late.append(f"{rb.hold(cls.clear)}({name})")
+        kept = []
+    else:
+        late.extend(f"{rb.hold(cls.__delitem__)}({name}, {rb.value(rb.cx.unkey(k))})" for k in old if k not in x.entries)
+    for k, v in x.entries.items():
+        if k in kept and getattr(v, "value", MISSING) is x.value[k]:
+            continue
+        late.append(f"{rb.hold(cls.__setitem__)}({name}, {rb.value(rb.cx.unkey(k))}, {rb.value(v)})")
+
+
+def _set(rb: Rebuilder, x: t.Set, late: list[str]) -> None:
+    items = ", ".join(rb.values(list(x.open(rb.cx).values())))
+    name = rb.value(x)
+    late.append(f"{rb.hold(set.clear)}({name})")
+    late.append(f"{rb.hold(set.update)}({name}, [{items}])")
+
+
+def _cell(rb: Rebuilder, x: t.Cell, late: list[str]) -> None:
+    name = rb.value(x)
+    late.append(f"{name}.cell_contents = {rb.value(x.content)}" if x.content is not None else f"del {name}.cell_contents")
+
+
+_ROWS: dict[type, Callable[[Rebuilder, Any, list[str]], None]] = {
+    t.Cell: _cell, t.Object: _object, t.List: _list, t.Dict: _dict, t.Set: _set,
+}

@@ -1,0 +1,112 @@
+"""The state of one Python frame under capture, and its loop over instructions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from . import trackers as t
+from .bytecode import Decoded
+from .registry import OPS
+
+RETURN = object()
+"""A handler's signal that the frame is done (`frame.result` holds the value, `frame.yielded` tells a yield from a return)."""
+
+
+class Frame:
+    """Locals (by fast slot), stack and position of a function that is interpreted symbolically.
+
+    `direct`: what this frame returns is exactly the result of the caller's present instruction.
+    """
+
+    __slots__ = ("code", "cx", "dec", "direct", "fn", "globals", "gvalues", "handled", "ip", "kw_names", "locals", "names", "ops", "resumable",
+                 "result", "stack", "step", "yielded")
+
+    def __init__(self, cx: Any, fn: t.Function, dec: Decoded, slots: list[t.Tracker | None], direct: bool) -> None:
+        self.cx = cx
+        self.fn = fn
+        self.code = fn.code
+        self.dec = dec
+        self.locals = slots
+        self.globals = fn.globals
+        self.gvalues = cx.globals_of(fn.globals)
+        self.stack: list[t.Tracker] = []
+        self.ip = 0
+        self.step = 0
+        self.direct = direct
+        self.result: t.Tracker | None = None
+        self.yielded = False
+        self.kw_names: tuple[str, ...] = ()
+        self.handled: list[t.Tracker] = []
+        self.ops = dec.bound if dec.bound is not None else bind_ops(dec)
+        cells = fn.closure
+        if cells:
+            slots[len(slots) - len(cells):] = cells
+
+    def run(self) -> Any:
+        """Run to the return or the next yield; the value of either."""
+        ops = self.ops
+        cx = self.cx
+        while True:
+            try:
+                while True:
+                    ip = self.ip
+                    self.ip = ip + 1
+                    cx.steps = self.step = step = cx.steps + 1
+                    if step == cx.break_step:
+                        cx.break_here(self)
+                    handler, arg = ops[ip]
+                    if handler(self, arg) is RETURN:
+                        return self.result
+            except t.CapturedError as e:
+                self.unwind(e)
+
+    def unwind(self, e: t.CapturedError) -> None:
+        """Go on at the handler that covers the present instruction, or let `e` leave the frame."""
+        at = self.ip - 1
+        row = self.dec.handler_at(at)
+        if row is None:
+            raise e
+        stack = self.stack
+        del stack[row.depth:]
+        if row.lasti:
+            stack.append(t.Const(at))
+        stack.append(e.tracker)
+        self.ip = row.target
+
+    def throw(self, error: t.Tracker) -> Any:
+        """Resume a suspended generator by raising `error` at its yield."""
+        self.unwind(t.CapturedError(error))
+        return self.run()
+
+    @property
+    def line(self) -> int:
+        """The user's line of the present instruction."""
+        return self.dec.instrs[max(self.ip - 1, 0)].line
+
+
+def _unknown(frame: Frame, arg: Any) -> Any:
+    raise Unsupported(f"instruction {frame.dec.instrs[frame.ip - 1].op}")
+
+
+def bind_ops(dec: Decoded) -> list[tuple[Any, Any]]:
+    """Bind each instruction to its handler, once per code."""
+    bound = []
+    for ins in dec.instrs:
+        handler = OPS.get(ins.op, _unknown)
+        val = ins.target if ins.target >= 0 else ins.val
+        if ins.op == "LOAD_CONST" or ins.op == "RETURN_CONST":
+            val = constant(ins.val)
+        bound.append((handler, val))
+    dec.bound = bound
+    return bound
+
+
+def constant(value: Any) -> t.Tracker:
+    """The tracker of an entry of co_consts."""
+    if type(value) is tuple:
+        return t.Tuple([constant(v) for v in value])
+    if type(value) is frozenset:
+        return t.Set({v: constant(v) for v in value}, cls=frozenset)
+    return t.Const(value)

@@ -1,0 +1,318 @@
+"""Python's builtin functions that look at values: isinstance, getattr, type, len, the constructors of scalars, …"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from types import FunctionType
+from typing import Any
+
+from framesmith.util.errors import DataDependent, Unsupported
+
+from .. import trackers as t
+from ..registry import calls
+from ..sources import MISSING
+from ..values import CONSTANT_TYPES
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+
+def class_test(cx: Any, kind: type, klass: Any) -> bool:
+    """issubclass of a class or nested tuple of classes."""
+    return bool(cx.folded(issubclass, (kind, klass)))
+
+
+@calls(isinstance)
+def _isinstance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    obj, want = args
+    if isinstance(obj, t.Const):
+        return t.boolean(cx.folded(isinstance, (obj.value, want.real(cx))))
+    klass = want.real(cx)
+    if isinstance(obj, t.Static):
+        return t.boolean(cx.folded(isinstance, (obj.value, klass)))
+    return t.boolean(class_test(cx, obj.pytype(), klass))
+
+
+@calls(issubclass)
+def _issubclass(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.boolean(cx.folded(issubclass, (args[0].real(cx), args[1].real(cx))))
+
+
+@calls(type)
+def _type(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if len(args) != 1:
+        raise Unsupported("a class made by type()")
+    return cx.made(args[0].pytype())
+
+
+@calls(len)
+def _len(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return cx.made(args[0].size(cx)) if not isinstance(args[0], t.Object) or args[0].payload is None else _object_len(cx, args[0])
+
+
+def _object_len(cx: Any, obj: t.Object) -> t.Tracker:
+    raw = cx.lookup(obj.cls, "__len__")
+    if isinstance(raw, FunctionType):
+        return cx.call_special(obj, "__len__", [])
+    return cx.made(obj.payload.size(cx))  # type: ignore[union-attr]
+
+
+@calls(getattr)
+def _getattr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    name = args[1].real(cx)
+    if len(args) == 2:
+        return args[0].get(cx, name)
+    try:
+        return args[0].get(cx, name)
+    except t.CapturedError as e:
+        if issubclass(e.tracker.pytype(), AttributeError):
+            return args[2]
+        raise
+
+
+@calls(hasattr)
+def _hasattr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    try:
+        args[0].get(cx, args[1].real(cx))
+    except t.CapturedError as e:
+        if issubclass(e.tracker.pytype(), AttributeError):
+            return t.FALSE
+        raise
+    return t.TRUE
+
+
+@calls(setattr)
+def _setattr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    args[0].set(cx, args[1].real(cx), args[2])
+    return t.NONE
+
+
+@calls(delattr)
+def _delattr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    args[0].delete(cx, args[1].real(cx))
+    return t.NONE
+
+
+@calls(callable)
+def _callable(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    x = args[0]
+    if isinstance(x, (t.Const, t.Static)):
+        return t.boolean(callable(x.value))
+    if isinstance(x, (t.Function, t.Method, t.Partial, t.Bound, t.TensorMethod)):
+        return t.TRUE
+    return t.boolean(cx.lookup(x.pytype(), "__call__") is not MISSING)
+
+
+@calls(id)
+def _id(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    value = getattr(args[0], "value", None)
+    source = getattr(args[0], "source", None)
+    if value is None or source is None:
+        raise Unsupported("id() of an object made in the frame")
+    cx.guard(source, "id", value)
+    return t.Const(id(value))
+
+
+@calls(super)
+def _super(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if args:
+        return t.Super(args[0].real(cx), args[1])
+    frame = cx.frames[-1]
+    if "__class__" not in frame.dec.localsplus:
+        cx.raise_(RuntimeError("super(): __class__ cell not found"))
+    klass = cx.load_cell(frame.locals[frame.dec.localsplus.index("__class__")], "__class__")
+    first = frame.locals[0]
+    if first is None:
+        first = cx.unset_local(frame, 0)
+    if isinstance(first, t.Cell):
+        first = cx.load_cell(first, "self")
+    return t.Super(klass.real(cx), first)
+
+
+def _scalar(kind: type) -> Any:
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        if not args:
+            return t.Const(kind())
+        x = args[0]
+        if isinstance(x, t.Tensor):
+            raise DataDependent(f"{kind.__name__}() of a tensor's data")
+        if isinstance(x, t.Sym):
+            return cx.fold(kind, (x.value,))
+        if isinstance(x, t.Object):
+            if x.payload is not None:
+                return cx.fold_call(kind, [x.payload, *args[1:]], kwargs)
+            return cx.call_special(x, f"__{kind.__name__}__", [])
+        return cx.fold_call(kind, args, kwargs)
+
+    return row
+
+
+for _kind in (int, float):
+    calls(_kind)(_scalar(_kind))
+
+
+@calls(bool)
+def _bool(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.boolean(args[0].truth(cx)) if args else t.FALSE
+
+
+@calls(operator.not_)
+def _not(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.boolean(not args[0].truth(cx))
+
+
+@calls(operator.truth)
+def _truth(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.boolean(args[0].truth(cx))
+
+
+@calls(str)
+def _str(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if not args:
+        return t.Const("")
+    return cx.text(args[0]) if len(args) == 1 else cx.fold_call(str, args, kwargs)
+
+
+@calls(repr)
+def _repr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return cx.text(args[0], "__repr__")
+
+
+def _operator(name: str) -> Any:
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        return cx.binary(name, args[0], args[1])
+
+    return row
+
+
+for _name in ("add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub", "truediv", "xor"):
+    calls(getattr(operator, _name))(_operator(_name))
+
+
+def _inplace(name: str) -> Any:
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        return cx.inplace(name, args[0], args[1])
+
+    return row
+
+
+for _name in ("iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imul", "imod", "ior", "ipow", "irshift", "isub", "itruediv", "ixor"):
+    calls(getattr(operator, _name))(_inplace(_name))
+
+
+def _comparison(symbol: str) -> Any:
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        return cx.compare(symbol, args[0], args[1])
+
+    return row
+
+
+for _symbol, _fn in (("<", operator.lt), ("<=", operator.le), ("==", operator.eq), ("!=", operator.ne), (">", operator.gt),
+                     (">=", operator.ge)):
+    calls(_fn)(_comparison(_symbol))
+
+
+def _unary(name: str) -> Any:
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        return cx.unary(name, args[0])
+
+    return row
+
+
+for _name in ("neg", "pos", "invert"):
+    calls(getattr(operator, _name))(_unary(_name))
+
+
+@calls(operator.is_)
+def _is(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.boolean(args[0].identity() is args[1].identity())
+
+
+@calls(operator.is_not)
+def _is_not(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.boolean(args[0].identity() is not args[1].identity())
+
+
+@calls(operator.contains)
+def _contains(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.boolean(cx.contains(args[0], args[1]))
+
+
+@calls(operator.getitem)
+def _getitem(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return args[0].item(cx, args[1])
+
+
+@calls(operator.setitem)
+def _setitem(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    args[0].set_item(cx, args[1], args[2])
+    return t.NONE
+
+
+@calls(operator.index)
+def _index(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return cx.made(cx.index(args[0]))
+
+
+@calls(builtins.abs)
+def _abs(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if isinstance(args[0], (t.Tensor, t.Sym)):
+        return cx.torch_call(abs, args, kwargs)
+    return cx.fold_call(abs, args, kwargs) if args[0].constant else cx.call_special(args[0], "__abs__", [])
+
+
+@calls(builtins.pow)
+def _pow(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return cx.binary("pow", args[0], args[1]) if len(args) == 2 else cx.fold_call(pow, args, kwargs)
+
+
+@calls(builtins.round)
+def _round(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if isinstance(args[0], t.Tensor):
+        return cx.torch_call(round, args, kwargs)
+    return cx.fold_call(round, args, kwargs)
+
+
+@calls(vars)
+def _vars(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if not args:
+        return _locals(cx, args, kwargs)
+    return args[0].get(cx, "__dict__")
+
+
+@calls(locals)
+def _locals(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    raise Unsupported("locals()")
+
+
+@calls(print, input, open, exec, eval, compile, breakpoint)
+def _effect(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    raise Unsupported("a call with an effect outside of the program (print, open, exec, …)")
+
+
+@calls(dir)
+def _dir(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if args and isinstance(args[0], (t.Static, t.Const)):
+        return cx.fold(dir, (args[0].value,))
+    raise Unsupported("dir() of an instance")
+
+
+@calls(slice)
+def _slice(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if len(args) == 1:
+        args = [t.NONE, args[0]]
+    return t.Slice(args if len(args) == 3 else [*args, t.NONE])
+
+
+@calls(object)
+def _object(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.Object(object)
+
+
+@calls(range)
+def _range(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return cx.fold(range, tuple([cx.index(a) for a in args]))
+
+
+__all__ = ["CONSTANT_TYPES", "class_test"]

@@ -1,0 +1,222 @@
+"""list and tuple: constructors and methods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..registry import calls, method
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+
+@calls(list)
+def _list(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.List(args[0].items_list(cx) if args else [])
+
+
+@calls(tuple)
+def _tuple(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if args and type(args[0]) is t.Tuple and args[0].cls is tuple:
+        return args[0]
+    return t.Tuple(args[0].items_list(cx) if args else [])
+
+
+@calls(torch.Size)
+def _size(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.Tuple(args[0].items_list(cx) if args else [], cls=torch.Size)
+
+
+@calls(tuple.__new__)
+def _tuple_new(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.Tuple(args[1].items_list(cx) if len(args) > 1 else [], cls=args[0].real(cx))
+
+
+# --- tuple and list ---------------------------------------------------------------------------------------------------
+@method(t.Sequence, "__len__")
+def _len(cx: Any, self: t.Sequence) -> t.Tracker:
+    return t.Const(self.size(cx))
+
+
+@method(t.Sequence, "__getitem__")
+def _getitem(cx: Any, self: t.Sequence, key: t.Tracker) -> t.Tracker:
+    return self.item(cx, key)
+
+
+@method(t.Sequence, "__iter__")
+def _iter(cx: Any, self: t.Sequence) -> t.Tracker:
+    return self.iterate(cx)
+
+
+@method(t.Sequence, "__contains__")
+def _contains(cx: Any, self: t.Sequence, item: t.Tracker) -> t.Tracker:
+    return t.boolean(any(cx.equal(v, item) for v in self.open(cx)))
+
+
+@method(t.Sequence, "index")
+def _index(cx: Any, self: t.Sequence, item: t.Tracker, *rest: t.Tracker) -> t.Tracker:
+    start = cx.index(rest[0]) if rest else 0
+    for i, v in enumerate(self.open(cx)):
+        if i >= start and cx.equal(v, item):
+            return t.Const(i)
+    return cx.raise_(ValueError("value is not in the sequence"))
+
+
+@method(t.Sequence, "count")
+def _count(cx: Any, self: t.Sequence, item: t.Tracker) -> t.Tracker:
+    return t.Const(sum(cx.equal(v, item) for v in self.open(cx)))
+
+
+@method(t.Sequence, "__add__")
+def _add(cx: Any, self: t.Sequence, other: t.Tracker) -> t.Tracker | None:
+    if isinstance(other, t.Object) and other.payload is not None:
+        other = other.payload
+    return self.make(self.open(cx) + other.open(cx)) if type(other) is type(self) else None  # type: ignore[attr-defined]
+
+
+@method(t.Sequence, "__mul__", "__rmul__")
+def _mul(cx: Any, self: t.Sequence, n: t.Tracker) -> t.Tracker | None:
+    return self.make(self.open(cx) * cx.index(n))
+
+
+@method(t.Sequence, "__eq__")
+def _eq(cx: Any, self: t.Sequence, other: t.Tracker) -> t.Tracker | None:
+    if type(other) is not type(self):
+        return None
+    a, b = self.open(cx), other.open(cx)  # type: ignore[attr-defined]
+    return t.boolean(len(a) == len(b) and all(cx.equal(x, y) for x, y in zip(a, b)))
+
+
+def _ordering(symbol: str) -> Any:
+    def row(cx: Any, self: t.Sequence, other: t.Tracker) -> t.Tracker | None:
+        if type(other) is not type(self):
+            return None
+        a, b = self.open(cx), other.open(cx)  # type: ignore[attr-defined]
+        for x, y in zip(a, b):
+            if not cx.equal(x, y):
+                return cx.compare(symbol, x, y)
+        return cx.compare(symbol, t.Const(len(a)), t.Const(len(b)))
+
+    return row
+
+
+for _symbol, _name in (("<", "__lt__"), ("<=", "__le__"), (">", "__gt__"), (">=", "__ge__")):
+    method(t.Sequence, _name)(_ordering(_symbol))
+
+
+@method(t.Tuple, "numel")
+def _numel(cx: Any, self: t.Tuple) -> t.Tracker:
+    out: t.Tracker = t.Const(1)
+    for v in self.open(cx):
+        out = cx.binary("mul", out, v)
+    return out
+
+
+# --- list -------------------------------------------------------------------------------------------------------------
+@method(t.List, "append")
+def _append(cx: Any, self: t.List, item: t.Tracker) -> t.Tracker:
+    self.touch(cx).append(item)
+    return t.NONE
+
+
+@method(t.List, "extend", "__iadd__")
+def _extend(cx: Any, self: t.List, other: t.Tracker) -> t.Tracker:
+    self.touch(cx).extend(other.items_list(cx))
+    return t.NONE
+
+
+@method(t.List, "__iadd__")
+def _iadd(cx: Any, self: t.List, other: t.Tracker) -> t.Tracker:
+    self.touch(cx).extend(other.items_list(cx))
+    return self
+
+
+@method(t.List, "insert")
+def _insert(cx: Any, self: t.List, at: t.Tracker, item: t.Tracker) -> t.Tracker:
+    self.touch(cx).insert(cx.index(at), item)
+    return t.NONE
+
+
+@method(t.List, "pop")
+def _pop(cx: Any, self: t.List, *at: t.Tracker) -> t.Tracker:
+    return cx.folded(self.touch(cx).pop, tuple([cx.index(a) for a in at]))
+
+
+@method(t.List, "remove")
+def _remove(cx: Any, self: t.List, item: t.Tracker) -> t.Tracker:
+    items = self.touch(cx)
+    for i, v in enumerate(items):
+        if cx.equal(v, item):
+            del items[i]
+            return t.NONE
+    return cx.raise_(ValueError("list.remove(x): x not in list"))
+
+
+@method(t.List, "clear")
+def _clear(cx: Any, self: t.List) -> t.Tracker:
+    self.touch(cx).clear()
+    return t.NONE
+
+
+@method(t.List, "copy", "__copy__")
+def _copy(cx: Any, self: t.List) -> t.Tracker:
+    return t.List(list(self.open(cx)))
+
+
+@method(t.List, "reverse")
+def _reverse(cx: Any, self: t.List) -> t.Tracker:
+    self.touch(cx).reverse()
+    return t.NONE
+
+
+@method(t.List, "sort")
+def _sort(cx: Any, self: t.List, key: t.Tracker = t.NONE, reverse: t.Tracker = t.FALSE) -> t.Tracker:
+    items = self.touch(cx)
+    items[:] = ordered(cx, items, key, reverse.truth(cx))
+    return t.NONE
+
+
+@method(t.List, "__init__")
+def _init(cx: Any, self: t.List, *args: t.Tracker) -> t.Tracker:
+    self.items[:] = args[0].items_list(cx) if args else []
+    return t.NONE
+
+
+@method(t.List, "__setitem__")
+def _setitem(cx: Any, self: t.List, key: t.Tracker, value: t.Tracker) -> t.Tracker:
+    self.set_item(cx, key, value)
+    return t.NONE
+
+
+@method(t.List, "__delitem__")
+def _delitem(cx: Any, self: t.List, key: t.Tracker) -> t.Tracker:
+    self.del_item(cx, key)
+    return t.NONE
+
+
+class _Ordered:
+    """An element for sorted(): compares as the captured program would."""
+
+    __slots__ = ("cx", "item", "key")
+
+    def __init__(self, cx: Any, key: t.Tracker, item: t.Tracker) -> None:
+        self.cx = cx
+        self.key = key
+        self.item = item
+
+    def __lt__(self, other: _Ordered) -> bool:
+        return self.cx.compare("<", self.key, other.key).truth(self.cx)
+
+
+def ordered(cx: Any, items: list[t.Tracker], key: t.Tracker, reverse: bool) -> list[t.Tracker]:
+    """sorted()"""
+    plain = isinstance(key, t.Const)
+    if not plain and not isinstance(key, (t.Function, t.Method, t.Static, t.Partial, t.Bound)):
+        raise Unsupported("sort key")
+    wrapped = [_Ordered(cx, i if plain else key.call(cx, [i], {}), i) for i in items]
+    return [w.item for w in sorted(wrapped, reverse=reverse)]

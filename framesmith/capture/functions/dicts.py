@@ -1,0 +1,192 @@
+"""dict, OrderedDict, defaultdict: constructors and methods."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from .. import trackers as t
+from ..registry import calls, method
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+
+def entries_of(cx: Any, source: t.Tracker) -> dict[Any, t.Tracker]:
+    """The entries of a mapping or of an iterable of pairs."""
+    if isinstance(source, t.Dict):
+        return source.open(cx)
+    if isinstance(source, t.Object) and cx.lookup(source.cls, "keys") is not cx.lookup(object, "keys"):
+        return cx.mapping(source)
+    out = {}
+    for pair in source.items_list(cx):
+        k, v = pair.items_list(cx)
+        out[k.key(cx)] = v
+    return out
+
+
+def _fill(cx: Any, args: Args, kwargs: Kwargs) -> dict[Any, t.Tracker]:
+    entries = dict(entries_of(cx, args[0])) if args else {}
+    entries.update(kwargs)
+    return entries
+
+
+@calls(dict)
+def _dict(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.Dict(_fill(cx, args, kwargs))
+
+
+@calls(collections.OrderedDict)
+def _ordered_dict(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.Dict(_fill(cx, args, kwargs), cls=collections.OrderedDict)
+
+
+@calls(collections.defaultdict)
+def _defaultdict(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    d = t.Dict(_fill(cx, args[1:], kwargs), cls=collections.defaultdict)
+    if args and not (isinstance(args[0], t.Const) and args[0].value is None):
+        d.factory = args[0]
+    return d
+
+
+@calls(dict.fromkeys)
+def _fromkeys(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    value = args[1] if len(args) > 1 else t.NONE
+    return t.Dict({k.key(cx): value for k in args[0].items_list(cx)})
+
+
+@method(t.Dict, "__init__", "update", "__ior__")
+def _update(cx: Any, self: t.Dict, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
+    new = _fill(cx, list(args), kwargs)
+    if new:
+        self.touch(cx).update(new)
+    return t.NONE
+
+
+@method(t.Dict, "__ior__")
+def _ior(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker:
+    self.touch(cx).update(entries_of(cx, other))
+    return self
+
+
+@method(t.Dict, "__or__")
+def _or(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker:
+    return t.Dict({**self.open(cx), **entries_of(cx, other)}, cls=self.cls)
+
+
+@method(t.Dict, "get")
+def _get(cx: Any, self: t.Dict, key: t.Tracker, default: t.Tracker = t.NONE) -> t.Tracker:
+    found = self.lookup(cx, key.key(cx))
+    return default if found is None else found
+
+
+@method(t.Dict, "__getitem__")
+def _getitem(cx: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
+    return self.item(cx, key)
+
+
+@method(t.Dict, "__setitem__")
+def _setitem(cx: Any, self: t.Dict, key: t.Tracker, value: t.Tracker) -> t.Tracker:
+    self.set_item(cx, key, value)
+    return t.NONE
+
+
+@method(t.Dict, "__delitem__")
+def _delitem(cx: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
+    self.del_item(cx, key)
+    return t.NONE
+
+
+@method(t.Dict, "__contains__")
+def _contains(cx: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
+    return t.boolean(self.lookup(cx, key.key(cx)) is not None)
+
+
+@method(t.Dict, "__len__")
+def _len(cx: Any, self: t.Dict) -> t.Tracker:
+    return t.Const(self.size(cx))
+
+
+@method(t.Dict, "__iter__")
+def _iter(cx: Any, self: t.Dict) -> t.Tracker:
+    return self.iterate(cx)
+
+
+@method(t.Dict, "keys")
+def _keys(cx: Any, self: t.Dict) -> t.Tracker:
+    return t.DictView(self, "keys")
+
+
+@method(t.Dict, "values")
+def _values(cx: Any, self: t.Dict) -> t.Tracker:
+    return t.DictView(self, "values")
+
+
+@method(t.Dict, "items")
+def _items(cx: Any, self: t.Dict) -> t.Tracker:
+    return t.DictView(self, "items")
+
+
+@method(t.Dict, "pop")
+def _pop(cx: Any, self: t.Dict, key: t.Tracker, *default: t.Tracker) -> t.Tracker:
+    k = key.key(cx)
+    if self.lookup(cx, k) is None:
+        return default[0] if default else cx.raise_(KeyError(k))
+    return self.touch(cx).pop(k)
+
+
+@method(t.Dict, "popitem")
+def _popitem(cx: Any, self: t.Dict, last: t.Tracker = t.TRUE) -> t.Tracker:
+    entries = self.touch(cx)
+    if not entries:
+        cx.raise_(KeyError("popitem(): dictionary is empty"))
+    k = next(reversed(entries)) if last.truth(cx) else next(iter(entries))
+    return cx.tuple([cx.unkey(k), entries.pop(k)])
+
+
+@method(t.Dict, "setdefault")
+def _setdefault(cx: Any, self: t.Dict, key: t.Tracker, default: t.Tracker = t.NONE) -> t.Tracker:
+    k = key.key(cx)
+    found = self.lookup(cx, k)
+    if found is None:
+        self.touch(cx)[k] = default
+        return default
+    return found
+
+
+@method(t.Dict, "copy", "__copy__")
+def _copy(cx: Any, self: t.Dict) -> t.Tracker:
+    d = t.Dict(dict(self.open(cx)), cls=self.cls)
+    d.factory = self.factory
+    return d
+
+
+@method(t.Dict, "clear")
+def _clear(cx: Any, self: t.Dict) -> t.Tracker:
+    self.touch(cx).clear()
+    return t.NONE
+
+
+@method(t.Dict, "move_to_end")
+def _move_to_end(cx: Any, self: t.Dict, key: t.Tracker, last: t.Tracker = t.TRUE) -> t.Tracker:
+    entries = self.touch(cx)
+    k = key.key(cx)
+    v = entries.pop(k)
+    if last.truth(cx):
+        entries[k] = v
+    else:
+        rest = dict(entries)
+        entries.clear()
+        entries[k] = v
+        entries.update(rest)
+    return t.NONE
+
+
+@method(t.Dict, "__eq__")
+def _eq(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
+    if isinstance(other, t.Object) and isinstance(other.payload, t.Dict):
+        other = other.payload
+    if not isinstance(other, t.Dict):
+        return None
+    a, b = self.open(cx), other.open(cx)
+    return t.boolean(len(a) == len(b) and all(k in b and cx.equal(v, b[k]) for k, v in a.items()))

@@ -1,0 +1,35 @@
+"""Pure functions: on constants they run for real."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import fractions
+import inspect
+import keyword
+import math
+import operator
+import os.path
+import re
+import string
+import textwrap
+import typing
+import unicodedata
+
+import torch
+
+from ..registry import folds
+
+folds(builtins.abs, builtins.ascii, builtins.bin, builtins.chr, builtins.divmod, builtins.format, builtins.hex, builtins.oct, builtins.ord,
+      builtins.pow, builtins.round, builtins.hash, bytes, complex, fractions.Fraction)
+folds(*[f for n, f in vars(math).items() if callable(f)])
+folds(*[getattr(os.path, n) for n in ("join", "basename", "dirname", "splitext", "split", "normpath", "isabs")])
+folds(re.compile, re.match, re.search, re.fullmatch, re.sub, re.split, re.findall, re.escape)
+folds(inspect.signature, inspect.isclass, inspect.isfunction, inspect.ismethod, inspect.ismodule, inspect.isbuiltin, inspect.isroutine,
+      inspect.getfullargspec, inspect.unwrap)
+folds(keyword.iskeyword, string.capwords, textwrap.dedent, unicodedata.normalize)
+folds(typing.get_type_hints, typing.get_origin, typing.get_args)
+folds(dataclasses.field)
+folds(torch.finfo, torch.iinfo, torch.device, torch.promote_types, torch.can_cast, torch.Size.numel)
+folds(operator.attrgetter, operator.itemgetter, operator.methodcaller)
+folds(torch.broadcast_shapes)

@@ -1,0 +1,200 @@
+"""iter, next, zip, map, sum and their kin; itertools; generator objects."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..registry import calls
+from .containers import ordered
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+
+@calls(iter)
+def _iter(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if len(args) == 2:
+        raise Unsupported("iter() with a sentinel")
+    return args[0].iterate(cx)
+
+
+@calls(next)
+def _next(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    v = args[0].next(cx)
+    if v is not None:
+        return v
+    return args[1] if len(args) > 1 else cx.raise_(StopIteration())
+
+
+@calls(zip)
+def _zip(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    strict = "strict" in kwargs and kwargs["strict"].truth(cx)
+    return t.Lazy(t.zipped(cx, [a.iterate(cx) for a in args], strict), zip)
+
+
+@calls(map)
+def _map(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.Lazy(t.mapped(cx, args[0], [a.iterate(cx) for a in args[1:]]), map)
+
+
+@calls(enumerate)
+def _enumerate(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    start = args[1] if len(args) > 1 else kwargs.get("start", t.Const(0))
+    return t.Lazy(t.enumerated(cx, args[0].iterate(cx), cx.index(start)), enumerate)
+
+
+@calls(filter)
+def _filter(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    fn = args[0]
+    plain = isinstance(fn, t.Const)
+    return t.Lazy(t.filtered(cx, lambda v: (v if plain else fn.call(cx, [v], {})).truth(cx), args[1].iterate(cx)), filter)
+
+
+@calls(reversed)
+def _reversed(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    x = args[0]
+    if isinstance(x, t.Object) and cx.methods(t.Object, "__reversed__") is None and x.payload is None:
+        return cx.call_special(x, "__reversed__", [])
+    return t.Iter(x.items_list(cx)[::-1])
+
+
+@calls(sorted)
+def _sorted(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    reverse = kwargs.get("reverse", t.FALSE).truth(cx)
+    return t.List(ordered(cx, args[0].items_list(cx), kwargs.get("key", t.NONE), reverse))
+
+
+@calls(any)
+def _any(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    it = args[0].iterate(cx)
+    while (v := it.next(cx)) is not None:
+        if v.truth(cx):
+            return t.TRUE
+    return t.FALSE
+
+
+@calls(all)
+def _all(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    it = args[0].iterate(cx)
+    while (v := it.next(cx)) is not None:
+        if not v.truth(cx):
+            return t.FALSE
+    return t.TRUE
+
+
+@calls(sum)
+def _sum(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    total = args[1] if len(args) > 1 else kwargs.get("start", t.Const(0))
+    it = args[0].iterate(cx)
+    while (v := it.next(cx)) is not None:
+        total = cx.binary("add", total, v)
+    return total
+
+
+@calls(functools.reduce)
+def _reduce(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    it = args[1].iterate(cx)
+    acc = args[2] if len(args) > 2 else it.next(cx)
+    if acc is None:
+        cx.raise_(TypeError("reduce() of empty iterable with no initial value"))
+    while (v := it.next(cx)) is not None:
+        acc = args[0].call(cx, [acc, v], {})
+    return acc
+
+
+def _extreme(symbol: str, name: str) -> Any:
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        items = args if len(args) > 1 else args[0].items_list(cx)
+        key = kwargs.get("key", t.NONE)
+        if not items:
+            return kwargs["default"] if "default" in kwargs else cx.raise_(ValueError(f"{name}() arg is an empty sequence"))
+        plain = isinstance(key, t.Const)
+        best, best_key = None, None
+        for v in items:
+            k = v if plain else key.call(cx, [v], {})
+            if best_key is None or cx.compare(symbol, k, best_key).truth(cx):
+                best, best_key = v, k
+        assert best is not None
+        return best
+
+    return row
+
+
+calls(max)(_extreme(">", "max"))
+calls(min)(_extreme("<", "min"))
+
+
+# --- itertools --------------------------------------------------------------------------------------------------------
+def _chained(cx: Any, its: Iterator[t.Tracker]) -> Iterator[t.Tracker]:
+    for x in its:
+        it = x.iterate(cx)
+        while (v := it.next(cx)) is not None:
+            yield v
+
+
+@calls(itertools.chain)
+def _chain(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.Lazy(_chained(cx, iter(args)), itertools.chain)
+
+
+@calls(itertools.chain.from_iterable)
+def _chain_from(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.Lazy(_chained(cx, iter(args[0].items_list(cx))), itertools.chain)
+
+
+@calls(itertools.repeat)
+def _repeat(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    times = args[1:] or ([kwargs["times"]] if "times" in kwargs else [])
+    return t.Lazy(itertools.repeat(args[0], *[cx.index(n) for n in times]), itertools.repeat)
+
+
+@calls(itertools.count)
+def _count(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.Lazy(map(t.Const, itertools.count(*[a.real(cx) for a in args])), itertools.count)
+
+
+@calls(itertools.islice)
+def _islice(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    it = args[0].iterate(cx)
+    bounds = [a.real(cx) for a in args[1:]]
+    return t.Lazy(itertools.islice(iter(lambda: it.next(cx), None), *bounds), itertools.islice)
+
+
+@calls(itertools.product)
+def _product(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    times = cx.index(kwargs["repeat"]) if "repeat" in kwargs else 1
+    rows = itertools.product(*[a.items_list(cx) for a in args], repeat=times)
+    return t.Lazy((t.Tuple(list(r)) for r in rows), itertools.product)
+
+
+def _combining(fn: Any) -> Any:
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        rows = fn(args[0].items_list(cx), *[cx.index(a) for a in args[1:]])
+        return t.Lazy((t.Tuple(list(r)) for r in rows), fn)
+
+    return row
+
+
+for _fn in (itertools.permutations, itertools.combinations, itertools.pairwise):
+    calls(_fn)(_combining(_fn))
+
+
+@calls(itertools.accumulate)
+def _accumulate(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    fn = args[1] if len(args) > 1 else kwargs.get("func")
+    out: Args = [kwargs["initial"]] if "initial" in kwargs else []
+    for v in args[0].items_list(cx):
+        out.append(v if not out else cx.binary("add", out[-1], v) if fn is None else fn.call(cx, [out[-1], v], {}))
+    return t.Iter(out)
+
+
+@calls(itertools.zip_longest)
+def _zip_longest(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    rows = itertools.zip_longest(*[a.items_list(cx) for a in args], fillvalue=kwargs.get("fillvalue", t.NONE))
+    return t.Iter([t.Tuple(list(r)) for r in rows])

@@ -1,0 +1,286 @@
+"""Methods of `object`, dataclasses, functools, copy, warnings, typing: what programs call on instances and functions."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import importlib.util
+import os
+import types
+import typing
+import warnings
+from typing import Any
+
+from torch import nn
+
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..registry import calls, folds, method
+from ..sources import MISSING, Item, Pinned
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+
+# --- object -----------------------------------------------------------------------------------------------------------
+@method(t.Object, "__setattr__")
+def _setattr(cx: Any, self: t.Object, name: t.Tracker, value: t.Tracker) -> t.Tracker:
+    self.generic_set(cx, name.real(cx), value)
+    return t.NONE
+
+
+@method(t.Object, "__getattribute__")
+def _getattribute(cx: Any, self: t.Object, name: t.Tracker) -> t.Tracker:
+    return self.generic_get(cx, name.real(cx))
+
+
+@method(t.Object, "__delattr__")
+def _delattr(cx: Any, self: t.Object, name: t.Tracker) -> t.Tracker:
+    self.generic_delete(cx, name.real(cx))
+    return t.NONE
+
+
+@method(t.Object, "__init__")
+def _init(cx: Any, self: t.Object, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
+    if issubclass(self.cls, BaseException):
+        self.init_args = list(args)
+    elif self.payload is not None and not isinstance(self.payload, (t.Tuple, t.Const)):
+        self.payload.builtin_method(cx, "__init__", list(args), kwargs)
+    return t.NONE
+
+
+@method(t.Object, "__init_subclass__", "__subclasshook__")
+def _nothing(cx: Any, self: t.Object, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
+    return t.NONE
+
+
+@method(t.Object, "__repr__", "__str__")
+def _repr(cx: Any, self: t.Object) -> t.Tracker:
+    if issubclass(self.cls, BaseException):
+        return cx.text(self)
+    if self.payload is not None:
+        return cx.text(self.payload)
+    raise Unsupported(f"repr of {self.describe()}, which shows its address")
+
+
+@method(t.Object, "__eq__")
+def _eq(cx: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
+    if self.payload is not None:
+        return cx.compare("==", self.payload, other)
+    return t.TRUE if self.identity() is other.identity() else t.Const(NotImplemented)
+
+
+@method(t.Object, "__ne__")
+def _ne(cx: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
+    return t.boolean(not cx.compare("==", self, other).truth(cx))
+
+
+@method(t.Object, "__hash__")
+def _hash(cx: Any, self: t.Object) -> t.Tracker:
+    raise Unsupported("hash of an object's address")
+
+
+@calls(object.__new__)
+def _new(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return cx.blank(args[0].real(cx), args[1:])
+
+
+@calls(dict.__new__, list.__new__, set.__new__, BaseException.__new__, Exception.__new__, str.__new__, int.__new__, float.__new__,
+       frozenset.__new__)
+def _builtin_new(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return cx.blank(args[0].real(cx), args[1:])
+
+
+@calls(object.__init__)
+def _object_init(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.NONE
+
+
+@calls(object.__setattr__)
+def _object_setattr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    args[0].generic_set(cx, args[1].real(cx), args[2])  # type: ignore[attr-defined]
+    return t.NONE
+
+
+@calls(object.__getattribute__)
+def _object_getattribute(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return args[0].generic_get(cx, args[1].real(cx))  # type: ignore[attr-defined]
+
+
+# --- nn.Module --------------------------------------------------------------------------------------------------------
+_WHERE = ("_parameters", "_buffers", "_modules")
+
+
+@calls(nn.Module.__getattr__)
+def _module_getattr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    obj, name = args[0], args[1].real(cx)
+    for where in _WHERE:
+        found = obj.entry(cx, where, name)  # type: ignore[attr-defined]
+        if found is not None:
+            return found
+    return cx.raise_(AttributeError(f"'{obj.pytype().__name__}' object has no attribute '{name}'"))
+
+
+@calls(nn.ModuleList.__getitem__)
+def _module_list_item(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    obj, key = args
+    assert isinstance(obj, t.Module)
+    modules = obj.own_attr(cx, "_modules")
+    assert isinstance(modules, t.Dict)
+    index = cx.index(key)
+    if isinstance(index, slice):
+        part = t.Module(obj.cls)
+        names = list(modules.open(cx).values())[index]
+        for name, raw in nn.Module().__dict__.items():
+            part.attrs[name] = cx.made(raw) if not isinstance(raw, dict) else t.Dict({})
+        part.attrs["_modules"] = t.Dict({str(i): m for i, m in enumerate(names)})
+        return part
+    n = len(modules.value) if not modules.complete else len(modules.entries)
+    if not -n <= index < n:
+        cx.raise_(IndexError(f"index {index} is out of range"))
+    found = modules.lookup(cx, str(index % n))
+    if index < 0 and modules.source is not None:
+        cx.guard(modules.source, "len", n)
+    assert found is not None
+    return found
+
+
+@calls(nn.Module.parameters, nn.Module.named_parameters, nn.Module.buffers, nn.Module.named_buffers, nn.Module.named_modules,
+       nn.Module.modules)
+def _walk(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    raise Unsupported("a walk over all parameters or modules")
+
+
+# --- dataclasses ------------------------------------------------------------------------------------------------------
+def _class_of(x: t.Tracker) -> type:
+    return x.value if isinstance(x, t.Class) else x.pytype()
+
+
+@calls(dataclasses.fields)
+def _fields(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return cx.fold(dataclasses.fields, (_class_of(args[0]),))
+
+
+@calls(dataclasses.is_dataclass)
+def _is_dataclass(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.boolean(dataclasses.is_dataclass(_class_of(args[0])))
+
+
+@calls(dataclasses.replace)
+def _replace(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    obj = args[0]
+    values = {f.name: obj.get(cx, f.name) for f in dataclasses.fields(obj.pytype()) if f.init}
+    return cx.made(obj.pytype()).call(cx, [], {**values, **kwargs})
+
+
+# --- functools --------------------------------------------------------------------------------------------------------
+@calls(functools.partial)
+def _partial(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    fn, rest = args[0], args[1:]
+    if isinstance(fn, t.Partial):
+        return t.Partial(fn.func, [*fn.args, *rest], {**fn.kwargs, **kwargs})
+    return t.Partial(fn, rest, kwargs)
+
+
+@calls(functools.wraps)
+def _wraps(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    def apply(cx: Any, inner: Args, _: Kwargs) -> t.Tracker:
+        fn = inner[0]
+        if isinstance(fn, t.Function) and fn.value is None:
+            for name in ("__name__", "__qualname__"):
+                fn.set(cx, name, args[0].get(cx, name))
+            fn.set(cx, "__wrapped__", args[0])
+        return fn
+
+    return Handled(apply)
+
+
+class Handled(t.Tracker):
+    """A callable that a handler made."""
+
+    __slots__ = ("handler",)
+
+    def __init__(self, handler: Any) -> None:
+        self.source = None
+        self.handler = handler
+
+    def pytype(self) -> type:
+        return types.FunctionType
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def call(self, cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        return self.handler(cx, args, kwargs)
+
+
+@calls(types.MethodType)
+def _method_type(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.Method(args[0], args[1])
+
+
+# --- copy, typing, warnings, the environment --------------------------------------------------------------------------
+@calls(copy.copy)
+def _copy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    x = args[0]
+    if isinstance(x, (t.Const, t.Static, t.Function, t.Tuple)):
+        return x
+    if isinstance(x, (t.List, t.Dict, t.Set)):
+        return x.builtin_method(cx, "copy", [], {})
+    if isinstance(x, t.Object) and cx.lookup(x.cls, "__copy__") is MISSING and cx.lookup(x.cls, "__reduce_ex__") is object.__reduce_ex__:
+        new = type(x)(x.cls)
+        for name in [*x.own, *x.attrs]:
+            found = x.own_attr(cx, name)
+            if found is not None:
+                new.attrs[name] = found
+        if x.payload is not None:
+            new.payload = x.payload.builtin_method(cx, "copy", [], {})
+        return new
+    raise Unsupported(f"copy of {x.describe()}")
+
+
+@calls(typing.cast)
+def _cast(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return args[1]
+
+
+@calls(warnings.warn)
+def _warn(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    raise Unsupported("warnings.warn")
+
+
+@calls(os.getenv)
+def _getenv(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return environment(cx, *[a.real(cx) for a in args])
+
+
+def environment(cx: Any, name: str, default: Any = None) -> t.Tracker:
+    """An environment variable, guarded."""
+    value = os.environ.get(name)
+    cx.guard(Pinned(os.environ), "callable", _SameVariable(name, value))
+    return t.Const(default if value is None else value)
+
+
+class _SameVariable:
+    """The environment still has this value."""
+
+    __slots__ = ("name", "value")
+
+    def __init__(self, name: str, value: str | None) -> None:
+        self.name = name
+        self.value = value
+
+    def __call__(self, environ: Any) -> bool:
+        return environ.get(self.name) == self.value
+
+
+@calls(os.environ.get)
+def _environ_get(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return environment(cx, *[a.real(cx) for a in args])
+
+
+folds(importlib.util.find_spec)
+
+__all__ = ["Handled", "Item", "environment"]

@@ -1,0 +1,95 @@
+"""The thread's torch state: grad mode, autocast, default dtype; and what asks whether compilation is on."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..registry import calls
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+
+def _read(*functions: Any) -> None:
+    """State that the globals_state guard covers: read for real."""
+    for fn in functions:
+        calls(fn)(lambda cx, args, kwargs, fn=fn: cx.fold_call(fn, args, kwargs))
+
+
+_read(torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
+      torch.get_autocast_dtype, torch.is_autocast_cpu_enabled, torch.is_autocast_cache_enabled, torch.are_deterministic_algorithms_enabled,
+      torch._C._is_any_autocast_enabled, torch.get_autocast_cpu_dtype, torch.get_autocast_gpu_dtype)
+
+
+@calls(torch._C._set_grad_enabled)
+def _set_grad(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    torch._C._set_grad_enabled(args[0].real(cx))
+    return t.NONE
+
+
+def _constant(value: Any, *functions: Any) -> None:
+    for fn in functions:
+        calls(fn)(lambda cx, args, kwargs, value=value: cx.made(value))
+
+
+_constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+_constant(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_exporting, torch.cuda.is_current_stream_capturing,
+          torch._C._get_tracing_state, torch.overrides.is_tensor_method_or_property, torch._C._is_tracing if
+          hasattr(torch._C, "_is_tracing") else torch.jit.is_tracing, torch.cuda.is_available, torch.onnx.is_in_onnx_export)
+_constant(None, torch._C._log_api_usage_once, torch._C._get_tracing_state)
+_constant(False, torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
+          torch.overrides.has_torch_function_variadic)
+
+
+def _handled_module(name: str) -> Any:
+    """`torch.xpu` and its kin: the function if this torch has it."""
+    module, _, fn = name.rpartition(".")
+    return getattr(getattr(torch, module, None), fn, None)
+
+
+for _name in ("xpu.is_available", "mps.is_available", "xpu.is_current_stream_capturing"):
+    _fn = _handled_module(_name)
+    if _fn is not None:
+        _constant(False, _fn)
+
+
+@calls(torch._C._autograd._saved_tensors_hooks_is_enabled if hasattr(torch._C, "_autograd") else torch.is_tensor)
+def _hooks_enabled(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.TRUE
+
+
+@calls(torch.manual_seed, torch.set_default_dtype, torch.set_default_device, torch.use_deterministic_algorithms, torch.set_num_threads,
+       torch.set_rng_state, torch.get_rng_state, torch.initial_seed, torch.seed)
+def _refuse(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    raise Unsupported("a change or a reading of torch's global state")
+
+
+class NullContext(t.Tracker):
+    """A context manager that does nothing."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.source = None
+        self.value = contextlib.nullcontext()
+
+    def pytype(self) -> type:
+        return contextlib.nullcontext
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def get(self, cx: Any, name: str) -> t.Tracker:
+        return t.Bound(self, name)
+
+    def builtin_method(self, cx: Any, name: str, args: Args, kwargs: Kwargs) -> t.Tracker:
+        return t.NONE
+
+
+__all__ = ["NullContext"]

@@ -1,0 +1,161 @@
+"""Containers, functions, strings, slices; unpacking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..frame import Frame
+from ..registry import op
+
+
+def _take(f: Frame, n: int) -> list[t.Tracker]:
+    if n == 0:
+        return []
+    s = f.stack
+    out = s[-n:]
+    del s[-n:]
+    return out
+
+
+@op("BUILD_TUPLE")
+def _tuple(f: Frame, n: int) -> None:
+    f.stack.append(t.Tuple(_take(f, n)))
+
+
+@op("BUILD_LIST")
+def _list(f: Frame, n: int) -> None:
+    f.stack.append(t.List(_take(f, n)))
+
+
+@op("BUILD_SET")
+def _set(f: Frame, n: int) -> None:
+    f.stack.append(t.Set({v.key(f.cx): v for v in _take(f, n)}))
+
+
+@op("BUILD_MAP")
+def _map(f: Frame, n: int) -> None:
+    flat = _take(f, 2 * n)
+    f.stack.append(t.Dict({k.key(f.cx): v for k, v in zip(flat[::2], flat[1::2])}))
+
+
+@op("BUILD_CONST_KEY_MAP")
+def _const_key_map(f: Frame, n: int) -> None:
+    keys = f.stack.pop().items_list(f.cx)
+    f.stack.append(t.Dict({k.key(f.cx): v for k, v in zip(keys, _take(f, n))}))
+
+
+@op("BUILD_STRING")
+def _string(f: Frame, n: int) -> None:
+    f.stack.append(t.Const("".join([p.real(f.cx) for p in _take(f, n)])))
+
+
+@op("FORMAT_VALUE")
+def _format(f: Frame, flags: int) -> None:
+    spec = f.stack.pop().real(f.cx) if flags & 4 else ""
+    v = f.cx.format_value(f.stack.pop(), flags & 3, spec)
+    f.stack.append(v)
+
+
+@op("BUILD_SLICE")
+def _slice(f: Frame, n: int) -> None:
+    parts = _take(f, n)
+    f.stack.append(t.Slice(parts if n == 3 else [*parts, t.NONE]))
+
+
+@op("LIST_APPEND")
+def _list_append(f: Frame, n: int) -> None:
+    v = f.stack.pop()
+    f.stack[-n].items.append(v)  # type: ignore[attr-defined]
+
+
+@op("SET_ADD")
+def _set_add(f: Frame, n: int) -> None:
+    v = f.stack.pop()
+    f.stack[-n].touch(f.cx).setdefault(v.key(f.cx), v)  # type: ignore[attr-defined]
+
+
+@op("MAP_ADD")
+def _map_add(f: Frame, n: int) -> None:
+    v = f.stack.pop()
+    k = f.stack.pop()
+    f.stack[-n].touch(f.cx)[k.key(f.cx)] = v  # type: ignore[attr-defined]
+
+
+@op("LIST_EXTEND")
+def _list_extend(f: Frame, n: int) -> None:
+    v = f.stack.pop()
+    f.stack[-n].items.extend(v.items_list(f.cx))  # type: ignore[attr-defined]
+
+
+@op("SET_UPDATE")
+def _set_update(f: Frame, n: int) -> None:
+    v = f.stack.pop()
+    entries = f.stack[-n].touch(f.cx)  # type: ignore[attr-defined]
+    for x in v.items_list(f.cx):
+        entries.setdefault(x.key(f.cx), x)
+
+
+@op("DICT_UPDATE")
+def _dict_update(f: Frame, n: int) -> None:
+    v = f.stack.pop()
+    f.stack[-n].builtin_method(f.cx, "update", [v], {})
+
+
+@op("DICT_MERGE")
+def _dict_merge(f: Frame, n: int) -> None:
+    v = f.stack.pop()
+    into = f.stack[-n]
+    entries = into.touch(f.cx)  # type: ignore[attr-defined]
+    for k, x in f.cx.mapping(v).items():
+        if k in entries:
+            f.cx.raise_(TypeError(f"got multiple values for keyword argument {k!r}"))
+        entries[k] = x
+
+
+@op("LIST_TO_TUPLE")
+def _list_to_tuple(f: Frame, n: int) -> None:
+    f.stack[-1] = t.Tuple(list(f.stack[-1].items))  # type: ignore[attr-defined]
+
+
+@op("UNPACK_SEQUENCE")
+def _unpack(f: Frame, n: int) -> None:
+    values = f.stack.pop().items_list(f.cx)
+    if len(values) != n:
+        few = len(values) < n
+        f.cx.raise_(ValueError(f"not enough values to unpack (expected {n}, got {len(values)})" if few
+                               else f"too many values to unpack (expected {n})"))
+    values.reverse()
+    f.stack.extend(values)
+
+
+@op("UNPACK_EX")
+def _unpack_ex(f: Frame, arg: int) -> None:
+    before, after = arg & 255, arg >> 8
+    values = f.stack.pop().items_list(f.cx)
+    if len(values) < before + after:
+        f.cx.raise_(ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(values)})"))
+    cut = len(values) - after
+    out = [*values[:before], t.List(values[before:cut]), *values[cut:]]
+    out.reverse()
+    f.stack.extend(out)
+
+
+@op("MAKE_FUNCTION")
+def _function(f: Frame, flags: int) -> None:
+    s = f.stack
+    code: Any = s.pop()
+    if not isinstance(code, t.Const):
+        raise Unsupported("function of code that is no constant")
+    fn = t.Function(code.value, f.globals, name=code.value.co_name, qualname=code.value.co_qualname)
+    if flags & 8:
+        fn.closure = s.pop().items_list(f.cx)  # type: ignore[assignment]
+    if flags & 4:
+        fn.annotations = s.pop()
+    if flags & 2:
+        fn.kwdefaults = dict(s.pop().open(f.cx))  # type: ignore[attr-defined]
+    if flags & 1:
+        fn.defaults = s.pop().items_list(f.cx)
+    s.append(fn)

@@ -1,0 +1,93 @@
+"""Calls and with blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..frame import Frame
+from ..registry import op
+
+
+@op("KW_NAMES")
+def _kw_names(f: Frame, names: tuple[str, ...]) -> None:
+    f.kw_names = names
+
+
+@op("CALL")
+def _call(f: Frame, n: int) -> None:
+    s = f.stack
+    names = f.kw_names
+    f.kw_names = ()
+    args = s[len(s) - n:]
+    fn, first = s[-n - 2], s[-n - 1]
+    if fn is t.NULL:
+        fn = first
+    else:
+        args.insert(0, first)
+    kwargs: dict[str, t.Tracker] = {}
+    if names:
+        k = len(names)
+        kwargs = dict(zip(names, args[-k:]))
+        del args[-k:]
+    result = f.cx.call_direct(fn, args, kwargs)
+    del s[-n - 1:]
+    s[-1] = result
+
+
+@op("CALL_FUNCTION_EX")
+def _call_ex(f: Frame, flags: int) -> None:
+    s = f.stack
+    kwargs: dict[str, t.Tracker] = {}
+    take = 1
+    if flags & 1:
+        kwargs = dict(f.cx.mapping(s[-1]))
+        take = 2
+    args = s[-take].items_list(f.cx)
+    fn = s[-take - 1]
+    result = f.cx.call_direct(fn, args, kwargs)
+    del s[-take - 2:]
+    s.append(result)
+
+
+@op("BEFORE_WITH")
+def _before_with(f: Frame, arg: Any) -> None:
+    s = f.stack
+    manager = s[-1]
+    leave = f.cx.special_method(manager, "__exit__")
+    entered = f.cx.call_special(manager, "__enter__", [])
+    s[-1] = leave
+    s.append(entered)
+
+
+@op("WITH_EXCEPT_START")
+def _with_except(f: Frame, arg: Any) -> None:
+    s = f.stack
+    exc = s[-1]
+    leave = s[-4]
+    s.append(leave.call(f.cx, [f.cx.made(exc.pytype()), exc, t.NONE], {}))
+
+
+@op("CALL_INTRINSIC_1")
+def _intrinsic(f: Frame, kind: int) -> None:
+    s = f.stack
+    if kind == 5:
+        s[-1] = f.cx.unary("pos", s[-1])
+    elif kind == 6:
+        s[-1] = t.Tuple(s[-1].items_list(f.cx))
+    elif kind == 3:
+        pass  # StopIteration that leaves a generator
+    else:
+        raise Unsupported(f"intrinsic {kind}")
+
+
+@op("LOAD_ASSERTION_ERROR")
+def _assertion(f: Frame, arg: Any) -> None:
+    f.stack.append(f.cx.made(AssertionError))
+
+
+@op("LOAD_BUILD_CLASS")
+def _build_class(f: Frame, arg: Any) -> None:
+    raise Unsupported("a class statement inside a function")

@@ -1,0 +1,134 @@
+"""Jumps, loops, generators' delegation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..frame import RETURN, Frame
+from ..registry import op
+
+
+@op("JUMP")
+def _jump(f: Frame, target: int) -> None:
+    f.ip = target
+
+
+@op("POP_JUMP_IF_FALSE")
+def _pop_false(f: Frame, target: int) -> None:
+    if not f.stack[-1].truth(f.cx):
+        f.ip = target
+    f.stack.pop()
+
+
+@op("POP_JUMP_IF_TRUE")
+def _pop_true(f: Frame, target: int) -> None:
+    if f.stack[-1].truth(f.cx):
+        f.ip = target
+    f.stack.pop()
+
+
+@op("POP_JUMP_IF_NONE")
+def _pop_none(f: Frame, target: int) -> None:
+    v = f.stack.pop()
+    if isinstance(v, t.Const) and v.value is None:
+        f.ip = target
+
+
+@op("POP_JUMP_IF_NOT_NONE")
+def _pop_not_none(f: Frame, target: int) -> None:
+    v = f.stack.pop()
+    if not (isinstance(v, t.Const) and v.value is None):
+        f.ip = target
+
+
+@op("JUMP_IF_FALSE_OR_POP")
+def _false_or_pop(f: Frame, target: int) -> None:
+    if f.stack[-1].truth(f.cx):
+        f.stack.pop()
+    else:
+        f.ip = target
+
+
+@op("JUMP_IF_TRUE_OR_POP")
+def _true_or_pop(f: Frame, target: int) -> None:
+    if f.stack[-1].truth(f.cx):
+        f.ip = target
+    else:
+        f.stack.pop()
+
+
+@op("GET_ITER")
+def _iter(f: Frame, arg: Any) -> None:
+    f.stack[-1] = f.stack[-1].iterate(f.cx)
+
+
+@op("GET_YIELD_FROM_ITER")
+def _yield_from_iter(f: Frame, arg: Any) -> None:
+    f.stack[-1] = f.stack[-1].iterate(f.cx)
+
+
+@op("FOR_ITER")
+def _for(f: Frame, target: int) -> None:
+    v = f.stack[-1].next(f.cx)
+    if v is None:
+        f.stack.pop()
+        f.ip = target
+    else:
+        f.stack.append(v)
+
+
+@op("FOR_ITER_END")
+def _for_end(f: Frame, target: int) -> None:
+    """3.12: the target is an END_FOR, which is skipped."""
+    v = f.stack[-1].next(f.cx)
+    if v is None:
+        f.stack.pop()
+        f.ip = target + 1
+    else:
+        f.stack.append(v)
+
+
+def _send(f: Frame, it: t.Tracker, value: t.Tracker) -> tuple[t.Tracker | None, t.Tracker]:
+    """One step of `yield from`: (the yielded value or None, the result when it is over)."""
+    if isinstance(it, t.Generator):
+        out = it.send(f.cx, value if it.started else None)
+        return out, it.result or t.NONE
+    if not (isinstance(value, t.Const) and value.value is None):
+        raise Unsupported("a value sent through yield from")
+    return it.next(f.cx), t.NONE
+
+
+@op("SEND_POP")
+def _send_pop(f: Frame, target: int) -> None:
+    s = f.stack
+    value = s.pop()
+    out, result = _send(f, s[-1], value)
+    if out is None:
+        s[-1] = result
+        f.ip = target
+    else:
+        s.append(out)
+
+
+@op("SEND_KEEP")
+def _send_keep(f: Frame, target: int) -> None:
+    s = f.stack
+    value = s.pop()
+    out, result = _send(f, s[-1], value)
+    if out is None:
+        s.append(result)
+        f.ip = target
+    else:
+        s.append(out)
+
+
+@op("END_SEND")
+def _end_send(f: Frame, arg: Any) -> None:
+    v = f.stack.pop()
+    f.stack[-1] = v
+
+
+__all__ = ["RETURN"]

@@ -1,0 +1,110 @@
+"""Unary, binary and comparison operators, subscripts."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from .. import trackers as t
+from ..frame import Frame
+from ..registry import op
+
+COMPARE = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge}
+
+
+@op("BINARY_OP")
+def _binary(f: Frame, name: str) -> None:
+    s = f.stack
+    b = s.pop()
+    s[-1] = f.cx.binary(name, s[-1], b)
+
+
+@op("INPLACE_OP")
+def _inplace(f: Frame, name: str) -> None:
+    s = f.stack
+    b = s.pop()
+    s[-1] = f.cx.inplace(name, s[-1], b)
+
+
+@op("UNARY_NEGATIVE")
+def _neg(f: Frame, arg: Any) -> None:
+    f.stack[-1] = f.cx.unary("neg", f.stack[-1])
+
+
+@op("UNARY_POSITIVE")
+def _pos(f: Frame, arg: Any) -> None:
+    f.stack[-1] = f.cx.unary("pos", f.stack[-1])
+
+
+@op("UNARY_INVERT")
+def _invert(f: Frame, arg: Any) -> None:
+    f.stack[-1] = f.cx.unary("invert", f.stack[-1])
+
+
+@op("UNARY_NOT")
+def _not(f: Frame, arg: Any) -> None:
+    f.stack[-1] = t.boolean(not f.stack[-1].truth(f.cx))
+
+
+@op("COMPARE_OP")
+def _compare(f: Frame, name: str) -> None:
+    s = f.stack
+    b = s.pop()
+    s[-1] = f.cx.compare(name, s[-1], b)
+
+
+@op("IS_OP")
+def _is(f: Frame, invert: int) -> None:
+    s = f.stack
+    b = s.pop()
+    s[-1] = t.boolean((s[-1].identity() is b.identity()) is not bool(invert))
+
+
+@op("CONTAINS_OP")
+def _contains(f: Frame, invert: int) -> None:
+    s = f.stack
+    b = s.pop()
+    s[-1] = t.boolean(f.cx.contains(b, s[-1]) is not bool(invert))
+
+
+@op("BINARY_SUBSCR")
+def _subscr(f: Frame, arg: Any) -> None:
+    s = f.stack
+    k = s.pop()
+    s[-1] = s[-1].item(f.cx, k)
+
+
+@op("STORE_SUBSCR")
+def _store_subscr(f: Frame, arg: Any) -> None:
+    s = f.stack
+    k = s.pop()
+    obj = s.pop()
+    obj.set_item(f.cx, k, s.pop())
+
+
+@op("DELETE_SUBSCR")
+def _delete_subscr(f: Frame, arg: Any) -> None:
+    k = f.stack.pop()
+    f.stack.pop().del_item(f.cx, k)
+
+
+@op("BINARY_SLICE")
+def _binary_slice(f: Frame, arg: Any) -> None:
+    s = f.stack
+    stop = s.pop()
+    start = s.pop()
+    s[-1] = s[-1].item(f.cx, t.Slice([start, stop, t.NONE]))
+
+
+@op("STORE_SLICE")
+def _store_slice(f: Frame, arg: Any) -> None:
+    s = f.stack
+    stop = s.pop()
+    start = s.pop()
+    obj = s.pop()
+    obj.set_item(f.cx, t.Slice([start, stop, t.NONE]), s.pop())
+
+
+@op("GET_LEN")
+def _len(f: Frame, arg: Any) -> None:
+    f.stack.append(f.cx.made(f.stack[-1].size(f.cx)))

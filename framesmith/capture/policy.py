@@ -1,0 +1,79 @@
+"""Which functions run whole on fakes, which are followed, which are refused: by module, in tables."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+_WHOLE_MODULES = frozenset({
+    "torch.nn.functional", "torch.functional", "torch._VF", "torch.nn.init", "torch._tensor", "torch.special", "torch.linalg", "torch.fft",
+    "torch._C", "torch._C._nn", "torch._C._special", "torch._C._fft", "torch._C._linalg", "torch.nested", "torch.sparse",
+    "torch._C._VariableFunctions", "torch._C._sparse", "torch._ops",
+})
+"""Functions of these modules see only their arguments: they run for real, on fakes."""
+
+_WHOLE_TYPES = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+_TENSOR_BASES = (torch._C.TensorBase, torch.Tensor)
+
+_REFUSED = {
+    "torch._dynamo": "TorchDynamo's own functions",
+    "torch._inductor": "TorchInductor's own functions",
+    "torch.jit": "TorchScript",
+    "torch.autograd": "the autograd engine's Python interface is not captured yet",
+    "torch._functorch": "function transforms are not captured yet",
+    "torch.func": "function transforms are not captured yet",
+    "torch.distributed": "torch.distributed",
+    "torch.cuda": "torch.cuda",
+    "torch.fx": "torch.fx",
+    "torch.utils.checkpoint": "activation checkpointing is not captured yet",
+    "framesmith": "framesmith's own functions",
+    "logging": "logging",
+    "asyncio": "asyncio",
+    "threading": "threads",
+    "subprocess": "processes",
+    "numpy": "NumPy is not captured yet",
+}
+
+_kinds: dict[int, tuple[Any, bool]] = {}
+
+
+def runs_whole(fn: Any) -> bool:
+    """True if `fn` is torch's own and may run for real on fakes."""
+    hit = _kinds.get(id(fn))
+    if hit is not None:
+        return hit[1]
+    whole = _runs_whole(fn)
+    if isinstance(fn, types.FunctionType) and fn.__module__ and not fn.__module__.startswith("torch"):
+        return whole  # user functions come and go: an entry would keep them alive
+    _kinds[id(fn)] = (fn, whole)
+    return whole
+
+
+def _runs_whole(fn: Any) -> bool:
+    if isinstance(fn, _WHOLE_TYPES):
+        return True
+    module = getattr(fn, "__module__", None)
+    if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return fn.__objclass__ in _TENSOR_BASES
+    if isinstance(fn, types.BuiltinFunctionType):
+        # torch._C's own functions read or set state: those that may run have rows in CALLS
+        owner = getattr(fn, "__self__", None)
+        if isinstance(owner, types.ModuleType) or owner is None:
+            return module == "torch" and owner is None or module in _WHOLE_MODULES and module != "torch._C"
+        return False
+    return isinstance(fn, types.FunctionType) and (module in _WHOLE_MODULES or module == "torch")
+
+
+def refused_function(fn: Any) -> str | None:
+    """Why a Python function may not be inlined, or None."""
+    module = getattr(fn, "__module__", None)
+    if not isinstance(module, str):
+        return None
+    while module:
+        reason = _REFUSED.get(module)
+        if reason is not None:
+            return f"call of {fn.__module__}.{fn.__qualname__}: {reason}"
+        module = module.rpartition(".")[0]
+    return None

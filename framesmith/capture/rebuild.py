@@ -1,0 +1,328 @@
+"""Trackers -> statements of residual code that make the values again.
+
+A `Rebuilder` writes Python text: expressions that name arguments, graph outputs (`__fs_o`), graph inputs (`__fs_inputs`), held
+objects (`__fs_h3`, filled into co_consts afterwards) and temporaries.  An object that is reached twice is made once, so identity is kept;
+mutable ones are made empty first and then filled, so cycles work.
+"""
+
+from __future__ import annotations
+
+
+import functools
+import itertools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+
+
+from framesmith.util.errors import Unsupported
+
+from . import trackers as t
+from .session import InstanceDict
+from .sources import Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
+
+_LITERALS = (type(None), bool, int, str, bytes)
+
+
+class Rebuilder:
+    """Collects statements (text, user's line) and graph outputs."""
+
+    def __init__(self, cx: Any, arg_names: dict[str, str]) -> None:
+        self.cx = cx
+        self.arg_names = arg_names
+        self.lines: list[str] = []
+        self.held: list[Any] = []
+        self.held_at: dict[int, str] = {}
+        self.outputs: list[Any] = []
+        self.output_at: dict[int, int] = {}
+        self.names: dict[int, str] = {}
+        self.alive: list[Any] = []
+        self.n_temps = 0
+
+    # --- names --------------------------------------------------------------------------------------------------------
+    def hold(self, obj: Any) -> str:
+        """An expression for an object kept in co_consts."""
+        name = self.held_at.get(id(obj))
+        if name is None:
+            name = self.held_at[id(obj)] = f"__fs_h{len(self.held)}"
+            self.held.append(obj)
+        return name
+
+    def temp(self, expr: str) -> str:
+        """Bind `expr` to a new name."""
+        name = f"__fs_t{self.n_temps}"
+        self.n_temps += 1
+        self.lines.append(f"{name} = {expr}")
+        return name
+
+    def emit(self, text: str) -> None:
+        self.lines.append(text)
+
+    # --- sources ------------------------------------------------------------------------------------------------------
+    def source(self, s: Source) -> str:
+        """The expression that walks a source."""
+        return _SOURCES[type(s)](self, s)
+
+    # --- trackers -----------------------------------------------------------------------------------------------------
+    def value(self, x: t.Tracker) -> str:
+        """The expression of a tracker's value; evaluated at most once when identity matters."""
+        if type(x) is t.Const:
+            return self.const(x)
+        key = id(x.fake) if isinstance(x, t.Tensor) else id(x)
+        name = self.names.get(key)
+        if name is None:
+            row = _ROWS.get(type(x))
+            if row is None:
+                row = next((r for c, r in _ROWS.items() if isinstance(x, c)), None)
+            if row is None:
+                raise Unsupported(f"{x.describe()} lives across the end of captured code")
+            self.alive.append(x)
+            name = row(self, x)
+            self.names[key] = name
+        return name
+
+    def const(self, x: t.Const) -> str:
+        v = x.value
+        if type(v) in _LITERALS and not (isinstance(v, str) and v.startswith("__fs_held_")):
+            return f"({v!r})" if type(v) is int else repr(v)
+        if type(v) is float and v == v and abs(v) != float("inf"):
+            return f"({v!r})"
+        return self.hold(v)
+
+    def values(self, xs: list[t.Tracker]) -> list[str]:
+        return [self.value(x) for x in xs]
+
+    def bind(self, x: t.Tracker, expr: str) -> str:
+        """A name for a mutable value before its parts are made."""
+        name = self.temp(expr)
+        self.names[id(x)] = name
+        return name
+
+    def tensor(self, x: t.Tensor) -> str:
+        """A graph output, or the input itself."""
+        rec = self.cx.recorder
+        if x.value is not None and x.source is not None:
+            return self.temp(self.input(x))
+        at = self.output_at.get(id(x.fake))
+        base = rec.input_aliased(x.fake)
+        if base is not None and not x.fake.is_contiguous() or base is not None and rec.mutated(x.fake):
+            owner = next((i for i in self.cx.inputs if i.fake._alias.node is base or i.fake._alias.storage.input is base), None)
+            if owner is not None:
+                f = x.fake
+                return self.temp(f"{self.input(owner)}.as_strided({tuple(f.shape)!r}, {f.stride()!r}, {f.storage_offset()!r})")
+        if at is None:
+            at = self.output_at[id(x.fake)] = len(self.outputs)
+            self.outputs.append(x.fake)
+        name = f"__fs_o[{at}]"
+        if x.attrs:
+            name = self.temp(name)
+            for k, v in x.attrs.items():
+                self.emit(f"{name}.{k} = {self.value(v)}")
+        return name
+
+    def input(self, x: t.Tensor) -> str:
+        """An input tensor by its place among the graph's inputs (the place is settled when the graph is finished)."""
+        return f"__fs_inputs[{self.cx.input_slot(x)}]"
+
+
+def _sym(rb: Rebuilder, x: t.Sym) -> str:
+    raise Unsupported("a symbolic number lives across the end of captured code")
+
+
+def _static(rb: Rebuilder, x: t.Static) -> str:
+    return rb.hold(x.value)
+
+
+def _list(rb: Rebuilder, x: t.List) -> str:
+    if x.value is not None and x.source is not None:
+        return rb.temp(rb.source(x.source))
+    name = rb.bind(x, "[]")
+    if x.items:
+        rb.emit(f"{name}.extend([{', '.join(rb.values(x.items))}])")
+    return name
+
+
+def _tuple_text(items: list[str]) -> str:
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+
+def _tuple(rb: Rebuilder, x: t.Tuple) -> str:
+    if x.value is not None and x.source is not None:
+        return rb.temp(rb.source(x.source))
+    text = _tuple_text(rb.values(x.items))
+    if x.cls is tuple:
+        return rb.temp(text)
+    if hasattr(x.cls, "_fields"):
+        return rb.temp(f"{rb.hold(tuple.__new__)}({rb.hold(x.cls)}, {text})")
+    return rb.temp(f"{rb.hold(x.cls)}({text})")
+
+
+def fill_dict(rb: Rebuilder, name: str, entries: dict[Any, t.Tracker], setter: str | None = None) -> None:
+    """Statements that store entries."""
+    for k, v in entries.items():
+        key = rb.value(rb.cx.unkey(k))
+        rb.emit(f"{setter}({name}, {key}, {rb.value(v)})" if setter else f"{name}[{key}] = {rb.value(v)}")
+
+
+def _dict(rb: Rebuilder, x: t.Dict) -> str:
+    if isinstance(x, InstanceDict):
+        return rb.temp(f"{rb.value(x.obj)}.__dict__")
+    if x.value is not None and x.source is not None:
+        return rb.temp(rb.source(x.source))
+    make = "{}" if x.cls is dict else f"{rb.hold(x.cls)}()"
+    if x.factory is not None:
+        make = f"{rb.hold(x.cls)}({rb.value(x.factory)})"
+    name = rb.bind(x, make)
+    fill_dict(rb, name, x.entries)
+    return name
+
+
+def _view(rb: Rebuilder, x: t.DictView) -> str:
+    return rb.temp(f"{rb.value(x.dict)}.{x.kind}()")
+
+
+def _set(rb: Rebuilder, x: t.Set) -> str:
+    if x.value is not None and x.source is not None:
+        return rb.temp(rb.source(x.source))
+    items = ", ".join(rb.values(list(x.open(rb.cx).values())))
+    return rb.temp(f"{rb.hold(x.cls)}([{items}])")
+
+
+def _slice(rb: Rebuilder, x: t.Slice) -> str:
+    return rb.temp(f"{rb.hold(slice)}({', '.join(rb.values(x.parts))})")
+
+
+def _function(rb: Rebuilder, x: t.Function) -> str:
+    if x.value is not None:
+        return rb.hold(x.value)
+    cells = _tuple_text(rb.values(list(x.closure))) if x.closure else "None"
+    defaults = _tuple_text(rb.values(x.defaults)) if x.defaults else "None"
+    name = rb.bind(x, f"{rb.hold(types.FunctionType)}({rb.hold(x.code)}, {rb.hold(x.globals)}, {x.name!r}, {defaults}, {cells})")
+    if x.kwdefaults:
+        entries = ", ".join(f"{k!r}: {rb.value(v)}" for k, v in x.kwdefaults.items())
+        rb.emit(f"{name}.__kwdefaults__ = {{{entries}}}")
+    if x.qualname != x.code.co_qualname:
+        rb.emit(f"{name}.__qualname__ = {x.qualname!r}")
+    for k, v in (x.attrs or {}).items():
+        rb.emit(f"{name}.{k} = {rb.value(v)}")
+    return name
+
+
+def _cell(rb: Rebuilder, x: t.Cell) -> str:
+    if x.real_cell is not None:
+        if isinstance(x.source, Cell):
+            return rb.temp(f"(lambda: {x.source.name}).__closure__[0]")
+        return rb.hold(x.real_cell) if x.source is None else rb.temp(rb.source(x.source))
+    name = rb.bind(x, f"{rb.hold(types.CellType)}()")
+    if x.content is not None:
+        rb.emit(f"{name}.cell_contents = {rb.value(x.content)}")
+    return name
+
+
+def _method(rb: Rebuilder, x: t.Method) -> str:
+    return rb.temp(f"{rb.hold(types.MethodType)}({rb.value(x.func)}, {rb.value(x.obj)})")
+
+
+def _partial(rb: Rebuilder, x: t.Partial) -> str:
+    if x.value is not None and x.source is not None:
+        return rb.temp(rb.source(x.source))
+    args = "".join(f", {a}" for a in rb.values(x.args))
+    kwargs = "".join(f", {k}={rb.value(v)}" for k, v in x.kwargs.items())
+    return rb.temp(f"{rb.hold(functools.partial)}({rb.value(x.func)}{args}{kwargs})")
+
+
+def _bound(rb: Rebuilder, x: t.Bound | t.TensorMethod) -> str:
+    return rb.temp(f"{rb.value(x.obj)}.{x.name}")
+
+
+def _super(rb: Rebuilder, x: t.Super) -> str:
+    return rb.temp(f"{rb.hold(super)}({rb.hold(x.cls)}, {rb.value(x.obj)})")
+
+
+def _iter(rb: Rebuilder, x: t.Iter) -> str:
+    rest = ", ".join(rb.values(x.values[x.index:]))
+    return rb.temp(f"{rb.hold(iter)}([{rest}])")
+
+
+def _lazy(rb: Rebuilder, x: t.Lazy) -> str:
+    if x.cls in _INFINITE:
+        raise Unsupported(f"an iterator of {x.cls.__name__} lives across the end of captured code")
+    rest = x.items_list(rb.cx)
+    x.steps = iter(rest)
+    return rb.temp(f"{rb.hold(iter)}([{', '.join(rb.values(rest))}])")
+
+
+_INFINITE = frozenset((itertools.repeat, itertools.count))
+
+
+def _object(rb: Rebuilder, x: t.Object) -> str:
+    if x.value is not None:
+        if x.source is None:
+            return rb.hold(x.value)
+        return rb.temp(rb.source(x.source))
+    cls = rb.hold(x.cls)
+    if issubclass(x.cls, BaseException):
+        name = rb.bind(x, f"{cls}.__new__({', '.join([cls, *rb.values(x.init_args or [])])})")
+    else:
+        name = rb.bind(x, _new_text(rb, x, cls))
+    if isinstance(x.payload, t.Dict):
+        fill_dict(rb, name, x.payload.entries, rb.hold(x.payload.cls.__setitem__))
+    elif isinstance(x.payload, t.List) and x.payload.items:
+        rb.emit(f"{rb.hold(list.extend)}({name}, [{', '.join(rb.values(x.payload.items))}])")
+    elif isinstance(x.payload, t.Set) and x.payload.cls is set:
+        rb.emit(f"{rb.hold(set.update)}({name}, [{', '.join(rb.values(list(x.payload.open(rb.cx).values())))}])")
+    setter = rb.hold(object.__setattr__)
+    for k, v in x.attrs.items():
+        rb.emit(f"{setter}({name}, {k!r}, {rb.value(v)})")
+    return name
+
+
+def _new_text(rb: Rebuilder, x: t.Object, cls: str) -> str:
+    p = x.payload
+    if p is None:
+        return f"{rb.hold(object.__new__)}({cls})"
+    if isinstance(p, t.Tuple):
+        return f"{rb.hold(tuple.__new__)}({cls}, {_tuple_text(rb.values(p.items))})"
+    if isinstance(p, t.Const):
+        return f"{rb.hold(type(p.value).__new__)}({cls}, {rb.value(p)})"
+    if isinstance(p, t.Set):
+        items = f", [{', '.join(rb.values(list(p.open(rb.cx).values())))}]" if p.cls is frozenset else ""
+        return f"{rb.hold(p.cls.__new__)}({cls}{items})"
+    base = p.cls if isinstance(p, t.Dict) else list
+    return f"{rb.hold(base.__new__)}({cls})"
+
+
+_ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
+    t.Tensor: Rebuilder.tensor, t.Sym: _sym, t.Static: _static, t.Builtin: _static, t.Class: _static, t.PyModule: _static, t.List: _list,
+    t.Tuple: _tuple, t.Dict: _dict, t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,
+    t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super, t.Iter: _iter, t.Lazy: _lazy,
+    t.Object: _object, t.Module: _object,
+}
+
+
+def _local(rb: Rebuilder, s: Any) -> str:
+    return rb.arg_names[s.name]
+
+
+def _global_of(rb: Rebuilder, s: Any) -> str:
+    import_name = rb.hold(sys.modules)
+    return f"{import_name}[{s.module!r}].__dict__[{s.name!r}]"
+
+
+_SOURCES: dict[type, Callable[[Rebuilder, Any], str]] = {
+    Local: _local,
+    Global: lambda rb, s: s.name,
+    Builtin: lambda rb, s: s.name,
+    Cell: lambda rb, s: s.name,
+    GlobalOf: _global_of,
+    Pinned: lambda rb, s: rb.hold(s.obj),
+    Attr: lambda rb, s: f"{rb.source(s.base)}.{s.name}",
+    DictAttr: lambda rb, s: f"{rb.source(s.base)}.__dict__[{s.name!r}]",
+    Item: lambda rb, s: f"{rb.source(s.base)}[{rb.value(rb.cx.unkey(s.key))}]",
+    DictKey: lambda rb, s: f"list({rb.source(s.base)})[{s.index}]",
+    TypeOf: lambda rb, s: f"type({rb.source(s.base)})",
+}
+
+__all__ = ["Rebuilder", "fill_dict"]

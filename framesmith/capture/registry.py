@@ -1,0 +1,61 @@
+"""Tables that handlers register themselves in: opcodes, calls of known functions, methods of builtin types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Handler = Callable[..., Any]
+
+OPS: dict[str, Handler] = {}
+"""normalised opcode -> handler(frame, argument)"""
+
+CALLS: dict[Any, Handler] = {}
+"""function or class -> handler(cx, args, kwargs) -> Tracker"""
+
+METHODS: dict[type, dict[str, Handler]] = {}
+"""tracker family -> method name -> handler(cx, self, *args, **kwargs) -> Tracker"""
+
+FOLDED: set[Any] = set()
+"""Pure functions: run for real when all arguments are constants."""
+
+DESCRIPTORS: dict[type, Handler] = {}
+"""descriptor class -> handler(cx, obj, descriptor, name) -> Tracker"""
+
+
+def op(*names: str) -> Callable[[Handler], Handler]:
+    """Register the handler of opcodes."""
+
+    def register(fn: Handler) -> Handler:
+        for n in names:
+            OPS[n] = fn
+        return fn
+
+    return register
+
+
+def calls(*functions: Any) -> Callable[[Handler], Handler]:
+    """Register the handler of calls of `functions`."""
+
+    def register(fn: Handler) -> Handler:
+        for f in functions:
+            CALLS[f] = fn
+        return fn
+
+    return register
+
+
+def method(family: type, *names: str) -> Callable[[Handler], Handler]:
+    """Register the handler of methods of a tracker family."""
+
+    def register(fn: Handler) -> Handler:
+        for n in names:
+            METHODS.setdefault(family, {})[n] = fn
+        return fn
+
+    return register
+
+
+def folds(*functions: Any) -> None:
+    """Declare functions pure."""
+    FOLDED.update(functions)

@@ -1,0 +1,94 @@
+"""Continuation functions: the rest of a code object from one instruction on, with its stack and locals as arguments.
+
+A continuation's code is the user's code with a prologue in front that pushes the stack and jumps.  All cells become free variables.
+Continuations of continuations are made from the user's own code again, so a loop that breaks makes finitely many of them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from types import CodeType
+
+from .bytecode import Decoded, Handler, Instr, assemble, decoded, instr
+from .bytecode.tables import emit
+
+_PASS_ARGS = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a continuation came from: its instruction i is instruction i - shift of `code`."""
+
+    code: CodeType
+    shift: int
+
+
+_origins: dict[int, tuple[weakref.ref[CodeType], Origin]] = {}
+_made: dict[tuple[int, int, tuple[bool, ...], tuple[str, ...]], tuple[weakref.ref[CodeType], CodeType]] = {}
+
+
+def origin(code: CodeType, index: int) -> tuple[CodeType, int]:
+    """The user's code and instruction behind an instruction of a (possible) continuation."""
+    hit = _origins.get(id(code))
+    return (code, index) if hit is None else (hit[1].code, index - hit[1].shift)
+
+
+def is_continuation(code: CodeType) -> bool:
+    return id(code) in _origins
+
+
+def cell_names(code: CodeType) -> tuple[str, ...]:
+    """All names that live in cells."""
+    return code.co_cellvars + code.co_freevars
+
+
+def continuation(code: CodeType, index: int, nulls: tuple[bool, ...], names: tuple[str, ...]) -> CodeType:
+    """The code that goes on at instruction `index` of the user's `code`.
+
+    Parameters: the stack entries that are no NULL (`nulls` tells which are), then the locals `names`.  Free variables:
+    `cell_names(code)`.
+    """
+    key = (id(code), index, nulls, names)
+    hit = _made.get(key)
+    if hit is not None:
+        return hit[1]
+    dec = decoded(code)
+    made = _build(code, dec, index, nulls, names)
+    _made[key] = (weakref.ref(code, lambda _: _made.pop(key, None)), made)
+    return made
+
+
+def _build(code: CodeType, dec: Decoded, index: int, nulls: tuple[bool, ...], names: tuple[str, ...]) -> CodeType:
+    cells = cell_names(code)
+    stack_names = tuple(f"__fs_s{i}" for i, null in enumerate(nulls) if not null)
+    rest = tuple(n for n in code.co_varnames if n not in names and n not in cells)
+    slots = stack_names + names + rest
+    line = dec.instrs[index].line
+    head: list[Instr] = []
+    if cells:
+        head.append(instr("COPY_FREE_VARS", len(cells), line))
+    head.append(instr("RESUME", 0, line))
+    k = 0
+    for null in nulls:
+        if null:
+            head.append(instr("PUSH_NULL", 0, line))
+        else:
+            head.append(instr("LOAD_FAST", k, line))
+            k += 1
+    shift = len(head) + 1
+    head.append(instr(emit["jump"], 0, line, index + shift))
+    body = []
+    for ins in dec.instrs:
+        if ins.target >= 0:
+            moved = Instr(ins.name, ins.arg, ins.offset, ins.line)
+            moved.target = ins.target + shift
+            body.append(moved)
+        else:
+            body.append(ins)
+    handlers = [Handler(h.start + shift, h.end + shift, h.target + shift, h.depth, h.lasti) for h in dec.handlers]
+    made = assemble(code, head + body, handlers, slots, argcount=len(stack_names) + len(names), cellvars=(), freevars=cells, old=dec,
+                    stacksize=code.co_stacksize + len(nulls) + 2, name=code.co_name)
+    key = id(made)
+    _origins[key] = (weakref.ref(made, lambda _: _origins.pop(key, None)), Origin(code, shift))
+    return made

@@ -1,0 +1,297 @@
+"""One capture of one frame: everything that trackers and handlers share."""
+
+from __future__ import annotations
+
+
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from framesmith.fake import Recorder
+from framesmith.util.errors import FramesmithError, Unsupported
+
+from . import trackers as t
+from .calls import Calls
+from .classes import Namespaces
+from .frame import Frame
+from .iteration import Iteration
+from .operations import Operations
+from .sources import MISSING, Attr, Cell, DictAttr, GlobalState, Guard, Item, Pinned, Source, TensorSpec
+from .values import CONSTANT_TYPES, Values
+
+_dispatch_keys = torch._C._dispatch_keys
+
+
+class BreakHere(Exception):
+    """The capture has come to the instruction at which an earlier attempt failed."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__(depth)
+        self.depth = depth
+
+
+class Session(Values, Namespaces, Calls, Operations, Iteration):
+    """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
+
+    def __init__(self, recorder: Recorder, root_globals: dict[str, Any], break_step: int = -1, break_depth: int = 0) -> None:
+        Namespaces.__init__(self)
+        self.recorder = recorder
+        self.root_globals = root_globals
+        self.guards: dict[tuple[Source | None, str, Any], Guard] = {}
+        self.seen: dict[int, t.Tracker] = {}
+        self.keep: list[Any] = []
+        self.frames: list[Frame] = []
+        self.handled: list[t.Tracker] = []
+        self.steps = 0
+        self.break_step = break_step
+        self.break_depth = break_depth
+        self.inputs: list[t.Tensor] = []
+        self.mutated: dict[int, t.Tracker] = {}
+        self.cells: dict[int, t.Cell] = {}
+        self.pending: dict[int, tuple[Source, Any]] = {}
+        """Arguments of the root frame that were not read yet, by fast slot."""
+        self.state = read_state()
+
+    # --- guards -------------------------------------------------------------------------------------------------------
+    def guard(self, source: Source | None, kind: str, value: Any = None) -> None:
+        """Assume `kind(value)` of the value at `source`; nothing to do for what capture made itself."""
+        if source is None:
+            return
+        cls = type(value)
+        key = (source, kind, value if cls is str or cls is int or value is None else id(value))
+        if key not in self.guards:
+            self.guards[key] = Guard(source, kind, value)
+            self.keep.append(value)
+
+    def all_guards(self) -> list[Guard]:
+        """Every assumption made."""
+        out = [Guard(None, "globals_state", self.state)]
+        out.extend(self.guards.values())
+        out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
+        return out
+
+    # --- tensors ------------------------------------------------------------------------------------------------------
+    def input(self, value: torch.Tensor, source: Source | None) -> t.Tracker:
+        """A real tensor becomes an input of the graph."""
+        found = self.known(value, source)
+        if found is not None:
+            return found
+        if source is None:
+            raise Unsupported("a tensor that has no path from the frame")
+        if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            raise Unsupported(f"tensor subclass {type(value).__name__}")
+        if value.layout != torch.strided:
+            raise Unsupported(f"a tensor of layout {value.layout}")
+        if value.requires_grad and torch.is_grad_enabled():
+            raise Unsupported("training is not compiled yet: an input of the graph requires grad", hint="use torch.no_grad()")
+        name = f"i{len(self.inputs)}"
+        fake = self.recorder.input(value, name)
+        self.guard(source, "tensor", tensor_spec(value))
+        if is_param(source):
+            fake._alias.node.meta["param"] = True
+        fake._alias.node.meta["source"] = str(source)
+        tracker = t.Tensor(fake, value=value, source=source, pyclass=type(value))
+        self.inputs.append(tracker)
+        self.keep.append(fake)
+        self.seen[id(fake)] = tracker
+        self.remember(value, tracker)
+        return tracker
+
+    def torch_call(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        """Run `fn` on fakes under the recorder."""
+        real = [a.real(self) for a in args]
+        self.recorder.stack = self.user_stack()
+        try:
+            out = fn(*real, **{k: v.real(self) for k, v in kwargs.items()}) if kwargs else fn(*real)
+        except (FramesmithError, RecursionError, MemoryError):
+            raise
+        except Exception as e:
+            return self.raise_(e)
+        return self.made(out)
+
+    def tensor_method(self, obj: t.Tensor, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        return self.torch_call(getattr(obj.fake, name), args, kwargs)
+
+    def input_slot(self, x: t.Tensor) -> int:
+        """The place of an input among the graph's inputs."""
+        return next(i for i, y in enumerate(self.inputs) if y is x)
+
+    def same_grad_flag(self, obj: t.Tensor, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> bool:
+        """requires_grad_ that changes nothing."""
+        flag = args[0] if args else kwargs.get("requires_grad", t.TRUE)
+        return isinstance(flag, t.Const) and flag.value == obj.fake.requires_grad
+
+    def user_stack(self) -> tuple[tuple[str, int, str], ...]:
+        """(file, line, function) of the frames, innermost last."""
+        return tuple([(f.code.co_filename, f.dec.instrs[f.ip - 1].line, f.code.co_name) for f in self.frames])
+
+    # --- locals, cells, mutation --------------------------------------------------------------------------------------
+    def unset_local(self, frame: Frame, index: int) -> t.Tracker:
+        """A fast slot that is empty: an argument of the root frame not read yet, or an unbound local."""
+        if frame is self.frames[0] and index in self.pending:
+            source, value = self.pending.pop(index)
+            found = frame.locals[index] = self.wrap(value, source)
+            return found
+        name = frame.dec.localsplus[index]
+        return self.raise_(UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"))
+
+    def cell(self, real: Any, source: Source | None) -> t.Cell:
+        """The tracker of an existing cell."""
+        found = self.cells.get(id(real))
+        if found is None:
+            found = self.cells[id(real)] = t.Cell(None, real, source)
+            self.keep.append(real)
+        return found
+
+    def load_cell(self, cell: Any, name: str) -> t.Tracker:
+        """The content of a cell."""
+        if cell.content is None:
+            if cell.real_cell is None or cell.written:
+                return self.raise_(NameError(f"cannot access free variable '{name}' where it is not associated with a value"))
+            try:
+                value = cell.real_cell.cell_contents
+            except ValueError:
+                return self.raise_(NameError(f"cannot access free variable '{name}' where it is not associated with a value"))
+            source = cell.source
+            cell.content = self.wrap(value, cell_content(source, cell.real_cell))
+        return cell.content
+
+    def store_cell(self, cell: Any, value: t.Tracker | None) -> None:
+        cell.content = value
+        cell.written = True
+        if cell.real_cell is not None:
+            self.mutated.setdefault(id(cell), cell)
+
+    def mutates(self, tracker: t.Tracker) -> None:
+        """A tracker of something that exists outside is changed: its final state is to be replayed."""
+        if getattr(tracker, "value", None) is not None:
+            self.mutated.setdefault(id(tracker), tracker)
+
+    # --- small protocols ----------------------------------------------------------------------------------------------
+    def index(self, key: t.Tracker) -> Any:
+        """A subscript of a sequence: an int or a slice."""
+        if isinstance(key, (t.Const, t.Slice)):
+            return key.real(self)
+        if isinstance(key, t.Sym):
+            return int(key.value)
+        if isinstance(key, t.Tensor):
+            raise Unsupported("a tensor as the index of a sequence")
+        if isinstance(key, t.Object) and key.payload is not None:
+            return key.payload.real(self)
+        return self.call_special(key, "__index__", []).real(self)
+
+    def special_method(self, obj: t.Tracker, name: str) -> t.Tracker:
+        """A special method, bound."""
+        raw = self.lookup(obj.pytype(), name)
+        if raw is MISSING:
+            return self.raise_(TypeError(f"'{obj.pytype().__name__}' object does not support the context manager protocol"))
+        return t.Method(self.class_function(raw), obj) if isinstance(raw, FunctionType) else t.Bound(obj, name)
+
+    def instance_dict(self, obj: t.Object) -> t.Tracker:
+        """`obj.__dict__`, for reading."""
+        if obj.value is not None and obj.source is not None:
+            self.guard(obj.source, "callable", _SameKeys(tuple(obj.own)))
+        for name in obj.own:
+            obj.own_attr(self, name)
+        names = [*[n for n in obj.own if n in obj.attrs], *[n for n in obj.attrs if n not in obj.own]]
+        return InstanceDict(obj, {n: obj.attrs[n] for n in names if obj.attrs[n] is not t.DELETED})
+
+    def tuple_fields(self, cls: type) -> dict[str, int]:
+        """Field names of a namedtuple or a structseq."""
+        fields = getattr(cls, "_fields", None)
+        if fields is None and hasattr(cls, "n_sequence_fields"):
+            fields = [n for n in vars(cls) if type(vars(cls)[n]).__name__ == "member_descriptor"]
+        return {n: i for i, n in enumerate(fields or ())}
+
+    def tuple_attr(self, tup: t.Tuple, name: str) -> t.Tracker:
+        """An attribute of an instance of a subclass of tuple that is no field."""
+        raw = self.lookup(tup.cls, name)
+        if raw is MISSING:
+            return self.raise_(AttributeError(f"'{tup.cls.__name__}' object has no attribute '{name}'"))
+        if isinstance(raw, FunctionType):
+            return t.Method(self.class_function(raw), tup)
+        if isinstance(raw, property):
+            return self.class_function(raw.fget).call(self, [tup], {})
+        if isinstance(raw, classmethod):
+            return t.Method(self.class_function(raw.__func__), self.made(tup.cls))
+        if name == "__class__":
+            return self.made(tup.cls)
+        return t.Bound(tup, name) if hasattr(type(raw), "__get__") else self.class_value(tup.cls, name, raw)
+
+    def is_passable(self, obj: t.Object) -> bool:
+        """May the real object be handed to a function that is run for real?"""
+        return obj.before is None and type(obj.value) in CONSTANT_TYPES
+
+    def opaque_method(self, obj: t.Object, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        raise Unsupported(f"method {name!r} of {obj.describe()}")
+
+    # --- breaks -------------------------------------------------------------------------------------------------------
+    def break_here(self, frame: Frame) -> None:
+        raise BreakHere(self.break_depth)
+
+
+class InstanceDict(t.Dict):
+    """`obj.__dict__`: writes go to the object."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: t.Object, entries: dict[Any, t.Tracker]) -> None:
+        super().__init__(entries)
+        self.obj = obj
+
+    def touch(self, cx: Any) -> dict[Any, t.Tracker]:
+        raise Unsupported("a write through __dict__ by other than an item assignment")
+
+    def set_item(self, cx: Any, key: t.Tracker, value: t.Tracker) -> None:
+        name = key.key(cx)
+        self.obj.note(cx, name)
+        self.obj.attrs[name] = value
+        self.entries[name] = value
+
+    def del_item(self, cx: Any, key: t.Tracker) -> None:
+        name = key.key(cx)
+        if name not in self.entries:
+            cx.raise_(KeyError(name))
+        self.obj.generic_delete(cx, name)
+        del self.entries[name]
+
+
+class _SameKeys:
+    """The instance dict has exactly these names."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    def __call__(self, obj: Any) -> bool:
+        return tuple(object.__getattribute__(obj, "__dict__")) == self.names
+
+
+def cell_content(source: Source | None, real: Any) -> Source | None:
+    """The source of what a cell holds."""
+    from_cell = source if source is not None else Pinned(real)
+    if isinstance(from_cell, Cell):
+        return from_cell
+    return Attr(from_cell, "cell_contents")
+
+
+def is_param(source: Source) -> bool:
+    """A parameter or buffer of a module, by its path."""
+    return type(source) is Item and type(source.base) is DictAttr and source.base.name in ("_parameters", "_buffers")
+
+
+def tensor_spec(x: torch.Tensor) -> TensorSpec:
+    """What the graph assumes of an input."""
+    return TensorSpec(type(x), x.dtype, x.device, x.layout, tuple(x.shape), x.stride(), x.requires_grad, _dispatch_keys(x).raw_repr())
+
+
+def read_state() -> GlobalState:
+    """The thread's state that capture depends on."""
+    autocast = tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu",))
+    return GlobalState(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_dtype(),
+                       torch.are_deterministic_algorithms_enabled())
+
+
+__all__ = ["BreakHere", "InstanceDict", "Session", "is_param", "read_state", "tensor_spec"]

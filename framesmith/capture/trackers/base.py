@@ -1,0 +1,150 @@
+"""The protocol of trackers: what the interpreter can ask of a value that it follows through a frame.
+
+A tracker stands for one Python value during capture.  Trackers of values that came from outside hold the real object and its
+`source`; they guard what is read of it at the time it is read.  Mutation changes the tracker only; `effects` replays it.
+`cx` is the capture session; it makes trackers of values (`cx.wrap`, `cx.made`), calls functions and records guards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from ..sources import Source
+
+
+class CapturedError(Exception):
+    """The captured program raises `tracker`, an exception value."""
+
+    def __init__(self, tracker: Any) -> None:
+        super().__init__(tracker)
+        self.tracker = tracker
+
+
+class Tracker:
+    """Base of all trackers.  What a family cannot do refuses with `Unsupported`."""
+
+    __slots__ = ("source",)
+    source: Source | None
+    constant = False
+    """True: `value` is an immutable Python value, free to be used in folding."""
+
+    def pytype(self) -> type:
+        """The type that `type(x)` would give."""
+        raise NotImplementedError(type(self).__name__)
+
+    def real(self, cx: Any) -> Any:
+        """A Python value to hand to torch or to a folded function: constants as they are, tensors as fakes."""
+        raise Unsupported(f"{self.describe()} as an argument of a function that cannot be followed")
+
+    def describe(self) -> str:
+        """In the user's terms."""
+        t = self.pytype().__name__
+        return f"{t} {self.source}" if self.source is not None else f"a {t}"
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        """`x.name`"""
+        raise Unsupported(f"attribute {name!r} of {self.describe()}")
+
+    def set(self, cx: Any, name: str, value: Tracker) -> None:
+        """`x.name = value`"""
+        raise Unsupported(f"assignment to attribute {name!r} of {self.describe()}")
+
+    def delete(self, cx: Any, name: str) -> None:
+        """`del x.name`"""
+        raise Unsupported(f"deletion of attribute {name!r} of {self.describe()}")
+
+    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        """`x(*args, **kwargs)`"""
+        return cx.call_special(self, "__call__", args, kwargs)
+
+    def item(self, cx: Any, key: Tracker) -> Tracker:
+        """`x[key]`"""
+        return cx.call_special(self, "__getitem__", [key])
+
+    def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
+        """`x[key] = value`"""
+        cx.call_special(self, "__setitem__", [key, value])
+
+    def del_item(self, cx: Any, key: Tracker) -> None:
+        """`del x[key]`"""
+        cx.call_special(self, "__delitem__", [key])
+
+    def truth(self, cx: Any) -> bool:
+        """`bool(x)`"""
+        raise Unsupported(f"truth of {self.describe()}")
+
+    def size(self, cx: Any) -> Any:
+        """`len(x)`, an int or a SymInt"""
+        raise Unsupported(f"len of {self.describe()}")
+
+    def iterate(self, cx: Any) -> Tracker:
+        """`iter(x)`"""
+        return cx.call_special(self, "__iter__", [])
+
+    def next(self, cx: Any) -> Tracker | None:
+        """The next value of an iterator; None when it is exhausted."""
+        raise Unsupported(f"next of {self.describe()}")
+
+    def items_list(self, cx: Any) -> list[Tracker]:
+        """All values that iteration gives."""
+        it = self.iterate(cx)
+        out = []
+        while (v := it.next(cx)) is not None:
+            out.append(v)
+        return out
+
+    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        """The method `name` of the builtin type behind the value."""
+        raise Unsupported(f"method {name!r} of {self.describe()}")
+
+    def identity(self) -> Any:
+        """An object whose identity is the value's."""
+        return self
+
+    def key(self, cx: Any) -> Any:
+        """A hashable that stands for the value as a dict key; a tracker when only its identity can."""
+        raise Unsupported(f"{self.describe()} as a key")
+
+
+class Null(Tracker):
+    """The NULL that the call protocol pushes."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.source = None
+
+    def pytype(self) -> type:
+        return type(None)
+
+
+NULL = Null()
+
+
+class Bound(Tracker):
+    """A method of a builtin type, bound to a tracker: resolved by name when called."""
+
+    __slots__ = ("name", "obj")
+
+    def __init__(self, obj: Tracker, name: str) -> None:
+        self.source = None
+        self.obj = obj
+        self.name = name
+
+    def pytype(self) -> type:
+        return type([].append)
+
+    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return self.obj.builtin_method(cx, self.name, args, kwargs)
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        if name == "__self__":
+            return self.obj
+        if name == "__name__":
+            return cx.made(self.name)
+        return super().get(cx, name)
+
+    def truth(self, cx: Any) -> bool:
+        return True

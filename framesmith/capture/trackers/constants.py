@@ -1,0 +1,66 @@
+"""Values that never change: numbers, strings, dtypes, devices, enum members, compiled patterns and their like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import Tracker
+
+_SINGLE = (type(None), bool, type(...), type(NotImplemented))
+
+
+class Const(Tracker):
+    """An immutable value.  If it came from outside, it was guarded when it was read."""
+
+    __slots__ = ("value",)
+    constant = True
+
+    def __init__(self, value: Any, source: Any = None) -> None:
+        self.value = value
+        self.source = source
+
+    def pytype(self) -> type:
+        return type(self.value)
+
+    def real(self, cx: Any) -> Any:
+        return self.value
+
+    def describe(self) -> str:
+        return repr(self.value)
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        return cx.fold(getattr, (self.value, name))
+
+    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return cx.fold_call(self.value, args, kwargs)
+
+    def item(self, cx: Any, key: Tracker) -> Tracker:
+        return cx.fold(lambda a, b: a[b], (self.value, key.real(cx)))
+
+    def truth(self, cx: Any) -> bool:
+        return bool(self.value)
+
+    def size(self, cx: Any) -> int:
+        return cx.fold(len, (self.value,)).value
+
+    def iterate(self, cx: Any) -> Tracker:
+        return cx.iterator([cx.made(v) for v in cx.folded(list, (self.value,))])
+
+    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return cx.fold_call(getattr(self.value, name), args, kwargs)
+
+    def identity(self) -> Any:
+        return self.value
+
+    def key(self, cx: Any) -> Any:
+        return self.value
+
+
+NONE = Const(None)
+TRUE = Const(True)
+FALSE = Const(False)
+
+
+def boolean(value: bool) -> Const:
+    """The shared constant of a truth value."""
+    return TRUE if value else FALSE

@@ -1,0 +1,208 @@
+"""Python functions, bound methods, partials, and the cells that closures share."""
+
+from __future__ import annotations
+
+import functools
+from types import CellType, CodeType, FunctionType, MethodType
+from typing import Any
+
+from ..sources import Attr, Item, Source
+from .base import Tracker
+from .constants import NONE, Const
+
+
+class Cell(Tracker):
+    """A closure cell.  `real_cell`, if it exists outside, is read once and written back when changed."""
+
+    __slots__ = ("content", "real_cell", "written")
+
+    def __init__(self, content: Tracker | None = None, real_cell: Any = None, source: Source | None = None) -> None:
+        self.content = content
+        self.real_cell = real_cell
+        self.source = source
+        self.written = False
+
+    def pytype(self) -> type:
+        return CellType
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        if name == "cell_contents":
+            return cx.load_cell(self, "cell")
+        return super().get(cx, name)
+
+
+class Function(Tracker):
+    """A Python function: one that exists (`value`), or one made in the frame (`value` None until rebuilt)."""
+
+    __slots__ = ("annotations", "attrs", "closure", "code", "defaults", "globals", "kwdefaults", "name", "qualname", "value")
+
+    def __init__(self, code: CodeType, globals_: dict[str, Any], *, value: FunctionType | None = None, source: Source | None = None,
+                 name: str | None = None, qualname: str | None = None) -> None:
+        self.code = code
+        self.globals = globals_
+        self.value = value
+        self.source = source
+        self.name = name or code.co_name
+        self.qualname = qualname or self.name
+        self.defaults: list[Tracker] | None = None
+        self.kwdefaults: dict[str, Tracker] | None = None
+        self.closure: list[Cell] | None = None
+        self.attrs: dict[str, Tracker] | None = None
+        self.annotations: Tracker | None = None
+
+    def pytype(self) -> type:
+        return FunctionType
+
+    def describe(self) -> str:
+        return f"function {self.qualname}"
+
+    def real(self, cx: Any) -> Any:
+        if self.value is None:
+            return super().real(cx)
+        return self.value
+
+    def identity(self) -> Any:
+        return self.value if self.value is not None else self
+
+    def key(self, cx: Any) -> Any:
+        return self.identity()
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def open(self, cx: Any) -> None:
+        """Make trackers of defaults and closure of an existing function."""
+        fn = self.value
+        if fn is None or self.closure is not None:
+            return
+        src = self.source
+        cells = fn.__closure__ or ()
+        self.closure = [cx.cell(c, None if src is None else Item(Attr(src, "__closure__"), i)) for i, c in enumerate(cells)]
+        if fn.__defaults__ and self.defaults is None:
+            base = None if src is None else Attr(src, "__defaults__")
+            self.defaults = [cx.wrap_static(d, base and Item(base, i)) for i, d in enumerate(fn.__defaults__)]
+        if fn.__kwdefaults__ and self.kwdefaults is None:
+            base = None if src is None else Attr(src, "__kwdefaults__")
+            self.kwdefaults = {k: cx.wrap_static(d, base and Item(base, k)) for k, d in fn.__kwdefaults__.items()}
+
+    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return cx.call_function(self, args, kwargs)
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        if self.attrs is not None and name in self.attrs:
+            return self.attrs[name]
+        row = _FUNCTION_ATTRS.get(name)
+        if row is not None:
+            return row(self, cx)
+        if self.value is not None:
+            if name in self.value.__dict__ and self.source is not None:
+                return cx.wrap_static(self.value.__dict__[name], Attr(self.source, name))
+            return cx.fold(getattr, (self.value, name))
+        if name == "__get__":
+            return super().get(cx, name)
+        return cx.raise_(AttributeError(f"'function' object has no attribute '{name}'"))
+
+    def set(self, cx: Any, name: str, value: Tracker) -> None:
+        if self.value is not None:
+            super().set(cx, name, value)
+        if name in ("__name__", "__qualname__") and isinstance(value, Const):
+            setattr(self, name.strip("_"), value.value)
+            return
+        if self.attrs is None:
+            self.attrs = {}
+        self.attrs[name] = value
+
+
+def _defaults(self: Function, cx: Any) -> Tracker:
+    self.open(cx)
+    return NONE if self.defaults is None else cx.tuple(self.defaults)
+
+
+def _closure(self: Function, cx: Any) -> Tracker:
+    self.open(cx)
+    return cx.tuple(list(self.closure)) if self.closure else NONE
+
+
+_FUNCTION_ATTRS = {
+    "__code__": lambda self, cx: Const(self.code),
+    "__name__": lambda self, cx: Const(self.name),
+    "__qualname__": lambda self, cx: Const(self.qualname),
+    "__defaults__": _defaults,
+    "__closure__": _closure,
+    "__globals__": lambda self, cx: cx.wrap(self.globals, cx.globals_source(self.globals)),
+}
+
+
+class Method(Tracker):
+    """A function bound to its first argument."""
+
+    __slots__ = ("func", "obj")
+
+    def __init__(self, func: Tracker, obj: Tracker, source: Source | None = None) -> None:
+        self.func = func
+        self.obj = obj
+        self.source = source
+
+    def pytype(self) -> type:
+        return MethodType
+
+    def describe(self) -> str:
+        return f"method of {self.func.describe()}"
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return self.func.call(cx, [self.obj, *args], kwargs)
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        if name == "__self__":
+            return self.obj
+        if name == "__func__":
+            return self.func
+        return self.func.get(cx, name)
+
+    def key(self, cx: Any) -> Any:
+        return self
+
+    def real(self, cx: Any) -> Any:
+        obj = self.obj.real(cx)
+        return MethodType(self.func.real(cx), obj)
+
+
+class Partial(Tracker):
+    """functools.partial."""
+
+    __slots__ = ("args", "func", "kwargs", "value")
+
+    def __init__(self, func: Tracker, args: list[Tracker], kwargs: dict[str, Tracker], *, value: Any = None,
+                 source: Source | None = None) -> None:
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.value = value
+        self.source = source
+
+    def pytype(self) -> type:
+        return functools.partial
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def identity(self) -> Any:
+        return self.value if self.value is not None else self
+
+    def key(self, cx: Any) -> Any:
+        return self.identity()
+
+    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return self.func.call(cx, [*self.args, *args], {**self.kwargs, **kwargs})
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        if name == "func":
+            return self.func
+        if name == "args":
+            return cx.tuple(self.args)
+        if name == "keywords":
+            return cx.dict(dict(self.kwargs))
+        return super().get(cx, name)

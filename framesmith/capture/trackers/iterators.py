@@ -1,0 +1,155 @@
+"""Iterators: over known values, ranges, zips, maps, counted ones, and generators run lazily."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .base import Bound, Tracker
+from .constants import Const
+
+
+class Iter(Tracker):
+    """Over a list of trackers, from `index`; sees later growth of the list, as a list iterator does."""
+
+    __slots__ = ("index", "values")
+
+    def __init__(self, values: list[Tracker], index: int = 0) -> None:
+        self.source = None
+        self.values = values
+        self.index = index
+
+    def pytype(self) -> type:
+        return type(iter([]))
+
+    def iterate(self, cx: Any) -> Tracker:
+        return self
+
+    def next(self, cx: Any) -> Tracker | None:
+        i = self.index
+        if i >= len(self.values):
+            return None
+        self.index = i + 1
+        return self.values[i]
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        return Bound(self, name)
+
+    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return cx.iterator_method(self, name, args)
+
+
+class Lazy(Tracker):
+    """An iterator whose next value a Python generator of trackers gives (zip, map, enumerate, itertools, …)."""
+
+    __slots__ = ("cls", "steps")
+
+    def __init__(self, steps: Iterator[Tracker], cls: type) -> None:
+        self.source = None
+        self.steps = steps
+        self.cls = cls
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def iterate(self, cx: Any) -> Tracker:
+        return self
+
+    def next(self, cx: Any) -> Tracker | None:
+        return next(self.steps, None)
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        return Bound(self, name)
+
+    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return cx.iterator_method(self, name, args)
+
+
+def zipped(cx: Any, its: list[Tracker], strict: bool) -> Iterator[Tracker]:
+    """zip"""
+    while True:
+        row = []
+        for n, it in enumerate(its):
+            v = it.next(cx)
+            if v is None:
+                if strict and (n > 0 or any(o.next(cx) is not None for o in its[1:])):
+                    cx.raise_(ValueError(f"zip() argument {n + 1} is shorter than argument 1"))
+                return
+            row.append(v)
+        if not row:
+            return
+        yield cx.tuple(row)
+
+
+def mapped(cx: Any, fn: Tracker, its: list[Tracker]) -> Iterator[Tracker]:
+    """map"""
+    while True:
+        row = []
+        for it in its:
+            v = it.next(cx)
+            if v is None:
+                return
+            row.append(v)
+        yield fn.call(cx, row, {})
+
+
+def enumerated(cx: Any, it: Tracker, start: int) -> Iterator[Tracker]:
+    """enumerate"""
+    for n in itertools.count(start):
+        v = it.next(cx)
+        if v is None:
+            return
+        yield cx.tuple([Const(n), v])
+
+
+def filtered(cx: Any, keep: Callable[[Tracker], bool], it: Tracker) -> Iterator[Tracker]:
+    """filter"""
+    while (v := it.next(cx)) is not None:
+        if keep(v):
+            yield v
+
+
+class Generator(Tracker):
+    """A generator object: its frame runs to the next yield when asked."""
+
+    __slots__ = ("done", "frame", "result", "started")
+
+    def __init__(self, frame: Any) -> None:
+        self.source = None
+        self.frame = frame
+        self.started = False
+        self.done = False
+        self.result: Tracker | None = None
+
+    def pytype(self) -> type:
+        return type((lambda: (yield))())
+
+    def iterate(self, cx: Any) -> Tracker:
+        return self
+
+    def next(self, cx: Any) -> Tracker | None:
+        return self.send(cx, None)
+
+    def send(self, cx: Any, value: Tracker | None) -> Tracker | None:
+        """Resume with `value`; None when the generator returns (`result` is what it returned)."""
+        if self.done:
+            return None
+        out = cx.resume_generator(self, value)
+        self.started = True
+        return out
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        return Bound(self, name)
+
+    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return cx.generator_method(self, name, args)

@@ -1,0 +1,82 @@
+"""torch.nn.Module instances: parameters, buffers and submodules are read straight from the module's dicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from ..sources import DictAttr, Item, Source
+from .base import Tracker
+from .dicts import Dict
+from .functions import Method
+from .objects import Object
+
+_WHERE = ("_parameters", "_buffers", "_modules")
+_getattr = nn.Module.__getattr__
+_setattr = nn.Module.__setattr__
+
+
+class Module(Object):
+    """An nn.Module."""
+
+    __slots__ = ("subs",)
+
+    def __init__(self, cls: type, *, value: Any = None, source: Source | None = None) -> None:
+        super().__init__(cls, value=value, source=source)
+        self.subs: dict[str, Tracker] = {}
+
+    def missing(self, cx: Any, name: str, info: Any) -> Tracker:
+        """nn.Module.__getattr__ without its detour through Python."""
+        if info is None or info.getattr is not _getattr:
+            return super().missing(cx, name, info)
+        for where in _WHERE:
+            found = self.entry(cx, where, name)
+            if found is not None:
+                return found
+        return cx.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
+
+    def entry(self, cx: Any, where: str, name: str) -> Tracker | None:
+        """The entry `name` of `_parameters`, `_buffers` or `_modules`."""
+        tracked = self.attrs.get(where)
+        if isinstance(tracked, Dict):
+            return tracked.lookup(cx, name)
+        known = self.subs.get(name)
+        if known is not None:
+            return known
+        real = self.own.get(where)
+        if not real or name not in real:
+            return None
+        src = None if self.source is None else Item(DictAttr(self.source, where), name)
+        t = self.subs[name] = cx.wrap(real[name], src)
+        return t
+
+    def own_attr(self, cx: Any, name: str) -> Tracker | None:
+        # names of parameters, buffers and submodules are never in the instance dict: nn.Module keeps them apart
+        if self.value is not None and name not in self.attrs and name not in self.own:
+            for where in _WHERE:
+                real = self.own.get(where)
+                if real and name in real:
+                    return None
+        return super().own_attr(cx, name)
+
+    def set(self, cx: Any, name: str, value: Tracker) -> None:
+        info = cx.class_info(self.cls)
+        if info.setattr is _setattr and self.plain(cx, name, value):
+            self.generic_set(cx, name, value)
+            return
+        if info.setattr is not None:
+            Method(cx.class_function(info.setattr), self).call(cx, [cx.made(name), value], {})
+            return
+        self.generic_set(cx, name, value)
+
+    def plain(self, cx: Any, name: str, value: Tracker) -> bool:
+        """True if nn.Module.__setattr__ would store `value` in the instance dict."""
+        if issubclass(value.pytype(), (nn.Parameter, nn.Module)):
+            return False
+        for where in _WHERE:
+            tracked = self.attrs.get(where)
+            entries = tracked.open(cx) if isinstance(tracked, Dict) else self.own.get(where)
+            if entries is None or name in entries:
+                return False
+        return True

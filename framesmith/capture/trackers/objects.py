@@ -1,0 +1,352 @@
+"""Instances of user classes (and of builtin types that no other family takes), and super().
+
+`Object.get` is Python's generic attribute lookup over the real class and the tracked instance dict.  Reads of an instance that
+came from outside are guarded as they happen; writes stay in `attrs` and are replayed at the exit.
+"""
+
+from __future__ import annotations
+
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+)
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from ..sources import MISSING, Attr, DictAttr, Source
+from .base import Bound, CapturedError, Tracker
+from .functions import Function, Method
+
+
+class Deleted(Tracker):
+    """In `attrs`: the name is gone from the instance dict."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.source = None
+
+
+DELETED = Deleted()
+
+
+class Object(Tracker):
+    """An instance of `cls`.  `value` is the real one, None for an instance made in the frame.
+
+    `payload` is the builtin part of an instance of a subclass of dict, list, tuple or set.
+    """
+
+    __slots__ = ("attrs", "before", "cls", "init_args", "own", "payload", "value")
+
+    def __init__(self, cls: type, *, value: Any = None, source: Source | None = None) -> None:
+        self.cls = cls
+        self.value = value
+        self.source = source
+        self.attrs: dict[str, Tracker] = {}
+        self.before: dict[str, Any] | None = None
+        self.payload: Tracker | None = None
+        self.init_args: list[Tracker] | None = None
+        self.own: dict[str, Any] = {}
+        if value is not None:
+            try:
+                self.own = object.__getattribute__(value, "__dict__")
+            except AttributeError:
+                pass
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def identity(self) -> Any:
+        return self.value if self.value is not None else self
+
+    def real(self, cx: Any) -> Any:
+        if self.value is not None and cx.is_passable(self):
+            return self.value
+        raise Unsupported(f"{self.describe()} as an argument of a function that cannot be followed")
+
+    def own_attr(self, cx: Any, name: str) -> Tracker | None:
+        """The entry of the instance dict, or None; guards what it reads."""
+        found = self.attrs.get(name)
+        if found is not None:
+            return None if found is DELETED else found
+        if self.value is None:
+            return None
+        if name in self.own:
+            t = cx.wrap(self.own[name], None if self.source is None else DictAttr(self.source, name))
+            self.attrs[name] = t
+            return t
+        if self.source is not None:
+            cx.guard(self.source, "not_hasattr", name)
+        return None
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        info = cx.class_info(self.cls)
+        if info.getattribute is not None:
+            try:
+                return Method(cx.class_function(info.getattribute), self).call(cx, [cx.made(name)], {})
+            except CapturedError as e:
+                if info.getattr is None or not issubclass(e.tracker.pytype(), AttributeError):
+                    raise
+                return self.missing(cx, name, info)
+        return self.generic_get(cx, name, info)
+
+    def generic_get(self, cx: Any, name: str, info: Any = None) -> Tracker:
+        """object.__getattribute__, then __getattr__ unless `info` is None."""
+        raw = cx.lookup(self.cls, name)
+        if raw is MISSING:
+            found = self.own_attr(cx, name)
+            if found is not None:
+                return found
+            if name == "__dict__":
+                return cx.instance_dict(self)
+            return self.missing(cx, name, info)
+        row = DESCRIPTORS.get(type(raw))
+        if row is not None:
+            return row(cx, self, raw, name, info)
+        return _other(cx, self, raw, name, info)
+
+    def missing(self, cx: Any, name: str, info: Any) -> Tracker:
+        """No attribute by the generic lookup: __getattr__, or an error."""
+        if info is not None and info.getattr is not None:
+            return Method(cx.class_function(info.getattr), self).call(cx, [cx.made(name)], {})
+        return cx.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
+
+    def set(self, cx: Any, name: str, value: Tracker) -> None:
+        info = cx.class_info(self.cls)
+        if info.setattr is not None:
+            Method(cx.class_function(info.setattr), self).call(cx, [cx.made(name), value], {})
+            return
+        self.generic_set(cx, name, value)
+
+    def generic_set(self, cx: Any, name: str, value: Tracker) -> None:
+        """object.__setattr__"""
+        raw = cx.lookup(self.cls, name)
+        if isinstance(raw, property):
+            if raw.fset is None:
+                cx.raise_(AttributeError(f"property '{name}' of '{self.cls.__name__}' object has no setter"))
+            cx.class_function(raw.fset).call(cx, [self, value], {})
+            return
+        if raw is not MISSING and not isinstance(raw, MemberDescriptorType) and hasattr(type(raw), "__set__"):
+            if isinstance(raw, GetSetDescriptorType):
+                raise Unsupported(f"assignment to {name!r} of {self.describe()}")
+            cx.call_special(cx.wrap_static(raw, None), "__set__", [self, value])
+            return
+        self.note(cx, name)
+        self.attrs[name] = value
+
+    def note(self, cx: Any, name: str) -> None:
+        """Attribute `name` is about to change: remember what it was."""
+        if self.value is None:
+            return
+        if self.before is None:
+            self.before = {}
+        if name not in self.before:
+            self.before[name] = self.own.get(name, MISSING)
+        cx.mutates(self)
+
+    def delete(self, cx: Any, name: str) -> None:
+        info = cx.class_info(self.cls)
+        if info.delattr is not None:
+            Method(cx.class_function(info.delattr), self).call(cx, [cx.made(name)], {})
+            return
+        self.generic_delete(cx, name)
+
+    def generic_delete(self, cx: Any, name: str) -> None:
+        """object.__delattr__"""
+        if self.own_attr(cx, name) is None:
+            cx.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
+        self.note(cx, name)
+        if self.value is None:
+            del self.attrs[name]
+        else:
+            self.attrs[name] = DELETED
+
+    def truth(self, cx: Any) -> bool:
+        raw = cx.lookup(self.cls, "__bool__")
+        if raw is not MISSING:
+            return cx.call_special(self, "__bool__", []).truth(cx)
+        if cx.lookup(self.cls, "__len__") is not MISSING:
+            return self.size(cx) != 0
+        return True
+
+    def size(self, cx: Any) -> Any:
+        return cx.call_special(self, "__len__", []).real(cx)
+
+    def next(self, cx: Any) -> Tracker | None:
+        try:
+            return cx.call_special(self, "__next__", [])
+        except CapturedError as e:
+            if issubclass(e.tracker.pytype(), StopIteration):
+                return None
+            raise
+
+    def key(self, cx: Any) -> Any:
+        raw = cx.lookup(self.cls, "__hash__")
+        if raw is object.__hash__:
+            return self.value if self.value is not None else self
+        if isinstance(raw, FunctionType):
+            raise Unsupported(f"{self.describe()} with its own __hash__ as a key")
+        if self.payload is not None:
+            return self.payload.key(cx)
+        return self.value if self.value is not None else self
+
+    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        row = cx.methods(Object, name)
+        if row is not None:
+            return row(cx, self, *args, **kwargs)
+        if self.payload is not None:
+            return self.payload.builtin_method(cx, name, args, kwargs)
+        return cx.opaque_method(self, name, args, kwargs)
+
+
+def _function(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    if name in self.attrs or name in self.own:
+        found = self.own_attr(cx, name)
+        if found is not None:
+            return found
+    elif self.source is not None:
+        cx.guard(self.source, "not_hasattr", name)
+    return Method(cx.class_function(raw), self)
+
+
+def _property(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    if raw.fget is None:
+        return cx.raise_(AttributeError(f"property '{name}' of '{self.cls.__name__}' object has no getter"))
+    try:
+        return cx.class_function(raw.fget).call(cx, [self], {})
+    except CapturedError as e:
+        if info is None or info.getattr is None or not issubclass(e.tracker.pytype(), AttributeError):
+            raise
+        return self.missing(cx, name, info)
+
+
+def _classmethod(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    found = self.own_attr(cx, name)
+    return found if found is not None else Method(cx.class_function(raw.__func__), cx.made(self.cls))
+
+
+def _staticmethod(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    found = self.own_attr(cx, name)
+    return found if found is not None else cx.class_function(raw.__func__)
+
+
+def _member(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    found = self.attrs.get(name)
+    if found is None and self.value is not None:
+        try:
+            found = cx.wrap(raw.__get__(self.value), None if self.source is None else Attr(self.source, name))
+        except AttributeError:
+            return self.missing(cx, name, info)
+        self.attrs[name] = found
+    if found is None or found is DELETED:
+        return self.missing(cx, name, info)
+    return found
+
+
+def _getset(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    if name == "__dict__":
+        return cx.instance_dict(self)
+    if name == "__class__":
+        return cx.made(self.cls)
+    if self.value is not None:
+        return cx.wrap(getattr(self.value, name), None if self.source is None else Attr(self.source, name))
+    if name == "args" and issubclass(self.cls, BaseException):
+        found = self.attrs.get("args")
+        return found if found is not None else cx.tuple(self.init_args or [])
+    found = self.attrs.get(name)
+    if found is not None:
+        return found
+    if issubclass(self.cls, BaseException):
+        return cx.made(None)
+    raise Unsupported(f"attribute {name!r} of {self.describe()}")
+
+
+def _builtin(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    found = self.own_attr(cx, name) if name in self.attrs or name in self.own else None
+    return found if found is not None else Bound(self, name)
+
+
+def _other(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    """A class attribute of another kind: a descriptor of the user's, or a plain value."""
+    kind = type(raw)
+    if not hasattr(kind, "__get__"):
+        found = self.own_attr(cx, name)
+        return found if found is not None else cx.class_value(self.cls, name, raw)
+    if not hasattr(kind, "__set__"):
+        found = self.own_attr(cx, name)
+        if found is not None:
+            return found
+    row = cx.descriptor_row(kind)
+    if row is not None:
+        return row(cx, self, raw, name)
+    return cx.call_special(cx.class_value(self.cls, name, raw), "__get__", [self, cx.made(self.cls)])
+
+
+DESCRIPTORS = {
+    FunctionType: _function,
+    property: _property,
+    classmethod: _classmethod,
+    staticmethod: _staticmethod,
+    MemberDescriptorType: _member,
+    GetSetDescriptorType: _getset,
+    MethodDescriptorType: _builtin,
+    WrapperDescriptorType: _builtin,
+    ClassMethodDescriptorType: _builtin,
+    BuiltinFunctionType: lambda cx, self, raw, name, info: cx.class_value(self.cls, name, raw),
+}
+
+
+class Super(Tracker):
+    """super(cls, obj)."""
+
+    __slots__ = ("cls", "obj")
+
+    def __init__(self, cls: type, obj: Tracker) -> None:
+        self.source = None
+        self.cls = cls
+        self.obj = obj
+
+    def pytype(self) -> type:
+        return super
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        obj = self.obj
+        owner = obj.value if hasattr(obj, "value") and isinstance(obj.value, type) else None
+        start = owner if owner is not None else obj.pytype()
+        mro = start.__mro__
+        for base in mro[mro.index(self.cls) + 1:]:
+            raw = base.__dict__.get(name, MISSING)
+            if raw is not MISSING:
+                cx.note_class(base, name, raw)
+                return self.bind(cx, raw, name, start)
+        return cx.raise_(AttributeError(f"'super' object has no attribute '{name}'"))
+
+    def bind(self, cx: Any, raw: Any, name: str, start: type) -> Tracker:
+        """The attribute found, bound as a descriptor would."""
+        if isinstance(raw, FunctionType):
+            return Method(cx.class_function(raw), self.obj) if start is self.obj.pytype() else cx.class_function(raw)
+        if isinstance(raw, classmethod):
+            return Method(cx.class_function(raw.__func__), cx.made(start))
+        if isinstance(raw, staticmethod):
+            return cx.class_function(raw.__func__)
+        if isinstance(raw, property):
+            return cx.class_function(raw.fget).call(cx, [self.obj], {})
+        if isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)):
+            if start is not self.obj.pytype():
+                return cx.made(raw)
+            return Bound(self.obj, name)
+        if isinstance(raw, BuiltinFunctionType) or not hasattr(type(raw), "__get__"):
+            return cx.class_value(start, name, raw)
+        raise Unsupported(f"super().{name}: {type(raw).__name__}")
+
+
+__all__ = ["DELETED", "DESCRIPTORS", "Deleted", "Function", "Object", "Super"]

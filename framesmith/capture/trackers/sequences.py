@@ -1,0 +1,205 @@
+"""Lists, tuples (named ones and torch.Size too) and slices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from ..sources import Item, Source
+from .base import Bound, Tracker
+from .constants import Const
+
+
+class Sequence(Tracker):
+    """What list and tuple share.  `items` is None until a sequence from outside is opened (its length is guarded then)."""
+
+    __slots__ = ("_items", "value")
+
+    def __init__(self, items: list[Tracker] | None, *, value: Any = None, source: Source | None = None) -> None:
+        self._items = items
+        self.value = value
+        self.source = source
+
+    @property
+    def items(self) -> list[Tracker]:
+        """The elements of a sequence that is open."""
+        assert self._items is not None
+        return self._items
+
+    def open(self, cx: Any) -> list[Tracker]:
+        """The elements; guards the length of a sequence from outside."""
+        items = self._items
+        if items is None:
+            cx.guard(self.source, "len", len(self.value))
+            src = self.source
+            raw = list.__iter__(self.value) if isinstance(self.value, list) else tuple.__iter__(self.value)
+            items = self._items = [cx.wrap(v, None if src is None else Item(src, i)) for i, v in enumerate(raw)]
+        return items
+
+    def identity(self) -> Any:
+        return self.value if self.value is not None else self
+
+    def truth(self, cx: Any) -> bool:
+        if self._items is None:
+            cx.guard(self.source, "len", len(self.value))
+            return len(self.value) > 0
+        return bool(self._items)
+
+    def size(self, cx: Any) -> int:
+        if self._items is None:
+            cx.guard(self.source, "len", len(self.value))
+            return len(self.value)
+        return len(self._items)
+
+    def items_list(self, cx: Any) -> list[Tracker]:
+        return list(self.open(cx))
+
+    def item(self, cx: Any, key: Tracker) -> Tracker:
+        index = cx.index(key)
+        items = self.open(cx)
+        if isinstance(index, slice):
+            return self.make(items[index])
+        try:
+            return items[index]
+        except IndexError:
+            return cx.raise_(IndexError(f"{self.pytype().__name__} index out of range"))
+        except TypeError as e:
+            return cx.raise_(e)
+
+    def make(self, items: list[Tracker]) -> Tracker:
+        """A new sequence of the builtin kind."""
+        raise NotImplementedError
+
+    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        row = cx.methods(type(self), name)
+        if row is None:
+            raise Unsupported(f"method {name!r} of {self.describe()}")
+        return row(cx, self, *args, **kwargs)
+
+
+class List(Sequence):
+    """A list."""
+
+    __slots__ = ()
+
+    def pytype(self) -> type:
+        return list
+
+    def real(self, cx: Any) -> Any:
+        return [x.real(cx) for x in self.open(cx)]
+
+    def make(self, items: list[Tracker]) -> Tracker:
+        return List(items)
+
+    def iterate(self, cx: Any) -> Tracker:
+        self.open(cx)
+        return cx.list_iterator(self)
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        if name == "__class__":
+            return cx.made(list)
+        if not hasattr(list, name):
+            return cx.raise_(AttributeError(f"'list' object has no attribute '{name}'"))
+        return Bound(self, name)
+
+    def touch(self, cx: Any) -> list[Tracker]:
+        """The elements, about to be changed."""
+        items = self.open(cx)
+        cx.mutates(self)
+        return items
+
+    def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
+        items = self.touch(cx)
+        index = cx.index(key)
+        if isinstance(index, slice):
+            items[index] = value.items_list(cx)
+            return
+        try:
+            items[index] = value
+        except (IndexError, TypeError) as e:
+            cx.raise_(e)
+
+    def del_item(self, cx: Any, key: Tracker) -> None:
+        items = self.touch(cx)
+        try:
+            del items[cx.index(key)]
+        except (IndexError, TypeError) as e:
+            cx.raise_(e)
+
+
+class Tuple(Sequence):
+    """A tuple; `cls` is its class (a namedtuple, a structseq of torch, torch.Size)."""
+
+    __slots__ = ("cls",)
+
+    def __init__(self, items: list[Tracker] | None, *, cls: type = tuple, value: Any = None, source: Source | None = None) -> None:
+        super().__init__(items, value=value, source=source)
+        self.cls = cls
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def real(self, cx: Any) -> Any:
+        values = [x.real(cx) for x in self.open(cx)]
+        if self.cls is tuple:
+            return tuple(values)
+        if hasattr(self.cls, "_fields"):
+            return tuple.__new__(self.cls, values)
+        return self.cls(values)
+
+    def make(self, items: list[Tracker]) -> Tracker:
+        return Tuple(items)
+
+    def iterate(self, cx: Any) -> Tracker:
+        return cx.iterator(self.open(cx))
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        cls = self.cls
+        if cls is not tuple:
+            fields = cx.tuple_fields(cls)
+            if name in fields:
+                return self.open(cx)[fields[name]]
+            return cx.tuple_attr(self, name)
+        if name == "__class__":
+            return cx.made(tuple)
+        if not hasattr(tuple, name):
+            return cx.raise_(AttributeError(f"'tuple' object has no attribute '{name}'"))
+        return Bound(self, name)
+
+    def key(self, cx: Any) -> Any:
+        return tuple(x.key(cx) for x in self.open(cx))
+
+
+class Slice(Tracker):
+    """A slice object."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Tracker]) -> None:
+        self.source = None
+        self.parts = parts
+
+    def pytype(self) -> type:
+        return slice
+
+    def real(self, cx: Any) -> slice:
+        return slice(*[p.real(cx) for p in self.parts])
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        if name in ("start", "stop", "step"):
+            return self.parts[("start", "stop", "step").index(name)]
+        if name == "indices":
+            return Bound(self, name)
+        return super().get(cx, name)
+
+    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return cx.fold(self.real(cx).indices, tuple(a.real(cx) for a in args))
+
+
+def constant_items(items: list[Tracker]) -> bool:
+    """True if every element is a constant."""
+    return all(isinstance(i, Const) for i in items)

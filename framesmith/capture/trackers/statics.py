@@ -1,0 +1,101 @@
+"""Objects known by their identity: builtin callables, classes, Python modules."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from ..sources import MISSING
+from .base import Tracker
+
+
+class Static(Tracker):
+    """An object that stands for itself; whoever read it guarded its identity."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, source: Any = None) -> None:
+        self.value = value
+        self.source = source
+
+    def pytype(self) -> type:
+        return type(self.value)
+
+    def real(self, cx: Any) -> Any:
+        return self.value
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def identity(self) -> Any:
+        return self.value
+
+    def key(self, cx: Any) -> Any:
+        return self.value
+
+    def describe(self) -> str:
+        v = self.value
+        name = getattr(v, "__qualname__", None) or getattr(v, "__name__", None) or repr(v)
+        module = getattr(v, "__module__", None)
+        return f"{module}.{name}" if isinstance(module, str) else str(name)
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        return cx.fold(getattr, (self.value, name))
+
+
+class Builtin(Static):
+    """A callable written in C, or one that a table row handles whole."""
+
+    __slots__ = ()
+
+    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return cx.call_builtin(self.value, args, kwargs)
+
+
+class PyModule(Static):
+    """A Python module."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return f"module {self.value.__name__}"
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        return cx.module_attr(self.value, name)
+
+    def set(self, cx: Any, name: str, value: Tracker) -> None:
+        cx.store_global(self.value.__dict__, name, value)
+
+
+class Class(Static):
+    """A class."""
+
+    __slots__ = ()
+
+    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return cx.instantiate(self, args, kwargs)
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        return cx.class_attr(self, name)
+
+    def set(self, cx: Any, name: str, value: Tracker) -> None:
+        raise Unsupported(f"assignment to class attribute {self.value.__name__}.{name}")
+
+    def item(self, cx: Any, key: Tracker) -> Tracker:
+        return cx.class_item(self, key)
+
+    def truth(self, cx: Any) -> bool:
+        if cx.lookup(type(self.value), "__bool__") is MISSING:
+            return True
+        return super().truth(cx)
+
+    def iterate(self, cx: Any) -> Tracker:
+        return cx.iterator([cx.made(v) for v in cx.folded(list, (self.value,))])
+
+    def size(self, cx: Any) -> int:
+        return cx.folded(len, (self.value,))
+
+
+__all__ = ["Builtin", "Class", "ModuleType", "PyModule", "Static"]

@@ -1,0 +1,324 @@
+"""Values to trackers: `wrap` what came from outside (guarded by its source), `made` what capture itself computed."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import functools
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from framesmith.fake import FakeTensor
+from framesmith.util.errors import Unsupported
+
+from . import trackers as t
+from .sources import Attr, DictAttr, Item, Pinned, Source
+
+CONSTANT_TYPES: set[type] = {
+    int, bool, float, complex, str, bytes, type(None), type(...), type(NotImplemented), torch.dtype, torch.device, torch.layout,
+    torch.memory_format, torch.finfo, torch.iinfo, range, re.Pattern, re.Match, types.CodeType, dataclasses.Field, inspect.Parameter,
+    inspect.Signature, type(inspect.Parameter.KEYWORD_ONLY), type(dataclasses.MISSING), types.GenericAlias, types.UnionType,
+    type(typing.Optional[int]), type(typing.List[int]), type(typing.Any), typing.TypeVar, typing.ForwardRef,  # noqa: UP006, UP007, UP045
+    torch.Generator,
+}
+"""Immutable types: an instance read from outside is guarded by equality (or identity) once, and then free to fold with."""
+
+_BY_EQUALITY = frozenset({int, bool, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, range})
+
+STATIC_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+                    types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+                    torch._ops.OpOverload, torch._ops.OpOverloadPacket, functools._lru_cache_wrapper)
+
+
+class Values:
+    """The part of the session that makes trackers."""
+
+    seen: dict[int, t.Tracker]
+    keep: list[Any]
+    guard: Callable[..., None]
+    input: Callable[..., t.Tracker]
+
+    # --- from outside -------------------------------------------------------------------------------------------------
+    def wrap(self, value: Any, source: Source | None) -> t.Tracker:
+        """The tracker of a value read at `source`; guards what its kind assumes."""
+        cls = type(value)
+        row = WRAP.get(cls)
+        if row is None:
+            row = WRAP_CACHE.get(cls)
+            if row is None:
+                row = WRAP_CACHE[cls] = _row_of(cls)
+        return row(self, value, source)
+
+    def wrap_static(self, value: Any, source: Source | None) -> t.Tracker:
+        """Like `wrap` for a value whose identity is guarded already (a class attribute, a default)."""
+        cls = type(value)
+        if cls in CONSTANT_TYPES or isinstance(value, enum.Enum):
+            return t.Const(value)
+        if cls is tuple:
+            items = [self.wrap_static(v, None if source is None else Item(source, i)) for i, v in enumerate(value)]
+            return t.Tuple(items)
+        if isinstance(value, STATIC_TYPES):
+            return self.static(value, source if source is not None else Pinned(value))
+        return self.wrap(value, source if source is not None else Pinned(value))
+
+    def static(self, value: Any, source: Source | None) -> t.Tracker:
+        """A function, class, module or builtin whose identity is guarded elsewhere."""
+        found = self.seen.get(id(value))
+        if found is not None:
+            return found
+        if isinstance(value, types.FunctionType):
+            made: t.Tracker = t.Function(value.__code__, value.__globals__, value=value, source=source, name=value.__name__,
+                                         qualname=value.__qualname__)
+        elif isinstance(value, type):
+            made = t.Class(value, source)
+        elif isinstance(value, types.ModuleType):
+            made = t.PyModule(value, source)
+        else:
+            made = t.Builtin(value, source)
+        return self.remember(value, made)
+
+    def remember(self, value: Any, tracker: t.Tracker) -> t.Tracker:
+        """One tracker an object, for the whole capture."""
+        self.seen[id(value)] = tracker
+        self.keep.append(value)
+        return tracker
+
+    def known(self, value: Any, source: Source | None) -> t.Tracker | None:
+        """The tracker of an object met before; guards that this path leads to the same object."""
+        found = self.seen.get(id(value))
+        if found is not None and source is not None and found.source is not None and found.source != source:
+            self.guard(source, "same", found.source)
+        return found
+
+    # --- computed -----------------------------------------------------------------------------------------------------
+    def made(self, value: Any) -> t.Tracker:
+        """The tracker of a value that capture computed; nothing to guard."""
+        cls = type(value)
+        row = MADE.get(cls)
+        if row is not None:
+            return row(self, value)
+        if cls in CONSTANT_TYPES or isinstance(value, enum.Enum):
+            return t.Const(value)
+        if isinstance(value, tuple):
+            return t.Tuple([self.made(v) for v in value], cls=cls)
+        if isinstance(value, STATIC_TYPES):
+            if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+                return t.Builtin(value, Pinned(value))
+            return self.static(value, Pinned(value))
+        if isinstance(value, types.MethodType):
+            return t.Method(self.made(value.__func__), self.made(value.__self__))
+        if isinstance(value, BaseException):
+            e = t.Object(cls)
+            e.init_args = [self.made(a) for a in value.args]
+            return e
+        return self.wrap(value, Pinned(value))
+
+    def fake(self, value: FakeTensor) -> t.Tracker:
+        """The one tracker of a fake."""
+        found = self.seen.get(id(value))
+        return found if found is not None else self.remember(value, t.Tensor(value))
+
+    def iterator(self, items: list[t.Tracker]) -> t.Tracker:
+        return t.Iter(items)
+
+    def list_iterator(self, lst: t.List) -> t.Tracker:
+        return t.Iter(lst.items)
+
+    def tuple(self, items: list[t.Tracker]) -> t.Tracker:
+        return t.Tuple(items)
+
+    def dict(self, entries: dict[Any, t.Tracker]) -> t.Tracker:
+        return t.Dict(entries)
+
+    def unkey(self, key: Any) -> t.Tracker:
+        """The tracker that a stored dict key stands for."""
+        return key if isinstance(key, t.Tracker) else self.made(key)
+
+    def key_of(self, tracker: t.Tracker) -> Any:
+        return tracker.key(self)
+
+
+def _const_equal(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    cx.guard(source, "equals", value)
+    return t.Const(value, source)
+
+
+def _const_id(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    cx.guard(source, "id", value)
+    return t.Const(value, source)
+
+
+def _none(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    cx.guard(source, "none")
+    return t.NONE
+
+
+def _static(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    cx.guard(source, "id", value)
+    return cx.static(value, source)
+
+
+def _list(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = cx.known(value, source)
+    if found is None:
+        cx.guard(source, "type", list)
+        found = cx.remember(value, t.List(None, value=value, source=source))
+    return found
+
+
+def _tuple(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    cx.guard(source, "type", type(value))
+    return t.Tuple(None, cls=type(value), value=value, source=source)
+
+
+def _dict(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = cx.known(value, source)
+    if found is None:
+        cx.guard(source, "type", type(value))
+        d = t.Dict(None, cls=type(value), value=value, source=source)
+        found = cx.remember(value, d)
+        if isinstance(value, collections.defaultdict) and value.default_factory is not None:
+            d.factory = cx.wrap(value.default_factory, None if source is None else Attr(source, "default_factory"))
+    return found
+
+
+def _set(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = cx.known(value, source)
+    if found is None:
+        cx.guard(source, "type", type(value))
+        found = cx.remember(value, t.Set(None, cls=type(value), value=value, source=source))
+    return found
+
+
+def _tensor(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    return cx.input(value, source)
+
+
+def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = cx.known(value, source)
+    if found is not None:
+        return found
+    cls = type(value)
+    cx.guard(source, "type", cls)
+    obj = t.Module(cls, value=value, source=source) if isinstance(value, nn.Module) else t.Object(cls, value=value, source=source)
+    if isinstance(value, dict):
+        obj.payload = t.Dict(None, cls=_base_of(cls, (collections.OrderedDict, collections.defaultdict, dict)), value=value, source=source)
+        if isinstance(value, collections.defaultdict) and value.default_factory is not None:
+            obj.payload.factory = cx.wrap(value.default_factory, None if source is None else Attr(source, "default_factory"))
+    elif isinstance(value, list):
+        obj.payload = t.List(None, value=value, source=source)
+    elif isinstance(value, (set, frozenset)):
+        obj.payload = t.Set(None, cls=_base_of(cls, (set, frozenset)), value=value, source=source)
+    elif isinstance(value, (str, int, float)):
+        obj.payload = t.Const(_plain(value))
+        cx.guard(source, "equals", value)
+    return cx.remember(value, obj)
+
+
+def _plain(value: Any) -> Any:
+    for base in (str, int, float):
+        if isinstance(value, base):
+            return base(value)
+    return value
+
+
+def _base_of(cls: type, bases: tuple[type, ...]) -> type:
+    return next(b for b in cls.__mro__ if b in bases)
+
+
+def _method(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    cx.guard(source, "type", types.MethodType)
+    func = cx.wrap(value.__func__, None if source is None else Attr(source, "__func__"))
+    obj = cx.wrap(value.__self__, None if source is None else Attr(source, "__self__"))
+    return t.Method(func, obj, source)
+
+
+def _partial(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = cx.known(value, source)
+    if found is not None:
+        return found
+    cx.guard(source, "type", functools.partial)
+
+    def at(name: str) -> Source | None:
+        return None if source is None else Attr(source, name)
+
+    func = cx.wrap(value.func, at("func"))
+    args = cx.wrap(value.args, at("args")).open(cx)
+    kwargs = cx.wrap(value.keywords, at("keywords")).open(cx)
+    return cx.remember(value, t.Partial(func, args, kwargs, value=value, source=source))
+
+
+def _cell(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    return cx.cell(value, source)
+
+
+def _slice(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    cx.guard(source, "equals", value)
+    return t.Slice([cx.made(p) for p in (value.start, value.stop, value.step)])
+
+
+def _fake(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    return cx.fake(value)
+
+
+def _refuse_numpy(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    raise Unsupported(f"NumPy value {source}", hint="convert it to a tensor before the call")
+
+
+def _proxy(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    return t.Dict({k: cx.wrap_static(v, None) for k, v in value.items()}, value=value, source=source)
+
+
+def _row_of(cls: type) -> Callable[..., t.Tracker]:
+    """The row for a class not in WRAP: by the nearest kind that it is a subclass of."""
+    for base, row in _BY_BASE:
+        if issubclass(cls, base):
+            return row
+    if cls.__module__ == "numpy" or cls.__module__.startswith("numpy."):
+        return _refuse_numpy
+    return _object
+
+
+STATIC_TYPES = (types.FunctionType, type, types.ModuleType, *STATIC_CALLABLES)
+
+WRAP: dict[type, Callable[..., t.Tracker]] = {
+    **{c: (_const_equal if c in _BY_EQUALITY else _const_id) for c in CONSTANT_TYPES},
+    type(None): _none, list: _list, tuple: _tuple, torch.Size: _tuple, dict: _dict, collections.OrderedDict: _dict,
+    collections.defaultdict: _dict, set: _set, frozenset: _set, types.MethodType: _method, functools.partial: _partial,
+    types.CellType: _cell, slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor, FakeTensor: _fake,
+    types.MappingProxyType: _proxy,
+    **{c: _static for c in STATIC_TYPES},
+}
+WRAP_CACHE: dict[type, Callable[..., t.Tracker]] = {}
+
+_BY_BASE: list[tuple[Any, Callable[..., t.Tracker]]] = [
+    (enum.Enum, _const_id), (torch.Tensor, _tensor), (type, _static), (types.FunctionType, _static), (types.ModuleType, _static),
+    (tuple, _tuple),
+]
+
+MADE: dict[type, Callable[[Any, Any], t.Tracker]] = {
+    **{c: (lambda cx, v: t.Const(v)) for c in CONSTANT_TYPES},
+    type(None): lambda cx, v: t.NONE,
+    bool: lambda cx, v: t.TRUE if v else t.FALSE,
+    FakeTensor: lambda cx, v: cx.fake(v),
+    tuple: lambda cx, v: t.Tuple([cx.made(x) for x in v]),
+    torch.Size: lambda cx, v: t.Tuple([cx.made(x) for x in v], cls=torch.Size),
+    list: lambda cx, v: t.List([cx.made(x) for x in v]),
+    dict: lambda cx, v: t.Dict({cx.made(k).key(cx): cx.made(x) for k, x in v.items()}),
+    set: lambda cx, v: t.Set({cx.made(x).key(cx): cx.made(x) for x in v}),
+    frozenset: lambda cx, v: t.Set({cx.made(x).key(cx): cx.made(x) for x in v}, cls=frozenset),
+    slice: lambda cx, v: t.Slice([cx.made(p) for p in (v.start, v.stop, v.step)]),
+    torch.SymInt: lambda cx, v: t.Sym(v),
+    torch.SymFloat: lambda cx, v: t.Sym(v),
+    torch.SymBool: lambda cx, v: t.Sym(v),
+}
+
+__all__ = ["CONSTANT_TYPES", "DictAttr", "STATIC_TYPES", "Values"]
