@@ -13,7 +13,7 @@ from framesmith.lower.context import Context
 from framesmith.lower.geometry import plain
 from framesmith.lower.pointwise import operand
 from framesmith.lower.table import lowers, unsupported_dtype
-from framesmith.lower.values import Lazy, Value, cost_of, merge_reads
+from framesmith.lower.values import Lazy, Strided, Value, cost_of, merge_reads
 from framesmith.lower.views import window
 from framesmith.prims.core import Prim
 from framesmith.symbolic.expr import as_expr
@@ -83,6 +83,8 @@ def pad(ctx: Context, spec: Any, x: Value, pads: Sequence[tuple[Any, Any]], valu
     changed = [d for d, (low, high) in enumerate(pads) if not (low == 0 and high == 0)]
     if not changed:
         return x
+    if _all_extern(ctx) and all(type(n) is int and n >= 0 for pair in pads for n in pair):
+        return _padded_buffer(ctx, spec, x, pads, value)
 
     def element(b: Builder, index: Sequence[Any]) -> Op:
         at = [as_expr(i) - low for i, (low, _) in zip(index, pads)]
@@ -92,6 +94,36 @@ def pad(ctx: Context, spec: Any, x: Value, pads: Sequence[tuple[Any, Any]], valu
         return b.masked(mask, lambda: x.element(b, at), value)
 
     return Lazy(spec.shape, spec.dtype, element, cost_of(x) + 2, merge_reads([x]), ctx.origin)
+
+
+def _all_extern(ctx: Context) -> bool:
+    """Whether every user of the current node wants it in memory."""
+    assert ctx.node is not None
+    return ctx.node not in ctx.wanted and all(not isinstance(u.target, Prim) and u.op == "call_function" for u in ctx.node.users)
+
+
+def _padded_buffer(ctx: Context, spec: Any, x: Value, pads: Sequence[tuple[int, int]], value: Any) -> Strided:
+    """A buffer whose border is filled by small nests and whose middle is written by the nest that computes `x` (so it may fuse with x's producer)."""
+    target = ctx.join_target(spec)
+    start = [0] * len(pads)
+    size = list(spec.shape)
+    fill = operand(value, (), spec.dtype)
+    for d, (low, high) in enumerate(pads):
+        for at, n in ((0, low), (spec.shape[d] - high, high)):
+            if n:
+                place, shape = [*start], [*size]
+                place[d], shape[d] = at, n
+                ctx.write(Lazy(tuple(shape), spec.dtype, fill, 0, {}, ctx.origin), _part(target, place, shape))
+        start[d], size[d] = low, x.shape[d]
+    ctx.write(x, _part(target, start, size))
+    return target
+
+
+def _part(target: Strided, start: Sequence[int], shape: Sequence[int]) -> Strided:
+    offset = as_expr(target.offset)
+    for at, stride in zip(start, target.stride):
+        offset = offset + as_expr(stride) * at
+    return window(target, shape, target.stride, offset)
 
 
 def _overlay(ctx: Context, spec: Any, x: Value, src: Any, dim: int, start: Any, stop: Any, step: int, keep: bool) -> Lazy:

@@ -153,17 +153,17 @@ class Fusion:
         return count * storage.dtype.itemsize
 
     def _pays(self, old: Cluster, new: Cluster, compute: Compute, group: Group) -> bool:
-        feeds = bool(old.writes & (compute.reads | compute.writes))
         last = new.members[-1]
+        feeds = bool(old.writes & compute.reads)
         before, after = trips(old.shared, old.axes), trips(new.shared, new.axes)
         own = trips(last.par, new.axes)
         if before is None or after is None or own is None:
             return feeds and len(new.shared) == len(old.shared)
         work = max(_work(m, new) for m in new.members)
+        if work <= SMALL_WORK:
+            return feeds or bool(old.writes & compute.writes) or after == before == own
         if not feeds:
             return after == before == own and _same_loops(old.members[-1], last)
-        if work <= SMALL_WORK:
-            return True
         if after < ENOUGH_TRIPS and after < min(before, own):
             return False
         if after < before or after < own:
