@@ -6,11 +6,13 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+from framesmith.codegen.cpp.contraction import contraction
 from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.cpp.loops import block, rows
 from framesmith.codegen.cpp.state import State, Target
 from framesmith.codegen.cpp.tiles import tiled_pair
 from framesmith.codegen.cpp.types import type_row
+from framesmith.loops.contract import Contract
 from framesmith.loops.ir import Kernel, Launch, Origin, Param, Program
 from framesmith.util.text import Indented
 
@@ -41,11 +43,12 @@ def header_text() -> str:
     """The kernel header, its parts in place: what generated code stands on, in one text (so that a source is complete and hashes whole)."""
     folder = Path(__file__).parent
     out = []
-    for line in (folder / "kernel.h").read_text().splitlines():
-        if line.startswith("#include"):
-            out.append((folder / line.split('"')[1]).read_text())
-        elif line != "#pragma once":
-            out.append(line + "\n")
+    for name in ("kernel.h", "contraction.h"):
+        for line in (folder / name).read_text().splitlines():
+            if line.startswith("#include") and name == "kernel.h":
+                out.append((folder / line.split('"')[1]).read_text())
+            elif not line.startswith("#include") and line != "#pragma once":
+                out.append(line + "\n")
     return "".join(out) + "using namespace fs;\n"
 
 
@@ -101,6 +104,9 @@ def _parameter(p: Param) -> str:
 
 def _nest(s: State, kernel: Kernel) -> None:
     """The outer loops, shared among threads when there is work enough, and the body."""
+    if kernel.body and type(kernel.body[0]) is Contract:
+        contraction(s, kernel, kernel.body[0])
+        return
     shared = s.parallel and bool(kernel.outer)
     if shared:
         depth = len(kernel.outer)

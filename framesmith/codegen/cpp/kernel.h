@@ -147,16 +147,31 @@ FN bool to_b8(i64 x) { return x != 0; }
 FN bool to_b8(int x) { return x != 0; }
 FN bool to_b8(bool x) { return x; }
 
+// ---- between int32 lanes and narrower integers in memory (g++ 12 takes __builtin_convertvector apart into lanes here)
+#if defined(__AVX512BW__) && !defined(__clang__)
+typedef char fs_chars __attribute__((vector_size(16)));
+FN vi widen_lanes(vb x) { return __builtin_ia32_pmovzxbd512_mask((fs_chars)x, vi{}, -1); }
+FN vi widen_lanes(vc x) { return __builtin_ia32_pmovsxbd512_mask((fs_chars)x, vi{}, -1); }
+FN vi widen_lanes(vh x) { return __builtin_ia32_pmovzxwd512_mask((vs)x, vi{}, -1); }
+FN vi widen_lanes(vs x) { return __builtin_ia32_pmovsxwd512_mask(x, vi{}, -1); }
+FN vc low_bytes(vi x) { return (vc)__builtin_ia32_pmovdb512_mask(x, fs_chars{}, -1); }
+FN vs low_words(vi x) { return __builtin_ia32_pmovdw512_mask(x, vs{}, -1); }
+#else
+template <class V> FN vi widen_lanes(V x) { return FS_CVT(x, vi); }
+FN vc low_bytes(vi x) { return FS_CVT(x, vc); }
+FN vs low_words(vi x) { return FS_CVT(x, vs); }
+#endif
+
 // ---- half floats: widened on load, rounded to nearest even on store
 FN float widen(bf16 x) { return bits<float>((u32)x.bits << 16); }
 FN u16 round_bf16(float x) {
   const u32 u = bits<u32>(x);
   return x != x ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16;
 }
-FN vf widen_bf16(vh x) { return bits<vf>(FS_CVT(x, vu) << 16); }
+FN vf widen_bf16(vh x) { return bits<vf>(widen_lanes(x) << 16); }
 FN vh round_bf16(vf x) {
   const vu u = bits<vu>(x), r = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-  return FS_CVT((x != x) ? (vu{} + 0x7fc0) : r, vh);
+  return (vh)low_words((vi)((x != x) ? (vu{} + 0x7fc0) : r));
 }
 FN vf widen_f16(vh x) {
 #if defined(__AVX512F__) && !defined(__clang__)
@@ -190,10 +205,10 @@ FN vf to_f16(vf x) { return widen_f16(round_f16(x)); }
 // ---- memory: contiguous lanes, all or the first n; strided; gathered; one element
 FN vf load(const float* p, Full) { return *(const vf_u*)p; }
 FN vi load(const int* p, Full) { return *(const vi_u*)p; }
-FN vi load(const i16* p, Full) { return FS_CVT(*(const vs_u*)p, vi); }
-FN vi load(const u16* p, Full) { return FS_CVT(*(const vh_u*)p, vi); }
-FN vi load(const i8* p, Full) { return FS_CVT(*(const vc_u*)p, vi); }
-FN vi load(const u8* p, Full) { return FS_CVT(*(const vb_u*)p, vi); }
+FN vi load(const i16* p, Full) { return widen_lanes((vs)*(const vs_u*)p); }
+FN vi load(const u16* p, Full) { return widen_lanes((vh)*(const vh_u*)p); }
+FN vi load(const i8* p, Full) { return widen_lanes((vc)*(const vc_u*)p); }
+FN vi load(const u8* p, Full) { return widen_lanes((vb)*(const vb_u*)p); }
 FN vm load(const bool* p, Full) { return {load((const u8*)p, Full()) != 0}; }
 FN vl load(const i64* p, Full) { return {*(const hl_u*)p, *(const hl_u*)(p + W / 2)}; }
 FN vd load(const double* p, Full) { return {*(const hd_u*)p, *(const hd_u*)(p + W / 2)}; }
@@ -201,11 +216,11 @@ FN vf load(const bf16* p, Full) { return widen_bf16(*(const vh_u*)p); }
 FN vf load(const f16* p, Full) { return widen_f16(*(const vh_u*)p); }
 FN void store(float* p, vf x, Full) { *(vf_u*)p = x; }
 FN void store(int* p, vi x, Full) { *(vi_u*)p = x; }
-FN void store(i16* p, vi x, Full) { *(vs_u*)p = FS_CVT(x, vs); }
-FN void store(u16* p, vi x, Full) { *(vh_u*)p = FS_CVT(x, vh); }
-FN void store(i8* p, vi x, Full) { *(vc_u*)p = FS_CVT(x, vc); }
-FN void store(u8* p, vi x, Full) { *(vb_u*)p = FS_CVT(x, vb); }
-FN void store(bool* p, vm x, Full) { *(vb_u*)p = FS_CVT(-x.m, vb); }
+FN void store(i16* p, vi x, Full) { *(vs_u*)p = low_words(x); }
+FN void store(u16* p, vi x, Full) { *(vh_u*)p = (vh)low_words(x); }
+FN void store(i8* p, vi x, Full) { *(vc_u*)p = low_bytes(x); }
+FN void store(u8* p, vi x, Full) { *(vb_u*)p = (vb)low_bytes(x); }
+FN void store(bool* p, vm x, Full) { *(vb_u*)p = (vb)low_bytes(-x.m); }
 FN void store(i64* p, vl x, Full) { *(hl_u*)p = x.a, *(hl_u*)(p + W / 2) = x.b; }
 FN void store(double* p, vd x, Full) { *(hd_u*)p = x.a, *(hd_u*)(p + W / 2) = x.b; }
 FN void store(bf16* p, vf x, Full) { *(vh_u*)p = round_bf16(x); }

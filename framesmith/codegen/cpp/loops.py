@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from framesmith.codegen.cpp import reductions
 from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.cpp.operations import STATEMENTS
@@ -10,6 +13,7 @@ from framesmith.codegen.cpp.tiles import tile_block, tiled_pair
 from framesmith.loops.ir import Axis, Bitcast, Cast, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Scalar, Store, walk
 from framesmith.symbolic.expr import Expr, Symbol
 
+BLOCK = 1024  # terms that one accumulator sums before it is added to the total
 PARTS = 16  # pieces of a reduction over all of a tensor, whatever the number of threads: results do not depend on it
 _MOVABLE = (Scalar, Cast, Bitcast, Index, Pred, Load, Indirect)
 
@@ -71,10 +75,21 @@ def _loop(s: State, loop: Loop) -> None:
     top = s.top and s.parallel
     if loop.reduce and not s.in_chain:
         _chain(s, loop, top)
-    elif top and _independent(s, loop):
+    elif top and s.axis is None and _few_columns(s, loop):
+        _one_loop(s, loop, "0", expr_text(loop.axis.extent, {}), keep_top=True)
+    elif top and s.axis is None and _independent(s, loop):
         _one_loop(s, loop, "0", expr_text(loop.axis.extent, {}), threads=True)
     else:
         _one_loop(s, loop, "0", expr_text(loop.axis.extent, {}))
+
+
+def _few_columns(s: State, loop: Loop) -> bool:
+    """Whether a loop over columns that reduces rows is better shared out by rows."""
+    columns = loop.axis.extent
+    rows = [n.axis.extent for n in loop.body if type(n) is Loop and n.reduce]
+    if loop.reduce or not loop.vector or not rows or not columns.is_const or columns.const > PARTS * s.target.width:
+        return False
+    return not rows[0].is_const or rows[0].const >= 16 * PARTS
 
 
 def _independent(s: State, loop: Loop) -> bool:
@@ -85,55 +100,99 @@ def _independent(s: State, loop: Loop) -> bool:
 
 
 def _chain(s: State, loop: Loop, top: bool) -> None:
+    """A chain of reduction loops: accumulators before it, results after it."""
     reduces, vector = reductions.chain(loop)
-    copies = _copies(s, vector) if vector is not None and vector.vector and s.axis is None else 1
-    known = vector.axis.extent if vector is not None else loop.axis.extent
-    ragged = not known.is_const or known.const % s.target.width != 0
+    across = vector is not None and s.axis is None
+    chain = _Chain(loop, reduces, _copies(s, vector) if across else 1, vector)  # type: ignore[arg-type]
     s.in_chain = True
-    if top and s.axis is None and reduces:
-        _shared_chain(s, loop, reduces, copies)
+    first, last = "0", expr_text(loop.axis.extent, {})
+    if top and reduces:
+        _shared_chain(s, chain, last)
     else:
-        reductions.declare(s, reduces, copies, ragged)
-        _one_loop(s, loop, "0", expr_text(loop.axis.extent, {}))
+        _accumulate(s, chain, first, last, "")
     s.in_chain = False
     reductions.finish(s, reduces)
 
 
-def _shared_chain(s: State, loop: Loop, reduces: list[tuple[Reduce, bool]], copies: int) -> None:
-    """A reduction over everything: `PARTS` pieces among the threads, merged in order."""
-    extent = f"i64({expr_text(loop.axis.extent, {})})"
-    grain = copies * s.target.width if loop.vector else 1
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """`copies`: vectors in flight in the vector loop `vector`, if that is in the chain."""
+
+    loop: Loop
+    reduces: list[tuple[Reduce, bool]]
+    copies: int
+    vector: Loop | None
+
+    def ragged(self, width: int) -> bool:
+        extent = (self.vector or self.loop).axis.extent
+        return not extent.is_const or extent.const % width != 0
+
+    def grain(self, width: int) -> int:
+        """Pieces of the outermost loop are multiples of this."""
+        return self.copies * width if self.loop.vector else 1
+
+    def block(self, width: int) -> int | None:
+        """Iterations of the outermost loop after which a floating-point sum starts anew, so that rounding errors do not pile up."""
+        if not any(op.kind == "sum" and op.dtype.is_floating_point for op, _ in self.reduces):
+            return None
+        extents = [n.axis.extent for n in (self.loop, *walk(self.loop.body)) if type(n) is Loop and n.reduce]
+        trips = math.prod(e.const if e.is_const else 1 << 12 for e in extents) // (self.copies * width if self.vector is not None else 1)
+        if trips <= BLOCK:
+            return None
+        inner = max(1, trips * self.grain(width) // (extents[0].const if extents[0].is_const else 1 << 12))
+        return max(1, BLOCK // inner) * self.grain(width)
+
+
+def _accumulate(s: State, chain: _Chain, first: str, last: str, suffix: str) -> None:
+    """Declare accumulators and run the chain over [first, last) of its outermost loop, in blocks where sums are long."""
+    width = s.target.width
+    block = chain.block(width)
+    ragged = chain.ragged(width) or first != "0"
+    if block is None:
+        reductions.declare(s, chain.reduces, chain.copies, ragged, suffix)
+        _one_loop(s, chain.loop, first, last)
+        return
+    totals = reductions.declare(s, chain.reduces, chain.copies, True, suffix)
+    name = f"{chain.loop.axis.symbol}_block"
+    with s.out.block(f"for (i64 {name} = {first}; {name} < {last}; {name} += {block}) {{", "}"):
+        partial = reductions.declare(s, chain.reduces, chain.copies, True, suffix + "b")
+        _one_loop(s, chain.loop, name, f"min({name} + {block}, i64({last}))")
+        for total, part in zip(totals, partial, strict=True):
+            for into, value in zip(total.every, part.every, strict=True):
+                s.out.line(reductions.merge(total, into, value))
+    reductions.restore(s, totals)
+
+
+def _shared_chain(s: State, chain: _Chain, extent: str) -> None:
+    """A reduction of everything: `PARTS` pieces among the threads, merged in order."""
+    grain = chain.grain(s.target.width)
     base = len(s.numbers)
-    parts, piece = f"parts{base}", f"piece{base}"
-    s.out.line(f"const i64 {piece} = ({extent} + {PARTS * grain - 1}) / {PARTS * grain} * {grain};")
-    reductions.declare(s, reduces, 1, True)
-    accs = [s.accumulators[op] for op, _ in reduces]
-    totals = [(acc, name) for acc in accs for name in (acc.names[0], acc.tail) if name]
-    for _, name in totals:
-        s.out.line(f"decltype({name}) {name}_part[{PARTS}];")
+    part, piece = f"part{base}", f"piece{base}"
+    s.out.line(f"const i64 {piece} = (i64({extent}) + {PARTS * grain - 1}) / {PARTS * grain} * {grain};")
+    totals = reductions.declare(s, chain.reduces, 1, True, "")
+    for total in totals:
+        for name in total.every:
+            s.out.line(f"decltype({name}) {name}_part[{PARTS}];")
     s.out.line("#pragma omp parallel for schedule(static)")
-    with s.out.block(f"for (i64 {parts} = 0; {parts} < {PARTS}; {parts}++) {{", "}"):
+    with s.out.block(f"for (i64 {part} = 0; {part} < {PARTS}; {part}++) {{", "}"):
         s.top = False
-        reductions.declare(s, reduces, copies, True)
-        first, last = f"min({parts} * {piece}, {extent})", f"min(({parts} + 1) * {piece}, {extent})"
-        _one_loop(s, loop, first, last)
-        for op, _ in reduces:
-            acc = s.accumulators[op]
-            for other in acc.names[1:]:
-                s.out.line(reductions.merge(acc, acc.names[0], other))
-            for name, total in zip((acc.names[0], acc.tail), (f"r{s.number(op)}", acc.tail), strict=True):
-                if name:
-                    s.out.line(f"{total}_part[{parts}] = {name};")
+        s.out.line(f"const i64 from = min({part} * {piece}, i64({extent})), to = min(from + {piece}, i64({extent}));")
+        _accumulate(s, chain, "from", "to", "p")
+        for total in totals:
+            acc = reductions.gathered(s, s.accumulators[total.op])
+            for name, value in zip(total.every, acc.every, strict=True):
+                s.out.line(f"{name}_part[{part}] = {value};")
         s.top = True
-    with s.out.block(f"for (i64 {parts} = 0; {parts} < {PARTS}; {parts}++) {{", "}"):
-        for acc, name in totals:
-            s.out.line(reductions.merge(acc, name, f"{name}_part[{parts}]"))
-            s.accumulators[acc.op] = acc
+    reductions.restore(s, totals)
+    with s.out.block(f"for (i64 {part} = 0; {part} < {PARTS}; {part}++) {{", "}"):
+        for total in totals:
+            for name in total.every:
+                s.out.line(reductions.merge(total, name, f"{name}_part[{part}]"))
 
 
-def _one_loop(s: State, loop: Loop, first: str, last: str, threads: bool = False) -> None:
+def _one_loop(s: State, loop: Loop, first: str, last: str, threads: bool = False, keep_top: bool = False) -> None:
     """The loop over [first, last): texts of type i64, `first` a multiple of the vectors in flight."""
-    outer_top, s.top = s.top, False
+    outer_top, s.top = s.top, s.top and keep_top
     chain, s.in_chain = s.in_chain, s.in_chain and loop.reduce
     if loop.vector and s.axis is None:
         _vector_loop(s, loop, first, last, threads)
@@ -204,3 +263,9 @@ def _body(s: State, loop: Loop, first: str, live: str) -> None:
     s.out.line(f"const i64 {loop.axis.symbol} = {first};")
     with s.vector(loop.axis.symbol, 1, live):
         block(s, loop.body)
+
+
+def span(s: State, loop: Loop, first: str, last: str) -> None:
+    """Print `loop` over [first, last), texts of type i64, with what does not depend on it before it."""
+    _hoist(s, loop, set())
+    _one_loop(s, loop, first, last)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from framesmith.codegen.cpp.index import expr_text, lane_step, vector_text
-from framesmith.codegen.cpp.scalars import scalar_text
+from framesmith.codegen.cpp.scalars import by_power_of_two, scalar_text
 from framesmith.codegen.cpp.state import State
 from framesmith.codegen.cpp.types import type_row
 from framesmith.loops.ir import Bitcast, Cast, Const, Index, Indirect, Load, Op, Pred, Reduce, Scalar, Store
@@ -59,8 +59,13 @@ def _scalar(s: State, op: Scalar) -> None:
         return
     divide = lanes and op.name == "div" and _sum_of_exponentials(op.args[1])
 
+    divisor = op.args[1].value if len(op.args) == 2 and type(op.args[1]) is Const and not kind.is_floating_point else 0
+
     def make(k: int) -> str:
         operands = [s.operand(a, k, lanes) for a in op.args]
+        shifted = by_power_of_two(op.name, operands[0], int(divisor), lanes, kind)
+        if shifted is not None:
+            return shifted
         if divide and not s.is_vector(op.args[1]):
             return f"{operands[0]} * splat(1.0f / {s.operand(op.args[1], k, False)})"
         if op.name == "where" and not s.is_vector(op.args[0]):

@@ -47,6 +47,10 @@ class Accumulator:
     across: bool
     tail: str = ""
 
+    @property
+    def every(self) -> tuple[str, ...]:
+        return (*self.names, self.tail) if self.tail else self.names
+
 
 def chain(loop: Loop) -> tuple[list[tuple[Reduce, bool]], Loop | None]:
     """Every `Reduce` that accumulates over `loop` (with whether the vector loop is in its chain), and that vector loop."""
@@ -106,15 +110,16 @@ def _start(acc: Accumulator) -> str:
     return f"splat({neutral})" if acc.lanes else neutral
 
 
-def declare(s: State, reduces: list[tuple[Reduce, bool]], copies: int, ragged: bool) -> None:
-    """Print the accumulators of a chain, and note them in the state.
+def declare(s: State, reduces: list[tuple[Reduce, bool]], copies: int, ragged: bool, suffix: str) -> list[Accumulator]:
+    """Print the accumulators of a chain, note them in the state, and return them.
 
-    `copies`: vectors in flight in the chain's vector loop; `ragged`: it can end in an incomplete vector.
+    `copies`: vectors in flight in the chain's vector loop; `ragged`: it can end in an incomplete vector; `suffix` of their names.
     """
+    made = []
     for op, across in reduces:
         lanes = across or s.axis is not None
         count = copies if across else s.copies if lanes else 1
-        base = f"r{s.number(op)}"
+        base = f"r{s.number(op)}{suffix}"
         acc = Accumulator(op, (base,) if count == 1 else tuple(f"{base}_{k}" for k in range(count)), lanes, across)
         s.accumulators[op] = acc
         start = _start(acc)
@@ -122,6 +127,24 @@ def declare(s: State, reduces: list[tuple[Reduce, bool]], copies: int, ragged: b
             acc.tail = f"{base}_tail"
             s.out.line(f"Ragged<{s.ctype(op, True)}, {s.ctype(op, False)}> {acc.tail} = {{}};")
         s.out.line(f"{_acc_type(acc)} " + ", ".join(f"{name} = {start}" for name in acc.names) + ";")
+        made.append(acc)
+    return made
+
+
+def restore(s: State, accumulators: list[Accumulator]) -> None:
+    """Make these the accumulators of their reductions again."""
+    for acc in accumulators:
+        s.accumulators[acc.op] = acc
+
+
+def gathered(s: State, acc: Accumulator) -> Accumulator:
+    """Merge the vectors in flight into the first, pairwise; of accumulators whose lanes are not folded there is one a vector anyhow."""
+    names = acc.names
+    while acc.across and len(names) > 1:
+        half = len(names) // 2
+        s.out.line(" ".join(merge(acc, names[k], names[k + half]) for k in range(half)))
+        names = names[:half]
+    return Accumulator(acc.op, names, acc.lanes, acc.across, acc.tail)
 
 
 def _reduce(s: State, op: Reduce) -> None:
@@ -156,12 +179,8 @@ def finish(s: State, reduces: list[tuple[Reduce, bool]]) -> None:
         if not acc.across:
             _define_per_copy(s, acc)
             continue
-        first, *rest = acc.names
-        while len(acc.names) > 1:  # pairwise
-            names = acc.names
-            half = len(names) // 2
-            s.out.line(" ".join(merge(acc, names[k], names[k + half]) for k in range(half)))
-            acc.names = names[:half]
+        acc = gathered(s, acc)
+        first = acc.names[0]
         name = f"v{s.number(op)}"
         if op.kind in FOLDS:
             s.out.line(f"const {row.scalar} {name} = fold_{op.kind}({first});")

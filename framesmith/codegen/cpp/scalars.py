@@ -32,6 +32,15 @@ _BOOL = {"bitwise_not": "logical_not({})", "mul": "{} & {}", "add": "{} | {}"}
 _WRAPS = frozenset(("add", "sub", "mul", "neg", "abs", "square", "bitwise_not", "lshift", "pow", "fma", "floordiv", "truncdiv"))
 
 
+def by_power_of_two(name: str, operand: str, divisor: int, lanes: bool, dtype: torch.dtype) -> str | None:
+    """Integer `floordiv` and `mod` by a power of two as a shift and a mask; None for anything else."""
+    if name not in ("floordiv", "mod") or divisor <= 0 or divisor & (divisor - 1):
+        return None
+    number = divisor.bit_length() - 1 if name == "floordiv" else divisor - 1
+    text = f"{number}{type_row(dtype).suffix}"
+    return f"{operand} {'>>' if name == 'floordiv' else '&'} {f'splat({text})' if lanes else text}"
+
+
 def scalar_text(name: str, operands: list[str], operand_type: torch.dtype, result: torch.dtype) -> str:
     """The operation on operands that are already texts of one shape (all vectors or all scalars)."""
     form = _BOOL.get(name) if operand_type is torch.bool else None

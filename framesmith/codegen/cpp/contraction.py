@@ -1,0 +1,124 @@
+"""A contraction kernel as C++: panels and blocks of rows among threads, register tiles, and the epilogue over each tile in L1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from framesmith.codegen.cpp.index import expr_text
+from framesmith.codegen.cpp.loops import span
+from framesmith.codegen.cpp.operations import STATEMENTS, assign
+from framesmith.codegen.cpp.state import State
+from framesmith.loops.contract import Accumulator, Contract
+from framesmith.loops.ir import Kernel, Loop
+
+TASKS = 16  # pieces of work wanted for the threads, when there is work enough
+PARALLEL_FLOPS = 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Tile counts: whole and rest, of rows and of columns; `block`: rows of a task."""
+
+    rows: int
+    rest_rows: int
+    vectors: int
+    panels: int
+    rest_columns: int
+    rest_vectors: int
+    block: int
+    blocks: int
+
+
+def _shape(kernel: Kernel, c: Contract) -> _Shape:
+    m, n = c.m.extent.const, c.n.extent.const
+    panels, rest = divmod(n, c.columns)
+    outer = prod(a.extent.const for a in kernel.outer)
+    tiles = -(-m // c.rows)
+    blocks = min(tiles, -(-TASKS // (outer * max(panels, 1))))
+    block = -(-tiles // blocks) * c.rows
+    return _Shape(c.rows, m % c.rows, c.columns // c.lane, panels, rest, -(-rest // c.lane), block, -(-m // block))
+
+
+def contraction(s: State, kernel: Kernel, c: Contract) -> None:
+    """Print the whole body of `kernel`, whose only statement is `c`."""
+    shape = _shape(kernel, c)
+    depth = c.runs[0] * c.runs[1] * c.depth
+    strides = [expr_text(x, {}) for x in c.strides]
+    s.out.line(f"const Runs runs = {{{c.runs[0]}, {strides[0]}, {c.runs[1]}, {strides[1]}, {c.depth}}};")
+    outer = "".join(f"i64 {a.symbol}, " for a in kernel.outer)
+    with s.out.block(f"const auto finish = [&]({outer}i64 m0, i64 m1, i64 n0, i64 n1, const float* tile, i64 wide) {{", "};"):
+        _epilogue(s, kernel, c)
+    flops = 2 * prod(a.extent.const for a in (*kernel.outer, c.m, c.n)) * depth
+    parallel = s.target.threshold is not None and flops >= PARALLEL_FLOPS
+    if shape.panels:
+        _panels(s, kernel, c, shape, depth, parallel, False)
+    if shape.rest_columns:
+        _panels(s, kernel, c, shape, depth, parallel, True)
+
+
+def accumulator(s: State, op: Accumulator) -> None:
+    """The statement of `Accumulator`: the element of the tile at the current column."""
+    assert s.axis is not None
+    assign(s, op, True, False, lambda k: f"load(row + {s.names[s.axis][k]}, {s.live})")  # type: ignore[index]
+
+
+STATEMENTS[Accumulator] = accumulator
+
+
+def _epilogue(s: State, kernel: Kernel, c: Contract) -> None:
+    """Rows [m0, m1) and columns [n0, n1), from the tile with `wide` columns a row."""
+    assert not kernel.locals, "a contraction forwards values between its statements"
+    with s.out.block(f"for (i64 {c.m.symbol} = m0; {c.m.symbol} < m1; {c.m.symbol}++) {{", "}"):
+        s.out.line(f"const float* const row = tile + ({c.m.symbol} - m0) * wide - n0;")
+        span(s, Loop(c.n, c.body, False, True), "n0", "n1")
+
+
+def _panels(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, parallel: bool, last: bool) -> None:
+    """The loops over tasks of the whole panels, or of the `last` one, which is narrower."""
+    vectors = shape.rest_vectors if last else shape.vectors
+    loops = [(f"{a.symbol}", expr_text(a.extent, {})) for a in kernel.outer]
+    if not last:
+        loops.insert(0, ("panel", str(shape.panels)))
+    if shape.blocks > 1:
+        loops.append(("block", str(shape.blocks)))
+    if parallel and loops:
+        s.out.line("#pragma omp parallel for" + (f" collapse({len(loops)})" if len(loops) > 1 else "") + " schedule(static)")
+    closing = []
+    for name, extent in loops:
+        block = s.out.block(f"for (i64 {name} = 0; {name} < {extent}; {name}++) {{", "}")
+        block.__enter__()
+        closing.append(block)
+    if not loops:
+        block = s.out.block("{", "}")
+        block.__enter__()
+        closing.append(block)
+    _task(s, kernel, c, shape, depth, vectors, last)
+    for block in reversed(closing):
+        block.__exit__(None, None, None)
+
+
+def _task(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, vectors: int, last: bool) -> None:
+    """One panel, one block of rows."""
+    m, n = c.m.extent.const, c.n.extent.const
+    first = str(shape.panels * c.columns) if last else f"panel * {c.columns}"
+    end = str(n) if last else f"first + {c.columns}"
+    start = f"block * {shape.block}" if shape.blocks > 1 else "0"
+    stop = f"min(i64(({start}) + {shape.block}), i64({m}))" if shape.blocks > 1 else str(m)
+    line, name = s.out.line, c.m.symbol
+    line(f"alignas(64) float tile[{shape.rows} * {vectors} * W];")
+    line(f"const i64 first = {first}, end = {end}, stop = {stop};")
+    line(f"const float* const b = {c.b} + {expr_text(c.b_index, {})} + first * {depth};")
+    args = "".join(f"{a.symbol}, " for a in kernel.outer)
+    lda = expr_text(c.a_index.subs({name: name + 1}) - c.a_index, {})
+    step = f"{name} += {shape.rows}"
+    with s.out.block(f"for (i64 {name} = {start}; {name} < stop; {step}) {{", "}"):
+        line(f"const float* const a = {c.a} + {expr_text(c.a_index, {})};")
+        line(f"const i64 rows = min(i64(stop - {name}), i64({shape.rows}));")
+        call = f"contract_tile<{{}}, {vectors}>(a, {lda}, runs, b, tile);"
+        if shape.rest_rows and m > shape.rows:
+            line(f"if (rows == {shape.rows}) {call.format(shape.rows)}")
+            line(f"else {call.format(shape.rest_rows)}")
+        else:
+            line(call.format(min(m, shape.rows)))
+        line(f"finish({args}{name}, {name} + rows, first, end, tile, {vectors} * W);")
