@@ -24,6 +24,12 @@ Size = Any  # an int, or an Expr where it is symbolic
 KINDS = ("pointwise", "reduction", "scan", "view", "index", "factory")
 
 
+# the dtypes of prims; a call that takes or gives another (complex, quantised, 8-bit float) stays an extern call
+DTYPES = frozenset(
+    getattr(torch, name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+)
+
+
 def size_of(value: Any) -> Size:
     """A size as the graph of prims holds it: a Python int where it is known, else an `Expr`."""
     if type(value) is int:

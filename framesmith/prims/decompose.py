@@ -15,7 +15,7 @@ from torch import fx
 
 from framesmith.graph.dce import dce
 from framesmith.prims.builder import Builder, Opaque, Value
-from framesmith.prims.core import Spec, size_of
+from framesmith.prims.core import DTYPES, Spec, size_of
 from framesmith.prims.registry import rules
 from framesmith.prims.rules import FAMILIES
 from framesmith.util.errors import VerifyError
@@ -61,10 +61,11 @@ def _origin(node: fx.Node) -> fx.Node:
     return node
 
 
-def _is_complex(val: Any) -> bool:
+def _is_foreign(val: Any) -> bool:
+    """Whether a result is of a dtype that prims do not know."""
     if isinstance(val, tuple):
-        return any(map(_is_complex, val))
-    return isinstance(val, Spec) and val.dtype.is_complex
+        return any(map(_is_foreign, val))
+    return isinstance(val, Spec) and val.dtype not in DTYPES
 
 
 class _Decomposition:
@@ -109,7 +110,7 @@ class _Decomposition:
         b.stack, b.origin, b.out, b.source = node.meta.get("stack", ()), str(node.target), val, node
         kwargs = {name: self._arguments(arg) for name, arg in node.kwargs.items()}
         rule = rules.get(node.target)
-        if rule is not None and not _is_complex(val) and not any(map(self._is_foreign, node.all_input_nodes)):
+        if rule is not None and not _is_foreign(val) and not any(map(self._takes_foreign, node.all_input_nodes)):
             result = rule(b, *args, **kwargs)
             if result is not NotImplemented:
                 return self._settle(node, result, val)
@@ -130,10 +131,10 @@ class _Decomposition:
             return tuple([self._arguments(item) for item in arg])
         return size_of(arg) if isinstance(arg, torch.SymInt) else arg
 
-    def _is_foreign(self, node: fx.Node) -> bool:
-        """Complex tensors, and what is neither tensor nor integer, are left to extern calls."""
+    def _takes_foreign(self, node: fx.Node) -> bool:
+        """Tensors of other dtypes, and what is neither tensor nor integer, are left to extern calls."""
         value = self.env[node]
-        return isinstance(value, Opaque) or isinstance(value, Value) and value.spec.dtype.is_complex
+        return isinstance(value, Opaque) or (isinstance(value, Value) and value.spec.dtype not in DTYPES)
 
     def _settle(self, node: fx.Node, result: Any, val: Any) -> Any:
         """Check a rule's result against the recorded metadata, keep eager's strides, and keep apart what eager keeps apart."""

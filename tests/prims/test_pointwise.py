@@ -74,6 +74,8 @@ def test_activation_arguments() -> None:
     check(aten.rrelu.default, x)
     check(aten.dropout.default, x, 0.3, False)
     check(aten.native_dropout.default, x, 0.3, False)
+    check(aten.log_sigmoid_forward.default, x)
+    check(aten.ldexp.Tensor, x, torch.arange(6))
 
 
 BINARY = """add.Tensor sub.Tensor mul.Tensor div.Tensor maximum minimum eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor

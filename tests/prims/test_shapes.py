@@ -140,7 +140,7 @@ def test_padding_and_pixels() -> None:
     check(aten.upsample_nearest2d.vec, y, None, [2.0, 2.0])
     check(aten.upsample_nearest2d.default, y, [3, 2])
     check(aten._upsample_nearest_exact2d.default, y, [3, 2])
-    check(aten.upsample_nearest2d.default, y, [7, 5], extern=True)
+
     check(aten.adaptive_avg_pool2d.default, y, [1, 1])
     check(aten.adaptive_avg_pool2d.default, y, [3, 2], extern=True)
 
@@ -171,3 +171,16 @@ def test_products() -> None:
     check(aten.outer.default, torch.randn(3), torch.randn(4))
     check(aten.linalg_cross.default, torch.randn(5, 3), torch.randn(5, 3))
     check(aten.trace.default, torch.randn(3, 5))
+
+
+def test_resizing_by_a_fraction() -> None:
+    y = torch.randn(1, 2, 5, 7)
+    check(aten.upsample_nearest2d.default, y, [7, 5])
+    check(aten.upsample_nearest2d.default, y, [8, 10], 1.7, 1.5)
+    check(aten.upsample_nearest2d.vec, y, None, [1.7, 0.6])
+    check(aten._upsample_nearest_exact2d.default, y, [8, 3])
+
+
+@pytest.mark.parametrize("arguments", [(0,), (1,), (-2,), (1, 0, 2), (-1, 2, 0)], ids=str)
+def test_diag_embed(arguments: tuple[int, ...]) -> None:
+    check(aten.diag_embed.default, X[0, :, 0], *arguments)

@@ -112,7 +112,9 @@ def log_sigmoid(b: Builder, x: Value) -> Value:
 
 @decomposes(aten.log_sigmoid_forward.default)
 def log_sigmoid_forward(b: Builder, x: Value) -> Any:
-    return NotImplemented  # its second result is a buffer of a shape that eager chooses per device
+    wide, kept = b.wide(x), b.out[1]
+    buffer = b.exp(b.neg(b.abs(wide))) if kept.shape == x.shape else b.full(kept.shape, 0.0, wide.dtype, x.device)
+    return b.convert(log_sigmoid(b, wide), x.dtype), b.convert(buffer, kept.dtype)
 
 
 @decomposes(aten.hardtanh.default)

@@ -318,6 +318,12 @@ def _log_add(b: Builder, x: Value, y: Value, exp: Any, log1p: Any, scale: float)
     return b.convert(b.where(b.isinf(x) & b.eq(x, y), x, out), b.out.dtype)
 
 
+@decomposes(aten.ldexp.Tensor)
+def ldexp(b: Builder, x: Value, exponent: Value) -> Any:
+    x, exponent = b.promote_float(x, exponent)
+    return x * b.exp2(exponent) if x.dtype.itemsize >= 4 else NotImplemented
+
+
 @decomposes(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(b: Builder, start: Value, end: Value, weight: Any) -> Value:
     dtype = start.dtype

@@ -160,7 +160,7 @@ def to(b: Builder, x: Value, *args: Any, **options: Any) -> Any:
     return to_copy(b, x)
 
 
-@decomposes(aten.clone.default, aten.contiguous.default, aten.lift_fresh_copy.default)
+@decomposes(aten.clone.default, aten.contiguous.default, aten.lift_fresh_copy.default, aten.alias_copy.default, aten.detach_copy.default)
 def clone(b: Builder, x: Value, **options: Any) -> Value:
     return x
 

@@ -116,3 +116,20 @@ def one_hot(b: Builder, x: Value, num_classes: int = -1) -> Any:
     classes = b.out.shape[-1]
     places_ = b.along(b.iota(classes, 0, 1, torch.int64, x.device), x.ndim, x.ndim + 1)
     return b.convert(b.eq(b.unsqueeze(x, x.ndim), places_), torch.int64)
+
+
+@decomposes(aten.diag_embed.default)
+def diag_embed(b: Builder, x: Value, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
+    shape = b.out.shape
+    rank = len(shape)
+    dim1, dim2 = dim1 % rank, dim2 % rank
+    rest = [dim for dim in range(rank) if dim not in (dim1, dim2)]
+    rows, columns = places(b, shape, dim1, x.device), places(b, shape, dim2, x.device)
+    # the element at (row, column) is x[.., row + min(offset, 0)]: x is laid along the rows, padded to their length
+    low = max(-offset, 0)
+    size = x.shape[-1]
+    along = b.pad(x, (*[(0, 0)] * (x.ndim - 1), (low, shape[dim1] - size - low)), coerce(0, x.dtype))
+    order = (*rest, dim1)
+    apart = b.permute(along, tuple([order.index(dim) for dim in sorted(order)]))
+    apart = b.unsqueeze(apart, dim2)
+    return b.where(b.eq(columns, rows + offset if offset else rows), apart, coerce(0, x.dtype))

@@ -55,7 +55,9 @@ def padded(b: Builder, x: Value, pad: Any, mode: str) -> Value:
 
 
 @decomposes(aten.pad.default)
-def pad(b: Builder, x: Value, pad: Any, mode: str = "constant", value: Any = None) -> Value:
+def pad(b: Builder, x: Value, pad: Any, mode: str = "constant", value: Any = None) -> Any:
+    if mode == "circular" and any(type(amount) is int and amount < 0 for amount in pad):
+        return NotImplemented  # eager wraps what it has cropped
     return constant_pad(b, x, pad, value or 0) if mode == "constant" else padded(b, x, pad, mode)
 
 
@@ -98,43 +100,49 @@ def channel_shuffle(b: Builder, x: Value, groups: int) -> Value:
 # -- resizing ---------------------------------------------------------------------------------------------------------
 
 
-def _nearest(b: Builder, x: Value, exact: bool) -> Any:
-    """Each place of the result reads one place of the input; only whole factors, where integer arithmetic is exact."""
+def _nearest_along(b: Builder, x: Value, dim: int, wanted: Any, factor: float | None, exact: bool) -> Any:
+    """One dim of the result: each place reads one place of the input."""
+    size = x.shape[dim]
+    if type(size) is not int or type(wanted) is not int:
+        return NotImplemented
+    whole = factor is None or size * factor == wanted
+    if whole and wanted % size == 0:
+        wide = (*x.shape[: dim + 1], wanted // size, *x.shape[dim + 1 :])
+        return b.reshape(b.expand(b.unsqueeze(x, dim + 1), wide), (*x.shape[:dim], wanted, *x.shape[dim + 1 :]))
+    if whole and size % wanted == 0:
+        step = size // wanted
+        return b.slice(x, dim, step // 2 if exact else 0, size, step)
+    # as eager: place * scale in float32
+    scale = torch.tensor(1.0 / factor) if factor else torch.tensor(float(size)) / wanted
+    place = b.iota(wanted, 0.5 if exact else 0.0, 1.0, torch.float32, x.device) * scale.item()
+    return b.index_select(x, b.minimum(b.convert(b.floor(place), torch.int64), size - 1), dim)
+
+
+def _nearest(b: Builder, x: Value, factors: tuple[Any, ...], exact: bool) -> Any:
+    """Dim by dim; `factors` are the scales asked for, where they are."""
+    if 0 in x.shape:
+        return NotImplemented
     for dim in range(2, x.ndim):
-        size, wanted = x.shape[dim], b.out.shape[dim]
-        if type(size) is not int or type(wanted) is not int or (wanted % size and size % wanted):
-            return NotImplemented
-        if wanted % size == 0:
-            factor = wanted // size
-            wide = (*x.shape[: dim + 1], factor, *x.shape[dim + 1 :])
-            x = b.reshape(b.expand(b.unsqueeze(x, dim + 1), wide), (*x.shape[:dim], wanted, *x.shape[dim + 1 :]))
-        else:
-            factor = size // wanted
-            x = b.slice(x, dim, factor // 2 if exact else 0, size, factor)
+        factor = factors[dim - 2] if len(factors) == x.ndim - 2 else None
+        x = _nearest_along(b, x, dim, b.out.shape[dim], factor, exact)
+        if x is NotImplemented:
+            return x
     return x
 
 
 @decomposes_named("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
-def upsample_nearest(b: Builder, x: Value, output_size: Any, *scales: Any, **named: Any) -> Any:
-    return _nearest_for(b, x, output_size, (*scales, *named.values()), False)
+def upsample_nearest(b: Builder, x: Value, output_size: Any, *factors: Any, **named: Any) -> Any:
+    return _nearest(b, x, (*factors, *named.values()), False)
 
 
 @decomposes_named("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
-def upsample_nearest_exact(b: Builder, x: Value, output_size: Any, *scales: Any, **named: Any) -> Any:
-    return _nearest_for(b, x, output_size, (*scales, *named.values()), True)
-
-
-def _nearest_for(b: Builder, x: Value, output_size: Any, scales: tuple[Any, ...], exact: bool) -> Any:
-    """A scale that the sizes do not give (a fractional one) changes which place is nearest."""
-    for dim, scale in enumerate(scales, 2):
-        if scale is not None and (type(x.shape[dim]) is not int or x.shape[dim] * scale != b.out.shape[dim]):
-            return NotImplemented
-    return _nearest(b, x, exact)
+def upsample_nearest_exact(b: Builder, x: Value, output_size: Any, *factors: Any, **named: Any) -> Any:
+    return _nearest(b, x, (*factors, *named.values()), True)
 
 
 @decomposes_named("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
 def upsample_nearest_vec(b: Builder, x: Value, output_size: Any, scale_factors: Any = None) -> Any:
-    return _nearest_for(b, x, output_size, tuple(scale_factors or ()), False)
+    return _nearest(b, x, tuple(scale_factors or ()), False)
 
 
 # -- pooling to a point -----------------------------------------------------------------------------------------------

@@ -175,6 +175,8 @@ def _batch_norm(b: Builder, x: Value, weight: Any, bias: Any, eps: float) -> tup
 def batch_norm(
     b: Builder, x: Value, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float, cudnn: bool
 ) -> Any:
+    if 0 in x.shape:
+        return NotImplemented
     if not training:
         return _with_running(b, x, weight, bias, mean, var, eps)
     return _batch_norm(b, x, weight, bias, eps)[0] if mean is None and var is None else NotImplemented
