@@ -1,1 +1,5 @@
-"""Contractions (linear, matmul, convolution): graph rewrites, frozen weights, and the choice of kernel."""
+"""Contractions (linear, matmul, convolution), recurrent layers and attention: graph rewrites, frozen weights, and the choice of kernel."""
+
+from framesmith.lower.contractions import recurrent
+
+__all__ = ["recurrent"]

@@ -59,14 +59,18 @@ def _convolution_candidates(request: Request) -> dict[str, Candidate]:
     return candidates
 
 
-CANDIDATES: dict[str, Callable[[Request], dict[str, Candidate]]] = {"linear": _linear_candidates, "conv": _convolution_candidates}
+def _linear_work(request: Request) -> int:
+    return 2 * prod(request.shape)
 
 
-def _work(request: Request) -> int:
-    if request.kind == "linear":
-        return 2 * prod(request.shape)
+def _convolution_work(request: Request) -> int:
     images, c, h, w, o, kh, kw, *rest = request.shape
     return 2 * images * c * h * w * o * kh * kw // (rest[0] * rest[1])
+
+
+# kind -> its candidates; kind -> the operations that it takes (a kind without is measured whatever its size)
+CANDIDATES: dict[str, Callable[[Request], dict[str, Candidate]]] = {"linear": _linear_candidates, "conv": _convolution_candidates}
+WORK: dict[str, Callable[[Request], int]] = {"linear": _linear_work, "conv": _convolution_work}
 
 
 def measure(request: Request) -> dict[str, float]:
@@ -104,7 +108,8 @@ class Chooser:
             return "aten"
         if not (self.config.library_choice and self.config.packing and self.config.freezing):
             return "aten"
-        if request.dtype is torch.float32 and _work(request) < TRIVIAL_FLOPS:
+        work = WORK.get(request.kind)
+        if request.dtype is torch.float32 and work is not None and work(request) < TRIVIAL_FLOPS:
             return "own"
         key = self.prefix + request.key
         choice = self.memory.get(key)

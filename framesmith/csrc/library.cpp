@@ -1,0 +1,129 @@
+// The operators `framesmith::*`: kernels of our own that graphs call as they call PyTorch's, each with an out= form that fills planned memory.
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "rnn.h"
+
+namespace framesmith {
+namespace {
+using at::Tensor;
+using at::TensorList;
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+// Memory with contiguous last dimension (a copy when it is not).
+Tensor rows(const Tensor& t) { return t.size(-1) == 1 || t.stride(-1) == 1 ? t : t.contiguous(); }
+
+int64_t directions_of(bool bidirectional) { return bidirectional ? 2 : 1; }
+
+void run_recurrence(int64_t gates, const Tensor& x_, TensorList state, TensorList packed, int64_t hidden, bool bidirectional, bool batch_first,
+                    const Tensor& out, const Tensor& hn, const Tensor& cn) {
+  const Tensor x = rows(x_), h0 = state.empty() ? Tensor() : state[0].contiguous(), c0 = state.size() < 2 ? Tensor() : state[1].contiguous();
+  const int time = batch_first ? 1 : 0, batch = 1 - time;
+  Recurrence r{};
+  r.gates = gates, r.steps = x.size(time), r.batch = x.size(batch), r.input = x.size(2), r.hidden = hidden;
+  r.directions = directions_of(bidirectional), r.layers = static_cast<int64_t>(packed.size()) / r.directions;
+  TORCH_CHECK(hn.is_contiguous() && (!cn.defined() || cn.is_contiguous()) && out.stride(2) == 1, "framesmith: a recurrence's results are dense");
+  std::vector<const float*> weights;
+  for (size_t i = 0; i < packed.size(); i++) {
+    const int64_t input = static_cast<int64_t>(i) < r.directions ? r.input : hidden * r.directions;
+    TORCH_CHECK(packed[i].numel() == packed_recurrence_size(gates, input, hidden), "framesmith: a packed weight of another geometry");
+    weights.push_back(packed[i].const_data_ptr<float>());
+  }
+  r.x = x.const_data_ptr<float>(), r.x_step = x.stride(time), r.x_batch = x.stride(batch);
+  r.h0 = h0.defined() ? h0.const_data_ptr<float>() : nullptr, r.c0 = c0.defined() ? c0.const_data_ptr<float>() : nullptr;
+  r.packed = weights.data();
+  r.out = out.data_ptr<float>(), r.out_step = out.stride(time), r.out_batch = out.stride(batch);
+  r.hn = hn.data_ptr<float>(), r.cn = cn.defined() ? cn.data_ptr<float>() : nullptr;
+  const Tensor scratch = at::empty({recurrence_scratch(r)}, x.options());
+  recur(r, scratch.data_ptr<float>(), at::get_num_threads());
+}
+
+// Result of a recurrence on x: (steps, batch, width) in memory whatever its dimensions' order, as eager's.
+Tensor sequence_like(const Tensor& x, int64_t width, bool batch_first) {
+  if (!batch_first) return at::empty({x.size(0), x.size(1), width}, x.options());
+  return at::empty({x.size(1), x.size(0), width}, x.options()).transpose(0, 1);
+}
+
+Tensor state_like(const Tensor& x, TensorList packed, int64_t hidden, bool batch_first) {
+  return at::empty({static_cast<int64_t>(packed.size()), x.size(batch_first ? 0 : 1), hidden}, x.options());
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&> lstm_out(const Tensor& x, TensorList state, TensorList packed, int64_t hidden, bool bidirectional,
+                                               bool batch_first, Tensor& out0, Tensor& out1, Tensor& out2) {
+  run_recurrence(4, x, state, packed, hidden, bidirectional, batch_first, out0, out1, out2);
+  return {out0, out1, out2};
+}
+
+Three lstm_meta(const Tensor& x, TensorList, TensorList packed, int64_t hidden, bool bidirectional, bool batch_first) {
+  return {sequence_like(x, hidden * directions_of(bidirectional), batch_first), state_like(x, packed, hidden, batch_first),
+          state_like(x, packed, hidden, batch_first)};
+}
+
+Three lstm(const Tensor& x, TensorList state, TensorList packed, int64_t hidden, bool bidirectional, bool batch_first) {
+  Three r = lstm_meta(x, state, packed, hidden, bidirectional, batch_first);
+  auto& [out, hn, cn] = r;
+  run_recurrence(4, x, state, packed, hidden, bidirectional, batch_first, out, hn, cn);
+  return r;
+}
+
+std::tuple<Tensor&, Tensor&> gru_out(const Tensor& x, TensorList state, TensorList packed, int64_t hidden, bool bidirectional, bool batch_first,
+                                     Tensor& out0, Tensor& out1) {
+  run_recurrence(3, x, state, packed, hidden, bidirectional, batch_first, out0, out1, {});
+  return {out0, out1};
+}
+
+std::tuple<Tensor, Tensor> gru_meta(const Tensor& x, TensorList, TensorList packed, int64_t hidden, bool bidirectional, bool batch_first) {
+  return {sequence_like(x, hidden * directions_of(bidirectional), batch_first), state_like(x, packed, hidden, batch_first)};
+}
+
+std::tuple<Tensor, Tensor> gru(const Tensor& x, TensorList state, TensorList packed, int64_t hidden, bool bidirectional, bool batch_first) {
+  auto r = gru_meta(x, state, packed, hidden, bidirectional, batch_first);
+  auto& [out, hn] = r;
+  run_recurrence(3, x, state, packed, hidden, bidirectional, batch_first, out, hn, {});
+  return r;
+}
+
+// The weights of one layer and direction: [w_x, w_h] or [w_x, w_h, b_x, b_h].
+Tensor pack_rnn_meta(TensorList weights, int64_t gates) {
+  const int64_t hidden = weights[1].size(1);
+  TORCH_CHECK(weights[0].size(0) == gates * hidden && weights[1].size(0) == gates * hidden, "framesmith: weights of another cell");
+  return at::empty({packed_recurrence_size(gates, weights[0].size(1), hidden)}, weights[0].options());
+}
+
+Tensor pack_rnn(TensorList weights, int64_t gates) {
+  Tensor out = pack_rnn_meta(weights, gates);
+  std::vector<Tensor> dense;
+  for (const Tensor& w : weights) dense.push_back(w.contiguous());
+  auto at = [&](size_t i) { return i < dense.size() ? dense[i].const_data_ptr<float>() : nullptr; };
+  pack_recurrence(out.data_ptr<float>(), gates, weights[0].size(1), weights[1].size(1), at(0), at(1), at(2), at(3));
+  return out;
+}
+}  // namespace
+
+TORCH_LIBRARY(framesmith, m) {
+#define RNN "(Tensor x, Tensor[] state, Tensor[] packed, int hidden, bool bidirectional, bool batch_first"
+  m.def("lstm" RNN ") -> (Tensor, Tensor, Tensor)");
+  m.def("lstm.out" RNN ", *, Tensor(a!) out0, Tensor(b!) out1, Tensor(c!) out2) -> (Tensor(a!), Tensor(b!), Tensor(c!))");
+  m.def("gru" RNN ") -> (Tensor, Tensor)");
+  m.def("gru.out" RNN ", *, Tensor(a!) out0, Tensor(b!) out1) -> (Tensor(a!), Tensor(b!))");
+  m.def("pack_rnn(Tensor[] weights, int gates) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(framesmith, CPU, m) {
+  m.impl("lstm", lstm);
+  m.impl("lstm.out", lstm_out);
+  m.impl("gru", gru);
+  m.impl("gru.out", gru_out);
+  m.impl("pack_rnn", pack_rnn);
+}
+
+TORCH_LIBRARY_IMPL(framesmith, Meta, m) {
+  m.impl("lstm", lstm_meta);
+  m.impl("gru", gru_meta);
+  m.impl("pack_rnn", pack_rnn_meta);
+}
+}  // namespace framesmith

@@ -1,0 +1,135 @@
+"""Rewrite LSTM and GRU layers with frozen weights into the operators of csrc/rnn.cpp, where those were measured to be faster.
+
+    lstm(x, [h, c], weights, ...)  ->  framesmith::lstm(x, [h, c], [pack_rnn(weights of a layer and direction), ...], ...)
+
+Initial states that are known zeros are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith import _C
+from framesmith.graph.freeze import is_parameter_expression
+from framesmith.lower.contractions.choice import CANDIDATES, Candidate
+from framesmith.lower.contractions.rewrite import REWRITES, Choose, Request
+from framesmith.prims.core import Spec
+
+aten = torch.ops.aten
+library = torch.ops.framesmith
+assert _C.LANES  # importing the core registers the operators
+
+# Steps that a measurement runs: the time of each is the same.
+MEASURED_STEPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """An operator of recurrent layers: PyTorch's, ours, the gates, and how many initial states it takes."""
+
+    eager: Any
+    own: Any
+    gates: int
+    states: int
+
+
+CELLS = {
+    "lstm": Cell(aten.lstm.input, library.lstm.default, 4, 2),
+    "gru": Cell(aten.gru.input, library.gru.default, 3, 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The arguments of a recorded call. `weights`: one group a layer and direction, [w_x, w_h] or [w_x, w_h, b_x, b_h]."""
+
+    x: fx.Node
+    states: tuple[fx.Node, ...]
+    weights: tuple[tuple[fx.Node, ...], ...]
+    bidirectional: bool
+    batch_first: bool
+
+
+def _layers(node: fx.Node, cell: Cell) -> Layers | None:
+    """The call's arguments when it is plain inference: no dropout, no projection, float32 on the CPU, frozen weights, static sizes."""
+    x, state, flat, biases, layers, dropout, train, bidirectional, batch_first = node.args
+    states = tuple(state) if cell.states > 1 else (state,)
+    group = 4 if biases else 2
+    directions = 2 if bidirectional else 1
+    if (train and dropout) or node.kwargs or len(flat) != group * layers * directions:
+        return None
+    if not all(map(is_parameter_expression, flat)):
+        return None
+    tensors = [x.meta["val"], *(s.meta["val"] for s in states), *(w.meta["val"] for w in flat)]
+    if any(t.dtype is not torch.float32 or t.device.type != "cpu" or any(type(n) is not int or not n for n in t.shape) for t in tensors):
+        return None
+    if len(tensors[0].shape) != 3:
+        return None
+    weights = tuple(tuple(flat[i : i + group]) for i in range(0, len(flat), group))
+    return Layers(x, states, weights, bidirectional, batch_first)
+
+
+def _is_zeros(node: fx.Node) -> bool:
+    return node.target is aten.zeros.default
+
+
+def _rewriter(name: str) -> Callable[[fx.Graph, fx.Node, Choose], fx.Node | None]:
+    cell = CELLS[name]
+
+    def rewrite(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
+        found = _layers(node, cell)
+        if found is None:
+            return None
+        batch, steps = found.x.meta["val"].shape[:2] if found.batch_first else found.x.meta["val"].shape[1::-1]
+        width, hidden = found.x.meta["val"].shape[2], found.weights[0][1].meta["val"].shape[1]
+        directions = 2 if found.bidirectional else 1
+        shape = (batch, steps, width, hidden, len(found.weights) // directions, directions, len(found.weights[0]) // 2)
+        if choose(Request(name, torch.float32, shape)) != "own":
+            return None
+        packed = [_pack(graph, node, group, cell.gates) for group in found.weights]
+        states = [] if all(map(_is_zeros, found.states)) else list(found.states)
+        args = (found.x, states, packed, hidden, found.bidirectional, found.batch_first)
+        new = graph.call_function(cell.own, args)
+        new.meta = {k: v for k, v in node.meta.items() if k != "frozen"}
+        return new
+
+    return rewrite
+
+
+def _pack(graph: fx.Graph, like: fx.Node, group: tuple[fx.Node, ...], gates: int) -> fx.Node:
+    shapes = [tuple(w.meta["val"].shape) for w in group]
+    size = sum(-(-shapes[1][1] // _C.LANES) * _C.LANES * gates * rows for rows in (shapes[0][1], shapes[1][1], 2))
+    node = graph.call_function(library.pack_rnn.default, (list(group), gates))
+    node.meta = {"val": Spec((size,), torch.float32, torch.device("cpu"), (1,)), "stack": like.meta.get("stack", ())}
+    return node
+
+
+def _candidates(request: Request) -> dict[str, Candidate]:
+    """The layers on random data; eager's call as a module makes it."""
+    batch, steps, width, hidden, layers, directions, pairs = request.shape
+    cell = CELLS[request.kind]
+    x = torch.randn(batch, min(steps, MEASURED_STEPS), width)
+    states = [torch.zeros(layers * directions, batch, hidden) for _ in range(cell.states)]
+    groups = []
+    for layer in range(layers):
+        for _ in range(directions):
+            rows, depth = cell.gates * hidden, hidden * directions if layer else width
+            group = [torch.randn(rows, depth), torch.randn(rows, hidden), torch.randn(rows), torch.randn(rows)]
+            groups.append([w.div_(hidden**0.5) for w in group[: 2 * pairs]])
+    packed = [library.pack_rnn(group, cell.gates) for group in groups]
+    flat = [w for group in groups for w in group]
+    first = states if cell.states > 1 else states[0]
+    return {
+        "aten": lambda: cell.eager(x, first, flat, pairs == 2, layers, 0.0, False, directions == 2, True),
+        "own": lambda: cell.own(x, [], packed, hidden, directions == 2, True),
+    }
+
+
+for _name, _cell in CELLS.items():
+    REWRITES[_cell.eager] = _rewriter(_name)
+    CANDIDATES[_name] = _candidates
