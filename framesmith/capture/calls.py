@@ -238,7 +238,8 @@ class Calls:
             if issubclass(cls, base):
                 obj.payload = make(self, args)
                 return obj
-        if self.lookup(cls, "__new__") is not object.__new__:
+        new = self.lookup(cls, "__new__")
+        if new is not object.__new__ and not isinstance(new, staticmethod):
             raise Unsupported(f"instance of {cls.__module__}.{cls.__qualname__}")
         return obj
 

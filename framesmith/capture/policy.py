@@ -36,6 +36,8 @@ _REFUSED = {
     "numpy": "NumPy is not captured yet",
 }
 
+_FOLLOWED = frozenset({"torch.autograd.grad_mode", "torch.utils._contextlib"})
+
 _kinds: dict[int, tuple[Any, bool]] = {}
 
 
@@ -71,7 +73,7 @@ def refused_function(fn: Any) -> str | None:
     module = getattr(fn, "__module__", None)
     if not isinstance(module, str):
         return None
-    while module:
+    while module and module not in _FOLLOWED:
         reason = _REFUSED.get(module)
         if reason is not None:
             return f"call of {fn.__module__}.{fn.__qualname__}: {reason}"

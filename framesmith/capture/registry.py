@@ -16,6 +16,9 @@ CALLS: dict[Any, Handler] = {}
 METHODS: dict[type, dict[str, Handler]] = {}
 """tracker family -> method name -> handler(cx, self, *args, **kwargs) -> Tracker"""
 
+OPAQUE: dict[tuple[type, str], Handler] = {}
+"""(class, method name) -> handler(cx, obj, *args, **kwargs) for objects of builtin classes without a family"""
+
 FOLDED: set[Any] = set()
 """Pure functions: run for real when all arguments are constants."""
 
@@ -51,6 +54,17 @@ def method(family: type, *names: str) -> Callable[[Handler], Handler]:
     def register(fn: Handler) -> Handler:
         for n in names:
             METHODS.setdefault(family, {})[n] = fn
+        return fn
+
+    return register
+
+
+def opaque(cls: type, *names: str) -> Callable[[Handler], Handler]:
+    """Register the handler of methods of a builtin class."""
+
+    def register(fn: Handler) -> Handler:
+        for n in names:
+            OPAQUE[(cls, n)] = fn
         return fn
 
     return register

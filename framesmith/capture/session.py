@@ -17,6 +17,7 @@ from .classes import Namespaces
 from .frame import Frame
 from .iteration import Iteration
 from .operations import Operations
+from .registry import OPAQUE
 from .sources import MISSING, Attr, Cell, DictAttr, GlobalState, Guard, Item, Pinned, Source, TensorSpec
 from .values import CONSTANT_TYPES, Values
 
@@ -224,6 +225,10 @@ class Session(Values, Namespaces, Calls, Operations, Iteration):
         return obj.before is None and type(obj.value) in CONSTANT_TYPES
 
     def opaque_method(self, obj: t.Object, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        for base in obj.cls.__mro__:
+            row = OPAQUE.get((base, name))
+            if row is not None:
+                return row(self, obj, *args, **kwargs)
         raise Unsupported(f"method {name!r} of {obj.describe()}")
 
     # --- breaks -------------------------------------------------------------------------------------------------------

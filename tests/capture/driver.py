@@ -79,7 +79,7 @@ class Compiled:
         return self.run(fn, args, kwargs)
 
     def run(self, fn: FunctionType, args: Any, kwargs: Any) -> Any:
-        bound = inspect.signature(fn).bind(*args, **kwargs)
+        bound = inspect.signature(fn, follow_wrapped=False).bind(*args, **kwargs)
         bound.apply_defaults()
         f_locals = dict(bound.arguments)
         code = fn.__code__

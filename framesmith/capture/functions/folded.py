@@ -25,7 +25,7 @@ folds(builtins.abs, builtins.ascii, builtins.bin, builtins.chr, builtins.divmod,
 folds(*[f for n, f in vars(math).items() if callable(f)])
 folds(*[getattr(os.path, n) for n in ("join", "basename", "dirname", "splitext", "split", "normpath", "isabs")])
 folds(re.compile, re.match, re.search, re.fullmatch, re.sub, re.split, re.findall, re.escape)
-folds(inspect.signature, inspect.isclass, inspect.isfunction, inspect.ismethod, inspect.ismodule, inspect.isbuiltin, inspect.isroutine,
+folds(inspect.isclass, inspect.isfunction, inspect.ismethod, inspect.ismodule, inspect.isbuiltin, inspect.isroutine,
       inspect.getfullargspec, inspect.unwrap)
 folds(keyword.iskeyword, string.capwords, textwrap.dedent, unicodedata.normalize)
 folds(typing.get_type_hints, typing.get_origin, typing.get_args)

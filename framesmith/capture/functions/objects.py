@@ -6,10 +6,13 @@ import copy
 import dataclasses
 import functools
 import importlib.util
+import inspect
 import os
+import threading
 import types
 import typing
 import warnings
+import weakref
 from typing import Any
 
 from torch import nn
@@ -17,7 +20,7 @@ from torch import nn
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import calls, folds, method
+from ..registry import calls, folds, method, opaque
 from ..sources import MISSING, Item, Pinned
 
 Args = list[t.Tracker]
@@ -279,6 +282,48 @@ class _SameVariable:
 @calls(os.environ.get)
 def _environ_get(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return environment(cx, *[a.real(cx) for a in args])
+
+
+@calls(inspect.signature)
+def _signature(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    fn = args[0]
+    if isinstance(fn, t.Method) and isinstance(fn.func, t.Function) and fn.func.value is not None:
+        return cx.fold(inspect.signature, (types.MethodType(fn.func.value, None.__class__),))
+    if isinstance(fn, t.Module):
+        return cx.fold(inspect.signature, (fn.cls,)) if fn.value is None else cx.fold(inspect.signature, (fn.value.__call__,))
+    if isinstance(fn, t.Function) and fn.value is None:
+        return cx.fold(inspect.signature, (types.FunctionType(fn.code, fn.globals, closure=tuple(types.CellType() for _ in fn.closure or ())),))
+    return cx.fold_call(inspect.signature, args, kwargs)
+
+
+@opaque(weakref.ReferenceType, "__call__")
+def _deref(cx: Any, obj: t.Object) -> t.Tracker:
+    target = obj.value()
+    if target is None:
+        cx.guard(obj.source, "callable", _is_dead)
+        return t.NONE
+    cx.guard(obj.source, "id", obj.value)
+    found = cx.seen.get(id(target))
+    if found is None:
+        raise Unsupported("an object reached through a weak reference only")
+    return found
+
+
+def _is_dead(ref: Any) -> bool:
+    return ref() is None
+
+
+@opaque(type(threading.Lock()), "__enter__", "acquire")
+@opaque(type(threading.RLock()), "__enter__", "acquire")
+def _acquire(cx: Any, obj: t.Object, *args: t.Tracker) -> t.Tracker:
+    """Captured code holds no lock: nothing else sees its changes before they are replayed."""
+    return t.TRUE
+
+
+@opaque(type(threading.Lock()), "__exit__", "release")
+@opaque(type(threading.RLock()), "__exit__", "release")
+def _release(cx: Any, obj: t.Object, *args: t.Tracker) -> t.Tracker:
+    return t.NONE
 
 
 folds(importlib.util.find_spec)
