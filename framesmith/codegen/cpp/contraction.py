@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from math import prod
 
 from framesmith.codegen.cpp.index import expr_text
-from framesmith.codegen.cpp.loops import span
+from framesmith.codegen.cpp.loops import block, span
 from framesmith.codegen.cpp.operations import STATEMENTS, assign
 from framesmith.codegen.cpp.state import State
 from framesmith.loops.contract import Accumulator, Contract
-from framesmith.loops.ir import Kernel, Loop
+from framesmith.loops.ir import Const, Kernel, Loop
 
 TASKS = 16  # pieces of work wanted for the threads, when there is work enough
 PARALLEL_FLOPS = 400_000
@@ -41,7 +41,9 @@ def _shape(kernel: Kernel, c: Contract) -> _Shape:
 
 
 def contraction(s: State, kernel: Kernel, c: Contract) -> None:
-    """Print the whole body of `kernel`, whose only statement is `c`."""
+    """Print the whole body of `kernel`: `c`, and before it what does not change from tile to tile."""
+    assert all(isinstance(op, Const) for op in kernel.body[:-1]) or not kernel.outer
+    block(s, kernel.body[:-1])
     shape = _shape(kernel, c)
     depth = c.runs[0] * c.runs[1] * c.depth
     strides = [expr_text(x, {}) for x in c.strides]
@@ -86,16 +88,16 @@ def _panels(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, pa
         s.out.line("#pragma omp parallel for" + (f" collapse({len(loops)})" if len(loops) > 1 else "") + " schedule(static)")
     closing = []
     for name, extent in loops:
-        block = s.out.block(f"for (i64 {name} = 0; {name} < {extent}; {name}++) {{", "}")
-        block.__enter__()
-        closing.append(block)
+        opened = s.out.block(f"for (i64 {name} = 0; {name} < {extent}; {name}++) {{", "}")
+        opened.__enter__()
+        closing.append(opened)
     if not loops:
-        block = s.out.block("{", "}")
-        block.__enter__()
-        closing.append(block)
+        opened = s.out.block("{", "}")
+        opened.__enter__()
+        closing.append(opened)
     _task(s, kernel, c, shape, depth, vectors, last)
-    for block in reversed(closing):
-        block.__exit__(None, None, None)
+    for opened in reversed(closing):
+        opened.__exit__(None, None, None)
 
 
 def _task(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, vectors: int, last: bool) -> None:

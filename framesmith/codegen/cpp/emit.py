@@ -104,8 +104,9 @@ def _parameter(p: Param) -> str:
 
 def _nest(s: State, kernel: Kernel) -> None:
     """The outer loops, shared among threads when there is work enough, and the body."""
-    if kernel.body and type(kernel.body[0]) is Contract:
-        contraction(s, kernel, kernel.body[0])
+    last = kernel.body[-1] if kernel.body else None
+    if type(last) is Contract:
+        contraction(s, kernel, last)
         return
     shared = s.parallel and bool(kernel.outer)
     if shared:
