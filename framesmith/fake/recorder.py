@@ -203,6 +203,8 @@ class Recorder:
         """Wraps the results of a functional node: one fake, or a tuple with `getitem` nodes beneath."""
         if isinstance(vals, FakeTensor):
             return self.own(vals, node)
+        if vals is None:  # an operator that only checks
+            return None
         for i, val in enumerate(vals):
             if isinstance(val, FakeTensor):
                 self.own(val, self.emit(_getitem, (node, i), val))

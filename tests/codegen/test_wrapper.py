@@ -1,0 +1,138 @@
+"""From a recorded function to a callable: kernels, operators, views, written inputs and symbolic sizes in one call."""
+
+import pickle
+
+import pytest
+import torch
+
+from framesmith.codegen.plan import out_arguments
+from framesmith.codegen.wrapper import wrap
+from framesmith.fake.recorder import Recorder
+from framesmith.lower.lower import lower
+from framesmith.prims.decompose import decompose
+from framesmith.runtime.cache import Cache
+from framesmith.runtime.load import load
+from framesmith.runtime.plan import Kind
+from framesmith.runtime.toolchain import find
+from framesmith.schedule.schedule import schedule
+from framesmith.symbolic.env import ShapeEnv
+from framesmith.symbolic.node import symint
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return Cache(tmp_path_factory.mktemp("cache"))
+
+
+def program_of(fn, inputs, dynamic=()):
+    """`dynamic`: pairs (input, dim) with a size symbol of their own."""
+    env = ShapeEnv()
+    rec = Recorder(env)
+    fakes = []
+    for i, x in enumerate(inputs):
+        shape = tuple(symint(env.new_symbol(s, (i, d)), env) if (i, d) in dynamic else s for d, s in enumerate(x.shape))
+        fakes.append(rec.input(x, f"x{i}", shape=shape))
+    with torch.no_grad(), rec:
+        out = fn(*fakes)
+    return schedule(lower(decompose(rec.finish(list(out) if isinstance(out, tuple) else [out]))))
+
+
+def compiled(cache, fn, inputs, dynamic=(), jobs=1):
+    wrapped = wrap(program_of(fn, inputs, dynamic), jobs=jobs)
+    plan = pickle.loads(pickle.dumps(wrapped.plan))
+    assert plan == wrapped.plan
+    return load(plan, cache.library(wrapped.units, find()), wrapped.constants, checked=True), wrapped
+
+
+def same(graph, fn, inputs):
+    with torch.no_grad():
+        mine, theirs = [x.clone() for x in inputs], [x.clone() for x in inputs]
+        got, expected = graph(tuple(mine)), fn(*theirs)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for a, b in zip((*got, *mine), (*expected, *theirs)):
+        torch.testing.assert_close(a, b)
+        assert a.stride() == b.stride() and a.dtype == b.dtype
+
+
+def norm_block(x, w):
+    h = torch.nn.functional.layer_norm(x, (x.shape[-1],))
+    return torch.nn.functional.gelu(h @ w) + x, torch.softmax(h, -1).sum()
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x, w: x.sin() * 2,
+    norm_block,
+    lambda x, w: (x.t(), x[:, 3:5], x.view(4, 4, 16), x + 1),
+    lambda x, w: torch.topk(x @ w, 3),
+    lambda x, w: torch.sort(x, dim=0),
+    lambda x, w: (x @ w).t().contiguous(),
+    lambda x, w: torch.cat([x, w]) @ w,
+    lambda x, w: (torch.linalg.inv(w + torch.eye(16)), torch.nn.functional.embedding(torch.arange(3), x)),
+    lambda x, w: (),
+], ids=range(9))  # fmt: skip
+def test_same_as_eager(cache, fn):
+    inputs = (torch.randn(16, 16), torch.randn(16, 16) / 4)
+    graph, _ = compiled(cache, fn, inputs)
+    for _ in range(2):
+        same(graph, fn, inputs)
+
+
+def test_written_inputs(cache):
+    def fn(x, y):
+        x.add_(y)
+        y[0] = 3
+        return x * 2
+
+    inputs = (torch.randn(8, 4), torch.randn(8, 4))
+    graph, wrapped = compiled(cache, fn, inputs)
+    same(graph, fn, inputs)
+    assert wrapped.plan.bumped == (0, 1)
+    graph(inputs)
+    assert inputs[0]._version == inputs[1]._version == 1
+
+
+@pytest.mark.parametrize("rows", [5, 16, 33, 2])
+def test_symbolic_sizes(cache, rows):
+    inputs = (torch.randn(16, 32), torch.randn(32, 32) / 4)
+    graph, wrapped = compiled(cache, norm_block, inputs, dynamic={(0, 0)})
+    assert wrapped.plan.table > 0
+    same(graph, norm_block, (torch.randn(rows, 32), inputs[1]))
+
+
+def test_positions_in_a_longer_tuple(cache):
+    wrapped = wrap(program_of(lambda a, b: a - b, (torch.ones(4), torch.ones(4))), positions=(3, 1), inputs=5)
+    graph = load(wrapped.plan, cache.library(wrapped.units, find()))
+    a, b = torch.randn(4), torch.randn(4)
+    assert torch.equal(graph((None, b, None, a, None))[0], a - b)
+
+
+def test_kernels_in_several_units(cache):
+    def fn(x):
+        return tuple(torch.softmax(x.narrow(0, 0, n + 2).sin() * n, -1).cumsum(0).tanh() for n in range(12))
+
+    inputs = (torch.randn(16, 40),)
+    graph, wrapped = compiled(cache, fn, inputs, jobs=2)
+    assert len(wrapped.units) == 2
+    same(graph, fn, inputs)
+
+
+def test_an_index_out_of_range_is_eagers_error(cache):
+    def fn(x, i):
+        return x[i] + 1
+
+    x, i = torch.randn(5, 4), torch.tensor([0, -1, 4])
+    graph, _ = compiled(cache, fn, (x, i))
+    same(graph, fn, (x, i))
+    with pytest.raises(IndexError):
+        graph((x, torch.tensor([0, 5, 1])))
+
+
+def test_out_forms_that_write_are_used(cache):
+    assert out_arguments(aten.mm.default) == ("out", ("out",))
+    assert out_arguments(aten.topk.default) == ("values", ("values", "indices"))
+    assert out_arguments(aten.convolution.default) is None
+    _, wrapped = compiled(cache, lambda x, w: (x @ w) @ w, (torch.randn(16, 16), torch.randn(16, 16)))
+    assert [c.overload for c in wrapped.plan.externs] == ["out", "out"]
+    assert Kind.RESULT not in {v.kind for v in wrapped.plan.values}
