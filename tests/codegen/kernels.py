@@ -14,6 +14,9 @@ from tests.codegen.compiled import call, compile_text
 F32 = torch.float32
 WIDTH = 16 if "avx512f" in Path("/proc/cpuinfo").read_text() else 8
 
+FLAGS_OF = {8: ("-mavx2", "-mfma", "-mf16c"), 16: ("-march=native",)}
+WIDTHS = (8, 16)[: 1 + (WIDTH == 16)]
+
 
 def axis(name: str, extent: int | Expr) -> Axis:
     extent = as_expr(extent)
@@ -64,9 +67,9 @@ def run(k: Kernel, *args: torch.Tensor | int, error: torch.Tensor | None = None)
     call(compile_text(f.text)["k"], *args, *([] if error is None else [error]))
 
 
-def run_all(cases: list[tuple[Kernel, tuple[torch.Tensor | int, ...]]]) -> None:
-    """`run` for several kernels in one translation unit."""
-    functions = [emit_kernel(k, f"k{i}", Target(width=WIDTH)) for i, (k, _) in enumerate(cases)]
-    library = compile_text("".join(f.text for f in functions), ("-O1", "-march=native"))
+def run_all(cases: list[tuple[Kernel, tuple[torch.Tensor | int, ...]]], width: int = WIDTH) -> None:
+    """`run` for several kernels in one translation unit, with vectors of `width` lanes."""
+    functions = [emit_kernel(k, f"k{i}", Target(width=width)) for i, (k, _) in enumerate(cases)]
+    library = compile_text("".join(f.text for f in functions), ("-O1", *FLAGS_OF[width]))
     for f, (_, args) in zip(functions, cases, strict=True):
         call(library[f.name], *args)

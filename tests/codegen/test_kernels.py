@@ -5,7 +5,7 @@ import torch
 
 from framesmith.loops.ir import Cast, Const, Index, Indirect, Local, Part, Pred, Reduce
 from framesmith.symbolic.expr import Symbol, as_expr
-from tests.codegen.kernels import F32, axis, kernel, load, loop, op, run, run_all, store
+from tests.codegen.kernels import F32, WIDTHS, axis, kernel, load, loop, op, run, run_all, store
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 STORAGE = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -21,6 +21,15 @@ def data(dtype: torch.dtype, *size: int) -> torch.Tensor:
     return torch.randint(0 if dtype is torch.uint8 else -9, 10, size, generator=generator).to(dtype)
 
 
+def compare(cases, wants) -> None:
+    for width in WIDTHS:
+        for _, args in cases:
+            args[-1].zero_()
+        run_all(cases, width)
+        for (_, args), want in zip(cases, wants, strict=True):
+            torch.testing.assert_close(args[-1], want)
+
+
 def test_copy():
     cases, wants = [], []
     for dtype in STORAGE:
@@ -30,9 +39,7 @@ def test_copy():
             v = load("p0", i.symbol, dtype)
             cases.append((kernel([dtype, dtype], [loop(i, v, store("p1", i.symbol, v))]), (x, y)))
             wants.append(torch.cat([x, torch.zeros(1, dtype=dtype)]))
-    run_all(cases)
-    for (_, (_, y)), want in zip(cases, wants, strict=True):
-        assert torch.equal(y, want)
+    compare(cases, wants)
 
 
 REDUCTIONS = {
@@ -43,12 +50,6 @@ REDUCTIONS = {
 
 def reduction(kind: str, dtype: torch.dtype, v, position) -> Reduce:
     return Reduce(kind, (v, Index(position, torch.int64)), torch.int64) if kind.startswith("arg") else Reduce(kind, (v,), v.dtype)
-
-
-def compare(cases, wants) -> None:
-    run_all(cases)
-    for (_, args), want in zip(cases, wants, strict=True):
-        torch.testing.assert_close(args[-1], want)
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8), ids=str)

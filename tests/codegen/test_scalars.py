@@ -8,7 +8,7 @@ import torch
 
 from framesmith.loops.ir import Const
 from framesmith.loops.scalar import SCALAR_OPS
-from tests.codegen.kernels import axis, kernel, load, loop, op, run_all, store
+from tests.codegen.kernels import WIDTHS, axis, kernel, load, loop, op, run_all, store
 
 FLOATS = (torch.float32, torch.float64)
 INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -72,7 +72,8 @@ def test_table_is_whole():
 
 @pytest.mark.parametrize("vector", (True, False), ids=("vector", "scalar"))
 @pytest.mark.parametrize("dtype", (*FLOATS, *INTS, *BOOL), ids=str)
-def test_every_operation(dtype, vector):
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_operation(dtype, vector, width):
     n = 37
     i = axis("i0", n)
     cases, wants, names = [], [], []
@@ -91,7 +92,7 @@ def test_every_operation(dtype, vector):
         cases.append((kernel([*kinds, out_type], body), (*inputs, out)))
         wants.append(want)
         names.append(name)
-    run_all(cases)
+    run_all(cases, width)
     wrong = {}
     for name, (_, args), want in zip(names, cases, wants, strict=True):
         close = torch.isclose(args[-1], want.to(args[-1].dtype), rtol=4e-7 if dtype is torch.float32 else 1e-14, atol=1e-6, equal_nan=True)

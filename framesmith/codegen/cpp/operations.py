@@ -213,13 +213,20 @@ def _load(s: State, op: Load) -> None:
     assign(s, op, lanes, _single(s, op, op.index), make)
 
 
+def _unrounded(s: State, op: Store) -> Op:
+    """What to store: a value that was rounded to the buffer's own type need not be, since the store does."""
+    value, param = op.args[0], s.params.get(op.buffer)
+    rounded = type(value) is Cast and value.rounding is not None and param is not None and value.rounding is param.dtype
+    return value.args[0] if rounded and value.args[0].dtype is torch.float32 and op.mode is None else value
+
+
 def _store_text(s: State, op: Store, k: int) -> str:
     how, step = access(s, op.index)
     mask = op.args[1] if len(op.args) > 1 else None
+    stored = _unrounded(s, op)
     masked = mask is not None and s.is_vector(mask)
-    value_lanes = s.is_vector(op.args[0])
-    lanes = how != "one" or masked or value_lanes
-    value = s.operand(op.args[0], k, lanes)
+    lanes = how != "one" or masked or s.is_vector(stored)
+    value = s.operand(stored, k, lanes)
     prefix = "" if op.mode is None else "atomic_" if s.parallel else "add_"
     one = _place(s, op.buffer, op.index, k) if how != "any" else ""
     if not lanes:
