@@ -59,7 +59,7 @@ def rewrite_contractions(graph: fx.Graph, choose: Choose) -> fx.Graph:
         with graph.inserting_before(node):
             new = rewrite(graph, node, choose)
         if new is not None:
-            new.meta.setdefault("stack", node.meta.get("stack", ()))
+            new.meta["val"] = node.meta["val"]  # eager's strides, should it be a result
             node.replace_all_uses_with(new)
             graph.erase_node(node)
     return graph

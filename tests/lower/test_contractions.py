@@ -1,0 +1,129 @@
+"""Contractions end to end: rewritten to the template, fused with what follows, against eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from framesmith.config import Config
+from framesmith.fake import Recorder
+from framesmith.lower.contractions import choice
+from framesmith.pipeline import compile_graph
+
+
+def compiled(module: nn.Module, x: torch.Tensor, config: Config):
+    """The compiled graph of `module(x)` and its inputs."""
+    parameters = dict(module.named_parameters()) | dict(module.named_buffers())
+    recorder = Recorder()
+    fakes = {name: recorder.input(p, name) for name, p in parameters.items()}
+    fake = recorder.input(x, "x")
+    with torch.no_grad(), recorder:
+        out = torch.func.functional_call(module, fakes, (fake,))
+    graph = recorder.finish([out])
+    for node in [n for n in graph.nodes if n.op == "placeholder"][: len(parameters)]:
+        node.meta["param"] = True
+    inputs = (*parameters.values(), x)
+    return compile_graph(graph, config, inputs), inputs
+
+
+@pytest.fixture
+def own(monkeypatch, tmp_path):
+    """Every contraction by the template."""
+    monkeypatch.setattr(choice.Chooser, "__call__", lambda self, request: "own")
+    return Config(cache_dir=str(tmp_path))
+
+
+def check(module: nn.Module, x: torch.Tensor, config: Config) -> None:
+    module.eval()
+    with torch.no_grad():
+        result, inputs = compiled(module, x, config)
+        for _ in range(2):
+            (actual,) = result.call(inputs)
+            expected = module(x)
+            assert actual.stride() == expected.stride()
+            torch.testing.assert_close(actual, expected, rtol=2e-5, atol=2e-5)
+
+
+class Conv(nn.Module):
+    def __init__(self, after, norm: bool, *args, **kwargs) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(*args, **kwargs)
+        self.norm = nn.BatchNorm2d(args[1]) if norm else nn.Identity()
+        self.after = after
+
+    def forward(self, x):
+        return self.after(self.norm(self.conv(x)))
+
+
+CONVOLUTIONS = [
+    (2, 3, 17, 16, 3, 2, 1),
+    (1, 16, 9, 8, 1, 1, 0),
+    (1, 8, 1, 24, 1, 1, 0),
+    (1, 96, 7, 576, 1, 1, 0),
+    (1, 40, 14, 240, 1, 1, 0),
+    (1, 24, 28, 72, 1, 1, 0),
+    (3, 5, 8, 70, 5, 1, 2),
+    (1, 64, 14, 64, 3, 1, 1),
+]
+
+
+@pytest.mark.parametrize("shape", CONVOLUTIONS, ids=str)
+@pytest.mark.parametrize("after", [F.relu, F.hardswish, lambda x: x], ids=["relu", "hardswish", "plain"])
+def test_convolution(shape, after, own):
+    images, c, size, o, k, stride, padding = shape
+    check(Conv(after, True, c, o, k, stride, padding), torch.randn(images, c, size, size), own)
+
+
+@pytest.mark.parametrize("m,k,n", [(1, 7, 5), (5, 10, 20), (13, 33, 100), (128, 64, 192), (7, 20, 1)])
+@pytest.mark.parametrize("after", [F.gelu, torch.sigmoid], ids=["gelu", "sigmoid"])
+def test_linear(m, k, n, after, own):
+    check(nn.Sequential(nn.Linear(k, n), Lambda(after)), torch.randn(m, k), own)
+
+
+class Lambda(nn.Module):
+    def __init__(self, fn) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, x):
+        return self.fn(x)
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(16, 16, 3, 1, 1), nn.Conv2d(16, 16, 3, 1, 1)
+
+    def forward(self, x):
+        return F.relu(self.second(F.relu(self.first(x))) + x)
+
+
+def test_residual(own):
+    check(Residual(), torch.randn(1, 16, 11, 11), own)
+
+
+class Squeeze(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Conv2d(16, 8, 1), nn.Conv2d(8, 16, 1)
+
+    def forward(self, x):
+        s = x.mean((2, 3), keepdim=True)
+        return x * F.hardsigmoid(self.up(F.relu(self.down(s))))
+
+
+def test_squeeze_and_excite(own):
+    check(Squeeze(), torch.randn(1, 16, 8, 8), own)
+
+
+def test_a_written_weight_is_seen(own):
+    module = nn.Linear(8, 4).eval()
+    x = torch.randn(3, 8)
+    with torch.no_grad():
+        result, inputs = compiled(module, x, own)
+        torch.testing.assert_close(result.call(inputs)[0], module(x))
+        module.weight.mul_(2)
+        module.bias.add_(1)
+        torch.testing.assert_close(result.call(inputs)[0], module(x))
