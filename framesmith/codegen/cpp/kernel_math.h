@@ -144,10 +144,10 @@ FS_LIB1(tanh, _u10) FS_LIB1(erf, _u10) FS_LIB1F(sin, _u10) FS_LIB1F(cos, _u10) F
 FS_LIB1F(atan, _u10) FS_LIB1F(sinh, _u10) FS_LIB1F(cosh, _u10) FS_LIB1F(atanh, _u10)
 FS_LIB1F(erfc, _u15) FS_LIB1F(lgamma, _u10) FS_LIB2(pow, _u10) FS_LIB2(atan2, _u10) FS_LIB2(hypot, _u05) FS_LIB2(nextafter, ) FS_LIB2(fmod, )
 #if defined(FS_SLEEF)
-#define FS_FAR(name) /* SLEEF overflows far out, where the function is log 2|x| */ \
-  FS_LIB1(name, _u10) \
-  FN vf name(vf x) { return where(gt(abs(x), splat(1e18f)), copysign(log(abs(x)) + 0.693147181f, x), FS_SLEEF(name, _u10)(x)); }
-FS_FAR(asinh) FS_FAR(acosh)
+FS_LIB1(asinh, _u10) FS_LIB1(acosh, _u10)  // SLEEF's overflow far out, where the function is log 2|x|
+FN vf far_out(vf x, vf near) { return abs(x) > 1e18f ? log(abs(x)) + 0.693147181f : near; }
+FN vf asinh(vf x) { return copysign(far_out(x, abs(FS_SLEEF(asinh, _u10)(x))), x); }
+FN vf acosh(vf x) { return where(lt(x, splat(1.0f)), splat(__builtin_nanf("")), far_out(x, FS_SLEEF(acosh, _u10)(x))); }
 #else
 FS_LIB1F(asinh, _u10) FS_LIB1F(acosh, _u10)
 #endif
