@@ -19,13 +19,18 @@ from framesmith.prims.core import DTYPES, Spec, size_of
 from framesmith.prims.registry import rules
 from framesmith.prims.rules import FAMILIES
 from framesmith.util.errors import VerifyError
+from framesmith.util.log import warn_once
 
 assert FAMILIES  # importing the package fills the table
 
 
-def decompose(graph: fx.Graph) -> fx.Graph:
-    """The same computation over prims and extern calls."""
-    return _Decomposition(graph).run()
+def decompose(graph: fx.Graph, *, strict: bool = False) -> fx.Graph:
+    """The same computation over prims and extern calls.
+
+    A rule that disagrees with the recorded shapes or dtypes is a fault of the table: `strict` raises VerifyError, otherwise a warning
+    names the operator and eager's kernel is called.
+    """
+    return _Decomposition(graph, strict).run()
 
 
 def _spec_of(val: Any) -> Any:
@@ -71,8 +76,9 @@ def _is_foreign(val: Any) -> bool:
 class _Decomposition:
     """One run over one graph: `env` maps each old node to what stands for it."""
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, strict: bool) -> None:
         self.old = graph
+        self.strict = strict
         self.new = fx.Graph()
         self.b = Builder(self.new)
         self.env: dict[fx.Node, Any] = {}
@@ -111,10 +117,20 @@ class _Decomposition:
         kwargs = {name: self._arguments(arg) for name, arg in node.kwargs.items()}
         rule = rules.get(node.target)
         if rule is not None and not _is_foreign(val) and not any(map(self._takes_foreign, node.all_input_nodes)):
-            result = rule(b, *args, **kwargs)
+            result = self._replaced(node, rule, args, kwargs, val)
             if result is not NotImplemented:
-                return self._settle(node, result, val)
+                return result
         return b.extern(node.target, args, kwargs, val=val)
+
+    def _replaced(self, node: fx.Node, rule: Any, args: Any, kwargs: dict[str, Any], val: Any) -> Any:
+        try:
+            result = rule(self.b, *args, **kwargs)
+            return result if result is NotImplemented else self._settle(node, result, val)
+        except VerifyError as error:
+            if self.strict:
+                raise
+            warn_once(f"decompose {node.target}", f"{node.target} runs in eager's kernel: {error}")
+            return NotImplemented
 
     def output(self, node: fx.Node) -> None:
         owners: dict[Value, fx.Node] = {}

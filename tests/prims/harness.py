@@ -56,7 +56,7 @@ def check(target: Any, *args: Any, extern: bool = False, wide: bool = False, **k
     if isinstance(expected, list):
         expected = tuple(expected)
     graph, inputs = graph_of(target, args, kwargs, expected)
-    new = decompose(graph)
+    new = decompose(graph, strict=True)
     if not extern:
         left = {one for one in targets(new) if isinstance(one, torch._ops.OpOverload)}
         assert not left, f"{target} left {left}"

@@ -14,6 +14,8 @@ from framesmith.graph.interpreter import run
 from framesmith.prims import Prim, table
 from framesmith.prims.decompose import decompose
 from framesmith.prims.promotion import result_dtype
+from framesmith.prims.registry import rules
+from framesmith.util.errors import VerifyError
 
 
 def decomposed(program: Callable[..., Any], *inputs: torch.Tensor) -> torch.fx.Graph:
@@ -21,7 +23,7 @@ def decomposed(program: Callable[..., Any], *inputs: torch.Tensor) -> torch.fx.G
     fakes = [recorder.input(x, f"x{place}") for place, x in enumerate(inputs)]
     with torch.no_grad(), recorder:
         results = tree_leaves(program(*fakes))
-    return decompose(recorder.finish(results))
+    return decompose(recorder.finish(results), strict=True)
 
 
 def names(graph: torch.fx.Graph) -> list[str]:
@@ -100,3 +102,14 @@ def test_promotion_is_eagers() -> None:
 
 def test_every_prim_says_what_it_is() -> None:
     assert all(prim.doc and prim.kind and table[name] is prim for name, prim in table.items())
+
+
+def test_a_faulty_rule_costs_only_its_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(rules, torch.ops.aten.exp.default, lambda b, x: b.reshape(x, (12,)))
+    with pytest.raises(VerifyError, match="aten.exp"):
+        decomposed(lambda x: x.exp() + 1, X)
+    recorder = Recorder()
+    with torch.no_grad(), recorder:
+        result = recorder.input(X, "x").exp() + 1
+    with pytest.warns(UserWarning, match="aten.exp"):
+        assert names(decompose(recorder.finish([result]))) == ["aten.exp.default", "add"]

@@ -32,7 +32,7 @@ def test_same_as_eager(name: str) -> None:
     torch.manual_seed(0)
     model, inputs = BUILDERS[name]()
     recorder, fakes, real = record_module(model.eval(), inputs)
-    graph = decompose(recorder.finish(fakes))
+    graph = decompose(recorder.finish(fakes), strict=True)
     assert extern_names(graph) <= set(LIBRARY.split())
     with torch.no_grad():
         want = tensors(model(*inputs))
@@ -45,7 +45,7 @@ def test_training_mode_writes_statistics() -> None:
     torch.manual_seed(0)
     model, inputs = BUILDERS["resnet18"]()
     recorder, fakes, real = record_module(model.train(), inputs)
-    graph = decompose(recorder.finish(fakes))
+    graph = decompose(recorder.finish(fakes), strict=True)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.no_grad():
         want = tensors(model(*inputs))

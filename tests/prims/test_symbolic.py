@@ -61,7 +61,7 @@ def test_runs_at_another_size(name: str) -> None:
     x = symbolic_input(recorder, first, "x", [1])
     with torch.no_grad(), recorder:
         fakes = tree_leaves(program(x))
-    graph = decompose(recorder.finish(fakes))
+    graph = decompose(recorder.finish(fakes), strict=True)
     constants = [node.meta["constant"] for node in graph.nodes if "constant" in node.meta]
     for real in (first, second):
         for actual, expected in zip(run(graph, [real, *constants]), tree_leaves(program(real)), strict=True):

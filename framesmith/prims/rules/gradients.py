@@ -246,5 +246,7 @@ def embedding_dense_backward(b: Builder, grad: Value, indices: Value, num_weight
 
 
 @decomposes_named("native_dropout_backward")
-def native_dropout_backward(b: Builder, grad: Value, mask: Value, scale: float) -> Value:
+def native_dropout_backward(b: Builder, grad: Value, mask: Value, scale: float) -> Any:
+    if b.out.dtype is not grad.dtype:
+        return NotImplemented
     return grad * (b.convert(mask, grad.dtype) * float(scale))
