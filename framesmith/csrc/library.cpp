@@ -4,8 +4,11 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <cmath>
+#include <optional>
 #include <tuple>
 
+#include "attention.h"
 #include "rnn.h"
 
 namespace framesmith {
@@ -102,6 +105,44 @@ Tensor pack_rnn(TensorList weights, int64_t gates) {
   pack_recurrence(out.data_ptr<float>(), gates, weights[0].size(1), weights[1].size(1), at(0), at(1), at(2), at(3));
   return out;
 }
+
+// ---- attention
+
+Plane plane(const Tensor& t) { return {t.const_data_ptr<float>(), t.stride(0), t.stride(1), t.stride(2)}; }
+
+Tensor& attention_out(const Tensor& q_, const Tensor& k_, const Tensor& v_, const std::optional<Tensor>& mask_, bool causal,
+                      std::optional<double> scale, Tensor& out) {
+  const Tensor q = rows(q_), k = rows(k_), v = rows(v_);
+  TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.size(1) % k.size(1) == 0 && out.stride(3) == 1, "framesmith: attention's arguments");
+  Attention a{};
+  a.batch = q.size(0), a.heads = q.size(1), a.shared = q.size(1) / k.size(1), a.queries = q.size(2), a.keys = k.size(2);
+  a.width = q.size(3), a.value_width = v.size(3);
+  a.scale = static_cast<float>(scale.value_or(1.0 / std::sqrt(static_cast<double>(a.width))));
+  a.causal = causal;
+  a.q = plane(q), a.k = plane(k), a.v = plane(v);
+  a.out = out.data_ptr<float>(), a.out_batch = out.stride(0), a.out_head = out.stride(1), a.out_row = out.stride(2);
+  Tensor mask;
+  if (mask_.has_value()) {
+    mask = mask_->expand({a.batch, a.heads, a.queries, a.keys});
+    if (mask.stride(3) > 1) mask = mask_->contiguous().expand({a.batch, a.heads, a.queries, a.keys});
+    if (mask.scalar_type() == at::kBool) a.keep = mask.const_data_ptr<bool>();
+    else a.add = mask.const_data_ptr<float>();
+    a.mask_batch = mask.stride(0), a.mask_head = mask.stride(1), a.mask_row = mask.stride(2), a.mask_column = mask.stride(3);
+  }
+  attend(a, at::get_num_threads());
+  return out;
+}
+
+// (batch, row, head, column) in memory: joining the heads is then a view.
+Tensor attention_meta(const Tensor& q, const Tensor&, const Tensor& v, const std::optional<Tensor>&, bool, std::optional<double>) {
+  return at::empty({q.size(0), q.size(2), q.size(1), v.size(3)}, q.options()).transpose(1, 2);
+}
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, bool causal, std::optional<double> scale) {
+  Tensor out = attention_meta(q, k, v, mask, causal, scale);
+  attention_out(q, k, v, mask, causal, scale, out);
+  return out;
+}
 }  // namespace
 
 TORCH_LIBRARY(framesmith, m) {
@@ -111,6 +152,9 @@ TORCH_LIBRARY(framesmith, m) {
   m.def("gru" RNN ") -> (Tensor, Tensor)");
   m.def("gru.out" RNN ", *, Tensor(a!) out0, Tensor(b!) out1) -> (Tensor(a!), Tensor(b!))");
   m.def("pack_rnn(Tensor[] weights, int gates) -> Tensor");
+#define ATTENTION "(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale"
+  m.def("attention" ATTENTION ") -> Tensor");
+  m.def("attention.out" ATTENTION ", *, Tensor(a!) out) -> Tensor(a!)");
 }
 
 TORCH_LIBRARY_IMPL(framesmith, CPU, m) {
@@ -119,11 +163,14 @@ TORCH_LIBRARY_IMPL(framesmith, CPU, m) {
   m.impl("gru", gru);
   m.impl("gru.out", gru_out);
   m.impl("pack_rnn", pack_rnn);
+  m.impl("attention", attention);
+  m.impl("attention.out", attention_out);
 }
 
 TORCH_LIBRARY_IMPL(framesmith, Meta, m) {
   m.impl("lstm", lstm_meta);
   m.impl("gru", gru_meta);
   m.impl("pack_rnn", pack_rnn_meta);
+  m.impl("attention", attention_meta);
 }
 }  // namespace framesmith

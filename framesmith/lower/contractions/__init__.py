@@ -1,5 +1,5 @@
 """Contractions (linear, matmul, convolution), recurrent layers and attention: graph rewrites, frozen weights, and the choice of kernel."""
 
-from framesmith.lower.contractions import recurrent
+from framesmith.lower.contractions import attention, recurrent
 
-__all__ = ["recurrent"]
+__all__ = ["attention", "recurrent"]

@@ -1,0 +1,274 @@
+// Attention by register tiles: a few query rows against all keys of a block, the softmax of those rows in L1, then the product with the values.
+//
+// A thread copies a block of keys (transposed) and values into panels once, and runs its query rows over it. Up to kBlock keys a row's softmax is
+// exact and the result needs no second look; beyond, blocks follow each other with a running maximum and sum (Milakov and Gimelshein 2018; Dao et
+// al. 2022).
+#include "attention.h"
+
+#include <omp.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "tile.h"
+
+namespace framesmith {
+namespace {
+
+constexpr i64 kBlock = 512;              // keys of a block: its panels stay in L2
+constexpr i64 kGroup = 32;               // row tiles that run over a block before it is packed anew
+constexpr double kParallelWork = 2e5;    // multiply-adds from which a second thread pays
+constexpr int kColumns = kWide * W;
+const float kNever = -__builtin_inff();
+
+struct Free {
+  void operator()(float* p) const { std::free(p); }
+};
+using Memory = std::unique_ptr<float, Free>;
+Memory memory(i64 floats) { return Memory(static_cast<float*>(std::aligned_alloc(64, round_up(floats * 4, 64)))); }
+
+template <int NV, int MR>
+__attribute__((noinline)) void product(const float* a, i64 lda, const float* b, i64 depth, float* out, i64 ldo) {
+  vf acc[MR][NV] = {};
+  multiply<MR, NV>(acc, a, lda, b, depth);
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; i++)
+#pragma GCC unroll 8
+    for (int j = 0; j < NV; j++) store(out + i * ldo + j * W, acc[i][j], full);
+}
+using Product = void (*)(const float*, i64, const float*, i64, float*, i64);
+template <int NV, int MR>
+Product by_rows(int rows) {
+  if constexpr (MR == 1) return &product<NV, 1>;
+  else return rows == MR ? &product<NV, MR> : by_rows<NV, MR - 1>(rows);
+}
+template <int NV>
+Product product_of(int rows, int vectors) {
+  if constexpr (NV == 1) return by_rows<1, kRows>(rows);
+  else return vectors == NV ? by_rows<NV, kRows>(rows) : product_of<NV - 1>(rows, vectors);
+}
+
+// All panels of `columns` columns (a multiple of W), each `depth` rows high.
+void multiply_panels(int rows, const float* a, i64 lda, const float* b, i64 depth, i64 stored_depth, i64 columns, float* out, i64 ldo) {
+  for (i64 j = 0; j < columns; j += kColumns) {
+    const i64 wide = columns - j < kColumns ? columns - j : kColumns;
+    product_of<kWide>(rows, (int)(wide / W))(a, lda, b + j * stored_depth, depth, out + j, ldo);
+  }
+}
+
+// rows x width -> panels of rows: out[k][row]; rows beyond the last are 0. `columns` = rows rounded up to W.
+void pack_transposed(const float* p, i64 stride, i64 rows, i64 width, float* out) {
+  const i64 columns = round_up(rows, W);
+  for (i64 first = 0; first < columns; first += W) {
+    const i64 panel = first / kColumns * kColumns, wide = columns - panel < kColumns ? columns - panel : kColumns;
+    const i64 live = rows - first < W ? rows - first : W;
+    float* to = out + panel * width + (first - panel);
+    for (i64 k = 0; k < width; k += W) {
+      const int depth = (int)(width - k < W ? width - k : W);
+      vf r[W];
+      if (depth == W) {
+        for (int l = 0; l < W; l++) r[l] = l < live ? load(p + (first + l) * stride + k, full) : vf{};
+      } else {
+        for (int l = 0; l < W; l++) r[l] = l < live ? load(p + (first + l) * stride + k, depth) : vf{};
+      }
+      fs::transpose(r);
+      for (int l = 0; l < depth; l++) store(to + (k + l) * wide, r[l], full);
+    }
+  }
+}
+
+// rows x width -> panels of columns; columns beyond the last are 0.
+void pack_straight(const float* p, i64 stride, i64 rows, i64 width, float* out) {
+  const i64 columns = round_up(width, W);
+  for (i64 panel = 0; panel < columns; panel += kColumns) {
+    const i64 wide = columns - panel < kColumns ? columns - panel : kColumns, live = width - panel < wide ? width - panel : wide;
+    float* to = out + panel * rows;
+    for (i64 k = 0; k < rows; k++) {
+      for (i64 j = 0; j < wide; j += W) {
+        const i64 n = live - j < W ? live - j : W;
+        store(to + k * wide + j, n == W ? load(p + k * stride + panel + j, full) : load(p + k * stride + panel + j, (int)n), full);
+      }
+    }
+  }
+}
+
+float largest(vf x) {
+  float r = x[0];
+  for (int l = 1; l < W; l++) r = r < x[l] ? x[l] : r;
+  return r;
+}
+float total(vf x) {
+  float r = 0;
+  for (int l = 0; l < W; l++) r += x[l];
+  return r;
+}
+
+// The keys' weights of one query row.
+struct Row {
+  float* s;          // scores in, weights out; `width` of them (a multiple of W), those from `live` on become 0
+  i64 live, width;
+  const float* add;  // of the block's first key, or null
+  const bool* keep;
+  i64 step;          // of the mask: 0 or 1
+};
+
+template <class M>
+FN vf masked(const Row& r, i64 j, vf x, M n) {
+  if (r.add) x += r.step ? load(r.add + j, n) : fs::splat(*r.add);
+  if (r.keep) x = r.step ? where(load(r.keep + j, n), x, fs::splat(kNever)) : *r.keep ? x : fs::splat(kNever);
+  return fs::keep(x, kNever, n);
+}
+
+// Scales and masks; the maximum.
+float scale_row(const Row& r, float scale) {
+  vf top = fs::splat(kNever);
+  const i64 whole = r.live / W * W;
+  if (!r.add && !r.keep) {
+    for (i64 j = 0; j < whole; j += W) {
+      const vf x = load(r.s + j, full) * scale;
+      store(r.s + j, x, full);
+      top = fs::max_(x, top);
+    }
+  } else {
+    for (i64 j = 0; j < whole; j += W) {
+      const vf x = masked(r, j, load(r.s + j, full) * scale, full);
+      store(r.s + j, x, full);
+      top = fs::max_(x, top);
+    }
+  }
+  if (whole < r.live) {
+    const vf x = masked(r, whole, load(r.s + whole, full) * scale, (int)(r.live - whole));
+    store(r.s + whole, x, full);
+    top = fs::max_(x, top);
+  }
+  for (i64 j = round_up(r.live, W); j < r.width; j += W) store(r.s + j, fs::splat(kNever), full);
+  return largest(top);
+}
+
+// exp of what is at most 0 (or NaN), flushed to 0 below -87.
+FN vf decay(vf x) {
+  vf n;
+  const vf r = fs::reduce_exp(fs::max_(fs::splat(-87.5f), x), n);
+  const vf p = (fs::exp_tail(r) * r) * r + r + 1.0f;
+  return where(fs::vm{x < -87.5f}, vf{}, fs::pow2_times(p, n));
+}
+
+// exp(s - top); the sum.
+float exponentials(const Row& r, float top) {
+  vf sum = {};
+  for (i64 j = 0; j < r.width; j += W) {
+    const vf e = decay(load(r.s + j, full) - top);
+    store(r.s + j, e, full);
+    sum += e;
+  }
+  return total(sum);
+}
+
+class Worker {
+ public:
+  explicit Worker(const Attention& a)
+      : a_(a), block_(a.keys < kBlock ? a.keys : kBlock), value_columns_(round_up(a.value_width, W)), keys_(memory(round_up(block_, W) * a.width)),
+        values_(memory(block_ * value_columns_)), scores_(memory(kRows * round_up(block_, W))), fresh_(memory(kRows * value_columns_)) {
+    if (a.keys > kBlock) kept_ = memory(kGroup * kRows * value_columns_);
+  }
+
+  // Row tiles [begin, end) of one head.
+  void head(i64 b, i64 h, const Even& tiles, i64 begin, i64 end) {
+    for (i64 first = begin; first < end; first += kGroup) group(b, h, tiles, first, end - first < kGroup ? end : first + kGroup);
+  }
+
+ private:
+  void group(i64 b, i64 h, const Even& tiles, i64 begin, i64 end) {
+    const i64 reach = limit(tiles.begin(end) - 1);
+    for (i64 key = 0; key < reach; key += kBlock) {
+      pack(b, h / a_.shared, key);
+      for (i64 t = begin; t < end; t++)
+        if (limit(tiles.begin(t + 1) - 1) > key) tile(b, h, tiles.begin(t), tiles.size(t), (t - begin) * kRows, key);
+    }
+  }
+
+  // Keys that query `row` may see.
+  i64 limit(i64 row) const { return a_.causal && row + 1 < a_.keys ? row + 1 : a_.keys; }
+
+  void pack(i64 b, i64 h, i64 key) {
+    if (b == packed_b_ && h == packed_h_ && key == packed_key_) return;
+    packed_b_ = b, packed_h_ = h, packed_key_ = key;
+    rows_ = a_.keys - key < block_ ? a_.keys - key : block_;
+    pack_transposed(a_.k.at + b * a_.k.batch + h * a_.k.head + key * a_.k.row, a_.k.row, rows_, a_.width, keys_.get());
+    pack_straight(a_.v.at + b * a_.v.batch + h * a_.v.head + key * a_.v.row, a_.v.row, rows_, a_.value_width, values_.get());
+  }
+
+  // `slot`: where the tile's running state is kept between blocks.
+  void tile(i64 b, i64 h, i64 row, int rows, i64 slot, i64 key) {
+    const i64 most = limit(row + rows - 1) - key, depth = most < rows_ ? most : rows_, columns = round_up(depth, W);
+    float* scores = scores_.get();
+    multiply_panels(rows, a_.q.at + b * a_.q.batch + h * a_.q.head + row * a_.q.row, a_.q.row, keys_.get(), a_.width, a_.width,
+                    round_up(rows_, W) < round_up(columns, kColumns) ? round_up(rows_, W) : round_up(columns, kColumns), scores, stride());
+    float correction[kRows];
+    for (int i = 0; i < rows; i++) correction[i] = weigh(b, h, row + i, slot + i, key, scores + i * stride(), depth, columns);
+    multiply_panels(rows, scores, stride(), values_.get(), depth, rows_, value_columns_, fresh_.get(), value_columns_);
+    const bool last = key + rows_ >= limit(row + rows - 1);
+    for (int i = 0; i < rows; i++) finish(b, h, row + i, slot + i, key, correction[i], last, fresh_.get() + i * value_columns_);
+  }
+
+  i64 stride() const { return round_up(block_, W); }
+
+  // Turns a row's scores into weights, keeps its running maximum and sum; what the results of the blocks before shrink by.
+  float weigh(i64 b, i64 h, i64 query, i64 slot, i64 key, float* s, i64 depth, i64 columns) {
+    const i64 seen = limit(query) - key, at = b * a_.mask_batch + h * a_.mask_head + query * a_.mask_row + key * a_.mask_column;
+    const Row r{s, seen < 0 ? 0 : seen < depth ? seen : depth, columns, a_.add ? a_.add + at : nullptr, a_.keep ? a_.keep + at : nullptr, a_.mask_column};
+    float top = scale_row(r, a_.scale);
+    if (key && !(top > tops_[slot])) top = tops_[slot];
+    const float from = top == kNever ? 0 : top, shrink = key ? fs::exp(tops_[slot] - from) : 0;
+    sums_[slot] = (key ? sums_[slot] * shrink : 0) + exponentials(r, from);
+    tops_[slot] = top;
+    return shrink;
+  }
+
+  void finish(i64 b, i64 h, i64 query, i64 slot, i64 key, float shrink, bool last, const float* fresh) {
+    float* kept = kept_.get() + slot * value_columns_;
+    float* out = a_.out + b * a_.out_batch + h * a_.out_head + query * a_.out_row;
+    const float weight = sums_[slot] == 0 ? 0 : 1 / sums_[slot];
+    for (i64 j = 0; j < value_columns_; j += W) {
+      vf x = load(fresh + j, full);
+      if (key) x += load(kept + j, full) * shrink;
+      if (!last) store(kept + j, x, full);
+      else if (a_.value_width - j >= W) store(out + j, x * weight, full);
+      else store(out + j, x * weight, (int)(a_.value_width - j));
+    }
+  }
+
+  const Attention& a_;
+  const i64 block_, value_columns_;
+  Memory keys_, values_, scores_, fresh_, kept_;
+  float tops_[kGroup * kRows], sums_[kGroup * kRows];
+  i64 packed_b_ = -1, packed_h_ = -1, packed_key_ = -1, rows_ = 0;
+};
+
+}  // namespace
+
+void attend(const Attention& a, int threads) {
+  const Even tiles(a.queries, kRows);
+  const i64 heads = a.batch * a.heads;
+  // Cost of the tiles before t in a head: the keys that they see.
+  auto before = [&](i64 t) {
+    const i64 rows = tiles.begin(t), ramp = rows < a.keys ? rows : a.keys;
+    return a.causal ? ramp * (ramp + 1) / 2 + (rows - ramp) * a.keys + t : rows * a.keys;
+  };
+  const i64 cost = before(tiles.groups);
+  if ((double)heads * cost * (a.width + a.value_width) < kParallelWork) threads = 1;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    const i64 id = omp_get_thread_num(), count = omp_get_num_threads();
+    const i64 low = share(heads * cost, id, count), high = share(heads * cost, id + 1, count);
+    Worker worker(a);
+    for (i64 n = low / cost; n < heads && n * cost < high; n++) {
+      i64 begin = 0, end;
+      while (begin < tiles.groups && n * cost + before(begin) < low) begin++;
+      for (end = begin; end < tiles.groups && n * cost + before(end) < high;) end++;
+      worker.head(n / a.heads, n % a.heads, tiles, begin, end);
+    }
+  }
+}
+
+}  // namespace framesmith
