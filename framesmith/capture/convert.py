@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
-import torch
 from torch.fx import Graph
 
 from framesmith.fake import Recorder
@@ -23,7 +22,7 @@ from . import trackers as t
 from .bytecode import decoded
 from .frame import Frame
 from .residual import Residual, argument_names
-from .session import BreakHere, Session
+from .session import BreakHere, Session, read_state, restore_state
 from .sources import Cell, Guard, Local, Source
 from .steps import STEPS
 
@@ -81,23 +80,23 @@ def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str,
     """
     if code.co_flags & _GENERATORS:
         raise Unsupported(f"{code.co_qualname} is a generator or a coroutine", at=(code.co_filename, code.co_firstlineno))
-    grad = torch.is_grad_enabled()
+    state = read_state()
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, RECURSION))
     try:
         return _attempts(code, f_locals, f_globals, closure or (), config, compile_fn)
     finally:
         sys.setrecursionlimit(limit)
-        torch._C._set_grad_enabled(grad)
+        restore_state(state)
 
 
 def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any], closure: tuple[Any, ...], config: Any,
               compile_fn: CompileFn | None) -> Captured:
     step, depth = -1, 0
     reason: Break | None = None
-    grad = torch.is_grad_enabled()
+    state = read_state()
     for _ in range(MAX_ATTEMPTS):
-        torch._C._set_grad_enabled(grad)
+        restore_state(state)
         recorder = Recorder()
         cx = Session(recorder, f_globals, step, depth)
         try:

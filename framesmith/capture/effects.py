@@ -27,8 +27,10 @@ def replay(rb: Rebuilder) -> list[str]:
         _global(rb, space, name, late)
     if torch.is_grad_enabled() != cx.state.grad_enabled:
         late.append(f"{rb.hold(torch._C._set_grad_enabled)}({torch.is_grad_enabled()})")
-    after = read_state()
-    assert after.default_dtype == cx.state.default_dtype
+    for (device, enabled, dtype), before in zip(read_state().autocast, cx.state.autocast):
+        if (device, enabled, dtype) != before:
+            late.append(f"{rb.hold(torch.set_autocast_enabled)}({device!r}, {enabled})")
+            late.append(f"{rb.hold(torch.set_autocast_dtype)}({device!r}, {rb.hold(dtype)})")
     return late
 
 

@@ -190,13 +190,8 @@ class Session(Values, Namespaces, Calls, Operations, Iteration):
         return t.Method(self.class_function(raw), obj) if isinstance(raw, FunctionType) else t.Bound(obj, name)
 
     def instance_dict(self, obj: t.Object) -> t.Tracker:
-        """`obj.__dict__`, for reading."""
-        if obj.value is not None and obj.source is not None:
-            self.guard(obj.source, "callable", _SameKeys(tuple(obj.own)))
-        for name in obj.own:
-            obj.own_attr(self, name)
-        names = [*[n for n in obj.own if n in obj.attrs], *[n for n in obj.attrs if n not in obj.own]]
-        return InstanceDict(obj, {n: obj.attrs[n] for n in names if obj.attrs[n] is not t.DELETED})
+        """`obj.__dict__`"""
+        return InstanceDict(obj)
 
     def tuple_fields(self, cls: type) -> dict[str, int]:
         """Field names of a namedtuple or a structseq."""
@@ -237,13 +232,33 @@ class Session(Values, Namespaces, Calls, Operations, Iteration):
 
 
 class InstanceDict(t.Dict):
-    """`obj.__dict__`: writes go to the object."""
+    """`obj.__dict__`: a view of the object; reads and writes go to it."""
 
     __slots__ = ("obj",)
 
-    def __init__(self, obj: t.Object, entries: dict[Any, t.Tracker]) -> None:
-        super().__init__(entries)
+    def __init__(self, obj: t.Object) -> None:
+        super().__init__({})
         self.obj = obj
+
+    def open(self, cx: Any) -> dict[Any, t.Tracker]:
+        obj = self.obj
+        if obj.value is not None and obj.source is not None:
+            cx.guard(Attr(obj.source, "__dict__"), "keys", tuple(obj.own))
+        out: dict[Any, t.Tracker] = {}
+        for name in [*obj.own, *[n for n in obj.attrs if n not in obj.own]]:
+            found = obj.own_attr(cx, name)
+            if found is not None:
+                out[name] = found
+        return out
+
+    def lookup(self, cx: Any, key: Any) -> t.Tracker | None:
+        return self.obj.own_attr(cx, key) if isinstance(key, str) else None
+
+    def size(self, cx: Any) -> int:
+        return len(self.open(cx))
+
+    def truth(self, cx: Any) -> bool:
+        return bool(self.open(cx))
 
     def touch(self, cx: Any) -> dict[Any, t.Tracker]:
         raise Unsupported("a write through __dict__ by other than an item assignment")
@@ -252,26 +267,13 @@ class InstanceDict(t.Dict):
         name = key.key(cx)
         self.obj.note(cx, name)
         self.obj.attrs[name] = value
-        self.entries[name] = value
 
     def del_item(self, cx: Any, key: t.Tracker) -> None:
         name = key.key(cx)
-        if name not in self.entries:
+        if self.obj.own_attr(cx, name) is None:
             cx.raise_(KeyError(name))
-        self.obj.generic_delete(cx, name)
-        del self.entries[name]
-
-
-class _SameKeys:
-    """The instance dict has exactly these names."""
-
-    __slots__ = ("names",)
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
-
-    def __call__(self, obj: Any) -> bool:
-        return tuple(object.__getattribute__(obj, "__dict__")) == self.names
+        self.obj.note(cx, name)
+        self.obj.attrs[name] = t.DELETED
 
 
 def cell_content(source: Source | None, real: Any) -> Source | None:
@@ -299,4 +301,12 @@ def read_state() -> GlobalState:
                        torch.are_deterministic_algorithms_enabled())
 
 
-__all__ = ["BreakHere", "InstanceDict", "Session", "is_param", "read_state", "tensor_spec"]
+def restore_state(state: GlobalState) -> None:
+    """Set back what capture may have changed."""
+    torch._C._set_grad_enabled(state.grad_enabled)
+    for device, enabled, dtype in state.autocast:
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+
+
+__all__ = ["BreakHere", "InstanceDict", "Session", "is_param", "read_state", "restore_state", "tensor_spec"]

@@ -57,9 +57,8 @@ def _fromkeys(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @method(t.Dict, "__init__", "update", "__ior__")
 def _update(cx: Any, self: t.Dict, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
-    new = _fill(cx, list(args), kwargs)
-    if new:
-        self.touch(cx).update(new)
+    for k, v in _fill(cx, list(args), kwargs).items():
+        self.set_item(cx, cx.unkey(k), v)
     return t.NONE
 
 
