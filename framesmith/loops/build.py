@@ -1,7 +1,8 @@
 """The body builder: the handler that turns closures into SSA operations.
 
-Closures of lowering take a builder `b` and call `b.load(...)`, `b.scalar("add", x, y)`, `b.index(expr)` ...; equal operations are shared (common
-subexpressions cost nothing) and constants are folded. A replay of an existing body through another builder (`replay`) is how bodies are rewritten.
+Closures of lowering take a builder `b` and call `b.load(...)`, `b.scalar("add", x, y)`, `b.index(expr)` ...; equal operations are shared
+(common subexpressions cost nothing) and constants are folded. Replaying a body through another builder (`Replay`) is how bodies are
+rewritten.
 """
 
 from __future__ import annotations
@@ -289,7 +290,7 @@ def _fold(b: Builder, name: str, args: Sequence[Op]) -> Op | None:
 
 
 class Replay:
-    """Builds operations anew in `builder`, with index symbols substituted by `sub` and loads, stores and earlier results replaced on demand.
+    """Builds operations anew in `builder`, with index symbols substituted by `sub`, and loads replaced on demand.
 
     `values` maps an old operation to a new one; `load(op, index, mask)` may answer the new value of a load (None: an ordinary load).
     """

@@ -37,6 +37,12 @@ from framesmith.loops.ir import (
 )
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol
 
+# scalar operations that torch calls by the same name
+_SAME_UNARY = """neg abs sign square bitwise_not ceil floor round trunc frac sqrt rsqrt reciprocal exp exp2 log log2 sigmoid tanh expm1
+log10 log1p sin cos erf tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma digamma signbit logical_not"""
+_SAME_BINARY = """add sub mul maximum minimum fmax fmin copysign bitwise_and bitwise_or bitwise_xor fmod pow atan2 hypot nextafter
+eq ne lt le gt ge logical_and logical_or logical_xor"""
+
 _UNARY: dict[str, Callable[..., torch.Tensor]] = {
     "relu": torch.relu,
     "isnan": torch.isnan,
@@ -44,8 +50,7 @@ _UNARY: dict[str, Callable[..., torch.Tensor]] = {
     "isfinite": torch.isfinite,
     **{
         n: getattr(torch, n)
-        for n in """neg abs sign square bitwise_not ceil floor round trunc frac sqrt rsqrt reciprocal exp exp2 log log2 sigmoid tanh expm1 log10
-        log1p sin cos erf tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma digamma signbit logical_not""".split()
+        for n in _SAME_UNARY.split()
     },
 }
 _BINARY: dict[str, Callable[..., torch.Tensor]] = {
@@ -59,8 +64,7 @@ _BINARY: dict[str, Callable[..., torch.Tensor]] = {
     "where": torch.where,
     **{
         n: getattr(torch, n)
-        for n in """add sub mul maximum minimum fmax fmin copysign bitwise_and bitwise_or bitwise_xor fmod pow atan2 hypot nextafter eq ne lt le
-        gt ge logical_and logical_or logical_xor""".split()
+        for n in _SAME_BINARY.split()
     },
 }
 MEANING = {**_UNARY, **_BINARY}

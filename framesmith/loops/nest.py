@@ -1,7 +1,8 @@
 """The loop graph: what lowering hands to the scheduler, before fusion.
 
-A `Compute` is one loop nest over its own axes that writes one or more buffers; a `Call` is an operator of eager PyTorch. Items stand in an order in which
-they may run. Element offsets are already flat (strides chosen), so that two nests touch the same element where their index expressions agree.
+A `Compute` is one loop nest over its own axes that writes one or more buffers; a `Call` is an operator of eager PyTorch. Items stand in
+an order in which they may run. Element offsets are already flat (strides chosen), so that two nests touch the same element where their
+index expressions agree.
 """
 
 from __future__ import annotations

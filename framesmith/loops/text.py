@@ -108,7 +108,8 @@ def _block(body: tuple[Node, ...], names: _Names, indent: int, out: list[str]) -
 def _contract(c: Contract) -> str:
     runs = "".join(f" + {s}*run{k}<{r}" for k, (r, s) in enumerate(zip(c.runs, c.strides)) if r != 1)
     shape = f"{c.m.symbol}<{c.m.extent} {c.n.symbol}<{c.n.extent} k<{c.depth}"
-    return f"contract {shape}: {c.a}[{c.a_index}{runs} + k] * {c.b} from {c.b_index} in panels of {c.columns} ({c.rows} rows, lane {c.lane})"
+    panels = f"from {c.b_index} in panels of {c.columns} ({c.rows} rows, lane {c.lane})"
+    return f"contract {shape}: {c.a}[{c.a_index}{runs} + k] * {c.b} {panels}"
 
 
 def body_text(body: tuple[Node, ...], indent: int = 0) -> str:

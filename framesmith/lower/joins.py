@@ -103,7 +103,7 @@ def _all_extern(ctx: Context) -> bool:
 
 
 def _padded_buffer(ctx: Context, spec: Any, x: Value, pads: Sequence[tuple[int, int]], value: Any) -> Strided:
-    """A buffer whose border is filled by small nests and whose middle is written by the nest that computes `x` (so it may fuse with x's producer)."""
+    """A buffer whose border is filled by small nests, and whose middle is written by the nest that computes `x`."""
     target = ctx.join_target(spec)
     start = [0] * len(pads)
     size = list(spec.shape)

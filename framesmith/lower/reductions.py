@@ -36,7 +36,8 @@ class Domain:
             (gone if d in reduced else kept).extend(axis)
             if d not in reduced:
                 self.out_index.append(i)
-        self.axes, self.raxes = tuple(kept), tuple(gone)
+        one = Axis(Symbol("r_", 0, 0), as_expr(1))  # a reduction of single elements still has its loop
+        self.axes, self.raxes = tuple(kept), tuple(gone) or (one,)
         self.shape = tuple(s for d, s in enumerate(shape) if d not in reduced)
         self.keep_shape = tuple(1 if d in reduced else s for d, s in enumerate(shape))
 

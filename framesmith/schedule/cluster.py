@@ -1,7 +1,8 @@
 """A cluster: nests that will be one kernel, written over common axes.
 
-`shared` axes are those that every member iterates over in parallel: one iteration of them is one iteration of the kernel's outer nest. A member's other
-axes are its private loops. The invariant: whatever a member reads that another member writes, it reads in the same shared iteration.
+`shared` axes are those that every member iterates over in parallel: one iteration of them is one iteration of the kernel's outer nest. A
+member's other axes are its private loops. The invariant: whatever a member reads that another member writes, it reads in the same shared
+iteration.
 """
 
 from __future__ import annotations
@@ -206,10 +207,7 @@ def _is_legal(cluster: Cluster) -> bool:
     if not cluster.shared:
         return True
     last = cluster.members[-1]
-    for other in cluster.members[:-1]:
-        if not _within(other, last, cluster):
-            return False
-    return True
+    return all(_within(other, last, cluster) for other in cluster.members[:-1])
 
 
 def _within(first: Member, second: Member, cluster: Cluster) -> bool:

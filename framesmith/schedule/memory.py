@@ -54,7 +54,7 @@ class Plan:
 
     def take(self, name: str, nbytes: int) -> None:
         best = None
-        for k, (offset, room) in enumerate(self._free):
+        for k, (_, room) in enumerate(self._free):
             if room >= nbytes and (best is None or room < self._free[best][1]):
                 best = k
         if best is not None:

@@ -1,0 +1,145 @@
+"""The rules that kernels and programs keep; `verify` raises `VerifyError` at the first one that is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from framesmith.loops.contract import Contract
+from framesmith.loops.ir import Extern, Index, Indirect, Kernel, Launch, Load, Loop, Node, Op, Pred, Program, Reduce, Ref, Release, Store
+from framesmith.symbolic.expr import Expr, Symbol
+from framesmith.util.errors import VerifyError
+
+
+def _expressions(op: Any) -> tuple[Expr, ...]:
+    kind = type(op)
+    if kind in (Load, Store):
+        return (op.index,)
+    if kind is Index:
+        return (op.expr,)
+    if kind is Pred:
+        return (op.lhs, op.rhs)
+    return (op.size,) if kind is Indirect else ()
+
+
+class _Scope:
+    """What is defined at a point of a kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.memory = {p.name: p.mode for p in kernel.params} | {t.name: "rw" for t in kernel.locals}
+        self.symbols: set[Symbol] = set(kernel.symbols) | {a.symbol for a in kernel.outer}
+        self.values: set[Op] = set()
+
+    def block(self, body: Sequence[Node], in_reduction: bool, vectors: int) -> list[Op]:
+        """Check a block; returns the reductions that become visible after it."""
+        pending: list[Op] = []
+        mine: list[Op] = []
+        symbols = set(self.symbols)
+        for node in body:
+            if isinstance(node, Op):
+                self.statement(node, in_reduction)
+                (pending if type(node) is Reduce else mine).append(node)
+                if type(node) is not Reduce:
+                    self.values.add(node)
+            else:
+                inner = self.nest(node, vectors)
+                if in_reduction and type(node) is Loop and node.reduce:
+                    pending += inner
+                else:
+                    self.values.update(inner)
+                    mine += inner
+        self.values.difference_update(mine)
+        self.symbols = symbols
+        return pending
+
+    def nest(self, node: Any, vectors: int) -> list[Op]:
+        axes = (node.m, node.n) if type(node) is Contract else (node.axis,)
+        vector = type(node) is Contract or node.vector
+        if vector and vectors:
+            raise VerifyError("a vector loop inside a vector loop")
+        for a in axes:
+            if a.symbol in self.symbols:
+                raise VerifyError(f"axis {a.symbol} is used twice on one path")
+            self.symbols.add(a.symbol)
+        saved = set(self.symbols)
+        found = self.block(node.body, type(node) is Loop and node.reduce, vectors + vector)
+        self.symbols = saved - {a.symbol for a in axes}
+        return found
+
+    def statement(self, op: Op, in_reduction: bool) -> None:
+        for a in op.args:
+            if a not in self.values:
+                raise VerifyError(f"{type(op).__name__} uses {type(a).__name__} {a} out of scope")
+        for e in _expressions(op):
+            unknown = e.free - self.symbols
+            if unknown:
+                raise VerifyError(f"{type(op).__name__} uses unknown symbols {unknown} in {e}")
+        if type(op) is Indirect:
+            self.symbols.add(op.symbol)
+        elif type(op) is Reduce and not in_reduction:
+            raise VerifyError("a reduction outside reduction loops")
+        elif isinstance(op, (Load, Store)):
+            mode = self.memory.get(op.buffer)
+            if mode is None or ("r" if type(op) is Load else "w") not in mode:
+                raise VerifyError(f"{type(op).__name__} of {op.buffer} with mode {mode}")
+
+
+def verify_kernel(kernel: Kernel) -> None:
+    """Scopes, symbols, memory and loops of one kernel."""
+    scope = _Scope(kernel)
+    scope.block(kernel.body, False, 0)
+
+
+def _names(arg: Any) -> list[str]:
+    if type(arg) is Ref:
+        return [arg.name]
+    return [n for a in arg for n in _names(a)] if isinstance(arg, (tuple, list)) else []
+
+
+def verify(program: Program) -> None:
+    """Every kernel, every name, and that nothing is read before it was written or after its memory was given to another."""
+    for kernel in program.kernels:
+        verify_kernel(kernel)
+    buffers = program.buffers
+    written = {n for n, b in buffers.items() if b.kind in ("input", "constant")}
+    owner: dict[tuple[int, int], str] = {}
+    for step in program.steps:
+        if type(step) is Release:
+            written.difference_update(step.names)
+            continue
+        reads, writes = _uses(step)
+        for name in (*reads, *writes):
+            if name not in buffers:
+                raise VerifyError(f"unknown buffer {name}")
+        reads, writes = ([buffers[n].base or n for n in names] for names in (reads, writes))
+        for name in reads:
+            if name not in written and name not in writes:
+                raise VerifyError(f"{name} is read before it is written, or after its memory was reused")
+        for name in writes:
+            _take(buffers, name, owner, written)
+        written.update(writes)
+    for name in _names(program.outputs):
+        if (buffers[name].base or name) not in written:
+            raise VerifyError(f"result {name} is never written")
+
+
+def _uses(step: Any) -> tuple[list[str], list[str]]:
+    if type(step) is Launch:
+        pairs = list(zip(step.args, step.kernel.params, strict=True))
+        return [n for n, p in pairs if p.mode == "r"], [n for n, p in pairs if "w" in p.mode]
+    assert type(step) is Extern
+    reads = _names(step.args) + _names(tuple(step.kwargs.values()))
+    return reads, [o for o in step.outputs if o is not None] + list(step.mutates)
+
+
+def _take(buffers: Any, name: str, owner: dict[tuple[int, int], str], written: set[str]) -> None:
+    """`name` is written: whatever lay in its part of the arena is gone."""
+    b = buffers[name]
+    if b.kind != "arena" or type(b.offset) is not int or type(b.nbytes) is not int:
+        return
+    low, high = b.offset, b.offset + b.nbytes
+    for (a, z), other in list(owner.items()):
+        if other != name and a < high and low < z:
+            written.discard(other)
+            del owner[a, z]
+    owner[low, high] = name

@@ -1,0 +1,98 @@
+"""Golden text of kernels, and the memory plan."""
+
+import torch
+import torch.nn.functional as F
+
+from framesmith.loops.text import kernel_text
+from framesmith.schedule.memory import Plan
+from tests.schedule.harness import program_of
+
+SOFTMAX = """kernel(p0: float32 r, p1: float32 w)
+  local t0: float32[32]
+  par i0 < 24:
+    red i1 < 32 vec:
+      v0 = load p0[(32*i0 + i1)]
+      v1 = reduce max v0
+    red i2 < 32 vec:
+      v2 = load p0[(32*i0 + i2)]
+      v3 = sub v2 v1
+      v4 = exp v3
+      store t0[i2] = v4
+      v5 = reduce sum v4
+    for i3 < 32 vec:
+      v6 = load t0[i3]
+      v7 = div v6 v5
+      store p1[(32*i0 + i3)] = v7
+"""
+
+ROTATE = """kernel(p0: float32 r, p1: float32 w)
+  par i0 < 6:
+    for i1 < 8 vec:
+      v0 = load p0[(16*i0 + i1 + 8)]
+      v1 = neg v0
+      v2 = load p0[(16*i0 + i1)]
+      v3 = add v1 v2
+      store p1[(16*i0 + i1)] = v3
+    for i2 < 8 vec:
+      v4 = load p0[(16*i0 + i2)]
+      v5 = load p0[(16*i0 + i2 + 8)]
+      v6 = add v4 v5
+      store p1[(16*i0 + i2 + 8)] = v6
+"""
+
+POOL = """kernel(p0: float32 r, p1: float32 w)
+  par i0 < 2:
+    for i1 < 32 vec:
+      red i2 < 49:
+        v0 = load p0[(1568*i0 + i1 + 32*i2)]
+        v1 = relu v0
+        v2 = reduce sum v1
+      v3 = const 49.0 float32
+      v4 = div v2 v3
+      store p1[(32*i0 + i1)] = v4
+"""
+
+
+def only(program):
+    (kernel,) = program.kernels
+    return kernel_text(kernel)
+
+
+def test_softmax():
+    assert only(program_of(lambda a: F.softmax(a, -1), torch.randn(2, 12, 32))) == SOFTMAX
+
+
+def test_rotate_half():
+    def rotate(a):
+        first, second = a.chunk(2, -1)
+        return torch.cat((-second, first), -1) + a
+
+    assert only(program_of(rotate, torch.randn(2, 3, 16))) == ROTATE
+
+
+def test_average_pool_in_channels_last():
+    a = torch.randn(2, 32, 7, 7).to(memory_format=torch.channels_last)
+    assert only(program_of(lambda a: F.relu(a).mean((2, 3)), a)) == POOL
+
+
+def test_equal_layers_share_kernels():
+    def f(a, w):
+        for _ in range(4):
+            a = F.linear(F.gelu(a), w)
+        return a
+
+    program = program_of(f, torch.randn(4, 8), torch.randn(8, 8))
+    assert len(program.kernels) == 1
+
+
+def test_plan_reuses_what_is_free():
+    plan = Plan()
+    plan.take("a", 128)
+    plan.take("b", 64)
+    plan.give("a")
+    plan.take("c", 64)
+    plan.take("d", 64)
+    assert (plan.offset["c"], plan.offset["d"], plan.size) == (0, 64, 192)
+    plan.give("b")
+    plan.take("e", 256)
+    assert plan.offset["e"] == 128 and plan.size == 384
