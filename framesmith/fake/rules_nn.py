@@ -90,7 +90,8 @@ def embedding(weight: FakeTensor, index: FakeTensor, *args: Any) -> Any:
 @rule(aten._embedding_bag_forward_only.default, aten._embedding_bag.default)
 def embedding_bag(weight: FakeTensor, index: FakeTensor, offsets: FakeTensor, *args: Any) -> Any:
     """Only the first result is part of what a program sees; the others' sizes are the CPU kernel's for a plain sum."""
-    _, mode, _, _, last, padding = (*args, *(False, 0, False, None, False, -1)[len(args) :])
+    given: tuple = (*args, *(False, 0, False, None, False, -1)[len(args) :])
+    mode, last, padding = given[1], given[4], given[5]
     if weight.dim() != 2 or index.dim() != 1 or offsets.dim() != 1 or not weight.dtype.is_floating_point:
         return NotImplemented
     bags = offsets.shape[0] - 1 if last else offsets.shape[0]
@@ -309,10 +310,38 @@ def lstm(
     if x.dim() != 3 or len(state) != 2 or any(s.dim() != 3 for s in state):
         return NotImplemented
     hidden, cell = state
+    if cell.shape[1] != hidden.shape[1]:
+        return NotImplemented
+    out = _recurrent_output(x, hidden, weights, dropout, train, bidirectional, batch_first)
+    if out is NotImplemented:
+        return out
+    return out, _dense(x, tuple(hidden.shape)), _dense(x, tuple(cell.shape))
+
+
+@rule(aten.gru.input)
+def gru(
+    x: FakeTensor,
+    hidden: FakeTensor,
+    weights: Any,
+    biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    if x.dim() != 3 or hidden.dim() != 3:
+        return NotImplemented
+    out = _recurrent_output(x, hidden, weights, dropout, train, bidirectional, batch_first)
+    return out if out is NotImplemented else (out, _dense(x, tuple(hidden.shape)))
+
+
+def _recurrent_output(
+    x: FakeTensor, hidden: FakeTensor, weights: Any, dropout: float, train: bool, bidirectional: bool, batch_first: bool
+) -> Any:
     length, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
     width = hidden.shape[2] * (2 if bidirectional else 1)
-    if hidden.shape[1] != batch or cell.shape[1] != batch or weights[0].shape[1] != x.shape[2] or dropout and train:
+    if hidden.shape[1] != batch or weights[0].shape[1] != x.shape[2] or dropout and train:
         return NotImplemented
     shape = (batch, length, width) if batch_first else (length, batch, width)
-    out = new_fake(shape, strides_in_order(shape, [2, 0, 1]) if batch_first else contiguous_strides(shape), x.dtype, x.device)
-    return out, _dense(x, tuple(hidden.shape)), _dense(x, tuple(cell.shape))
+    return new_fake(shape, strides_in_order(shape, [2, 0, 1]) if batch_first else contiguous_strides(shape), x.dtype, x.device)
