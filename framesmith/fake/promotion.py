@@ -30,8 +30,11 @@ def result_type(values: Any) -> torch.dtype:
         return high
     key = (high, zero, number)
     known = _combined.get(key)
-    if known is None or number is not None:
-        known = _combined[key] = _combine(high, _combine(zero, number))  # type: ignore[assignment]
+    if known is None:
+        known = _combine(high, _combine(zero, number))
+        if known is None:
+            raise TypeError("no operand to take a type from")
+        _combined[key] = known
     return known
 
 

@@ -30,8 +30,8 @@ from framesmith.fake.tensor import Alias, FakeTensor, Storage, new_fake
 from framesmith.fake.views import PUT_BACK
 from framesmith.util.errors import Unsupported
 
-_push = torch._C._push_on_torch_dispatch_stack
-_pop = torch._C._pop_torch_dispatch_stack
+_push: Callable[[Any], None] = torch._C._push_on_torch_dispatch_stack
+_pop: Callable[[Any], Any] = torch._C._pop_torch_dispatch_stack
 _getitem = operator.getitem
 _NOT_IDENTIFIER = re.compile(r"\W")
 _NO_KWARGS: dict[str, Any] = {}
@@ -272,6 +272,7 @@ class Recorder:
         output = self.graph.output(values)
         output.meta["val"] = tuple(getattr(v, "meta", {}).get("val", v) for v in values)
         _remove_dead(self.graph)
+        self.dispatch = _closed  # type: ignore[method-assign]
         return self.graph
 
     def mutated(self, fake: FakeTensor) -> bool:
@@ -282,6 +283,10 @@ class Recorder:
         """The placeholder whose storage this fake is or views, or None. Rebuild it as
         `real.as_strided(fake.shape, fake.stride(), fake.storage_offset())` of that input."""
         return fake._alias.storage.input
+
+
+def _closed(func: Any, args: tuple, kwargs: dict) -> Any:
+    raise Unsupported(f"{func} on a fake tensor whose graph is finished")
 
 
 def _same_strides(a: FakeTensor, b: FakeTensor) -> bool:
@@ -298,7 +303,7 @@ def _remove_dead(graph: Graph) -> None:
 
 
 def _has_effect(node: Node) -> bool:
-    target = node.target
+    target: Any = node.target
     if target is _getitem:
         return False
     schema = getattr(target, "_schema", None)

@@ -119,10 +119,9 @@ def embedding_bag(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """Without autograd, whether the weight asks for a gradient does not matter."""
     given = positional(func, args, kwargs)
     defaults = (False, 0, False, None, False, None)
-    weight, index, offsets, scale, mode, sparse, sample_weights, last, padding = (*given, *defaults[len(given) - 3 :])
-    form = aten._embedding_bag_forward_only.default
-    padding = -1 if padding is None else padding
-    return functional(rec, form, (weight, index, offsets, scale, mode, sparse, sample_weights, last, padding), {})
+    filled: tuple = (*given, *defaults[len(given) - 3 :])
+    padding = -1 if filled[8] is None else filled[8]
+    return functional(rec, aten._embedding_bag_forward_only.default, (*filled[:8], padding), {})
 
 
 @handles(aten.copy_.default)

@@ -151,6 +151,8 @@ def test_recorder_is_reentrant():
     with rec:
         z = z + torch.arange(6)
     assert len(list(rec.finish([z]).nodes)) == 6
+    with pytest.raises(Unsupported):
+        z + 1
 
 
 def test_known_constants():
