@@ -13,7 +13,7 @@ It returns 0, 1 when an operator failed, 2 when a kernel met an index out of ran
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -127,7 +127,7 @@ def _release(out: Indented, step: Release, program: Program, planner: Planner, f
         out.line(f"h->release(h->frame, {planner.number(name)});")
 
 
-_STEPS = {Launch: _launch, Extern: _extern, Release: _release}
+_STEPS: dict[type, Callable[..., None]] = {Launch: _launch, Extern: _extern, Release: _release}
 
 
 # ------------------------------------------------------------------------------------------------------------------- translation units
