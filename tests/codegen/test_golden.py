@@ -17,7 +17,9 @@ def test_pointwise_with_comment_and_tail():
     x, half = load("p0", i.symbol), Const(0.5, F32)
     y = op("mul", x, half)
     k = kernel([F32, torch.bfloat16], [loop(i, x, half, y, store("p1", i.symbol, y))])
-    assert text(k, Origin("aten.mul.Tensor", "model.py", 12, "forward")) == """\
+    assert (
+        text(k, Origin("aten.mul.Tensor", "model.py", 12, "forward"))
+        == """\
 // aten.mul.Tensor  model.py:12 in forward
 extern "C" void k0(const float* __restrict p0, bf16* __restrict p1) {
   for (i64 i0 = 0; i0 < 64; i0 += 16) {
@@ -33,10 +35,13 @@ extern "C" void k0(const float* __restrict p0, bf16* __restrict p1) {
   }
 }
 """
+    )
 
 
 def test_softmax():
-    assert text(softmax(32)) == """\
+    assert (
+        text(softmax(32))
+        == """\
 extern "C" void k0(const float* __restrict p0, float* __restrict p1) {
   #pragma omp parallel for schedule(static)
   for (i64 i0 = 0; i0 < 5; i0++) {
@@ -73,13 +78,16 @@ extern "C" void k0(const float* __restrict p0, float* __restrict p1) {
   }
 }
 """
+    )
 
 
 def test_transposition_through_a_tile():
     a, b = axis("i0", 32), axis("i1", 48)
     v = load("p0", b.symbol * 32 + a.symbol)
     k = kernel([F32, F32], [loop(b, v, store("p1", a.symbol * 48 + b.symbol, v))], (a,), tile=(a.symbol, b.symbol))
-    assert text(k) == """\
+    assert (
+        text(k)
+        == """\
 extern "C" void k0(const float* __restrict p0, float* __restrict p1) {
   for (i64 i0_0 = 0; i0_0 < 32; i0_0 += 16) {
     const int i0_live = 16;
@@ -95,6 +103,7 @@ extern "C" void k0(const float* __restrict p0, float* __restrict p1) {
   }
 }
 """
+    )
 
 
 def test_split_index_needs_no_gather():

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from framesmith.codegen.cpp import Target, emit_kernel
 from framesmith.loops.ir import Cast, Const, Index, Indirect, Local, Part, Pred, Reduce
 from framesmith.symbolic.expr import Symbol, as_expr
-from tests.codegen.kernels import F32, WIDTHS, axis, kernel, load, loop, op, run, run_all, store
+from tests.codegen.kernels import F32, WIDTH, WIDTHS, axis, kernel, load, loop, op, run, run_all, store
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 STORAGE = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -213,6 +214,54 @@ def test_strided_broadcast_and_split_index(n):
     run(kernel([F32, F32, F32], [loop(i, a, b, c, d, v1, v2, v3, store("p2", i.symbol, v3))]), x, w, y)
     k = torch.arange(n)
     torch.testing.assert_close(y, x[::2] * w[k // 8 * 4 + k % 8 // 2] + w[3] + w[k // 32])
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.int64), ids=str)
+def test_lanes_that_lie_anywhere(dtype):
+    cases, wants = [], []
+    for n, index in ((50, lambda k: k // 3 + k % 3 * 20), (70, lambda k: k // 2 * 5 + k % 2), (33, lambda k: (k * 7 + 3) % 41)):
+        r, i = axis("i0", 3), axis("i1", n)
+        x, y = data(dtype, 900), torch.zeros(3, n, dtype=dtype)
+        v = load("p0", r.symbol * 200 + index(i.symbol) + 1, dtype)
+        cases.append((kernel([dtype, dtype], [loop(i, v, store("p1", r.symbol * n + i.symbol, v))], (r,)), (x, y)))
+        wants.append(x[torch.arange(3)[:, None] * 200 + index(torch.arange(n)) + 1])
+    compare(cases, wants)
+
+
+def test_adding_by_columns_needs_no_atomics():
+    rows, columns = axis("i1", 30), axis("i0", 100)
+    index = torch.arange(30) * 7 % 5
+    x, y = data(F32, 30, 100), torch.zeros(5, 100)
+    k = load("p0", rows.symbol, torch.int64)
+    at = Indirect((k,), Symbol("j0", 0, 4), as_expr(5), False, False)
+    v = load("p1", rows.symbol * 100 + columns.symbol)
+    body = [loop(columns, loop(rows, k, at, v, store("p2", at.symbol * 100 + columns.symbol, v, mode="add"), vector=False))]
+    built = kernel([torch.int64, F32, F32], body, work=1 << 20)
+    text = emit_kernel(built, "k", Target(width=WIDTH)).text
+    assert "parallel for" in text and "atomic" not in text
+    run(built, index, x, y)
+    torch.testing.assert_close(y, torch.zeros(5, 100).index_add(0, index, x))
+
+
+@pytest.mark.parametrize("kind", ("sum", "max", "argmax"))
+def test_few_columns_are_shared_out_by_rows(kind):
+    rows, columns = axis("i1", 5000), axis("i0", 20)
+    x = data(F32, 5000, 20)
+    v = load("p0", rows.symbol * 20 + columns.symbol)
+    r = reduction(kind, F32, v, rows.symbol)
+    y = torch.zeros(20, dtype=r.dtype)
+    inner = loop(rows, v, *r.args[1:], r, reduce=True, vector=False)
+    run(kernel([F32, y.dtype], [loop(columns, inner, store("p1", columns.symbol, r))], work=1 << 20), x, y)
+    torch.testing.assert_close(y, REDUCTIONS[kind](x, 0), rtol=1e-5, atol=1e-4)
+
+
+def test_long_sums_keep_their_precision():
+    j = axis("i0", 3_000_001)
+    x, y = torch.full((3_000_001,), 0.1), torch.zeros(1)
+    v = load("p0", j.symbol)
+    r = Reduce("sum", (v,), F32)
+    run(kernel([F32, F32], [loop(j, v, r, reduce=True), store("p1", 0, r)]), x, y)
+    torch.testing.assert_close(y[0], x.double().sum().float(), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("vector_index", (False, True))

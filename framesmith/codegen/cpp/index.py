@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol, linear
+from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol, as_expr, linear
 
 Names = Mapping[Symbol, str]
 
@@ -157,3 +157,46 @@ def vector_text(e: Expr, names: Names, lanes: Mapping[Symbol, str]) -> str:
     for other in rest:
         first = f"{name}({first}, {other})"
     return first
+
+
+def split(e: Expr, moving: frozenset[Symbol]) -> tuple[Expr, Expr]:
+    """`e` as a part without the symbols `moving` and the rest."""
+    if type(e) is not Sum:
+        return (_ZERO, e) if e.free & moving else (e, _ZERO)
+    terms, offset = linear(e)
+    still, rest = as_expr(offset), _ZERO
+    for term, k in terms:
+        if term.free & moving:
+            rest = rest + term * k
+        else:
+            still = still + term * k
+    return still, rest
+
+
+_NEAR = 1 << 21  # below it a division by floats is exact
+
+
+def near_text(e: Expr, names: Names, axis: Symbol) -> str | None:
+    """`e` as an expression of type vi, when its only moving symbol is `axis` and its range is small; else None."""
+    if e.lo is None or e.hi is None or e.lo < -_NEAR or e.hi >= _NEAR:
+        return None
+    if axis not in e.free:
+        return f"splat(int({expr_text(e, names)}))"
+    kind = type(e)
+    if kind is Symbol:
+        return f"(splat(int({names.get(e, e.name)})) + iota32())"  # type: ignore[call-overload, attr-defined]
+    if kind is Sum:
+        terms, offset = linear(e)
+        parts = [near_text(t, names, axis) for t, _ in terms]
+        if None in parts:
+            return None
+        texts = [f"{p} * {k}" if k != 1 else f"{p}" for p, (_, k) in zip(parts, terms, strict=True)]
+        return "(" + " + ".join(texts + ([str(offset)] if offset else [])) + ")"
+    if kind not in (FloorDiv, Mod) or not e.args[1].is_const or e.args[0].lo is None or e.args[0].lo < 0 or e.args[1].const <= 0:
+        return None
+    inner, den = near_text(e.args[0], names, axis), e.args[1].const
+    if inner is None:
+        return None
+    if den & (den - 1) == 0:
+        return f"({inner} >> {den.bit_length() - 1})" if kind is FloorDiv else f"({inner} & {den - 1})"
+    return f"{'divide_near' if kind is FloorDiv else 'modulo_near'}({inner}, {den})"

@@ -278,6 +278,15 @@ template <class T, class M> FN auto gather(const T* p, vl at, M n) {  // dead la
   for (int l = 0; l < live(n); l++) t[l] = p[k[l]];
   return load(t, Full());
 }
+template <class T, class M> FN auto gather(const T* p, vi at, M n) {  // near positions, known to fit 32 bits
+  T t[W] = {};
+  for (int l = 0; l < live(n); l++) t[l] = p[at[l]];
+  return load(t, full);
+}
+#if defined(__AVX512F__) && !defined(__clang__)
+FN vf gather(const float* p, vi at, Full) { return __builtin_ia32_gathersiv16sf(vf{}, p, at, -1, 4); }
+FN vf gather(const float* p, vi at, int n) { return __builtin_ia32_gathersiv16sf(vf{}, p, at, (1u << n) - 1, 4); }
+#endif
 template <class T, class M> FN auto gather(const T* p, vl at, vm m, M n) {  // masked lanes read nothing and hold 0
   T t[W] = {};
   i64 k[W];
@@ -312,6 +321,9 @@ template <class T, class S> static inline __attribute__((noinline)) void atomic_
 #pragma omp critical(framesmith_narrow)
   add_to(p, x);
 }
+template <class T, class V, class M> FN void add_run(T* p, V x, M n) { store(p, load(p, n) + x, n); }
+FN vi divide_near(vi x, int d) { return FS_CVT((FS_CVT(x, vf) + 0.5f) * (1.0f / d), vi); }  // 0 <= x < 2^21
+FN vi modulo_near(vi x, int d) { return x - divide_near(x, d) * d; }
 FS_SCATTER(scatter, store) FS_SCATTER(add_scatter, add_to) FS_SCATTER(atomic_scatter, atomic_to)
 template <class T, class M> FN auto load_if(const T* p, vm m, M n) {  // memory of masked lanes is not touched; they hold 0
   T t[W] = {};

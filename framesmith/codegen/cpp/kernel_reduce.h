@@ -22,6 +22,11 @@
   FN i64 name(vl x) { i64 r = x.a[0]; for (int l = 1; l < W; l++) r = f(r, lane(x, l)); return r; }
 template <class T> FN T add(T x, T y) { return x + y; }
 template <class T> FN T mul(T x, T y) { return x * y; }
+template <class V> FN void add_exactly(V& sum, V& carry, V x) {  // Kahan's step: `carry` is what rounding has added so far
+  const V y = x - carry, t = sum + y;
+  carry = (t - sum) - y;
+  sum = t;
+}
 template <class T> FN T any(T x, T y) { return x | y; }
 template <class T> FN T all(T x, T y) { return x & y; }
 FN bool any(bool x, bool y) { return x || y; }

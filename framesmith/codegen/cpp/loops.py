@@ -13,7 +13,7 @@ from framesmith.codegen.cpp.tiles import tile_block, tiled_pair
 from framesmith.loops.ir import Axis, Bitcast, Cast, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Scalar, Store, walk
 from framesmith.symbolic.expr import Expr, Symbol
 
-BLOCK = 1024  # terms that one accumulator sums before it is added to the total
+BLOCK = 128  # terms that one accumulator sums before it is added to the total, without error
 PARTS = 16  # pieces of a reduction over all of a tensor, whatever the number of threads: results do not depend on it
 _MOVABLE = (Scalar, Cast, Bitcast, Index, Pred, Load, Indirect)
 
@@ -78,7 +78,9 @@ def _loop(s: State, loop: Loop) -> None:
     elif top and s.axis is None and _few_columns(s, loop):
         _one_loop(s, loop, "0", expr_text(loop.axis.extent, {}), keep_top=True)
     elif top and s.axis is None and _independent(s, loop):
+        s.columns = loop.axis
         _one_loop(s, loop, "0", expr_text(loop.axis.extent, {}), threads=True)
+        s.columns = None
     else:
         _one_loop(s, loop, "0", expr_text(loop.axis.extent, {}))
 
@@ -153,21 +155,25 @@ def _accumulate(s: State, chain: _Chain, first: str, last: str, suffix: str) -> 
         _one_loop(s, chain.loop, first, last)
         return
     totals = reductions.declare(s, chain.reduces, chain.copies, True, suffix)
+    carries = {name: kind for total in totals if (kind := reductions.carry_type(total)) for name in total.names}
+    for carried, kind in carries.items():
+        s.out.line(f"{kind} {carried}_carry = {{}};")
     name = f"{chain.loop.axis.symbol}_block"
     with s.out.block(f"for (i64 {name} = {first}; {name} < {last}; {name} += {block}) {{", "}"):
         partial = reductions.declare(s, chain.reduces, chain.copies, True, suffix + "b")
         _one_loop(s, chain.loop, name, f"min({name} + {block}, i64({last}))")
         for total, part in zip(totals, partial, strict=True):
             for into, value in zip(total.every, part.every, strict=True):
-                s.out.line(reductions.merge(total, into, value))
+                exact = f"add_exactly({into}, {into}_carry, {value});"
+                s.out.line(exact if into in carries else reductions.merge(total, into, value))
     reductions.restore(s, totals)
 
 
 def _shared_chain(s: State, chain: _Chain, extent: str) -> None:
     """A reduction of everything: `PARTS` pieces among the threads, merged in order."""
     grain = chain.grain(s.target.width)
-    base = len(s.numbers)
-    part, piece = f"part{base}", f"piece{base}"
+    name = "_".join(str(s.number(op)) for op, _ in chain.reduces)
+    part, piece = f"part{name}", f"piece{name}"
     s.out.line(f"const i64 {piece} = (i64({extent}) + {PARTS * grain - 1}) / {PARTS * grain} * {grain};")
     totals = reductions.declare(s, chain.reduces, 1, True, "")
     for total in totals:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from framesmith.codegen.cpp.index import expr_text, lane_step, vector_text
+from framesmith.codegen.cpp.index import divisor, expr_text, lane_step, near_text, split, vector_text
 from framesmith.codegen.cpp.scalars import by_power_of_two, scalar_text
 from framesmith.codegen.cpp.state import State
 from framesmith.codegen.cpp.types import type_row
@@ -187,6 +187,16 @@ def _place(s: State, buffer: str, e: Expr, k: int) -> str:
     return buffer if text == "0" else f"{buffer} + {text[1:-1] if text[0] == '(' and text.find(')') == len(text) - 1 else text}"
 
 
+def _gathered(s: State, op: Load | Store, k: int) -> str:
+    """Pointer and positions of lanes that lie anywhere: what does not move goes to the pointer."""
+    moving = frozenset(s.lane_symbols) | ({s.axis} if s.axis is not None else frozenset())
+    still, rest = split(op.index, moving)  # type: ignore[arg-type]
+    pointer = _place(s, op.buffer, still, k)
+    near = near_text(rest, s.names_of(k), s.axis) if s.axis is not None and rest.free.isdisjoint(s.lane_symbols) else None
+    masked = len(op.args) > (type(op) is Store)
+    return f"{pointer}, {near if near is not None and type(op) is Load and not masked else lane_text(s, rest, k)}"
+
+
 def _load(s: State, op: Load) -> None:
     if op in s.tiles:
         assign(s, op, True, False, lambda k: f"load({s.tiles[op]}, full)")
@@ -200,17 +210,26 @@ def _load(s: State, op: Load) -> None:
         at = _place(s, op.buffer, op.index, k) if how != "any" and not masked or how == "run" else ""
         if masked:
             m = s.operand(mask, k, True)  # type: ignore[arg-type]
-            return f"load_if({at}, {m}, {s.live})" if how == "run" else f"gather({op.buffer}, {lane_text(s, op.index, k)}, {m}, {s.live})"
+            return f"load_if({at}, {m}, {s.live})" if how == "run" else f"gather({_gathered(s, op, k)}, {m}, {s.live})"
         forms = {
             "one": lambda: f"load({at})",
             "run": lambda: f"load({at}, {s.live})",
             "strided": lambda: f"load_strided({at}, {expr_text(step, s.names_of(k))}, {s.live})",
-            "any": lambda: f"gather({op.buffer}, {lane_text(s, op.index, k)}, {s.live})",
+            "any": lambda: f"gather({_gathered(s, op, k)}, {s.live})",
         }
         text = forms[how]()
         return f"{s.operand(mask, k, False)} ? {text} : {s.ctype(op, lanes)}{{}}" if mask is not None else text
 
     assign(s, op, lanes, _single(s, op, op.index), make)
+
+
+def _private(s: State, op: Store) -> bool:
+    """Whether threads that share the loop over columns add to different elements: index = column + multiple of the number of columns."""
+    if s.columns is None or s.kernel.outer:
+        return False
+    still, rest = split(op.index, frozenset((s.columns.symbol,)))
+    extent = s.columns.extent
+    return rest is s.columns.symbol and extent.is_const and divisor(still, s.columns.symbol, 1) % extent.const == 0
 
 
 def _unrounded(s: State, op: Store) -> Op:
@@ -227,21 +246,20 @@ def _store_text(s: State, op: Store, k: int) -> str:
     masked = mask is not None and s.is_vector(mask)
     lanes = how != "one" or masked or s.is_vector(stored)
     value = s.operand(stored, k, lanes)
-    prefix = "" if op.mode is None else "atomic_" if s.parallel else "add_"
+    prefix = "" if op.mode is None else "atomic_" if s.parallel and not _private(s, op) else "add_"
     one = _place(s, op.buffer, op.index, k) if how != "any" else ""
     if not lanes:
         text = f"{prefix}to({one}, {value})" if prefix else f"store({one}, {value})"
     elif masked:
         m = s.operand(mask, k, True)  # type: ignore[arg-type]
         run = how == "run" and not prefix
-        at = "" if run else lane_text(s, op.index, k)
-        text = f"store_if({one}, {value}, {m}, {s.live})" if run else f"{prefix}scatter({op.buffer}, {at}, {value}, {m}, {s.live})"
-    elif how == "run" and not prefix:
-        text = f"store({one}, {value}, {s.live})"
+        text = f"store_if({one}, {value}, {m}, {s.live})" if run else f"{prefix}scatter({_gathered(s, op, k)}, {value}, {m}, {s.live})"
+    elif how == "run" and prefix != "atomic_":
+        text = f"{'add_run' if prefix else 'store'}({one}, {value}, {s.live})"
     elif how == "strided" and not prefix:
         text = f"store_strided({one}, {expr_text(step, s.names_of(k))}, {value}, {s.live})"  # type: ignore[arg-type]
     else:
-        text = f"{prefix}scatter({op.buffer}, {lane_text(s, op.index, k)}, {value}, {s.live})"
+        text = f"{prefix}scatter({_gathered(s, op, k)}, {value}, {s.live})"
     return f"if ({s.operand(mask, k, False)}) {text};" if mask is not None and not masked else f"{text};"
 
 

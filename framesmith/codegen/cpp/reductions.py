@@ -165,6 +165,11 @@ def _reduce(s: State, op: Reduce) -> None:
             s.out.line(f"{name} = {fold.step.format(name, value)};")
 
 
+def carry_type(acc: Accumulator) -> str:
+    """The type of what rounding took from a floating-point sum; empty for other reductions."""
+    return _acc_type(acc) if acc.op.kind == "sum" and acc.op.dtype.is_floating_point else ""
+
+
 def merge(acc: Accumulator, into: str, name: str) -> str:
     """The statement that merges accumulator `name` into `into`."""
     fold = FOLDS.get(acc.op.kind)

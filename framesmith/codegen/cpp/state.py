@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from framesmith.codegen.cpp.types import literal, type_row
-from framesmith.loops.ir import Const, Kernel, Op, Param
+from framesmith.loops.ir import Axis, Const, Kernel, Op, Param
 from framesmith.symbolic.expr import Expr, Symbol
 from framesmith.util.text import Indented
 
@@ -44,6 +44,7 @@ class State:
     `names`: texts of symbols that differ from their names, one a copy. `lane_symbols`: symbols with one value a lane, as texts a copy.
     `accumulators`: of reductions under way; `parts`: structures that hold results with several parts. `checks`: some index is checked.
     `tiles`: accesses that go to a row of a tile instead of memory.
+    `columns`: the axis of the top-level loop that threads share, while inside of it.
     `parallel`: work is to be shared among threads; `top`: we stand outside of all loops; `in_chain`: in a chain of reduction loops.
     """
 
@@ -62,6 +63,7 @@ class State:
     accumulators: dict[Op, Any] = field(default_factory=dict)
     parts: dict[Op, tuple[tuple[str, ...], bool]] = field(default_factory=dict)
     tiles: dict[Op, str] = field(default_factory=dict)
+    columns: Axis | None = None
     checks: bool = False
     parallel: bool = False
     top: bool = False
