@@ -138,6 +138,9 @@ def _step_of_division(e: Expr, axis: Symbol, width: int) -> Expr | None:
 # ------------------------------------------------------------------------------------------------------- one value a lane
 
 
+_CALLS: dict[type, str] = {FloorDiv: "floordiv", Mod: "mod", Min: "min", Max: "max"}
+
+
 def vector_text(e: Expr, names: Names, lanes: Mapping[Symbol, str]) -> str:
     """`e` as an expression of type vl; `lanes` gives the vl of each symbol that differs from lane to lane."""
     if e.free.isdisjoint(lanes):
@@ -152,7 +155,7 @@ def vector_text(e: Expr, names: Names, lanes: Mapping[Symbol, str]) -> str:
     texts = [vector_text(a, names, lanes) for a in e.args]
     if kind is Product:
         return "(" + " * ".join(texts) + ")"
-    name = {FloorDiv: "floordiv", Mod: "mod", Min: "min", Max: "max"}[kind]
+    name = _CALLS[kind]
     first, *rest = texts
     for other in rest:
         first = f"{name}({first}, {other})"
@@ -164,7 +167,7 @@ def split(e: Expr, moving: frozenset[Symbol]) -> tuple[Expr, Expr]:
     if type(e) is not Sum:
         return (_ZERO, e) if e.free & moving else (e, _ZERO)
     terms, offset = linear(e)
-    still, rest = as_expr(offset), _ZERO
+    still, rest = as_expr(offset), as_expr(0)
     for term, k in terms:
         if term.free & moving:
             rest = rest + term * k

@@ -21,7 +21,7 @@ _MOVABLE = (Scalar, Cast, Bitcast, Index, Pred, Load, Indirect)
 def block(s: State, body: tuple[Node, ...]) -> None:
     """Print the statements of a block in order."""
     for node in body:
-        if type(node) is Loop:
+        if isinstance(node, Loop):
             _hoist(s, node, set())
             _loop(s, node)
         elif node not in s.values:
@@ -43,10 +43,10 @@ def _hoist(s: State, loop: Loop, bound: set[Symbol]) -> None:
     """Print before `loop` what does not depend on it (nor on loops in it): values of read-only memory, and arithmetic on them."""
     bound = bound | {loop.axis.symbol}
     for node in loop.body:
-        kind = type(node)
-        if kind is Loop:
+        if isinstance(node, Loop):
             _hoist(s, node, bound)
             continue
+        kind = type(node)
         free = all(a in s.values or not a.args and type(a).__name__ == "Const" for a in node.args)  # type: ignore[union-attr]
         free = free and kind in _MOVABLE and all(e.free.isdisjoint(bound) for e in _exprs(node))  # type: ignore[arg-type]
         if free and kind is Load:

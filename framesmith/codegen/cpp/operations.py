@@ -214,7 +214,7 @@ def _load(s: State, op: Load) -> None:
         forms = {
             "one": lambda: f"load({at})",
             "run": lambda: f"load({at}, {s.live})",
-            "strided": lambda: f"load_strided({at}, {expr_text(step, s.names_of(k))}, {s.live})",
+            "strided": lambda: f"load_strided({at}, {expr_text(step, s.names_of(k))}, {s.live})",  # type: ignore[arg-type]
             "any": lambda: f"gather({_gathered(s, op, k)}, {s.live})",
         }
         text = forms[how]()

@@ -75,14 +75,13 @@ def body_cost(body: tuple[Node, ...]) -> int:
     """Work of one iteration in vector operations, inner loops once."""
     total = 0
     for node in body:
-        kind = type(node)
-        if kind is Loop:
+        if isinstance(node, Loop):
             total += body_cost(node.body)
-        elif kind is Scalar:
+        elif isinstance(node, Scalar):
             total += SCALAR_OPS[node.name].cost
-        elif kind is Reduce:
+        elif isinstance(node, Reduce):
             total += {"welford": 5, "argmax": 12, "argmin": 12}.get(node.kind, 1)
-        elif kind not in (Const, Index):
+        elif not isinstance(node, (Const, Index)):
             total += 1
     return total
 

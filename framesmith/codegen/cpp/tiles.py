@@ -44,7 +44,8 @@ def _across(s: State, op: Op, a: Symbol, b: Symbol) -> Expr | None:
 def tile_block(s: State, a: Axis, loop: Loop, first: str) -> None:
     """Print one block of rows `a` in [first, first + W) over the whole vector loop `loop`."""
     width, b = s.target.width, loop.axis
-    across = {n: step for n in loop.body if (step := _across(s, n, a.symbol, b.symbol)) is not None}  # type: ignore[arg-type]
+    ops: list[Op] = [n for n in loop.body if type(n) is not Loop]  # type: ignore[misc]
+    across = {n: step for n in ops if (step := _across(s, n, a.symbol, b.symbol)) is not None}
     rows, lanes = f"{b.symbol}_live", f"{a.symbol}_live"
     s.out.line(f"const int {lanes} = {_live(a, first, width)};")
     with s.out.block(f"for (i64 {b.symbol} = 0; {b.symbol} < {expr_text(b.extent, {})}; {b.symbol} += {width}) {{", "}"):
@@ -60,8 +61,8 @@ def tile_block(s: State, a: Axis, loop: Loop, first: str) -> None:
             s.out.block(f"for (i64 {a.symbol} = {first}; {a.symbol} < {first} + {lanes}; {a.symbol}++) {{", "}"),
             s.vector(b.symbol, 1, "full" if whole else rows),
         ):
-            for op in loop.body:
-                STATEMENTS[type(op)](s, op)  # type: ignore[arg-type]
+            for op in ops:
+                STATEMENTS[type(op)](s, op)
         for op, step in across.items():
             if type(op) is Store:
                 s.out.line(f"store_tile(tile{s.number(op)}, {_corner(s, op, a, first)}, {expr_text(step, {})}, {rows}, {lanes});")
