@@ -1,0 +1,100 @@
+"""The public face: `compile` and its companions, with `torch.compile`'s signatures."""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from framesmith import _C
+from framesmith.backends import BACKENDS
+from framesmith.compiler import FrameCompiler
+from framesmith.config import Config
+from framesmith.tools.explain import Explanation, explain_call
+from framesmith.util import log
+from framesmith.util.errors import FramesmithError
+from framesmith.wrapping import CompiledModule, root_of, wrap_function, wrap_module
+
+_callbacks: weakref.WeakSet[FrameCompiler] = weakref.WeakSet()
+
+
+def compile(  # noqa: A001 - torch.compile's name
+    model: Callable[..., Any] | None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Callable[..., Any] = "native",
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
+    """A compiled version of a module or function; also a decorator, with or without arguments.
+
+    `fullgraph`: raise `exc.Unsupported` where the graph would break. `dynamic`: see `Config`. `backend`: a name of `list_backends()` or a callable
+    `(gm, example_inputs) -> callable`. `mode`: "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs". `options`: fields of
+    `Config` by name. `disable`: return the model as it is. Nothing is compiled before the first call.
+    """
+    given = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options, "disable": disable}
+    if model is None:
+        return functools.partial(compile, **given)
+    if disable:
+        return model
+    if not callable(model):
+        raise TypeError(f"framesmith.compile takes a module or a callable, not {type(model).__name__}")
+    if isinstance(backend, str) and backend not in BACKENDS:
+        raise FramesmithError(f"unknown backend {backend!r}; known: {', '.join(sorted(BACKENDS))}")
+    config = Config.from_env(fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, **(options or {}))
+    callback = FrameCompiler(config)
+    _callbacks.add(callback)
+    if isinstance(model, nn.Module):
+        return wrap_module(model, callback, {"compile": compile, "options": given})
+    return _wrap_callable(model, callback)
+
+
+def _wrap_callable(fn: Callable[..., Any], callback: FrameCompiler) -> Callable[..., Any]:
+    if isinstance(fn, _C.CompiledFunction):
+        fn = fn.function
+    if isinstance(fn, types.BuiltinFunctionType | type):
+        return fn
+    return wrap_function(fn, callback)
+
+
+def reset() -> None:
+    """Forget every compiled variant and every warning; the next call of anything compiled starts afresh."""
+    for callback in _callbacks:
+        callback.forget()
+    log.forget_warnings()
+
+
+def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, reason: str | None = None) -> Any:
+    """Run `fn` in plain Python always (and, if `recursive`, all that it calls)."""
+    if fn is None:
+        return functools.partial(disable, recursive=recursive, reason=reason)
+    if not recursive:
+        _C.skip_code(fn)
+        return fn
+    return functools.update_wrapper(_C.CompiledFunction(fn, None), fn)
+
+
+def graph_break() -> None:
+    """End the graph here; outside of captured code it does nothing."""
+
+
+def is_compiling() -> bool:
+    """Whether this code is being captured."""
+    return torch.compiler.is_compiling()
+
+
+def explain(model: Callable[..., Any]) -> Callable[..., Explanation]:
+    """`explain(model)(*args)` captures and compiles one call anew and tells what came of it: see `tools.explain.Explanation`."""
+    if isinstance(model, CompiledModule):
+        model = model._framesmith_original  # type: ignore[attr-defined]
+    if isinstance(model, _C.CompiledFunction):
+        model = model.function
+    root = root_of(model) if isinstance(model, nn.Module) else model
+    return functools.partial(explain_call, root)

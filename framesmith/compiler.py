@@ -1,0 +1,199 @@
+"""The frame callback: what happens when the hook meets a frame that no cache entry takes.
+
+Capture it, compile its graph with the chosen back end, lower its guards, and hand the hook an entry; or say that it runs in plain Python, and
+tell the user once where and why.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith import _C
+from framesmith.backends import BACKENDS, Compiled
+from framesmith.capture.convert import Break, Captured, UserError, convert_frame
+from framesmith.capture.guards import compile_guards, why_missed
+from framesmith.config import Config
+from framesmith.pipeline import Report
+from framesmith.util import log
+from framesmith.util.errors import BuildError, CompilerMissing, Unsupported
+from framesmith.util.timing import stage
+
+# One compilation at a time: the recorder, fakes and timers are per process.
+_lock = threading.RLock()
+
+
+@dataclass(slots=True)
+class Record:
+    """One captured frame, for `explain`."""
+
+    function: str
+    file: str
+    line: int
+    breaks: list[Break]
+    guards: list[str]
+    operators: int
+    report: Report | None
+    instructions: int
+
+
+@dataclass(slots=True)
+class Refusal:
+    """One frame that runs in plain Python."""
+
+    function: str
+    file: str
+    line: int
+    reason: str
+    hint: str | None = None
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What a compiler has done, when somebody wants to know."""
+
+    records: list[Record] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+class FrameCompiler:
+    """The callback of one `compile` call; entries in the guard cache belong to it. `ledger`: where to note what was done."""
+
+    def __init__(self, config: Config, ledger: Ledger | None = None) -> None:
+        self.config = config
+        self.ledger = ledger
+        self._codes: weakref.WeakSet[CodeType] = weakref.WeakSet()
+
+    def forget(self) -> None:
+        """Drop every entry and verdict of this callback."""
+        for code in list(self._codes):
+            _C.reset(code)
+        self._codes.clear()
+
+    def __call__(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
+        """See `_C.FrameCallback`. Raises `Unsupported` under `fullgraph=True`."""
+        if _is_machinery(code):
+            return _C.SKIP
+        with _lock:
+            self._codes.add(code)
+            if len(_C.entries(code)) >= self.config.max_variants:
+                return self._full(code, func, f_locals)
+            if log.enabled("recompiles"):
+                for line in why_missed(code, func, f_locals):
+                    log.emit("recompiles", f"{code.co_qualname}: {line}")
+            return self._compile(code, func, f_locals)
+
+    def _compile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
+        compiled: list[Report | None] = []
+
+        def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
+            with stage("compile"):
+                call, report = self._backend(graph, examples)
+            compiled.append(report)
+            return call
+
+        try:
+            with stage("capture and compile"):
+                captured = convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn)
+        except UserError:
+            return None  # plain Python raises it
+        except Unsupported as refusal:
+            return self._refuse(code, refusal)
+        except (CompilerMissing, BuildError) as problem:
+            return self._no_machine_code(code, problem)
+        except Exception as problem:  # the edge: whatever is wrong inside, the user's program runs
+            return self._bug(code, problem)
+        if captured.graph is None and captured.breaks:
+            return _C.SKIP
+        with stage("guards"):
+            tree = compile_guards(captured.guards, captured.input_sources, func.__globals__)
+        self._note(code, captured, compiled)
+        return _C.Entry(tree, code, captured.residual_code, self)
+
+    def _backend(self, graph: fx.Graph, examples: Sequence[Any]) -> tuple[Compiled, Report | None]:
+        backend = self.config.backend
+        if isinstance(backend, str):
+            return BACKENDS[backend](graph, examples, self.config)
+        module = fx.GraphModule(torch.nn.Module(), graph)
+        call = backend(module, list(examples))
+        return (lambda inputs: tuple(call(*inputs))), None
+
+    # ------------------------------------------------------------------------------------------------------------------- refusals
+
+    def _refuse(self, code: CodeType, refusal: Unsupported) -> Any:
+        file, line = refusal.at or (code.co_filename, code.co_firstlineno)
+        if self.config.fullgraph:
+            raise refusal
+        if self.ledger is not None:
+            self.ledger.refusals.append(Refusal(code.co_qualname, file, line, refusal.reason, refusal.hint))
+        log.warn_once(
+            f"{file}:{line}:{refusal.reason}", f"framesmith: {code.co_qualname} runs in eager: {refusal.reason} ({file}:{line})"
+        )
+        return _C.SKIP
+
+    def _no_machine_code(self, code: CodeType, problem: Exception) -> Any:
+        if self.config.fullgraph and not isinstance(problem, CompilerMissing):
+            raise problem
+        log.warn_once(f"build:{type(problem).__name__}", f"framesmith: running in eager: {problem}")
+        return _C.SKIP_RECURSIVE
+
+    def _bug(self, code: CodeType, problem: Exception) -> Any:
+        if not self.config.suppress_errors or self.config.fullgraph:
+            raise problem
+        where = traceback.extract_tb(problem.__traceback__)[-1]
+        log.warn_once(
+            f"bug:{where.filename}:{where.lineno}",
+            f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) runs in eager: "
+            f"{type(problem).__name__}: {problem} [in {where.name}, line {where.lineno}]",
+        )
+        if self.ledger is not None:
+            reason = f"{type(problem).__name__}: {problem}"
+            self.ledger.refusals.append(Refusal(code.co_qualname, code.co_filename, code.co_firstlineno, reason))
+        return _C.SKIP
+
+    def _full(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
+        reasons = "; ".join(why_missed(code, func, f_locals)[:3])
+        log.warn_once(
+            f"full:{id(code)}",
+            f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has {self.config.max_variants} variants; "
+            f"calls that none takes run in eager: {reasons}",
+        )
+        return _C.FULL
+
+    def _note(self, code: CodeType, captured: Captured, reports: list[Report | None]) -> None:
+        for b in captured.breaks:
+            log.emit("breaks", f"{b.file}:{b.line} in {b.function}: {b.reason}")
+        if log.enabled("guards"):
+            log.emit("guards", "\n".join(f"{code.co_qualname}: {g}" for g in captured.guards))
+        if self.ledger is None:
+            return
+        operators = 0 if captured.graph is None else sum(1 for n in captured.graph.nodes if n.op == "call_function")
+        self.ledger.records.append(Record(
+            code.co_qualname, code.co_filename, code.co_firstlineno, captured.breaks, [str(g) for g in captured.guards], operators,
+            reports[-1] if reports else None, captured.stats["instructions"],
+        ))
+
+
+_TORCH = next(iter(torch.__path__)) + "/"
+_OWN = __file__.rsplit("/", 1)[0] + "/"
+_STANDARD = tuple({p.rsplit("/", 1)[0] + "/" for p in (traceback.__file__, threading.__file__)})
+
+
+def _is_machinery(code: CodeType) -> bool:
+    """Frames of torch (but its modules' own forward), of the standard library and of framesmith stay as they are; what they call is seen."""
+    file = code.co_filename
+    if file.startswith(_TORCH):
+        return not file.startswith(_TORCH + "nn/modules/") or file.endswith("/module.py")
+    if file.startswith("<frozen"):
+        return True
+    return file.startswith(_OWN) and code.co_name != "call_module" or (file.startswith(_STANDARD) and "site-packages" not in file)
+
+
