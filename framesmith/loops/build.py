@@ -247,7 +247,7 @@ _COMPARE = {
 def _as_index(op: Op) -> Expr | None:
     if type(op) is Index:
         return op.expr
-    return as_expr(op.value) if type(op) is Const and op.dtype is torch.int64 else None
+    return as_expr(int(op.value)) if type(op) is Const and op.dtype is torch.int64 else None
 
 
 def _fold_compare(name: str) -> Callable[..., Op | None]:
@@ -300,7 +300,7 @@ class Replay:
     def __init__(
         self,
         builder: Builder,
-        sub: dict[Symbol, Expr],
+        sub: dict[Expr, Expr | int],
         values: dict[Op, Op],
         load: Callable[[Load, Expr], Op | None] | None = None,
         rename: dict[str, str] | None = None,

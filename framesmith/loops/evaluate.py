@@ -232,7 +232,8 @@ def _depth(body: Sequence[Node]) -> int:
 
 def unpacked(packed: torch.Tensor, depth: int, n: int, columns: int, lane: int) -> torch.Tensor:
     """The (depth, n) matrix behind `loops.contract.pack_columns`."""
-    panels, start = [], 0
+    panels: list[torch.Tensor] = []
+    start = 0
     while len(panels) * columns < n:
         wide = min(columns, -(-(n - len(panels) * columns) // lane) * lane)
         panels.append(packed[start : start + depth * wide].reshape(depth, wide))

@@ -102,7 +102,7 @@ def _block(body: tuple[Node, ...], names: _Names, indent: int, out: list[str]) -
             out.append(pad + _contract(node))
             _block(node.body, names, indent + 1, out)
         else:
-            out.append(pad + _statement(node, names))
+            out.append(pad + _statement(node, names))  # type: ignore[arg-type]
 
 
 def _contract(c: Contract) -> str:

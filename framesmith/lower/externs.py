@@ -152,7 +152,7 @@ def _result_strides(
 
 def _as_eager(node: fx.Node, values: list[Strided]) -> bool:
     """Whether every tensor argument has the strides that eager would have given it."""
-    inputs = []
+    inputs: list[fx.Node] = []
     _tensor_nodes((node.args, node.kwargs), inputs)
     if len(inputs) != len(values):
         return False

@@ -157,7 +157,7 @@ class _Lowering:
         if self.mutated is None:
             self.prepare_write_backs()
         ctx = self.ctx
-        value = ctx.env[node.args[1]]  # may have been put into memory just now
+        value = ctx.env[node.all_input_nodes[-1]]  # may have been put into memory just now
         if isinstance(value, Strided) and value.buffer == target.buffer and value.offset == target.offset:
             if same_layout(value.shape, value.stride, target.stride):
                 return target

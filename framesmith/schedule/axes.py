@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from framesmith.loops.ir import Index, Pred
-from framesmith.schedule.cluster import Cluster, Member, axis_symbol, trips
-from framesmith.symbolic.expr import Expr, Int, Symbol
+from framesmith.schedule.cluster import Cluster, Member, Substitutes, axis_symbol, trips
+from framesmith.symbolic.expr import Expr, Int, Symbol, as_expr
 
 Steps = dict[Symbol, int | None]
 
@@ -72,7 +72,7 @@ def _merge(cluster: Cluster, outer: Symbol, inner: Symbol) -> Cluster:
     extent = cluster.axes[outer] * cluster.axes[inner]
     new = axis_symbol(f"x{cluster.count}", extent)
     # the expressions depend on outer * extent(inner) + inner alone
-    sub = {outer: Int(0), inner: new}
+    sub: Substitutes = {outer: Int(0), inner: new}
     axes = {}
     for s, n in cluster.axes.items():
         if s is inner:
@@ -81,7 +81,7 @@ def _merge(cluster: Cluster, outer: Symbol, inner: Symbol) -> Cluster:
             axes[s] = n
     members = []
     for m in cluster.members:
-        full = {k: v.subs(sub) for k, v in m.sub.items()}
+        full: Substitutes = {k: as_expr(v).subs(sub) for k, v in m.sub.items()}
         members.append(Member(m.compute, full, _renamed(m.par, outer, inner, new), _renamed(m.red, outer, inner, new)))
     shared = cluster.shared
     if inner in shared:

@@ -8,8 +8,8 @@ from typing import Any
 from framesmith.loops.build import REPLAY, Builder, Replay
 from framesmith.loops.contract import Accumulator
 from framesmith.loops.ir import Axis, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Store
-from framesmith.schedule.cluster import Member
-from framesmith.symbolic.expr import Expr, Symbol
+from framesmith.schedule.cluster import Member, Substitutes
+from framesmith.symbolic.expr import Expr, Symbol, as_expr
 
 
 class Placer(Builder):
@@ -108,7 +108,8 @@ class Placer(Builder):
                 level = max(level, self._symbols.get(s, 0))
         return level
 
-    def indirect(self, value: Op, symbol: Symbol, size: Expr, wrap: bool, check: bool) -> Op:
+    def indirect(self, value: Op, symbol: Symbol, size: Expr | int, wrap: bool, check: bool) -> Op:
+        size = as_expr(size)
         key = ("indirect", value, size, wrap, check)
         found = self._seen.get(key)
         if found is not None:
@@ -142,9 +143,9 @@ _EXPRESSIONS: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
 class Replayed:
     """One member being built into a `Placer`, with its axes substituted."""
 
-    def __init__(self, placer: Placer, member: Member, sub: dict[Symbol, Expr]) -> None:
+    def __init__(self, placer: Placer, member: Member, sub: Substitutes) -> None:
         self.member = member
-        full = {k: v.subs(sub) for k, v in member.sub.items()}
+        full: Substitutes = {k: as_expr(v).subs(sub) for k, v in member.sub.items()}
         self.replay = Replay(placer, full, {}, self._load)
         self.placer = placer
 

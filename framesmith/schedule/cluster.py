@@ -15,6 +15,7 @@ from framesmith.schedule.unify import Extents, Split, match
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
 
 SPLIT_LIMIT = 8
+Substitutes = dict[Expr, Expr | int]
 
 
 class Member:
@@ -23,18 +24,19 @@ class Member:
     __slots__ = ("compute", "loads", "par", "red", "stores", "sub")
 
     def __init__(
-        self, compute: Compute, sub: dict[Symbol, Expr], par: tuple[Symbol, ...], red: tuple[Symbol, ...]
+        self, compute: Compute, sub: Substitutes, par: tuple[Symbol, ...], red: tuple[Symbol, ...]
     ) -> None:
         self.compute, self.sub, self.par, self.red = compute, sub, par, red
         self.loads: list[tuple[str, Expr, Load]] = [(op.buffer, op.index.subs(sub), op) for op in compute.loads]
         self.stores: list[tuple[str, Expr]] = [(op.buffer, op.index.subs(sub)) for op in compute.stores]
 
-    def refined(self, split: dict[Symbol, Expr], parts: tuple[Symbol, ...]) -> Member:
+    def refined(self, split: Substitutes, parts: tuple[Symbol, ...]) -> Member:
         """The same member after axis `split` became `parts`."""
         (symbol,) = split
+        assert isinstance(symbol, Symbol)
         if symbol not in self.par and symbol not in self.red:
             return self
-        sub = {k: v.subs(split) for k, v in self.sub.items()}
+        sub: Substitutes = {k: as_expr(v).subs(split) for k, v in self.sub.items()}
         return Member(self.compute, sub, _replace(self.par, symbol, parts), _replace(self.red, symbol, parts))
 
 
@@ -95,7 +97,7 @@ def joined(cluster: Cluster, compute: Compute, base: Cluster) -> Cluster | None:
     if compute.contract is not None or (fixed and compute.raxes):
         return None
     own: Extents = dict(base.axes)
-    sub: dict[Symbol, Expr] = dict(base.members[0].sub)
+    sub: Substitutes = dict(base.members[0].sub)
     mapping: dict[Symbol, Symbol] = {}
     for _ in range(SPLIT_LIMIT):
         result = _match_all(cluster, compute, own, sub, mapping)
@@ -109,7 +111,7 @@ def joined(cluster: Cluster, compute: Compute, base: Cluster) -> Cluster | None:
             outer, inner, value = _halves(result, own[result.symbol], f"{result.symbol.name}'")
             del own[result.symbol]
             own[outer[0]], own[inner[0]] = outer[1], inner[1]
-            sub = {k: v.subs({result.symbol: value}) for k, v in sub.items()}
+            sub = {k: as_expr(v).subs({result.symbol: value}) for k, v in sub.items()}
     else:
         return None
     if fixed and (len(mapping) != len(own) or len(own) != len(cluster.axes)):
@@ -131,16 +133,14 @@ def _pairs(cluster: Cluster, compute: Compute) -> list[tuple[Expr, Expr]]:
             for op in loads:
                 if op.buffer == name:
                     both.append((index, op.index))
-        for op in compute.stores:
-            if op.buffer in stores:
-                out.append((stores[op.buffer], op.index))
-            for name, index, _ in m.loads:
-                if name == op.buffer:
-                    out.append((index, op.index))
+        for store in compute.stores:
+            if store.buffer in stores:
+                out.append((stores[store.buffer], store.index))
+            out += [(index, store.index) for name, index, _ in m.loads if name == store.buffer]
     return raw + both[:24] + out
 
 
-def _match_all(cluster: Cluster, compute: Compute, own: Extents, sub: dict[Symbol, Expr], mapping: dict[Symbol, Symbol]) -> Split | None:
+def _match_all(cluster: Cluster, compute: Compute, own: Extents, sub: Substitutes, mapping: dict[Symbol, Symbol]) -> Split | None:
     """Fill `mapping` (own axis -> cluster axis); a split that must be made first is returned and `mapping` left empty."""
     mapping.clear()
     for left, right in _pairs(cluster, compute):
@@ -166,7 +166,7 @@ def _halves(split: Split, extent: Expr, name: str) -> tuple[tuple[Symbol, Expr],
 def _split_cluster(cluster: Cluster, split: Split) -> Cluster:
     many, few = as_expr(cluster.axes[split.symbol].const // split.inner), as_expr(split.inner)
     outer, inner = axis_symbol(f"x{cluster.count}", many), axis_symbol(f"x{cluster.count + 1}", few)
-    value = {split.symbol: outer * split.inner + inner}
+    value: Substitutes = {split.symbol: outer * split.inner + inner}
     axes: Extents = {}
     for s, n in cluster.axes.items():
         if s is split.symbol:
@@ -180,10 +180,10 @@ def _split_cluster(cluster: Cluster, split: Split) -> Cluster:
     return Cluster(axes, members, shared, cluster.count + 2)
 
 
-def _join(cluster: Cluster, compute: Compute, sub: dict[Symbol, Expr], own: Extents, mapping: dict[Symbol, Symbol]) -> Cluster:
+def _join(cluster: Cluster, compute: Compute, sub: Substitutes, own: Extents, mapping: dict[Symbol, Symbol]) -> Cluster:
     """Append the member; own axes that nothing is mapped to become new cluster axes."""
     axes, count = dict(cluster.axes), cluster.count
-    to: dict[Symbol, Expr] = {}
+    to: Substitutes = {}
     for s, n in own.items():
         target = mapping.get(s)
         if target is None:
@@ -191,11 +191,12 @@ def _join(cluster: Cluster, compute: Compute, sub: dict[Symbol, Expr], own: Exte
             axes[target] = n
             count += 1
         to[s] = target
-    full = {k: v.subs(to) for k, v in sub.items()} if sub else dict(to)
+    full: Substitutes = {k: as_expr(v).subs(to) for k, v in sub.items()} if sub else dict(to)
     red_roots = {a.symbol for a in compute.raxes}
-    par, red = [], []
+    par: list[Symbol] = []
+    red: list[Symbol] = []
     for a in (*compute.axes, *compute.raxes):
-        parts = [t for t in axes if t in full[a.symbol].free]
+        parts = [t for t in axes if t in as_expr(full[a.symbol]).free]
         (red if a.symbol in red_roots else par).extend(parts)
     member = Member(compute, full, tuple(par), tuple(red))
     shared = cluster.shared & frozenset(par)

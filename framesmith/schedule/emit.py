@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from framesmith.loops.nest import Storage
 from framesmith.loops.scalar import SCALAR_OPS
 from framesmith.schedule.axes import collapse, ordered, scores, steps
 from framesmith.schedule.blocks import Placer, Replayed
-from framesmith.schedule.cluster import Cluster, axis_symbol, shared_part, trips
+from framesmith.schedule.cluster import Cluster, Substitutes, axis_symbol, shared_part, trips
 from framesmith.schedule.stages import Stage, stages
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
 
@@ -44,16 +44,16 @@ BREAKS = 3  # segments into which a loop may be cut at conditions on its axis, l
 class Emission:
     """One cluster being turned into a kernel."""
 
-    def __init__(self, cluster: Cluster, storages: dict[str, Storage], kept: Callable[[str], bool], vectorize: bool = True) -> None:
+    def __init__(self, cluster: Cluster, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True) -> None:
         self.cluster = collapse(cluster)
         self.storages = storages
-        self.kept = kept  # whether a written buffer is needed after the kernel
+        self.inside = inside  # buffers that no other step touches
         self.names = 0
         self.vectorize = vectorize
         self.placer = Placer()
         self.outer: list[Symbol] = []
         self.wrap: Symbol | None = None  # a vector axis around all stages
-        self.to: dict[Symbol, Expr] = {}
+        self.to: Substitutes = {}
 
     def run(self) -> tuple[Kernel, tuple[str, ...], tuple[Origin, ...]]:
         cluster = self.cluster
@@ -84,7 +84,7 @@ class Emission:
         """A tile loop whose body is the members one after another, the first of them starting from the accumulator."""
         cluster, placer = self.cluster, self.placer
         first = cluster.members[0]
-        m, n = (next(iter(first.sub[a.symbol].free)) for a in first.compute.axes[-2:])
+        m, n = (next(iter(as_expr(first.sub[a.symbol]).free)) for a in first.compute.axes[-2:])
         self.outer = [s for s in cluster.axes if s is not m and s is not n]
         outer = [self._axis(s) for s in self.outer]
         tile = [self._axis(m), self._axis(n)]
@@ -175,7 +175,7 @@ class Emission:
         placer = self.placer
         symbol = None
         if vector is not None and vector in self.to and self.vectorize:
-            own = [a.symbol for a in loops if a.symbol in self.to[vector].free]
+            own = [a.symbol for a in loops if a.symbol in as_expr(self.to[vector]).free]
             symbol = own[0] if own else None
         placer.open([a.symbol for a in loops], par)
         running = [Replayed(placer, m, self.to) for m in stage.inner]
@@ -214,7 +214,7 @@ class Emission:
 
     def _memory(self, body: tuple[Node, ...]) -> tuple[tuple[Node, ...], tuple[Local, ...]]:
         """Drop stores that nobody reads, operations that nobody needs, and put what only this kernel reads into local arrays."""
-        written = {op.buffer for op in walk(body) if type(op) is Store and op.mode is None and not self.kept(op.buffer)}
+        written = {op.buffer for op in walk(body) if type(op) is Store and op.mode is None and op.buffer in self.inside}
         body = _live(body, written - {op.buffer for op in walk(body) if type(op) is Load})
         remaining = {op.buffer for op in walk(body) if type(op) is Store} & written
         locals_: list[Local] = []
@@ -295,7 +295,7 @@ class Emission:
         work, bytes_ = _work(outer, body), _bytes(self.storages, modes)
         pair = None
         if tile is not None:
-            ends = [next(iter(self.to[s].free)) for s in tile]
+            ends = [next(iter(as_expr(self.to[s]).free)) for s in tile]
             pair = (ends[0], ends[1])
         kernel = Kernel(tuple(params), tuple(symbols), locals_, tuple(outer), body, work, bytes_, pair)
         origins = dict.fromkeys(o for m in self.cluster.members for o in m.compute.origins)
@@ -394,10 +394,10 @@ def _bytes(storages: dict[str, Storage], modes: dict[str, set[str]]) -> Expr:
 
 
 def emit(
-    cluster: Cluster, storages: dict[str, Storage], kept: Callable[[str], bool], vectorize: bool = True
+    cluster: Cluster, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True
 ) -> tuple[Launch, Kernel]:
-    """The launch that runs the cluster, and its kernel."""
-    kernel, args, origins = Emission(cluster, storages, kept, vectorize).run()
+    """The launch that runs the cluster, and its kernel; `inside` names the buffers that no other step touches."""
+    kernel, args, origins = Emission(cluster, storages, inside, vectorize).run()
     return Launch(kernel, args, origins), kernel
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from framesmith.loops.nest import Call, Compute, LoopGraph
 from framesmith.schedule.axes import collapse
-from framesmith.schedule.cluster import Cluster, Member, joined, trips
+from framesmith.schedule.cluster import Cluster, Member, joined
+from framesmith.symbolic.expr import Symbol
 
 SMALL_WORK = 1 << 15  # element steps below which a kernel runs on one thread anyway
 ROW_BYTES = 1 << 20  # private footprint up to which a second look at a row finds it in cache
 ENOUGH_TRIPS = 8  # outer iterations that keep the threads busy
 UNKNOWN = 1 << 20  # stand-in for a symbolic number of elements
+TYPICAL = 64  # stand-in for a symbolic extent
 CANDIDATES = 6
 MEMBERS = 48
 
@@ -155,10 +158,7 @@ class Fusion:
     def _pays(self, old: Cluster, new: Cluster, compute: Compute, group: Group) -> bool:
         last = new.members[-1]
         feeds = bool(old.writes & compute.reads)
-        before, after = trips(old.shared, old.axes), trips(new.shared, new.axes)
-        own = trips(last.par, new.axes)
-        if before is None or after is None or own is None:
-            return feeds and len(new.shared) == len(old.shared)
+        before, after, own = _estimate(old.shared, old), _estimate(new.shared, new), _estimate(last.par, new)
         work = max(_work(m, new) for m in new.members)
         if work <= SMALL_WORK:
             return feeds or bool(old.writes & compute.writes) or after == before == own
@@ -206,10 +206,8 @@ class Fusion:
             if not feeds:
                 return None
             cluster = bigger
-        after = trips(cluster.shared, cluster.axes)
-        before = [trips(c.shared, c.axes) for c in (other, group.cluster)]
-        if after is None or None in before:
-            return None
+        after = _estimate(cluster.shared, cluster)
+        before = [_estimate(c.shared, c) for c in (other, group.cluster)]
         work = max(_work(m, cluster) for m in cluster.members)
         if work > SMALL_WORK and (after < min(ENOUGH_TRIPS, *before) or _row_bytes(cluster, self) > ROW_BYTES):
             return None
@@ -255,8 +253,17 @@ class Fusion:
         return out
 
 
+def _estimate(axes: Iterable[Symbol], cluster: Cluster) -> int:
+    """Iterations over `axes`, a symbolic extent taken for a typical one."""
+    total = 1
+    for s in axes:
+        n = cluster.axes[s]
+        total *= n.const if n.is_const else TYPICAL
+    return total
+
+
 def _work(m: Member, cluster: Cluster) -> int:
-    return trips((*m.par, *m.red), cluster.axes) or UNKNOWN
+    return _estimate((*m.par, *m.red), cluster)
 
 
 def _same_loops(a: Member, b: Member) -> bool:
@@ -269,7 +276,7 @@ def _row_bytes(cluster: Cluster, fusion: Fusion) -> int:
     buffers: set[str] = set()
     for m in cluster.members:
         private = [s for s in (*m.par, *m.red) if s not in cluster.shared]
-        widest = max(widest, trips(private, cluster.axes) or UNKNOWN)
+        widest = max(widest, _estimate(private, cluster))
         for name, index, _ in m.loads:
             if not index.free.isdisjoint(private):
                 buffers.add(name)

@@ -23,8 +23,8 @@ def schedule(graph: LoopGraph, fusion: bool = True, vectorize: bool = True) -> P
             steps.append(Extern(c.target, c.args, c.kwargs, c.outputs, c.mutates, c.origins))
             continue
         assert group.cluster is not None
-        bit = group.bit
-        launch, kernel = emit(group.cluster, graph.storages, lambda name, bit=bit: _is_kept(kept, name, bit), vectorize)
+        inside = frozenset(name for name, users in kept.items() if users == {group.bit})
+        launch, kernel = emit(group.cluster, graph.storages, inside, vectorize)
         if not kernel.body:
             continue
         same = kernels.setdefault(kernel_text(kernel), kernel)
@@ -51,10 +51,6 @@ def _kept(graph: LoopGraph, groups: list[Group]) -> dict[str, set[int]]:
     return users
 
 
-def _is_kept(users: dict[str, set[int]], name: str, bit: int) -> bool:
-    return users.get(name, set()) != {bit}
-
-
 def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel]) -> Program:
     planned, arena = plan(graph, steps)
     used = set(names_in(graph.outputs))
@@ -66,12 +62,12 @@ def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel]) -> Prog
     used.update([graph.storages[n].base for n in used if graph.storages[n].base])  # type: ignore[misc]
     used.update(n for n in graph.inputs if n is not None)
     buffers = {}
-    for name, s in graph.storages.items():
+    for name, b in graph.storages.items():
         if name not in used:
             continue
-        size, stride = tuple(map(as_expr, s.size)), tuple(map(as_expr, s.stride))
-        offset = arena.offset.get(name, 0) if s.kind == "arena" else s.offset
-        buffers[name] = Buffer(name, s.dtype, size, stride, s.kind, s.index, offset, s.base, arena.nbytes.get(name, 0))
+        size, stride = tuple(map(as_expr, b.size)), tuple(map(as_expr, b.stride))
+        offset = arena.offset.get(name, 0) if b.kind == "arena" else b.offset
+        buffers[name] = Buffer(name, b.dtype, size, stride, b.kind, b.index, offset, b.base, arena.nbytes.get(name, 0))
     constants = {n: t for n, t in graph.constants.items() if n in used}
     return Program(
         graph.inputs, graph.symbols, buffers, constants, tuple(planned), graph.outputs, arena.size, tuple(kernels)
