@@ -23,7 +23,7 @@ from .bytecode import decoded
 from .frame import Frame
 from .residual import Residual, argument_names
 from .session import BreakHere, Session, read_state, restore_state
-from .sources import Cell, Guard, Local, Source
+from .sources import Cell, Guard, Local, Pinned, Source
 from .steps import STEPS
 
 _GENERATORS = 0x20 | 0x80 | 0x100 | 0x200
@@ -168,7 +168,8 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
     outputs = residual.rb.outputs
     graph: Graph | None = cx.recorder.finish(outputs)
     call: Any = None
-    examples = [x.value for x in cx.inputs]
+    inputs = graph_inputs(cx, graph)
+    examples = [value for _, value in inputs]
     if not any(n.op == "call_function" for n in graph.nodes):
         graph = None
         if outputs:
@@ -177,10 +178,17 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
         aliasing(cx, graph)
         call = compile_fn(graph, examples) if compile_fn is not None else None
     code, text = residual.compile(call if call is not None else _no_graph if graph is not None else None)
-    sources = [x.source for x in cx.inputs if x.source is not None]
+    sources = [source for source, _ in inputs]
     breaks = [reason] if reason is not None else []
     stats = {"instructions": cx.steps, "inputs": len(sources), "nodes": 0 if graph is None else len(graph.nodes)}
     return Captured(code, cx.all_guards(), sources, graph, text, breaks, stats)
+
+
+def graph_inputs(cx: Session, graph: Graph) -> list[tuple[Source, Any]]:
+    """Source and present value of each placeholder, in order; a tensor made of Python data is held by the guards themselves."""
+    known = {x.fake._alias.storage.input: (x.source, x.value) for x in cx.inputs if x.source is not None}
+    known.update((node, (Pinned(real), real)) for node, real in cx.recorder.constants)
+    return [known[node] for node in graph.nodes if node.op == "placeholder"]
 
 
 def aliasing(cx: Session, graph: Graph) -> None:

@@ -127,7 +127,7 @@ class Recorder:
         else:
             fake = self.input(real, f"constant_{len(self.constants)}")
             self.inputs.pop()
-            fake._alias.node.meta["constant"] = real
+            fake._alias.node.meta.update(constant=real, param=True)
             self.constants.append((fake._alias.node, real))
         fake._alias.storage.known = real
         self._constant_of[id(real)] = fake
