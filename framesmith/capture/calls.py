@@ -181,6 +181,8 @@ class Calls:
             owner = getattr(fn, "__self__", None)
             if type(owner) in CONSTANT_TYPES or isinstance(owner, (type, enum.Enum)):
                 return self.fold_call(fn, args, kwargs)
+        if type(fn).__name__ == "ufunc":
+            return self.fold_call(fn, args, kwargs)
         wrapped = getattr(fn, "__wrapped__", None)
         if type(fn).__name__ == "_lru_cache_wrapper" and isinstance(wrapped, FunctionType):
             return self.made(wrapped).call(self, args, kwargs)

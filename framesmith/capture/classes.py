@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import operator
 import sys
 from collections.abc import Callable
 from types import FunctionType, MappingProxyType
@@ -43,6 +44,7 @@ class Namespaces:
     static: Callable[..., t.Tracker]
     wrap_static: Callable[..., t.Tracker]
     raise_: Callable[..., t.Tracker]
+    fold: Callable[..., t.Tracker]
     seen: dict[int, t.Tracker]
     root_globals: dict[str, Any]
 
@@ -135,6 +137,10 @@ class Namespaces:
             return self.made(getattr(cls, name))
         except AttributeError as e:
             return self.raise_(e)
+
+    def class_item(self, klass: t.Class, key: t.Tracker) -> t.Tracker:
+        """`cls[key]`: generics, enum members by name, __class_getitem__."""
+        return self.fold(operator.getitem, (klass.value, key.real(self)))
 
     def methods(self, family: type, name: str) -> Any:
         """The handler of a builtin type's method, looked up over the family's bases."""

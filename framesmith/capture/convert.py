@@ -166,11 +166,12 @@ def choose_break(cx: Session, limit: int) -> tuple[int, int] | None:
 def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason: Break | None) -> Captured:
     """Close the graph, compile it, and write the residual code."""
     outputs = residual.rb.outputs
-    graph: Graph | None = cx.recorder.finish(outputs)
+    recorded = cx.recorder.finish(outputs)
+    graph: Graph | None = recorded
     call: Any = None
-    inputs = graph_inputs(cx, graph)
+    inputs = graph_inputs(cx, recorded)
     examples = [value for _, value in inputs]
-    if not any(n.op == "call_function" for n in graph.nodes):
+    if not any(n.op == "call_function" for n in recorded.nodes):
         graph = None
         if outputs:
             raise Unsupported("outputs without a graph")

@@ -23,6 +23,8 @@ def replay(rb: Rebuilder) -> list[str]:
     for x in list(cx.mutated.values()):
         row = next(r for c, r in _ROWS.items() if isinstance(x, c))
         row(rb, x, late)
+    for fn, args, kwargs in cx.deferred:
+        late.append(f"{rb.value(fn)}({', '.join([*rb.values(args), *(f'{k}={rb.value(v)}' for k, v in kwargs.items())])})")
     for space, name in [(s, n) for (_, n), (s, _) in cx.global_writes.items()]:
         _global(rb, space, name, late)
     if torch.is_grad_enabled() != cx.state.grad_enabled:
@@ -81,7 +83,7 @@ def _dict(rb: Rebuilder, x: t.Dict, late: list[str]) -> None:
     new = list(x.entries)
     kept = [k for k in old if k in x.entries]
     name = rb.value(x)
-    cls = x.cls
+    cls: Any = x.cls
     if new[:len(kept)] != kept:
         late.append(f"{rb.hold(cls.clear)}({name})")
         kept = []

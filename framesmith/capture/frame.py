@@ -20,8 +20,8 @@ class Frame:
     `direct`: what this frame returns is exactly the result of the caller's present instruction.
     """
 
-    __slots__ = ("code", "cx", "dec", "direct", "fn", "globals", "gvalues", "handled", "ip", "kw_names", "locals", "names", "ops", "resumable",
-                 "result", "stack", "step", "yielded")
+    __slots__ = ("code", "cx", "dec", "direct", "fn", "globals", "gvalues", "ip", "kw_names", "locals", "ops", "result", "stack", "step",
+                 "yielded")
 
     def __init__(self, cx: Any, fn: t.Function, dec: Decoded, slots: list[t.Tracker | None], direct: bool) -> None:
         self.cx = cx
@@ -38,7 +38,6 @@ class Frame:
         self.result: t.Tracker | None = None
         self.yielded = False
         self.kw_names: tuple[str, ...] = ()
-        self.handled: list[t.Tracker] = []
         self.ops = dec.bound if dec.bound is not None else bind_ops(dec)
         cells = fn.closure
         if cells:

@@ -25,7 +25,7 @@ class Iteration:
             v = it.next(self)
             return v if v is not None else self.raise_(StopIteration())
         if name == "__length_hint__" and isinstance(it, t.Iter):
-            return t.Const(len(it.values) - it.index)
+            return t.Const(len(it.rest(self)))
         raise Unsupported(f"method {name!r} of an iterator")
 
     def generator_method(self, gen: t.Generator, name: str, args: list[t.Tracker]) -> t.Tracker:

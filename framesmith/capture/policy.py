@@ -36,7 +36,7 @@ _REFUSED = {
     "numpy": "NumPy is not captured yet",
 }
 
-_FOLLOWED = frozenset({"torch.autograd.grad_mode", "torch.utils._contextlib"})
+_FOLLOWED = frozenset({"torch.autograd.grad_mode", "torch.utils._contextlib", "torch.autograd.function"})
 
 _kinds: dict[int, tuple[Any, bool]] = {}
 

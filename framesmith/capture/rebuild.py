@@ -7,15 +7,12 @@ mutable ones are made empty first and then filled, so cycles work.
 
 from __future__ import annotations
 
-
 import functools
 import itertools
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
-
-
 
 from framesmith.util.errors import Unsupported
 
@@ -139,7 +136,7 @@ def _list(rb: Rebuilder, x: t.List) -> str:
     if x.value is not None and x.source is not None:
         return rb.temp(rb.source(x.source))
     name = rb.bind(x, "[]")
-    if x.items:
+    if x.open(rb.cx):
         rb.emit(f"{name}.extend([{', '.join(rb.values(x.items))}])")
     return name
 
@@ -151,7 +148,7 @@ def _tuple_text(items: list[str]) -> str:
 def _tuple(rb: Rebuilder, x: t.Tuple) -> str:
     if x.value is not None and x.source is not None:
         return rb.temp(rb.source(x.source))
-    text = _tuple_text(rb.values(x.items))
+    text = _tuple_text(rb.values(x.open(rb.cx)))
     if x.cls is tuple:
         return rb.temp(text)
     if hasattr(x.cls, "_fields"):
@@ -242,8 +239,14 @@ def _super(rb: Rebuilder, x: t.Super) -> str:
 
 
 def _iter(rb: Rebuilder, x: t.Iter) -> str:
-    rest = ", ".join(rb.values(x.values[x.index:]))
-    return rb.temp(f"{rb.hold(iter)}([{rest}])")
+    return rb.temp(f"{rb.hold(iter)}({rest_of(rb, x)})")
+
+
+def rest_of(rb: Rebuilder, x: t.Iter) -> str:
+    """A new list of the values that an iterator has still to give."""
+    if isinstance(x, t.SeqIter) and x.index >= 0 and x.sequence._items is None and x.sequence.source is not None:
+        return f"[*{rb.value(x.sequence)}[{x.index}:]]"
+    return f"[{', '.join(rb.values(x.rest(rb.cx)))}]"
 
 
 def _lazy(rb: Rebuilder, x: t.Lazy) -> str:
@@ -268,7 +271,7 @@ def _object(rb: Rebuilder, x: t.Object) -> str:
     else:
         name = rb.bind(x, _new_text(rb, x, cls))
     if isinstance(x.payload, t.Dict):
-        fill_dict(rb, name, x.payload.entries, rb.hold(x.payload.cls.__setitem__))
+        fill_dict(rb, name, x.payload.entries, rb.hold(vars(x.payload.cls)["__setitem__"]))
     elif isinstance(x.payload, t.List) and x.payload.items:
         rb.emit(f"{rb.hold(list.extend)}({name}, [{', '.join(rb.values(x.payload.items))}])")
     elif isinstance(x.payload, t.Set) and x.payload.cls is set:
@@ -295,9 +298,10 @@ def _new_text(rb: Rebuilder, x: t.Object, cls: str) -> str:
 
 
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
-    t.Tensor: Rebuilder.tensor, t.Sym: _sym, t.Static: _static, t.Builtin: _static, t.Class: _static, t.PyModule: _static, t.List: _list,
-    t.Tuple: _tuple, t.Dict: _dict, t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,
-    t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super, t.Iter: _iter, t.Lazy: _lazy,
+    t.Tensor: Rebuilder.tensor, t.Sym: _sym, t.Static: _static, t.Builtin: _static, t.Class: _static, t.PyModule: _static, 
+    t.List: _list, t.Tuple: _tuple, t.Dict: _dict, t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,
+    t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super, t.Iter: _iter,
+    t.SeqIter: _iter, t.Lazy: _lazy,
     t.Object: _object, t.Module: _object,
 }
 
@@ -325,4 +329,4 @@ _SOURCES: dict[type, Callable[[Rebuilder, Any], str]] = {
     TypeOf: lambda rb, s: f"type({rb.source(s.base)})",
 }
 
-__all__ = ["Rebuilder", "fill_dict"]
+__all__ = ["Rebuilder", "fill_dict", "rest_of"]

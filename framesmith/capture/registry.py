@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -68,6 +69,12 @@ def opaque(cls: type, *names: str) -> Callable[[Handler], Handler]:
         return fn
 
     return register
+
+
+def named(path: str) -> Any:
+    """What a user's program may call `path` (module and attribute), if its module is loaded; else None.  Imports nothing."""
+    module, _, name = path.rpartition(".")
+    return getattr(sys.modules.get(module), name, None)
 
 
 def folds(*functions: Any) -> None:

@@ -21,7 +21,7 @@ from .bytecode import localsplus_names
 from .bytecode.liveness import liveness
 from .effects import replay
 from .frame import Frame
-from .rebuild import Rebuilder
+from .rebuild import Rebuilder, rest_of
 from .resume import cell_names, continuation, origin
 from .session import Session
 from .steps import STEPS, Branch, call_takes
@@ -40,6 +40,12 @@ def argument_names(code: CodeType) -> tuple[str, ...]:
 def parameter_names(code: CodeType) -> dict[str, str]:
     """Argument -> its name in residual text (comprehensions have arguments such as `.0`)."""
     return {n: n if n.isidentifier() else f"__fs_p{i}" for i, n in enumerate(argument_names(code))}
+
+
+class Rest(str):
+    """The name of a list that stands for an iterator over it."""
+
+    __slots__ = ()
 
 
 class Residual:
@@ -65,7 +71,7 @@ class Residual:
         rb = self.rb
         inner = frames[-1]
         ins = inner.dec.instrs[inner.ip - 1]
-        names: list[str | None] = [None if v is t.NULL else rb.value(v) for v in inner.stack]
+        names = [self.operand(v) for v in inner.stack]
         arg = ins.target if ins.target >= 0 else ins.val
         step = STEPS[ins.op](inner, names, arg)
         outer = [self.caller(f) for f in frames[:-1]]
@@ -83,11 +89,19 @@ class Residual:
         self.tail.extend((0, f"__fs_r = {text}") for text in reversed(outer))
         self.tail.append((0, "return __fs_r"))
 
+    def operand(self, v: t.Tracker) -> str | None:
+        """The expression of a stack entry; None for a NULL.  A list iterator that only the stack holds goes on as a list."""
+        if v is t.NULL:
+            return None
+        if isinstance(v, t.Iter) and not any(v is x for f in self.cx.frames for x in f.locals):
+            return Rest(self.rb.temp(rest_of(self.rb, v)))
+        return self.rb.value(v)
+
     def caller(self, frame: Frame) -> str:
         """The continuation of a frame whose present instruction is the call of the frame below."""
         ins = frame.dec.instrs[frame.ip - 1]
         takes = call_takes(frame, ins.op, ins.val)
-        below = [None if v is t.NULL else self.rb.value(v) for v in frame.stack[:len(frame.stack) - takes]]
+        below = [self.operand(v) for v in frame.stack[:len(frame.stack) - takes]]
         return self.enter(frame, frame.ip, [*below, "__fs_r"])
 
     def enter(self, frame: Frame, index: int, stack: list[str | None]) -> str:
@@ -108,7 +122,7 @@ class Residual:
                 elif v is not None and v is not t.NULL:
                     values[name] = rb.value(v)
         names = tuple(n for n in code.co_varnames if n in values)
-        cont = continuation(code, at, tuple(s is None for s in stack), names)
+        cont = continuation(code, at, tuple(0 if s is None else 2 if isinstance(s, Rest) else 1 for s in stack), names)
         args = [s for s in stack if s is not None] + [values[n] for n in names]
         if cells:
             tup = ", ".join(closure[n] for n in cells)
@@ -136,8 +150,8 @@ class Residual:
         free = self.code.co_freevars
         # every free variable of the user's code is one of the residual code too
         uses = f"        if 0: {'; '.join(free)}\n" if free else ""
-        outer = f"def __fs_outer({', '.join(f'{n}=None' for n in free)}):\n    def {name}({params}):\n{uses}{inner}\n    return {name}\n"
-        return outer
+        outer = ", ".join(f"{n}=None" for n in free)
+        return f"def __fs_outer({outer}):\n    def {name}({params}):\n{uses}{inner}\n    return {name}\n"
 
     def compile(self, graph_call: Any) -> tuple[CodeType, str]:
         """(residual code, its text)"""

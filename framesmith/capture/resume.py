@@ -13,8 +13,6 @@ from types import CodeType
 from .bytecode import Decoded, Handler, Instr, assemble, decoded, instr
 from .bytecode.tables import emit
 
-_PASS_ARGS = 0
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -25,7 +23,7 @@ class Origin:
 
 
 _origins: dict[int, tuple[weakref.ref[CodeType], Origin]] = {}
-_made: dict[tuple[int, int, tuple[bool, ...], tuple[str, ...]], tuple[weakref.ref[CodeType], CodeType]] = {}
+_made: dict[tuple[int, int, tuple[int, ...], tuple[str, ...]], tuple[weakref.ref[CodeType], CodeType]] = {}
 
 
 def origin(code: CodeType, index: int) -> tuple[CodeType, int]:
@@ -43,25 +41,25 @@ def cell_names(code: CodeType) -> tuple[str, ...]:
     return code.co_cellvars + code.co_freevars
 
 
-def continuation(code: CodeType, index: int, nulls: tuple[bool, ...], names: tuple[str, ...]) -> CodeType:
+def continuation(code: CodeType, index: int, kinds: tuple[int, ...], names: tuple[str, ...]) -> CodeType:
     """The code that goes on at instruction `index` of the user's `code`.
 
-    Parameters: the stack entries that are no NULL (`nulls` tells which are), then the locals `names`.  Free variables:
-    `cell_names(code)`.
+    Parameters: the stack entries (`kinds`: 0 a NULL, no parameter; 1 a value; 2 a list to iterate over), then the locals
+    `names`.  Free variables: `cell_names(code)`.
     """
-    key = (id(code), index, nulls, names)
+    key = (id(code), index, kinds, names)
     hit = _made.get(key)
     if hit is not None:
         return hit[1]
     dec = decoded(code)
-    made = _build(code, dec, index, nulls, names)
+    made = _build(code, dec, index, kinds, names)
     _made[key] = (weakref.ref(code, lambda _: _made.pop(key, None)), made)
     return made
 
 
-def _build(code: CodeType, dec: Decoded, index: int, nulls: tuple[bool, ...], names: tuple[str, ...]) -> CodeType:
+def _build(code: CodeType, dec: Decoded, index: int, kinds: tuple[int, ...], names: tuple[str, ...]) -> CodeType:
     cells = cell_names(code)
-    stack_names = tuple(f"__fs_s{i}" for i, null in enumerate(nulls) if not null)
+    stack_names = tuple(f"__fs_s{i}" for i, kind in enumerate(kinds) if kind)
     rest = tuple(n for n in code.co_varnames if n not in names and n not in cells)
     slots = stack_names + names + rest
     line = dec.instrs[index].line
@@ -70,12 +68,14 @@ def _build(code: CodeType, dec: Decoded, index: int, nulls: tuple[bool, ...], na
         head.append(instr("COPY_FREE_VARS", len(cells), line))
     head.append(instr("RESUME", 0, line))
     k = 0
-    for null in nulls:
-        if null:
+    for kind in kinds:
+        if kind == 0:
             head.append(instr("PUSH_NULL", 0, line))
-        else:
-            head.append(instr("LOAD_FAST", k, line))
-            k += 1
+            continue
+        head.append(instr("LOAD_FAST", k, line))
+        k += 1
+        if kind == 2:
+            head.append(instr("GET_ITER", 0, line))
     shift = len(head) + 1
     head.append(instr(emit["jump"], 0, line, index + shift))
     body = []
@@ -88,7 +88,7 @@ def _build(code: CodeType, dec: Decoded, index: int, nulls: tuple[bool, ...], na
             body.append(ins)
     handlers = [Handler(h.start + shift, h.end + shift, h.target + shift, h.depth, h.lasti) for h in dec.handlers]
     made = assemble(code, head + body, handlers, slots, argcount=len(stack_names) + len(names), cellvars=(), freevars=cells, old=dec,
-                    stacksize=code.co_stacksize + len(nulls) + 2, name=code.co_name)
+                    stacksize=code.co_stacksize + len(kinds) + 2, name=code.co_name)
     key = id(made)
     _origins[key] = (weakref.ref(made, lambda _: _origins.pop(key, None)), Origin(code, shift))
     return made

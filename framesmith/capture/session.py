@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from types import FunctionType
 from typing import Any
 
@@ -48,6 +47,7 @@ class Session(Values, Namespaces, Calls, Operations, Iteration):
         self.break_step = break_step
         self.break_depth = break_depth
         self.inputs: list[t.Tensor] = []
+        self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
         self.mutated: dict[int, t.Tracker] = {}
         self.cells: dict[int, t.Cell] = {}
         self.pending: dict[int, tuple[Source, Any]] = {}
@@ -116,7 +116,9 @@ class Session(Values, Namespaces, Calls, Operations, Iteration):
 
     def input_slot(self, x: t.Tensor) -> int:
         """The place of an input among the graph's inputs."""
-        return next(i for i, y in enumerate(self.inputs) if y is x)
+        node = x.fake._alias.storage.input
+        places = (n for n in self.recorder.graph.nodes if n.op == "placeholder")
+        return next(i for i, n in enumerate(places) if n is node)
 
     def same_grad_flag(self, obj: t.Tensor, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> bool:
         """requires_grad_ that changes nothing."""

@@ -65,7 +65,7 @@ class Values:
         if cls is tuple:
             items = [self.wrap_static(v, None if source is None else Item(source, i)) for i, v in enumerate(value)]
             return t.Tuple(items)
-        if isinstance(value, STATIC_TYPES):
+        if isinstance(value, STATIC_TYPES) or cls.__name__ == "ufunc":
             return self.static(value, source if source is not None else Pinned(value))
         return self.wrap(value, source if source is not None else Pinned(value))
 
@@ -113,6 +113,8 @@ class Values:
             if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
                 return t.Builtin(value, Pinned(value))
             return self.static(value, Pinned(value))
+        if cls.__module__ == "numpy" and cls.__name__ != "ndarray":
+            return t.Const(value) if cls.__name__ != "ufunc" else t.Builtin(value)
         if isinstance(value, types.MethodType):
             return t.Method(self.made(value.__func__), self.made(value.__self__))
         if isinstance(value, BaseException):
@@ -129,8 +131,8 @@ class Values:
     def iterator(self, items: list[t.Tracker]) -> t.Tracker:
         return t.Iter(items)
 
-    def list_iterator(self, lst: t.List) -> t.Tracker:
-        return t.Iter(lst.items)
+    def list_iterator(self, sequence: t.Sequence) -> t.Tracker:
+        return t.SeqIter(sequence)
 
     def tuple(self, items: list[t.Tracker]) -> t.Tracker:
         return t.Tuple(items)
@@ -283,7 +285,9 @@ def _row_of(cls: type) -> Callable[..., t.Tracker]:
         if issubclass(cls, base):
             return row
     if cls.__module__ == "numpy" or cls.__module__.startswith("numpy."):
-        return _refuse_numpy
+        if cls.__name__ == "ufunc":
+            return _static
+        return _const_id if any(b.__name__ == "generic" for b in cls.__mro__) else _refuse_numpy
     return _object
 
 
@@ -295,7 +299,7 @@ WRAP: dict[type, Callable[..., t.Tracker]] = {
     collections.defaultdict: _dict, set: _set, frozenset: _set, types.MethodType: _method, functools.partial: _partial,
     types.CellType: _cell, slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor, FakeTensor: _fake,
     types.MappingProxyType: _proxy,
-    **{c: _static for c in STATIC_TYPES},
+    **dict.fromkeys(STATIC_TYPES, _static),
 }
 WRAP_CACHE: dict[type, Callable[..., t.Tracker]] = {}
 

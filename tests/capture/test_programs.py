@@ -39,7 +39,7 @@ def containers(x):
     a.append(x - 1)
     a[0] = a[2]
     b = {"p": a, 3: (x, None)}
-    b.update(q=[i for i in range(3)])
+    b.update(q=[i + 0 for i in range(3)])
     c = b.pop("q")
     first, *rest = a
     s = {1, 2} | {3}
@@ -49,7 +49,8 @@ def containers(x):
 @program
 def strings(x):
     n = x.shape[0]
-    return f"{n:>3}|{x.dim()!r}", "-".join(str(i) for i in range(n)), "%d %s" % (n, "z"), "abc".upper().startswith("A")
+    old = "%d %s" % (n, "z")  # noqa: UP031
+    return f"{n:>3}|{x.dim()!r}", "-".join(str(i) for i in range(n)), old, "abc".upper().startswith("A")
 
 
 @program
@@ -80,7 +81,7 @@ def generators(x):
 
     g = gen(3)
     first = next(g)
-    return list(outer()), first, g.send(x * 3), [v for v in g], next(g, None)
+    return list(outer()), first, g.send(x * 3), [v for v in g if True], next(g, None)
 
 
 @program
@@ -205,7 +206,8 @@ def classes(x):
     q = Pair(x)
     m = Child(x) + 1 + Meta(x)
     n = sum([Meta(x), Meta(x)])
-    return (p, p.total, dataclasses.replace(p, b=1).c, q, q.swapped().left, q._replace(right=9), m, m.get_it(), n, m(2), m[0], len(m), 3 in m,
+    return (p, p.total, dataclasses.replace(p, b=1).c, q, q.swapped().left, q._replace(right=9), m, m.get_it(), n, m(2), m[0], len(m),
+            3 in m,
             Child.make(x).extra, Meta.double(x), hasattr(m, "nope"), getattr(m, "nope", 3), isinstance(m, Meta), type(m).__name__)
 
 
@@ -230,7 +232,7 @@ def matching(x):
         k -= 1
         if k < 0:
             break
-        elif k == 1:
+        if k == 1:
             continue
         out.append(x[k] if k else -x[k])
     else:
@@ -260,7 +262,7 @@ def star_args(x):
 
     rest = (3, 4)
     kw = {"c": 5, "d": 6}
-    return f(x, 2, *rest, **kw), f(1, b=2, e=3), g(**{"only": x})
+    return f(x, 2, *rest, **kw), f(1, b=2, e=3), g(only=x)
 
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)

@@ -132,12 +132,11 @@ def assemble(code: CodeType, instrs: Sequence[Instr], handlers: Sequence[Handler
             out += bytes((ext, (arg >> (8 * k)) & 255))
         out += bytes((opcode.opmap[ins.name], arg & 255)) + b"\0\0" * n_cache
         lines.append((ins.line or code.co_firstlineno, end - begin))
-    new = code.replace(
+    return code.replace(
         co_code=bytes(out), co_argcount=argcount, co_posonlyargcount=0, co_kwonlyargcount=0, co_nlocals=len(names),
         co_varnames=names, co_cellvars=cellvars, co_freevars=freevars, co_stacksize=stacksize, co_name=name,
         co_flags=code.co_flags & ~0x0C, co_linetable=line_table(lines, code.co_firstlineno),
         co_exceptiontable=exception_table(handlers, starts))
-    return new
 
 
 def roundtrip(code: CodeType, dec: Decoded) -> CodeType:

@@ -100,9 +100,8 @@ def _sum(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(functools.reduce)
 def _reduce(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     it = args[1].iterate(cx)
-    acc = args[2] if len(args) > 2 else it.next(cx)
-    if acc is None:
-        cx.raise_(TypeError("reduce() of empty iterable with no initial value"))
+    first = args[2] if len(args) > 2 else it.next(cx)
+    acc: t.Tracker = first if first is not None else cx.raise_(TypeError("reduce() of empty iterable with no initial value"))
     while (v := it.next(cx)) is not None:
         acc = args[0].call(cx, [acc, v], {})
     return acc

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import importlib.metadata
 import importlib.util
 import inspect
 import os
 import threading
 import types
 import typing
-import warnings
 import weakref
 from typing import Any
 
@@ -244,14 +244,56 @@ def _copy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported(f"copy of {x.describe()}")
 
 
+@calls(copy.deepcopy)
+def _deepcopy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return deep_copy(cx, args[0], {})
+
+
+def deep_copy(cx: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracker:
+    """copy.deepcopy of containers and plain instances; others refuse."""
+    found = memo.get(id(x))
+    if found is not None:
+        return found
+    if isinstance(x, (t.Const, t.Static, t.Function)):
+        return x
+    if isinstance(x, t.List):
+        new_list = memo[id(x)] = t.List([])
+        new_list.items.extend(deep_copy(cx, v, memo) for v in x.open(cx))
+        return new_list
+    if isinstance(x, t.Tuple):
+        return t.Tuple([deep_copy(cx, v, memo) for v in x.open(cx)], cls=x.cls)
+    if isinstance(x, t.Dict):
+        new_dict = t.Dict({}, cls=x.cls)
+        memo[id(x)] = new_dict
+        new_dict.factory = x.factory
+        for k, v in x.open(cx).items():
+            new_dict.entries[k] = deep_copy(cx, v, memo)
+        return new_dict
+    if isinstance(x, t.Set):
+        return t.Set(dict(x.open(cx)), cls=x.cls)
+    if isinstance(x, t.Object) and not isinstance(x, t.Module):
+        return _deep_object(cx, x, memo)
+    raise Unsupported(f"deepcopy of {x.describe()}")
+
+
+def _deep_object(cx: Any, x: t.Object, memo: dict[int, t.Tracker]) -> t.Tracker:
+    hook = cx.lookup(x.cls, "__deepcopy__")
+    if isinstance(hook, types.FunctionType):
+        return cx.class_function(hook).call(cx, [x, t.Dict({})], {})
+    if cx.lookup(x.cls, "__reduce_ex__") is not object.__reduce_ex__ or cx.lookup(x.cls, "__reduce__") is not object.__reduce__:
+        raise Unsupported(f"deepcopy of {x.describe()}")
+    new = t.Object(x.cls)
+    memo[id(x)] = new
+    for name, v in cx.instance_dict(x).open(cx).items():
+        new.attrs[name] = deep_copy(cx, v, memo)
+    if x.payload is not None:
+        new.payload = deep_copy(cx, x.payload, memo)
+    return new
+
+
 @calls(typing.cast)
 def _cast(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return args[1]
-
-
-@calls(warnings.warn)
-def _warn(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise Unsupported("warnings.warn")
 
 
 @calls(os.getenv)
@@ -292,7 +334,8 @@ def _signature(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if isinstance(fn, t.Module):
         return cx.fold(inspect.signature, (fn.cls,)) if fn.value is None else cx.fold(inspect.signature, (fn.value.__call__,))
     if isinstance(fn, t.Function) and fn.value is None:
-        return cx.fold(inspect.signature, (types.FunctionType(fn.code, fn.globals, closure=tuple(types.CellType() for _ in fn.closure or ())),))
+        cells = tuple(types.CellType() for _ in fn.closure or ())
+        return cx.fold(inspect.signature, (types.FunctionType(fn.code, fn.globals, closure=cells),))
     return cx.fold_call(inspect.signature, args, kwargs)
 
 
@@ -326,6 +369,6 @@ def _release(cx: Any, obj: t.Object, *args: t.Tracker) -> t.Tracker:
     return t.NONE
 
 
-folds(importlib.util.find_spec)
+folds(importlib.util.find_spec, importlib.metadata.version)
 
 __all__ = ["Handled", "Item", "environment"]

@@ -10,7 +10,7 @@ import torch
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import calls
+from ..registry import calls, named
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -58,12 +58,22 @@ def _constant(value: Any, *functions: Any) -> None:
 
 
 _constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
-_constant(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_exporting, torch.cuda.is_current_stream_capturing,
-          torch._C._get_tracing_state, torch.overrides.is_tensor_method_or_property, torch._C._is_tracing if
-          hasattr(torch._C, "_is_tracing") else torch.jit.is_tracing, torch.cuda.is_available, torch.onnx.is_in_onnx_export)
+_constant(False, *filter(None, map(named, ("torch.jit.is_scripting", "torch.jit.is_tracing"))),
+          torch.compiler.is_exporting, torch.cuda.is_current_stream_capturing,
+          torch._C._get_tracing_state, torch.overrides.is_tensor_method_or_property, torch.cuda.is_available, torch.onnx.is_in_onnx_export)
 _constant(None, torch._C._log_api_usage_once, torch._C._get_tracing_state)
 _constant(False, torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
           torch.overrides.has_torch_function_variadic)
+
+
+_read(torch.distributed.is_available)
+if torch.distributed.is_available():
+    _constant(False, torch.distributed.is_initialized)
+
+
+@calls(named("torch.jit.annotate"))
+def _annotate(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return args[1]
 
 
 def _handled_module(name: str) -> Any:
@@ -76,11 +86,6 @@ for _name in ("xpu.is_available", "mps.is_available", "xpu.is_current_stream_cap
     _fn = _handled_module(_name)
     if _fn is not None:
         _constant(False, _fn)
-
-
-@calls(torch._C._autograd._saved_tensors_hooks_is_enabled if hasattr(torch._C, "_autograd") else torch.is_tensor)
-def _hooks_enabled(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.TRUE
 
 
 @calls(torch.manual_seed, torch.set_default_dtype, torch.set_default_device, torch.use_deterministic_algorithms, torch.set_num_threads,

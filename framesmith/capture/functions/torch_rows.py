@@ -9,7 +9,7 @@ import torch
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import calls
+from ..registry import calls, named
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -57,6 +57,18 @@ def _numel(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return cx.torch_call(torch.numel, args, kwargs)
 
 
+@calls(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
+def _apply(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """Without grad, Function.apply is its forward."""
+    klass = args[0]
+    if torch.is_grad_enabled() and any(isinstance(a, t.Tensor) and a.fake.requires_grad for a in args):
+        raise Unsupported("torch.autograd.Function under grad mode")
+    forward = klass.get(cx, "forward")
+    if klass.real(cx).setup_context is not torch.autograd.function._SingleLevelFunction.setup_context:
+        return forward.call(cx, args[1:], kwargs)
+    return forward.call(cx, [t.Object(torch.autograd.function.FunctionCtx), *args[1:]], kwargs)
+
+
 def _untorch(name: str, *functions: Any) -> None:
     for fn in functions:
 
@@ -66,5 +78,5 @@ def _untorch(name: str, *functions: Any) -> None:
 
 
 _untorch("function transforms are not captured yet", torch.vmap, torch.func.grad, torch.func.jvp, torch.func.vjp)
-_untorch("torch.compile inside of compiled code", torch.compile)
+_untorch("torch.compile inside of compiled code", named("torch.compile"))
 _untorch("NumPy arrays are not captured yet", torch.from_numpy)

@@ -4,14 +4,16 @@ from .base import NULL, Bound, CapturedError, Null, Tracker
 from .constants import FALSE, NONE, TRUE, Const, boolean
 from .dicts import Dict, DictView, Set
 from .functions import Cell, Function, Method, Partial
-from .iterators import Generator, Iter, Lazy, enumerated, filtered, mapped, zipped
+from .iterators import Generator, Iter, Lazy, SeqIter, enumerated, filtered, mapped, zipped
 from .modules import Module
 from .objects import DELETED, Object, Super
 from .sequences import List, Sequence, Slice, Tuple
 from .statics import Builtin, Class, PyModule, Static
 from .tensors import Sym, Tensor, TensorMethod
 
-__all__ = ["DELETED", "FALSE", "NONE", "NULL", "TRUE", "Bound", "Builtin", "CapturedError", "Cell", "Class", "Const", "Dict", "DictView",
-           "Function", "Generator", "Iter", "Lazy", "List", "Method", "Module", "Null", "Object", "Partial", "PyModule", "Sequence", "Set",
-           "Slice", "Static", "Super", "Sym", "Tensor", "TensorMethod", "Tracker", "Tuple", "boolean", "enumerated", "filtered", "mapped",
-           "zipped"]
+__all__ = [
+    "Bound", "Builtin", "CapturedError", "Cell", "Class", "Const", "DELETED", "Dict", "DictView", "FALSE", "Function", "Generator",
+    "Iter", "Lazy", "List", "Method", "Module", "NONE", "NULL", "Null", "Object", "Partial", "PyModule", "SeqIter", "Sequence", "Set",
+    "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Tracker", "Tuple", "boolean", "enumerated", "filtered",
+    "mapped", "zipped",
+]

@@ -8,6 +8,7 @@ from typing import Any
 
 from .base import Bound, Tracker
 from .constants import Const
+from .sequences import Sequence
 
 
 class Iter(Tracker):
@@ -33,6 +34,14 @@ class Iter(Tracker):
         self.index = i + 1
         return self.values[i]
 
+    def rest(self, cx: Any) -> list[Tracker]:
+        """The values to come."""
+        return self.values[self.index:]
+
+    def real(self, cx: Any) -> Any:
+        """For a function that is run for real: the values to come, as a list."""
+        return [v.real(cx) for v in self.items_list(cx)]
+
     def truth(self, cx: Any) -> bool:
         return True
 
@@ -41,6 +50,26 @@ class Iter(Tracker):
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return cx.iterator_method(self, name, args)
+
+
+class SeqIter(Iter):
+    """Over a list or tuple, element by element; sees later changes of a list, as its iterator does."""
+
+    __slots__ = ("sequence",)
+
+    def __init__(self, sequence: Sequence, index: int = 0) -> None:
+        super().__init__([], index)
+        self.sequence = sequence
+
+    def next(self, cx: Any) -> Tracker | None:
+        if self.index < 0:
+            return None
+        found = self.sequence.peek(cx, self.index)
+        self.index = -1 if found is None else self.index + 1
+        return found
+
+    def rest(self, cx: Any) -> list[Tracker]:
+        return [] if self.index < 0 else self.sequence.open(cx)[self.index:]
 
 
 class Lazy(Tracker):
@@ -61,6 +90,9 @@ class Lazy(Tracker):
 
     def next(self, cx: Any) -> Tracker | None:
         return next(self.steps, None)
+
+    def real(self, cx: Any) -> Any:
+        return [v.real(cx) for v in self.items_list(cx)]
 
     def truth(self, cx: Any) -> bool:
         return True
@@ -136,6 +168,9 @@ class Generator(Tracker):
 
     def next(self, cx: Any) -> Tracker | None:
         return self.send(cx, None)
+
+    def real(self, cx: Any) -> Any:
+        return [v.real(cx) for v in self.items_list(cx)]
 
     def send(self, cx: Any, value: Tracker | None) -> Tracker | None:
         """Resume with `value`; None when the generator returns (`result` is what it returned)."""

@@ -6,6 +6,7 @@ came from outside are guarded as they happen; writes stay in `attrs` and are rep
 
 from __future__ import annotations
 
+import contextlib
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -54,10 +55,8 @@ class Object(Tracker):
         self.init_args: list[Tracker] | None = None
         self.own: dict[str, Any] = {}
         if value is not None:
-            try:
+            with contextlib.suppress(AttributeError):
                 self.own = object.__getattribute__(value, "__dict__")
-            except AttributeError:
-                pass
 
     def pytype(self) -> type:
         return self.cls

@@ -14,10 +14,11 @@ from .constants import Const
 class Sequence(Tracker):
     """What list and tuple share.  `items` is None until a sequence from outside is opened (its length is guarded then)."""
 
-    __slots__ = ("_items", "value")
+    __slots__ = ("_items", "seen", "value")
 
     def __init__(self, items: list[Tracker] | None, *, value: Any = None, source: Source | None = None) -> None:
         self._items = items
+        self.seen: dict[int, Tracker] = {}
         self.value = value
         self.source = source
 
@@ -34,8 +35,23 @@ class Sequence(Tracker):
             cx.guard(self.source, "len", len(self.value))
             src = self.source
             raw = list.__iter__(self.value) if isinstance(self.value, list) else tuple.__iter__(self.value)
-            items = self._items = [cx.wrap(v, None if src is None else Item(src, i)) for i, v in enumerate(raw)]
+            items = self._items = [self.seen.get(i) or cx.wrap(v, None if src is None else Item(src, i)) for i, v in enumerate(raw)]
         return items
+
+    def peek(self, cx: Any, index: int) -> Tracker | None:
+        """The element at `index` >= 0, or None past the end; of a sequence from outside, only this element is read."""
+        items = self._items
+        if items is not None:
+            return items[index] if index < len(items) else None
+        found = self.seen.get(index)
+        if found is not None:
+            return found
+        if index >= len(self.value):
+            cx.guard(self.source, "len", len(self.value))
+            return None
+        raw = list.__getitem__(self.value, index) if isinstance(self.value, list) else tuple.__getitem__(self.value, index)
+        found = self.seen[index] = cx.wrap(raw, None if self.source is None else Item(self.source, index))
+        return found
 
     def identity(self) -> Any:
         return self.value if self.value is not None else self
@@ -57,6 +73,10 @@ class Sequence(Tracker):
 
     def item(self, cx: Any, key: Tracker) -> Tracker:
         index = cx.index(key)
+        if type(index) is int and index >= 0:
+            found = self.peek(cx, index)
+            if found is not None:
+                return found
         items = self.open(cx)
         if isinstance(index, slice):
             return self.make(items[index])
@@ -93,7 +113,6 @@ class List(Sequence):
         return List(items)
 
     def iterate(self, cx: Any) -> Tracker:
-        self.open(cx)
         return cx.list_iterator(self)
 
     def get(self, cx: Any, name: str) -> Tracker:
@@ -152,7 +171,7 @@ class Tuple(Sequence):
         return Tuple(items)
 
     def iterate(self, cx: Any) -> Tracker:
-        return cx.iterator(self.open(cx))
+        return cx.list_iterator(self)
 
     def get(self, cx: Any, name: str) -> Tracker:
         cls = self.cls
