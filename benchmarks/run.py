@@ -21,7 +21,8 @@ def error_against(expected: Any, actual: Any) -> float:
     for e, a in zip(peers.flat_tensors(expected), peers.flat_tensors(actual), strict=True):
         e64, a64 = e.double(), a.double()
         scale = e64.norm().item() or 1.0
-        worst = max(worst, (e64 - a64).norm().item() / scale)
+        error = (e64 - a64).norm().item() / scale
+        worst = max(worst, math.inf if math.isnan(error) else error)  # NaN never passes
     return worst
 
 
