@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed.stamp
 BUILT := $(VENV)/.built.stamp
-CSRC := $(wildcard framesmith/csrc/*.cpp framesmith/csrc/*.h)
+CSRC := $(wildcard framesmith/csrc/*.cpp framesmith/csrc/*.h framesmith/codegen/cpp/*.h)
 
 .PHONY: run test lint bench clean
 
