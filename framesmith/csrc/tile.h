@@ -19,10 +19,10 @@ FN void multiply(vf (&acc)[MR][NV], const float* a, i64 lda, const float* b, i64
   for (i64 k = 0; k < depth; k++, b += NV * W) {
     vf row[NV];
 #pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) row[j] = load(b + j * W, full);
+    for (int j = 0; j < NV; j++) row[j] = fs::hold(load(b + j * W, full));
 #pragma GCC unroll 32
     for (int i = 0; i < MR; i++) {
-      const vf x = fs::splat(a[i * lda + k]);
+      const vf x = fs::spread(a[i * lda + k]);
 #pragma GCC unroll 8
       for (int j = 0; j < NV; j++) acc[i][j] += x * row[j];
     }

@@ -8,6 +8,15 @@ namespace fs {
 struct Runs {
   i64 outer, outer_stride, inner, inner_stride, depth;
 };
+#define FS_SAME(l) x
+FN vf spread(float x) { return vf{FS_LANES(FS_SAME)}; }  // one broadcasting load
+// A value that stays in a register: the compiler would else read a row of B anew for each row of A, and loads, not multiply-adds, bound small tiles.
+FN vf hold(vf x) {
+#if defined(__x86_64__)
+  asm("" : "+v"(x));
+#endif
+  return x;
+}
 template <int MR, int NV>
 static __attribute__((noinline)) void contract_tile(const float* a0, i64 lda, const Runs& runs, const float* b, float* out) {
   vf acc[MR][NV] = {};
@@ -17,10 +26,10 @@ static __attribute__((noinline)) void contract_tile(const float* a0, i64 lda, co
       for (i64 k = 0; k < runs.depth; k++, b += NV * W) {
         vf row[NV];
 #pragma GCC unroll 8
-        for (int j = 0; j < NV; j++) row[j] = load(b + j * W, Full());
+        for (int j = 0; j < NV; j++) row[j] = hold(load(b + j * W, Full()));
 #pragma GCC unroll 32
         for (int i = 0; i < MR; i++) {
-          const vf x = splat(a[i * lda + k]);
+          const vf x = spread(a[i * lda + k]);
 #pragma GCC unroll 8
           for (int j = 0; j < NV; j++) acc[i][j] += x * row[j];
         }
