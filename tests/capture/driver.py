@@ -30,7 +30,7 @@ def evaluate(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
     for node in graph.nodes:
         if node.op == "placeholder":
-            env[node] = node.meta["constant"] if "constant" in node.meta else next(feed)
+            env[node] = next(feed)
         elif node.op == "call_function":
             env[node] = node.target(*val(node.args), **{k: val(v) for k, v in node.kwargs.items()})
         elif node.op == "output":
