@@ -14,7 +14,7 @@ from benchmarks import models
 from benchmarks.measure import interleaved
 from benchmarks.run import error_against
 
-SHOWN = {"BERT, 6 layers, 128 tokens": "bert", "ResNet-18, 224 x 224": "resnet18"}
+SHOWN = {"BERT-6, 128 tok.": "bert", "ResNet-18": "resnet18"}
 
 
 def _one(name: str, step) -> list[str]:
