@@ -17,7 +17,7 @@ from framesmith.util.errors import CompilerMissing
 CANDIDATES = ("g++", "c++")
 # -fno-math-errno and -fno-trapping-math free the vectoriser without changing any result; -ffast-math would.
 COMPILE_FLAGS = (
-    "-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-fno-trapping-math",
+    "-O2", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-fno-trapping-math",
     "-fwrapv", "-ffp-contract=fast", "-fvisibility=hidden", "-pipe", "-w", "-x", "c++",
 )  # fmt: skip
 # No start files and no default libraries: the code has no static constructors, and the C library is in the process already.

@@ -62,7 +62,7 @@ def contraction(s: State, kernel: Kernel, c: Contract) -> None:
 def accumulator(s: State, op: Accumulator) -> None:
     """The statement of `Accumulator`: the element of the tile at the current column."""
     assert s.axis is not None
-    assign(s, op, True, False, lambda k: f"load(row + {s.names[s.axis][k]}, {s.live})")  # type: ignore[index]
+    assign(s, op, True, False, lambda k: f"load(row + ({s.names[s.axis][k]} - n0), {s.live})")  # type: ignore[index]
 
 
 STATEMENTS[Accumulator] = accumulator
@@ -72,7 +72,7 @@ def _epilogue(s: State, kernel: Kernel, c: Contract) -> None:
     """Rows [m0, m1) and columns [n0, n1), from the tile with `wide` columns a row."""
     assert not kernel.locals, "a contraction forwards values between its statements"
     with s.out.block(f"for (i64 {c.m.symbol} = m0; {c.m.symbol} < m1; {c.m.symbol}++) {{", "}"):
-        s.out.line(f"const float* const row = tile + ({c.m.symbol} - m0) * wide - n0;")
+        s.out.line(f"const float* const row = tile + ({c.m.symbol} - m0) * wide;")
         span(s, Loop(c.n, c.body, False, True), "n0", "n1")
 
 

@@ -177,29 +177,35 @@ def split(e: Expr, moving: frozenset[Symbol]) -> tuple[Expr, Expr]:
 
 
 _NEAR = 1 << 21  # below it a division by floats is exact
+_INT32 = 1 << 31
 
 
-def near_text(e: Expr, names: Names, axis: Symbol) -> str | None:
-    """`e` as an expression of type vi, when its only moving symbol is `axis` and its range is small; else None."""
-    if e.lo is None or e.hi is None or e.lo < -_NEAR or e.hi >= _NEAR:
+def near_text(e: Expr, names: Names, lanes: Mapping[Symbol, str]) -> str | None:
+    """`e` as an expression of type vi, when its range is known to be small enough; else None. `lanes` as in `vector_text`."""
+    if e.lo is None or e.hi is None or e.lo < -_INT32 or e.hi >= _INT32:
         return None
-    if axis not in e.free:
+    if e.free.isdisjoint(lanes):
         return f"splat(int({expr_text(e, names)}))"
     kind = type(e)
     if kind is Symbol:
-        return f"(splat(int({names.get(e, e.name)})) + iota32())"  # type: ignore[call-overload, attr-defined]
+        return f"to_i32({lanes[e]})"  # type: ignore[index]
     if kind is Sum:
         terms, offset = linear(e)
-        parts = [near_text(t, names, axis) for t, _ in terms]
+        parts = [near_text(t, names, lanes) for t, _ in terms]
         if None in parts:
             return None
         texts = [f"{p} * {k}" if k != 1 else f"{p}" for p, (_, k) in zip(parts, terms, strict=True)]
         return "(" + " + ".join(texts + ([str(offset)] if offset else [])) + ")"
-    if kind not in (FloorDiv, Mod) or not e.args[1].is_const or e.args[0].lo is None or e.args[0].lo < 0 or e.args[1].const <= 0:
+    return _near_division(e, names, lanes) if kind in (FloorDiv, Mod) else None
+
+
+def _near_division(e: Expr, names: Names, lanes: Mapping[Symbol, str]) -> str | None:
+    num, den = e.args
+    if not den.is_const or den.const <= 0 or num.lo is None or num.lo < 0 or num.hi is None:
         return None
-    inner, den = near_text(e.args[0], names, axis), e.args[1].const
+    inner, d = near_text(num, names, lanes), den.const
     if inner is None:
         return None
-    if den & (den - 1) == 0:
-        return f"({inner} >> {den.bit_length() - 1})" if kind is FloorDiv else f"({inner} & {den - 1})"
-    return f"{'divide_near' if kind is FloorDiv else 'modulo_near'}({inner}, {den})"
+    if d & (d - 1) == 0:
+        return f"({inner} >> {d.bit_length() - 1})" if type(e) is FloorDiv else f"({inner} & {d - 1})"
+    return None if num.hi >= _NEAR else f"{'divide_near' if type(e) is FloorDiv else 'modulo_near'}({inner}, {d})"

@@ -96,6 +96,16 @@ FN vm where(vm m, vm x, vm y) { return {m.m ? x.m : y.m}; }
 template <class T> FN T where(bool m, T x, T y) { return m ? x : y; }
 FN bool logical_not(bool x) { return !x; }
 FN vm logical_not(vm x) { return ~x; }
+FN bool some(vm m) {  // any lane
+#if defined(__AVX512DQ__) && !defined(__clang__)
+  return __builtin_ia32_cvtd2mask512(m.m) != 0;
+#endif
+  const vl w = {low(m), high(m)};
+  const hl h = w.a | w.b;
+  i64 r = 0;
+  for (int l = 0; l < W / 2; l++) r |= h[l];
+  return r != 0;
+}
 template <class V, class S> FN V keep(V x, S, Full) { return x; }
 template <class V, class S> FN V keep(V x, S rest, int n) { return where(lanes(n), x, splat(rest)); }
 
@@ -352,9 +362,8 @@ template <bool Wrap> FN i64 position(i64 i, i64 size, i64* error) {  // an index
 template <bool Wrap, class M> FN vl position(vl i, i64 size, i64* error, M n) {
   if (Wrap) i = where(lt(i, vl{}), i + splat(size), i);
   if (!error) return i;
-  const vm good = ge(i, vl{}) & lt(i, splat(size));
-  for (int l = 0; l < live(n); l++)
-    if (!good.m[l]) *error = 1;
+  const vm good = ge(i, vl{}) & lt(i, splat(size)), bad = keep(~good, false, n);
+  if (__builtin_expect(some(bad), 0)) *error = 1;
   return where(good, i, vl{});
 }
 

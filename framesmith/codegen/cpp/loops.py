@@ -50,12 +50,12 @@ def _hoist(s: State, loop: Loop, bound: set[Symbol]) -> None:
         free = all(a in s.values or not a.args and type(a).__name__ == "Const" for a in node.args)  # type: ignore[union-attr]
         free = free and kind in _MOVABLE and all(e.free.isdisjoint(bound) for e in _exprs(node))  # type: ignore[arg-type]
         if free and kind is Load:
-            param = s.params.get(node.buffer)  # type: ignore[union-attr]
+            param = s.params.get(node.buffer)  # type: ignore[attr-defined]
             free = param is not None and param.mode == "r" and param.restrict
         if free and node not in s.values:
             STATEMENTS[kind](s, node)  # type: ignore[index, arg-type]
         elif kind is Indirect:
-            bound.add(node.symbol)  # type: ignore[union-attr]
+            bound.add(node.symbol)  # type: ignore[attr-defined]
 
 
 def _copies(s: State, loop: Loop) -> int:
@@ -65,9 +65,10 @@ def _copies(s: State, loop: Loop) -> int:
         return 1
     cost = reductions.body_cost(loop.body)
     wanted = 4 if cost <= 8 else 2 if cost <= 20 else 1
-    extent = loop.axis.extent
-    while wanted > 1 and extent.is_const and extent.const < wanted * s.target.width:
-        wanted //= 2
+    if loop.axis.extent.is_const:
+        vectors = loop.axis.extent.const // s.target.width
+        while wanted > 1 and (vectors < wanted or (vectors % wanted and vectors < 4 * wanted)):
+            wanted //= 2
     return wanted
 
 

@@ -192,9 +192,9 @@ def _gathered(s: State, op: Load | Store, k: int) -> str:
     moving = frozenset(s.lane_symbols) | ({s.axis} if s.axis is not None else frozenset())
     still, rest = split(op.index, moving)  # type: ignore[arg-type]
     pointer = _place(s, op.buffer, still, k)
-    near = near_text(rest, s.names_of(k), s.axis) if s.axis is not None and rest.free.isdisjoint(s.lane_symbols) else None
     masked = len(op.args) > (type(op) is Store)
-    return f"{pointer}, {near if near is not None and type(op) is Load and not masked else lane_text(s, rest, k)}"
+    near = None if masked or type(op) is Store else near_text(rest, s.names_of(k), s.near_lanes_of(k))
+    return f"{pointer}, {near or lane_text(s, rest, k)}"
 
 
 def _load(s: State, op: Load) -> None:

@@ -87,6 +87,13 @@ class State:
             found[self.axis] = f"iota({self.names[self.axis][copy]})"
         return found
 
+    def near_lanes_of(self, copy: int) -> dict[Symbol, str]:
+        """The same, of any integer type."""
+        found = self.lanes_of(copy)
+        if self.axis is not None:
+            found[self.axis] = f"(splat(int({self.names[self.axis][copy]})) + iota32())"
+        return found
+
     def moves(self, e: Expr) -> bool:
         """Whether `e` differs from one vector to the next (or inside one)."""
         free = e.free
