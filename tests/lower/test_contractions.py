@@ -91,6 +91,13 @@ class Lambda(nn.Module):
         return self.fn(x)
 
 
+@pytest.mark.parametrize("c,o", [(48, 144), (24, 88)])
+def test_panels_after_the_first_leave_their_tile_alone(c, o, own):
+    """A tile's rows are addressed from inside of it: an address before its start let the compiler drop stores to it."""
+    module = nn.Sequential(Conv(F.hardswish, True, c, o, 1), Conv(F.hardswish, True, o, o, 5, 1, 2, 1, o))
+    check(module, torch.randn(1, c, 14, 14), own)
+
+
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
