@@ -27,7 +27,7 @@ def declare_torchvision_operators() -> None:
     Without it `import torchvision` (and so timm, and parts of transformers) fails beside a CPU-only torch.
     """
     global _library
-    if _library is not None or hasattr(torch.ops.torchvision, "nms"):
+    if _library is not None or torch.version.cuda is not None or hasattr(torch.ops.torchvision, "nms"):
         return
     _library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
