@@ -55,8 +55,9 @@ def _plain(value: Any, rank: int | None = 4) -> bool:
 
 def _attention(node: fx.Node) -> Attention | None:
     """The call's arguments when the kernel can take them."""
-    q, k, v, mask, dropout, causal, *_ = (*node.args, *(None, 0.0, False)[len(node.args) - 3 :])
-    given = {"attn_mask": mask, "dropout_p": dropout, "is_causal": causal, "scale": None, "enable_gqa": False} | node.kwargs
+    args: tuple[Any, ...] = (*node.args, *(None, 0.0, False)[len(node.args) - 3 :])
+    q, k, v, mask, dropout, causal, *_ = args
+    given: dict[str, Any] = {"attn_mask": mask, "dropout_p": dropout, "is_causal": causal, "scale": None, "enable_gqa": False} | dict(node.kwargs)
     mask, causal, scale, shared = given["attn_mask"], given["is_causal"], given["scale"], given["enable_gqa"]
     vq, vk, vv = (t.meta["val"] for t in (q, k, v))
     if given["dropout_p"] or not all(map(_plain, (vq, vk, vv))) or not isinstance(scale, (float, int, type(None))):
@@ -74,11 +75,11 @@ def _attention(node: fx.Node) -> Attention | None:
 
 def _unrepeated(node: fx.Node) -> fx.Node:
     """k' (batch, shared heads, keys, width) of `reshape(expand(unsqueeze(k', 2)))`, which repeats each head; else `node`."""
-    expand = _argument_of(node, (aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten.clone.default))
+    expand: Any = _argument_of(node, (aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten.clone.default))
     while expand is not None and expand.target is aten.clone.default:
         expand = expand.args[0]
-    unsqueeze = _argument_of(expand, (aten.expand.default,))
-    base = _argument_of(unsqueeze, (aten.unsqueeze.default,))
+    unsqueeze: Any = _argument_of(expand, (aten.expand.default,))
+    base: Any = _argument_of(unsqueeze, (aten.unsqueeze.default,))
     if base is None or unsqueeze.args[1] not in (2, -3) or len(base.meta["val"].shape) != 4:
         return node
     batch, heads, keys, width = base.meta["val"].shape

@@ -57,7 +57,8 @@ class Layers:
 
 def _layers(node: fx.Node, cell: Cell) -> Layers | None:
     """The call's arguments when it is plain inference: no dropout, no projection, float32 on the CPU, frozen weights, static sizes."""
-    x, state, flat, biases, layers, dropout, train, bidirectional, batch_first = node.args
+    args: tuple[Any, ...] = node.args
+    x, state, flat, biases, layers, dropout, train, bidirectional, batch_first = args
     states = tuple(state) if cell.states > 1 else (state,)
     group = 4 if biases else 2
     directions = 2 if bidirectional else 1
