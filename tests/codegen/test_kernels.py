@@ -332,3 +332,17 @@ def test_cast(source):
         cases.append((kernel([source, target], [loop(i, v, c, store("p1", i.symbol, c))]), (x, y)))
         wants.append(x.to(target))
     compare(cases, wants)
+
+
+def test_bfloat16_moves_bit_by_bit():
+    n = 16 * 256
+    x = torch.arange(-(2**15), 2**15, 16, dtype=torch.int16).view(torch.bfloat16)
+    x = torch.where(x.isnan(), torch.tensor(float("nan"), dtype=torch.bfloat16), x)
+    i, y, z = axis("i0", n), torch.zeros_like(x), torch.zeros(64, 64, dtype=torch.bfloat16)
+    v = load("p0", i.symbol, torch.bfloat16)
+    a, b = axis("i0", 64), axis("i1", 64)
+    w = load("p0", b.symbol * 64 + a.symbol, torch.bfloat16)
+    tiled = kernel([x.dtype] * 2, [loop(b, w, store("p1", a.symbol * 64 + b.symbol, w))], (a,), tile=(a.symbol, b.symbol))
+    run_all([(kernel([x.dtype] * 2, [loop(i, v, store("p1", i.symbol, v))]), (x, y)), (tiled, (x, z))])
+    torch.testing.assert_close(y, x, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(z, x.view(64, 64).t(), rtol=0, atol=0, equal_nan=True)

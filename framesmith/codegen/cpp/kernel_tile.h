@@ -39,7 +39,7 @@ template <class S, class T> static inline __attribute__((noinline)) void store_t
       for (int l = 0; l < W; l++) r[l] = load(t + l * W, full);
       transpose(r);
 #pragma GCC unroll 16
-      for (int l = 0; l < W; l++) store(p + l * stride, r[l], full);
+      for (int l = 0; l < W; l++) store_copy(p + l * stride, r[l], full);
       return;
     }
   }
