@@ -57,7 +57,8 @@ def _attention(node: fx.Node) -> Attention | None:
     """The call's arguments when the kernel can take them."""
     args: tuple[Any, ...] = (*node.args, *(None, 0.0, False)[len(node.args) - 3 :])
     q, k, v, mask, dropout, causal, *_ = args
-    given: dict[str, Any] = {"attn_mask": mask, "dropout_p": dropout, "is_causal": causal, "scale": None, "enable_gqa": False} | dict(node.kwargs)
+    defaults = {"attn_mask": mask, "dropout_p": dropout, "is_causal": causal, "scale": None, "enable_gqa": False}
+    given: dict[str, Any] = defaults | dict(node.kwargs)
     mask, causal, scale, shared = given["attn_mask"], given["is_causal"], given["scale"], given["enable_gqa"]
     vq, vk, vv = (t.meta["val"] for t in (q, k, v))
     if given["dropout_p"] or not all(map(_plain, (vq, vk, vv))) or not isinstance(scale, (float, int, type(None))):
