@@ -37,11 +37,11 @@ def first_call(model: str, peer: str, folder: Path, timeout: float = 600.0) -> d
     return json.loads(lines[-1])
 
 
-def cold_and_warm(model: str, peer: str) -> tuple[dict[str, float], dict[str, float]]:
-    """The first call with an empty cache, then in another process with the cache that it left."""
+def cold_and_warm(model: str, peer: str, again: bool) -> tuple[dict[str, float], dict[str, float]]:
+    """The first call with an empty cache, then (if `again`) in another process with the cache that it left."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         cold = first_call(model, peer, Path(folder))
-        warm = first_call(model, peer, Path(folder)) if "error" not in cold else cold
+        warm = first_call(model, peer, Path(folder)) if again and "error" not in cold else {}
     return cold, warm
 
 
