@@ -10,7 +10,11 @@ For every (m, n) it forms
 
     acc = sum over p < runs[0], q < runs[1], k < depth of  A[a_index + p * strides[0] + q * strides[1] + k] * B[p, q, k, n]
 
-and runs `body` with `Accumulator` as that value. Linear: one run of K. Convolution in channels-last over a padded input: one run a kernel
+and runs `body` with `Accumulator` as that value. With a `window` (depthwise convolution: depth is 1) each column has its own column of A:
+
+    acc = sum over p < runs[0], q < runs[1] inside of the image of  A[a_index + p * strides[0] + q * strides[1] + n] * B[p, q, n]
+
+Linear: one run of K. Convolution in channels-last over a padded input: one run a kernel
 row, each of `kernel width * channels` contiguous elements (implicit im2col), with the image and the output row as outer axes; with groups or
 dilation, one run a kernel position.
 """
@@ -31,6 +35,20 @@ class Accumulator(Op):
 
     dtype: torch.dtype = torch.float32
     args = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """Which positions of a depthwise kernel lie inside of the image: 0 <= y + p * dilation[0] < height, and likewise x, q and width.
+
+    `y` is an expression over outer axes, `x` is linear in m alone. A is read nowhere else (no padded copy is needed).
+    """
+
+    y: Expr
+    x: Expr
+    height: int
+    width: int
+    dilation: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +76,7 @@ class Contract:
     rows: int
     lane: int
     body: tuple[Node, ...]
+    window: Window | None = None
 
 
 def packed_columns(n: int, columns: int, lane: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from framesmith.loops.contract import Accumulator, Contract
+from framesmith.loops.contract import Accumulator, Contract, Window
 from framesmith.loops.ir import (
     Bitcast,
     Buffer,
@@ -156,6 +156,9 @@ class _Run:
         n = c.n.extent.evaluate(self.sizes)
         b = unpacked(self.memory[c.b][evaluate_index(c.b_index, self.env) :], depth, n, c.columns, c.lane)
         self._enter(c.m, False)
+        if c.window is not None:
+            self._depthwise(c, c.window, b)
+            return
         at = evaluate_index(c.a_index, self.env).expand(self.full()).unsqueeze(-1)
         steps = torch.arange(c.depth)
         for r, stride in ((c.runs[1], c.strides[1]), (c.runs[0], c.strides[0])):
@@ -163,6 +166,24 @@ class _Run:
         product = self.memory[c.a][at + steps] @ b
         self._enter(c.n, False)
         self.accumulator = product.reshape(self.full())
+        self._block(c.body)
+        self.loops.pop()
+        self.loops.pop()
+
+    def _depthwise(self, c: Contract, w: Window, b: torch.Tensor) -> None:
+        self._enter(c.n, False)
+        memory = self.memory[c.a]
+        total = torch.zeros(self.full())
+        for p in range(c.runs[0]):
+            for q in range(c.runs[1]):
+                y = evaluate_index(w.y, self.env).expand(self.full()) + p * w.dilation[0]
+                x = evaluate_index(w.x, self.env).expand(self.full()) + q * w.dilation[1]
+                inside = (y >= 0) & (y < w.height) & (x >= 0) & (x < w.width)
+                step = evaluate_index(c.strides[0], self.env) * p + evaluate_index(c.strides[1], self.env) * q
+                at = (evaluate_index(c.a_index, self.env) + step).expand(self.full()) + evaluate_index(c.n.symbol, self.env)
+                weight = b[p * c.runs[1] + q][evaluate_index(c.n.symbol, self.env)]
+                total = total + torch.where(inside, memory[torch.where(inside, at, 0)] * weight, 0)
+        self.accumulator = total
         self._block(c.body)
         self.loops.pop()
         self.loops.pop()

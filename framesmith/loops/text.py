@@ -109,6 +109,10 @@ def _contract(c: Contract) -> str:
     runs = "".join(f" + {s}*run{k}<{r}" for k, (r, s) in enumerate(zip(c.runs, c.strides)) if r != 1)
     shape = f"{c.m.symbol}<{c.m.extent} {c.n.symbol}<{c.n.extent} k<{c.depth}"
     panels = f"from {c.b_index} in panels of {c.columns} ({c.rows} rows, lane {c.lane})"
+    if c.window is not None:
+        w = c.window
+        image = f"{w.height}x{w.width} at ({w.y}, {w.x}) by {w.dilation}"
+        return f"contract depthwise {shape}: {c.a}[{c.a_index}{runs} + {c.n.symbol}] in {image} * {c.b} {panels}"
     return f"contract {shape}: {c.a}[{c.a_index}{runs} + k] * {c.b} {panels}"
 
 

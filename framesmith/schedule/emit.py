@@ -92,8 +92,9 @@ class Emission:
         for member in cluster.members:
             Replayed(placer, member, self.to).inner()
         plan = cluster.contract
-        a_index = as_expr(plan.a_index).subs(first.sub).subs(self.to)
-        placer.close_contraction(lambda body: _contract(plan, tile, a_index, body), [a.symbol for a in tile])
+        placer.close_contraction(
+            lambda body: plan.node(*tile, lambda e: e.subs(first.sub).subs(self.to), body), [a.symbol for a in tile]
+        )
         body, locals_ = self._memory(tuple(placer.body))
         return self._finish(outer, body, locals_, None)
 
@@ -315,14 +316,6 @@ def _expressions(op: Any) -> tuple[Expr, ...]:
     if kind is Contract:
         return (op.m.extent, op.n.extent, op.a_index)
     return (op.axis.extent,) if kind is Loop else ()
-
-
-def _contract(plan: Any, tile: list[Axis], a_index: Expr, body: tuple[Node, ...]) -> Any:
-    g = plan.geometry
-    strides = (as_expr(g.strides[0]), as_expr(g.strides[1]))
-    return Contract(
-        tile[0], tile[1], plan.a, a_index, g.runs, strides, g.depth, plan.b, as_expr(0), g.columns, g.rows, g.lane, body
-    )
 
 
 def _live(body: tuple[Node, ...], dead_buffers: set[str]) -> tuple[Node, ...]:

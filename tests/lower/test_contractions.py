@@ -91,6 +91,19 @@ class Lambda(nn.Module):
         return self.fn(x)
 
 
+@pytest.mark.parametrize("c,size,k,stride,padding,dilation", [
+    (24, 9, 3, 1, 1, 1), (72, 14, 5, 2, 2, 1), (16, 7, 5, 1, 2, 1), (64, 12, 3, 1, 0, 1), (5, 8, 3, 1, 2, 2), (70, 3, 7, 1, 3, 1), (32, 11, 3, 2, 4, 3),
+])
+def test_depthwise_convolution(c, size, k, stride, padding, dilation, own):
+    conv = Conv(F.hardswish, True, c, c, k, stride, padding, dilation, c)
+    check(conv, torch.randn(2, c, size, size + 1), own)
+
+
+@pytest.mark.parametrize("c,o", [(4, 8), (16, 48)])
+def test_depthwise_convolution_with_several_results_a_channel(c, o, own):
+    check(Conv(F.relu, True, c, o, 3, 1, 1, 1, c), torch.randn(1, c, 9, 9), own)
+
+
 @pytest.mark.parametrize("c,o", [(48, 144), (24, 88)])
 def test_panels_after_the_first_leave_their_tile_alone(c, o, own):
     """A tile's rows are addressed from inside of it: an address before its start let the compiler drop stores to it."""

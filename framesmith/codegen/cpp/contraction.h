@@ -40,4 +40,36 @@ static __attribute__((noinline)) void contract_tile(const float* a0, i64 lda, co
 #pragma GCC unroll 8
     for (int j = 0; j < NV; j++) store(out + (i * NV + j) * W, acc[i][j], Full());
 }
+
+// Positions [p0, p1) x [q0, q1) of a depthwise kernel of `wide` columns; strides between its rows and columns in the image.
+struct Taps {
+  i64 p0, p1, p_stride, q0, q1, q_stride, wide;
+};
+FN i64 first_tap(i64 at, i64 dilation) { return at >= 0 ? 0 : (-at + dilation - 1) / dilation; }
+FN i64 last_tap(i64 at, i64 dilation, i64 size, i64 taps) {
+  const i64 inside = at < size ? (size - at + dilation - 1) / dilation : 0;
+  return inside < taps ? inside : taps;
+}
+// MR pixels (stride `lda`) of NV vectors of channels; `Live` counts the channels of the last vector.
+template <int MR, int NV, class Live>
+static __attribute__((noinline)) void depthwise_tile(const float* a0, i64 lda, Taps t, const float* b0, float* out, Live live) {
+  vf acc[MR][NV] = {};
+  for (i64 p = t.p0; p < t.p1; p++)
+    for (i64 q = t.q0; q < t.q1; q++) {
+      const float *a = a0 + p * t.p_stride + q * t.q_stride, *b = b0 + (p * t.wide + q) * (NV * W);
+      vf row[NV];
+#pragma GCC unroll 8
+      for (int j = 0; j < NV; j++) row[j] = load(b + j * W, Full());
+#pragma GCC unroll 32
+      for (int i = 0; i < MR; i++) {
+#pragma GCC unroll 8
+        for (int j = 0; j < NV - 1; j++) acc[i][j] += load(a + i * lda + j * W, Full()) * row[j];
+        acc[i][NV - 1] += load(a + i * lda + (NV - 1) * W, live) * row[NV - 1];
+      }
+    }
+#pragma GCC unroll 32
+  for (int i = 0; i < MR; i++)
+#pragma GCC unroll 8
+    for (int j = 0; j < NV; j++) store(out + (i * NV + j) * W, acc[i][j], Full());
+}
 }  // namespace fs

@@ -9,7 +9,7 @@ from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.cpp.loops import block, span
 from framesmith.codegen.cpp.operations import STATEMENTS, assign
 from framesmith.codegen.cpp.state import State
-from framesmith.loops.contract import Accumulator, Contract
+from framesmith.loops.contract import Accumulator, Contract, Window
 from framesmith.loops.ir import Const, Kernel, Loop
 
 TASKS = 16  # pieces of work wanted for the threads, when there is work enough
@@ -46,13 +46,14 @@ def contraction(s: State, kernel: Kernel, c: Contract) -> None:
     block(s, kernel.body[:-1])
     shape = _shape(kernel, c)
     depth = c.runs[0] * c.runs[1] * c.depth
-    strides = [expr_text(x, {}) for x in c.strides]
-    s.out.line(f"const Runs runs = {{{c.runs[0]}, {strides[0]}, {c.runs[1]}, {strides[1]}, {c.depth}}};")
+    if c.window is None:
+        strides = [expr_text(x, {}) for x in c.strides]
+        s.out.line(f"const Runs runs = {{{c.runs[0]}, {strides[0]}, {c.runs[1]}, {strides[1]}, {c.depth}}};")
     outer = "".join(f"i64 {a.symbol}, " for a in kernel.outer)
     with s.out.block(f"const auto finish = [&]({outer}i64 m0, i64 m1, i64 n0, i64 n1, const float* tile, i64 wide) {{", "};"):
         _epilogue(s, kernel, c)
     flops = 2 * prod(a.extent.const for a in (*kernel.outer, c.m, c.n)) * depth
-    parallel = s.target.threshold is not None and flops >= PARALLEL_FLOPS
+    parallel = s.target.threshold is not None and flops >= PARALLEL_FLOPS // (1 if c.window is None else 4)
     if shape.panels:
         _panels(s, kernel, c, shape, depth, parallel, False)
     if shape.rest_columns:
@@ -107,20 +108,53 @@ def _task(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, vect
     end = str(n) if last else f"first + {c.columns}"
     start = f"block * {shape.block}" if shape.blocks > 1 else "0"
     stop = f"min(i64(({start}) + {shape.block}), i64({m}))" if shape.blocks > 1 else str(m)
-    line, name = s.out.line, c.m.symbol
+    line = s.out.line
     line(f"alignas(64) float tile[{shape.rows} * {vectors} * W];")
     line(f"const i64 first = {first}, end = {end}, stop = {stop};")
     line(f"const float* const b = {c.b} + {expr_text(c.b_index, {})} + first * {depth};")
     args = "".join(f"{a.symbol}, " for a in kernel.outer)
-    lda = expr_text(c.a_index.subs({name: name + 1}) - c.a_index, {})
-    step = f"{name} += {shape.rows}"
-    with s.out.block(f"for (i64 {name} = {start}; {name} < stop; {step}) {{", "}"):
+    finish = f"finish({args}{c.m.symbol}, {c.m.symbol} + rows, first, end, tile, {vectors} * W);"
+    if c.window is not None:
+        live = shape.rest_columns % c.lane if last else 0
+        _window_rows(s, c, c.window, vectors, start, str(live) if live else "full", finish)
+    else:
+        _rows(s, c, shape, vectors, start, finish)
+
+
+def _step(c: Contract) -> str:
+    """What A's index grows by from one row to the next."""
+    return expr_text(c.a_index.subs({c.m.symbol: c.m.symbol + 1}) - c.a_index, {})
+
+
+def _rows(s: State, c: Contract, shape: _Shape, vectors: int, start: str, finish: str) -> None:
+    line, name, m = s.out.line, c.m.symbol, c.m.extent.const
+    with s.out.block(f"for (i64 {name} = {start}; {name} < stop; {name} += {shape.rows}) {{", "}"):
         line(f"const float* const a = {c.a} + {expr_text(c.a_index, {})};")
         line(f"const i64 rows = min(i64(stop - {name}), i64({shape.rows}));")
-        call = f"contract_tile<{{}}, {vectors}>(a, {lda}, runs, b, tile);"
+        call = f"contract_tile<{{}}, {vectors}>(a, {_step(c)}, runs, b, tile);"
         if shape.rest_rows and m > shape.rows:
             line(f"if (rows == {shape.rows}) {call.format(shape.rows)}")
             line(f"else {call.format(shape.rest_rows)}")
         else:
             line(call.format(min(m, shape.rows)))
-        line(f"finish({args}{name}, {name} + rows, first, end, tile, {vectors} * W);")
+        line(finish)
+
+
+def _window_rows(s: State, c: Contract, w: Window, vectors: int, start: str, live: str, finish: str) -> None:
+    """Whole tiles where every position of the kernel is inside of the image, single pixels near its borders."""
+    line, name = s.out.line, c.m.symbol
+    (kh, kw), (dy, dx) = c.runs, w.dilation
+    x = expr_text(w.x, {})
+    reach = expr_text(w.x.subs({name: name + (c.rows - 1)}) - w.x + (kw - 1) * dx, {})
+    line(f"const i64 y = {expr_text(w.y, {})};")
+    line(f"Taps taps = {{first_tap(y, {dy}), last_tap(y, {dy}, {w.height}, {kh}), {expr_text(c.strides[0], {})}, 0, {kw}, "
+         f"{expr_text(c.strides[1], {})}, {kw}}};")
+    with s.out.block(f"for (i64 {name} = {start}, rows; {name} < stop; {name} += rows) {{", "}"):
+        line(f"const float* const a = {c.a} + ({expr_text(c.a_index, {})} + first);")
+        line(f"const i64 x = {x};")
+        line(f"const bool inside = x >= 0 && x + {reach} < {w.width} && stop - {name} >= {c.rows};")
+        line(f"rows = inside ? {c.rows} : 1;")
+        line(f"taps.q0 = inside ? 0 : first_tap(x, {dx}), taps.q1 = inside ? {kw} : last_tap(x, {dx}, {w.width}, {kw});")
+        line(f"if (inside) depthwise_tile<{c.rows}, {vectors}>(a, {_step(c)}, taps, b, tile, {live});")
+        line(f"else depthwise_tile<1, {vectors}>(a, {_step(c)}, taps, b, tile, {live});")
+        line(finish)

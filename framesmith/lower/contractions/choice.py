@@ -70,7 +70,7 @@ def _convolution_work(request: Request) -> int:
 
 # kind -> its candidates; kind -> the operations that it takes (a kind without is measured whatever its size)
 CANDIDATES: dict[str, Callable[[Request], dict[str, Candidate]]] = {"linear": _linear_candidates, "conv": _convolution_candidates}
-WORK: dict[str, Callable[[Request], int]] = {"linear": _linear_work, "conv": _convolution_work}
+WORK: dict[str, Callable[[Request], int]] = {"linear": _linear_work, "conv": _convolution_work, "depthwise": lambda request: 0}
 
 
 def measure(request: Request) -> dict[str, float]:

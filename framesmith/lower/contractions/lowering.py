@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,11 @@ import torch
 from torch import fx
 
 from framesmith.loops.build import Builder
-from framesmith.loops.contract import Accumulator
-from framesmith.loops.ir import Axis
+from framesmith.loops.contract import Accumulator, Contract, Window
+from framesmith.loops.ir import Axis, Node
 from framesmith.loops.nest import Compute
 from framesmith.lower.context import Context
-from framesmith.lower.contractions.geometry import Geometry, contract
+from framesmith.lower.contractions.geometry import contract
 from framesmith.lower.geometry import row_major
 from framesmith.lower.table import lowers_extern
 from framesmith.lower.values import Strided
@@ -24,14 +25,32 @@ from framesmith.symbolic.expr import Expr, Symbol, as_expr
 class Plan:
     """What a contraction nest asks of the scheduler: its last two axes are the tile's m and n, the axes before are outer.
 
-    `a_index` is an expression over the outer axes and m; the fields are those of `loops.contract.Contract`. `reads` are the buffers a and b.
+    The fields are those of `loops.contract.Contract`, over the nest's own axes.
     """
 
     a: str
     a_index: Expr
     b: str
-    geometry: Geometry
-    reads: tuple[str, str]
+    runs: tuple[int, int]
+    strides: tuple[int, int]
+    depth: int
+    columns: int
+    rows: int
+    lane: int
+    window: Window | None = None
+
+    @property
+    def reads(self) -> tuple[str, str]:
+        return self.a, self.b
+
+    def node(self, m: Axis, n: Axis, at: Callable[[Expr], Expr], body: tuple[Node, ...]) -> Contract:
+        """The node over the kernel's axes; `at` takes an expression over the nest's axes to one over these."""
+        strides = (as_expr(self.strides[0]), as_expr(self.strides[1]))
+        w = self.window
+        window = None if w is None else Window(at(w.y), at(w.x), w.height, w.width, w.dilation)
+        return Contract(
+            m, n, self.a, at(self.a_index), self.runs, strides, self.depth, self.b, as_expr(0), self.columns, self.rows, self.lane, body, window
+        )
 
 
 @lowers_extern(contract)
@@ -42,18 +61,18 @@ def lower_contract(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: d
     packed = ctx.realise(packed)
     out = ctx.storage(g.shape, row_major(g.shape), torch.float32)
     index, axes = ctx.axes((g.images, g.lines), "o")
-    (m, n), tile = _tile_axes(g)
+    (m, n), tile = tile_axes(g.m, g.n)
     a_index = index[0] * g.image_stride + index[1] * g.line_stride + m * g.lda + x.offset
     b = Builder()
     accumulator = Accumulator()
     b.ops.append(accumulator)
     b.store(out.buffer, ((index[0] * g.lines + index[1]) * g.m + m) * g.n + n, accumulator)
-    plan = Plan(x.buffer, a_index, packed.buffer, g, (x.buffer, packed.buffer))
+    plan = Plan(x.buffer, as_expr(a_index), packed.buffer, g.runs, g.strides, g.depth, g.columns, g.rows, g.lane)
     ctx.items.append(Compute((*axes, *tile), (), (), tuple(b.ops), ctx.origin, contract=plan))
     return out
 
 
-def _tile_axes(g: Geometry) -> tuple[list[Expr], tuple[Axis, Axis]]:
+def tile_axes(rows: int, columns: int) -> tuple[list[Expr], tuple[Axis, Axis]]:
     """The axes m and n, kept even when their extent is 1 (an index of 0 then)."""
-    symbols = [Symbol(name, 0, size - 1) for name, size in (("m", g.m), ("n", g.n))]
-    return symbols, tuple(Axis(s, as_expr(size)) for s, size in zip(symbols, (g.m, g.n), strict=True))  # type: ignore[return-value]
+    symbols = [Symbol(name, 0, size - 1) for name, size in (("m", rows), ("n", columns))]
+    return symbols, tuple(Axis(s, as_expr(size)) for s, size in zip(symbols, (rows, columns), strict=True))  # type: ignore[return-value]

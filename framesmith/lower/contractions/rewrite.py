@@ -18,6 +18,8 @@ import torch
 from torch import fx
 
 from framesmith.graph.freeze import is_parameter_expression
+from framesmith.loops.contract import packed_columns
+from framesmith.lower.contractions.depthwise import depthwise, depthwise_geometry
 from framesmith.lower.contractions.geometry import Geometry, contract, linear_geometry, pack, window_geometry
 from framesmith.lower.contractions.nodes import Nodes
 
@@ -103,8 +105,7 @@ def _linear(graph: fx.Graph, node: fx.Node, choose: Choose, x: Any, weight: Any,
 
 def packed_elements(geometry: Geometry, depth: int) -> int:
     """Elements of the packed weight."""
-    full, rest = divmod(geometry.n, geometry.columns)
-    return depth * (full * geometry.columns + -(-rest // geometry.lane) * geometry.lane)
+    return depth * packed_columns(geometry.n, geometry.columns, geometry.lane)
 
 
 @_rewrites(aten.linear.default)
@@ -151,8 +152,13 @@ def _rewrite_convolution(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.N
     if len(vx.shape) != 4 or not is_parameter_expression(weight) or not _static(vx, vw) or vx.dtype is not vw.dtype:
         return None
     o, c, kh, kw = vw.shape
-    if groups != 1 or not prod(vx.shape):
+    if not prod(vx.shape):
         return None
+    if groups != 1:
+        plain = groups == vx.shape[1] and c == 1 and vx.dtype is torch.float32 and vx.device.type == "cpu"
+        if not plain or choose(Request("depthwise", vx.dtype, (*vx.shape, o, kh, kw, *stride, *padding, *dilation))) != "own":
+            return None
+        return _own_depthwise(Nodes(graph, node), x, weight, bias, stride, padding, dilation)
     kernel = choose(Request("conv", vx.dtype, (*vx.shape, o, kh, kw, *stride, *padding, *dilation)))
     if kernel == "own":
         return _own_convolution(Nodes(graph, node), x, weight, bias, stride, padding, dilation)
@@ -174,6 +180,23 @@ def _own_convolution(add: Nodes, x: fx.Node, weight: fx.Node, bias: Any, stride:
     flat = add(aten.reshape.default, (moved, [depth, o]), (depth, o))
     packed = add(pack, (flat, geometry.columns, geometry.lane), (packed_elements(geometry, depth),))
     out = _add_bias(add, add(contract, (last, packed, geometry), geometry.shape), bias)
+    _, oh, ow, _ = geometry.shape
+    return add(aten.permute.default, (out, [0, 3, 1, 2]), (images, o, oh, ow), (oh * ow * o, 1, ow * o, o))
+
+
+def _own_depthwise(add: Nodes, x: fx.Node, weight: fx.Node, bias: Any, stride: Any, padding: Any, dilation: Any) -> fx.Node:
+    images, c, h, w = x.meta["val"].shape
+    o, _, kh, kw = weight.meta["val"].shape
+    last = add(aten.permute.default, (x, [0, 2, 3, 1]), (images, h, w, c), (c * h * w, w, 1, h * w))
+    if o != c:  # several results a channel: each reads its own copy
+        single = add(aten.unsqueeze.default, (last, 4), (images, h, w, c, 1), (c * h * w, w, 1, h * w, 1))
+        wide = add(aten.expand.default, (single, [images, h, w, c, o // c]), (images, h, w, c, o // c), (c * h * w, w, 1, h * w, 0))
+        last = add(aten.reshape.default, (wide, [images, h, w, o]), (images, h, w, o))
+    geometry = depthwise_geometry((images, h, w, o), (kh, kw), stride, padding, dilation)
+    rows = add(aten.reshape.default, (weight, [o, kh * kw]), (o, kh * kw))
+    flat = add(aten.t.default, (rows,), (kh * kw, o), (1, kh * kw))
+    packed = add(pack, (flat, geometry.columns, geometry.lane), (kh * kw * packed_columns(o, geometry.columns, geometry.lane),))
+    out = _add_bias(add, add(depthwise, (last, packed, geometry), geometry.shape), bias)
     _, oh, ow, _ = geometry.shape
     return add(aten.permute.default, (out, [0, 3, 1, 2]), (images, o, oh, ow), (oh * ow * o, 1, ow * o, o))
 
