@@ -24,6 +24,7 @@ from framesmith.capture.guards import compile_guards, why_missed
 from framesmith.config import Config
 from framesmith.pipeline import Report
 from framesmith.util import log
+from framesmith.util.collector import collector_paused
 from framesmith.util.errors import BuildError, CompilerMissing, Unsupported
 from framesmith.util.timing import stage
 
@@ -89,7 +90,8 @@ class FrameCompiler:
             if log.enabled("recompiles"):
                 for line in why_missed(code, func, f_locals):
                     log.emit("recompiles", f"{code.co_qualname}: {line}")
-            return self._compile(code, func, f_locals)
+            with collector_paused():
+                return self._compile(code, func, f_locals)
 
     def _compile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         compiled: list[Report | None] = []

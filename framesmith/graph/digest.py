@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
 from torch.fx import Graph, Node
@@ -24,7 +25,14 @@ def _target(node: Node) -> str:
     target = node.target
     if node.op in ("placeholder", "output"):
         return ""
-    return target if isinstance(target, str) else f"{getattr(target, '__module__', '')}.{target}"
+    return target if isinstance(target, str) else f"{getattr(target, '__module__', '')}.{target_name(target)}"
+
+
+def target_name(target: Any) -> str:
+    """The same name in every process: a module's function goes by its qualified name, not by its address."""
+    if isinstance(target, FunctionType) and target.__closure__ is None and "<" not in target.__qualname__:
+        return target.__qualname__
+    return str(target)
 
 
 def _argument(value: Any, numbers: dict[Node, int]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.graph.digest import target_name
 from framesmith.loops.ir import Origin, SizeOf, ValueOf
 from framesmith.loops.nest import LoopGraph, Storage
 from framesmith.lower import factories, indexing, joins, pointwise, reductions, views
@@ -206,6 +207,6 @@ def _needs_memory(user: fx.Node, depth: int = 3) -> bool:
 def _origin_of(node: fx.Node) -> Origin:
     stack = node.meta.get("stack") or ()
     file, line, function = (tuple(stack[-1]) + ("", 0, ""))[:3] if stack else ("", 0, "")
-    return Origin(str(node.meta.get("origin", node.target)), file, line, function)
+    return Origin(str(node.meta.get("origin") or target_name(node.target)), file, line, function)
 
 

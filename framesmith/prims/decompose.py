@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from framesmith.graph.dce import dce
+from framesmith.graph.digest import target_name
 from framesmith.prims.builder import Builder, Opaque, Value
 from framesmith.prims.core import DTYPES, Spec, size_of
 from framesmith.prims.registry import rules
@@ -113,7 +114,7 @@ class _Decomposition:
         if not isinstance(val, (Spec, tuple)) and _is_integer(val):
             return val
         b = self.b
-        b.stack, b.origin, b.out, b.source = node.meta.get("stack", ()), str(node.target), val, node
+        b.stack, b.origin, b.out, b.source = node.meta.get("stack", ()), target_name(node.target), val, node
         kwargs = {name: self._arguments(arg) for name, arg in node.kwargs.items()}
         rule = rules.get(node.target)
         if rule is not None and not _is_foreign(val) and not any(map(self._takes_foreign, node.all_input_nodes)):
