@@ -1,6 +1,8 @@
 // `_C.contract`: the contraction template of generated code with run-time geometry. It measures candidates at compile time of a graph and
 // serves as the template's eager meaning.
 #include <Python.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "../codegen/cpp/contraction.h"
 
@@ -31,8 +33,6 @@ Tile tile_of(int rows, int vectors) {
     default: return nullptr;
   }
 }
-
-i64 packed_width(const Geometry& g) { return g.n / g.columns * g.columns + (g.n % g.columns + W - 1) / W * W; }
 
 void contract(const float* a, const float* b, float* out, const Geometry& g) {
   const i64 panels = (g.n + g.columns - 1) / g.columns, total_depth = g.runs.outer * g.runs.inner * g.runs.depth;
@@ -72,21 +72,44 @@ PyObject* py_contract(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+// Fresh memory of some megabytes comes in huge pages where the system has them: the faults of small ones cost more than the packing.
+void want_huge_pages(float* p, i64 bytes) {
+#ifdef MADV_HUGEPAGE
+  const i64 page = sysconf(_SC_PAGESIZE), first = ((i64)p + page - 1) / page * page, last = ((i64)p + bytes) / page * page;
+  if (last - first >= (1 << 20)) madvise((void*)first, last - first, MADV_HUGEPAGE);
+#endif
+}
+
+// 16 rows of a panel from columns that lie contiguous over k: whole cache lines are read, whole vectors written.
+template <int B> void transpose(const float* w, i64 n_stride, float* to, i64 wide, i64 live) {
+  for (i64 j0 = 0; j0 < live; j0 += B) {
+    float block[B][B];
+    const i64 count = live - j0 < B ? live - j0 : B;
+    for (i64 j = 0; j < count; j++)
+      for (i64 k = 0; k < B; k++) block[k][j] = w[k + (j0 + j) * n_stride];
+    for (i64 k = 0; k < B; k++) __builtin_memcpy(to + k * wide + j0, block[k], count * sizeof(float));
+  }
+}
+
 // w[k * k_stride + n * n_stride] -> panels of `columns` columns, the last one rounded up to whole vectors and zero-filled.
 void pack(const float* w, float* out, i64 depth, i64 n, i64 k_stride, i64 n_stride, i64 columns) {
   const i64 panels = (n + columns - 1) / columns;
-#pragma omp parallel for schedule(static) if (depth * n > 100000)
+  constexpr i64 B = 16;
+  want_huge_pages(out, (i64)sizeof(float) * depth * ((n + W - 1) / W * W));
+#pragma omp parallel for schedule(dynamic) if (depth * n > 100000)
   for (i64 p = 0; p < panels; p++) {
     const i64 first = p * columns, live = n - first < columns ? n - first : columns, wide = live == columns ? columns : (live + W - 1) / W * W;
     float* to = out + first * depth;
-    constexpr i64 B = 16;  // rows of a block: a strided column is read a cache line at a time
+    const float* from = w + first * n_stride;
     for (i64 k0 = 0; k0 < depth; k0 += B) {
       const i64 k1 = k0 + B < depth ? k0 + B : depth;
       if (n_stride == 1) {
-        for (i64 k = k0; k < k1; k++) __builtin_memcpy(to + k * wide, w + k * k_stride + first, live * sizeof(float));
+        for (i64 k = k0; k < k1; k++) __builtin_memcpy(to + k * wide, from + k * k_stride, live * sizeof(float));
+      } else if (k_stride == 1 && k1 - k0 == B) {
+        transpose<B>(from + k0, n_stride, to + k0 * wide, wide, live);
       } else {
         for (i64 j = 0; j < live; j++)
-          for (i64 k = k0; k < k1; k++) to[k * wide + j] = w[k * k_stride + (first + j) * n_stride];
+          for (i64 k = k0; k < k1; k++) to[k * wide + j] = from[k * k_stride + j * n_stride];
       }
       for (i64 k = k0; k < k1; k++)
         for (i64 j = live; j < wide; j++) to[k * wide + j] = 0;
