@@ -9,10 +9,13 @@ SKIP_RECURSIVE: Final = "skip_recursive"
 FULL: Final = "full"
 """A callback's answer: no more variants; frames that no entry takes run in eager."""
 
+EAGER: Final = "eager"
+"""A callback's answer: run this frame in eager this time, with the hook off in everything that it calls."""
+
 FrameCallback = Callable[[CodeType, FunctionType, dict[str, Any]], Entry | str | None]
 """Called with the hook off for a frame that no entry takes: (code, function, arguments by name in co_varnames order).
 
-It returns an Entry to run, None to run this frame in eager this time, or SKIP, SKIP_RECURSIVE or FULL. What it raises is
+It returns an Entry to run, None or EAGER to run this frame in eager this time, or SKIP, SKIP_RECURSIVE or FULL. What it raises is
 raised at the call. Entries and verdicts belong to the callback object; both hold it weakly.
 """
 

@@ -20,12 +20,13 @@ from torch import fx
 from framesmith import _C
 from framesmith.backends import BACKENDS, Compiled
 from framesmith.capture.convert import Break, Captured, UserError, convert_frame
-from framesmith.capture.guards import compile_guards, why_missed
+from framesmith.capture.guards import GuardTree, compile_guards, why_missed
+from framesmith.capture.sources import Source
 from framesmith.config import Config
 from framesmith.pipeline import Report
 from framesmith.util import log
 from framesmith.util.collector import collector_paused
-from framesmith.util.errors import BuildError, CompilerMissing, Unsupported
+from framesmith.util.errors import BuildError, CompilerMissing, NeedsGrad, Unsupported
 from framesmith.util.timing import stage
 
 # One compilation at a time: the recorder, fakes and timers are per process.
@@ -65,33 +66,50 @@ class Ledger:
     refusals: list[Refusal] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Seen:
+    """A code object that this callback was asked about. `training`: walk to tensors that, requiring grad, kept it from being compiled."""
+
+    code: weakref.ref[CodeType]
+    training: list[GuardTree] = field(default_factory=list)
+
+
 class FrameCompiler:
     """The callback of one `compile` call; entries in the guard cache belong to it. `ledger`: where to note what was done."""
 
     def __init__(self, config: Config, ledger: Ledger | None = None) -> None:
         self.config = config
         self.ledger = ledger
-        self._codes: weakref.WeakSet[CodeType] = weakref.WeakSet()
+        self._seen: dict[int, Seen] = {}  # by identity: equal code objects are different frames
 
     def forget(self) -> None:
         """Drop every entry and verdict of this callback."""
-        for code in list(self._codes):
-            _C.reset(code)
-        self._codes.clear()
+        for seen in self._seen.values():
+            if (code := seen.code()) is not None:
+                _C.reset(code)
+        self._seen.clear()
 
     def __call__(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         """See `_C.FrameCallback`. Raises `Unsupported` under `fullgraph=True`."""
         if _is_machinery(code):
             return _C.SKIP
         with _lock:
-            self._codes.add(code)
-            if len(_C.entries(code)) >= self.config.max_variants:
+            seen = self._look_up(code)
+            if torch.is_grad_enabled() and _wants_grad(seen, code, func, f_locals):
+                return _C.EAGER
+            if sum(entry.callback is self for entry in _C.entries(code)) >= self.config.max_variants:
                 return self._full(code, func, f_locals)
             if log.enabled("recompiles"):
                 for line in why_missed(code, func, f_locals):
                     log.emit("recompiles", f"{code.co_qualname}: {line}")
             with collector_paused():
                 return self._compile(code, func, f_locals)
+
+    def _look_up(self, code: CodeType) -> Seen:
+        seen = self._seen.get(id(code))
+        if seen is None or seen.code() is not code:
+            seen = self._seen[id(code)] = Seen(weakref.ref(code))
+        return seen
 
     def _compile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         compiled: list[Report | None] = []
@@ -107,6 +125,8 @@ class FrameCompiler:
                 captured = convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn)
         except UserError:
             return None  # plain Python raises it
+        except NeedsGrad as refusal:
+            return self._training(code, func, refusal)
         except Unsupported as refusal:
             return self._refuse(code, refusal)
         except (CompilerMissing, BuildError) as problem:
@@ -140,6 +160,14 @@ class FrameCompiler:
             f"{file}:{line}:{refusal.reason}", f"framesmith: {code.co_qualname} runs in eager: {refusal.reason} ({file}:{line})"
         )
         return _C.SKIP
+
+    def _training(self, code: CodeType, func: FunctionType, refusal: NeedsGrad) -> Any:
+        """This call runs in eager, and so does each later one in which the same tensor requires grad."""
+        verdict = self._refuse(code, refusal)
+        if isinstance(refusal.source, Source):
+            self._look_up(code).training.append(compile_guards([], [refusal.source], func.__globals__))
+            return _C.EAGER
+        return verdict
 
     def _no_machine_code(self, code: CodeType, problem: Exception) -> Any:
         if self.config.fullgraph and not isinstance(problem, CompilerMissing):
@@ -182,6 +210,16 @@ class FrameCompiler:
             code.co_qualname, code.co_filename, code.co_firstlineno, captured.breaks, [str(g) for g in captured.guards], operators,
             reports[-1] if reports else None, captured.stats["instructions"],
         ))
+
+
+def _wants_grad(seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> bool:
+    """Whether a tensor that forbade compilation before still requires grad."""
+    for tree in seen.training:
+        cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
+        found = tree.check(f_locals, func.__globals__, func.__builtins__, cells)
+        if found is not None and isinstance(found[0], torch.Tensor) and found[0].requires_grad:
+            return True
+    return False
 
 
 _TORCH = next(iter(torch.__path__)) + "/"

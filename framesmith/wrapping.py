@@ -32,7 +32,8 @@ def _root_template(module: nn.Module) -> Callable[..., Any]:
 def root_of(module: nn.Module) -> Callable[..., Any]:
     """A function that calls `module`, with a code object of its own: the guard cache is kept per code, so per instance."""
     root = _root_template(module)
-    own = types.FunctionType(root.__code__.replace(), root.__globals__, type(module).__name__, None, root.__closure__)
+    code = root.__code__.replace(co_qualname=type(module).__qualname__)
+    own = types.FunctionType(code, root.__globals__, type(module).__name__, None, root.__closure__)
     own.__module__ = type(module).__module__
     return own
 

@@ -15,7 +15,8 @@ from typing import Any
 from torch.fx import Graph
 
 from framesmith.fake import Recorder
-from framesmith.util.errors import FramesmithError, Unsupported
+from framesmith.util.errors import FramesmithError, NeedsGrad, Unsupported
+from framesmith.util.stack import Place, user_frame
 
 from . import functions, opcodes
 from . import trackers as t
@@ -36,7 +37,7 @@ CompileFn = Callable[..., Callable[[tuple[Any, ...]], tuple[Any, ...]]]
 class UserError(FramesmithError):
     """The program itself raises on this path; plain Python is to run the frame and raise it."""
 
-    def __init__(self, tracker: t.Tracker, at: tuple[str, int] | None) -> None:
+    def __init__(self, tracker: t.Tracker, at: Place | None) -> None:
         kind = tracker.pytype().__name__
         super().__init__(f"the program raises {kind} at {at}")
         self.kind = kind
@@ -110,19 +111,22 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                     residual.breaks(cx.frames[:b.depth + 1])
             return finish(cx, residual, compile_fn, reason)
         except t.CapturedError as e:
-            raise UserError(e.tracker, place(cx)) from None
+            raise UserError(e.tracker, user_place(cx)) from None
         except Unsupported as e:
-            e.at = e.at or place(cx)
-            if config is not None and config.fullgraph or "training" in e.reason:
+            where = user_place(cx) or (code.co_filename, code.co_firstlineno, code.co_name)
+            e.at = e.at or where[:2]
+            if config is not None and config.fullgraph or isinstance(e, NeedsGrad):
                 raise
             new = choose_break(cx, limit=cx.steps if step < 0 else step)
             if new is None:
                 raise
             if reason is None or new[0] != step:
-                reason = Break(*(e.at or (code.co_filename, code.co_firstlineno)), cx.frames[-1].code.co_name, e.reason, e.hint)
+                reason = Break(*e.at, where[2], e.reason, e.hint)
             if (step, depth) == new[:2]:
                 raise
             step, depth = new
+        finally:
+            cx.close()
     raise Unsupported(f"no way to break {code.co_qualname} up" + (f" ({reason.reason})" if reason else ""))
 
 
@@ -136,12 +140,9 @@ def root_frame(cx: Session, code: CodeType, f_locals: dict[str, Any], closure: t
     return frame
 
 
-def place(cx: Session) -> tuple[str, int] | None:
-    """The user's file and line of the innermost frame."""
-    if not cx.frames:
-        return None
-    frame = cx.frames[-1]
-    return frame.code.co_filename, frame.line
+def user_place(cx: Session) -> Place | None:
+    """The user's innermost file, line and function; None before the first instruction."""
+    return user_frame(cx.user_stack()) if cx.frames else None
 
 
 def _uncovered(frame: Frame) -> bool:

@@ -6,9 +6,10 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from framesmith.fake import Recorder
-from framesmith.util.errors import FramesmithError, Unsupported
+from framesmith.util.errors import FramesmithError, NeedsGrad, Unsupported
 
 from . import trackers as t
 from .calls import Calls
@@ -47,6 +48,8 @@ class Session(Values, Namespaces, Calls, Operations, Iteration):
         self.break_step = break_step
         self.break_depth = break_depth
         self.inputs: list[t.Tensor] = []
+        self.differentiable: dict[Node, Source] = {}
+        """Inputs that require grad; they came in while grad mode was off."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
         self.mutated: dict[int, t.Tracker] = {}
         self.cells: dict[int, t.Cell] = {}
@@ -85,9 +88,11 @@ class Session(Values, Namespaces, Calls, Operations, Iteration):
         if value.layout != torch.strided:
             raise Unsupported(f"a tensor of layout {value.layout}")
         if value.requires_grad and torch.is_grad_enabled():
-            raise Unsupported("training is not compiled yet: an input of the graph requires grad", hint="use torch.no_grad()")
+            raise NeedsGrad(source)
         name = f"i{len(self.inputs)}"
         fake = self.recorder.input(value, name)
+        if value.requires_grad:
+            self.differentiable[fake._alias.node] = source
         self.guard(source, "tensor", tensor_spec(value))
         if is_param(source):
             fake._alias.node.meta["param"] = True
@@ -103,13 +108,29 @@ class Session(Values, Namespaces, Calls, Operations, Iteration):
         """Run `fn` on fakes under the recorder."""
         real = [a.real(self) for a in args]
         self.recorder.stack = self.user_stack()
+        last = next(iter(reversed(self.recorder.graph.nodes)), None) if self.differentiable else None
         try:
             out = fn(*real, **{k: v.real(self) for k, v in kwargs.items()}) if kwargs else fn(*real)
         except (FramesmithError, RecursionError, MemoryError):
             raise
         except Exception as e:
             return self.raise_(e)
+        if self.differentiable and torch.is_grad_enabled():
+            self.check_grad(last)
         return self.made(out)
+
+    def check_grad(self, last: Node | None) -> None:
+        """Refuse if a node recorded after `last`, in grad mode, reads an input that requires grad."""
+        for node in reversed(self.recorder.graph.nodes):
+            if node is last:
+                return
+            for arg in node.all_input_nodes:
+                if arg in self.differentiable:
+                    raise NeedsGrad(self.differentiable[arg])
+
+    def close(self) -> None:
+        """Let go of everything: trackers refer to each other in circles, and would keep the user's model until the next collection."""
+        self.__dict__.clear()
 
     def tensor_method(self, obj: t.Tensor, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         return self.torch_call(getattr(obj.fake, name), args, kwargs)

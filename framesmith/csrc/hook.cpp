@@ -22,6 +22,7 @@ _PyFrameEvalFunction previous_eval = nullptr;  // who was there before us; null 
 PyObject* verdict_skip = nullptr;  // interned str
 PyObject* verdict_skip_recursive = nullptr;
 PyObject* verdict_full = nullptr;
+PyObject* verdict_eager = nullptr;
 
 // Runs the frame as if we were not here. Another hook may have been installed before ours and again above it, and each
 // hands on to the other; `passing` ends that circle.
@@ -208,12 +209,13 @@ Outcome follow(PyObject* answer, Frame* frame, CodeState* state, PyObject* callb
     return run_fresh(frame, state, reinterpret_cast<Entry*>(answer), callback, result);
   }
   if (answer == Py_None) return Outcome::pass;
+  if (answer == verdict_eager) return Outcome::pass_off;
   const Verdict verdict = answer == verdict_skip             ? Verdict::skip
                           : answer == verdict_skip_recursive ? Verdict::skip_recursive
                           : answer == verdict_full           ? Verdict::full
                                                              : Verdict::open;
   if (verdict == Verdict::open) {
-    PyErr_Format(PyExc_TypeError, "a frame callback returns an Entry, None, SKIP, SKIP_RECURSIVE or FULL, not %R", answer);
+    PyErr_Format(PyExc_TypeError, "a frame callback returns an Entry, None, EAGER, SKIP, SKIP_RECURSIVE or FULL, not %R", answer);
     return Outcome::done;
   }
   state->decide(callback, verdict);
@@ -328,7 +330,7 @@ int init_hook(PyObject* module) {
   if (PyModule_AddFunctions(module, methods) < 0) return -1;
   if (add_verdict(module, "SKIP", "skip", &verdict_skip) < 0 ||
       add_verdict(module, "SKIP_RECURSIVE", "skip_recursive", &verdict_skip_recursive) < 0 ||
-      add_verdict(module, "FULL", "full", &verdict_full) < 0) {
+      add_verdict(module, "FULL", "full", &verdict_full) < 0 || add_verdict(module, "EAGER", "eager", &verdict_eager) < 0) {
     return -1;
   }
   return init_entries(module) < 0 || init_function(module) < 0 ? -1 : 0;

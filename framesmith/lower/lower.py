@@ -21,6 +21,7 @@ from framesmith.lower.table import PRIM_ROWS
 from framesmith.lower.values import Lazy, Strided, Value, reads_of
 from framesmith.prims.core import Prim
 from framesmith.symbolic.expr import Symbol
+from framesmith.util.stack import user_frame
 
 FAMILIES = (contractions, factories, indexing, joins, pointwise, reductions, views)  # importing them fills the table
 
@@ -206,7 +207,7 @@ def _needs_memory(user: fx.Node, depth: int = 3) -> bool:
 
 def _origin_of(node: fx.Node) -> Origin:
     stack = node.meta.get("stack") or ()
-    file, line, function = (tuple(stack[-1]) + ("", 0, ""))[:3] if stack else ("", 0, "")
+    file, line, function = user_frame(stack) if stack else ("", 0, "")
     return Origin(str(node.meta.get("origin") or target_name(node.target)), file, line, function)
 
 

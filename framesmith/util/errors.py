@@ -29,6 +29,15 @@ class DataDependent(Unsupported):
     """A Python value is needed that only the tensor's data can give (`.item()`, `bool(tensor)`, `nonzero`)."""
 
 
+class NeedsGrad(Unsupported):
+    """A tensor that requires grad is computed with while grad mode is on. `source` is its path from the frame (a capture source)."""
+
+    def __init__(self, source: object) -> None:
+        super().__init__(f"training is not compiled yet, and {source} requires grad",
+                         hint="call it under torch.no_grad() or torch.inference_mode()")
+        self.source = source
+
+
 class CompileError(FramesmithError):
     """A stage after capture failed on a graph that it should have taken."""
 

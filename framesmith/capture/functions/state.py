@@ -58,9 +58,9 @@ def _constant(value: Any, *functions: Any) -> None:
 
 
 _constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
-_constant(False, *filter(None, map(named, ("torch.jit.is_scripting", "torch.jit.is_tracing"))),
+_constant(False, *filter(None, map(named, ("torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export"))),
           torch.compiler.is_exporting, torch.cuda.is_current_stream_capturing,
-          torch._C._get_tracing_state, torch.overrides.is_tensor_method_or_property, torch.cuda.is_available, torch.onnx.is_in_onnx_export)
+          torch._C._get_tracing_state, torch.overrides.is_tensor_method_or_property, torch.cuda.is_available)
 _constant(None, torch._C._log_api_usage_once, torch._C._get_tracing_state)
 _constant(False, torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
           torch.overrides.has_torch_function_variadic)
