@@ -114,7 +114,7 @@ def joined(cluster: Cluster, compute: Compute, base: Cluster) -> Cluster | None:
             sub = {k: as_expr(v).subs({result.symbol: value}) for k, v in sub.items()}
     else:
         return None
-    if fixed and (len(mapping) != len(own) or len(own) != len(cluster.axes)):
+    if fixed and (len(mapping) != len(own) or len(own) != sum(not (n.is_const and n.const == 1) for n in cluster.axes.values())):
         return None
     new = _join(cluster, compute, sub, own, mapping)
     return new if _is_legal(new) else None

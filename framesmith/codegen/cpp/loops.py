@@ -245,8 +245,11 @@ def _dynamic_vector_loop(s: State, loop: Loop, first: str, last: str, copies: in
     width, name = s.target.width, loop.axis.symbol.name
     step, base, end = copies * width, f"{name}_first", f"{name}_last"
     s.out.line(f"const i64 {base} = {first}, {end} = {last};")
-    whole = f"{base} + ({end} - {base}) / {step} * {step}"
+    exact = copies == 1 and loop.axis.extent.is_const and loop.axis.extent.const % width == 0  # both ends are multiples of the width
+    whole = end if exact else f"{base} + ({end} - {base}) / {step} * {step}"
     _span(s, loop, base, whole, copies, threads)
+    if exact:
+        return
     if copies > 1:
         _span(s, loop, whole, f"{end} - {width - 1}", 1, False)
     tail = f"{base} + ({end} - {base}) / {width} * {width}"

@@ -62,11 +62,12 @@ def lower_contract(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: d
     out = ctx.storage(g.shape, row_major(g.shape), torch.float32)
     index, axes = ctx.axes((g.images, g.lines), "o")
     (m, n), tile = tile_axes(g.m, g.n)
-    a_index = index[0] * g.image_stride + index[1] * g.line_stride + m * g.lda + x.offset
+    row, column = m if g.m > 1 else 0, n if g.n > 1 else 0  # an axis of extent 1 is in no index
+    a_index = index[0] * g.image_stride + index[1] * g.line_stride + row * g.lda + x.offset
     b = Builder()
     accumulator = Accumulator()
     b.ops.append(accumulator)
-    b.store(out.buffer, ((index[0] * g.lines + index[1]) * g.m + m) * g.n + n, accumulator)
+    b.store(out.buffer, ((index[0] * g.lines + index[1]) * g.m + row) * g.n + column, accumulator)
     plan = Plan(x.buffer, as_expr(a_index), packed.buffer, g.runs, g.strides, g.depth, g.columns, g.rows, g.lane)
     ctx.items.append(Compute((*axes, *tile), (), (), tuple(b.ops), ctx.origin, contract=plan))
     return out
