@@ -111,6 +111,12 @@ def test_panels_after_the_first_leave_their_tile_alone(c, o, own):
     check(module, torch.randn(1, c, 14, 14), own)
 
 
+@pytest.mark.parametrize("kernel,stride,padding,ceil", [(3, 2, 1, False), (2, 2, 0, True), (3, 1, 1, False), ((3, 2), (2, 1), (0, 1), False)])
+def test_max_pool_of_a_convolution(kernel, stride, padding, ceil, own):
+    module = nn.Sequential(nn.Conv2d(3, 24, 3), nn.MaxPool2d(kernel, stride, padding, ceil_mode=ceil), nn.Conv2d(24, 8, 3, 1, 1))
+    check(module, torch.randn(2, 3, 14, 13), own)
+
+
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()

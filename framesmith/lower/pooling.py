@@ -1,0 +1,58 @@
+"""Max pooling of a channels-last image as one pointwise nest: the window's elements one after another, lanes along channels.
+
+Positions outside of the image move to its nearest row and column, which the window holds as well: the maximum does not change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.loops.build import Builder
+from framesmith.lower.context import Context
+from framesmith.lower.geometry import flat
+from framesmith.lower.layouts import channels_last, is_channels_last
+from framesmith.lower.table import lowers_extern
+from framesmith.lower.values import Strided, Value
+from framesmith.symbolic.expr import Expr, as_expr, max_, min_
+
+LARGEST = 25  # positions of a window that are written out
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return (values[0], values[-1])
+
+
+@lowers_extern(torch.ops.aten.max_pool2d.default)
+def max_pool2d(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Strided | None:
+    """The pooled image, channels-last; None (eager's kernel) for another layout, a dilated or a large window."""
+    x, kernel, stride, padding, dilation = (*args, *((), 0, 1)[len(args) - 2 :])[:5]
+    spec = node.meta["val"]
+    if kwargs or not isinstance(x, Value) or len(x.shape) != 4 or any(type(n) is not int for n in (*x.shape, *spec.shape)):
+        return None
+    kernel, stride, padding, dilation = _pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation)
+    if x.dtype is not torch.float32 or dilation != (1, 1) or kernel[0] * kernel[1] > LARGEST or 0 in (*x.shape, *spec.shape):
+        return None
+    x = ctx.realise(x)
+    if not is_channels_last(x) or x.shape[1] < 8:
+        return None
+    b = Builder()
+    index, axes = ctx.axes(spec.shape)
+    rows, columns = (_positions(index[d + 2], x.shape[d + 2], kernel[d], stride[d], padding[d]) for d in (0, 1))
+    best = None
+    for row in rows:
+        for column in columns:
+            value = x.element(b, [index[0], index[1], row, column])
+            best = value if best is None else b.scalar("maximum", best, value)
+    out = ctx.storage(tuple(spec.shape), channels_last(spec.shape), x.dtype)
+    b.store(out.buffer, flat(index, out.stride), best)  # type: ignore[arg-type]
+    ctx.add(axes, b)
+    return out
+
+
+def _positions(index: Any, size: int, kernel: int, stride: int, padding: int) -> list[Expr]:
+    first = as_expr(index * stride - padding)
+    return [min_(max_(first + k, 0), size - 1) for k in range(kernel)]
