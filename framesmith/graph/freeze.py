@@ -1,4 +1,4 @@
-"""Split a graph into what depends on parameters alone and the rest.
+"""Split a graph into what depends on parameters alone, or on nothing at all, and the rest.
 
 The first part (packed weights, folded norms, casts) is evaluated once and again when a parameter changed; its results are constants
 of the second part. A placeholder is a parameter when `meta["param"]` is true.
@@ -12,7 +12,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.symbolic.expr import Expr
+
 IMPURE = frozenset({torch.ops.aten.copy_.default})
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, Expr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Frozen:
 
 
 def is_parameter_expression(value: Any) -> bool:
-    """Whether `value` is a node computed from parameters only, by pure operators (memoised in `meta`)."""
+    """Whether `value` is a node computed from parameters and plain values only, by pure operators (memoised in `meta`)."""
     if not isinstance(value, fx.Node):
         return False
     known = value.meta.get("frozen")
@@ -35,12 +38,29 @@ def is_parameter_expression(value: Any) -> bool:
         if value.op == "placeholder":
             known = bool(value.meta.get("param"))
         elif value.op == "call_function" and value.target not in IMPURE and not _is_random(value):
-            inputs = value.all_input_nodes
-            known = bool(inputs) and all(is_parameter_expression(i) for i in inputs)
+            known = all(is_parameter_expression(i) for i in value.all_input_nodes) and _is_static((value.args, value.kwargs))
         else:
             known = False
         value.meta["frozen"] = known
     return known
+
+
+def is_input_free(value: Any) -> bool:
+    """Whether the parameter expression `value` reads no parameter either (memoised in `meta`)."""
+    known = value.meta.get("input free")
+    if known is None:
+        known = value.op == "call_function" and all(map(is_input_free, value.all_input_nodes)) and is_parameter_expression(value)
+        value.meta["input free"] = known
+    return known
+
+
+def _is_static(arguments: Any) -> bool:
+    """Whether no size among `arguments` differs between calls."""
+    if isinstance(arguments, (tuple, list)):
+        return all(map(_is_static, arguments))
+    if isinstance(arguments, dict):
+        return all(map(_is_static, arguments.values()))
+    return not isinstance(arguments, _SYMBOLIC)
 
 
 def _is_random(node: fx.Node) -> bool:

@@ -105,12 +105,14 @@ TILES_32 = ((7, 4), (6, 4), (5, 4), (4, 4), (8, 3), (7, 3), (14, 2), (12, 2), (1
 TILES_16 = ((3, 4), (4, 3), (3, 3), (6, 2), (5, 2), (4, 2), (12, 1), (8, 1))
 
 
-def choose_tile(m: int, n: int, lane: int, registers: int) -> tuple[int, int]:
-    """(rows, columns) of the register tile with the least modelled time for an m x n result.
+def choose_tile(m: int, n: int, lane: int, registers: int, lda: int = 0) -> tuple[int, int]:
+    """(rows, columns) of the register tile with the least modelled time for an m x n result, from rows `lda` floats apart.
 
     A row of vectors costs its multiply-adds, and no less than its loads at two a cycle or the latency (4) of a chain of adds.
     """
     tiles = TILES_32 if registers >= 32 else TILES_16
+    if lda and lda % 512 == 0:  # rows share two sets of the L1 cache (4 KiB a way): more of them drive each other out, at half the speed
+        tiles = tuple(t for t in tiles if t[0] <= 8)
     vectors = -(-n // lane)
 
     def cost(tile: tuple[int, int]) -> tuple[float, int]:

@@ -18,8 +18,9 @@ from framesmith.config import Config
 from framesmith.lower.contractions.geometry import contract, linear_geometry, pack, window_geometry
 from framesmith.lower.contractions.rewrite import Request
 
-MEASURED_FLOPS = 6e7  # shapes above are measured on fewer columns
-REPEATS = 6
+MEASURED_FLOPS = 8e7  # shapes above are measured on fewer columns
+PANELS = 384  # columns are cut to a multiple: whole panels of every tile, and as many for each of two threads
+REPEATS = 10
 SECONDS = 0.03  # of measuring a shape, after which no round begins
 # Below this much work the call's own cost decides, and the template has none.
 TRIVIAL_FLOPS = 2e6
@@ -29,7 +30,9 @@ Candidate = Callable[[], Any]
 
 def _linear_candidates(request: Request) -> dict[str, Candidate]:
     m, k, n = request.shape
-    n = max(min(n, int(MEASURED_FLOPS / (2 * m * k))), min(n, 64))
+    enough = int(MEASURED_FLOPS / (2 * m * k))
+    if n > enough * 1.5:
+        n = min(n, max(enough // PANELS, 1) * PANELS)
     x, weight, bias = (torch.ones(size, dtype=request.dtype) for size in ((m, k), (n, k), (n,)))
     reordered = torch.ops.mkldnn._reorder_linear_weight(weight, m)
     candidates: dict[str, Candidate] = {

@@ -67,7 +67,7 @@ def pack(weight: torch.Tensor, columns: int, lane: int) -> torch.Tensor:
 
 def linear_geometry(rows: int, depth: int, n: int, shape: tuple[int, ...]) -> Geometry:
     """x (rows, depth) @ (depth, n)."""
-    tile_rows, columns = choose_tile(rows, n, _C.LANES, _C.VECTOR_REGISTERS)
+    tile_rows, columns = choose_tile(rows, n, _C.LANES, _C.VECTOR_REGISTERS, depth)
     return Geometry(1, 0, 1, 0, rows, depth, n, (1, 1), (0, 0), depth, tile_rows, columns, _C.LANES, shape)
 
 
@@ -82,13 +82,13 @@ def window_geometry(
     shape = (images, out_h, out_w, n)
     if kernel == (1, 1) and stride == (1, 1):
         rows = images * out_h * out_w
-        tile, columns = choose_tile(rows, n, _C.LANES, _C.VECTOR_REGISTERS)
+        tile, columns = choose_tile(rows, n, _C.LANES, _C.VECTOR_REGISTERS, channels)
         return Geometry(1, 0, 1, 0, rows, channels, n, (1, 1), (0, 0), channels, tile, columns, _C.LANES, shape)
     if dilation[1] == 1:
         runs, strides, depth = (kernel[0], 1), (dilation[0] * line, 0), kernel[1] * channels
     else:
         runs, strides, depth = kernel, (dilation[0] * line, dilation[1] * channels), channels
-    tile, columns = choose_tile(out_w, n, _C.LANES, _C.VECTOR_REGISTERS)
+    tile, columns = choose_tile(out_w, n, _C.LANES, _C.VECTOR_REGISTERS, stride[1] * channels)
     return Geometry(
         images, height * line, out_h, stride[0] * line, out_w, stride[1] * channels, n, runs, strides, depth, tile, columns, _C.LANES, shape
     )

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith.graph.freeze import is_parameter_expression
+from framesmith.graph.freeze import is_input_free, is_parameter_expression
 from framesmith.loops.contract import packed_columns
 from framesmith.lower.contractions.depthwise import depthwise, depthwise_geometry
 from framesmith.lower.contractions.geometry import Geometry, contract, linear_geometry, pack, window_geometry
@@ -215,8 +215,27 @@ def _mkldnn_convolution(add: Nodes, x: fx.Node, weight: fx.Node, bias: Any, stri
 
 
 def worth_freezing(node: fx.Node) -> bool:
-    """Whether an expression of parameters that holds `node` saves work in every call (views alone do not)."""
+    """Whether an expression of parameters that holds `node` saves work in every call (views alone do not).
+
+    What reads no parameter costs its kernels no memory traffic: it must hold work (rotary angles, a table looked up) to be kept as a constant.
+    """
+    if is_input_free(node):
+        return not _is_view(node) and node.target not in _CHEAP
     return not _is_view(node)
+
+
+_CHEAP = frozenset(
+    getattr(aten, name).default if not overload else getattr(getattr(aten, name), overload)
+    for name, overload in (
+        ("arange", ""), ("arange", "start"), ("arange", "start_step"), ("full", ""), ("zeros", ""), ("ones", ""), ("empty", "memory_format"),
+        ("eye", ""), ("eye", "m"), ("scalar_tensor", ""), ("full_like", ""), ("zeros_like", ""), ("ones_like", ""), ("empty_like", ""),
+        ("add", "Tensor"), ("sub", "Tensor"), ("rsub", "Scalar"), ("mul", "Tensor"), ("neg", ""), ("_to_copy", ""), ("clone", ""),
+        ("eq", "Scalar"), ("ne", "Scalar"), ("lt", "Scalar"), ("le", "Scalar"), ("gt", "Scalar"), ("ge", "Scalar"),
+        ("eq", "Tensor"), ("ne", "Tensor"), ("lt", "Tensor"), ("le", "Tensor"), ("gt", "Tensor"), ("ge", "Tensor"),
+        ("bitwise_and", "Tensor"), ("bitwise_or", "Tensor"), ("bitwise_not", ""), ("logical_and", ""), ("logical_or", ""),
+        ("logical_not", ""), ("where", "self"), ("fill", "Scalar"), ("lift_fresh_copy", ""), ("lift_fresh", ""),
+    )
+)
 
 
 def _is_view(node: fx.Node) -> bool:
