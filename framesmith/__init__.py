@@ -1,15 +1,55 @@
 """framesmith: a compact compiler for PyTorch programs.
 
     model = framesmith.compile(model)
+
+The face is complete, and loaded when first used: `import framesmith` costs next to nothing.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from framesmith import exc
-from framesmith.api import compile, disable, explain, graph_break, is_compiling, reset  # noqa: A004
-from framesmith.backends import list_backends, lookup_backend, register_backend
 from framesmith.config import Config as config
+
+if TYPE_CHECKING:
+    from framesmith import testing
+    from framesmith.api import (
+        allow_in_graph,
+        assume_constant_result,
+        compile,  # noqa: A004
+        disable,
+        disallow_in_graph,
+        explain,
+        reset,
+    )
+    from framesmith.backends import list_backends, lookup_backend, register_backend
+    from framesmith.util.marks import graph_break, is_compiling, mark_dynamic, mark_static
 
 __version__ = "0.1.0"
 __all__ = [
-    "compile", "config", "disable", "exc", "explain", "graph_break", "is_compiling", "list_backends", "lookup_backend", "register_backend",
-    "reset",
+    "allow_in_graph", "assume_constant_result", "compile", "config", "disable", "disallow_in_graph", "exc", "explain", "graph_break",
+    "is_compiling", "list_backends", "lookup_backend", "mark_dynamic", "mark_static", "register_backend", "reset", "testing",
 ]
+
+_HOME = {
+    "framesmith.api": (
+        "allow_in_graph", "assume_constant_result", "compile", "disable", "disallow_in_graph", "explain", "reset",
+    ),
+    "framesmith.backends": ("list_backends", "lookup_backend", "register_backend"),
+    "framesmith.util.marks": ("graph_break", "is_compiling", "mark_dynamic", "mark_static"),
+}
+_WHERE = {name: module for module, names in _HOME.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return importlib.import_module("framesmith.testing")
+    if name not in _WHERE:
+        raise AttributeError(f"module 'framesmith' has no attribute {name!r}")
+    for each, module in _WHERE.items():
+        globals()[each] = getattr(importlib.import_module(module), each)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,16 +8,16 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 
 from framesmith import _C
 from framesmith.backends import BACKENDS
+from framesmith.capture.functions import marks
 from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
 from framesmith.tools.explain import Explanation, explain_call
 from framesmith.util import log
-from framesmith.util.errors import FramesmithError
+from framesmith.util.errors import BackendError
 from framesmith.wrapping import CompiledModule, root_of, wrap_function, wrap_module
 
 _callbacks: weakref.WeakSet[FrameCompiler] = weakref.WeakSet()
@@ -35,11 +35,12 @@ def compile(  # noqa: A001 - torch.compile's name
 ) -> Any:
     """A compiled version of a module or function; also a decorator, with or without arguments.
 
-    `fullgraph`: raise `exc.Unsupported` where the graph would break. `dynamic`: see `Config`. `backend`: a name of `list_backends()` or a callable
-    `(gm, example_inputs) -> callable`. `mode`: "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs". `options`: fields of
-    `Config` by name. `disable`: return the model as it is. Nothing is compiled before the first call.
+    `fullgraph`: raise `exc.Unsupported` where the graph would break. `dynamic`: see `Config`. `backend`: a name of `list_backends()` or a
+    callable `(gm, example_inputs) -> callable`. `mode`: "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs" (on the
+    CPU they mean the same). `options`: fields of `Config` by name. `disable`: return the model as it is. Nothing is compiled before the
+    first call.
     """
-    given = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options, "disable": disable}
+    given: dict[str, Any] = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options, "disable": disable}
     if model is None:
         return functools.partial(compile, **given)
     if disable:
@@ -47,7 +48,7 @@ def compile(  # noqa: A001 - torch.compile's name
     if not callable(model):
         raise TypeError(f"framesmith.compile takes a module or a callable, not {type(model).__name__}")
     if isinstance(backend, str) and backend not in BACKENDS:
-        raise FramesmithError(f"unknown backend {backend!r}; known: {', '.join(sorted(BACKENDS))}")
+        raise BackendError(f"unknown backend {backend!r}; known: {', '.join(sorted(BACKENDS))}")
     config = Config.from_env(fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, **(options or {}))
     callback = FrameCompiler(config)
     _callbacks.add(callback)
@@ -72,22 +73,45 @@ def reset() -> None:
 
 
 def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, reason: str | None = None) -> Any:
-    """Run `fn` in plain Python always (and, if `recursive`, all that it calls)."""
+    """Run `fn` (a function or a module) in plain Python always and, if `recursive`, all that it calls. Also a decorator.
+
+    Captured code that calls it ends its graph there, with `reason` among the words of `explain`.
+    """
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
-    if not recursive:
+    if isinstance(fn, nn.Module):
+        return wrap_module(fn, None, {"compile": disable, "options": {"recursive": recursive, "reason": reason}})
+    if recursive:
+        return functools.update_wrapper(_C.CompiledFunction(fn, None), fn)
+    if isinstance(fn, types.FunctionType):
         _C.skip_code(fn)
-        return fn
-    return functools.update_wrapper(_C.CompiledFunction(fn, None), fn)
+    marks.disallow(fn, reason or "disabled")
+    return fn
 
 
-def graph_break() -> None:
-    """End the graph here; outside of captured code it does nothing."""
+def allow_in_graph(fn: Any) -> Any:
+    """Take each call of `fn` (or of each function of a list) as a whole: the operators that it reaches on tensors are recorded and its
+    Python is not looked into. What it reads besides its arguments is not guarded. Returns `fn`."""
+    return _each(fn, marks.allow)
 
 
-def is_compiling() -> bool:
-    """Whether this code is being captured."""
-    return torch.compiler.is_compiling()
+def disallow_in_graph(fn: Any) -> Any:
+    """End the graph before each call of `fn` (or of each function of a list), and make the call in Python. Returns `fn`."""
+    return _each(fn, lambda f: marks.disallow(f, "disallowed in graphs"))
+
+
+def assume_constant_result(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Call `fn` once, in capture, with arguments known then, and take its result (Python values) for good. Also a decorator."""
+    marks.constant(fn)
+    return fn
+
+
+def _each(fn: Any, mark: Callable[[Callable[..., Any]], None]) -> Any:
+    for f in fn if isinstance(fn, list | tuple) else (fn,):
+        if not callable(f):
+            raise TypeError(f"expected a callable, not {f!r}")
+        mark(f)
+    return fn
 
 
 def explain(model: Callable[..., Any]) -> Callable[..., Explanation]:

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith import _C
 from framesmith.config import Config
 from framesmith.graph.interpreter import run
 from framesmith.pipeline import Report, compile_graph
+from framesmith.util.errors import BackendError
 
 Compiled = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 Backend = Callable[[fx.Graph, Sequence[Any], Config], tuple[Compiled, Report | None]]
@@ -27,6 +29,12 @@ def run_eager(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple
     return (lambda inputs: tuple(run(graph, inputs))), None
 
 
+def run_user(fn: Callable[..., Any], graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
+    """What a user's back end makes of a graph. Its own Python is not captured."""
+    call = _C.CompiledFunction(fn(fx.GraphModule(torch.nn.Module(), graph), list(examples)), None)
+    return lambda inputs: tuple(call(*inputs))
+
+
 BACKENDS: dict[str, Backend] = {"native": compile_native, "inductor": compile_native, "eager": run_eager, "aot_eager": run_eager}
 _users: dict[str, Callable[..., Any]] = {}
 
@@ -38,8 +46,7 @@ def register_backend(fn: Callable[..., Any] | None = None, *, name: str | None =
     _users[name or fn.__name__] = fn
 
     def adapter(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
-        call = fn(fx.GraphModule(torch.nn.Module(), graph), list(examples))
-        return (lambda inputs: tuple(call(*inputs))), None
+        return run_user(fn, graph, examples), None
 
     BACKENDS[name or fn.__name__] = adapter
     return fn
@@ -51,5 +58,17 @@ def list_backends() -> list[str]:
 
 
 def lookup_backend(name: str) -> Callable[..., Any]:
-    """The callable behind a name. Raises KeyError for an unknown one."""
-    return _users.get(name) or BACKENDS[name]
+    """The callable behind a name: `(gm, example_inputs) -> callable`. Raises `BackendError` for an unknown one.
+
+    The native one takes graphs as another back end receives them from `compile`.
+    """
+    if name in _users:
+        return _users[name]
+    if name not in BACKENDS:
+        raise BackendError(f"unknown backend {name!r}; known: {', '.join(list_backends())}")
+
+    def compile_module(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        call, _ = BACKENDS[name](gm.graph, example_inputs, Config.from_env())
+        return lambda *inputs: call(inputs)
+
+    return compile_module

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from framesmith import _C
-from framesmith.backends import BACKENDS, Compiled
+from framesmith.backends import BACKENDS, Compiled, run_user
 from framesmith.capture.convert import Break, Captured, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, compile_guards, why_missed
 from framesmith.capture.sources import Source
@@ -91,6 +91,8 @@ class FrameCompiler:
 
     def __call__(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         """See `_C.FrameCallback`. Raises `Unsupported` under `fullgraph=True`."""
+        if code.co_filename.startswith(_DYNAMO):  # what `torch.compiler.disable` puts around a function
+            return _C.SKIP_RECURSIVE
         if _is_machinery(code):
             return _C.SKIP
         with _lock:
@@ -123,6 +125,8 @@ class FrameCompiler:
         try:
             with stage("capture and compile"):
                 captured = convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn)
+            with stage("guards"):
+                tree = compile_guards(captured.guards, captured.input_sources, func.__globals__)
         except UserError:
             return None  # plain Python raises it
         except NeedsGrad as refusal:
@@ -133,20 +137,16 @@ class FrameCompiler:
             return self._no_machine_code(code, problem)
         except Exception as problem:  # the edge: whatever is wrong inside, the user's program runs
             return self._bug(code, problem)
+        self._note(code, captured, compiled)
         if captured.graph is None and captured.breaks:
             return _C.SKIP
-        with stage("guards"):
-            tree = compile_guards(captured.guards, captured.input_sources, func.__globals__)
-        self._note(code, captured, compiled)
         return _C.Entry(tree, code, captured.residual_code, self)
 
     def _backend(self, graph: fx.Graph, examples: Sequence[Any]) -> tuple[Compiled, Report | None]:
         backend = self.config.backend
         if isinstance(backend, str):
             return BACKENDS[backend](graph, examples, self.config)
-        module = fx.GraphModule(torch.nn.Module(), graph)
-        call = backend(module, list(examples))
-        return (lambda inputs: tuple(call(*inputs))), None
+        return run_user(backend, graph, examples), None
 
     # ------------------------------------------------------------------------------------------------------------------- refusals
 
@@ -216,13 +216,14 @@ def _wants_grad(seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[s
     """Whether a tensor that forbade compilation before still requires grad."""
     for tree in seen.training:
         cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
-        found = tree.check(f_locals, func.__globals__, func.__builtins__, cells)
+        found = tree.check(f_locals, func.__globals__, func.__builtins__, cells)  # type: ignore[attr-defined]
         if found is not None and isinstance(found[0], torch.Tensor) and found[0].requires_grad:
             return True
     return False
 
 
 _TORCH = next(iter(torch.__path__)) + "/"
+_DYNAMO = _TORCH + "_dynamo/"
 _OWN = __file__.rsplit("/", 1)[0] + "/"
 _STANDARD = tuple({p.rsplit("/", 1)[0] + "/" for p in (traceback.__file__, threading.__file__)})
 

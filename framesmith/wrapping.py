@@ -6,6 +6,7 @@ of its class, and sees every later change; it adds nothing but its `__call__`.
 
 from __future__ import annotations
 
+import copy
 import functools
 import types
 import weakref
@@ -15,8 +16,10 @@ from typing import Any
 from torch import nn
 
 from framesmith import _C
+from framesmith.capture.registry import calls
+from framesmith.util.errors import Unsupported
 
-_subclasses: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
+_subclasses: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 
 # A compile request: everything needed to make the wrapper again (after unpickling or copying).
 Request = dict[str, Any]
@@ -51,15 +54,17 @@ class CompiledModule:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         original, request = self._framesmith_original, self._framesmith_request  # type: ignore[attr-defined]
-        copied = _compile_again(_deepcopy(original, memo), request)
+        copied = _compile_again(copy.deepcopy(original, memo), request)
         memo[id(self)] = copied
         return copied
 
 
-def _deepcopy(original: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    import copy
-
-    return copy.deepcopy(original, memo)
+@calls(CompiledModule.__call__)
+def _call_captured(cx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A compiled module called in captured code is captured with it."""
+    if args[0].value._framesmith_call.callback is None:
+        raise Unsupported("call of a disabled module")
+    return args[0].get(cx, "_framesmith_original").call(cx, args[1:], kwargs)
 
 
 def _compile_again(original: nn.Module, request: Request) -> Any:
@@ -67,7 +72,8 @@ def _compile_again(original: nn.Module, request: Request) -> Any:
 
 
 def _subclass_of(cls: type) -> type:
-    made = _subclasses.get(cls)
+    ref = _subclasses.get(cls)
+    made = ref() if ref is not None else None
     if made is None:
         body = {
             "__slots__": ("_framesmith_call", "_framesmith_original", "_framesmith_request"),
@@ -75,14 +81,15 @@ def _subclass_of(cls: type) -> type:
             "__qualname__": cls.__qualname__,
             "__doc__": cls.__doc__,
         }
-        made = _subclasses[cls] = type(cls)(cls.__name__, (CompiledModule, cls), body)
+        made = types.new_class(cls.__name__, (CompiledModule, cls), exec_body=lambda space: space.update(body))
+        _subclasses[cls] = weakref.ref(made)
     return made
 
 
-def wrap_module(module: nn.Module, callback: Callable[..., Any], request: Request) -> nn.Module:
+def wrap_module(module: nn.Module, callback: Callable[..., Any] | None, request: Request) -> nn.Module:
     """A compiled view on `module`; raises nothing, compiles nothing yet."""
     if isinstance(module, CompiledModule):
-        module = module._framesmith_original  # type: ignore[attr-defined]
+        module = module.__getattribute__("_framesmith_original")
     cls = _subclass_of(type(module))
     view = cls.__new__(cls)
     object.__setattr__(view, "__dict__", module.__dict__)

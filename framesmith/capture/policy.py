@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from framesmith.util.marks import is_disabled
+
 _WHOLE_MODULES = frozenset({
     "torch.nn.functional", "torch.functional", "torch._VF", "torch.nn.init", "torch._tensor", "torch.special", "torch.linalg", "torch.fft",
     "torch._C", "torch._C._nn", "torch._C._special", "torch._C._fft", "torch._C._linalg", "torch.nested", "torch.sparse",
@@ -73,6 +75,8 @@ def refused_function(fn: Any) -> str | None:
     module = getattr(fn, "__module__", None)
     if not isinstance(module, str):
         return None
+    if is_disabled(fn):
+        return f"{fn.__qualname__} is disabled by torch.compiler.disable"
     while module and module not in _FOLLOWED:
         reason = _REFUSED.get(module)
         if reason is not None:

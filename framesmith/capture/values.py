@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from framesmith import _C
 from framesmith.fake import FakeTensor
 from framesmith.util.errors import Unsupported
 
@@ -236,6 +237,14 @@ def _base_of(cls: type, bases: tuple[type, ...]) -> type:
     return next(b for b in cls.__mro__ if b in bases)
 
 
+def _compiled(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    """A compiled function called in captured code is captured with it, unless it is a disabled one."""
+    cx.guard(source, "id", value)
+    if value.callback is None:
+        return _object(cx, value, source)
+    return cx.wrap(value.function, None if source is None else Attr(source, "function"))
+
+
 def _method(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     cx.guard(source, "type", types.MethodType)
     func = cx.wrap(value.__func__, None if source is None else Attr(source, "__func__"))
@@ -298,7 +307,7 @@ WRAP: dict[type, Callable[..., t.Tracker]] = {
     type(None): _none, list: _list, tuple: _tuple, torch.Size: _tuple, dict: _dict, collections.OrderedDict: _dict,
     collections.defaultdict: _dict, set: _set, frozenset: _set, types.MethodType: _method, functools.partial: _partial,
     types.CellType: _cell, slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor, FakeTensor: _fake,
-    types.MappingProxyType: _proxy,
+    types.MappingProxyType: _proxy, _C.CompiledFunction: _compiled,
     **dict.fromkeys(STATIC_TYPES, _static),
 }
 WRAP_CACHE: dict[type, Callable[..., t.Tracker]] = {}

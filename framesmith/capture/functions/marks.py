@@ -1,0 +1,59 @@
+"""Functions by which a program speaks to the compiler: breaks, functions taken whole, refused, or run once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from framesmith import _C
+from framesmith.util import marks
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..registry import CALLS, calls, opaque
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+
+@calls(marks.graph_break)
+def _break(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    raise Unsupported("graph_break() was called")
+
+
+@calls(marks.is_compiling)
+def _compiling(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.TRUE
+
+
+@calls(marks.mark_dynamic, marks.mark_static)
+def _no_effect(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.NONE
+
+
+@opaque(_C.CompiledFunction, "__call__")
+def _disabled(cx: Any, obj: t.Tracker, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
+    raise Unsupported(f"call of {getattr(obj.real(cx), '__qualname__', 'a function')}, which is disabled")
+
+
+def allow(fn: Callable[..., Any]) -> None:
+    """Calls of `fn` run as a whole on fakes: every operator that they reach is recorded, their Python is not followed."""
+    calls(fn)(lambda cx, args, kwargs: cx.torch_call(fn, args, kwargs))
+
+
+def disallow(fn: Callable[..., Any], why: str) -> None:
+    """Calls of `fn` end the graph."""
+
+    @calls(fn)
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        raise Unsupported(f"call of {getattr(fn, '__qualname__', fn)}: {why}")
+
+
+def constant(fn: Callable[..., Any]) -> None:
+    """A call of `fn` runs during capture, and its result is part of the compiled code."""
+    calls(fn)(lambda cx, args, kwargs: cx.fold_call(fn, args, kwargs))
+
+
+def forget(fn: Callable[..., Any]) -> None:
+    """Calls of `fn` are captured like any other's again."""
+    CALLS.pop(fn, None)
