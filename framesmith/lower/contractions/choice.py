@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from framesmith import _C
 from framesmith.config import Config
 from framesmith.lower.contractions.geometry import contract, linear_geometry, pack, window_geometry
 from framesmith.lower.contractions.rewrite import Request
@@ -75,7 +76,14 @@ def _convolution_work(request: Request) -> int:
 
 # kind -> its candidates; kind -> the operations that it takes (a kind without is measured whatever its size)
 CANDIDATES: dict[str, Callable[[Request], dict[str, Candidate]]] = {"linear": _linear_candidates, "conv": _convolution_candidates}
-WORK: dict[str, Callable[[Request], int]] = {"linear": _linear_work, "conv": _convolution_work, "depthwise": lambda request: 0}
+WORK: dict[str, Callable[[Request], int]] = {"linear": _linear_work, "conv": _convolution_work}
+
+# kind -> whether the template is known to run near the machine's peak there, so that a library could win nothing: not measured
+FEW_THREADS = 8  # up to here a convolution has pieces enough for all of them
+NEAR_PEAK: dict[str, Callable[[Request], bool]] = {
+    "conv": lambda request: request.shape[4] >= _C.LANES and torch.get_num_threads() <= FEW_THREADS,
+    "depthwise": lambda request: True,
+}
 
 
 def measure(request: Request) -> dict[str, float]:
@@ -119,6 +127,8 @@ class Chooser:
             return "aten"
         work = WORK.get(request.kind)
         if request.dtype is torch.float32 and work is not None and work(request) < TRIVIAL_FLOPS:
+            return "own"
+        if request.dtype is torch.float32 and request.kind in NEAR_PEAK and NEAR_PEAK[request.kind](request):
             return "own"
         key = self.prefix + request.key
         choice = self.memory.get(key)
