@@ -314,7 +314,7 @@ def _expressions(op: Any) -> tuple[Expr, ...]:
     if kind is Indirect:
         return (op.size,)
     if kind is Contract:
-        return (op.m.extent, op.n.extent, op.a_index)
+        return (op.m.extent, op.n.extent, op.a_index, op.b_index)
     return (op.axis.extent,) if kind is Loop else ()
 
 

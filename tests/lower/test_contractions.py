@@ -91,9 +91,18 @@ class Lambda(nn.Module):
         return self.fn(x)
 
 
-@pytest.mark.parametrize("c,size,k,stride,padding,dilation", [
-    (24, 9, 3, 1, 1, 1), (72, 14, 5, 2, 2, 1), (16, 7, 5, 1, 2, 1), (64, 12, 3, 1, 0, 1), (5, 8, 3, 1, 2, 2), (70, 3, 7, 1, 3, 1), (32, 11, 3, 2, 4, 3),
-])
+DEPTHWISE = [
+    (24, 9, 3, 1, 1, 1),
+    (72, 14, 5, 2, 2, 1),
+    (16, 7, 5, 1, 2, 1),
+    (64, 12, 3, 1, 0, 1),
+    (5, 8, 3, 1, 2, 2),
+    (70, 3, 7, 1, 3, 1),
+    (32, 11, 3, 2, 4, 3),
+]
+
+
+@pytest.mark.parametrize("c,size,k,stride,padding,dilation", DEPTHWISE)
 def test_depthwise_convolution(c, size, k, stride, padding, dilation, own):
     conv = Conv(F.hardswish, True, c, c, k, stride, padding, dilation, c)
     check(conv, torch.randn(2, c, size, size + 1), own)
@@ -104,6 +113,20 @@ def test_depthwise_convolution_with_several_results_a_channel(c, o, own):
     check(Conv(F.relu, True, c, o, 3, 1, 1, 1, c), torch.randn(1, c, 9, 9), own)
 
 
+@pytest.mark.parametrize("c,o,groups,stride,dilation", [(8, 32, 2, 1, 1), (24, 48, 3, 2, 1), (16, 80, 4, 1, 2)])
+def test_grouped_convolution(c, o, groups, stride, dilation, own):
+    check(Conv(F.relu, True, c, o, 3, stride, 1, dilation, groups), torch.randn(2, c, 9, 10), own)
+
+
+LINES = [(16, 24, 3, 2, 1, 1, 1), (16, 16, 5, 1, 4, 2, 16), (12, 36, 1, 1, 0, 1, 2)]
+
+
+@pytest.mark.parametrize("c,o,k,stride,padding,dilation,groups", LINES)
+def test_convolution_of_a_line(c, o, k, stride, padding, dilation, groups, own):
+    module = nn.Sequential(nn.Conv1d(c, o, k, stride, padding, dilation, groups), nn.ReLU(), nn.Conv1d(o, 16, 1))
+    check(module, torch.randn(2, c, 31), own)
+
+
 @pytest.mark.parametrize("c,o", [(48, 144), (24, 88)])
 def test_panels_after_the_first_leave_their_tile_alone(c, o, own):
     """A tile's rows are addressed from inside of it: an address before its start let the compiler drop stores to it."""
@@ -111,7 +134,10 @@ def test_panels_after_the_first_leave_their_tile_alone(c, o, own):
     check(module, torch.randn(1, c, 14, 14), own)
 
 
-@pytest.mark.parametrize("kernel,stride,padding,ceil", [(3, 2, 1, False), (2, 2, 0, True), (3, 1, 1, False), ((3, 2), (2, 1), (0, 1), False)])
+POOLS = [(3, 2, 1, False), (2, 2, 0, True), (3, 1, 1, False), ((3, 2), (2, 1), (0, 1), False)]
+
+
+@pytest.mark.parametrize("kernel,stride,padding,ceil", POOLS)
 def test_max_pool_of_a_convolution(kernel, stride, padding, ceil, own):
     module = nn.Sequential(nn.Conv2d(3, 24, 3), nn.MaxPool2d(kernel, stride, padding, ceil_mode=ceil), nn.Conv2d(24, 8, 3, 1, 1))
     check(module, torch.randn(2, 3, 14, 13), own)

@@ -1,5 +1,5 @@
 """Contractions (linear, matmul, convolution), recurrent layers and attention: graph rewrites, frozen weights, and the choice of kernel."""
 
-from framesmith.lower.contractions import attention, recurrent
+from framesmith.lower.contractions import attention, convolution, recurrent
 
-__all__ = ["attention", "recurrent"]
+__all__ = ["attention", "convolution", "recurrent"]

@@ -36,23 +36,27 @@ class Geometry:
     columns: int
     lane: int
     shape: tuple[int, ...]
+    groups: int = 1
+    group_stride: int = 0  # of x; a group's n columns stand side by side in the result, its packed weights one after another
 
     @property
     def flops(self) -> int:
-        return 2 * prod((self.images, self.lines, self.m, self.n, *self.runs, self.depth))
+        return 2 * prod((self.images, self.lines, self.groups, self.m, self.n, *self.runs, self.depth))
 
 
 def contract(x: torch.Tensor, packed: torch.Tensor, geometry: Geometry) -> torch.Tensor:
     """The contraction on real float32 tensors, by the core's copy of the template."""
     g = geometry
     x = x.contiguous()
-    out = torch.empty(g.shape)
-    _C.contract(
-        x.data_ptr(), packed.data_ptr(), out.data_ptr(),
-        (g.images, g.image_stride, g.lines, g.line_stride, g.m, g.lda, g.n, g.rows, g.columns,
-         g.runs[0], g.strides[0], g.runs[1], g.strides[1], g.depth),
-    )
-    return out
+    parts = [torch.empty((*g.shape[:-1], g.n)) for _ in range(g.groups)]
+    size = packed.numel() // g.groups
+    for k, out in enumerate(parts):
+        _C.contract(
+            x.data_ptr() + 4 * k * g.group_stride, packed.data_ptr() + 4 * k * size, out.data_ptr(),
+            (g.images, g.image_stride, g.lines, g.line_stride, g.m, g.lda, g.n, g.rows, g.columns,
+             g.runs[0], g.strides[0], g.runs[1], g.strides[1], g.depth),
+        )
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 def pack(weight: torch.Tensor, columns: int, lane: int) -> torch.Tensor:
@@ -65,6 +69,11 @@ def pack(weight: torch.Tensor, columns: int, lane: int) -> torch.Tensor:
     return out
 
 
+def pack_groups(weight: torch.Tensor, groups: int, columns: int, lane: int) -> torch.Tensor:
+    """The packed weights of each group, one after another; `weight` (depth, groups * n) holds the groups side by side."""
+    return torch.cat([pack(part, columns, lane) for part in weight.chunk(groups, 1)])
+
+
 def linear_geometry(rows: int, depth: int, n: int, shape: tuple[int, ...]) -> Geometry:
     """x (rows, depth) @ (depth, n)."""
     tile_rows, columns = choose_tile(rows, n, _C.LANES, _C.VECTOR_REGISTERS, depth)
@@ -72,23 +81,25 @@ def linear_geometry(rows: int, depth: int, n: int, shape: tuple[int, ...]) -> Ge
 
 
 def window_geometry(
-    x: tuple[int, int, int, int], n: int, kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
+    x: tuple[int, int, int, int], n: int, kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int], groups: int = 1
 ) -> Geometry:
-    """Convolution of a padded channels-last image x = (images, height, width, channels) with (kernel, channels, n) weights."""
+    """Convolution of a padded channels-last image x = (images, height, width, channels) with (kernel, channels / groups, n) weights."""
     images, height, width, channels = x
     out_h = (height - dilation[0] * (kernel[0] - 1) - 1) // stride[0] + 1
     out_w = (width - dilation[1] * (kernel[1] - 1) - 1) // stride[1] + 1
     line = width * channels
     shape = (images, out_h, out_w, n)
-    if kernel == (1, 1) and stride == (1, 1):
+    if kernel == (1, 1) and stride == (1, 1) and groups == 1:
         rows = images * out_h * out_w
         tile, columns = choose_tile(rows, n, _C.LANES, _C.VECTOR_REGISTERS, channels)
         return Geometry(1, 0, 1, 0, rows, channels, n, (1, 1), (0, 0), channels, tile, columns, _C.LANES, shape)
-    if dilation[1] == 1:
+    own = channels // groups
+    if dilation[1] == 1 and groups == 1:
         runs, strides, depth = (kernel[0], 1), (dilation[0] * line, 0), kernel[1] * channels
     else:
-        runs, strides, depth = kernel, (dilation[0] * line, dilation[1] * channels), channels
-    tile, columns = choose_tile(out_w, n, _C.LANES, _C.VECTOR_REGISTERS, stride[1] * channels)
+        runs, strides, depth = kernel, (dilation[0] * line, dilation[1] * channels), own
+    tile, columns = choose_tile(out_w, n // groups, _C.LANES, _C.VECTOR_REGISTERS, stride[1] * channels)
     return Geometry(
-        images, height * line, out_h, stride[0] * line, out_w, stride[1] * channels, n, runs, strides, depth, tile, columns, _C.LANES, shape
-    )
+        images, height * line, out_h, stride[0] * line, out_w, stride[1] * channels, n // groups,
+        runs, strides, depth, tile, columns, _C.LANES, shape, groups, own,
+    )  # fmt: skip

@@ -38,6 +38,7 @@ class Plan:
     rows: int
     lane: int
     window: Window | None = None
+    b_index: Expr = as_expr(0)
 
     @property
     def reads(self) -> tuple[str, str]:
@@ -49,26 +50,29 @@ class Plan:
         w = self.window
         window = None if w is None else Window(at(w.y), at(w.x), w.height, w.width, w.dilation)
         return Contract(
-            m, n, self.a, at(self.a_index), self.runs, strides, self.depth, self.b, as_expr(0), self.columns, self.rows, self.lane, body, window
-        )
+            m, n, self.a, at(self.a_index), self.runs, strides, self.depth, self.b, at(self.b_index), self.columns, self.rows, self.lane,
+            body, window,
+        )  # fmt: skip
 
 
 @lowers_extern(contract)
 def lower_contract(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Strided:
-    """One `Compute` over (image, line, m, n), each axis of extent 1 left out but m and n."""
+    """One `Compute` over (image, line, group, m, n), each axis of extent 1 left out but m and n."""
     x, packed, g = args
     x = ctx.realise(x, row_major(x.shape))
     packed = ctx.realise(packed)
     out = ctx.storage(g.shape, row_major(g.shape), torch.float32)
-    index, axes = ctx.axes((g.images, g.lines), "o")
+    index, axes = ctx.axes((g.images, g.lines, g.groups), "o")
     (m, n), tile = tile_axes(g.m, g.n)
     row, column = m if g.m > 1 else 0, n if g.n > 1 else 0  # an axis of extent 1 is in no index
-    a_index = index[0] * g.image_stride + index[1] * g.line_stride + row * g.lda + x.offset
+    a_index = index[0] * g.image_stride + index[1] * g.line_stride + row * g.lda + index[2] * g.group_stride + x.offset
     b = Builder()
     accumulator = Accumulator()
     b.ops.append(accumulator)
-    b.store(out.buffer, ((index[0] * g.lines + index[1]) * g.m + row) * g.n + column, accumulator)
-    plan = Plan(x.buffer, as_expr(a_index), packed.buffer, g.runs, g.strides, g.depth, g.columns, g.rows, g.lane)
+    at = (index[0] * g.lines + index[1]) * g.m + row
+    b.store(out.buffer, (at * g.groups + index[2]) * g.n + column, accumulator)
+    b_index = as_expr(index[2] * (packed.shape[0] // g.groups))
+    plan = Plan(x.buffer, as_expr(a_index), packed.buffer, g.runs, g.strides, g.depth, g.columns, g.rows, g.lane, None, b_index)
     ctx.items.append(Compute((*axes, *tile), (), (), tuple(b.ops), ctx.origin, contract=plan))
     return out
 

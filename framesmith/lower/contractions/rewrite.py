@@ -1,10 +1,9 @@
-"""Rewrite linear layers and convolutions with frozen weights into the kernel that was chosen for them.
+"""Rewrite linear layers with frozen weights into the kernel that was chosen for them; `convolution` does the same with convolutions.
 
     linear(x, W, b)  ->  contract(x, pack(W^T)) + b
-    conv2d(x, W, b)  ->  permute(contract(pad(permute(x)), pack(W)) + b)      channels-last by explicit permutes
 
-so that bias, activation and residual are ordinary pointwise nodes, which the scheduler fuses into the contraction's epilogue. `pack` depends on
-parameters only: `graph.freeze` makes it a constant that follows the parameter's version.
+so that bias, activation and residual are ordinary pointwise nodes, which the scheduler fuses into the contraction's epilogue. `pack`
+depends on parameters only: `graph.freeze` makes it a constant that follows the parameter's version.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from torch import fx
 
 from framesmith.graph.freeze import is_input_free, is_parameter_expression
 from framesmith.loops.contract import packed_columns
-from framesmith.lower.contractions.depthwise import depthwise, depthwise_geometry
-from framesmith.lower.contractions.geometry import Geometry, contract, linear_geometry, pack, window_geometry
+from framesmith.lower.contractions.geometry import Geometry, contract, linear_geometry, pack
 from framesmith.lower.contractions.nodes import Nodes
 
 aten = torch.ops.aten
@@ -44,7 +42,7 @@ Rewrite = Callable[[fx.Graph, fx.Node, Choose], fx.Node | None]
 REWRITES: dict[Any, Rewrite] = {}
 
 
-def _rewrites(*targets: Any) -> Callable[[Rewrite], Rewrite]:
+def rewrites(*targets: Any) -> Callable[[Rewrite], Rewrite]:
     def register(rewrite: Rewrite) -> Rewrite:
         REWRITES.update(dict.fromkeys(targets, rewrite))
         return rewrite
@@ -67,22 +65,22 @@ def rewrite_contractions(graph: fx.Graph, choose: Choose) -> fx.Graph:
     return graph
 
 
-def _static(*values: Any) -> bool:
+def static(*values: Any) -> bool:
     return all(type(size) is int for value in values for size in value.shape)
 
 
-def _value(node: Any) -> Any:
+def value_of(node: Any) -> Any:
     return node.meta["val"] if isinstance(node, fx.Node) else None
 
 
-def _add_bias(add: Nodes, out: fx.Node, bias: Any) -> fx.Node:
+def add_bias(add: Nodes, out: fx.Node, bias: Any) -> fx.Node:
     return out if bias is None else add(aten.add.Tensor, (out, bias), out.meta["val"].shape)
 
 
 def _linear(graph: fx.Graph, node: fx.Node, choose: Choose, x: Any, weight: Any, bias: Any, transposed: bool) -> fx.Node | None:
     """`weight` is (n, k) when `transposed`, else (k, n)."""
-    vx, vw = _value(x), _value(weight)
-    if vw is None or len(vw.shape) != 2 or not is_parameter_expression(weight) or not _static(vx, vw):
+    vx, vw = value_of(x), value_of(weight)
+    if vw is None or len(vw.shape) != 2 or not is_parameter_expression(weight) or not static(vx, vw):
         return None
     n, k = vw.shape if transposed else vw.shape[::-1]
     shape = (*vx.shape[:-1], n)
@@ -95,7 +93,7 @@ def _linear(graph: fx.Graph, node: fx.Node, choose: Choose, x: Any, weight: Any,
         geometry = linear_geometry(m, k, n, shape)
         columns = add(aten.t.default, (weight,), (k, n), (1, k)) if transposed else weight
         packed = add(pack, (columns, geometry.columns, geometry.lane), (packed_elements(geometry, k),))
-        return _add_bias(add, add(contract, (x, packed, geometry), shape), bias)
+        return add_bias(add, add(contract, (x, packed, geometry), shape), bias)
     if kernel == "mkldnn":
         rows = weight if transposed else add(aten.t.default, (weight,), (n, k), (1, n))
         packed = add(torch.ops.mkldnn._reorder_linear_weight.default, (rows, m), (n, k))
@@ -108,13 +106,13 @@ def packed_elements(geometry: Geometry, depth: int) -> int:
     return depth * packed_columns(geometry.n, geometry.columns, geometry.lane)
 
 
-@_rewrites(aten.linear.default)
+@rewrites(aten.linear.default)
 def _rewrite_linear(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
     x, weight, bias = (*node.args, None)[:3]
     return _linear(graph, node, choose, x, weight, bias, True)
 
 
-@_rewrites(aten.addmm.default)
+@rewrites(aten.addmm.default)
 def _rewrite_addmm(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
     bias, x, weight = node.args
     if node.kwargs:
@@ -122,96 +120,13 @@ def _rewrite_addmm(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | 
     return _linear(graph, node, choose, x, weight, bias, False)
 
 
-@_rewrites(aten.mm.default, aten.matmul.default)
+@rewrites(aten.mm.default, aten.matmul.default)
 def _rewrite_matmul(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
     x, weight = node.args
-    vx = _value(x)
+    vx = value_of(x)
     if vx is None or len(vx.shape) < 2:
         return None
     return _linear(graph, node, choose, x, weight, None, False)
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return (values[0], values[-1])
-
-
-def _argument(node: fx.Node, position: int, default: Any) -> Any:
-    return node.args[position] if len(node.args) > position else default
-
-
-@_rewrites(aten.conv2d.default, aten.convolution.default)
-def _rewrite_convolution(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
-    full = node.target is aten.convolution.default
-    if full and (node.args[6] or len(node.args[1].meta["val"].shape) != 4):
-        return None
-    x, weight, bias = node.args[0], node.args[1], _argument(node, 2, None)
-    stride, padding, dilation = (_pair(_argument(node, i, d)) for i, d in ((3, 1), (4, 0), (5, 1)))
-    groups = _argument(node, 8 if full else 6, 1)
-    vx, vw = _value(x), _value(weight)
-    if len(vx.shape) != 4 or not is_parameter_expression(weight) or not _static(vx, vw) or vx.dtype is not vw.dtype:
-        return None
-    o, c, kh, kw = vw.shape
-    if not prod(vx.shape):
-        return None
-    if groups != 1:
-        plain = groups == vx.shape[1] and c == 1 and vx.dtype is torch.float32 and vx.device.type == "cpu"
-        if not plain or choose(Request("depthwise", vx.dtype, (*vx.shape, o, kh, kw, *stride, *padding, *dilation))) != "own":
-            return None
-        return _own_depthwise(Nodes(graph, node), x, weight, bias, stride, padding, dilation)
-    kernel = choose(Request("conv", vx.dtype, (*vx.shape, o, kh, kw, *stride, *padding, *dilation)))
-    if kernel == "own":
-        return _own_convolution(Nodes(graph, node), x, weight, bias, stride, padding, dilation)
-    if kernel == "mkldnn":
-        return _mkldnn_convolution(Nodes(graph, node), x, weight, bias, stride, padding, dilation)
-    return None
-
-
-def _own_convolution(add: Nodes, x: fx.Node, weight: fx.Node, bias: Any, stride: Any, padding: Any, dilation: Any) -> fx.Node:
-    images, c, h, w = x.meta["val"].shape
-    o, _, kh, kw = weight.meta["val"].shape
-    last = add(aten.permute.default, (x, [0, 2, 3, 1]), (images, h, w, c), (c * h * w, w, 1, h * w))
-    hp, wp = h + 2 * padding[0], w + 2 * padding[1]
-    if padding != (0, 0):
-        last = add(aten.constant_pad_nd.default, (last, [0, 0, padding[1], padding[1], padding[0], padding[0]], 0.0), (images, hp, wp, c))
-    geometry = window_geometry((images, hp, wp, c), o, (kh, kw), stride, dilation)
-    depth = kh * kw * c
-    moved = add(aten.permute.default, (weight, [2, 3, 1, 0]), (kh, kw, c, o), (kw, 1, kh * kw, c * kh * kw))
-    flat = add(aten.reshape.default, (moved, [depth, o]), (depth, o))
-    packed = add(pack, (flat, geometry.columns, geometry.lane), (packed_elements(geometry, depth),))
-    out = _add_bias(add, add(contract, (last, packed, geometry), geometry.shape), bias)
-    _, oh, ow, _ = geometry.shape
-    return add(aten.permute.default, (out, [0, 3, 1, 2]), (images, o, oh, ow), (oh * ow * o, 1, ow * o, o))
-
-
-def _own_depthwise(add: Nodes, x: fx.Node, weight: fx.Node, bias: Any, stride: Any, padding: Any, dilation: Any) -> fx.Node:
-    images, c, h, w = x.meta["val"].shape
-    o, _, kh, kw = weight.meta["val"].shape
-    last = add(aten.permute.default, (x, [0, 2, 3, 1]), (images, h, w, c), (c * h * w, w, 1, h * w))
-    if o != c:  # several results a channel: each reads its own copy
-        single = add(aten.unsqueeze.default, (last, 4), (images, h, w, c, 1), (c * h * w, w, 1, h * w, 1))
-        wide = add(aten.expand.default, (single, [images, h, w, c, o // c]), (images, h, w, c, o // c), (c * h * w, w, 1, h * w, 0))
-        last = add(aten.reshape.default, (wide, [images, h, w, o]), (images, h, w, o))
-    geometry = depthwise_geometry((images, h, w, o), (kh, kw), stride, padding, dilation)
-    rows = add(aten.reshape.default, (weight, [o, kh * kw]), (o, kh * kw))
-    flat = add(aten.t.default, (rows,), (kh * kw, o), (1, kh * kw))
-    packed = add(pack, (flat, geometry.columns, geometry.lane), (kh * kw * packed_columns(o, geometry.columns, geometry.lane),))
-    out = _add_bias(add, add(depthwise, (last, packed, geometry), geometry.shape), bias)
-    _, oh, ow, _ = geometry.shape
-    return add(aten.permute.default, (out, [0, 3, 1, 2]), (images, o, oh, ow), (oh * ow * o, 1, ow * o, o))
-
-
-def _mkldnn_convolution(add: Nodes, x: fx.Node, weight: fx.Node, bias: Any, stride: Any, padding: Any, dilation: Any) -> fx.Node:
-    value, shape = add.like.meta["val"], x.meta["val"].shape
-    out_shape, o = tuple(value.shape), value.shape[1]
-    packed = add(
-        torch.ops.mkldnn._reorder_convolution_weight.default,
-        (weight, list(padding), list(stride), list(dilation), 1, list(shape)),
-        tuple(weight.meta["val"].shape),
-    )
-    args = (x, packed, bias, list(padding), list(stride), list(dilation), 1, "none", [], "")
-    _, _, oh, ow = out_shape
-    return add(torch.ops.mkldnn._convolution_pointwise.default, args, out_shape, (oh * ow * o, 1, ow * o, o))
 
 
 def worth_freezing(node: fx.Node) -> bool:

@@ -1,0 +1,161 @@
+"""Rewrite convolutions with frozen weights into the kernel that was chosen for them, channels-last by explicit permutes.
+
+    conv2d(x, W, b)                   ->  permute(contract(pad(permute(x)), pack(W)) + b)
+    conv2d(x, W, b, groups=channels)  ->  permute(depthwise(permute(x), pack(W)) + b)
+    conv1d                            ->  squeeze(conv2d(unsqueeze(x)))                     an image of one line
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith import _C
+from framesmith.graph.freeze import is_parameter_expression
+from framesmith.loops.contract import packed_columns
+from framesmith.lower.contractions.depthwise import depthwise, depthwise_geometry
+from framesmith.lower.contractions.geometry import contract, pack, pack_groups, window_geometry
+from framesmith.lower.contractions.nodes import Nodes
+from framesmith.lower.contractions.rewrite import Choose, Request, add_bias, packed_elements, rewrites, static
+
+aten = torch.ops.aten
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """The arguments of a call on images: x (images, channels, height, width), weight (out, channels / groups, kernel height, width)."""
+
+    x: fx.Node
+    weight: fx.Node
+    bias: Any
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+
+    @property
+    def request(self) -> tuple[int, ...]:
+        """Every size that matters, groups aside."""
+        o, _, kh, kw = self.weight.meta["val"].shape
+        return (*self.x.meta["val"].shape, o, kh, kw, *self.stride, *self.padding, *self.dilation)
+
+
+def _pair(value: Any, first: int | None = None) -> Pair:
+    """A size for each of two dimensions; `first`: that of a dimension that is not there."""
+    values = [value] if isinstance(value, int) else list(value)
+    return (values[0] if first is None else first, values[-1])
+
+
+def _argument(node: fx.Node, position: int, default: Any) -> Any:
+    return node.args[position] if len(node.args) > position else default
+
+
+@rewrites(aten.conv1d.default, aten.conv2d.default, aten.convolution.default)
+def _rewrite_convolution(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
+    full = node.target is aten.convolution.default
+    x: Any = node.args[0]
+    weight: Any = node.args[1]
+    vx, vw = x.meta["val"], weight.meta["val"]
+    rank = len(vw.shape)
+    if full and node.args[6] or rank not in (3, 4) or len(vx.shape) != rank or not is_parameter_expression(weight):
+        return None
+    if not static(vx, vw) or vx.dtype is not vw.dtype or vx.device.type != "cpu" or not prod(vx.shape) or not prod(vw.shape):
+        return None
+    line = rank == 3
+    stride, padding, dilation = (_pair(_argument(node, i, d), d if line else None) for i, d in ((3, 1), (4, 0), (5, 1)))
+    groups = _argument(node, 8 if full else 6, 1)
+    add = Nodes(graph, node)
+    if not line:
+        return _image(add, Convolution(x, weight, _argument(node, 2, None), stride, padding, dilation, groups), choose)
+    if vx.dtype is not torch.float32:
+        return None
+    x, weight = (add(aten.unsqueeze.default, (t, 2), (*v.shape[:2], 1, v.shape[2])) for t, v in ((x, vx), (weight, vw)))
+    out = _image(add, Convolution(x, weight, _argument(node, 2, None), stride, padding, dilation, groups), choose)
+    if out is None:
+        graph.erase_node(x)
+        graph.erase_node(weight)
+        return None
+    images, o, _, width = out.meta["val"].shape
+    return add(aten.squeeze.dim, (out, 2), (images, o, width), (o * width, 1, o))
+
+
+def _image(add: Nodes, c: Convolution, choose: Choose) -> fx.Node | None:
+    """The nodes of the kernel chosen for `c`; None: eager's."""
+    vx, vw = c.x.meta["val"], c.weight.meta["val"]
+    if c.groups == 1:
+        build = _KERNELS.get(choose(Request("conv", vx.dtype, c.request)))
+        return None if build is None else build(add, c)
+    if vx.dtype is not torch.float32:
+        return None
+    if c.groups == vx.shape[1] and vw.shape[1] == 1:
+        return _depthwise(add, c) if choose(Request("depthwise", vx.dtype, c.request)) == "own" else None
+    if vw.shape[0] // c.groups < _C.LANES:  # most of each vector would be padding
+        return None
+    return _own(add, c) if choose(Request("grouped", vx.dtype, (c.groups, *c.request))) == "own" else None
+
+
+def _own(add: Nodes, c: Convolution) -> fx.Node:
+    images, channels, h, w = c.x.meta["val"].shape
+    o, depth, kh, kw = c.weight.meta["val"].shape
+    last = _channels_last(add, c.x)
+    py, px = c.padding
+    padded = (images, h + 2 * py, w + 2 * px, channels)
+    if c.padding != (0, 0):
+        last = add(aten.constant_pad_nd.default, (last, [0, 0, px, px, py, py], 0.0), padded)
+    geometry = window_geometry(padded, o, (kh, kw), c.stride, c.dilation, c.groups)
+    depth *= kh * kw
+    moved = add(aten.permute.default, (c.weight, [2, 3, 1, 0]), (kh, kw, depth // (kh * kw), o), (kw, 1, kh * kw, depth))
+    flat = add(aten.reshape.default, (moved, [depth, o]), (depth, o))
+    size = packed_elements(geometry, depth)
+    if c.groups == 1:
+        packed = add(pack, (flat, geometry.columns, geometry.lane), (size,))
+    else:
+        packed = add(pack_groups, (flat, c.groups, geometry.columns, geometry.lane), (size * c.groups,))
+    return _channels_second(add, add_bias(add, add(contract, (last, packed, geometry), geometry.shape), c.bias))
+
+
+def _depthwise(add: Nodes, c: Convolution) -> fx.Node:
+    images, channels, h, w = c.x.meta["val"].shape
+    o, _, kh, kw = c.weight.meta["val"].shape
+    last = _channels_last(add, c.x)
+    if o != channels:  # several results a channel: each reads its own copy
+        strides = (channels * h * w, w, 1, h * w)
+        single = add(aten.unsqueeze.default, (last, 4), (images, h, w, channels, 1), (*strides, 1))
+        repeated = (images, h, w, channels, o // channels)
+        wide = add(aten.expand.default, (single, list(repeated)), repeated, (*strides, 0))
+        last = add(aten.reshape.default, (wide, [images, h, w, o]), (images, h, w, o))
+    geometry = depthwise_geometry((images, h, w, o), (kh, kw), c.stride, c.padding, c.dilation)
+    rows = add(aten.reshape.default, (c.weight, [o, kh * kw]), (o, kh * kw))
+    flat = add(aten.t.default, (rows,), (kh * kw, o), (1, kh * kw))
+    size = kh * kw * packed_columns(o, geometry.columns, geometry.lane)
+    packed = add(pack, (flat, geometry.columns, geometry.lane), (size,))
+    return _channels_second(add, add_bias(add, add(depthwise, (last, packed, geometry), geometry.shape), c.bias))
+
+
+def _channels_last(add: Nodes, x: fx.Node) -> fx.Node:
+    images, channels, h, w = x.meta["val"].shape
+    return add(aten.permute.default, (x, [0, 2, 3, 1]), (images, h, w, channels), (channels * h * w, w, 1, h * w))
+
+
+def _channels_second(add: Nodes, x: fx.Node) -> fx.Node:
+    images, h, w, channels = x.meta["val"].shape
+    return add(aten.permute.default, (x, [0, 3, 1, 2]), (images, channels, h, w), (h * w * channels, 1, w * channels, channels))
+
+
+def _mkldnn(add: Nodes, c: Convolution) -> fx.Node:
+    shape = c.x.meta["val"].shape
+    o, _, kh, kw = c.weight.meta["val"].shape
+    sizes = zip(shape[2:], (kh, kw), c.stride, c.padding, c.dilation)
+    oh, ow = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
+    window = (list(c.padding), list(c.stride), list(c.dilation), 1)
+    packed = add(torch.ops.mkldnn._reorder_convolution_weight.default, (c.weight, *window, list(shape)), tuple(c.weight.meta["val"].shape))
+    args = (c.x, packed, c.bias, *window, "none", [], "")
+    return add(torch.ops.mkldnn._convolution_pointwise.default, args, (shape[0], o, oh, ow), (oh * ow * o, 1, ow * o, o))
+
+
+_KERNELS = {"own": _own, "mkldnn": _mkldnn}
