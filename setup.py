@@ -3,6 +3,7 @@
 torch must be installed first; build with `pip install --no-build-isolation -e .`.
 """
 
+import re
 from pathlib import Path
 
 import torch
@@ -11,6 +12,9 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 # The OpenMP runtime that torch brings: one runtime in the process.
 OPENMP = [str(p) for p in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))[:1]] or ["-fopenmp"]
+# Likewise the C++ runtime, the one that torch has loaded. A compiler that finds only the static library would put a second copy
+# into the extension, whose locales disagree with the first's: the first number printed into an error message then crashes.
+CPLUSPLUS = re.findall(r"\S*/libstdc\+\+\.so\S*", Path("/proc/self/maps").read_text())[:1]
 SOURCES = sorted(str(p) for p in Path("framesmith/csrc").glob("*.cpp"))
 
 setup(
@@ -20,7 +24,7 @@ setup(
             SOURCES,
             include_dirs=[str(Path("framesmith/csrc").resolve())],
             extra_compile_args=["-O2", "-std=c++20", "-march=native", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wno-psabi"],
-            extra_link_args=OPENMP,
+            extra_link_args=OPENMP + CPLUSPLUS,
         )
     ],
     cmdclass={"build_ext": BuildExtension},
