@@ -150,12 +150,6 @@ def _module_list_item(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return found
 
 
-@calls(nn.Module.parameters, nn.Module.named_parameters, nn.Module.buffers, nn.Module.named_buffers, nn.Module.named_modules,
-       nn.Module.modules)
-def _walk(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise Unsupported("a walk over all parameters or modules")
-
-
 # --- dataclasses ------------------------------------------------------------------------------------------------------
 def _class_of(x: t.Tracker) -> type:
     return x.value if isinstance(x, t.Class) else x.pytype()
