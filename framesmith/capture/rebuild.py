@@ -28,6 +28,8 @@ class Rebuilder:
 
     def __init__(self, cx: Any, arg_names: dict[str, str]) -> None:
         self.cx = cx
+        self.types: dict[Source, type] = {}
+        self.types_of = -1
         self.arg_names = arg_names
         self.lines: list[str] = []
         self.held: list[Any] = []
@@ -46,6 +48,14 @@ class Rebuilder:
             name = self.held_at[id(obj)] = f"__fs_h{len(self.held)}"
             self.held.append(obj)
         return name
+
+    def type_at(self, source: Source) -> type | None:
+        """The class that the guards found at `source`, if one of them asks."""
+        guards = self.cx.guards
+        if self.types_of != len(guards):
+            self.types_of = len(guards)
+            self.types = {g.source: g.value for g in guards.values() if g.kind == "type"}
+        return self.types.get(source)
 
     def temp(self, expr: str) -> str:
         """Bind `expr` to a new name."""
@@ -315,6 +325,16 @@ def _global_of(rb: Rebuilder, s: Any) -> str:
     return f"{import_name}[{s.module!r}].__dict__[{s.name!r}]"
 
 
+def _item(rb: Rebuilder, s: Any) -> str:
+    """A subscript; by the raw method where the container's class has a subscript of its own, which must not run."""
+    base, key = rb.source(s.base), rb.value(rb.cx.unkey(s.key))
+    cls = rb.type_at(s.base)
+    if isinstance(getattr(cls, "__getitem__", None), types.FunctionType):
+        raw = next(kind for kind in (dict, list, tuple) if issubclass(cls, kind))
+        return f"{rb.hold(raw.__getitem__)}({base}, {key})"
+    return f"{base}[{key}]"
+
+
 _SOURCES: dict[type, Callable[[Rebuilder, Any], str]] = {
     Local: _local,
     Global: lambda rb, s: s.name,
@@ -324,7 +344,7 @@ _SOURCES: dict[type, Callable[[Rebuilder, Any], str]] = {
     Pinned: lambda rb, s: rb.hold(s.obj),
     Attr: lambda rb, s: f"{rb.source(s.base)}.{s.name}",
     DictAttr: lambda rb, s: f"{rb.source(s.base)}.__dict__[{s.name!r}]",
-    Item: lambda rb, s: f"{rb.source(s.base)}[{rb.value(rb.cx.unkey(s.key))}]",
+    Item: _item,
     DictKey: lambda rb, s: f"list({rb.source(s.base)})[{s.index}]",
     TypeOf: lambda rb, s: f"type({rb.source(s.base)})",
 }

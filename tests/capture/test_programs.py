@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import pytest
@@ -351,3 +352,26 @@ def test_submodules_parameters_and_hooks() -> None:
     assert graph is not None
     params = [n for n in graph.nodes if n.op == "placeholder" and n.meta.get("param")]
     assert len(params) == 3
+
+
+class Odd(dict):
+    """Its subscript is the program's own code."""
+
+    def __getitem__(self, key):
+        return {**self}[key] if isinstance(key, str) else list(self.values())[key]
+
+
+def test_residual_code_reads_a_container_without_its_own_subscript() -> None:
+    ours = Compiled(Odd.__getitem__)
+    box = Odd(a=X, b=Meta(2))
+    assert ours(box, "b") is box["b"] and ours(box, 1) is box["b"] and ours(box, 0) is X
+    used = {name for c in ours.captures for name in c.residual_code.co_names}
+    assert ours.breaks == [] and "__getitem__" not in used
+    called: list[Any] = []
+    Odd.__getitem__, kept = (lambda self, key: called.append(key)), Odd.__getitem__  # type: ignore[method-assign]
+    try:
+        for c in ours.captures[:1]:
+            FunctionType(c.residual_code, globals(), "residual", None, kept.__closure__)(box, "b", ())
+    finally:
+        Odd.__getitem__ = kept  # type: ignore[method-assign]
+    assert called == []
