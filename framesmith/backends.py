@@ -26,13 +26,22 @@ def compile_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> 
 
 def run_eager(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
     """The captured graph, operator by operator: for finding out which stage is to blame."""
-    return (lambda inputs: tuple(run(graph, inputs))), None
+    return _without_grad(lambda *inputs: run(graph, inputs)), None
 
 
 def run_user(fn: Callable[..., Any], graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
     """What a user's back end makes of a graph. Its own Python is not captured."""
-    call = _C.CompiledFunction(fn(fx.GraphModule(torch.nn.Module(), graph), list(examples)), None)
-    return lambda inputs: tuple(call(*inputs))
+    return _without_grad(_C.CompiledFunction(fn(fx.GraphModule(torch.nn.Module(), graph), list(examples)), None))
+
+
+def _without_grad(call: Callable[..., Sequence[Any]]) -> Compiled:
+    """No captured graph is differentiated, even if its caller's grad mode is on by the time that it runs."""
+
+    def compiled(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        with torch.no_grad():
+            return tuple(call(*inputs))
+
+    return compiled
 
 
 BACKENDS: dict[str, Backend] = {"native": compile_native, "inductor": compile_native, "eager": run_eager, "aot_eager": run_eager}

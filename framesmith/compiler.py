@@ -1,7 +1,7 @@
 """The frame callback: what happens when the hook meets a frame that no cache entry takes.
 
-Capture it, compile its graph with the chosen back end, lower its guards, and hand the hook an entry; or say that it runs in plain Python, and
-tell the user once where and why.
+Capture it, compile its graph with the chosen back end, lower its guards, and hand the hook an entry; or say that it runs in plain Python,
+and tell the user once where and why.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import traceback
 import weakref
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
@@ -23,6 +24,7 @@ from framesmith.capture.convert import Break, Captured, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, compile_guards, why_missed
 from framesmith.capture.sources import Source
 from framesmith.config import Config
+from framesmith.graph.digest import target_name
 from framesmith.pipeline import Report
 from framesmith.util import log
 from framesmith.util.collector import collector_paused
@@ -42,7 +44,7 @@ class Record:
     line: int
     breaks: list[Break]
     guards: list[str]
-    operators: int
+    operators: Counter[str]
     report: Report | None
     instructions: int
 
@@ -114,16 +116,17 @@ class FrameCompiler:
         return seen
 
     def _compile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
-        compiled: list[Report | None] = []
+        compiled: list[tuple[Counter[str], Report | None]] = []
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
-            with stage("compile"):
+            operators = Counter(target_name(node.target) for node in graph.nodes if node.op == "call_function")
+            with stage("back end"):
                 call, report = self._backend(graph, examples)
-            compiled.append(report)
+            compiled.append((operators, report))
             return call
 
         try:
-            with stage("capture and compile"):
+            with stage("total"):
                 captured = convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn)
             with stage("guards"):
                 tree = compile_guards(captured.guards, captured.input_sources, func.__globals__)
@@ -137,7 +140,7 @@ class FrameCompiler:
             return self._no_machine_code(code, problem)
         except Exception as problem:  # the edge: whatever is wrong inside, the user's program runs
             return self._bug(code, problem)
-        self._note(code, captured, compiled)
+        self._note(code, captured, tree, compiled)
         if captured.graph is None and captured.breaks:
             return _C.SKIP
         return _C.Entry(tree, code, captured.residual_code, self)
@@ -198,17 +201,17 @@ class FrameCompiler:
         )
         return _C.FULL
 
-    def _note(self, code: CodeType, captured: Captured, reports: list[Report | None]) -> None:
+    def _note(self, code: CodeType, captured: Captured, tree: GuardTree, compiled: list[tuple[Counter[str], Report | None]]) -> None:
         for b in captured.breaks:
             log.emit("breaks", f"{b.file}:{b.line} in {b.function}: {b.reason}")
         if log.enabled("guards"):
-            log.emit("guards", "\n".join(f"{code.co_qualname}: {g}" for g in captured.guards))
+            log.emit("guards", "\n".join(f"{code.co_qualname}: {g}" for g in tree.describe()))
         if self.ledger is None:
             return
-        operators = 0 if captured.graph is None else sum(1 for n in captured.graph.nodes if n.op == "call_function")
+        operators, report = compiled[-1] if compiled else (Counter[str](), None)
         self.ledger.records.append(Record(
-            code.co_qualname, code.co_filename, code.co_firstlineno, captured.breaks, [str(g) for g in captured.guards], operators,
-            reports[-1] if reports else None, captured.stats["instructions"],
+            code.co_qualname, code.co_filename, code.co_firstlineno, captured.breaks, tree.describe(), operators,
+            report, captured.stats["instructions"],
         ))
 
 
@@ -229,7 +232,7 @@ _STANDARD = tuple({p.rsplit("/", 1)[0] + "/" for p in (traceback.__file__, threa
 
 
 def _is_machinery(code: CodeType) -> bool:
-    """Frames of torch (but its modules' own forward), of the standard library and of framesmith stay as they are; what they call is seen."""
+    """Frames of torch (but its modules' own forward), the standard library and framesmith stay as they are; what they call is seen."""
     file = code.co_filename
     if file.startswith(_TORCH):
         return not file.startswith(_TORCH + "nn/modules/") or file.endswith("/module.py")

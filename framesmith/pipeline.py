@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith.codegen.cpp.emit import emit_kernels
+from framesmith.codegen.cpp.emit import emit_kernels, header_text
 from framesmith.codegen.cpp.state import Target
 from framesmith.codegen.wrapper import wrap
 from framesmith.config import Config
@@ -31,14 +31,15 @@ from framesmith.graph.interpreter import run
 from framesmith.graph.printer import print_graph
 from framesmith.loops.nest import graph_text
 from framesmith.loops.text import program_text
+from framesmith.lower.contractions.bags import group_embedding_bags
 from framesmith.lower.contractions.choice import Chooser
 from framesmith.lower.contractions.fold import fold_batch_norm
 from framesmith.lower.contractions.rewrite import rewrite_contractions, worth_freezing
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
-from framesmith.runtime.cache import Cache, key_of
+from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.runtime.load import load
-from framesmith.runtime.plan import Plan
+from framesmith.runtime.plan import Call, Plan
 from framesmith.runtime.toolchain import find
 from framesmith.schedule.schedule import schedule
 from framesmith.util import log
@@ -56,6 +57,8 @@ class Report:
     externs: tuple[str, ...]
     constants: int
     source: str
+    work: tuple[tuple[tuple[str, str], ...], ...]
+    """For each kernel: the user's lines that it computes, and their operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +82,13 @@ def compile_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Res
     with stage("freeze"):
         constants = _Constants(frozen, inputs)
     with stage("cache"):
-        key = key_of("generated", digest_text(main), config.code_key(), toolchain.fingerprint, torch.get_num_threads())
+        key = key_of("generated", package_identity(), digest_text(main), config.code_key(), toolchain.fingerprint, torch.get_num_threads())
         generated = cache.load(key)
     if generated is None:
         generated = _generate(main, frozen, constants, len(inputs), config)
         cache.store(key, generated)
-    log.emit("code", "\n".join(generated.units))
+    if log.enabled("code"):
+        log.emit("code", "\n".join(unit.replace(header_text(), "// kernel.h\n") for unit in generated.units))
     with stage("build"):
         library = cache.library(generated.units, toolchain)
     with stage("load"):
@@ -99,7 +103,7 @@ class Generated:
     units: tuple[str, ...]
     plan: Plan
     order: tuple[int, ...]
-    kernels: int
+    work: tuple[tuple[tuple[str, str], ...], ...]
 
 
 class _Constants:
@@ -152,6 +156,7 @@ def _rewrite(graph: fx.Graph, config: Config, cache: Cache) -> Frozen | None:
     memory = cache.load(_CHOICES) or {}
     chooser = Chooser(config, memory)
     rewrite_contractions(graph, chooser)
+    group_embedding_bags(graph)
     if chooser.measured:
         cache.store(_CHOICES, (cache.load(_CHOICES) or {}) | memory)
     return freeze(graph, worth_freezing)
@@ -182,10 +187,10 @@ def _generate(main: fx.Graph, frozen: Frozen | None, constants: _Constants, coun
         wrapped = wrap(program, source, positions=positions, inputs=count, watched=watched, jobs=config.build_jobs or os.cpu_count() or 1)
         index = {id(tensor): k for k, tensor in enumerate(constants.values)}
         order = tuple(index[id(tensor)] for tensor in wrapped.constants)
-    return Generated(wrapped.units, wrapped.plan, order, len(program.kernels))
+    return Generated(wrapped.units, wrapped.plan, order, tuple(function.work for function in source.functions))
 
 
 def _report(main: fx.Graph, generated: Generated) -> Report:
     operators = sum(1 for n in main.nodes if n.op == "call_function")
-    externs = tuple(getattr(e, "name", None) or getattr(e.function, "__name__", "python") for e in generated.plan.externs)
-    return Report(operators, generated.kernels, externs, generated.plan.constants, "\n".join(generated.units))
+    externs = tuple(e.name if isinstance(e, Call) else getattr(e.function, "__name__", "python") for e in generated.plan.externs)
+    return Report(operators, len(generated.work), externs, generated.plan.constants, "\n".join(generated.units), generated.work)

@@ -90,7 +90,7 @@ def wrap_module(module: nn.Module, callback: Callable[..., Any] | None, request:
     """A compiled view on `module`; raises nothing, compiles nothing yet."""
     if isinstance(module, CompiledModule):
         module = module.__getattribute__("_framesmith_original")
-    cls = _subclass_of(type(module))
+    cls: Any = _subclass_of(type(module))
     view = cls.__new__(cls)
     object.__setattr__(view, "__dict__", module.__dict__)
     for name, value in (

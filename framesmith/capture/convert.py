@@ -126,7 +126,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 raise
             step, depth = new
         finally:
-            cx.close()
+            cx.release()
     raise Unsupported(f"no way to break {code.co_qualname} up" + (f" ({reason.reason})" if reason else ""))
 
 

@@ -23,8 +23,8 @@ class Note:
     stack: tuple[tuple[str, int, str], ...] = ()
 
     def __str__(self) -> str:
-        subject = "" if self.path is None else f"{self.path} "
-        return f"{subject}{self.kind}: {_short(self.value)}"
+        said = _SAY[self.kind](self.value)
+        return said if self.path is None else f"{self.path} {said}"
 
 
 def explain(note: Note, value: Any) -> str:
@@ -107,6 +107,46 @@ def _length(note: Note, value: Any) -> str:
         now = f"none (a {_name(type(value))})"
     return f"len({note.path}): expected {note.value}, got {now}"
 
+
+def _say_tensor(spec: TensorSpec) -> str:
+    sizes = ", ".join("any" if s is None else str(s) for s in spec.sizes)
+    strides = "any" if spec.strides is None else ", ".join("any" if s is None else str(s) for s in spec.strides)
+    grad = ", requires grad" if spec.requires_grad else ""
+    return f"is a {spec.cls.__name__} of {str(spec.dtype).removeprefix('torch.')} [{sizes}], strides [{strides}], on {spec.device}{grad}"
+
+
+def _say_state(state: Any) -> str:
+    autocast = "".join(f", autocast on {device} to {dtype}" for device, enabled, dtype in state.autocast if enabled)
+    return (f"grad mode is {'on' if state.grad_enabled else 'off'}, inference mode is {'on' if state.inference_mode else 'off'}, "
+            f"the default dtype is {state.default_dtype}{autocast}{', deterministic algorithms' if state.deterministic else ''}")
+
+
+def _listed(value: Any) -> str:
+    return _short(", ".join(map(str, value)))
+
+
+_SAY: dict[str, Callable[[Any], str]] = {
+    "type": lambda v: f"is exactly a {getattr(v, '__qualname__', v)}",
+    "id": lambda v: f"is the same object: {_short(v)}",
+    "equals": lambda v: f"== {_short(repr(v))}",
+    "none": lambda v: "is None",
+    "not_none": lambda v: "is not None",
+    "len": lambda v: f"has {v} items",
+    "keys": lambda v: f"has the keys {_listed(v)}",
+    "contains": lambda v: f"contains {_short(v)}",
+    "not_contains": lambda v: f"does not contain {_short(v)}",
+    "bool": lambda v: f"is {'true' if v else 'false'}",
+    "tensor": _say_tensor,
+    "hasattr": lambda v: f"has an attribute {v!r} of its own",
+    "not_hasattr": lambda v: f"has no attribute {v!r} of its own",
+    "namespace": lambda v: f"binds as before {_listed(v)}",
+    "same": lambda v: f"is the same object as {v}",
+    "distinct": lambda v: f"different objects: {_listed(v)}",
+    "globals_state": _say_state,
+    "no_alias": lambda v: f"no shared memory: {_listed(v)}",
+    "shape": lambda v: f"{v[0]}",
+    "callable": lambda v: f"satisfies {v}",
+}
 
 _EXPLAIN: dict[str, Callable[[Note, Any], str]] = {
     "type": lambda note, value: f"{note.path} is a {_name(type(value))}, expected {note.value}",

@@ -6,9 +6,11 @@ Continuations of continuations are made from the user's own code again, so a loo
 
 from __future__ import annotations
 
+import functools
 import weakref
 from dataclasses import dataclass
 from types import CodeType
+from typing import Any
 
 from .bytecode import Decoded, Handler, Instr, assemble, decoded, instr
 from .bytecode.tables import emit
@@ -53,7 +55,7 @@ def continuation(code: CodeType, index: int, kinds: tuple[int, ...], names: tupl
         return hit[1]
     dec = decoded(code)
     made = _build(code, dec, index, kinds, names)
-    _made[key] = (weakref.ref(code, lambda _: _made.pop(key, None)), made)
+    _made[key] = (weakref.ref(code, functools.partial(_forget, _made, key)), made)
     return made
 
 
@@ -90,5 +92,10 @@ def _build(code: CodeType, dec: Decoded, index: int, kinds: tuple[int, ...], nam
     made = assemble(code, head + body, handlers, slots, argcount=len(stack_names) + len(names), cellvars=(), freevars=cells, old=dec,
                     stacksize=code.co_stacksize + len(kinds) + 2, name=code.co_name)
     key = id(made)
-    _origins[key] = (weakref.ref(made, lambda _: _origins.pop(key, None)), Origin(code, shift))
+    _origins[key] = (weakref.ref(made, functools.partial(_forget, _origins, key)), Origin(code, shift))
     return made
+
+
+def _forget(table: dict[Any, Any], key: Any, _: Any) -> None:
+    """The code behind an entry is gone. (The table is an argument: at the interpreter's end the module's names are gone too.)"""
+    table.pop(key, None)

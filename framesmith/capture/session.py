@@ -128,7 +128,7 @@ class Session(Values, Namespaces, Calls, Operations, Iteration):
                 if arg in self.differentiable:
                     raise NeedsGrad(self.differentiable[arg])
 
-    def close(self) -> None:
+    def release(self) -> None:
         """Let go of everything: trackers refer to each other in circles, and would keep the user's model until the next collection."""
         self.__dict__.clear()
 

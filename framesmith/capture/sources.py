@@ -129,6 +129,8 @@ class Pinned(Source):
         return f"Pinned({str(self)})"
 
     def __str__(self) -> str:
+        if type(self.obj) is dict and isinstance(self.obj.get("__name__"), str):
+            return f"module {self.obj['__name__']}"
         name = getattr(self.obj, "__qualname__", None) or getattr(self.obj, "__name__", None)
         return str(name) if isinstance(name, str) else f"<{type(self.obj).__name__} at {id(self.obj):#x}>"
 

@@ -241,7 +241,7 @@ def _compiled(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     """A compiled function called in captured code is captured with it, unless it is a disabled one."""
     cx.guard(source, "id", value)
     if value.callback is None:
-        return _object(cx, value, source)
+        return t.Disabled(value, source)
     return cx.wrap(value.function, None if source is None else Attr(source, "function"))
 
 

@@ -37,6 +37,8 @@ def infer(func: Any, args: tuple, kwargs: dict) -> Any:
         vals = row(*args, **kwargs)
         if vals is not NotImplemented:
             return vals
+        if len({x.dtype for x in (*args, *kwargs.values()) if type(x) is FakeTensor}) > 1:
+            true_error(func, args, kwargs)  # meta kernels overlook that dtypes do not go together
     return by_meta_kernel(func, args, kwargs)
 
 

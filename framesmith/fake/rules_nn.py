@@ -114,7 +114,14 @@ def rms_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwargs:
 def layer_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Any:
     shape = tuple(over)
     fits = x.dtype.is_floating_point and 0 < len(shape) <= x.dim() and same_shape(x.shape[x.dim() - len(shape) :], shape)
-    return _dense(x, tuple(x.shape)) if fits and (weight is None or same_shape(weight.shape, shape)) else NotImplemented
+    if weight is not None and (not same_shape(weight.shape, shape) or weight.dtype not in (x.dtype, _widened(x.dtype))):
+        return NotImplemented
+    return _dense(x, tuple(x.shape)) if fits else NotImplemented
+
+
+def _widened(dtype: torch.dtype) -> torch.dtype:
+    """The other dtype that a normalisation of `dtype` takes its parameters in."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 @rule(aten.group_norm.default)

@@ -116,11 +116,13 @@ def _div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
 
 
 def _where(condition: FakeTensor, x: Any, y: Any) -> Any:
+    if condition.dtype not in (torch.bool, torch.uint8):
+        return NotImplemented
     return elementwise([a for a in (condition, x, y) if type(a) is FakeTensor], result_type((x, y)))
 
 
 def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
-    if not same_shape(broadcast(x.shape, mask.shape) or (), x.shape):
+    if mask.dtype is not torch.bool or not same_shape(broadcast(x.shape, mask.shape) or (), x.shape):
         return NotImplemented
     return new_fake(x.shape, contiguous_strides(x.shape), x.dtype, x.device)
 

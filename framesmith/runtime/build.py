@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from framesmith.runtime.toolchain import Toolchain
-from framesmith.util import log, timing
+from framesmith.util import log
 from framesmith.util.errors import BuildError
 
 
@@ -18,7 +18,7 @@ def build(units: Sequence[str], toolchain: Toolchain, library: Path, finish: Cal
 
     Raises `BuildError` with the compiler's words, and OSError when the folder cannot be written.
     """
-    with timing.stage("compile"), tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as folder:
         finished = Path(folder) / "library.so"
         objects = _compile_all(units, toolchain, Path(folder))
         needed = [path for prefix, path in toolchain.libraries if any(prefix.encode() in o.read_bytes() for o in objects)]

@@ -8,6 +8,7 @@ that cannot be read or written costs time, never an error: entries then live in 
 from __future__ import annotations
 
 import atexit
+import functools
 import hashlib
 import json
 import os
@@ -41,6 +42,14 @@ def key_of(*parts: Any) -> str:
     return digest.hexdigest()[:48]
 
 
+@functools.cache
+def package_identity() -> str:
+    """Changes with every file of framesmith's own, so that what an earlier version generated is not taken."""
+    folder = Path(__file__).parents[1]
+    files = sorted(entry for entry in folder.rglob("*") if entry.suffix in (".py", ".h", ".so"))
+    return key_of(*((str(file.relative_to(folder)), stat.st_size, stat.st_mtime_ns) for file in files if (stat := file.stat())))
+
+
 class Cache:
     """See the module's text. `folder` None: `$FRAMESMITH_CACHE_DIR`, else the user's cache folder. `enabled` False: this process only."""
 
@@ -66,6 +75,7 @@ class Cache:
             with filelock.FileLock(str(path) + ".lock", timeout=LOCK_SECONDS):
                 if not _is_sealed(path):
                     build(units, toolchain, path, _seal)
+                    _keep_source(path, units)
             return path
         except (OSError, filelock.Timeout) as error:
             log.emit("cache", f"cannot use {path}: {error}")
@@ -107,6 +117,11 @@ class Cache:
     def memory(self, name: str) -> MutableMapping[str, str]:
         """A mapping of texts that outlives the process."""
         return Memory(self.folder / f"{name}.json")
+
+
+def _keep_source(library: Path, units: Sequence[str]) -> None:
+    """For readers: the text of a library, beside it."""
+    library.with_suffix(".cpp").write_text("\n".join(units))
 
 
 class Memory(MutableMapping[str, str]):

@@ -45,20 +45,34 @@ class Explanation:
             lines += _record_lines(r)
         for f in self.refusals:
             lines.append(f"in eager: {f.function} ({f.file}:{f.line}): {f.reason}")
-        for reason, count in self.break_reasons.most_common():
-            lines.append(f"break, {count} x: {reason}")
         lines.append("seconds: " + ", ".join(f"{name} {s:.3f}" for name, s in self.seconds.items()))
         return "\n".join(lines)
 
 
 def _record_lines(r: Record) -> list[str]:
-    lines = [f"{r.function} ({r.file}:{r.line}): {r.operators} operators, {r.instructions} instructions, {len(r.guards)} guards"]
+    operators = sum(r.operators.values())
+    lines = [f"{r.function} ({r.file}:{r.line}): {operators} operators, {r.instructions} instructions, {len(r.guards)} guards"]
+    if operators:
+        lines.append("  operators: " + _counted(r.operators))
     if r.report is not None:
-        externs = ", ".join(f"{n} x {name}" if n > 1 else name for name, n in Counter(r.report.externs).items())
-        lines.append(f"  {r.report.kernels} kernels; {r.report.constants} frozen constants; library calls: {externs or 'none'}")
+        calls = _counted(Counter(r.report.externs)) or "none"
+        lines.append(f"  {r.report.kernels} kernels; {r.report.constants} frozen constants; library calls: {calls}")
+        for number, work in enumerate(r.report.work):
+            lines += [f"  kernel {number}: {what}" + (f" ({place})" if place else "") for place, what in work]
     lines += [f"  break at {b.file}:{b.line} in {b.function}: {b.reason}" + (f" -> {b.hint}" if b.hint else "") for b in r.breaks]
     lines += [f"  guard {g}" for g in r.guards]
     return lines
+
+
+def _counted(names: Counter[str]) -> str:
+    return ", ".join(f"{n} x {name}" if n > 1 else name for name, n in names.items())
+
+
+def _seconds(clock: dict[str, float]) -> dict[str, float]:
+    """The accounts in the order of the pipeline; `capture` is what the back end's stages leave of the total."""
+    stages = dict(clock)
+    total, back_end, guards = (stages.pop(name, 0.0) for name in ("total", "back end", "guards"))
+    return {"capture": total - back_end - guards, "guards": guards, **stages, "total": total}
 
 
 def explain_call(root: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
@@ -67,4 +81,4 @@ def explain_call(root: Callable[..., Any], *args: Any, **kwargs: Any) -> Explana
     compiler = FrameCompiler(Config.from_env(), ledger)
     timing.reset()
     output = _C.CompiledFunction(root, compiler)(*args, **kwargs)
-    return Explanation(ledger.records, ledger.refusals, timing.stages(), output)
+    return Explanation(ledger.records, ledger.refusals, _seconds(timing.stages()), output)

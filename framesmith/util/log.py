@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from pathlib import Path
 
 CHANNELS = ("graph", "loops", "schedule", "code", "guards", "recompiles", "breaks", "timing", "cache")
 
+_OWN = str(Path(__file__).parents[1]) + "/"
 _on: frozenset[str] = frozenset()
 _warned: set[str] = set()
 
@@ -40,7 +42,15 @@ def warn_once(key: str, text: str) -> None:
     """Warn the user once per process for each key."""
     if key not in _warned:
         _warned.add(key)
-        warnings.warn(text, UserWarning, stacklevel=2)
+        warnings.warn(text, UserWarning, stacklevel=_users_level())
+
+
+def _users_level() -> int:
+    """The `stacklevel` at which a warning of our caller's points at the user's line."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def forget_warnings() -> None:

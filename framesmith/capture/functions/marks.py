@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from framesmith import _C
 from framesmith.util import marks
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import CALLS, calls, opaque
+from ..registry import CALLS, calls
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -29,11 +28,6 @@ def _compiling(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(marks.mark_dynamic, marks.mark_static)
 def _no_effect(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.NONE
-
-
-@opaque(_C.CompiledFunction, "__call__")
-def _disabled(cx: Any, obj: t.Tracker, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
-    raise Unsupported(f"call of {getattr(obj.real(cx), '__qualname__', 'a function')}, which is disabled")
 
 
 def allow(fn: Callable[..., Any]) -> None:

@@ -8,12 +8,12 @@ from .iterators import Generator, Iter, Lazy, SeqIter, enumerated, filtered, map
 from .modules import Module
 from .objects import DELETED, Object, Super
 from .sequences import List, Sequence, Slice, Tuple
-from .statics import Builtin, Class, PyModule, Static
+from .statics import Builtin, Class, Disabled, PyModule, Static
 from .tensors import Sym, Tensor, TensorMethod
 
 __all__ = [
-    "Bound", "Builtin", "CapturedError", "Cell", "Class", "Const", "DELETED", "Dict", "DictView", "FALSE", "Function", "Generator",
-    "Iter", "Lazy", "List", "Method", "Module", "NONE", "NULL", "Null", "Object", "Partial", "PyModule", "SeqIter", "Sequence", "Set",
+    "Bound", "Builtin", "CapturedError", "Cell", "Class", "Const", "DELETED", "Dict", "DictView", "Disabled", "FALSE", "Function",
+    "Generator", "Iter", "Lazy", "List", "Method", "Module", "NONE", "NULL", "Null", "Object", "Partial", "PyModule", "SeqIter", "Sequence", "Set",
     "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Tracker", "Tuple", "boolean", "enumerated", "filtered",
     "mapped", "zipped",
 ]

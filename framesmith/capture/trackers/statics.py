@@ -54,6 +54,15 @@ class Builtin(Static):
         return cx.call_builtin(self.value, args, kwargs)
 
 
+class Disabled(Static):
+    """A function that is to run in plain Python."""
+
+    __slots__ = ()
+
+    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        raise Unsupported(f"call of {getattr(self.value, '__qualname__', 'a function')}, which is disabled")
+
+
 class PyModule(Static):
     """A Python module."""
 
@@ -98,4 +107,4 @@ class Class(Static):
         return cx.folded(len, (self.value,))
 
 
-__all__ = ["Builtin", "Class", "ModuleType", "PyModule", "Static"]
+__all__ = ["Builtin", "Class", "Disabled", "ModuleType", "PyModule", "Static"]

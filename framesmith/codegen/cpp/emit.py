@@ -21,12 +21,14 @@ from framesmith.util.text import Indented
 class Function:
     """A printed kernel: `extern "C" void name(pointer of each parameter..., i64 of each size symbol..., i64* error)`.
 
-    The last parameter is there only if `checks`: the kernel sets `*error` to 1 when an index was out of range.
+    The last parameter is there only if `checks`: the kernel sets `*error` to 1 when an index was out of range. `work`: what it computes,
+    (the user's line or "", operators).
     """
 
     name: str
     text: str
     checks: bool
+    work: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,13 @@ def emit_kernel(kernel: Kernel, name: str, target: Target, origins: tuple[Origin
     s.parallel = target.threshold is not None and not (kernel.work.is_const and kernel.work.const < target.threshold)
     with out.indent():
         _nest(s, kernel)
-    head = [_comment(o) for o in _first_lines(origins)]
+    work = _first_lines(origins)
+    head = [_comment(o) for o in work]
     params = [_parameter(p) for p in kernel.params] + [f"i64 {symbol}" for symbol in kernel.symbols]
     if s.checks:
         params.append("i64* error")
     head.append(f'extern "C" void {name}({", ".join(params)}) {{')
-    return Function(name, "\n".join(head) + "\n" + str(out) + "}\n", s.checks)
+    return Function(name, "\n".join(head) + "\n" + str(out) + "}\n", s.checks, tuple(work))
 
 
 def _first_lines(origins: tuple[Origin, ...]) -> list[tuple[str, str]]:

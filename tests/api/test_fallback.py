@@ -1,0 +1,160 @@
+"""What is not compiled runs in eager, and the user is told once."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import framesmith
+from framesmith import exc
+from framesmith.testing import CompileCounter
+from tests.api.nets import Net, X, assert_close, assert_same
+
+
+def messages_of(call, *args):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        result = call(*args)
+    return result, [str(w.message) for w in seen if "framesmith" in str(w.message)], seen
+
+
+async def coroutine(x):
+    return x
+
+
+def data_dependent(x):
+    y = x + 1
+    if y.sum() > 0:  # HERE
+        return y.sin()
+    return y.cos()
+
+
+def uncapturable(x):
+    total = x * 2
+    for i in range(2):
+        try:
+            total = total + torch.from_numpy(x.numpy()) * i
+        finally:
+            total = total + 1
+    return total
+
+
+def line_of(fn, mark):
+    lines = open(fn.__code__.co_filename).read().splitlines()
+    return next(n for n, text in enumerate(lines, 1) if n >= fn.__code__.co_firstlineno and mark in text)
+
+
+def test_one_warning_with_line_and_reason():
+    fast = framesmith.compile(uncapturable)
+    first, told, seen = messages_of(fast, X)
+    assert_close(first, uncapturable(X))
+    assert len(told) == 1
+    assert "uncapturable runs in eager: " in told[0] and f"{__file__}:{line_of(uncapturable, 'from_numpy')}" in told[0]
+    assert seen[0].filename == __file__
+    _, again, _ = messages_of(fast, X)
+    assert not again
+
+
+def test_a_break_is_no_reason_to_warn():
+    result, told, _ = messages_of(framesmith.compile(data_dependent), X)
+    assert_close(result, data_dependent(X))
+    assert not told
+
+
+def test_fullgraph_raises_with_file_and_line():
+    with pytest.raises(exc.Unsupported) as caught:
+        framesmith.compile(data_dependent, fullgraph=True)(X)
+    at = (__file__, line_of(data_dependent, "HERE"))
+    assert caught.value.at == at and f"{at[0]}:{at[1]}" in str(caught.value) and caught.value.reason
+
+
+def test_fullgraph_takes_what_has_no_break():
+    assert_close(framesmith.compile(product, fullgraph=True)(X), product(X))
+
+
+def product(x):
+    return (x @ x.t()).relu()
+
+
+def test_training_runs_in_eager_with_right_gradients_and_inference_is_compiled():
+    counter = CompileCounter()
+    net = Net().eval()
+    twin = copy.deepcopy(net)
+    fast = framesmith.compile(net, backend=counter)
+    with torch.enable_grad():
+        for _ in range(2):
+            loss, told, _ = messages_of(lambda: fast(X).square().sum())
+            loss.backward()
+            twin(X).square().sum().backward()
+    framesmith.reset()
+    for p, q in zip(net.parameters(), twin.parameters(), strict=True):
+        assert_close(p.grad, q.grad)
+    assert counter.frame_count == 0
+    assert_same(net, fast)
+    assert counter.frame_count == 1
+    with torch.enable_grad():
+        assert fast(X).requires_grad
+    assert counter.frame_count == 1
+
+
+def test_training_is_told_once():
+    fast = framesmith.compile(Net())
+    with torch.enable_grad():
+        _, told, _ = messages_of(lambda: [fast(X) for _ in range(3)])
+    assert len(told) == 1 and "requires grad" in told[0] and "nets.py" in told[0]
+
+
+def test_an_input_that_requires_grad():
+    def f(x):
+        return (x * 3).sin()
+
+    fast = framesmith.compile(f)
+    assert_close(fast(X), f(X))
+    with torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x = X.clone().requires_grad_()
+        fast(x).sum().backward()
+    assert_close(x.grad, 3 * (X * 3).cos())
+
+
+def test_a_tensor_read_without_grad_and_used_with_it():
+    def f(x, w):
+        with torch.no_grad():
+            a = w * 2
+        return a + w * x
+
+    w = torch.ones(4, requires_grad=True)
+    with torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        framesmith.compile(f)(X, w).sum().backward()
+    assert_close(w.grad, X.sum(0))
+
+
+def test_no_grad_inside_is_compiled():
+    net, counter = nn.Linear(4, 2), CompileCounter()
+
+    @framesmith.compile(backend=counter)
+    def step(x):
+        with torch.no_grad():
+            return net(x).relu()
+
+    with torch.enable_grad():
+        got, told, _ = messages_of(step, X)
+    assert not told and not got.requires_grad and counter.frame_count == 1
+
+
+def test_a_failing_back_end_leaves_eager():
+    def broken(gm, example_inputs):
+        raise ValueError("broken back end")
+
+    result, told, _ = messages_of(framesmith.compile(product, backend=broken), X)
+    assert_close(result, product(X))
+    assert len(told) == 1 and "broken back end" in told[0]
+
+
+def test_more_variants_than_allowed():
+    fast = framesmith.compile(product, options={"max_variants": 2}, backend="eager")
+    _, told, _ = messages_of(lambda: [assert_close(fast(torch.ones(n, 3)), product(torch.ones(n, 3))) for n in (2, 3, 4, 5)])
+    assert len(told) == 1 and "2 variants" in told[0] and "size of dimension 0" in told[0]
