@@ -1,6 +1,7 @@
 """Tensors without storage, and the recorder that turns calls on them into a graph of functional ATen operators."""
 
 from framesmith.fake import (  # noqa: F401  each registers the rows of its table
+    fused,
     rules_factories,
     rules_nn,
     rules_pointwise,

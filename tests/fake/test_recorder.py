@@ -214,14 +214,43 @@ def test_custom_operator():
     assert any("twice" in str(n.target) for n in graph.nodes)
 
 
-def test_transformer_layer_fast_path():
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
-    names = [n for n, _ in layer.named_parameters()]
+LAYERS = [{}, {"norm_first": True}, {"activation": "gelu"}]
+
+
+def with_parameters(module, count=1, **kwargs):
+    """The module, called with `x` `count` times, as a function of `x` and its parameters; and these."""
+    names = [n for n, _ in module.named_parameters()]
 
     def f(x, *params):
-        return torch.func.functional_call(layer, dict(zip(names, params)), (x,))
+        return torch.func.functional_call(module, dict(zip(names, params)), (x,) * count, kwargs)
 
-    check(f, torch.randn(2, 4, 8), *[p.detach() for p in layer.parameters()], tol=1e-6)
+    return f, [p.detach() for p in module.parameters()]
+
+
+@pytest.mark.parametrize("x", [torch.randn(2, 4, 8), torch.randn(4, 2, 8).transpose(0, 1)], ids=["dense", "transposed"])
+@pytest.mark.parametrize("options", LAYERS, ids=["plain", "norm_first", "gelu"])
+def test_transformer_layer_fast_path(options, x):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, **options).eval()
+    f, params = with_parameters(layer)
+    graph = check(f, x, *params, tol=1e-6)
+    assert torch.ops.aten.scaled_dot_product_attention.default in [n.target for n in graph.nodes]
+
+
+def test_masked_transformer_layer_is_whole():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    mask = torch.ones(4, 4, dtype=torch.bool).triu(1)
+    f, params = with_parameters(layer, src_mask=mask)
+    graph = check(f, torch.randn(2, 4, 8), *params, tol=1e-6)
+    assert torch.ops.aten._transformer_encoder_layer_fwd.default in [n.target for n in graph.nodes]
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_multi_head_attention_fast_path(need_weights):
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    f, params = with_parameters(attention, 3, need_weights=need_weights)
+    graph = check(f, torch.randn(2, 4, 8), *params, tol=1e-6)
+    whole = torch.ops.aten._native_multi_head_attention.default in [n.target for n in graph.nodes]
+    assert whole == need_weights
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.RNN, nn.LSTM])
