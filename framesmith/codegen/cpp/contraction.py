@@ -50,7 +50,9 @@ def contraction(s: State, kernel: Kernel, c: Contract) -> None:
         strides = [expr_text(x, {}) for x in c.strides]
         s.out.line(f"const Runs runs = {{{c.runs[0]}, {strides[0]}, {c.runs[1]}, {strides[1]}, {c.depth}}};")
     outer = "".join(f"i64 {a.symbol}, " for a in kernel.outer)
-    with s.out.block(f"const auto finish = [&]({outer}i64 m0, i64 m1, i64 n0, i64 n1, const float* tile, i64 wide) {{", "};"):
+    rows = f"{outer}i64 m0, i64 m1, i64 n0, i64 n1, const float* tile, i64 wide"
+    # not inlined: the panels' loops would each compile it again
+    with s.out.block(f"const auto finish = [&]({rows}) __attribute__((noinline)) {{", "};"):
         _epilogue(s, kernel, c)
     flops = 2 * prod(a.extent.const for a in (*kernel.outer, c.m, c.n)) * depth
     parallel = s.target.threshold is not None and flops >= PARALLEL_FLOPS // (1 if c.window is None else 4)
