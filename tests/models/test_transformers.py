@@ -17,4 +17,5 @@ def test_transformers(name: str) -> None:
     with torch.no_grad():
         for large in (False, False, True, True, False):
             assert_same(compiled.run(**row.inputs(large)), model(**row.inputs(large)))
-    compiled.assert_whole(graphs=2)
+    if row.whole:
+        compiled.assert_whole(graphs=2)
