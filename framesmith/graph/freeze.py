@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.graph.purity import PURE, kind_of
 from framesmith.symbolic.expr import Expr
 
 IMPURE = frozenset({torch.ops.aten.copy_.default})
@@ -38,7 +39,9 @@ def is_parameter_expression(value: Any) -> bool:
         if value.op == "placeholder":
             known = bool(value.meta.get("param"))
         elif value.op == "call_function" and value.target not in IMPURE and not _is_random(value):
-            known = all(is_parameter_expression(i) for i in value.all_input_nodes) and _is_static((value.args, value.kwargs))
+            inputs = value.all_input_nodes
+            known = (bool(inputs) or kind_of(value.target) == PURE) and all(map(is_parameter_expression, inputs))
+            known = known and _is_static((value.args, value.kwargs))
         else:
             known = False
         value.meta["frozen"] = known
@@ -73,7 +76,8 @@ def freeze(graph: fx.Graph, worth: Any) -> Frozen | None:
     Returns None when nothing is worth freezing. A frozen value is cut at the last parameter-only node on each path whose expression
     holds at least one node with `worth`.
     """
-    frontier = [n for n in graph.nodes if n.op == "call_function" and is_parameter_expression(n) and _on_frontier(n) and _contains(n, worth)]
+    known = [n for n in graph.nodes if n.op == "call_function" and is_parameter_expression(n)]
+    frontier = [n for n in known if _on_frontier(n) and _contains(n, worth)]
     if not frontier:
         return None
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]

@@ -179,3 +179,16 @@ def test_a_written_weight_is_seen(own):
         module.weight.mul_(2)
         module.bias.add_(1)
         torch.testing.assert_close(result.call(inputs)[0], module(x))
+
+
+def test_bfloat16_rounds_no_worse_than_eager(tmp_path):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 48)).eval()
+    x = torch.randn(32, 64)
+    with torch.no_grad():
+        exact = module(x)
+        module, x = module.to(torch.bfloat16), x.to(torch.bfloat16)
+        result, inputs = compiled(module, x, Config(cache_dir=str(tmp_path)))
+        (actual,) = result.call(inputs)
+    assert actual.dtype is torch.bfloat16
+    assert (actual.float() - exact).abs().mean() <= (module(x).float() - exact).abs().mean() * 1.05

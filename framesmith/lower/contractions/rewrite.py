@@ -132,7 +132,7 @@ def _rewrite_matmul(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node |
 def worth_freezing(node: fx.Node) -> bool:
     """Whether an expression of parameters that holds `node` saves work in every call (views alone do not).
 
-    What reads no parameter costs its kernels no memory traffic: it must hold work (rotary angles, a table looked up) to be kept as a constant.
+    What reads no parameter costs its kernels no memory traffic: it must hold work (rotary angles, a table looked up) to be kept.
     """
     if is_input_free(node):
         return not _is_view(node) and node.target not in _CHEAP
@@ -142,8 +142,8 @@ def worth_freezing(node: fx.Node) -> bool:
 _CHEAP = frozenset(
     getattr(aten, name).default if not overload else getattr(getattr(aten, name), overload)
     for name, overload in (
-        ("arange", ""), ("arange", "start"), ("arange", "start_step"), ("full", ""), ("zeros", ""), ("ones", ""), ("empty", "memory_format"),
-        ("eye", ""), ("eye", "m"), ("scalar_tensor", ""), ("full_like", ""), ("zeros_like", ""), ("ones_like", ""), ("empty_like", ""),
+        ("arange", ""), ("arange", "start"), ("arange", "start_step"), ("full", ""), ("zeros", ""), ("ones", ""),
+        ("empty", "memory_format"), ("eye", ""), ("eye", "m"), ("scalar_tensor", ""), ("full_like", ""), ("zeros_like", ""), ("ones_like", ""), ("empty_like", ""),
         ("add", "Tensor"), ("sub", "Tensor"), ("rsub", "Scalar"), ("mul", "Tensor"), ("neg", ""), ("_to_copy", ""), ("clone", ""),
         ("eq", "Scalar"), ("ne", "Scalar"), ("lt", "Scalar"), ("le", "Scalar"), ("gt", "Scalar"), ("ge", "Scalar"),
         ("eq", "Tensor"), ("ne", "Tensor"), ("lt", "Tensor"), ("le", "Tensor"), ("gt", "Tensor"), ("ge", "Tensor"),

@@ -1,0 +1,123 @@
+// `framesmith::embedding_bags`: the bags of several tables in one parallel loop, bag by bag, so that what is stacked afterwards lies side by side.
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace framesmith {
+namespace {
+using at::Tensor;
+using at::TensorList;
+
+constexpr int64_t kAhead = 12;  // rows fetched before their turn: a table does not fit the cache
+constexpr int64_t kLine = 16;  // floats of a cache line
+
+struct Table {
+  const float* rows;
+  int64_t count, width, padding;
+  bool mean;
+};
+
+void fetch(const Table& t, int64_t row) {
+  if (row < 0 || row >= t.count) return;
+  for (int64_t j = 0; j < t.width; j += kLine) __builtin_prefetch(t.rows + row * t.width + j);
+}
+
+typedef float Vector __attribute__((vector_size(64), aligned(4)));
+
+// Columns [j, j + 16 * NV) of a bag: its rows added in registers.
+template <int NV, class I> void columns(const Table& t, const I* indices, int64_t first, int64_t last, int64_t j, float scale, float* out) {
+  Vector sum[NV] = {};
+  for (int64_t i = first; i < last; i++) {
+    if (indices[i] == t.padding) continue;
+    const Vector* row = reinterpret_cast<const Vector*>(t.rows + indices[i] * t.width + j);
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; v++) sum[v] += row[v];
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < NV; v++) reinterpret_cast<Vector*>(out + j)[v] = sum[v] * scale;
+}
+
+// Sums (or averages) the rows indices[first, last), those equal to `padding` left out; rows up to `stored` may be fetched ahead.
+template <class I> void bag(const Table& t, const I* indices, int64_t first, int64_t last, int64_t stored, float* __restrict out) {
+  int64_t live = 0;
+  for (int64_t i = first; i < last; i++) {
+    if (i + kAhead < stored) fetch(t, indices[i + kAhead]);
+    const int64_t row = indices[i];
+    TORCH_CHECK_INDEX(row >= 0 && row < t.count, "embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be ", row);
+    live += row != t.padding;
+  }
+  const float scale = t.mean && live > 1 ? 1.0f / static_cast<float>(live) : 1.0f;
+  int64_t j = 0;
+  for (; j + 64 <= t.width; j += 64) columns<4>(t, indices, first, last, j, scale, out);
+  for (; j + 16 <= t.width; j += 16) columns<1>(t, indices, first, last, j, scale, out);
+  for (; j < t.width; j++) {
+    float sum = 0;
+    for (int64_t i = first; i < last; i++)
+      if (indices[i] != t.padding) sum += t.rows[indices[i] * t.width + j];
+    out[j] = sum * scale;
+  }
+}
+
+int64_t bags_of(const Tensor& offsets, bool include_last) { return offsets.size(0) - (include_last ? 1 : 0); }
+
+template <class I>
+void run(TensorList tables, TensorList indices, TensorList offsets, bool mean, bool include_last, int64_t padding, Tensor& out) {
+  const int64_t bags = bags_of(offsets[0], include_last), count = static_cast<int64_t>(tables.size()), width = out.size(2);
+  for (const Tensor& o : offsets) {
+    const I* starts = o.const_data_ptr<I>();
+    TORCH_CHECK(!o.numel() || starts[0] == 0, "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
+                "However, got ", o.numel() ? starts[0] : I(0));
+  }
+  at::parallel_for(0, bags, std::max<int64_t>(1, 8192 / std::max<int64_t>(1, width * count)), [&](int64_t begin, int64_t end) {
+    for (int64_t t = 0; t < count; t++) {
+      const Table table{tables[t].const_data_ptr<float>(), tables[t].size(0), width, padding, mean};
+      const I *ids = indices[t].const_data_ptr<I>(), *starts = offsets[t].const_data_ptr<I>();
+      const int64_t stored = indices[t].size(0);
+      for (int64_t b = begin; b < end; b++) {
+        const int64_t first = starts[b], last = b + 1 < offsets[t].size(0) ? static_cast<int64_t>(starts[b + 1]) : stored;
+        TORCH_CHECK(0 <= first && last <= stored, "embedding_bag: offsets beyond the indices");
+        bag(table, ids, first, last, stored, out.data_ptr<float>() + (b * count + t) * width);
+      }
+    }
+  });
+}
+
+Tensor bags_meta(TensorList tables, TensorList, TensorList offsets, bool, bool include_last, int64_t) {
+  return at::empty({bags_of(offsets[0], include_last), static_cast<int64_t>(tables.size()), tables[0].size(1)}, tables[0].options());
+}
+
+// `padding`: the row left out of each bag (-1: none).
+Tensor& bags_out(TensorList tables_, TensorList indices_, TensorList offsets_, bool mean, bool include_last, int64_t padding, Tensor& out) {
+  std::vector<Tensor> tables, indices, offsets;
+  for (size_t i = 0; i < tables_.size(); i++) {
+    tables.push_back(tables_[i].contiguous()), indices.push_back(indices_[i].contiguous()), offsets.push_back(offsets_[i].contiguous());
+  }
+  TORCH_CHECK(out.is_contiguous(), "framesmith: the result of embedding bags is dense");
+  if (indices[0].scalar_type() == at::kLong) run<int64_t>(tables, indices, offsets, mean, include_last, padding, out);
+  else run<int32_t>(tables, indices, offsets, mean, include_last, padding, out);
+  return out;
+}
+
+Tensor bags(TensorList tables, TensorList indices, TensorList offsets, bool mean, bool include_last, int64_t padding) {
+  Tensor out = bags_meta(tables, indices, offsets, mean, include_last, padding);
+  return bags_out(tables, indices, offsets, mean, include_last, padding, out);
+}
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(framesmith, m) {
+#define BAGS "(Tensor[] tables, Tensor[] indices, Tensor[] offsets, bool mean, bool include_last, int padding"
+  m.def("embedding_bags" BAGS ") -> Tensor");
+  m.def("embedding_bags.out" BAGS ", *, Tensor(a!) out) -> Tensor(a!)");
+}
+
+TORCH_LIBRARY_IMPL(framesmith, CPU, m) {
+  m.impl("embedding_bags", bags);
+  m.impl("embedding_bags.out", bags_out);
+}
+
+TORCH_LIBRARY_IMPL(framesmith, Meta, m) { m.impl("embedding_bags", bags_meta); }
+}  // namespace framesmith

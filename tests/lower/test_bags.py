@@ -1,0 +1,60 @@
+"""Embedding bags looked up together: one operator, eager's values and errors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from framesmith.config import Config
+from framesmith.fake import Recorder
+from framesmith.pipeline import compile_graph
+
+aten = torch.ops.aten
+
+
+class Bags(nn.Module):
+    def __init__(self, width: int, **options) -> None:
+        super().__init__()
+        self.bags = nn.ModuleList(nn.EmbeddingBag(rows, width, **options) for rows in (11, 7, 23))
+
+    def forward(self, indices, offsets):
+        found = [bag(indices[i], offsets[i]) for i, bag in enumerate(self.bags)]
+        return torch.stack([rows * (i + 1) for i, rows in enumerate(found)], dim=1)
+
+
+def compiled(module: nn.Module, arguments, config: Config):
+    recorder = Recorder()
+    parameters = dict(module.named_parameters())
+    fakes = {name: recorder.input(p, name) for name, p in parameters.items()}
+    given = [recorder.input(a, f"a{i}") for i, a in enumerate(arguments)]
+    with torch.no_grad(), recorder:
+        out = torch.func.functional_call(module, fakes, tuple(given))
+    return compile_graph(recorder.finish([out]), config, (*parameters.values(), *arguments)), tuple(parameters.values())
+
+
+@pytest.mark.parametrize("options", [
+    {"mode": "sum"}, {"mode": "mean"}, {"mode": "sum", "padding_idx": 3}, {"mode": "mean", "padding_idx": 0},
+    {"mode": "sum", "include_last_offset": True},
+])
+@pytest.mark.parametrize("width", [64, 19, 100])
+@pytest.mark.parametrize("index", [torch.int64, torch.int32])
+def test_as_eager(options, width, index, tmp_path):
+    torch.manual_seed(0)
+    module = Bags(width, **options).eval()
+    indices = torch.randint(0, 7, (3, 20), dtype=index)
+    offsets = torch.tensor([[0, 3, 3, 12, 20], [0, 0, 5, 6, 20], [0, 1, 2, 3, 20]], dtype=index)
+    with torch.no_grad():
+        result, parameters = compiled(module, (indices, offsets), Config(cache_dir=str(tmp_path)))
+        assert result.report.externs == ("framesmith::embedding_bags",)
+        (actual,) = result.call((*parameters, indices, offsets))
+        torch.testing.assert_close(actual, module(indices, offsets))
+
+
+def test_an_index_beyond_its_table_is_refused(tmp_path):
+    module = Bags(16, mode="sum").eval()
+    indices, offsets = torch.zeros(3, 4, dtype=torch.int64), torch.tensor([[0, 2]] * 3)
+    with torch.no_grad():
+        result, parameters = compiled(module, (indices, offsets), Config(cache_dir=str(tmp_path)))
+        with pytest.raises(IndexError, match="but found idx to be 9"):
+            result.call((*parameters, torch.full((3, 4), 9), offsets))
