@@ -40,7 +40,9 @@ def compile(  # noqa: A001 - torch.compile's name
     CPU they mean the same). `options`: fields of `Config` by name. `disable`: return the model as it is. Nothing is compiled before the
     first call.
     """
-    given: dict[str, Any] = dict(fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable)
+    given: dict[str, Any] = {
+        "fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options, "disable": disable,
+    }
     if model is None:
         return functools.partial(compile, **given)
     if disable:

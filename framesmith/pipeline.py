@@ -82,7 +82,9 @@ def compile_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Res
     with stage("freeze"):
         constants = _Constants(frozen, inputs)
     with stage("cache"):
-        key = key_of("generated", package_identity(), digest_text(main), config.code_key(), toolchain.fingerprint, torch.get_num_threads())
+        places = (frozen.inputs, frozen.parameters, len(inputs)) if frozen is not None else len(inputs)
+        how = config.code_key(), toolchain.fingerprint, torch.get_num_threads()
+        key = key_of("generated", package_identity(), digest_text(main), places, *how)
         generated = cache.load(key)
     if generated is None:
         generated = _generate(main, frozen, constants, len(inputs), config)

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ def uncapturable(x):
 
 
 def line_of(fn, mark):
-    lines = open(fn.__code__.co_filename).read().splitlines()
+    lines = Path(fn.__code__.co_filename).read_text().splitlines()
     return next(n for n, text in enumerate(lines, 1) if n >= fn.__code__.co_firstlineno and mark in text)
 
 
@@ -94,7 +95,8 @@ def test_training_runs_in_eager_with_right_gradients_and_inference_is_compiled()
     assert counter.frame_count == 0
     assert_same(net, fast)
     assert counter.frame_count == 1
-    with torch.enable_grad():
+    with torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         assert fast(X).requires_grad
     assert counter.frame_count == 1
 
