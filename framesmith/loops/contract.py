@@ -15,8 +15,8 @@ and runs `body` with `Accumulator` as that value. With a `window` (depthwise con
     acc = sum over p < runs[0], q < runs[1] inside of the image of  A[a_index + p * strides[0] + q * strides[1] + n] * B[p, q, n]
 
 Linear: one run of K. Convolution in channels-last over a padded input: one run a kernel
-row, each of `kernel width * channels` contiguous elements (implicit im2col), with the image and the output row as outer axes; with groups or
-dilation, one run a kernel position.
+row, each of `kernel width * channels` contiguous elements (implicit im2col), with the image and the output row as outer axes;
+with groups or dilation, one run a kernel position.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def accumulator(s: State, op: Accumulator) -> None:
     assign(s, op, True, False, lambda k: f"load(row + ({s.names[s.axis][k]} - n0), {s.live})")  # type: ignore[index]
 
 
-STATEMENTS[Accumulator] = accumulator
+STATEMENTS[Accumulator] = accumulator  # type: ignore[assignment]
 
 
 def _epilogue(s: State, kernel: Kernel, c: Contract) -> None:

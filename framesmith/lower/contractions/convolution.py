@@ -154,7 +154,7 @@ def _mkldnn(add: Nodes, c: Convolution) -> fx.Node:
     oh, ow = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
     window = (list(c.padding), list(c.stride), list(c.dilation), 1)
     packed = add(torch.ops.mkldnn._reorder_convolution_weight.default, (c.weight, *window, list(shape)), tuple(c.weight.meta["val"].shape))
-    args = (c.x, packed, c.bias, *window, "none", [], "")
+    args: tuple[Any, ...] = (c.x, packed, c.bias, *window, "none", [], "")
     return add(torch.ops.mkldnn._convolution_pointwise.default, args, (shape[0], o, oh, ow), (oh * ow * o, 1, ow * o, o))
 
 
