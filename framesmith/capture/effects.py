@@ -48,16 +48,20 @@ def _global(rb: Rebuilder, space: dict[str, Any], name: str, late: list[str]) ->
         late.append(f"{rb.hold(space)}[{name!r}] = {text}")
 
 
+def _is(now: t.Tracker, raw: Any) -> bool:
+    """Whether a tracker stands for the very value `raw`.  A tracker of what capture made has `value` None, which says nothing."""
+    if isinstance(now, t.Const):
+        return now.value is raw or (type(now.value) is type(raw) and type(raw) in (int, str) and now.value == raw)
+    return raw is not None and getattr(now, "value", None) is raw
+
+
 def _unchanged(rb: Rebuilder, x: t.Object, name: str, now: t.Tracker) -> bool:
     """The attribute was set back to what it was; then what it was is guarded."""
     assert x.before is not None
     raw = x.before[name]
     if raw is MISSING:
         return False
-    if isinstance(now, t.Const):
-        same = type(now.value) is type(raw) and (now.value is raw or now.value == raw)
-    else:
-        same = getattr(now, "value", None) is raw
+    same = _is(now, raw)
     if same:
         rb.cx.wrap(raw, None if x.source is None else DictAttr(x.source, name))
     return same
@@ -90,7 +94,7 @@ def _dict(rb: Rebuilder, x: t.Dict, late: list[str]) -> None:
     else:
         late.extend(f"{rb.hold(cls.__delitem__)}({name}, {rb.value(rb.cx.unkey(k))})" for k in old if k not in x.entries)
     for k, v in x.entries.items():
-        if k in kept and getattr(v, "value", MISSING) is x.value[k]:
+        if k in kept and _is(v, x.value[k]):
             continue
         late.append(f"{rb.hold(cls.__setitem__)}({name}, {rb.value(rb.cx.unkey(k))}, {rb.value(v)})")
 

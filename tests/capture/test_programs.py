@@ -375,3 +375,21 @@ def test_residual_code_reads_a_container_without_its_own_subscript() -> None:
     finally:
         Odd.__getitem__ = kept  # type: ignore[method-assign]
     assert called == []
+
+
+class Slots:
+    def __init__(self) -> None:
+        self.kept, self.sign, self.table = None, 0.0, {0: None, "same": None}
+
+
+def fill(slots, x):
+    slots.kept, slots.sign = x + 1, -0.0
+    slots.table[0] = x * 2
+    return x
+
+
+def test_writes_over_none_and_over_zero_are_replayed() -> None:
+    slots = Slots()
+    Compiled(fill)(slots, X)
+    assert torch.equal(slots.kept, X + 1) and torch.equal(slots.table[0], X * 2) and slots.table["same"] is None
+    assert math.copysign(1, slots.sign) == -1
