@@ -44,7 +44,9 @@ def _prepare(names: Iterable[str], model: Any, args: tuple[Any, ...], expected: 
     return calls
 
 
-def measure(model_name: str, names: list[str], *, rounds: int = 15, cold_start: bool = True, report: Report = lambda _: None) -> dict[str, Any]:
+def measure(
+    model_name: str, names: list[str], *, rounds: int = 15, cold_start: bool = True, report: Report = lambda _: None
+) -> dict[str, Any]:
     """All figures of one model: times, ratios to eager, errors, first calls, and framesmith's graphs and breaks."""
     model, args = models.named()[model_name]()
     rows: dict[str, dict[str, Any]] = {}

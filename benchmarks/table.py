@@ -59,7 +59,8 @@ def markdown(results: dict[str, Any]) -> str:
     m = results["machine"]
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
-    note = f"{m['processor']}, {m['threads']} threads, {m['vectors']}, Python {m['python']}, PyTorch {m['torch']}; measured {results['date']}."
+    machine = f"{m['processor']}, {m['threads']} threads, {m['vectors']}, Python {m['python']}, PyTorch {m['torch']}"
+    note = f"{machine}; measured {results['date']}."
     return "\n".join([*lines, "", note])
 
 

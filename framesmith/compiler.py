@@ -6,6 +6,7 @@ and tell the user once where and why.
 
 from __future__ import annotations
 
+import re
 import threading
 import traceback
 import weakref
@@ -93,10 +94,12 @@ class FrameCompiler:
 
     def __call__(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         """See `_C.FrameCallback`. Raises `Unsupported` under `fullgraph=True`."""
-        if code.co_filename.startswith(_DYNAMO):  # what `torch.compiler.disable` puts around a function
+        if _OTHERS.search(code.co_filename):
             return _C.SKIP_RECURSIVE
         if _is_machinery(code):
             return _C.SKIP
+        if torch._C._functorch.maybe_current_level() is not None:  # the arguments may be wrapped tensors of a function transform
+            return _C.EAGER
         with _lock:
             seen = self._look_up(code)
             if torch.is_grad_enabled() and _wants_grad(seen, code, func, f_locals):
@@ -226,7 +229,11 @@ def _wants_grad(seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[s
 
 
 _TORCH = next(iter(torch.__path__)) + "/"
-_DYNAMO = _TORCH + "_dynamo/"
+# Libraries without tensor programs, and what `torch.compiler.disable` puts around a function: nothing beneath their frames is captured.
+_OTHERS = re.compile(
+    r"/(?:site|dist)-packages/(?:numpy|scipy|pandas|PIL|matplotlib|sympy|sklearn|networkx|rich|tqdm|filelock|_?pytest|tokenizers|safetensors"
+    r"|huggingface_hub|yaml|requests|torch/_dynamo|torch/_inductor)/"
+)
 _OWN = __file__.rsplit("/", 1)[0] + "/"
 _STANDARD = tuple({p.rsplit("/", 1)[0] + "/" for p in (traceback.__file__, threading.__file__)})
 

@@ -329,7 +329,7 @@ def _item(rb: Rebuilder, s: Any) -> str:
     """A subscript; by the raw method where the container's class has a subscript of its own, which must not run."""
     base, key = rb.source(s.base), rb.value(rb.cx.unkey(s.key))
     cls = rb.type_at(s.base)
-    if isinstance(getattr(cls, "__getitem__", None), types.FunctionType):
+    if cls is not None and isinstance(getattr(cls, "__getitem__", None), types.FunctionType):
         raw = next(kind for kind in (dict, list, tuple) if issubclass(cls, kind))
         return f"{rb.hold(raw.__getitem__)}({base}, {key})"
     return f"{base}[{key}]"

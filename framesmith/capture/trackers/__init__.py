@@ -13,7 +13,7 @@ from .tensors import Sym, Tensor, TensorMethod
 
 __all__ = [
     "Bound", "Builtin", "CapturedError", "Cell", "Class", "Const", "DELETED", "Dict", "DictView", "Disabled", "FALSE", "Function",
-    "Generator", "Iter", "Lazy", "List", "Method", "Module", "NONE", "NULL", "Null", "Object", "Partial", "PyModule", "SeqIter", "Sequence", "Set",
-    "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Tracker", "Tuple", "boolean", "enumerated", "filtered",
+    "Generator", "Iter", "Lazy", "List", "Method", "Module", "NONE", "NULL", "Null", "Object", "Partial", "PyModule", "SeqIter", "Sequence",
+    "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Tracker", "Tuple", "boolean", "enumerated", "filtered",
     "mapped", "zipped",
 ]

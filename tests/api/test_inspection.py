@@ -1,0 +1,85 @@
+"""What `explain` and `FRAMESMITH_LOG` tell."""
+
+import re
+import warnings
+
+import pytest
+
+import framesmith
+from framesmith.util import log
+from tests.api.nets import X
+
+
+def branchy(x):
+    y = x.sin() + 1
+    y = y.softmax(-1)
+    if y.mean() > 2:  # BREAK
+        return y.sum()
+    return y.relu()
+
+
+FIRST = branchy.__code__.co_firstlineno
+TEXT = f"""\
+2 graphs, 1 breaks, 2 kernels
+branchy (FILE:{FIRST}): 5 operators, N instructions, N guards
+  operators: aten.sin.default, aten.add.Tensor, aten.softmax.int, aten.mean.default, aten.gt.Scalar
+  1 kernels; 0 frozen constants; library calls: none
+  kernel 0: aten.sin.default, aten.add.Tensor (FILE:{FIRST + 1} in branchy)
+  kernel 0: aten.softmax.int (FILE:{FIRST + 2} in branchy)
+  kernel 0: aten.mean.default, aten.gt.Scalar (FILE:{FIRST + 3} in branchy)
+  break at FILE:{FIRST + 3} in branchy: truth of a tensor's data
+  guard grad mode is off, inference mode is off, the default dtype is torch.float32
+  guard L['x'] is a Tensor of float32 [6, 4], strides [4, 1], on cpu
+branchy (FILE:{FIRST}): 1 operators, N instructions, N guards
+  operators: aten.relu.default
+  1 kernels; 0 frozen constants; library calls: none
+  kernel 0: aten.relu.default (FILE:{FIRST + 5} in branchy)
+  guard grad mode is off, inference mode is off, the default dtype is torch.float32
+  guard L['y'] is a Tensor of float32 [6, 4], strides [4, 1], on cpu
+"""
+
+
+def test_explain(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
+    told = framesmith.explain(branchy)(X)
+    text = re.sub(r"\d+ (instructions|guards)", r"N \1", str(told).replace(__file__, "FILE"))
+    assert text.rsplit("seconds: ", 1)[0] == TEXT
+    stages = ["capture", "guards", "rewrite", "freeze", "cache", "decompose", "lower", "schedule", "codegen", "build", "load", "total"]
+    assert list(told.seconds) == stages and all(s >= 0 for s in told.seconds.values())
+    assert (told.graph_count, told.break_count, told.kernel_count) == (2, 1, 2)
+    assert told.break_reasons == {"truth of a tensor's data": 1}
+    sources = [file.read_text() for file in tmp_path.rglob("*.cpp")]
+    assert len(sources) == 2
+    assert any(f"// aten.softmax.int  {__file__}:{FIRST + 2} in branchy" in source for source in sources)
+
+
+@pytest.mark.parametrize("channel, expected", [
+    ("graph", "softmax"), ("loops", "exp"), ("schedule", "exp"), ("code", 'extern "C" void k0('), ("guards", "L['x'] is a Tensor"),
+    ("breaks", "truth of a tensor's data"), ("recompiles", "size of dimension 0: expected 6, got 2"),
+])
+def test_each_channel_prints(channel, expected, capfd, tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
+    log.configure(channel)
+    try:
+        fast = framesmith.compile(branchy)
+        fast(X), fast(X[:2])
+    finally:
+        log.configure("")
+    lines = capfd.readouterr().err.splitlines()
+    assert lines and all(line.startswith(f"[{channel}] ") for line in lines)
+    assert any(expected in line for line in lines)
+
+
+def test_refusals_are_explained():
+    def f(x):
+        for _ in range(2):
+            try:
+                x = x.add(len(str(x.numpy())))
+            finally:
+                x = x + 1
+        return x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        told = framesmith.explain(f)(X)
+    assert told.refusals and told.refusals[0].file == __file__ and "in eager: " in str(told)
