@@ -125,7 +125,8 @@ def _extract(graph: fx.Graph, frontier: list[fx.Node], placeholders: list[fx.Nod
         if n not in needed:
             needed.add(n)
             stack.extend(n.all_input_nodes)
-    out, env = fx.Graph(), {}
+    out = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         if node in needed:
             env[node] = out.node_copy(node, env.__getitem__)

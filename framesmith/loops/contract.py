@@ -110,7 +110,7 @@ def choose_tile(m: int, n: int, lane: int, registers: int, lda: int = 0) -> tupl
 
     A row of vectors costs its multiply-adds, and no less than its loads at two a cycle or the latency (4) of a chain of adds.
     """
-    tiles = TILES_32 if registers >= 32 else TILES_16
+    tiles: tuple[tuple[int, int], ...] = TILES_32 if registers >= 32 else TILES_16
     if lda and lda % 512 == 0:  # rows share two sets of the L1 cache (4 KiB a way): more of them drive each other out, at half the speed
         tiles = tuple(t for t in tiles if t[0] <= 8)
     vectors = -(-n // lane)

@@ -47,7 +47,8 @@ def _key(node: fx.Node) -> Any:
     """What members of a group have in common; None: the operator cannot take `node`."""
     if node.target is not aten._embedding_bag_forward_only.default or node.kwargs:
         return None
-    weight, indices, offsets, by_frequency, mode, _, weights, include_last, padding = (*node.args, *_DEFAULTS[len(node.args) - 3 :])
+    given: tuple[Any, ...] = (*node.args, *_DEFAULTS[len(node.args) - 3 :])
+    weight, indices, offsets, by_frequency, mode, _, weights, include_last, padding = given
     values = [n.meta["val"] for n in (weight, indices, offsets)]
     if by_frequency or mode not in (_SUM, _MEAN) or weights is not None or any(u.args[1] != 0 for u in node.users if u.users):
         return None

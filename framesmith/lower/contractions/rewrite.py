@@ -143,7 +143,8 @@ _CHEAP = frozenset(
     getattr(aten, name).default if not overload else getattr(getattr(aten, name), overload)
     for name, overload in (
         ("arange", ""), ("arange", "start"), ("arange", "start_step"), ("full", ""), ("zeros", ""), ("ones", ""),
-        ("empty", "memory_format"), ("eye", ""), ("eye", "m"), ("scalar_tensor", ""), ("full_like", ""), ("zeros_like", ""), ("ones_like", ""), ("empty_like", ""),
+        ("empty", "memory_format"), ("eye", ""), ("eye", "m"), ("scalar_tensor", ""),
+        ("full_like", ""), ("zeros_like", ""), ("ones_like", ""), ("empty_like", ""),
         ("add", "Tensor"), ("sub", "Tensor"), ("rsub", "Scalar"), ("mul", "Tensor"), ("neg", ""), ("_to_copy", ""), ("clone", ""),
         ("eq", "Scalar"), ("ne", "Scalar"), ("lt", "Scalar"), ("le", "Scalar"), ("gt", "Scalar"), ("ge", "Scalar"),
         ("eq", "Tensor"), ("ne", "Tensor"), ("lt", "Tensor"), ("le", "Tensor"), ("gt", "Tensor"), ("ge", "Tensor"),
