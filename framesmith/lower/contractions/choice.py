@@ -1,6 +1,6 @@
 """Which kernel computes a contraction: measured once per shape and machine, then remembered.
 
-The candidates: `own` (the template of `geometry`, weight packed, epilogue fused), `mkldnn` (oneDNN with the weight reordered) and
+The candidates: `own` (the template of `geometry`, weight packed, epilogue fused), `mkldnn` (oneDNN with the weight reordered; `mkldnn_plain`: as it is) and
 `aten` (what eager calls). They run in turn, each a few times; large shapes are measured on a part of their columns, since a kernel's
 rate settles long before. Another program on the machine only ever adds time, so that the least of many short runs is the honest one.
 """
@@ -16,7 +16,7 @@ import torch
 
 from framesmith import _C
 from framesmith.config import Config
-from framesmith.lower.contractions.geometry import contract, linear_geometry, pack, window_geometry
+from framesmith.lower.contractions.geometry import contract, linear_geometry, pack, pack_groups, window_geometry
 from framesmith.lower.contractions.rewrite import Request
 
 MEASURED_FLOPS = 8e7  # shapes above are measured on fewer columns
@@ -40,6 +40,7 @@ def _linear_candidates(request: Request) -> dict[str, Candidate]:
     candidates: dict[str, Candidate] = {
         "aten": lambda: torch.nn.functional.linear(x, weight, bias),
         "mkldnn": lambda: torch.ops.mkldnn._linear_pointwise(x, reordered, bias, "none", [], ""),
+        "mkldnn_plain": lambda: torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], ""),
     }
     if request.dtype is torch.float32:
         geometry = linear_geometry(m, k, n, (m, n))
@@ -66,6 +67,21 @@ def _convolution_candidates(request: Request) -> dict[str, Candidate]:
     return candidates
 
 
+def _grouped_candidates(request: Request) -> dict[str, Candidate]:
+    groups, images, c, h, w, o, kh, kw, *rest = request.shape
+    stride, padding, dilation = ((rest[i], rest[i + 1]) for i in (0, 2, 4))
+    x = torch.ones(images, c, h, w, dtype=request.dtype).to(memory_format=torch.channels_last)
+    weight = torch.ones(o, c // groups, kh, kw, dtype=request.dtype)
+    padded = torch.nn.functional.pad(x.permute(0, 2, 3, 1), (0, 0, padding[1], padding[1], padding[0], padding[0])).contiguous()
+    n, height, width, channels = padded.shape
+    geometry = window_geometry((n, height, width, channels), o, (kh, kw), stride, dilation, groups)
+    own = pack_groups(weight.permute(2, 3, 1, 0).reshape(-1, o), groups, geometry.columns, geometry.lane)
+    return {
+        "aten": lambda: torch.nn.functional.conv2d(x, weight, None, stride, padding, dilation, groups),
+        "own": lambda: contract(padded, own, geometry),
+    }
+
+
 def _linear_work(request: Request) -> int:
     return 2 * prod(request.shape)
 
@@ -75,9 +91,16 @@ def _convolution_work(request: Request) -> int:
     return 2 * images * c * h * w * o * kh * kw // (rest[0] * rest[1])
 
 
+def _grouped_work(request: Request) -> int:
+    groups, *shape = request.shape
+    return _convolution_work(Request("conv", request.dtype, tuple(shape))) // groups
+
+
 # kind -> its candidates; kind -> the operations that it takes (a kind without is measured whatever its size)
-CANDIDATES: dict[str, Callable[[Request], dict[str, Candidate]]] = {"linear": _linear_candidates, "conv": _convolution_candidates}
-WORK: dict[str, Callable[[Request], int]] = {"linear": _linear_work, "conv": _convolution_work}
+CANDIDATES: dict[str, Callable[[Request], dict[str, Candidate]]] = {
+    "linear": _linear_candidates, "conv": _convolution_candidates, "grouped": _grouped_candidates,
+}  # fmt: skip
+WORK: dict[str, Callable[[Request], int]] = {"linear": _linear_work, "conv": _convolution_work, "grouped": _grouped_work}
 
 # kind -> whether the template is known to run near the machine's peak there, so that a library could win nothing: not measured
 FEW_THREADS = 8  # up to here a convolution has pieces enough for all of them
@@ -109,7 +132,9 @@ def measure(request: Request) -> dict[str, float]:
 
 # The library's kernel must beat the template by this much: it cannot take the epilogue, which costs a pass over the result, and a
 # call of it costs microseconds of its own.
-MARGIN = {"own": 0.85, "mkldnn": 1.0, "aten": 1.0}
+MARGIN = {"own": 0.85}
+# The candidates that need no weight in another layout.
+UNPACKED = frozenset({"aten", "mkldnn_plain"})
 
 
 class Chooser:
@@ -126,17 +151,24 @@ class Chooser:
     def __call__(self, request: Request) -> str:
         if request.dtype not in (torch.float32, torch.bfloat16):
             return "aten"
-        if not (self.config.library_choice and self.config.packing and self.config.freezing):
+        if not self.config.library_choice:  # what eager calls
             return "aten"
+        if not self.config.packing:
+            return self._fastest(request, UNPACKED)
         work = WORK.get(request.kind)
         if request.dtype is torch.float32 and work is not None and work(request) < TRIVIAL_FLOPS:
             return "own"
         if request.dtype is torch.float32 and request.kind in NEAR_PEAK and NEAR_PEAK[request.kind](request):
             return "own"
-        key = self.prefix + request.key
+        return self._fastest(request, None)
+
+    def _fastest(self, request: Request, among: frozenset[str] | None) -> str:
+        """The best of the candidates (of those in `among`, if given), from memory or by measuring."""
+        key = self.prefix + request.key + ("" if among is None else " unpacked")
         choice = self.memory.get(key)
         if choice is None:
             seconds = self.measured[key] = measure(request)
-            choice = min(seconds, key=lambda name: seconds[name] * MARGIN[name])
+            names = [name for name in seconds if among is None or name in among]
+            choice = min(names, key=lambda name: seconds[name] * MARGIN.get(name, 1.0))
             self.memory[key] = choice
         return choice

@@ -94,9 +94,9 @@ def _linear(graph: fx.Graph, node: fx.Node, choose: Choose, x: Any, weight: Any,
         columns = add(aten.t.default, (weight,), (k, n), (1, k)) if transposed else weight
         packed = add(pack, (columns, geometry.columns, geometry.lane), (packed_elements(geometry, k),))
         return add_bias(add, add(contract, (x, packed, geometry), shape), bias)
-    if kernel == "mkldnn":
+    if kernel in ("mkldnn", "mkldnn_plain"):
         rows = weight if transposed else add(aten.t.default, (weight,), (n, k), (1, n))
-        packed = add(torch.ops.mkldnn._reorder_linear_weight.default, (rows, m), (n, k))
+        packed = add(torch.ops.mkldnn._reorder_linear_weight.default, (rows, m), (n, k)) if kernel == "mkldnn" else rows
         return add(torch.ops.mkldnn._linear_pointwise.default, (x, packed, bias, "none", [], ""), shape)
     return None
 
