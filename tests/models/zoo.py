@@ -121,8 +121,8 @@ def _small(name: str, head: str, inputs: Inputs = text, family: str | None = Non
     _transformer(name, head, inputs, family, **{**_SMALL, **settings})
 
 
-# Slices by the value of a tensor that a scripted function returns.
-_WITH_BREAKS = ("deberta",)
+# The first slices by the value of a tensor that a scripted function returns; the second scans under a function transform.
+_WITH_BREAKS = ("deberta", "mamba")
 
 _SEQ2SEQ = {
     "vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
@@ -177,6 +177,7 @@ _transformer("gptj", "GPTJForCausalLM", vocab_size=VOCABULARY, n_embd=32, n_laye
 _small("granite", "GraniteForCausalLM", num_key_value_heads=2)
 _transformer("hubert", "HubertModel", waveform, **_SPEECH)
 _small("layoutlm", "LayoutLMForMaskedLM", masked_text)
+_transformer("mamba", "MambaForCausalLM", vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=4)
 _transformer("m2m_100", "M2M100ForConditionalGeneration", pairs, **_SEQ2SEQ)
 _small("mistral", "MistralForCausalLM", masked_text, num_key_value_heads=2, sliding_window=8)
 _small("mixtral", "MixtralForCausalLM", num_key_value_heads=2, num_local_experts=4)
