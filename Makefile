@@ -31,7 +31,7 @@ lint: $(BUILT)
 	$(BIN)/mypy
 
 bench: $(BUILT)
-	$(BIN)/python -m benchmarks --peers
+	$(BIN)/python -m benchmarks --peers --cold --plot --readme
 
 clean:
 	rm -rf $(VENV) build *.egg-info framesmith/*.so
