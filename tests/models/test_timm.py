@@ -16,5 +16,6 @@ def test_timm(name: str) -> None:
     compiled = Watched(model)
     with torch.no_grad():
         for large in (False, False, True, True, False):
-            assert_same(compiled.run(**row.inputs(large)), model(**row.inputs(large)))
+            eager = model(**row.inputs(large))  # first: some models fill caches of their own in the first call
+            assert_same(compiled.run(**row.inputs(large)), eager)
     compiled.assert_whole(graphs=2)
