@@ -18,6 +18,7 @@ $(STAMP): requirements.txt requirements-nodeps.txt
 
 $(BUILT): $(STAMP) setup.py pyproject.toml $(CSRC)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	$(BIN)/python -m compileall -q framesmith benchmarks
 	touch $@
 
 run: $(BUILT)
