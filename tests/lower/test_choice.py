@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from framesmith.lower.contractions.choice import CANDIDATES, WORK, measure
+from framesmith.config import Config
+from framesmith.lower.contractions.choice import CANDIDATES, WORK, Chooser, measure
 from framesmith.lower.contractions.rewrite import Request
 
 
@@ -16,3 +17,14 @@ def test_grouped_convolutions_are_measured(groups: int) -> None:
     torch.testing.assert_close(candidates["own"]().permute(0, 3, 1, 2), candidates["aten"]())
     assert measure(request).keys() == candidates.keys()
     assert WORK["grouped"](request) == 2 * 2 * 64 * 100 * 128 * 9 // groups
+
+
+@pytest.mark.parametrize("kind", ("conv", "depthwise", "grouped", "attention", "lstm"))
+def test_without_packing_eager_is_called(kind: str) -> None:
+    assert Chooser(Config(packing=False), {})(Request(kind, torch.float32, (1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1))) == "aten"
+
+
+def test_without_packing_linear_is_chosen_among_plain_kernels() -> None:
+    chooser = Chooser(Config(packing=False), {})
+    assert chooser(Request("linear", torch.float32, (64, 64, 64))) in ("aten", "mkldnn_plain")
+    assert len(chooser.measured) == 1

@@ -134,8 +134,8 @@ def measure(request: Request) -> dict[str, float]:
 # The library's kernel must beat the template by this much: it cannot take the epilogue, which costs a pass over the result, and a
 # call of it costs microseconds of its own.
 MARGIN = {"own": 0.85}
-# The candidates that need no weight in another layout.
-UNPACKED = frozenset({"aten", "mkldnn_plain"})
+# Kinds with several candidates that need no weight in another layout; the others then take what eager calls.
+UNPACKED = {"linear": frozenset({"aten", "mkldnn_plain"})}
 
 
 class Chooser:
@@ -155,7 +155,8 @@ class Chooser:
         if not self.config.library_choice:  # what eager calls
             return "aten"
         if not self.config.packing:
-            return self._fastest(request, UNPACKED)
+            among = UNPACKED.get(request.kind)
+            return "aten" if among is None else self._fastest(request, among)
         work = WORK.get(request.kind)
         if request.dtype is torch.float32 and work is not None and work(request) < TRIVIAL_FLOPS:
             return "own"
