@@ -14,7 +14,7 @@ from benchmarks import models
 from benchmarks.measure import interleaved
 from benchmarks.run import error_against
 
-SHOWN = {"BERT-6, 128 tok.": "bert", "ResNet-18": "resnet18"}
+SHOWN = {"BERT-6": "bert", "ResNet-18": "resnet18"}
 
 
 def _one(name: str, step) -> list[str]:
@@ -40,8 +40,8 @@ def main() -> None:
     """Compile and time the models, then print the table."""
     console = Console()
     table = Table(title="framesmith.compile(model), inference on the CPU")
-    for column in ("model", "eager", "compiled", "speed-up", "first call", "graphs", "breaks", "error"):
-        table.add_column(column, justify="left" if column == "model" else "right")
+    for column in ("model", "eager", "compiled", "speed-up", "1st call", "graphs", "breaks", "error"):
+        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as progress:
         for title, name in SHOWN.items():
             task = progress.add_task(title, total=None)
