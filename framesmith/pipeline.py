@@ -155,16 +155,9 @@ def _rewrite(graph: fx.Graph, config: Config, cache: Cache) -> Frozen | None:
     if not config.freezing:
         return None
     fold_batch_norm(graph)
-    memory = cache.load(_CHOICES) or {}
-    chooser = Chooser(config, memory)
-    rewrite_contractions(graph, chooser)
+    rewrite_contractions(graph, Chooser(config, cache.memory("choices")))
     group_embedding_bags(graph)
-    if chooser.measured:
-        cache.store(_CHOICES, (cache.load(_CHOICES) or {}) | memory)
     return freeze(graph, worth_freezing)
-
-
-_CHOICES = "choices"
 
 
 def _generate(main: fx.Graph, frozen: Frozen | None, constants: _Constants, count: int, config: Config) -> Generated:

@@ -19,7 +19,7 @@ from framesmith.graph.freeze import is_parameter_expression
 from framesmith.loops.contract import packed_columns
 from framesmith.lower.contractions.depthwise import depthwise, depthwise_geometry
 from framesmith.lower.contractions.geometry import contract, pack, pack_groups, window_geometry
-from framesmith.lower.contractions.nodes import Nodes
+from framesmith.lower.contractions.nodes import Nodes, argument
 from framesmith.lower.contractions.rewrite import Choose, Request, add_bias, packed_elements, rewrites, static
 
 aten = torch.ops.aten
@@ -51,10 +51,6 @@ def _pair(value: Any, first: int | None = None) -> Pair:
     return (values[0] if first is None else first, values[-1])
 
 
-def _argument(node: fx.Node, position: int, default: Any) -> Any:
-    return node.args[position] if len(node.args) > position else default
-
-
 @rewrites(aten.conv1d.default, aten.conv2d.default, aten.convolution.default)
 def _rewrite_convolution(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
     full = node.target is aten.convolution.default
@@ -67,15 +63,15 @@ def _rewrite_convolution(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.N
     if not static(vx, vw) or vx.dtype is not vw.dtype or vx.device.type != "cpu" or not prod(vx.shape) or not prod(vw.shape):
         return None
     line = rank == 3
-    stride, padding, dilation = (_pair(_argument(node, i, d), d if line else None) for i, d in ((3, 1), (4, 0), (5, 1)))
-    groups = _argument(node, 8 if full else 6, 1)
+    stride, padding, dilation = (_pair(argument(node, i, d), d if line else None) for i, d in ((3, 1), (4, 0), (5, 1)))
+    groups = argument(node, 8 if full else 6, 1)
     add = Nodes(graph, node)
     if not line:
-        return _image(add, Convolution(x, weight, _argument(node, 2, None), stride, padding, dilation, groups), choose)
+        return _image(add, Convolution(x, weight, argument(node, 2, None), stride, padding, dilation, groups), choose)
     if vx.dtype is not torch.float32:
         return None
     x, weight = (add(aten.unsqueeze.default, (t, 2), (*v.shape[:2], 1, v.shape[2])) for t, v in ((x, vx), (weight, vw)))
-    out = _image(add, Convolution(x, weight, _argument(node, 2, None), stride, padding, dilation, groups), choose)
+    out = _image(add, Convolution(x, weight, argument(node, 2, None), stride, padding, dilation, groups), choose)
     if out is None:
         graph.erase_node(x)
         graph.erase_node(weight)

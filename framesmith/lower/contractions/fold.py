@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from framesmith.graph.freeze import is_parameter_expression
-from framesmith.lower.contractions.nodes import Nodes
+from framesmith.lower.contractions.nodes import Nodes, argument
 
 aten = torch.ops.aten
 
@@ -25,10 +25,6 @@ CONVOLUTIONS: dict[Any, tuple[int, int]] = {
     aten.conv2d.default: (1, 2),
     aten.conv3d.default: (1, 2),
 }
-
-
-def _argument(node: fx.Node, position: int, default: Any = None) -> Any:
-    return node.args[position] if len(node.args) > position else default
 
 
 def _batch_norm(node: fx.Node) -> tuple[Any, ...] | None:
@@ -47,14 +43,14 @@ def _foldable(conv: Any, parameters: tuple[Any, ...]) -> bool:
         return False
     if conv.target is aten.convolution.default and conv.args[6]:  # transposed: channels sit elsewhere
         return False
-    weight, bias = (_argument(conv, i) for i in CONVOLUTIONS[conv.target])
+    weight, bias = (argument(conv, i) for i in CONVOLUTIONS[conv.target])
     return all(p is None or is_parameter_expression(p) for p in (weight, bias, *parameters))
 
 
 def _folded(graph: fx.Graph, conv: fx.Node, gamma: Any, beta: Any, mean: Any, var: Any, eps: float) -> tuple[fx.Node, fx.Node]:
     """Nodes for the folded weight and bias, inserted before `conv`."""
     add = Nodes(graph, conv)
-    weight, bias = (_argument(conv, i) for i in CONVOLUTIONS[conv.target])
+    weight, bias = (argument(conv, i) for i in CONVOLUTIONS[conv.target])
     shape = tuple(weight.meta["val"].shape)
     row = shape[:1]
     scale = add(aten.rsqrt.default, (add(aten.add.Scalar, (var, eps), row),), row)

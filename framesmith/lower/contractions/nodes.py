@@ -23,3 +23,8 @@ class Nodes:
             "stack": self.like.meta.get("stack", ()),
         }
         return node
+
+
+def argument(node: fx.Node, position: int, default: Any = None) -> Any:
+    """The positional argument of `node`, or the schema's default where it was left out."""
+    return node.args[position] if len(node.args) > position else default
