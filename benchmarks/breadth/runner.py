@@ -1,0 +1,67 @@
+"""Judges the architectures of a suite in child processes, so that a crash or an endless loop costs one architecture."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Report = Callable[[str, dict[str, Any]], None]
+MODELS_PER_PROCESS = 12
+
+
+class _Child:
+    """One worker; `judge` returns None where it died or took longer than `limit` seconds."""
+
+    def __init__(self, suite: str, backend: str, limit: float) -> None:
+        command = [sys.executable, "-m", "benchmarks.breadth.worker", suite, backend]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self._limit = limit
+        self.answered = 0
+
+    def judge(self, name: str) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        late = threading.Event()
+        timer = threading.Timer(self._limit, lambda: (late.set(), self._process.kill()))
+        timer.start()
+        try:
+            self._process.stdin.write(name + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            timer.cancel()
+        self.answered += 1
+        if line:
+            return json.loads(line)
+        if late.is_set():
+            return {"status": "time", "reason": f"longer than {self._limit:.0f} s"}
+        return {"status": "crash", "reason": f"the process ended with {self._process.wait()}"}
+
+    @property
+    def usable(self) -> bool:
+        return self.answered < MODELS_PER_PROCESS and self._process.poll() is None
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+
+
+def judged(suite: str, names: list[str], backend: str, limit: float) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name, outcome) of each; a child serves `MODELS_PER_PROCESS` names, fewer if one kills it."""
+    child = None
+    for name in names:
+        if child is None or not child.usable:
+            if child is not None:
+                child.close()
+            child = _Child(suite, backend, limit)
+        yield name, child.judge(name)
+    if child is not None:
+        child.close()

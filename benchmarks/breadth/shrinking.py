@@ -1,0 +1,75 @@
+"""Small configurations of transformers' architectures, made by rules over the names of their settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+VOCABULARY = 99
+IMAGE = 32
+_WIDTH, _LAYERS, _HEADS, _INNER = 32, 2, 4, 64
+
+# The first pattern that matches a setting's whole name gives its value, if the setting's default is an int (or None where it may be one).
+_RULES: tuple[tuple[str, int], ...] = (
+    (r"(?:.*_)?vocab_size|vocab_size_.*|n_vocab|.*_vocab", VOCABULARY),
+    (r"decoder_start_token_id|bos_token_id|.*_bos_token_id", 2),
+    (r"eos_token_id|.*_eos_token_id|sep_token_id|eod_token_id", 3),
+    (r"pad_token_id|.*_pad_token_id", 1),
+    (r"(?:image|media|boi_image)_token_(?:id|index)|im_patch_id|image_patch_id", VOCABULARY - 1),
+    (r"video_token_(?:id|index)", VOCABULARY - 2),
+    (r"audio_token_(?:id|index)", VOCABULARY - 3),
+    (r"(?:vision|image|boi|img)_?start_token_(?:id|index)|boi_token_(?:id|index)", VOCABULARY - 4),
+    (r"(?:vision|image|eoi|img)_?end_token_(?:id|index)|eoi_token_(?:id|index)", VOCABULARY - 5),
+    (r".*_token_(?:id|index)", 4),
+    (r"num_key_value_heads|n_kv_heads|num_kv_heads|swa_num_key_value_heads|multi_query_group_num", 2),
+    (r"(?:.*_)?(?:num_attention_heads|n_heads?|num_heads|attention_heads|num_self_attention_heads|num_cross_attention_heads)", _HEADS),
+    (r"(?:.*_)?head_dim|d_kv|d_head|attention_head_size|(?:.*_)?head_size", 8),
+    (r"qk_rope_head_dim|qk_nope_head_dim|v_head_dim|index_head_dim", 8),
+    (r"kv_lora_rank|q_lora_rank|.*lora_rank|lora_.*_dim", 16),
+    (r"(?:num_)?(?:.*_)?(?:hidden_layers|encoder_layers|decoder_layers|n_layers?|num_layers|adapter_layers|attention_layers)", _LAYERS),
+    (r"n_layer|depth|num_blocks|encoder_depth|decoder_depth|num_encoder_blocks_per_stage", _LAYERS),
+    (r"(?:.*_)?(?:intermediate_size|ffn_dim|ffn_size|feedforward_dim|feed_forward_hidden_size|ff_dim|intermediate_dim)|d_ff|d_inner"
+     r"|n_inner|dim_feedforward", _INNER),
+    (r"(?:.*_)?(?:hidden_size|hidden_dim|embed_dim|embedding_size|embedding_dim|d_model|n_embd|emb_dim|lm_hidden_dim|model_dim)|dim"
+     r"|hidden_sizes|projector_dim|projection_dim|out_hidden_size|projection_size|feature_size|mask_feature_size|fpn_feature_size", _WIDTH),
+    (r"image_size|img_size|pretrain_image_size|max_img_size", IMAGE),
+    (r"num_mel_bins|feature_projection_input_dim", 16),
+    (r"sliding_window|window_size|attention_window|local_attention|attention_chunk_size|sliding_window_size", 8),
+    (r"(?:num_|n_)?(?:local_|routed_|moe_num_)?experts|num_local_experts|n_routed_experts|moe_num_experts", 4),
+    (r"num_experts_per_tok|moe_topk|moe_top_k|top_k_experts", 2),
+    (r"n_group|topk_group|n_groups", 1),
+    (r"num_queries|num_query_tokens|latent_query_num", 6),
+    (r"num_codevectors_per_group", 8),
+    (r"codebook_size", 16),
+    (r"num_conv_pos_embeddings", 16),
+    (r"num_conv_pos_embedding_groups|upsample_groups", 2),
+    (r"xvector_output_dim|classifier_proj_size|codevector_dim|proj_codevector_dim|conv_hidden_size", 16),
+    (r"max_position_embeddings|n_positions|max_source_positions|max_target_positions|max_seq_len", 128),
+)  # fmt: skip
+_COMPILED = tuple((re.compile(pattern), value) for pattern, value in _RULES)
+
+
+def _rule(name: str) -> int | None:
+    return next((value for pattern, value in _COMPILED if pattern.fullmatch(name)), None)
+
+
+def small(cls: type[PreTrainedConfig], like: PreTrainedConfig | None = None, **settings: Any) -> PreTrainedConfig:
+    """A configuration of `cls` with small sizes; `settings` (also of sub-configurations, as dictionaries) prevail.
+
+    Sub-configurations have the classes that they have in `like` (default: `cls()`), so that a family keeps its usual parts.
+    """
+    like = cls() if like is None else like
+    chosen: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        own = settings.pop(field.name, None)
+        value = getattr(like, field.name, None)
+        if isinstance(value, PreTrainedConfig):
+            chosen[field.name] = small(type(value), value, **(own or {})) if own is None or isinstance(own, dict) else own
+        elif own is not None:
+            chosen[field.name] = own
+        elif type(value) is int and type(field.default) in (int, type(None)) and (size := _rule(field.name)) is not None:
+            chosen[field.name] = min(size, value) if not field.name.endswith(("_id", "_index")) else size
+    return cls(**chosen, **settings)
