@@ -59,6 +59,8 @@ class Refusal:
     line: int
     reason: str
     hint: str | None = None
+    internal: bool = False
+    """A fault of ours, not a limit that is known."""
 
 
 @dataclass(slots=True)
@@ -96,7 +98,7 @@ class FrameCompiler:
         """See `_C.FrameCallback`. Raises `Unsupported` under `fullgraph=True`."""
         if _OTHERS.search(code.co_filename):
             return _C.SKIP_RECURSIVE
-        if _is_machinery(code):
+        if _is_machinery(code, self.config.standard_library):
             return _C.SKIP
         if torch._C._functorch.maybe_current_level() is not None:  # the arguments may be wrapped tensors of a function transform
             return _C.EAGER
@@ -141,10 +143,12 @@ class FrameCompiler:
             return self._refuse(code, refusal)
         except (CompilerMissing, BuildError) as problem:
             return self._no_machine_code(code, problem)
+        except (RecursionError, MemoryError):
+            return None  # too little is left for capture here and now
         except Exception as problem:  # the edge: whatever is wrong inside, the user's program runs
             return self._bug(code, problem)
         self._note(code, captured, tree, compiled)
-        if captured.graph is None and captured.breaks:
+        if captured.graph is None and captured.breaks and not self.config.keep_graphless:
             return _C.SKIP
         return _C.Entry(tree, code, captured.residual_code, self)
 
@@ -162,7 +166,7 @@ class FrameCompiler:
             raise refusal
         if self.ledger is not None:
             self.ledger.refusals.append(Refusal(code.co_qualname, file, line, refusal.reason, refusal.hint))
-        log.warn_once(
+        self._warn(
             f"{file}:{line}:{refusal.reason}", f"framesmith: {code.co_qualname} runs in eager: {refusal.reason} ({file}:{line})"
         )
         return _C.SKIP
@@ -178,26 +182,30 @@ class FrameCompiler:
     def _no_machine_code(self, code: CodeType, problem: Exception) -> Any:
         if self.config.fullgraph and not isinstance(problem, CompilerMissing):
             raise problem
-        log.warn_once(f"build:{type(problem).__name__}", f"framesmith: running in eager: {problem}")
+        self._warn(f"build:{type(problem).__name__}", f"framesmith: running in eager: {problem}")
         return _C.SKIP_RECURSIVE
 
     def _bug(self, code: CodeType, problem: Exception) -> Any:
         if not self.config.suppress_errors or self.config.fullgraph:
             raise problem
         where = traceback.extract_tb(problem.__traceback__)[-1]
-        log.warn_once(
+        self._warn(
             f"bug:{where.filename}:{where.lineno}",
             f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) runs in eager: "
             f"{type(problem).__name__}: {problem} [in {where.name}, line {where.lineno}]",
         )
         if self.ledger is not None:
             reason = f"{type(problem).__name__}: {problem}"
-            self.ledger.refusals.append(Refusal(code.co_qualname, code.co_filename, code.co_firstlineno, reason))
+            self.ledger.refusals.append(Refusal(code.co_qualname, code.co_filename, code.co_firstlineno, reason, internal=True))
         return _C.SKIP
+
+    def _warn(self, key: str, text: str) -> None:
+        if self.config.warn:
+            log.warn_once(key, text)
 
     def _full(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         reasons = "; ".join(why_missed(code, func, f_locals)[:3])
-        log.warn_once(
+        self._warn(
             f"full:{id(code)}",
             f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has {self.config.max_variants} variants; "
             f"calls that none takes run in eager: {reasons}",
@@ -238,13 +246,14 @@ _OWN = __file__.rsplit("/", 1)[0] + "/"
 _STANDARD = tuple({p.rsplit("/", 1)[0] + "/" for p in (traceback.__file__, threading.__file__)})
 
 
-def _is_machinery(code: CodeType) -> bool:
-    """Frames of torch (but its modules' own forward), the standard library and framesmith stay as they are; what they call is seen."""
+def _is_machinery(code: CodeType, standard_library: bool) -> bool:
+    """Frames of torch (but its modules' own forward), framesmith and, unless wanted, the standard library stay as they are.
+
+    What they call is seen.
+    """
     file = code.co_filename
     if file.startswith(_TORCH):
         return not file.startswith(_TORCH + "nn/modules/") or file.endswith("/module.py")
-    if file.startswith("<frozen"):
-        return True
-    return file.startswith(_OWN) and code.co_name != "call_module" or (file.startswith(_STANDARD) and "site-packages" not in file)
-
-
+    if file.startswith(_OWN):
+        return code.co_name != "call_module"
+    return not standard_library and (file.startswith("<frozen") or file.startswith(_STANDARD) and "site-packages" not in file)

@@ -19,6 +19,9 @@ class Config:
     `dynamic`: None = static first, dynamic in the dimension that changed; True / False = always / never.
     `cache_dir`: None = the user's cache folder. `threads`: None = torch's own count.
     `parallel_threshold`: elements of work in a kernel below which it runs on one thread.
+    `max_instructions`: a frame that takes more than this many interpreted instructions to capture runs in plain Python.
+    `keep_graphless`: keep captures that break and compute no tensor, which gain nothing. `standard_library`: capture its frames too.
+    `warn`: tell the user, once a place, what runs in plain Python.
     """
 
     fullgraph: bool = False
@@ -40,6 +43,10 @@ class Config:
     build_jobs: int | None = None
     verify: bool = False
     suppress_errors: bool = True
+    max_instructions: int = 2_000_000
+    keep_graphless: bool = False
+    standard_library: bool = False
+    warn: bool = True
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

@@ -15,7 +15,7 @@ from typing import Any
 from torch.fx import Graph
 
 from framesmith.fake import Recorder
-from framesmith.util.errors import FramesmithError, NeedsGrad, Unsupported
+from framesmith.util.errors import FramesmithError, NeedsGrad, TooLong, Unsupported
 from framesmith.util.stack import Place, user_frame
 
 from . import functions, opcodes
@@ -95,11 +95,12 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
               compile_fn: CompileFn | None) -> Captured:
     step, depth = -1, 0
     reason: Break | None = None
+    limit = -1 if config is None else config.max_instructions
     state = read_state()
     for _ in range(MAX_ATTEMPTS):
         restore_state(state)
         recorder = Recorder()
-        cx = Session(recorder, f_globals, step, depth)
+        cx = Session(recorder, f_globals, step, depth, limit)
         try:
             with recorder:
                 root = root_frame(cx, code, f_locals, closure)
@@ -115,7 +116,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         except Unsupported as e:
             where = user_place(cx) or (code.co_filename, code.co_firstlineno, code.co_name)
             e.at = e.at or where[:2]
-            if config is not None and config.fullgraph or isinstance(e, NeedsGrad):
+            if config is not None and config.fullgraph or isinstance(e, (NeedsGrad, TooLong)):
                 raise
             new = choose_break(cx, limit=cx.steps if step < 0 else step)
             if new is None:

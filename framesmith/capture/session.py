@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from framesmith.fake import Recorder
-from framesmith.util.errors import FramesmithError, NeedsGrad, Unsupported
+from framesmith.util.errors import FramesmithError, NeedsGrad, TooLong, Unsupported
 
 from . import trackers as t
 from .calls import Calls
@@ -35,7 +35,8 @@ class BreakHere(Exception):
 class Session(Values, Namespaces, Calls, Operations, Iteration):
     """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
 
-    def __init__(self, recorder: Recorder, root_globals: dict[str, Any], break_step: int = -1, break_depth: int = 0) -> None:
+    def __init__(self, recorder: Recorder, root_globals: dict[str, Any], break_step: int = -1, break_depth: int = 0,
+                 max_steps: int = -1) -> None:
         Namespaces.__init__(self)
         self.recorder = recorder
         self.root_globals = root_globals
@@ -45,7 +46,9 @@ class Session(Values, Namespaces, Calls, Operations, Iteration):
         self.frames: list[Frame] = []
         self.handled: list[t.Tracker] = []
         self.steps = 0
-        self.break_step = break_step
+        self.breaking = break_step >= 0
+        self.break_step = break_step if self.breaking else max_steps
+        """The instruction before which capture stops: to break, or because it has gone on for too long."""
         self.break_depth = break_depth
         self.inputs: list[t.Tensor] = []
         self.differentiable: dict[Node, Source] = {}
@@ -251,6 +254,8 @@ class Session(Values, Namespaces, Calls, Operations, Iteration):
 
     # --- breaks -------------------------------------------------------------------------------------------------------
     def break_here(self, frame: Frame) -> None:
+        if not self.breaking:
+            raise TooLong(self.break_step)
         raise BreakHere(self.break_depth)
 
 

@@ -16,6 +16,7 @@ struct ThreadHook {
 };
 thread_local __attribute__((tls_model("initial-exec"))) ThreadHook thread_hook{nullptr, nullptr};
 
+size_t total_hits = 0;                       // calls that an entry took, of all code objects; guarded by the GIL
 int active_threads = 0;                      // threads with a callback; guarded by the GIL
 _PyFrameEvalFunction previous_eval = nullptr;  // who was there before us; null = CPython's own
 
@@ -165,6 +166,7 @@ bool try_entries(Frame* frame, CodeState* state, PyObject* callback, PyObject** 
     PyObject* inputs = check_tree(entry->tree, view_of(frame, entry), &failed);
     if (inputs) {
       entry->hits++;
+      total_hits++;
       if (i) state->promote(entry);
       *result = call_residual(frame, entry, inputs);
       Py_DECREF(entry);
@@ -299,7 +301,10 @@ PyObject* py_hook_installed(PyObject*, PyObject*) {
   return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == eval_frame);
 }
 
+PyObject* py_hits(PyObject*, PyObject*) { return PyLong_FromSize_t(total_hits); }
+
 PyMethodDef methods[] = {
+    {"hits", py_hits, METH_NOARGS, "How many calls entries have taken in this process, besides those that made them."},
     {"set_callback", py_set_callback, METH_O, "Set this thread's frame callback (None = off) and return the one before."},
     {"get_callback", py_get_callback, METH_NOARGS, "This thread's frame callback, or None."},
     {"hook_installed", py_hook_installed, METH_NOARGS, "Whether framesmith's eval function is the interpreter's."},

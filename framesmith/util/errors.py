@@ -38,6 +38,13 @@ class NeedsGrad(Unsupported):
         self.source = source
 
 
+class TooLong(Unsupported):
+    """Capture has followed the frame for as many instructions as it may: a loop that Python is to run."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"more than {limit} instructions", hint="raise max_instructions, or move the long loop out of the compiled code")
+
+
 class CompileError(FramesmithError):
     """A stage after capture failed on a graph that it should have taken."""
 
