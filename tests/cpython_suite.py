@@ -154,10 +154,11 @@ def child(name: str, hooked: bool, path: str, only: str | None) -> None:
     here = str(Path(__file__).parent)
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != here]
     sys.path.insert(0, str(Path(here).parent))
-    import framesmith.compiler  # both runs load the same modules  # noqa: F401
-    from framesmith import _C
     from test import support
     from test.support import os_helper
+
+    import framesmith.compiler  # both runs load the same modules  # noqa: F401
+    from framesmith import _C
 
     support.use_resources = []
     for method in (Recorder.startTest, Recorder.stopTest, Recorder.end, Recorder.line, set_callback):
