@@ -37,6 +37,7 @@ class Calls:
     class_value: Callable[..., t.Tracker]
     torch_call: Callable[..., t.Tracker]
     remember: Callable[..., t.Tracker]
+    methods: Callable[..., Any]
     seen: dict[int, t.Tracker]
 
     # --- errors and folding -------------------------------------------------------------------------------------------
@@ -159,6 +160,24 @@ class Calls:
         return self.class_value(kind, name, raw).call(self, [obj, *args], kwargs)
 
     # --- builtins -----------------------------------------------------------------------------------------------------
+    def apply_row(self, family: type, obj: t.Tracker, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        """A method of a builtin type, by its row."""
+        row = self.methods(family, name)
+        if row is None:
+            raise Unsupported(f"method {name!r} of {obj.describe()}")
+        try:
+            out = row(self, obj, *args, **kwargs)
+        except TypeError as e:
+            if e.__traceback__ is not None and e.__traceback__.tb_next is not None:
+                raise
+            return self.misfit(obj.pytype(), name, args, kwargs)
+        return t.Const(NotImplemented) if out is None else out
+
+    def misfit(self, kind: type, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        """A builtin method got arguments of another number or name than it takes: CPython says so itself."""
+        self.folded(getattr(kind(), name), (None,) * len(args), dict.fromkeys(kwargs))
+        raise Unsupported(f"method {name!r} of a {kind.__name__} with these arguments")
+
     def call_builtin(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """A callable written in C."""
         try:
@@ -255,8 +274,8 @@ _PAYLOADS: list[tuple[type, Callable[[Any, list[t.Tracker]], t.Tracker]]] = [
     (collections.defaultdict, lambda cx, a: t.Dict({}, cls=collections.defaultdict)),
     (dict, lambda cx, a: t.Dict({})),
     (list, lambda cx, a: t.List([])),
-    (frozenset, lambda cx, a: t.Set({t_.key(cx): t_ for t_ in (a[0].items_list(cx) if a else [])}, cls=frozenset)),
-    (set, lambda cx, a: t.Set({})),
+    (frozenset, lambda cx, a: t.Set.of(cx, a[0].items_list(cx) if a else [], frozenset)),
+    (set, lambda cx, a: t.Set(set())),
     (tuple, _tuple_payload),
     (str, lambda cx, a: t.Const(str(*[x.real(cx) for x in a]))),
     (int, lambda cx, a: t.Const(int(*[x.real(cx) for x in a]))),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import trackers as t
-from .rebuild import Rebuilder
+from .rebuild import Rebuilder, set_changes
 from .session import read_state
 from .sources import MISSING, DictAttr, Global
 
@@ -83,7 +83,8 @@ def _list(rb: Rebuilder, x: t.List, late: list[str]) -> None:
 
 
 def _dict(rb: Rebuilder, x: t.Dict, late: list[str]) -> None:
-    old = list(x.value)
+    cx = rb.cx
+    old = {t.stored_key(cx, k): k for k in x.value}
     new = list(x.entries)
     kept = [k for k in old if k in x.entries]
     name = rb.value(x)
@@ -92,18 +93,16 @@ def _dict(rb: Rebuilder, x: t.Dict, late: list[str]) -> None:
         late.append(f"{rb.hold(cls.clear)}({name})")
         kept = []
     else:
-        late.extend(f"{rb.hold(cls.__delitem__)}({name}, {rb.value(rb.cx.unkey(k))})" for k in old if k not in x.entries)
+        late.extend(f"{rb.hold(cls.__delitem__)}({name}, {rb.value(cx.unkey(k))})" for k in old if k not in x.entries)
     for k, v in x.entries.items():
-        if k in kept and _is(v, x.value[k]):
+        if k in kept and _is(v, x.value[old[k]]):
             continue
-        late.append(f"{rb.hold(cls.__setitem__)}({name}, {rb.value(rb.cx.unkey(k))}, {rb.value(v)})")
+        late.append(f"{rb.hold(cls.__setitem__)}({name}, {rb.value(cx.unkey(k))}, {rb.value(v)})")
 
 
 def _set(rb: Rebuilder, x: t.Set, late: list[str]) -> None:
-    items = ", ".join(rb.values(list(x.open(rb.cx).values())))
-    name = rb.value(x)
-    late.append(f"{rb.hold(set.clear)}({name})")
-    late.append(f"{rb.hold(set.update)}({name}, [{items}])")
+    """The changes as they were made: the order of a set depends on its history."""
+    late.extend(set_changes(rb, rb.value(x), x))
 
 
 def _cell(rb: Rebuilder, x: t.Cell, late: list[str]) -> None:

@@ -107,5 +107,5 @@ def constant(value: Any) -> t.Tracker:
     if type(value) is tuple:
         return t.Tuple([constant(v) for v in value])
     if type(value) is frozenset:
-        return t.Set({v: constant(v) for v in value}, cls=frozenset)
+        return t.Set(value, cls=frozenset)
     return t.Const(value)

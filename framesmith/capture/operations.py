@@ -126,8 +126,8 @@ class Operations:
         if isinstance(container, t.Dict):
             return container.lookup(self, item.key(self)) is not None
         if isinstance(container, t.Set):
-            return item.key(self) in container.open(self)
-        if isinstance(container, t.DictView) and container.kind == "keys":
+            return container.contains(self, item)
+        if isinstance(container, t.DictView):
             return container.contains(self, item)
         if isinstance(container, t.Tensor):
             raise Unsupported("membership in a tensor's data")
@@ -166,11 +166,18 @@ class Operations:
         if isinstance(raw, FunctionType):
             return self.class_function(raw).call(self, [v], {})
         if isinstance(v, t.Object) and issubclass(v.cls, BaseException):
-            args = v.init_args or []
-            return self.format_value(args[0], 0, "") if len(args) == 1 else t.Const("")
+            return self.error_text(v, name)
         if _has_tensor(v):
             raise Unsupported("text of a tensor's data")
         return self.fold({"__repr__": repr, "__str__": str}[name], (v.real(self),))
+
+    def error_text(self, v: t.Object, name: str) -> t.Tracker:
+        """str or repr of an exception."""
+        args = v.init_args or []
+        if name == "__repr__":
+            return t.Const(f"{v.cls.__name__}({', '.join([self.text(a, name).real(self) for a in args])})")
+        base = next(b for b in v.cls.__mro__ if b.__module__ == "builtins")
+        return self.fold(str, (base(*[self.text(a).real(self) if isinstance(a, t.Object) else a.real(self) for a in args]),))
 
     def mapping(self, v: t.Tracker) -> dict[Any, t.Tracker]:
         """The entries of anything that ** takes."""

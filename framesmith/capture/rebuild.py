@@ -101,6 +101,15 @@ class Rebuilder:
     def values(self, xs: list[t.Tracker]) -> list[str]:
         return [self.value(x) for x in xs]
 
+    def keys(self, keys: Any) -> str:
+        """A key, or what holds keys (of sets and dicts)."""
+        if type(keys) not in (list, set, frozenset, dict):
+            return self.value(self.cx.unkey(keys))
+        text = f"[{', '.join(self.values([self.cx.unkey(k) for k in keys]))}]"
+        if type(keys) is list:
+            return text
+        return f"{self.hold(dict.fromkeys)}({text})" if type(keys) is dict else f"{self.hold(type(keys))}({text})"
+
     def bind(self, x: t.Tracker, expr: str) -> str:
         """A name for a mutable value before its parts are made."""
         name = self.temp(expr)
@@ -193,8 +202,17 @@ def _view(rb: Rebuilder, x: t.DictView) -> str:
 def _set(rb: Rebuilder, x: t.Set) -> str:
     if x.value is not None and x.source is not None:
         return rb.temp(rb.source(x.source))
-    items = ", ".join(rb.values(list(x.open(rb.cx).values())))
-    return rb.temp(f"{rb.hold(x.cls)}([{items}])")
+    keys = x.open(rb.cx)
+    if x.first is None or list(x.cls(list(keys))) == list(keys):
+        return rb.temp(rb.keys(keys))
+    name = rb.temp(f"{rb.hold(x.cls)}({rb.keys(x.first)})")
+    rb.lines += set_changes(rb, name, x)
+    return name
+
+
+def set_changes(rb: Rebuilder, name: str, x: t.Set) -> list[str]:
+    """Statements that change a set as the program did."""
+    return [f"{rb.hold(getattr(set, method))}({', '.join([name, *map(rb.keys, args)])})" for method, args in x.changes]
 
 
 def _slice(rb: Rebuilder, x: t.Slice) -> str:
@@ -285,7 +303,7 @@ def _object(rb: Rebuilder, x: t.Object) -> str:
     elif isinstance(x.payload, t.List) and x.payload.items:
         rb.emit(f"{rb.hold(list.extend)}({name}, [{', '.join(rb.values(x.payload.items))}])")
     elif isinstance(x.payload, t.Set) and x.payload.cls is set:
-        rb.emit(f"{rb.hold(set.update)}({name}, [{', '.join(rb.values(list(x.payload.open(rb.cx).values())))}])")
+        rb.emit(f"{rb.hold(set.update)}({name}, {rb.keys(x.payload.open(rb.cx))})")
     setter = rb.hold(object.__setattr__)
     for k, v in x.attrs.items():
         rb.emit(f"{setter}({name}, {k!r}, {rb.value(v)})")
@@ -301,7 +319,7 @@ def _new_text(rb: Rebuilder, x: t.Object, cls: str) -> str:
     if isinstance(p, t.Const):
         return f"{rb.hold(type(p.value).__new__)}({cls}, {rb.value(p)})"
     if isinstance(p, t.Set):
-        items = f", [{', '.join(rb.values(list(p.open(rb.cx).values())))}]" if p.cls is frozenset else ""
+        items = f", {rb.keys(p.open(rb.cx))}" if p.cls is frozenset else ""
         return f"{rb.hold(p.cls.__new__)}({cls}{items})"
     base = p.cls if isinstance(p, t.Dict) else list
     return f"{rb.hold(base.__new__)}({cls})"
@@ -349,4 +367,4 @@ _SOURCES: dict[type, Callable[[Rebuilder, Any], str]] = {
     TypeOf: lambda rb, s: f"type({rb.source(s.base)})",
 }
 
-__all__ = ["Rebuilder", "fill_dict", "rest_of"]
+__all__ = ["Rebuilder", "fill_dict", "rest_of", "set_changes"]

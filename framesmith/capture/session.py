@@ -15,6 +15,7 @@ from . import trackers as t
 from .calls import Calls
 from .classes import Namespaces
 from .frame import Frame
+from .hashing import Hashing
 from .iteration import Iteration
 from .operations import Operations
 from .registry import OPAQUE
@@ -32,7 +33,7 @@ class BreakHere(Exception):
         self.depth = depth
 
 
-class Session(Values, Namespaces, Calls, Operations, Iteration):
+class Session(Values, Namespaces, Calls, Operations, Iteration, Hashing):
     """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
 
     def __init__(self, recorder: Recorder, root_globals: dict[str, Any], break_step: int = -1, break_depth: int = 0,

@@ -120,7 +120,7 @@ class Values:
             return t.Method(self.made(value.__func__), self.made(value.__self__))
         if isinstance(value, BaseException):
             e = t.Object(cls)
-            e.init_args = [self.made(a) for a in value.args]
+            e.init_args = [self.unkey(a) for a in value.args]
             return e
         return self.wrap(value, Pinned(value))
 
@@ -143,7 +143,13 @@ class Values:
 
     def unkey(self, key: Any) -> t.Tracker:
         """The tracker that a stored dict key stands for."""
-        return key if isinstance(key, t.Tracker) else self.made(key)
+        if isinstance(key, t.Tracker):
+            return key
+        if isinstance(key, t.Hashed):
+            return key.tracker
+        if isinstance(key, tuple):
+            return t.Tuple([self.unkey(k) for k in key], cls=type(key))
+        return t.Set(key, cls=frozenset) if type(key) is frozenset else self.made(key)
 
     def key_of(self, tracker: t.Tracker) -> Any:
         return tracker.key(self)
@@ -326,8 +332,8 @@ MADE: dict[type, Callable[[Any, Any], t.Tracker]] = {
     torch.Size: lambda cx, v: t.Tuple([cx.made(x) for x in v], cls=torch.Size),
     list: lambda cx, v: t.List([cx.made(x) for x in v]),
     dict: lambda cx, v: t.Dict({cx.made(k).key(cx): cx.made(x) for k, x in v.items()}),
-    set: lambda cx, v: t.Set({cx.made(x).key(cx): cx.made(x) for x in v}),
-    frozenset: lambda cx, v: t.Set({cx.made(x).key(cx): cx.made(x) for x in v}, cls=frozenset),
+    set: lambda cx, v: t.Set({cx.made(x).key(cx) for x in v}),
+    frozenset: lambda cx, v: t.Set(frozenset([cx.made(x).key(cx) for x in v]), cls=frozenset),
     slice: lambda cx, v: t.Slice([cx.made(p) for p in (v.start, v.stop, v.step)]),
     torch.SymInt: lambda cx, v: t.Sym(v),
     torch.SymFloat: lambda cx, v: t.Sym(v),

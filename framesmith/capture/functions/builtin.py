@@ -274,6 +274,11 @@ def _round(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return cx.fold_call(round, args, kwargs)
 
 
+@calls(hash)
+def _hash(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.Const(cx.hash_of(args[0]))
+
+
 @calls(vars)
 def _vars(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if not args:

@@ -64,10 +64,20 @@ def _reversed(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.Iter(x.items_list(cx)[::-1])
 
 
+def unordered(cx: Any, x: t.Tracker, key: t.Tracker) -> Args:
+    """The elements for a function to which their order makes no difference, if they are constants compared by themselves."""
+    if isinstance(x, t.Set) and key is t.NONE:
+        items = [cx.unkey(k) for k in x.open(cx)]
+        if all(i.constant for i in items):
+            return items
+    return x.items_list(cx)
+
+
 @calls(sorted)
 def _sorted(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     reverse = kwargs.get("reverse", t.FALSE).truth(cx)
-    return t.List(ordered(cx, args[0].items_list(cx), kwargs.get("key", t.NONE), reverse))
+    key = kwargs.get("key", t.NONE)
+    return t.List(ordered(cx, unordered(cx, args[0], key), key, reverse))
 
 
 @calls(any)
@@ -109,8 +119,8 @@ def _reduce(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 def _extreme(symbol: str, name: str) -> Any:
     def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        items = args if len(args) > 1 else args[0].items_list(cx)
         key = kwargs.get("key", t.NONE)
+        items = args if len(args) > 1 else unordered(cx, args[0], key)
         if not items:
             return kwargs["default"] if "default" in kwargs else cx.raise_(ValueError(f"{name}() arg is an empty sequence"))
         plain = isinstance(key, t.Const)

@@ -82,6 +82,8 @@ def _ne(cx: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
 
 @method(t.Object, "__hash__")
 def _hash(cx: Any, self: t.Object) -> t.Tracker:
+    if self.payload is not None:
+        return t.Const(cx.hash_of(self.payload))
     raise Unsupported("hash of an object's address")
 
 
@@ -264,7 +266,7 @@ def deep_copy(cx: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracker:
             new_dict.entries[k] = deep_copy(cx, v, memo)
         return new_dict
     if isinstance(x, t.Set):
-        return t.Set(dict(x.open(cx)), cls=x.cls)
+        return t.Set(x.base(x.open(cx)), cls=x.cls)
     if isinstance(x, t.Object) and not isinstance(x, t.Module):
         return _deep_object(cx, x, memo)
     raise Unsupported(f"deepcopy of {x.describe()}")

@@ -1,7 +1,9 @@
-"""set and frozenset: constructors and methods."""
+"""set and frozenset: constructors and methods, run by CPython's own on the keys."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
 from typing import Any
 
 from .. import trackers as t
@@ -11,66 +13,117 @@ Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
 
 
-def _entries(cx: Any, source: t.Tracker) -> dict[Any, t.Tracker]:
+def keys_of(cx: Any, source: t.Tracker) -> Any:
+    """What a method of a real set takes in place of `source`: a set, a dict, or a list of keys."""
+    if isinstance(source, t.Object) and source.payload is not None:
+        source = source.payload
     if isinstance(source, t.Set):
         return source.open(cx)
-    return {v.key(cx): v for v in source.items_list(cx)}
+    if isinstance(source, t.Dict):
+        return dict.fromkeys(source.open(cx))
+    return [v.key(cx) for v in source.items_list(cx)]
 
 
 @calls(set)
 def _set(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Set(dict(_entries(cx, args[0])) if args else {})
+    return loosened(t.Set(set(keys_of(cx, args[0])) if args else set()), args)
 
 
 @calls(frozenset)
 def _frozenset(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Set(dict(_entries(cx, args[0])) if args else {}, cls=frozenset)
+    if args and isinstance(args[0], t.Set) and args[0].cls is frozenset:
+        return args[0]
+    return loosened(t.Set(frozenset(keys_of(cx, args[0])) if args else frozenset(), cls=frozenset), args)
 
 
-@method(t.Set, "__init__", "update")
-def _update(cx: Any, self: t.Set, *others: t.Tracker) -> t.Tracker:
-    mine = self.touch(cx)
-    for o in others:
-        for k, v in _entries(cx, o).items():
-            mine.setdefault(k, v)
+def loosened(made: Any, sources: Iterable[t.Tracker]) -> Any:
+    """A set made of others: with one from outside, its order is not known."""
+    if isinstance(made, t.Set):
+        made.loose = any(isinstance(x, t.Set) and (x.loose or x.value is not None) for x in sources)
+    return made
+
+
+@method(t.Set, "__init__")
+def _init(cx: Any, self: t.Set, *args: t.Tracker) -> t.Tracker:
+    if self.base is set:
+        self.change(cx, "__init__", *[keys_of(cx, a) for a in args])
     return t.NONE
 
 
-@method(t.Set, "add")
-def _add(cx: Any, self: t.Set, item: t.Tracker) -> t.Tracker:
-    self.touch(cx).setdefault(item.key(cx), item)
-    return t.NONE
+def _result(cx: Any, value: Any) -> t.Tracker | None:
+    """What a real set's method gave."""
+    if value is NotImplemented:
+        return None
+    return t.Set(value, cls=type(value)) if isinstance(value, (set, frozenset)) else cx.unkey(value)
 
 
-@method(t.Set, "discard")
-def _discard(cx: Any, self: t.Set, item: t.Tracker) -> t.Tracker:
-    self.touch(cx).pop(item.key(cx), None)
-    return t.NONE
+def _combining(name: str) -> None:
+    @method(t.Set, name)
+    def row(cx: Any, self: t.Set, *others: t.Tracker) -> t.Tracker | None:
+        return loosened(_result(cx, cx.folded(getattr(self.open(cx), name), tuple([keys_of(cx, o) for o in others]))), (self, *others))
 
 
-@method(t.Set, "remove")
-def _remove(cx: Any, self: t.Set, item: t.Tracker) -> t.Tracker:
-    k = item.key(cx)
-    if k not in self.open(cx):
-        cx.raise_(KeyError(k))
-    del self.touch(cx)[k]
-    return t.NONE
+def _operating(name: str) -> None:
+    """Operators take sets only."""
+
+    @method(t.Set, name)
+    def row(cx: Any, self: t.Set, other: t.Tracker) -> t.Tracker | None:
+        if isinstance(other, t.Object) and other.payload is not None:
+            other = other.payload
+        if not isinstance(other, t.Set):
+            return None
+        return loosened(_result(cx, getattr(self.open(cx), name)(other.open(cx))), (self, other))
 
 
-@method(t.Set, "clear")
-def _clear(cx: Any, self: t.Set) -> t.Tracker:
-    self.touch(cx).clear()
-    return t.NONE
+for _name in ("union", "intersection", "difference", "symmetric_difference", "issubset", "issuperset", "isdisjoint", "copy"):
+    _combining(_name)
+for _name in ("and", "or", "xor", "sub"):
+    _operating(f"__{_name}__")
+    _operating(f"__r{_name}__")
+for _name in ("__le__", "__lt__", "__ge__", "__gt__", "__eq__", "__ne__"):
+    _operating(_name)
 
 
-@method(t.Set, "copy")
-def _copy(cx: Any, self: t.Set) -> t.Tracker:
-    return t.Set(dict(self.open(cx)), cls=self.cls)
+def _changing(name: str, plain: bool) -> None:
+    """Methods that change the set: `plain` ones take an element, others iterables."""
+
+    @method(t.Set, name)
+    def row(cx: Any, self: t.Set, *args: t.Tracker) -> t.Tracker:
+        self.change(cx, name, *[a.key(cx) if plain else keys_of(cx, a) for a in args])
+        self.loose |= any(isinstance(a, t.Set) and (a.loose or a.value is not None) for a in args)
+        return t.NONE
+
+
+for _name in ("add", "discard", "remove", "clear"):
+    _changing(_name, True)
+for _name in ("update", "intersection_update", "difference_update", "symmetric_difference_update"):
+    _changing(_name, False)
+
+
+def _in_place(name: str) -> None:
+    @method(t.Set, f"__{name}__")
+    def row(cx: Any, self: t.Set, other: t.Tracker) -> t.Tracker | None:
+        other = other.payload if isinstance(other, t.Object) and other.payload is not None else other
+        if self.base is frozenset or not isinstance(other, (t.Set, t.DictView)):
+            return None
+        self.change(cx, _UPDATES[name], keys_of(cx, other))
+        return self
+
+
+_UPDATES = {"ior": "update", "iand": "intersection_update", "isub": "difference_update", "ixor": "symmetric_difference_update"}
+for _name in _UPDATES:
+    _in_place(_name)
+
+
+@method(t.Set, "pop")
+def _pop(cx: Any, self: t.Set) -> t.Tracker:
+    self.ordered(cx)
+    return cx.unkey(self.change(cx, "pop"))
 
 
 @method(t.Set, "__contains__")
 def _contains(cx: Any, self: t.Set, item: t.Tracker) -> t.Tracker:
-    return t.boolean(item.key(cx) in self.open(cx))
+    return t.boolean(self.contains(cx, item))
 
 
 @method(t.Set, "__len__")
@@ -83,57 +136,47 @@ def _iter(cx: Any, self: t.Set) -> t.Tracker:
     return self.iterate(cx)
 
 
-@method(t.Set, "union", "__or__", "__ror__")
-def _union(cx: Any, self: t.Set, *others: t.Tracker) -> t.Tracker:
-    out = dict(self.open(cx))
-    for o in others:
-        for k, v in _entries(cx, o).items():
-            out.setdefault(k, v)
-    return t.Set(out, cls=self.cls)
+@method(t.DictView, "isdisjoint")
+def _view_isdisjoint(cx: Any, self: t.DictView, other: t.Tracker) -> t.Tracker:
+    return t.boolean(self.keys_view(cx).isdisjoint(keys_of(cx, other)))
 
 
-@method(t.Set, "intersection", "__and__", "__rand__")
-def _intersection(cx: Any, self: t.Set, *others: t.Tracker) -> t.Tracker:
-    out = dict(self.open(cx))
-    for o in others:
-        there = _entries(cx, o)
-        out = {k: v for k, v in out.items() if k in there}
-    return t.Set(out, cls=self.cls)
+@method(t.DictView, "__contains__")
+def _view_contains(cx: Any, self: t.DictView, item: t.Tracker) -> t.Tracker:
+    return t.boolean(self.contains(cx, item))
 
 
-@method(t.Set, "difference", "__sub__")
-def _difference(cx: Any, self: t.Set, *others: t.Tracker) -> t.Tracker:
-    out = dict(self.open(cx))
-    for o in others:
-        for k in _entries(cx, o):
-            out.pop(k, None)
-    return t.Set(out, cls=self.cls)
+@method(t.DictView, "__iter__")
+def _view_iter(cx: Any, self: t.DictView) -> t.Tracker:
+    return self.iterate(cx)
 
 
-@method(t.Set, "symmetric_difference", "__xor__")
-def _symmetric(cx: Any, self: t.Set, other: t.Tracker) -> t.Tracker:
-    a, b = self.open(cx), _entries(cx, other)
-    return t.Set({**{k: v for k, v in a.items() if k not in b}, **{k: v for k, v in b.items() if k not in a}}, cls=self.cls)
+@method(t.DictView, "__len__")
+def _view_len(cx: Any, self: t.DictView) -> t.Tracker:
+    return cx.made(self.size(cx))
 
 
-@method(t.Set, "issubset", "__le__")
-def _issubset(cx: Any, self: t.Set, other: t.Tracker) -> t.Tracker:
-    there = _entries(cx, other)
-    return t.boolean(all(k in there for k in self.open(cx)))
+@method(t.DictView, "__reversed__")
+def _view_reversed(cx: Any, self: t.DictView) -> t.Tracker:
+    return cx.iterator(self.values(cx)[::-1])
 
 
-@method(t.Set, "issuperset", "__ge__")
-def _issuperset(cx: Any, self: t.Set, other: t.Tracker) -> t.Tracker:
-    mine = self.open(cx)
-    return t.boolean(all(k in mine for k in _entries(cx, other)))
+def _view_operator(name: str, apply: Any) -> None:
+    @method(t.DictView, name)
+    def row(cx: Any, self: t.DictView, other: t.Tracker) -> t.Tracker | None:
+        if self.kind == "values":
+            return None
+        if isinstance(other, t.DictView) and other.kind != "values":
+            raw: Any = other.keys_view(cx)
+        elif isinstance(other, t.Set) or name.strip("_") in ("and", "or", "sub", "xor", "rand", "ror", "rsub", "rxor"):
+            raw = keys_of(cx, other)
+        else:
+            return None
+        return _result(cx, cx.folded(apply, (self.keys_view(cx), raw)))
 
 
-@method(t.Set, "isdisjoint")
-def _isdisjoint(cx: Any, self: t.Set, other: t.Tracker) -> t.Tracker:
-    mine = self.open(cx)
-    return t.boolean(not any(k in mine for k in _entries(cx, other)))
-
-
-@method(t.Set, "__eq__")
-def _eq(cx: Any, self: t.Set, other: t.Tracker) -> t.Tracker | None:
-    return t.boolean(self.open(cx).keys() == other.open(cx).keys()) if isinstance(other, t.Set) else None
+for _name, _fn in (("and", operator.and_), ("or", operator.or_), ("sub", operator.sub), ("xor", operator.xor)):
+    _view_operator(f"__{_name}__", _fn)
+    _view_operator(f"__r{_name}__", lambda a, b, fn=_fn: fn(b, a))
+for _name in ("le", "lt", "ge", "gt", "eq", "ne"):
+    _view_operator(f"__{_name}__", getattr(operator, _name))

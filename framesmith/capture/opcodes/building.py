@@ -32,7 +32,7 @@ def _list(f: Frame, n: int) -> None:
 
 @op("BUILD_SET")
 def _set(f: Frame, n: int) -> None:
-    f.stack.append(t.Set({v.key(f.cx): v for v in _take(f, n)}))
+    f.stack.append(t.Set.of(f.cx, _take(f, n)))
 
 
 @op("BUILD_MAP")
@@ -74,7 +74,7 @@ def _list_append(f: Frame, n: int) -> None:
 @op("SET_ADD")
 def _set_add(f: Frame, n: int) -> None:
     v = f.stack.pop()
-    f.stack[-n].touch(f.cx).setdefault(v.key(f.cx), v)  # type: ignore[attr-defined]
+    f.stack[-n].change(f.cx, "add", v.key(f.cx))  # type: ignore[attr-defined]
 
 
 @op("MAP_ADD")
@@ -93,9 +93,7 @@ def _list_extend(f: Frame, n: int) -> None:
 @op("SET_UPDATE")
 def _set_update(f: Frame, n: int) -> None:
     v = f.stack.pop()
-    entries = f.stack[-n].touch(f.cx)  # type: ignore[attr-defined]
-    for x in v.items_list(f.cx):
-        entries.setdefault(x.key(f.cx), x)
+    f.stack[-n].builtin_method(f.cx, "update", [v], {})
 
 
 @op("DICT_UPDATE")

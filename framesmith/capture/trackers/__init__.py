@@ -2,18 +2,20 @@
 
 from .base import NULL, Bound, CapturedError, Null, Tracker
 from .constants import FALSE, NONE, TRUE, Const, boolean
-from .dicts import Dict, DictView, Set
+from .dicts import Dict, DictView, stored_key
 from .functions import Cell, Function, Method, Partial
 from .iterators import Generator, Iter, Lazy, SeqIter, enumerated, filtered, mapped, zipped
+from .keys import Hashed, Number
 from .modules import Module
 from .objects import DELETED, Object, Super
 from .sequences import List, Sequence, Slice, Tuple
+from .sets import SameElements, Set
 from .statics import Builtin, Class, Disabled, PyModule, Static
 from .tensors import Sym, Tensor, TensorMethod
 
 __all__ = [
     "Bound", "Builtin", "CapturedError", "Cell", "Class", "Const", "DELETED", "Dict", "DictView", "Disabled", "FALSE", "Function",
-    "Generator", "Iter", "Lazy", "List", "Method", "Module", "NONE", "NULL", "Null", "Object", "Partial", "PyModule", "SeqIter", "Sequence",
-    "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Tracker", "Tuple", "boolean", "enumerated", "filtered",
-    "mapped", "zipped",
+    "Generator", "Hashed", "Iter", "Lazy", "List", "Method", "Module", "NONE", "NULL", "Null", "Number", "Object", "Partial",
+    "PyModule", "SameElements", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod",
+    "Tracker", "Tuple", "boolean", "enumerated", "filtered", "mapped", "stored_key", "zipped",
 ]

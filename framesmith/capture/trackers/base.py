@@ -105,7 +105,7 @@ class Tracker:
 
     def key(self, cx: Any) -> Any:
         """A hashable that stands for the value as a dict key; a tracker when only its identity can."""
-        raise Unsupported(f"{self.describe()} as a key")
+        return cx.no_key(self)
 
 
 class Null(Tracker):

@@ -1,16 +1,16 @@
-"""Dicts (ordered and default ones too), their views, and sets.
+"""Dicts (ordered and default ones too) and their views.
 
 Keys are stored as hashables (`Tracker.key`): the Python value of a constant, or a tracker that stands for its identity.
 """
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
-
-from framesmith.util.errors import Unsupported
 
 from ..sources import Item, Source
 from .base import Bound, Tracker
+from .keys import Hashed
 
 
 class Dict(Tracker):
@@ -34,9 +34,9 @@ class Dict(Tracker):
         return self.value if self.value is not None else self
 
     def real(self, cx: Any) -> Any:
-        out = {k: v.real(cx) for k, v in self.open(cx).items()}
-        if any(isinstance(k, Tracker) for k in out):
+        if any(isinstance(k, (Tracker, Hashed)) for k in self.open(cx)):
             return super().real(cx)
+        out = {k: v.real(cx) for k, v in self.open(cx).items()}
         return out if self.cls is dict else self.cls(out)
 
     def open(self, cx: Any) -> dict[Any, Tracker]:
@@ -49,7 +49,8 @@ class Dict(Tracker):
             self.entries = {}
             for k in keys:
                 known = old.get(k)
-                self.entries[k] = known if known is not None else cx.wrap(dict.__getitem__(value, k), Item(src, k) if src else None)
+                self.entries[stored_key(cx, k)] = known if known is not None else cx.wrap(dict.__getitem__(value, k),
+                                                                                          Item(src, k) if src else None)
             self.complete = True
         return self.entries
 
@@ -58,6 +59,8 @@ class Dict(Tracker):
         found = self.entries.get(key)
         if found is not None or self.complete:
             return found
+        if isinstance(key, Hashed):
+            return self.open(cx).get(key)
         if self.absent is not None and key in self.absent:
             return None
         if not isinstance(key, Tracker) and dict.__contains__(self.value, key):
@@ -120,10 +123,12 @@ class Dict(Tracker):
         return Bound(self, name)
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        row = cx.methods(Dict, name)
-        if row is None:
-            raise Unsupported(f"method {name!r} of {self.describe()}")
-        return row(cx, self, *args, **kwargs)
+        return cx.apply_row(Dict, self, name, args, kwargs)
+
+
+def stored_key(cx: Any, key: Any) -> Any:
+    """A key of a real dict as `entries` has it."""
+    return cx.made(key).key(cx) if isinstance(type(key).__hash__, FunctionType) else key
 
 
 class DictView(Tracker):
@@ -161,77 +166,22 @@ class DictView(Tracker):
         return getattr(self.dict.real(cx), self.kind)()
 
     def contains(self, cx: Any, key: Tracker) -> bool:
-        """`key in view` for the keys view."""
-        return self.dict.lookup(cx, key.key(cx)) is not None
+        """`key in view`"""
+        if self.kind == "keys":
+            return self.dict.lookup(cx, key.key(cx)) is not None
+        return any(cx.equal(v, key) for v in self.values(cx))
+
+    def keys_view(self, cx: Any) -> Any:
+        """A real view of the keys, or of the pairs of keys, for a set operation."""
+        entries = self.dict.open(cx)
+        return dict.fromkeys(entries).keys() if self.kind == "keys" else {k: v.key(cx) for k, v in entries.items()}.items()
 
     def get(self, cx: Any, name: str) -> Tracker:
+        if name == "mapping":
+            return cx.proxy(self.dict)
+        if not hasattr(self.pytype(), name):
+            return cx.raise_(AttributeError(f"'{self.pytype().__name__}' object has no attribute '{name}'"))
         return Bound(self, name)
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        if name == "__iter__":
-            return self.iterate(cx)
-        if name == "__len__":
-            return cx.made(self.size(cx))
-        return Set({cx.key_of(v): v for v in self.values(cx)}).builtin_method(cx, name, args, kwargs)
-
-
-class Set(Tracker):
-    """A set or frozenset: key -> element."""
-
-    __slots__ = ("_entries", "cls", "value")
-
-    def __init__(self, entries: dict[Any, Tracker] | None, *, cls: type = set, value: Any = None, source: Source | None = None) -> None:
-        self._entries = entries
-        self.cls = cls
-        self.value = value
-        self.source = source
-
-    def open(self, cx: Any) -> dict[Any, Tracker]:
-        """The elements; a set from outside is guarded whole (it must hold constants only)."""
-        if self._entries is None:
-            frozen = frozenset(self.value)
-            if self.source is not None:
-                cx.guard(self.source, "callable", lambda s, frozen=frozen: frozenset(s) == frozen)
-            self._entries = {}
-            for v in self.value:
-                t = cx.wrap_static(v, None)
-                self._entries[t.key(cx)] = t
-        return self._entries
-
-    def touch(self, cx: Any) -> dict[Any, Tracker]:
-        """The elements, about to be changed."""
-        entries = self.open(cx)
-        cx.mutates(self)
-        return entries
-
-    def pytype(self) -> type:
-        return self.cls
-
-    def identity(self) -> Any:
-        return self.value if self.value is not None else self
-
-    def real(self, cx: Any) -> Any:
-        return self.cls([v.real(cx) for v in self.open(cx).values()])
-
-    def key(self, cx: Any) -> Any:
-        return frozenset(self.open(cx))
-
-    def truth(self, cx: Any) -> bool:
-        return bool(self.open(cx))
-
-    def size(self, cx: Any) -> int:
-        return len(self.open(cx))
-
-    def iterate(self, cx: Any) -> Tracker:
-        return cx.iterator(list(self.open(cx).values()))
-
-    def get(self, cx: Any, name: str) -> Tracker:
-        if not hasattr(self.cls, name):
-            return cx.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
-        return Bound(self, name)
-
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        row = cx.methods(Set, name)
-        if row is None:
-            raise Unsupported(f"method {name!r} of {self.describe()}")
-        return row(cx, self, *args, **kwargs)
+        return cx.apply_row(DictView, self, name, args, kwargs)

@@ -23,6 +23,7 @@ from framesmith.util.errors import Unsupported
 from ..sources import MISSING, Attr, DictAttr, Source
 from .base import Bound, CapturedError, Tracker
 from .functions import Function, Method
+from .keys import Hashed
 
 
 class Deleted(Tracker):
@@ -187,13 +188,9 @@ class Object(Tracker):
 
     def key(self, cx: Any) -> Any:
         raw = cx.lookup(self.cls, "__hash__")
-        if raw is object.__hash__:
+        if raw is object.__hash__ and cx.lookup(self.cls, "__eq__") is object.__eq__:
             return self.value if self.value is not None else self
-        if isinstance(raw, FunctionType):
-            raise Unsupported(f"{self.describe()} with its own __hash__ as a key")
-        if self.payload is not None:
-            return self.payload.key(cx)
-        return self.value if self.value is not None else self
+        return Hashed(cx, self, cx.hash_of(self))
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         row = cx.methods(Object, name)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from framesmith.util.errors import Unsupported
-
 from ..sources import Item, Source
 from .base import Bound, Tracker
 from .constants import Const
@@ -92,10 +90,7 @@ class Sequence(Tracker):
         raise NotImplementedError
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        row = cx.methods(type(self), name)
-        if row is None:
-            raise Unsupported(f"method {name!r} of {self.describe()}")
-        return row(cx, self, *args, **kwargs)
+        return cx.apply_row(type(self), self, name, args, kwargs)
 
 
 class List(Sequence):
@@ -187,7 +182,8 @@ class Tuple(Sequence):
         return Bound(self, name)
 
     def key(self, cx: Any) -> Any:
-        return tuple(x.key(cx) for x in self.open(cx))
+        keys = [x.key(cx) for x in self.open(cx)]
+        return tuple(keys) if self.cls is tuple else tuple.__new__(self.cls, keys)
 
 
 class Slice(Tracker):

@@ -1,0 +1,36 @@
+"""What stands for a value in the hash tables that capture keeps: its hash and its equality are the captured program's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import Tracker
+
+
+class Hashed:
+    """A key whose class has a hash or an equality of its own, or of which more than its value matters."""
+
+    __slots__ = ("cx", "hash", "tracker")
+
+    def __init__(self, cx: Any, tracker: Tracker, number: int) -> None:
+        self.cx = cx
+        self.tracker = tracker
+        self.hash = number
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self.cx.equal(self.tracker, self.cx.unkey(other))
+
+
+class Number:
+    """An object with a given hash."""
+
+    __slots__ = ("hash",)
+
+    def __init__(self, number: int) -> None:
+        self.hash = number
+
+    def __hash__(self) -> int:
+        return self.hash

@@ -1,0 +1,153 @@
+"""Sets and frozensets.
+
+A `Set` keeps a real set of keys (`Tracker.key`), on which CPython's own methods run: so the order is CPython's too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from ..sources import Source
+from .base import Bound, Tracker
+from .keys import Hashed
+from .objects import Object
+
+
+class Set(Tracker):
+    """A set or frozenset.  One from outside is read by membership, or whole; its changes are kept as calls, replayed as they were."""
+
+    __slots__ = ("_keys", "changes", "cls", "first", "loose", "value")
+
+    def __init__(self, keys: Any, *, cls: type = set, value: Any = None, source: Source | None = None) -> None:
+        self._keys: Any = keys
+        self.cls = cls
+        self.value = value
+        self.source = source
+        self.changes: list[tuple[str, tuple[Any, ...]]] = []
+        self.first: list[Any] | None = None
+        """The keys before the first change."""
+        self.loose = False
+        """The order of `_keys` may not be that of the captured program's set: what sets from outside held before has a say in it."""
+
+    @classmethod
+    def of(cls, cx: Any, items: list[Tracker], kind: type = set) -> Set:
+        """A new set of the elements, put in in their order."""
+        return cls(kind([v.key(cx) for v in items]), cls=kind)
+
+    def open(self, cx: Any) -> Any:
+        """The set of keys; guards the elements of a set from outside, and their order."""
+        if self._keys is None:
+            if self.source is not None:
+                cx.guard(self.source, "callable", SameElements(self.value))
+            raw = list(self.base.__iter__(self.value))
+            keys = [cx.wrap_static(v, None).key(cx) for v in raw]
+            self.loose = any(k is not v for k, v in zip(keys, raw))
+            self._keys = self.base(keys) if self.loose else self.value
+        return self._keys
+
+    @property
+    def base(self) -> Any:
+        """The builtin kind."""
+        return set if issubclass(self.cls, set) else frozenset
+
+    def contains(self, cx: Any, item: Tracker) -> bool:
+        """`item in x`"""
+        if isinstance(item, Set) and item.cls is set:
+            key: Any = frozenset(item.open(cx))
+        else:
+            key = item.key(cx)
+        if self._keys is not None or isinstance(key, (Tracker, Hashed)):
+            return key in self.open(cx)
+        found = self.base.__contains__(self.value, key)
+        cx.guard(self.source, "contains" if found else "not_contains", key)
+        return found
+
+    def change(self, cx: Any, method: str, *args: Any) -> Any:
+        """Run a method that changes the set, on keys."""
+        keys = self.open(cx)
+        if self.first is None:
+            self.first = list(keys)
+            if keys is self.value:
+                keys = self._keys = set(keys)
+        out = cx.folded(getattr(keys, method), args)
+        self.changes.append((method, args))
+        if self.value is not None:
+            self.loose = True
+            cx.mutates(self)
+        return out
+
+    def ordered(self, cx: Any) -> list[Any]:
+        """The keys in the order that iteration gives; refuses where only addresses of objects decide it."""
+        keys = self.open(cx)
+        if len(keys) > 1 and (self.loose or any(_by_address(cx, k) for k in keys)):
+            raise Unsupported("the order of a set that depends on addresses or on what it held before", hint="sort it, or use a dict")
+        return list(keys)
+
+    def items_list(self, cx: Any) -> list[Tracker]:
+        return [cx.unkey(k) for k in self.ordered(cx)]
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def identity(self) -> Any:
+        return self.value if self.value is not None else self
+
+    def real(self, cx: Any) -> Any:
+        keys = self.open(cx)
+        if any(isinstance(k, (Tracker, Hashed)) for k in keys):
+            return super().real(cx)
+        self.ordered(cx)
+        return keys
+
+    def key(self, cx: Any) -> Any:
+        if self.base is set:
+            return cx.no_key(self)
+        return frozenset(self.open(cx))
+
+    def truth(self, cx: Any) -> bool:
+        return self.size(cx) > 0
+
+    def size(self, cx: Any) -> int:
+        if self._keys is None:
+            cx.guard(self.source, "len", len(self.value))
+            return len(self.value)
+        return len(self._keys)
+
+    def iterate(self, cx: Any) -> Tracker:
+        return cx.iterator(self.items_list(cx))
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        if name == "__class__":
+            return cx.made(self.cls)
+        if not hasattr(self.cls, name):
+            return cx.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
+        return Bound(self, name)
+
+    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return cx.apply_row(Set, self, name, args, kwargs)
+
+
+class SameElements:
+    """A set still has these elements, of these types, in this order."""
+
+    __slots__ = ("elements", "types")
+
+    def __init__(self, value: Any) -> None:
+        self.elements = tuple(value)
+        self.types = tuple(map(type, self.elements))
+
+    def __call__(self, value: Any) -> bool:
+        now = tuple(value)
+        return now == self.elements and tuple(map(type, now)) == self.types
+
+
+def _by_address(cx: Any, key: Any) -> bool:
+    """The key's place in a table depends on an address that may differ from call to call."""
+    if isinstance(key, (tuple, frozenset)):
+        return any(_by_address(cx, k) for k in key)
+    return isinstance(key, Tracker) or type(key).__hash__ is object.__hash__ and isinstance(cx.seen.get(id(key)), Object)
+
+
+__all__ = ["SameElements", "Set"]
