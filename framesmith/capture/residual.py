@@ -8,7 +8,10 @@
 
 from __future__ import annotations
 
+import __future__
 import ast
+import functools
+import operator
 import re
 from collections.abc import Callable
 from types import CodeType, FunctionType
@@ -28,6 +31,7 @@ from .steps import STEPS, Branch, call_takes
 
 INPUTS = "__fs_inputs"
 OUTPUTS = "__fs_o"
+FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 _HELD = re.compile(r"__fs_held_(\d+)__")
 
 
@@ -161,7 +165,8 @@ class Residual:
         for node in ast.walk(tree):
             if hasattr(node, "lineno"):
                 node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
-        module = compile(tree, self.code.co_filename, "exec")
+        # what the code executes (`exec`, `compile`) inherits its future statements: the user's, not ours
+        module = compile(tree, self.code.co_filename, "exec", self.code.co_flags & FUTURES, dont_inherit=True)
         outer = next(c for c in module.co_consts if isinstance(c, CodeType))
         code = next(c for c in outer.co_consts if isinstance(c, CodeType))
         held = [graph_call if h is GRAPH else h for h in self.rb.held]

@@ -122,6 +122,8 @@ class Values:
             e = t.Object(cls)
             e.init_args = [self.unkey(a) for a in value.args]
             return e
+        if hasattr(cls, "__next__"):
+            raise Unsupported(f"a new {cls.__name__}, which residual code could only share between calls")
         return self.wrap(value, Pinned(value))
 
     def fake(self, value: FakeTensor) -> t.Tracker:
