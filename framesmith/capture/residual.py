@@ -7,8 +7,8 @@
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import functools
 import operator
