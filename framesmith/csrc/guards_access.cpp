@@ -131,9 +131,9 @@ constexpr StepKind kinds[] = {
     {"module_global", module_global, prepare_module_global, Op::other, 0},
     {"pinned", pinned, prepare_watched, Op::other, 0},
     {"attr", attr, prepare_held, Op::other, 0},
-    {"dict_attr", dict_attr, prepare_held, Op::dict_attr, 0},
-    {"item", item, prepare_item, Op::item, 0},
-    {"dict_key", dict_key, prepare_index, Op::other, 0},
+    {"dict_attr", dict_attr, prepare_held, Op::dict_attr, 0, Reach::attributes},
+    {"item", item, prepare_item, Op::item, 0, Reach::content},
+    {"dict_key", dict_key, prepare_index, Op::other, 0, Reach::content},
     {"type_of", type_of, prepare_nothing, Op::other, 0},
 };
 

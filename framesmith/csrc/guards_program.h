@@ -43,7 +43,11 @@ struct StepData {
 };
 
 // The steps that the loop runs without a call.
-enum class Op : unsigned char { other, local, dict_attr, item, type_is, id_is };
+enum class Op : unsigned char { other, local, dict_attr, item, type_is, id_is, block };
+
+// What alone decides a step's outcome: the content of the read object's instance dict; the read object's own content if that
+// is a dict; which object is read; whether it is empty, if it is exactly a dict. Otherwise it is decided anew each time.
+enum class Reach : unsigned char { any, attributes, content, identity, emptiness };
 
 struct Step {
   bool (*perform)(Step&, Run&) = nullptr;
@@ -56,6 +60,7 @@ struct Step {
   int src = -1;    // the register read
   int guard = -1;  // the guard's number
   Op op = Op::other;
+  Reach reach = Reach::any;  // the kind's, or what `prepare` found
 };
 
 // Owns what the steps of one tree refer to.
@@ -88,6 +93,7 @@ struct StepKind {
   bool (*prepare)(Step&, PyObject* payload, Holdings&);
   Op op;
   int rank;  // checks: cheap and likely to fail first
+  Reach reach = Reach::any;
 };
 
 struct StepTable {
@@ -100,6 +106,21 @@ StepTable dict_kinds();
 StepTable tensor_kinds();
 StepTable relation_kinds();
 StepTable state_kinds();
+
+// Steps in order, and the registers of the graph inputs. Owns the data of its steps.
+struct Program {
+  std::vector<Step> steps;
+  std::vector<int> inputs;
+  size_t registers = 0;
+  Program() = default;
+  Program(const Program&) = delete;
+  ~Program() {
+    for (Step& step : steps) delete step.data;
+  }
+};
+
+// False with an exception for lists that are malformed or that `prepare` refuses.
+bool build_program(Program* program, Holdings& holdings, PyObject* accessors, PyObject* checks, PyObject* inputs);
 
 // `prepare` functions that several kinds share.
 bool prepare_held(Step& step, PyObject* payload, Holdings& holdings);

@@ -1,5 +1,4 @@
-// GuardTree: builds the program from accessors and checks, orders it so that the cheap and likely failures come first,
-// and runs it.
+// GuardTree: a program and what it refers to, as a Python object that is checked against frames.
 #include <Python.h>
 #include <structmember.h>
 
@@ -8,7 +7,7 @@
 #include <new>
 #include <utility>
 
-#include "guards_dict.h"
+#include "guards_block.h"
 #include "guards_program.h"
 
 namespace framesmith {
@@ -22,10 +21,8 @@ struct GuardTree {
   PyObject* locals;  // tuple of str
   PyObject* cells;   // tuple of str
   PyObject* dict;
-  std::vector<Step> steps;
-  std::vector<int> inputs;  // registers of the graph inputs
+  Program program;
   std::unique_ptr<Holdings> holdings;
-  size_t registers;
   bool dead;
   void (*notify)(void*);
   void* notify_arg;
@@ -61,6 +58,9 @@ inline bool perform(Step& step, Run& run) {
       run.registers[step.dst] = step.cached;
       return true;
     }
+    case Op::block:
+      if (block_stands(step, run)) return true;
+      break;
     case Op::other: break;
   }
   return step.perform(step, run);
@@ -68,10 +68,10 @@ inline bool perform(Step& step, Run& run) {
 
 // The step that fails, or null.
 Step* first_failure(GuardTree* tree, Run& run) {
-  for (Step& step : tree->steps) {
+  for (Step& step : tree->program.steps) {
     if (!perform(step, run)) {
       PyErr_Clear();
-      return &step;
+      return step.op == Op::block ? static_cast<Block*>(step.data)->failed : &step;
     }
   }
   return nullptr;
@@ -91,174 +91,23 @@ class Registers {
 };
 
 PyObject* collect(const GuardTree* tree, PyObject* const* registers) {
-  PyObject* inputs = PyTuple_New(static_cast<Py_ssize_t>(tree->inputs.size()));
+  PyObject* inputs = PyTuple_New(static_cast<Py_ssize_t>(tree->program.inputs.size()));
   if (!inputs) return nullptr;
   Py_ssize_t i = 0;
-  for (int at : tree->inputs) PyTuple_SET_ITEM(inputs, i++, Py_NewRef(registers[at]));
+  for (int at : tree->program.inputs) PyTuple_SET_ITEM(inputs, i++, Py_NewRef(registers[at]));
   return inputs;
 }
 
-// ---- building ----
-
-const StepKind* find_kind(std::initializer_list<StepTable> tables, PyObject* name) {
-  for (const StepTable& table : tables) {
-    for (size_t i = 0; i < table.count; i++) {
-      if (PyUnicode_CompareWithASCIIString(name, table.rows[i].name) == 0) return &table.rows[i];
-    }
-  }
-  PyErr_Format(PyExc_ValueError, "unknown step of a guard tree: %R", name);
-  return nullptr;
-}
-
-const StepKind* access_kind(PyObject* name) { return find_kind({access_kinds()}, name); }
-const StepKind* check_kind(PyObject* name) {
-  return find_kind({value_kinds(), dict_kinds(), tensor_kinds(), relation_kinds(), state_kinds()}, name);
-}
-
-// Kinds by the (interned) name object, so that a name is looked up once a tree.
-class KindCache {
- public:
-  explicit KindCache(const StepKind* (*find)(PyObject*)) : find_(find) {}
-  const StepKind* operator()(PyObject* name) {
-    auto [at, fresh] = known_.try_emplace(name, nullptr);
-    if (fresh) at->second = find_(name);
-    return at->second;
-  }
-
- private:
-  const StepKind* (*find_)(PyObject*);
-  std::unordered_map<PyObject*, const StepKind*> known_;
-};
-
-struct Check {
-  Step step;
-  int rank;
-  std::vector<int> reads;  // registers besides step.src
-};
-
-class Builder {
- public:
-  explicit Builder(GuardTree* tree) : tree_(tree) {}
-  ~Builder() {
-    for (Check& check : checks_) delete check.step.data;
-  }
-  Builder(const Builder&) = delete;
-  bool accessors(PyObject* list);
-  bool checks(PyObject* list);
-  bool inputs(PyObject* list);
-  void finish();
-
- private:
-  // Emits the accessors that register `at` needs and that are not there yet, on behalf of a guard.
-  void need(int at, int guard);
-  bool valid(int at) const { return at >= 0 && static_cast<size_t>(at) < access_.size(); }
-
-  GuardTree* tree_;
-  std::vector<Step> access_;
-  std::vector<bool> emitted_;
-  std::vector<Check> checks_;
-};
-
-bool Builder::accessors(PyObject* list) {
-  KindCache kind_of(access_kind);
-  const Py_ssize_t count = PyList_GET_SIZE(list);
-  access_.reserve(count);
-  for (Py_ssize_t i = 0; i < count; i++) {
-    PyObject *name, *payload;
-    int parent;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "UiO:accessor", &name, &parent, &payload)) return false;
-    const StepKind* kind = kind_of(name);
-    if (!kind) return false;
-    if (parent >= static_cast<int>(i)) {
-      PyErr_Format(PyExc_ValueError, "accessor %zd reads register %d, which comes after it", i, parent);
-      return false;
-    }
-    Step step;
-    step.perform = kind->perform;
-    step.op = kind->op;
-    step.src = parent;
-    step.dst = static_cast<int>(i);
-    if (!kind->prepare(step, payload, *tree_->holdings)) return false;
-    access_.push_back(step);
-  }
-  emitted_.assign(access_.size(), false);
-  tree_->registers = access_.size();
-  return true;
-}
-
-bool Builder::checks(PyObject* list) {
-  KindCache kind_of(check_kind);
-  const Py_ssize_t count = PyList_GET_SIZE(list);
-  checks_.reserve(count);
-  for (Py_ssize_t i = 0; i < count; i++) {
-    PyObject *name, *payload, *reads;
-    int source, guard;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "UiOO!i:check", &name, &source, &payload, &PyTuple_Type, &reads, &guard)) {
-      return false;
-    }
-    const StepKind* kind = kind_of(name);
-    if (!kind) return false;
-    Check check{{}, kind->rank, {}};
-    if (!read_registers(reads, &check.reads)) return false;
-    check.step.perform = kind->perform;
-    check.step.op = kind->op;
-    check.step.src = source;
-    check.step.guard = guard;
-    bool known = source == -1 || valid(source);
-    for (int at : check.reads) known = known && valid(at);
-    if (!known) {
-      PyErr_Format(PyExc_ValueError, "check %zd (%U) reads an unknown register", i, name);
-      return false;
-    }
-    // Data that `prepare` makes belongs to the tree from here on.
-    const bool fit = kind->prepare(check.step, payload, *tree_->holdings);
-    checks_.push_back(std::move(check));
-    if (!fit) return false;
-  }
-  return true;
-}
-
-bool Builder::inputs(PyObject* list) {
-  if (!read_registers(list, &tree_->inputs)) return false;
-  for (int at : tree_->inputs) {
-    if (!valid(at)) {
-      PyErr_SetString(PyExc_ValueError, "a graph input is an unknown register");
-      return false;
-    }
-  }
-  return true;
-}
-
-void Builder::need(int at, int guard) {
-  if (at < 0 || emitted_[at]) return;
-  emitted_[at] = true;
-  need(access_[at].src, guard);
-  access_[at].guard = guard;
-  tree_->steps.push_back(access_[at]);
-}
-
-void Builder::finish() {
-  // A value one step from the frame is a call's argument: the likeliest to differ.
-  for (Check& check : checks_) {
-    const bool near = check.step.src < 0 || access_[check.step.src].src < 0;
-    check.rank += near ? 0 : 10;
-  }
-  std::stable_sort(checks_.begin(), checks_.end(), [](const Check& a, const Check& b) { return a.rank < b.rank; });
-  tree_->steps.reserve(access_.size() + checks_.size());
-  for (Check& check : checks_) {
-    need(check.step.src, check.step.guard);
-    for (int at : check.reads) need(at, check.step.guard);
-    tree_->steps.push_back(check.step);
-  }
-  checks_.clear();
-  for (int at : tree_->inputs) need(at, -1);
-}
-
-void drop_data(std::vector<Step>& steps) {
-  for (Step& step : steps) delete std::exchange(step.data, nullptr);
-}
-
 // ---- the type ----
+
+// The accessors and checks that run when nothing is remembered.
+size_t steps_of(const Program& program) {
+  size_t count = 0;
+  for (const Step& step : program.steps) {
+    count += step.op == Op::block ? static_cast<const Block*>(step.data)->steps.size() : 1;
+  }
+  return count;
+}
 
 PyObject* tree_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"accessors", "checks", "inputs", "locals", "cells", nullptr};
@@ -271,17 +120,11 @@ PyObject* tree_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   PyObject* object = type->tp_alloc(type, 0);
   if (!object) return nullptr;
   GuardTree* tree = as_tree(object);
-  new (&tree->steps) std::vector<Step>();
-  new (&tree->inputs) std::vector<int>();
+  new (&tree->program) Program();
   new (&tree->holdings) std::unique_ptr<Holdings>(new Holdings(on_death, object));
   tree->locals = Py_NewRef(locals);
   tree->cells = Py_NewRef(cells);
-  Builder builder(tree);
-  if (!builder.accessors(accessors) || !builder.checks(checks) || !builder.inputs(inputs)) {
-    Py_DECREF(object);
-    return nullptr;
-  }
-  builder.finish();
+  if (!build_program(&tree->program, *tree->holdings, accessors, checks, inputs)) Py_CLEAR(object);
   return object;
 }
 
@@ -305,10 +148,8 @@ void tree_dealloc(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   tree->notify = nullptr;
-  drop_data(tree->steps);
   tree->holdings.~unique_ptr();
-  tree->steps.~vector();
-  tree->inputs.~vector();
+  tree->program.~Program();
   Py_XDECREF(tree->locals);
   Py_XDECREF(tree->cells);
   Py_XDECREF(tree->dict);
@@ -372,7 +213,7 @@ PyObject* tree_failure(PyObject* object, PyObject* args, PyObject* kwargs) {
   GuardTree* tree = as_tree(object);
   if (!parse_frame(object, args, kwargs, &frame)) return nullptr;
   if (tree->dead) return Py_BuildValue("iiO", -1, -1, Py_None);
-  Registers registers(tree->registers);
+  Registers registers(tree->program.registers);
   Run run(frame.view, registers.data());
   Step* step = first_failure(tree, run);
   if (!step) Py_RETURN_NONE;
@@ -391,7 +232,7 @@ PyGetSetDef tree_fields[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
     {"alive", [](PyObject* self, void*) { return PyBool_FromLong(!as_tree(self)->dead); }, nullptr,
      "False once an object that the guards watch is gone.", nullptr},
-    {"steps", [](PyObject* self, void*) { return PyLong_FromSize_t(as_tree(self)->steps.size()); }, nullptr,
+    {"steps", [](PyObject* self, void*) { return PyLong_FromSize_t(steps_of(as_tree(self)->program)); }, nullptr,
      "How many accessors and checks a full check runs.", nullptr},
     {"locals", [](PyObject* self, void*) { return Py_NewRef(as_tree(self)->locals); }, nullptr, "Arguments read.", nullptr},
     {"cells", [](PyObject* self, void*) { return Py_NewRef(as_tree(self)->cells); }, nullptr, "Closure cells read.", nullptr},
@@ -403,7 +244,7 @@ PyObject* check_tree(PyObject* object, const FrameView& frame, int* failed) {
   GuardTree* tree = as_tree(object);
   *failed = -1;
   if (tree->dead) return nullptr;
-  Registers registers(tree->registers);
+  Registers registers(tree->program.registers);
   Run run(frame, registers.data());
   if (Step* step = first_failure(tree, run)) {
     *failed = step->guard;

@@ -73,14 +73,35 @@ bool prepare_truth(Step& step, PyObject* payload, Holdings&) {
   return step.index >= 0;
 }
 
+// An object's class can be assigned to only where both are heap types or modules.
+bool prepare_type(Step& step, PyObject* payload, Holdings& holdings) {
+  if (PyType_Check(payload)) {
+    auto* type = reinterpret_cast<PyTypeObject*>(payload);
+    const bool fixed = !(type->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyType_IsSubtype(type, &PyModule_Type);
+    if (fixed) step.reach = Reach::identity;
+  }
+  return prepare_watched(step, payload, holdings);
+}
+
+// What equals such a value once always does.
+bool is_immutable(PyObject* value) {
+  return PyLong_CheckExact(value) || PyFloat_CheckExact(value) || PyUnicode_CheckExact(value) || PyBool_Check(value) ||
+         PyBytes_CheckExact(value) || PyComplex_CheckExact(value);
+}
+
+bool prepare_equals(Step& step, PyObject* payload, Holdings& holdings) {
+  if (is_immutable(payload)) step.reach = Reach::identity;
+  return prepare_held(step, payload, holdings);
+}
+
 constexpr StepKind kinds[] = {
-    {"type", type_is, prepare_watched, Op::type_is, 0},
-    {"id", id_is, prepare_watched, Op::id_is, 0},
-    {"equals", equals, prepare_held, Op::other, 0},
-    {"none", none, prepare_nothing, Op::other, 0},
-    {"not_none", not_none, prepare_nothing, Op::other, 0},
+    {"type", type_is, prepare_type, Op::type_is, 0},
+    {"id", id_is, prepare_watched, Op::id_is, 0, Reach::identity},
+    {"equals", equals, prepare_equals, Op::other, 0},
+    {"none", none, prepare_nothing, Op::other, 0, Reach::identity},
+    {"not_none", not_none, prepare_nothing, Op::other, 0, Reach::identity},
     {"len", length, prepare_index, Op::other, 0},
-    {"bool", truth, prepare_truth, Op::other, 1},
+    {"bool", truth, prepare_truth, Op::other, 1, Reach::emptiness},
     {"callable", callable, prepare_held, Op::other, 30},
 };
 
