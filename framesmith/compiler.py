@@ -17,12 +17,13 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from framesmith import _C
 from framesmith.backends import BACKENDS, Compiled, run_user
 from framesmith.capture.convert import Break, Captured, UserError, convert_frame
-from framesmith.capture.guards import GuardTree, compile_guards, why_missed
+from framesmith.capture.guards import GuardTree, Miss, compile_guards, why_missed
+from framesmith.capture.modes import foreign_mode
 from framesmith.capture.sources import Source
 from framesmith.config import Config
 from framesmith.graph.digest import target_name
@@ -72,11 +73,39 @@ class Ledger:
 
 
 @dataclass(slots=True)
+class Raising:
+    """Captures of a code object that came upon an exception of the program's own: after two in a row, calls run plain, 2, 4, 8 ... of them,
+    before the next capture."""
+
+    captures: int = 0
+    waiting: int = 0
+
+    def again(self) -> None:
+        self.captures += 1
+        self.waiting = 2 ** min(self.captures - 1, 12) if self.captures > 1 else 0
+
+    def waits(self) -> bool:
+        """Whether this call is one of those that run plain."""
+        self.waiting -= self.waiting > 0
+        return self.waiting > 0
+
+
+@dataclass(slots=True)
 class Seen:
-    """A code object that this callback was asked about. `training`: walk to tensors that, requiring grad, kept it from being compiled."""
+    """A code object that this callback was asked about.
+
+    `training`: walk to tensors that, requiring grad, kept it from being compiled. `misses`: by guard, the last reason for a miss, and in
+    `times` how often it was the reason. `full`: modules that have as many variants as they may. `graphless`: captures without a tensor
+    operation.
+    """
 
     code: weakref.ref[CodeType]
     training: list[GuardTree] = field(default_factory=list)
+    misses: dict[tuple[str, str], Miss] = field(default_factory=dict)
+    times: Counter[tuple[str, str]] = field(default_factory=Counter)
+    full: weakref.WeakSet[nn.Module] = field(default_factory=weakref.WeakSet)
+    graphless: int = 0
+    raising: Raising = field(default_factory=lambda: Raising())
 
 
 class FrameCompiler:
@@ -100,19 +129,34 @@ class FrameCompiler:
             return _C.SKIP_RECURSIVE
         if _is_machinery(code, self.config.standard_library):
             return _C.SKIP
-        if torch._C._functorch.maybe_current_level() is not None:  # the arguments may be wrapped tensors of a function transform
+        if torch._C._functorch.maybe_current_level() is not None or foreign_mode():  # arguments of a function transform may be wrapped
             return _C.EAGER
         with _lock:
             seen = self._look_up(code)
             if torch.is_grad_enabled() and _wants_grad(seen, code, func, f_locals):
                 return _C.EAGER
-            if sum(entry.callback is self for entry in _C.entries(code)) >= self.config.max_variants:
-                return self._full(code, func, f_locals)
-            if log.enabled("recompiles"):
-                for line in why_missed(code, func, f_locals):
-                    log.emit("recompiles", f"{code.co_qualname}: {line}")
+            if seen.raising.waits():
+                return None
+            instance = _instance(code, f_locals)
+            if instance is not None and instance in seen.full:
+                return None
+            if self._miss(seen, code, func, f_locals, instance) >= self.config.max_variants:
+                return self._full(seen, code, instance)
             with collector_paused():
-                return self._compile(code, func, f_locals)
+                return self._compile(seen, code, func, f_locals, instance)
+
+    def _miss(self, seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[str, Any], instance: nn.Module | None) -> int:
+        """Remember why no variant takes this call; how many variants there are, of this module's if it is a method of one."""
+        mine = [entry for entry in _C.entries(code) if entry.callback is self]
+        for entry in mine:
+            if entry.info is not None and entry.info() is None:
+                entry.drop()
+        mine = [entry for entry in mine if entry.alive and (entry.info is None or entry.info() is instance)]
+        for miss in why_missed(mine, code, func, f_locals):
+            seen.misses[miss.guard] = miss
+            seen.times[miss.guard] += 1
+            log.emit("recompiles", f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}): {miss.text}")
+        return len(mine)
 
     def _look_up(self, code: CodeType) -> Seen:
         seen = self._seen.get(id(code))
@@ -120,7 +164,7 @@ class FrameCompiler:
             seen = self._seen[id(code)] = Seen(weakref.ref(code))
         return seen
 
-    def _compile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
+    def _compile(self, seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[str, Any], instance: nn.Module | None) -> Any:
         compiled: list[tuple[Counter[str], Report | None]] = []
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
@@ -135,8 +179,9 @@ class FrameCompiler:
                 captured = convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn)
             with stage("guards"):
                 tree = compile_guards(captured.guards, captured.input_sources, func.__globals__)
-        except UserError:
-            return None  # plain Python raises it
+        except UserError:  # plain Python raises it
+            seen.raising.again()
+            return None
         except NeedsGrad as refusal:
             return self._training(code, func, refusal)
         except Unsupported as refusal:
@@ -148,9 +193,12 @@ class FrameCompiler:
         except Exception as problem:  # the edge: whatever is wrong inside, the user's program runs
             return self._bug(code, problem)
         self._note(code, captured, tree, compiled)
-        if captured.graph is None and captured.breaks and not self.config.keep_graphless:
-            return _C.SKIP
-        return _C.Entry(tree, code, captured.residual_code, self)
+        seen.raising = Raising()
+        if captured.graph is None and not self.config.keep_graphless:
+            seen.graphless += 1
+            if captured.breaks or seen.graphless > 1:
+                return _C.SKIP
+        return _C.Entry(tree, code, captured.residual_code, self, None if instance is None else weakref.ref(instance))
 
     def _backend(self, graph: fx.Graph, examples: Sequence[Any]) -> tuple[Compiled, Report | None]:
         backend = self.config.backend
@@ -203,14 +251,17 @@ class FrameCompiler:
         if self.config.warn:
             log.warn_once(key, text)
 
-    def _full(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
-        reasons = "; ".join(why_missed(code, func, f_locals)[:3])
+    def _full(self, seen: Seen, code: CodeType, instance: nn.Module | None) -> Any:
+        reasons = "; ".join(f"{seen.misses[guard].text} [{times} times]" for guard, times in seen.times.most_common(4))
         self._warn(
             f"full:{id(code)}",
             f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has {self.config.max_variants} variants; "
-            f"calls that none takes run in eager: {reasons}",
+            f"calls that none takes run in eager. What kept changing: {reasons}",
         )
-        return _C.FULL
+        if instance is None:
+            return _C.FULL
+        seen.full.add(instance)
+        return None
 
     def _note(self, code: CodeType, captured: Captured, tree: GuardTree, compiled: list[tuple[Counter[str], Report | None]]) -> None:
         for b in captured.breaks:
@@ -224,6 +275,12 @@ class FrameCompiler:
             code.co_qualname, code.co_filename, code.co_firstlineno, captured.breaks, tree.describe(), operators,
             report, captured.stats["instructions"],
         ))
+
+
+def _instance(code: CodeType, f_locals: dict[str, Any]) -> nn.Module | None:
+    """The module whose method the frame runs."""
+    first = f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    return first if isinstance(first, nn.Module) else None
 
 
 def _wants_grad(seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> bool:

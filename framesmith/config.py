@@ -18,10 +18,11 @@ class Config:
 
     `dynamic`: None = static first, dynamic in the dimension that changed; True / False = always / never.
     `cache_dir`: None = the user's cache folder. `threads`: None = torch's own count.
+    `max_variants`: compiled variants of one code object, or of a module's method for one module; calls that none of them takes run in
+    plain Python from then on. `keep_graphless`: keep variants without tensor operations; otherwise a code object that twice had none runs
+    in plain Python. `max_instructions`: a frame that takes more interpreted instructions to capture runs in plain Python.
+    `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain Python.
     `parallel_threshold`: elements of work in a kernel below which it runs on one thread.
-    `max_instructions`: a frame that takes more than this many interpreted instructions to capture runs in plain Python.
-    `keep_graphless`: keep captures that break and compute no tensor, which gain nothing. `standard_library`: capture its frames too.
-    `warn`: tell the user, once a place, what runs in plain Python.
     """
 
     fullgraph: bool = False

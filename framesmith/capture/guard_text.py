@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from framesmith.capture.modes import default_device
 from framesmith.capture.sources import Source, TensorSpec
 
 __all__ = ["Note", "explain"]
@@ -32,7 +34,8 @@ def explain(note: Note, value: Any) -> str:
     text = _EXPLAIN[note.kind](note, value)
     if note.stack:
         file, line, function = note.stack[-1]
-        text += f" (assumed at {file}:{line} in {function})"
+        source = linecache.getline(file, line).strip()
+        text += f" (assumed at {file}:{line} in {function}{': ' if source else ''}{source})"
     return text
 
 
@@ -86,6 +89,7 @@ def _globals_state(note: Note, value: Any) -> str:
         ("inference mode", state.inference_mode, torch.is_inference_mode_enabled()),
         ("default dtype", state.default_dtype, torch.get_default_dtype()),
         ("deterministic algorithms", state.deterministic, torch.are_deterministic_algorithms_enabled()),
+        ("default device", state.default_device, default_device()),
     ]
     for device, enabled, dtype in state.autocast:
         on = torch.is_autocast_enabled(device)
@@ -117,8 +121,9 @@ def _say_tensor(spec: TensorSpec) -> str:
 
 def _say_state(state: Any) -> str:
     autocast = "".join(f", autocast on {device} to {dtype}" for device, enabled, dtype in state.autocast if enabled)
+    device = "" if state.default_device is None else f", the default device is {state.default_device}"
     return (f"grad mode is {'on' if state.grad_enabled else 'off'}, inference mode is {'on' if state.inference_mode else 'off'}, "
-            f"the default dtype is {state.default_dtype}{autocast}{', deterministic algorithms' if state.deterministic else ''}")
+            f"the default dtype is {state.default_dtype}{device}{autocast}{', deterministic algorithms' if state.deterministic else ''}")
 
 
 def _listed(value: Any) -> str:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+from torch.utils._device import DeviceContext
 
 from framesmith import _C
 from framesmith.capture import sources as src
@@ -18,7 +21,15 @@ from framesmith.capture.relation_code import postfix
 from framesmith.capture.sources import Guard, Source
 from framesmith.util.errors import GuardError
 
-__all__ = ["GuardTree", "compile_guards", "why_missed"]
+__all__ = ["GuardTree", "Miss", "compile_guards", "why_missed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """Why a variant does not take a call. `guard`: path and kind of what failed; `text`: in the user's terms."""
+
+    guard: tuple[str, str]
+    text: str
 
 
 class GuardTree(_C.GuardTree):
@@ -35,15 +46,21 @@ class GuardTree(_C.GuardTree):
         cells: dict[str, Any] | None = None,
     ) -> str:
         """The first guard that fails, in the user's terms; empty if all hold."""
-        failure = self.failure(f_locals, f_globals, f_builtins, cells)
+        miss = self.miss(f_locals, f_globals, f_builtins, cells)
+        return "" if miss is None else miss.text
+
+    def miss(self, *frame: dict[str, Any] | None) -> Miss | None:
+        """The same with the guard's name; `frame`: locals, globals, builtins, cells."""
+        failure = self.failure(*frame)
         if failure is None:
-            return ""
+            return None
         number, accessor, value = failure
         if number < 0 and accessor < 0:
-            return "an object that the guards watch is gone"
+            return Miss(("", "gone"), "an object that the guards watch is gone")
         if accessor >= 0:
-            return f"{self.paths[accessor]} is not there any more"
-        return explain(self.notes[number], value)
+            return Miss((str(self.paths[accessor]), "there"), f"{self.paths[accessor]} is not there any more")
+        note = self.notes[number]
+        return Miss((str(note.path), note.kind), explain(note, value))
 
     def describe(self) -> list[str]:
         """One line a guard."""
@@ -197,7 +214,8 @@ def _tensor(low: _Lowering, spec: Any) -> _Lowered:
 
 
 def _globals_state(low: _Lowering, state: Any) -> _Lowered:
-    payload = (state.grad_enabled, state.inference_mode, state.autocast, state.default_dtype, state.deterministic)
+    device = None if state.default_device is None else (DeviceContext, state.default_device)
+    payload = (state.grad_enabled, state.inference_mode, state.autocast, state.default_dtype, state.deterministic, device)
     return "globals_state", payload, ()
 
 
@@ -258,9 +276,9 @@ def compile_guards(
     return tree
 
 
-def why_missed(code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> list[str]:
-    """For each live variant of `code`, the latest hit first: the guard that fails for this call."""
+def why_missed(entries: Iterable[Any], code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> list[Miss]:
+    """For each of some variants of `code`: the guard that fails for this call."""
     cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
-    trees = [entry.tree for entry in _C.entries(code)]
-    return [tree.explain_failure(f_locals, func.__globals__, func.__builtins__, cells)  # type: ignore[attr-defined]
-            for tree in trees if isinstance(tree, GuardTree)]
+    trees = [entry.tree for entry in entries if isinstance(entry.tree, GuardTree)]
+    missed = [tree.miss(f_locals, func.__globals__, func.__builtins__, cells) for tree in trees]  # type: ignore[attr-defined]
+    return [miss for miss in missed if miss is not None]

@@ -17,6 +17,7 @@ from .classes import Namespaces
 from .frame import Frame
 from .hashing import Hashing
 from .iteration import Iteration
+from .modes import default_device
 from .operations import Operations
 from .registry import OPAQUE
 from .sources import MISSING, Attr, Cell, DictAttr, GlobalState, Guard, Item, Pinned, Source, TensorSpec
@@ -69,7 +70,7 @@ class Session(Values, Namespaces, Calls, Operations, Iteration, Hashing):
         cls = type(value)
         key = (source, kind, value if cls is str or cls is int or value is None else id(value))
         if key not in self.guards:
-            self.guards[key] = Guard(source, kind, value)
+            self.guards[key] = Guard(source, kind, value, self.user_place())
             self.keep.append(value)
 
     def all_guards(self) -> list[Guard]:
@@ -149,6 +150,13 @@ class Session(Values, Namespaces, Calls, Operations, Iteration, Hashing):
         """requires_grad_ that changes nothing."""
         flag = args[0] if args else kwargs.get("requires_grad", t.TRUE)
         return isinstance(flag, t.Const) and flag.value == obj.fake.requires_grad
+
+    def user_place(self) -> tuple[tuple[str, int, str], ...]:
+        """The innermost place in the user's own code, as a stack of one; empty before the first instruction."""
+        for f in reversed(self.frames):
+            if not f.dec.foreign:
+                return ((f.code.co_filename, f.line, f.code.co_name),)
+        return ()
 
     def user_stack(self) -> tuple[tuple[str, int, str], ...]:
         """(file, line, function) of the frames, innermost last."""
@@ -325,9 +333,9 @@ def tensor_spec(x: torch.Tensor) -> TensorSpec:
 
 def read_state() -> GlobalState:
     """The thread's state that capture depends on."""
-    autocast = tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu",))
+    autocast = tuple([(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")])
     return GlobalState(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_dtype(),
-                       torch.are_deterministic_algorithms_enabled())
+                       torch.are_deterministic_algorithms_enabled(), default_device())
 
 
 def restore_state(state: GlobalState) -> None:

@@ -243,6 +243,8 @@ class GlobalState:
     """(device type, enabled, dtype) of each device type whose autocast is looked at."""
     default_dtype: Any
     deterministic: bool = False
+    default_device: Any = None
+    """What `torch.set_default_device` set, through a function mode; no other mode may be active."""
 
 
 KINDS = MappingProxyType({

@@ -6,7 +6,9 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
+#include <torch/csrc/PyInterpreter.h>
 
 #include <memory>
 
@@ -27,11 +29,24 @@ struct State : StepData {
   bool deterministic;
   at::ScalarType default_dtype;
   std::vector<Autocast> autocast;
+  PyObject* device_mode = nullptr;  // the class of the mode that sets a default device, watched; null = none was set
+  at::Device device{at::kCPU};
 };
 
-// No graph is captured under a user's function or dispatch mode, so none may run under one: the mode would not see its operators.
-bool under_mode() {
-  return at::impl::PythonTorchFunctionTLS::stack_len() != 0 || c10::impl::TorchDispatchModeTLS::stack_len() != 0;
+PyObject* device_name = nullptr;  // interned "device"
+
+// No graph is captured under a user's function or dispatch mode, so none may run under one: the mode would not see its
+// operators. The mode of `torch.set_default_device` is the exception: capture went through it.
+bool modes_agree(const State& state) {
+  const int64_t functions = at::impl::PythonTorchFunctionTLS::stack_len();
+  if (c10::impl::TorchDispatchModeTLS::stack_len() != 0) return false;
+  if (!state.device_mode || functions != 1) return !state.device_mode && functions == 0;
+  PyObject* mode = at::impl::PythonTorchFunctionTLS::get_stack_at(0)->ptr(getPyInterpreter());
+  if (reinterpret_cast<PyObject*>(Py_TYPE(mode)) != state.device_mode) return false;
+  PyObject* device = PyObject_GetAttr(mode, device_name);
+  const bool same = device && THPDevice_Check(device) && reinterpret_cast<THPDevice*>(device)->device == state.device;
+  Py_XDECREF(device);
+  return same;
 }
 
 bool autocast_agrees(const Autocast& expected) {
@@ -46,7 +61,7 @@ bool globals_state(Step& step, Run&) {
     if (!autocast_agrees(expected)) return false;
   }
   return c10::get_default_dtype().toScalarType() == state.default_dtype &&
-         at::globalContext().deterministicAlgorithms() == state.deterministic && !under_mode();
+         at::globalContext().deterministicAlgorithms() == state.deterministic && modes_agree(state);
 }
 
 bool read_dtype(PyObject* object, at::ScalarType* out) {
@@ -77,18 +92,36 @@ bool read_autocast(PyObject* rows, State* state) {
   return true;
 }
 
-// (grad, inference, autocast rows, default dtype, deterministic).
-bool prepare_state(Step& step, PyObject* payload, Holdings&) {
+// None, or (class of the mode, device).
+bool read_device(PyObject* object, State* state, Holdings& holdings) {
+  if (object == Py_None) return true;
+  PyObject *type, *device;
+  if (!PyArg_ParseTuple(object, "O!O:default_device", &PyType_Type, &type, &device)) return false;
+  if (!THPDevice_Check(device)) {
+    PyErr_Format(PyExc_TypeError, "%R is no torch device", device);
+    return false;
+  }
+  if (!device_name) device_name = PyUnicode_InternFromString("device");
+  state->device_mode = type;
+  state->device = reinterpret_cast<THPDevice*>(device)->device;
+  return device_name && holdings.watch(type);
+}
+
+// (grad, inference, autocast rows, default dtype, deterministic, default device).
+bool prepare_state(Step& step, PyObject* payload, Holdings& holdings) {
   int grad, inference, deterministic;
-  PyObject *autocast, *dtype;
-  if (!PyArg_ParseTuple(payload, "ppO!Op:globals_state", &grad, &inference, &PyTuple_Type, &autocast, &dtype, &deterministic)) {
+  PyObject *autocast, *dtype, *device;
+  if (!PyArg_ParseTuple(payload, "ppO!OpO:globals_state", &grad, &inference, &PyTuple_Type, &autocast, &dtype, &deterministic,
+                        &device)) {
     return false;
   }
   auto state = std::make_unique<State>();
   state->grad = grad;
   state->inference = inference;
   state->deterministic = deterministic;
-  if (!read_dtype(dtype, &state->default_dtype) || !read_autocast(autocast, state.get())) return false;
+  if (!read_dtype(dtype, &state->default_dtype) || !read_autocast(autocast, state.get()) || !read_device(device, state.get(), holdings)) {
+    return false;
+  }
   step.data = state.release();
   return true;
 }

@@ -216,7 +216,16 @@ PyGetSetDef entry_fields[] = {
      "False once an object that the guards watch is gone.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
-PyType_Slot entry_slots[] = {{Py_tp_new, reinterpret_cast<void*>(entry_new)},
+PyObject* entry_drop(PyObject* self, PyObject*) {
+  kill_entry(self);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef entry_methods[] = {{"drop", entry_drop, METH_NOARGS, "Free what it compiled to; no call takes it any more."},
+                               {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot entry_slots[] = {{Py_tp_methods, entry_methods},
+                             {Py_tp_new, reinterpret_cast<void*>(entry_new)},
                              {Py_tp_dealloc, reinterpret_cast<void*>(entry_dealloc)},
                              {Py_tp_getset, entry_fields},
                              {Py_tp_doc, const_cast<char*>("One compiled variant of a code object.")},

@@ -13,9 +13,14 @@ Place = tuple[str, int, str]
 _NOT_USERS = (next(iter(torch.__path__)) + "/", str(Path(__file__).parents[1]) + "/", "<frozen")
 
 
+def is_foreign(file: str) -> bool:
+    """Code of torch, of framesmith, or of the interpreter itself."""
+    return file.startswith(_NOT_USERS)
+
+
 def user_frame(stack: Sequence[Place]) -> Place:
     """The innermost frame outside of torch and framesmith; the innermost of all if there is none. `stack` is not empty, innermost last."""
     for place in reversed(stack):
-        if not place[0].startswith(_NOT_USERS):
+        if not is_foreign(place[0]):
             return place
     return stack[-1]

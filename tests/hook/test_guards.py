@@ -282,4 +282,5 @@ def test_why_missed_tells_of_every_variant():
     cb = variant(types.FunctionType((lambda n, inputs: n).__code__, {}, "f"), equals("n"))
     g = _C.CompiledFunction(f, cb)
     assert [g(1), g(2)] == [1, 2]
-    assert why_missed(f.__code__, f, {"n": 3}) == ["L['n']: expected 2, got 3", "L['n']: expected 1, got 3"]
+    missed = why_missed(_C.entries(f), f.__code__, f, {"n": 3})
+    assert [miss.text for miss in missed] == ["L['n']: expected 2, got 3", "L['n']: expected 1, got 3"]

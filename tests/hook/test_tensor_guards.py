@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.overrides import BaseTorchFunctionMode
 
 from framesmith.capture.guards import compile_guards
 from framesmith.capture.sources import GlobalState, Guard, Item, Local, TensorSpec
@@ -161,6 +162,8 @@ def test_global_state():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert tree.check(frame) is None and "autocast on cpu: expected False, got torch.bfloat16" in tree.explain_failure(frame)
     with torch.device("meta"):
+        assert tree.check(frame) is None and tree.explain_failure(frame) == "default device: expected None, got meta"
+    with BaseTorchFunctionMode():
         assert tree.check(frame) is None and "mode is active" in tree.explain_failure(frame)
     torch.set_default_dtype(torch.float64)
     try:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NamedTuple
 
+from framesmith.util.stack import is_foreign
+
 from . import tables
 
 EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
@@ -58,6 +60,8 @@ class Decoded:
     localsplus: tuple[str, ...]
     """Names by the index that LOAD_FAST and LOAD_DEREF use: locals, then cells that are no arguments, then free variables."""
     n_free: int
+    foreign: bool = False
+    """Not the user's own code."""
     bound: Any = None
     """The interpreter's own bound form: [(handler, argument), …]."""
 
@@ -156,7 +160,7 @@ def decode(code: CodeType) -> Decoded:
         return at[off]
 
     handlers = [Handler(index(s), index(e), index(t), d, la) for s, e, t, d, la in parse_exception_table(code)]
-    return Decoded(instrs, handlers, names, len(code.co_freevars))
+    return Decoded(instrs, handlers, names, len(code.co_freevars), is_foreign(code.co_filename))
 
 
 _cache: dict[int, tuple[weakref.ref[CodeType], Decoded]] = {}
