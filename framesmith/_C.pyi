@@ -65,6 +65,10 @@ class Entry:
     def callback(self) -> FrameCallback | None: ...
     @property
     def hits(self) -> int: ...
+
+    def drop(self) -> None:
+        """Free what it compiled to; no call takes it any more."""
+
     @property
     def alive(self) -> bool: ...
 

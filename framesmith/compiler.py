@@ -30,7 +30,7 @@ from framesmith.graph.digest import target_name
 from framesmith.pipeline import Report
 from framesmith.util import log
 from framesmith.util.collector import collector_paused
-from framesmith.util.errors import BuildError, CompilerMissing, NeedsGrad, Unsupported
+from framesmith.util.errors import BuildError, CompilerMissing, NeedsGrad, Unsupported, drop_traces
 from framesmith.util.timing import stage
 
 # One compilation at a time: the recorder, fakes and timers are per process.
@@ -179,18 +179,24 @@ class FrameCompiler:
                 captured = convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn)
             with stage("guards"):
                 tree = compile_guards(captured.guards, captured.input_sources, func.__globals__)
-        except UserError:  # plain Python raises it
+        except UserError as error:  # plain Python raises it
+            drop_traces(error)
             seen.raising.again()
             return None
-        except NeedsGrad as refusal:
-            return self._training(code, func, refusal)
         except Unsupported as refusal:
-            return self._refuse(code, refusal)
+            drop_traces(refusal)
+            if self.config.fullgraph:
+                raise
+            return self._training(code, func, refusal) if isinstance(refusal, NeedsGrad) else self._refuse(code, refusal)
         except (CompilerMissing, BuildError) as problem:
+            if self.config.fullgraph and not isinstance(problem, CompilerMissing):
+                raise
             return self._no_machine_code(code, problem)
         except (RecursionError, MemoryError):
             return None  # too little is left for capture here and now
         except Exception as problem:  # the edge: whatever is wrong inside, the user's program runs
+            if not self.config.suppress_errors or self.config.fullgraph:
+                raise
             return self._bug(code, problem)
         self._note(code, captured, tree, compiled)
         seen.raising = Raising()
@@ -210,8 +216,6 @@ class FrameCompiler:
 
     def _refuse(self, code: CodeType, refusal: Unsupported) -> Any:
         file, line = refusal.at or (code.co_filename, code.co_firstlineno)
-        if self.config.fullgraph:
-            raise refusal
         if self.ledger is not None:
             self.ledger.refusals.append(Refusal(code.co_qualname, file, line, refusal.reason, refusal.hint))
         self._warn(
@@ -228,14 +232,10 @@ class FrameCompiler:
         return verdict
 
     def _no_machine_code(self, code: CodeType, problem: Exception) -> Any:
-        if self.config.fullgraph and not isinstance(problem, CompilerMissing):
-            raise problem
         self._warn(f"build:{type(problem).__name__}", f"framesmith: running in eager: {problem}")
         return _C.SKIP_RECURSIVE
 
     def _bug(self, code: CodeType, problem: Exception) -> Any:
-        if not self.config.suppress_errors or self.config.fullgraph:
-            raise problem
         where = traceback.extract_tb(problem.__traceback__)[-1]
         self._warn(
             f"bug:{where.filename}:{where.lineno}",

@@ -59,24 +59,30 @@ class Frame:
                     if handler(self, arg) is RETURN:
                         return self.result
             except t.CapturedError as e:
-                self.unwind(e)
+                if not self.unwind(e):
+                    raise
 
-    def unwind(self, e: t.CapturedError) -> None:
-        """Go on at the handler that covers the present instruction, or let `e` leave the frame."""
+    def unwind(self, e: t.CapturedError) -> bool:
+        """Go on at the handler that covers the present instruction; False if there is none.
+
+        (It does not raise `e`: a frame that holds the exception which passed through it is a circle of references.)
+        """
         at = self.ip - 1
         row = self.dec.handler_at(at)
         if row is None:
-            raise e
+            return False
         stack = self.stack
         del stack[row.depth:]
         if row.lasti:
             stack.append(t.Const(at))
         stack.append(e.tracker)
         self.ip = row.target
+        return True
 
     def throw(self, error: t.Tracker) -> Any:
         """Resume a suspended generator by raising `error` at its yield."""
-        self.unwind(t.CapturedError(error))
+        if not self.unwind(t.CapturedError(error)):
+            raise t.CapturedError(error)
         return self.run()
 
     @property

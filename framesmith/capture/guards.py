@@ -49,9 +49,15 @@ class GuardTree(_C.GuardTree):
         miss = self.miss(f_locals, f_globals, f_builtins, cells)
         return "" if miss is None else miss.text
 
-    def miss(self, *frame: dict[str, Any] | None) -> Miss | None:
-        """The same with the guard's name; `frame`: locals, globals, builtins, cells."""
-        failure = self.failure(*frame)
+    def miss(
+        self,
+        f_locals: dict[str, Any],
+        f_globals: dict[str, Any] | None = None,
+        f_builtins: dict[str, Any] | None = None,
+        cells: dict[str, Any] | None = None,
+    ) -> Miss | None:
+        """The same with the guard's name."""
+        failure = self.failure(f_locals, f_globals, f_builtins, cells)
         if failure is None:
             return None
         number, accessor, value = failure

@@ -49,10 +49,20 @@ def runs_whole(fn: Any) -> bool:
     if hit is not None:
         return hit[1]
     whole = _runs_whole(fn)
-    if isinstance(fn, types.FunctionType) and fn.__module__ and not fn.__module__.startswith("torch"):
-        return whole  # user functions come and go: an entry would keep them alive
-    _kinds[id(fn)] = (fn, whole)
+    if whole and _lasts(fn):
+        _kinds[id(fn)] = (fn, whole)
     return whole
+
+
+def _lasts(fn: Any) -> bool:
+    """Functions that live as long as torch. The user's come and go: an entry would keep them alive."""
+    return isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)) or _own(fn) and not isinstance(fn, _WHOLE_TYPES)
+
+
+def _own(fn: Any) -> bool:
+    """Written by torch, whatever `functools.wraps` has put into `__module__`."""
+    name = fn.__globals__.get("__name__", "") if isinstance(fn, types.FunctionType) else getattr(fn, "__module__", None) or ""
+    return name == "torch" or name.startswith("torch.")
 
 
 def _runs_whole(fn: Any) -> bool:
@@ -67,7 +77,7 @@ def _runs_whole(fn: Any) -> bool:
         if isinstance(owner, types.ModuleType) or owner is None:
             return module == "torch" and owner is None or module in _WHOLE_MODULES and module != "torch._C"
         return False
-    return isinstance(fn, types.FunctionType) and (module in _WHOLE_MODULES or module == "torch")
+    return isinstance(fn, types.FunctionType) and (module in _WHOLE_MODULES or module == "torch") and _own(fn)
 
 
 def refused_function(fn: Any) -> str | None:

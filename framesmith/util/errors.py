@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 
+def drop_traces(error: BaseException | None) -> None:
+    """Forget the frames behind an error and behind those that it came from: they hold what capture held, the user's model included."""
+    while error is not None and error.__traceback__ is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 class FramesmithError(Exception):
     """Base of all of framesmith's own errors."""
 
