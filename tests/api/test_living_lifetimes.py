@@ -1,5 +1,7 @@
 """What is compiled keeps nothing of the user's alive: neither models nor functions, with the cycle collector off."""
 
+import contextlib
+import functools
 import gc
 import weakref
 
@@ -66,10 +68,8 @@ def alive_after(cls, grad=False, **options):
             "compiled": weakref.ref(compiled)}
     with torch.set_grad_enabled(grad):
         for _ in range(2):
-            try:
+            with contextlib.suppress(ValueError, exc.Unsupported):
                 compiled(X)
-            except (ValueError, exc.Unsupported):
-                pass
     del model, compiled
     return [name for name, ref in refs.items() if ref() is not None]
 
@@ -125,8 +125,6 @@ def test_variants_of_a_dead_module_are_dropped():
 
 def test_wrapped_functions_are_the_users():
     """A function that took over the name of torch's is followed, not taken for torch's own."""
-    import functools
-
     scale = 2
 
     @functools.wraps(torch.nn.functional.relu)
