@@ -54,25 +54,15 @@ def bind(cx: Any, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tra
         slots[:given] = args
     else:
         slots[:n] = args[:n]
-        if sig.varargs < 0:
-            cx.raise_(TypeError(f"{fn.qualname}() takes {n} positional arguments but {given} were given"))
     if sig.varargs >= 0:
         slots[sig.varargs] = t.Tuple(args[n:])
     extra: dict[Any, t.Tracker] = {}
     if kwargs:
-        index = sig.index
-        for name, value in kwargs.items():
-            i = index.get(name)
-            if i is None:
-                if sig.varkw < 0:
-                    cx.raise_(TypeError(f"{fn.qualname}() got an unexpected keyword argument '{name}'"))
-                extra[name] = value
-            elif slots[i] is not None:
-                cx.raise_(TypeError(f"{fn.qualname}() got multiple values for argument '{name}'"))
-            else:
-                slots[i] = value
+        _place_keywords(cx, fn, sig, slots, kwargs, extra)
     if sig.varkw >= 0:
         slots[sig.varkw] = t.Dict(extra)
+    if given > n and sig.varargs < 0:
+        _too_many(cx, fn, sig, slots, given)
     if given < n:
         _fill_defaults(cx, fn, sig, slots, given)
     if sig.n_kwonly:
@@ -80,26 +70,70 @@ def bind(cx: Any, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tra
     return slots
 
 
+def _place_keywords(cx: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None], kwargs: dict[str, t.Tracker],
+                    extra: dict[Any, t.Tracker]) -> None:
+    index = sig.index
+    for name, value in kwargs.items():
+        if not isinstance(name, str):
+            cx.raise_(TypeError("keywords must be strings"))
+        i = index.get(name)
+        if i is None:
+            if sig.varkw < 0:
+                _unexpected(cx, fn, sig, kwargs, name)
+            extra[name] = value
+        elif slots[i] is not None:
+            cx.raise_(TypeError(f"{fn.qualname}() got multiple values for argument '{name}'"))
+        else:
+            slots[i] = value
+
+
+def _unexpected(cx: Any, fn: t.Function, sig: Signature, kwargs: dict[str, t.Tracker], name: str) -> None:
+    only = [n for n in sig.all_names[:sig.n_posonly] if n in kwargs]
+    if only:
+        cx.raise_(TypeError(f"{fn.qualname}() got some positional-only arguments passed as keyword arguments: '{', '.join(only)}'"))
+    cx.raise_(TypeError(f"{fn.qualname}() got an unexpected keyword argument '{name}'"))
+
+
+def _too_many(cx: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None], given: int) -> None:
+    n = sig.n_args
+    n_defaults = len(fn.defaults or ())
+    takes = f"from {n - n_defaults} to {n}" if n_defaults else str(n)
+    only = sum(v is not None for v in slots[n:n + sig.n_kwonly])
+    keywords = f" positional argument{_s(given)} (and {only} keyword-only argument{_s(only)})" if only else ""
+    verb = "was" if given == 1 and not only else "were"
+    plural = "s" if n_defaults or n != 1 else ""
+    cx.raise_(TypeError(f"{fn.qualname}() takes {takes} positional argument{plural} but {given}{keywords} {verb} given"))
+
+
+def _s(n: int) -> str:
+    return "" if n == 1 else "s"
+
+
 def _fill_defaults(cx: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None], given: int) -> None:
     defaults = fn.defaults or []
     first = sig.n_args - len(defaults)
-    missing = []
-    for i in range(given, sig.n_args):
-        if slots[i] is None:
-            if i < first:
-                missing.append(sig.all_names[i])
-            else:
-                slots[i] = defaults[i - first]
+    missing = [sig.all_names[i] for i in range(given, first) if slots[i] is None]
     if missing:
-        names = " and ".join(repr(m) for m in missing)
-        plural = "s" if len(missing) > 1 else ""
-        cx.raise_(TypeError(f"{fn.qualname}() missing {len(missing)} required positional argument{plural}: {names}"))
+        _missing(cx, fn, "positional", missing)
+    for i in range(max(given, first), sig.n_args):
+        if slots[i] is None:
+            slots[i] = defaults[i - first]
 
 
 def _fill_kwonly(cx: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None]) -> None:
+    missing = []
     for i in range(sig.n_args, sig.n_args + sig.n_kwonly):
         if slots[i] is None:
-            default = (fn.kwdefaults or {}).get(sig.all_names[i])
-            if default is None:
-                cx.raise_(TypeError(f"{fn.qualname}() missing 1 required keyword-only argument: '{sig.all_names[i]}'"))
-            slots[i] = default
+            slots[i] = (fn.kwdefaults or {}).get(sig.all_names[i])
+            if slots[i] is None:
+                missing.append(sig.all_names[i])
+    if missing:
+        _missing(cx, fn, "keyword-only", missing)
+
+
+def _missing(cx: Any, fn: t.Function, kind: str, names: list[str]) -> None:
+    quoted = [repr(n) for n in names]
+    last = quoted.pop()
+    listed = last if not quoted else f"{quoted[0]} and {last}" if len(quoted) == 1 else f"{', '.join(quoted)}, and {last}"
+    n = len(names)
+    cx.raise_(TypeError(f"{fn.qualname}() missing {n} required {kind} argument{_s(n)}: {listed}"))

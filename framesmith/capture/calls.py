@@ -20,6 +20,7 @@ from .policy import refused_function, runs_whole
 from .registry import CALLS, FOLDED
 from .sources import MISSING
 from .values import CONSTANT_TYPES
+from .wrong_calls import FAILURES, explain, fits
 
 _GENERATOR = 0x20
 _COROUTINE = 0x80 | 0x200 | 0x100
@@ -39,12 +40,9 @@ class Calls:
     remember: Callable[..., t.Tracker]
     methods: Callable[..., Any]
     seen: dict[int, t.Tracker]
+    raise_: Callable[..., Any]
 
     # --- errors and folding -------------------------------------------------------------------------------------------
-    def raise_(self, error: BaseException) -> Any:
-        """The captured program raises `error`."""
-        raise t.CapturedError(self.made(error))
-
     def folded(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """`fn` run for real; what it raises, the captured program raises."""
         try:
@@ -62,6 +60,17 @@ class Calls:
         real = tuple([a.real(self) for a in args])
         return self.made(self.folded(fn, real, {k: v.real(self) for k, v in kwargs.items()}))
 
+    # --- rows ---------------------------------------------------------------------------------------------------------
+    def by_row(self, row: Callable[..., t.Tracker], fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        """The handler of a known callable."""
+        if type(fn) is BuiltinFunctionType and not fits(fn, len(args) + len(kwargs), tuple(kwargs)):
+            explain(self, fn, args, kwargs)
+        try:
+            return row(self, args, kwargs)
+        except FAILURES:
+            explain(self, fn, args, kwargs)
+            raise
+
     # --- Python functions ---------------------------------------------------------------------------------------------
     def call_function(self, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker], direct: bool = False) -> t.Tracker:
         """A Python function: by its row, run whole on fakes if it is torch's own, else inlined.
@@ -72,7 +81,7 @@ class Calls:
         if value is not None:
             row = CALLS.get(value)
             if row is not None:
-                return row(self, args, kwargs)
+                return self.by_row(row, value, args, kwargs)
             if value in FOLDED:
                 return self.fold_call(value, args, kwargs)
             if runs_whole(value):
@@ -159,6 +168,21 @@ class Calls:
             return t.Method(self.class_function(raw.__func__), self.made(kind)).call(self, args, kwargs)
         return self.class_value(kind, name, raw).call(self, [obj, *args], kwargs)
 
+    def has_attr(self, x: t.Tracker, name: str) -> bool:
+        """hasattr(x, name)"""
+        try:
+            x.get(self, name)
+        except t.CapturedError as e:
+            if issubclass(e.tracker.pytype(), AttributeError):
+                return False
+            raise
+        return True
+
+    def is_iterable(self, x: t.Tracker) -> bool:
+        """Whether iter(x) has a way to go."""
+        kind = x.pytype()
+        return self.lookup(kind, "__iter__") is not MISSING or self.lookup(kind, "__getitem__") is not MISSING
+
     # --- builtins -----------------------------------------------------------------------------------------------------
     def apply_row(self, family: type, obj: t.Tracker, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """A method of a builtin type, by its row."""
@@ -185,7 +209,7 @@ class Calls:
         except TypeError:
             row = None
         if row is not None:
-            return row(self, args, kwargs)
+            return self.by_row(row, fn, args, kwargs)
         if isinstance(fn, (MethodDescriptorType, WrapperDescriptorType)) and args and not runs_whole(fn):
             return self.unbound(fn, args, kwargs)
         try:
@@ -221,7 +245,7 @@ class Calls:
         cls = klass.value
         row = CALLS.get(cls)
         if row is not None:
-            return row(self, args, kwargs)
+            return self.by_row(row, cls, args, kwargs)
         meta = self.lookup(type(cls), "__call__")
         if isinstance(meta, FunctionType):
             if issubclass(cls, enum.Enum):
@@ -241,7 +265,7 @@ class Calls:
         init = self.lookup(cls, "__init__")
         if isinstance(init, FunctionType):
             self.class_function(init).call(self, [obj, *args], kwargs)
-        elif isinstance(obj, t.Object) and obj.payload is not None and not isinstance(obj.payload, (t.Tuple, t.Const)):
+        elif isinstance(obj, t.Error) or _initialises(obj):
             obj.builtin_method(self, "__init__", args, kwargs)
         elif init is object.__init__ and new is object.__new__ and (args or kwargs):
             self.raise_(TypeError(f"{cls.__name__}() takes no arguments"))
@@ -251,10 +275,9 @@ class Calls:
         """`cls.__new__(cls)` of a builtin `__new__`."""
         if issubclass(cls, nn.Module):
             return t.Module(cls)
-        obj = t.Object(cls)
         if issubclass(cls, BaseException):
-            obj.init_args = list(args)
-            return obj
+            return self.methods(t.Error, "__new__")(self, cls, args)
+        obj = t.Object(cls)
         for base, make in _PAYLOADS:
             if issubclass(cls, base):
                 obj.payload = make(self, args)
@@ -263,6 +286,11 @@ class Calls:
         if new is not object.__new__ and not isinstance(new, staticmethod):
             raise Unsupported(f"instance of {cls.__module__}.{cls.__qualname__}")
         return obj
+
+
+def _initialises(obj: t.Tracker) -> bool:
+    """Whether the builtin part of a new instance takes the arguments in `__init__`."""
+    return isinstance(obj, t.Object) and obj.payload is not None and not isinstance(obj.payload, (t.Tuple, t.Const))
 
 
 def _tuple_payload(cx: Any, args: list[t.Tracker]) -> t.Tracker:
@@ -289,7 +317,7 @@ _SPECIAL_ERRORS = {
     "__len__": "object of type '{}' has no len()",
     "__getitem__": "'{}' object is not subscriptable",
     "__setitem__": "'{}' object does not support item assignment",
-    "__delitem__": "'{}' object does not support item deletion",
+    "__delitem__": "'{}' object doesn't support item deletion",
     "__enter__": "'{}' object does not support the context manager protocol",
     "__exit__": "'{}' object does not support the context manager protocol",
 }

@@ -195,14 +195,14 @@ class Namespaces:
         found = cache.get(name)
         if found is not None:
             if found is t.DELETED:
-                return self.raise_(NameError(f"name '{name}' is not defined"))
+                return self.raise_(NameError(f"name '{name}' is not defined", name=name))
             return found
         value = space.get(name, MISSING)
         if value is MISSING:
             self.note(space, name, MISSING)
             value = _BUILTINS.get(name, MISSING)
             if value is MISSING:
-                return self.raise_(NameError(f"name '{name}' is not defined"))
+                return self.raise_(NameError(f"name '{name}' is not defined", name=name))
             self.note(_BUILTINS, name, value)
             tracker = self.static(value, Builtin(name)) if isinstance(value, STATIC_TYPES) else self.made(value)
         elif isinstance(value, STATIC_TYPES):

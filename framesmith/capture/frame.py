@@ -85,6 +85,10 @@ class Frame:
             raise t.CapturedError(error)
         return self.run()
 
+    def owns(self, slot: int) -> bool:
+        """Whether the cell in a fast slot is the frame's own, not one that it closes over."""
+        return slot < len(self.locals) - self.dec.n_free
+
     @property
     def line(self) -> int:
         """The user's line of the present instruction."""
@@ -110,6 +114,8 @@ def bind_ops(dec: Decoded) -> list[tuple[Any, Any]]:
 
 def constant(value: Any) -> t.Tracker:
     """The tracker of an entry of co_consts."""
+    if value is None:
+        return t.NONE
     if type(value) is tuple:
         return t.Tuple([constant(v) for v in value])
     if type(value) is frozenset:

@@ -14,6 +14,7 @@ class Iteration:
     """The part of the session that advances iterators."""
 
     raise_: Callable[..., Any]
+    fail: Callable[..., Any]
     made: Callable[..., t.Tracker]
     resume_generator: Callable[..., t.Tracker | None]
 
@@ -46,10 +47,8 @@ class Iteration:
 
     def stop(self, gen: t.Generator) -> Any:
         """The StopIteration of a generator that returned."""
-        error = t.Object(StopIteration)
-        error.init_args = [] if gen.result is None or gen.result is t.NONE else [gen.result]
-        error.attrs["value"] = gen.result or t.NONE
-        raise t.CapturedError(error)
+        value = gen.result or t.NONE
+        return self.fail(StopIteration, *([] if value is t.NONE else [value]), value=value)
 
     def throw(self, gen: t.Generator, error: t.Tracker) -> t.Tracker:
         """generator.throw"""

@@ -1,11 +1,11 @@
-"""Operators over trackers: arithmetic, comparison, membership, formatting, truth of protocols."""
+"""Operators over trackers: arithmetic, comparison, membership, truth of protocols."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from framesmith.util.errors import Unsupported
 
@@ -35,6 +35,7 @@ class Operations:
     made: Callable[..., t.Tracker]
     methods: Callable[..., Any]
     lookup: Callable[..., Any]
+    is_iterable: Callable[..., bool]
     class_function: Callable[..., t.Tracker]
 
     def attempt(self, obj: t.Tracker, name: str, args: list[t.Tracker]) -> Any:
@@ -54,7 +55,8 @@ class Operations:
             return NOT_IMPLEMENTED
         return result
 
-    def binary(self, name: str, a: t.Tracker, b: t.Tracker) -> t.Tracker:
+    def binary(self, name: str, a: t.Tracker, b: t.Tracker, symbol: str | None = None) -> t.Tracker:
+        """`a <name> b`; `symbol` is the operator as errors show it."""
         fn = OPERATORS[name]
         if a.constant and b.constant:
             return self.fold(fn, (a.value, b.value))  # type: ignore[attr-defined]
@@ -62,16 +64,23 @@ class Operations:
             return self.torch_call(fn, [a, b], {})
         if name == "mod" and a.constant:
             return self.fold(fn, (a.value, b.real(self)))  # type: ignore[attr-defined]
-        base = name.rstrip("_")
-        result = self.attempt(a, f"__{base}__", [b])
+        if (isinstance(a, t.Static) or isinstance(b, t.Static)) and not isinstance(a, t.Object) and not isinstance(b, t.Object):
+            return self.fold(fn, (a.real(self), b.real(self)))
+        return self.by_dunder(name.rstrip("_"), a, b, symbol or _SYMBOL[name])
+
+    def by_dunder(self, base: str, a: t.Tracker, b: t.Tracker, symbol: str) -> t.Tracker:
+        """A binary operator by its special methods; the right operand goes first if its class is a subclass that has its own."""
+        left, right = a.pytype(), b.pytype()
+        reflected = f"__r{base}__"
+        first = right is not left and issubclass(right, left) and self.lookup(right, reflected) is not self.lookup(left, reflected)
+        result = self.attempt(b, reflected, [a]) if first else NOT_IMPLEMENTED
         if result is NOT_IMPLEMENTED:
-            result = self.attempt(b, f"__r{base}__", [a])
+            result = self.attempt(a, f"__{base}__", [b])
+        if result is NOT_IMPLEMENTED and not first and (left is not right or not isinstance(a, t.Object)):
+            result = self.attempt(b, reflected, [a])
         if result is NOT_IMPLEMENTED:
-            if isinstance(a, t.Static) or isinstance(b, t.Static):
-                return self.fold(fn, (a.real(self), b.real(self)))
-            return self.raise_(TypeError(f"unsupported operand type(s) for {_SYMBOL[name]}: '{a.pytype().__name__}' and "
-                                         f"'{b.pytype().__name__}'"))
-        return result
+            return self.raise_(TypeError(_refusal(base, symbol, left, right)))
+        return cast(t.Tracker, result)
 
     def inplace(self, name: str, a: t.Tracker, b: t.Tracker) -> t.Tracker:
         if a.constant and b.constant:
@@ -82,7 +91,8 @@ class Operations:
         if result is not NOT_IMPLEMENTED:
             return result
         plain = name[1:]
-        return self.binary(plain + "_" if plain in ("and", "or") else plain, a, b)
+        plain += "_" if plain in ("and", "or") else ""
+        return self.binary(plain, a, b, _SYMBOL[plain].split()[0] + "=")
 
     def unary(self, name: str, a: t.Tracker) -> t.Tracker:
         if a.constant:
@@ -139,45 +149,13 @@ class Operations:
                 return self.contains(container.payload, item)
         if isinstance(container, t.Class):
             return bool(self.folded(operator.contains, (container.value, item.real(self))))
+        if not isinstance(container, (t.Sequence, t.Dict, t.DictView)) and not self.is_iterable(container):
+            self.raise_(TypeError(f"argument of type '{container.pytype().__name__}' is not iterable"))
         it = container.iterate(self)
         while (v := it.next(self)) is not None:
             if self.equal(v, item):
                 return True
         return False
-
-    def format_value(self, v: t.Tracker, conversion: int, spec: str) -> t.Tracker:
-        """One field of an f-string."""
-        if isinstance(v, t.Object):
-            name = {0: "__format__", 1: "__str__", 2: "__repr__", 3: "__repr__"}[conversion]
-            if name == "__format__" and not isinstance(self.lookup(v.cls, "__format__"), FunctionType):
-                name = "__str__"
-            return self.text(v, name)
-        value = v.real(self)
-        if _has_tensor(v):
-            raise Unsupported("text of a tensor's data")
-        value = (None, str, repr, ascii)[conversion](value) if conversion else value  # type: ignore[misc]
-        return self.fold(format, (value, spec))
-
-    def text(self, v: t.Tracker, name: str = "__str__") -> t.Tracker:
-        """str(v) or repr(v) of an object."""
-        raw = self.lookup(v.pytype(), name)
-        if raw is object.__str__:
-            raw = self.lookup(v.pytype(), "__repr__")
-        if isinstance(raw, FunctionType):
-            return self.class_function(raw).call(self, [v], {})
-        if isinstance(v, t.Object) and issubclass(v.cls, BaseException):
-            return self.error_text(v, name)
-        if _has_tensor(v):
-            raise Unsupported("text of a tensor's data")
-        return self.fold({"__repr__": repr, "__str__": str}[name], (v.real(self),))
-
-    def error_text(self, v: t.Object, name: str) -> t.Tracker:
-        """str or repr of an exception."""
-        args = v.init_args or []
-        if name == "__repr__":
-            return t.Const(f"{v.cls.__name__}({', '.join([self.text(a, name).real(self) for a in args])})")
-        base = next(b for b in v.cls.__mro__ if b.__module__ == "builtins")
-        return self.fold(str, (base(*[self.text(a).real(self) if isinstance(a, t.Object) else a.real(self) for a in args]),))
 
     def mapping(self, v: t.Tracker) -> dict[Any, t.Tracker]:
         """The entries of anything that ** takes."""
@@ -189,11 +167,17 @@ class Operations:
         return {k.key(self): v.item(self, k) for k in keys}
 
 
+def _refusal(base: str, symbol: str, left: type, right: type) -> str:
+    """What Python says when no side takes the operator; sequences have words of their own for + and *."""
+    if base == "add" and left in _SEQUENCES:
+        return f'can only concatenate {left.__name__} (not "{right.__name__}") to {left.__name__}'
+    if base == "mul" and (left in _SEQUENCES or right in _SEQUENCES):
+        return f"can't multiply sequence by non-int of type '{(right if left in _SEQUENCES else left).__name__}'"
+    return f"unsupported operand type(s) for {symbol}: '{left.__name__}' and '{right.__name__}'"
+
+
+_SEQUENCES = frozenset({list, tuple, str, bytes})
+
+
 def _payload(a: t.Tracker) -> t.Tracker:
     return a.payload if isinstance(a, t.Object) and a.payload is not None else a
-
-
-def _has_tensor(v: t.Tracker) -> bool:
-    if isinstance(v, t.Sequence) and v._items is not None:
-        return any(_has_tensor(x) for x in v.items)
-    return isinstance(v, t.Tensor)

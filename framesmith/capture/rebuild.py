@@ -294,10 +294,7 @@ def _object(rb: Rebuilder, x: t.Object) -> str:
             return rb.hold(x.value)
         return rb.temp(rb.source(x.source))
     cls = rb.hold(x.cls)
-    if issubclass(x.cls, BaseException):
-        name = rb.bind(x, f"{cls}.__new__({', '.join([cls, *rb.values(x.init_args or [])])})")
-    else:
-        name = rb.bind(x, _new_text(rb, x, cls))
+    name = rb.bind(x, _new_text(rb, x, cls))
     if isinstance(x.payload, t.Dict):
         fill_dict(rb, name, x.payload.entries, rb.hold(vars(x.payload.cls)["__setitem__"]))
     elif isinstance(x.payload, t.List) and x.payload.items:
@@ -307,6 +304,20 @@ def _object(rb: Rebuilder, x: t.Object) -> str:
     setter = rb.hold(object.__setattr__)
     for k, v in x.attrs.items():
         rb.emit(f"{setter}({name}, {k!r}, {rb.value(v)})")
+    return name
+
+
+def _error(rb: Rebuilder, x: t.Error) -> str:
+    if x.value is not None:
+        return _object(rb, x)
+    if "__context__" not in x.attrs and "__traceback__" in x.attrs:
+        rb.cx.nothing_handled_outside()
+    cls = rb.hold(x.cls)
+    name = rb.bind(x, f"{cls}.__new__({', '.join([cls, *rb.values(x.init_args or [])])})")
+    setter = rb.hold(object.__setattr__)
+    for k, v in x.fields().items():
+        if k not in ("message", "exceptions") or not issubclass(x.cls, BaseExceptionGroup):
+            rb.emit(f"{setter}({name}, {k!r}, {rb.value(v)})")
     return name
 
 
@@ -330,7 +341,7 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.List: _list, t.Tuple: _tuple, t.Dict: _dict, t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,
     t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super, t.Iter: _iter,
     t.SeqIter: _iter, t.Lazy: _lazy,
-    t.Object: _object, t.Module: _object,
+    t.Error: _error, t.Object: _object, t.Module: _object,
 }
 
 

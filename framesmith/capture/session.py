@@ -14,6 +14,7 @@ from framesmith.util.errors import FramesmithError, NeedsGrad, TooLong, Unsuppor
 from . import trackers as t
 from .calls import Calls
 from .classes import Namespaces
+from .errors import Errors
 from .frame import Frame
 from .hashing import Hashing
 from .iteration import Iteration
@@ -21,6 +22,7 @@ from .modes import default_device
 from .operations import Operations
 from .registry import OPAQUE
 from .sources import MISSING, Attr, Cell, DictAttr, GlobalState, Guard, Item, Pinned, Source, TensorSpec
+from .text import Texts
 from .values import CONSTANT_TYPES, Values
 
 _dispatch_keys = torch._C._dispatch_keys
@@ -34,7 +36,7 @@ class BreakHere(Exception):
         self.depth = depth
 
 
-class Session(Values, Namespaces, Calls, Operations, Iteration, Hashing):
+class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing, Texts):
     """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
 
     def __init__(self, recorder: Recorder, root_globals: dict[str, Any], break_step: int = -1, break_depth: int = 0,
@@ -170,7 +172,7 @@ class Session(Values, Namespaces, Calls, Operations, Iteration, Hashing):
             found = frame.locals[index] = self.wrap(value, source)
             return found
         name = frame.dec.localsplus[index]
-        return self.raise_(UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"))
+        return self.unset(name, True)
 
     def cell(self, real: Any, source: Source | None) -> t.Cell:
         """The tracker of an existing cell."""
@@ -180,18 +182,21 @@ class Session(Values, Namespaces, Calls, Operations, Iteration, Hashing):
             self.keep.append(real)
         return found
 
-    def load_cell(self, cell: Any, name: str) -> t.Tracker:
-        """The content of a cell."""
+    def load_cell(self, cell: Any, name: str, own: bool = False) -> t.Tracker:
+        """The content of a cell; `own`: it is a variable of the frame itself, not of one around it."""
         if cell.content is None:
-            if cell.real_cell is None or cell.written:
-                return self.raise_(NameError(f"cannot access free variable '{name}' where it is not associated with a value"))
-            try:
-                value = cell.real_cell.cell_contents
-            except ValueError:
-                return self.raise_(NameError(f"cannot access free variable '{name}' where it is not associated with a value"))
-            source = cell.source
-            cell.content = self.wrap(value, cell_content(source, cell.real_cell))
+            value = UNSET if cell.real_cell is None or cell.written else contents(cell.real_cell)
+            if value is UNSET:
+                return self.unset(name, own)
+            cell.content = self.wrap(value, cell_content(cell.source, cell.real_cell))
         return cell.content
+
+    def unset(self, name: str, own: bool) -> t.Tracker:
+        """The error of a variable that is not set."""
+        if own:
+            return self.raise_(UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"))
+        text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+        return self.raise_(NameError(text, name=name))
 
     def store_cell(self, cell: Any, value: t.Tracker | None) -> None:
         cell.content = value
@@ -205,8 +210,8 @@ class Session(Values, Namespaces, Calls, Operations, Iteration, Hashing):
             self.mutated.setdefault(id(tracker), tracker)
 
     # --- small protocols ----------------------------------------------------------------------------------------------
-    def index(self, key: t.Tracker) -> Any:
-        """A subscript of a sequence: an int or a slice."""
+    def index(self, key: t.Tracker, of: str | None = None) -> Any:
+        """A number of elements, or a subscript of a sequence of kind `of`: an int or a slice (or what the sequence itself will refuse)."""
         if isinstance(key, (t.Const, t.Slice)):
             return key.real(self)
         if isinstance(key, t.Sym):
@@ -215,13 +220,18 @@ class Session(Values, Namespaces, Calls, Operations, Iteration, Hashing):
             raise Unsupported("a tensor as the index of a sequence")
         if isinstance(key, t.Object) and key.payload is not None:
             return key.payload.real(self)
+        if self.lookup(key.pytype(), "__index__") is MISSING:
+            kind = key.pytype().__name__
+            self.raise_(TypeError(f"{of} indices must be integers or slices, not {kind}" if of is not None
+                                  else f"'{kind}' object cannot be interpreted as an integer"))
         return self.call_special(key, "__index__", []).real(self)
 
     def special_method(self, obj: t.Tracker, name: str) -> t.Tracker:
-        """A special method, bound."""
+        """A method of the context manager protocol, bound."""
         raw = self.lookup(obj.pytype(), name)
         if raw is MISSING:
-            return self.raise_(TypeError(f"'{obj.pytype().__name__}' object does not support the context manager protocol"))
+            missed = " (missed __exit__ method)" if name == "__exit__" else ""
+            return self.raise_(TypeError(f"'{obj.pytype().__name__}' object does not support the context manager protocol{missed}"))
         return t.Method(self.class_function(raw), obj) if isinstance(raw, FunctionType) else t.Bound(obj, name)
 
     def instance_dict(self, obj: t.Object) -> t.Tracker:
@@ -239,7 +249,7 @@ class Session(Values, Namespaces, Calls, Operations, Iteration, Hashing):
         """An attribute of an instance of a subclass of tuple that is no field."""
         raw = self.lookup(tup.cls, name)
         if raw is MISSING:
-            return self.raise_(AttributeError(f"'{tup.cls.__name__}' object has no attribute '{name}'"))
+            return self.no_attribute(tup, name)
         if isinstance(raw, FunctionType):
             return t.Method(self.class_function(raw), tup)
         if isinstance(raw, property):
@@ -308,9 +318,20 @@ class InstanceDict(t.Dict):
     def del_item(self, cx: Any, key: t.Tracker) -> None:
         name = key.key(cx)
         if self.obj.own_attr(cx, name) is None:
-            cx.raise_(KeyError(name))
+            cx.fail(KeyError, key)
         self.obj.note(cx, name)
         self.obj.attrs[name] = t.DELETED
+
+
+UNSET = object()
+
+
+def contents(cell: Any) -> Any:
+    """What a cell holds, or UNSET."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return UNSET
 
 
 def cell_content(source: Source | None, real: Any) -> Source | None:

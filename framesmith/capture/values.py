@@ -46,6 +46,7 @@ class Values:
     keep: list[Any]
     guard: Callable[..., None]
     input: Callable[..., t.Tracker]
+    made_error: Callable[..., t.Error]
 
     # --- from outside -------------------------------------------------------------------------------------------------
     def wrap(self, value: Any, source: Source | None) -> t.Tracker:
@@ -119,9 +120,7 @@ class Values:
         if isinstance(value, types.MethodType):
             return t.Method(self.made(value.__func__), self.made(value.__self__))
         if isinstance(value, BaseException):
-            e = t.Object(cls)
-            e.init_args = [self.unkey(a) for a in value.args]
-            return e
+            return self.made_error(value)
         if hasattr(cls, "__next__"):
             raise Unsupported(f"a new {cls.__name__}, which residual code could only share between calls")
         return self.wrap(value, Pinned(value))
@@ -219,7 +218,8 @@ def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
         return found
     cls = type(value)
     cx.guard(source, "type", cls)
-    obj = t.Module(cls, value=value, source=source) if isinstance(value, nn.Module) else t.Object(cls, value=value, source=source)
+    family = t.Module if isinstance(value, nn.Module) else t.Error if isinstance(value, BaseException) else t.Object
+    obj = family(cls, value=value, source=source)
     if isinstance(value, dict):
         obj.payload = t.Dict(None, cls=_base_of(cls, (collections.OrderedDict, collections.defaultdict, dict)), value=value, source=source)
         if isinstance(value, collections.defaultdict) and value.default_factory is not None:

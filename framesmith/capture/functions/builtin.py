@@ -179,6 +179,16 @@ def _repr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return cx.text(args[0], "__repr__")
 
 
+@calls(format)
+def _format(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return cx.formatted(args[0], args[1].real(cx) if len(args) > 1 else "")
+
+
+@calls(ascii)
+def _ascii(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return cx.format_value(args[0], 3, "")
+
+
 def _operator(name: str) -> Any:
     def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return cx.binary(name, args[0], args[1])
@@ -267,10 +277,22 @@ def _pow(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return cx.binary("pow", args[0], args[1]) if len(args) == 2 else cx.fold_call(pow, args, kwargs)
 
 
+@calls(builtins.divmod)
+def _divmod(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    a, b = args
+    if isinstance(a, t.Object) or isinstance(b, t.Object):
+        return cx.by_dunder("divmod", a, b, "divmod()")
+    return cx.fold_call(divmod, args, kwargs)
+
+
 @calls(builtins.round)
 def _round(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if isinstance(args[0], t.Tensor):
         return cx.torch_call(round, args, kwargs)
+    if isinstance(args[0], t.Object) and args[0].payload is None:
+        if cx.lookup(args[0].cls, "__round__") is MISSING:
+            cx.raise_(TypeError(f"type {args[0].cls.__name__} doesn't define __round__ method"))
+        return cx.call_special(args[0], "__round__", args[1:], kwargs)
     return cx.fold_call(round, args, kwargs)
 
 

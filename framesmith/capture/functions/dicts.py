@@ -130,7 +130,7 @@ def _items(cx: Any, self: t.Dict) -> t.Tracker:
 def _pop(cx: Any, self: t.Dict, key: t.Tracker, *default: t.Tracker) -> t.Tracker:
     k = key.key(cx)
     if self.lookup(cx, k) is None:
-        return default[0] if default else cx.raise_(KeyError(k))
+        return default[0] if default else cx.fail(KeyError, key)
     return self.touch(cx).pop(k)
 
 

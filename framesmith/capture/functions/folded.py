@@ -20,7 +20,7 @@ import torch
 
 from ..registry import folds
 
-folds(builtins.abs, builtins.ascii, builtins.bin, builtins.chr, builtins.divmod, builtins.format, builtins.hex, builtins.oct, builtins.ord,
+folds(builtins.abs, builtins.bin, builtins.chr, builtins.hex, builtins.oct, builtins.ord,
       builtins.pow, builtins.round, bytes, complex, fractions.Fraction)
 folds(*[f for n, f in vars(math).items() if callable(f)])
 folds(*[getattr(os.path, n) for n in ("join", "basename", "dirname", "splitext", "split", "normpath", "isabs")])

@@ -47,9 +47,7 @@ def _delattr(cx: Any, self: t.Object, name: t.Tracker) -> t.Tracker:
 
 @method(t.Object, "__init__")
 def _init(cx: Any, self: t.Object, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
-    if issubclass(self.cls, BaseException):
-        self.init_args = list(args)
-    elif self.payload is not None and not isinstance(self.payload, (t.Tuple, t.Const)):
+    if self.payload is not None and not isinstance(self.payload, (t.Tuple, t.Const)):
         self.payload.builtin_method(cx, "__init__", list(args), kwargs)
     return t.NONE
 
@@ -61,8 +59,6 @@ def _nothing(cx: Any, self: t.Object, *args: t.Tracker, **kwargs: t.Tracker) -> 
 
 @method(t.Object, "__repr__", "__str__")
 def _repr(cx: Any, self: t.Object) -> t.Tracker:
-    if issubclass(self.cls, BaseException):
-        return cx.text(self)
     if self.payload is not None:
         return cx.text(self.payload)
     raise Unsupported(f"repr of {self.describe()}, which shows its address")
@@ -125,7 +121,7 @@ def _module_getattr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         found = obj.entry(cx, where, name)  # type: ignore[attr-defined]
         if found is not None:
             return found
-    return cx.raise_(AttributeError(f"'{obj.pytype().__name__}' object has no attribute '{name}'"))
+    return cx.no_attribute(obj, name)
 
 
 @calls(nn.ModuleList.__getitem__)

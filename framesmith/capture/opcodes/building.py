@@ -87,7 +87,14 @@ def _map_add(f: Frame, n: int) -> None:
 @op("LIST_EXTEND")
 def _list_extend(f: Frame, n: int) -> None:
     v = f.stack.pop()
-    f.stack[-n].items.extend(v.items_list(f.cx))  # type: ignore[attr-defined]
+    f.stack[-n].items.extend(iterable(f.cx, v, "Value").items_list(f.cx))  # type: ignore[attr-defined]
+
+
+def iterable(cx: Any, v: t.Tracker, what: str) -> t.Tracker:
+    """`v`, if `*v` may be written for it."""
+    if not isinstance(v, (t.Sequence, t.Dict, t.Set)) and not cx.is_iterable(v):
+        cx.raise_(TypeError(f"{what} after * must be an iterable, not {v.pytype().__name__}"))
+    return v
 
 
 @op("SET_UPDATE")
@@ -106,11 +113,30 @@ def _dict_update(f: Frame, n: int) -> None:
 def _dict_merge(f: Frame, n: int) -> None:
     v = f.stack.pop()
     into = f.stack[-n]
+    called = called_name(f.stack[-n - 2])
     entries = into.touch(f.cx)  # type: ignore[attr-defined]
-    for k, x in f.cx.mapping(v).items():
+    for k, x in keyword_mapping(f.cx, v, called).items():
         if k in entries:
-            f.cx.raise_(TypeError(f"got multiple values for keyword argument {k!r}"))
+            f.cx.raise_(TypeError(f"{called} got multiple values for keyword argument '{k}'"))
         entries[k] = x
+
+
+def keyword_mapping(cx: Any, v: t.Tracker, called: str) -> dict[Any, t.Tracker]:
+    """The entries of `**v` in a call."""
+    if not isinstance(v, t.Dict) and not cx.has_attr(v, "keys"):
+        cx.raise_(TypeError(f"{called} argument after ** must be a mapping, not {v.pytype().__name__}"))
+    return cx.mapping(v)
+
+
+def called_name(fn: t.Tracker) -> str:
+    """A callable as errors of its call name it."""
+    if isinstance(fn, t.Method):
+        fn = fn.func
+    if isinstance(fn, t.Function):
+        return f"{fn.globals.get('__name__', '?')}.{fn.qualname}()"
+    value = getattr(fn, "value", None)
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
 @op("LIST_TO_TUPLE")
@@ -120,19 +146,36 @@ def _list_to_tuple(f: Frame, n: int) -> None:
 
 @op("UNPACK_SEQUENCE")
 def _unpack(f: Frame, n: int) -> None:
-    values = f.stack.pop().items_list(f.cx)
-    if len(values) != n:
-        few = len(values) < n
-        f.cx.raise_(ValueError(f"not enough values to unpack (expected {n}, got {len(values)})" if few
-                               else f"too many values to unpack (expected {n})"))
+    v = f.stack.pop()
+    values = first_values(f.cx, v, n + 1)
+    if len(values) < n:
+        f.cx.raise_(ValueError(f"not enough values to unpack (expected {n}, got {len(values)})"))
+    if len(values) > n:
+        f.cx.raise_(ValueError(f"too many values to unpack (expected {n})"))
     values.reverse()
     f.stack.extend(values)
+
+
+def first_values(cx: Any, v: t.Tracker, n: int | None) -> list[t.Tracker]:
+    """What `a, b = v` takes of `v`: no more than `n` values."""
+    if isinstance(v, (t.Sequence, t.Set)):
+        return v.items_list(cx)
+    if not isinstance(v, (t.Tensor, t.Dict)) and not cx.is_iterable(v):
+        cx.raise_(TypeError(f"cannot unpack non-iterable {v.pytype().__name__} object"))
+    it = v.iterate(cx)
+    out: list[t.Tracker] = []
+    while n is None or len(out) < n:
+        value = it.next(cx)
+        if value is None:
+            break
+        out.append(value)
+    return out
 
 
 @op("UNPACK_EX")
 def _unpack_ex(f: Frame, arg: int) -> None:
     before, after = arg & 255, arg >> 8
-    values = f.stack.pop().items_list(f.cx)
+    values = first_values(f.cx, f.stack.pop(), None)
     if len(values) < before + after:
         f.cx.raise_(ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(values)})"))
     cut = len(values) - after

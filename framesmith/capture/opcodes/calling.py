@@ -8,7 +8,9 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..frame import Frame
-from ..registry import op
+from ..functions.errors import traceback_of
+from ..registry import OPS, op
+from .building import called_name, iterable, keyword_mapping
 
 
 @op("KW_NAMES")
@@ -43,10 +45,10 @@ def _call_ex(f: Frame, flags: int) -> None:
     kwargs: dict[str, t.Tracker] = {}
     take = 1
     if flags & 1:
-        kwargs = dict(f.cx.mapping(s[-1]))
+        kwargs = dict(keyword_mapping(f.cx, s[-1], called_name(s[-3])))
         take = 2
-    args = s[-take].items_list(f.cx)
     fn = s[-take - 1]
+    args = iterable(f.cx, s[-take], f"{called_name(fn)} argument").items_list(f.cx)
     result = f.cx.call_direct(fn, args, kwargs)
     del s[-take - 2:]
     s.append(result)
@@ -56,8 +58,9 @@ def _call_ex(f: Frame, flags: int) -> None:
 def _before_with(f: Frame, arg: Any) -> None:
     s = f.stack
     manager = s[-1]
+    enter = f.cx.special_method(manager, "__enter__")
     leave = f.cx.special_method(manager, "__exit__")
-    entered = f.cx.call_special(manager, "__enter__", [])
+    entered = enter.call(f.cx, [], {})
     s[-1] = leave
     s.append(entered)
 
@@ -67,7 +70,7 @@ def _with_except(f: Frame, arg: Any) -> None:
     s = f.stack
     exc = s[-1]
     leave = s[-4]
-    s.append(leave.call(f.cx, [f.cx.made(exc.pytype()), exc, t.NONE], {}))
+    s.append(leave.call(f.cx, [f.cx.made(exc.pytype()), exc, traceback_of(exc)], {}))
 
 
 @op("CALL_INTRINSIC_1")
@@ -81,6 +84,13 @@ def _intrinsic(f: Frame, kind: int) -> None:
         pass  # StopIteration that leaves a generator
     else:
         raise Unsupported(f"intrinsic {kind}")
+
+
+@op("CALL_INTRINSIC_2")
+def _intrinsic_2(f: Frame, kind: int) -> None:
+    if kind != 1:
+        raise Unsupported(f"intrinsic {kind} of two operands")
+    OPS["PREP_RERAISE_STAR"](f, 0)
 
 
 @op("LOAD_ASSERTION_ERROR")

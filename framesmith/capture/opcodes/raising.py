@@ -8,34 +8,47 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..frame import Frame
+from ..functions.errors import is_group, new_error, prep_reraise, split
 from ..registry import op
+
+_NOT_CLASSES = "catching classes that do not inherit from BaseException is not allowed"
+_GROUP_CLASSES = "catching ExceptionGroup with except* is not allowed. Use except instead."
 
 
 @op("RAISE_VARARGS")
 def _raise(f: Frame, n: int) -> None:
     s = f.stack
+    cx = f.cx
     if n == 0:
-        if not f.cx.handled:
-            f.cx.raise_(RuntimeError("No active exception to reraise"))
-        raise t.CapturedError(f.cx.handled[-1])
+        if not cx.handled:
+            cx.nothing_handled_outside()
+            cx.raise_(RuntimeError("No active exception to reraise"))
+        raise t.CapturedError(cx.handled[-1])
     cause = s.pop() if n == 2 else None
-    exc = s.pop()
-    if isinstance(exc, t.Class):
-        exc = exc.call(f.cx, [], {})
-    if not issubclass(exc.pytype(), BaseException):
-        f.cx.raise_(TypeError("exceptions must derive from BaseException"))
-    if cause is not None and isinstance(exc, t.Object):
-        exc.attrs["__cause__"] = cause
-    raise t.CapturedError(exc)
+    exc = instance(cx, s.pop(), "exceptions must derive from BaseException")
+    if cause is not None:
+        if cause is not t.NONE:
+            cause = instance(cx, cause, "exception causes must derive from BaseException")
+        exc.set_field(cx, "__cause__", cause)
+    cx.throw_(exc)
+
+
+def instance(cx: Any, x: t.Tracker, message: str) -> t.Error:
+    """The exception that `raise x` raises."""
+    if isinstance(x, t.Class) and issubclass(x.value, BaseException):
+        made = x.call(cx, [], {})
+        if not isinstance(made, t.Error):
+            name = made.pytype().__name__
+            cx.raise_(TypeError(f"calling {x.value!r} should have returned an instance of BaseException, not <class '{name}'>"))
+        x = made
+    if not isinstance(x, t.Error):
+        cx.raise_(TypeError(message))
+    return x  # type: ignore[return-value]
 
 
 @op("RERAISE")
 def _reraise(f: Frame, arg: int) -> None:
-    exc = f.stack.pop()
-    if arg:
-        # the instruction that first raised, for the traceback
-        pass
-    raise t.CapturedError(exc)
+    raise t.CapturedError(f.stack.pop())
 
 
 @op("PUSH_EXC_INFO")
@@ -54,19 +67,53 @@ def _pop_except(f: Frame, arg: Any) -> None:
         f.cx.handled.pop()
 
 
+def _classes(cx: Any, want: t.Tracker) -> tuple[type, ...]:
+    """The classes of an except clause."""
+    kinds = want.open(cx) if isinstance(want, t.Tuple) else [want]
+    if not all(isinstance(k, t.Class) and issubclass(k.value, BaseException) for k in kinds):
+        cx.raise_(TypeError(_NOT_CLASSES))
+    return tuple(k.value for k in kinds)  # type: ignore[attr-defined]
+
+
+def _matches(exc: t.Tracker, kinds: tuple[type, ...]) -> bool:
+    # by the mro: __subclasscheck__ has no say
+    mro = exc.pytype().__mro__
+    return any(k in mro for k in kinds)
+
+
 @op("CHECK_EXC_MATCH")
 def _match(f: Frame, arg: Any) -> None:
     s = f.stack
-    want = s.pop().real(f.cx)
-    try:
-        s.append(t.boolean(issubclass(s[-1].pytype(), want)))
-    except TypeError as e:
-        f.cx.raise_(e)
+    kinds = _classes(f.cx, s.pop())
+    s.append(t.boolean(_matches(s[-1], kinds)))
 
 
-@op("CHECK_EG_MATCH", "PREP_RERAISE_STAR")
-def _group(f: Frame, arg: Any) -> None:
-    raise Unsupported("exception groups")
+@op("CHECK_EG_MATCH")
+def _match_group(f: Frame, arg: Any) -> None:
+    s = f.stack
+    cx = f.cx
+    kinds = _classes(cx, s.pop())
+    if any(issubclass(k, BaseExceptionGroup) for k in kinds):
+        cx.raise_(TypeError(_GROUP_CLASSES))
+    exc = s[-1]
+    match: t.Tracker = t.NONE
+    rest = exc
+    if exc is not t.NONE:
+        if _matches(exc, kinds):
+            match, rest = exc if is_group(exc) else new_error(cx, BaseExceptionGroup, [t.Const(""), t.Tuple([exc])]), t.NONE
+        elif is_group(exc):
+            match, rest = split(cx, exc, lambda e: _matches(e, kinds))
+    s[-1] = rest
+    s.append(match)
+    if match is not t.NONE:
+        cx.handled[-1] = match
+
+
+@op("PREP_RERAISE_STAR")
+def _prep_reraise(f: Frame, arg: Any) -> None:
+    s = f.stack
+    raised = s.pop().items_list(f.cx)
+    s[-1] = prep_reraise(f.cx, s[-1], raised)
 
 
 @op("CLEANUP_THROW")

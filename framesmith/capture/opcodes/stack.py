@@ -77,7 +77,7 @@ def _make_cell(f: Frame, arg: int) -> None:
 
 @op("LOAD_DEREF", "LOAD_CLASSDEREF")
 def _deref(f: Frame, arg: int) -> None:
-    f.stack.append(f.cx.load_cell(f.locals[arg], f.dec.localsplus[arg]))
+    f.stack.append(f.cx.load_cell(f.locals[arg], f.dec.localsplus[arg], f.owns(arg)))
 
 
 @op("STORE_DEREF")
@@ -87,7 +87,9 @@ def _store_deref(f: Frame, arg: int) -> None:
 
 @op("DELETE_DEREF")
 def _delete_deref(f: Frame, arg: int) -> None:
-    f.cx.store_cell(f.locals[arg], None)
+    cell = f.locals[arg]
+    f.cx.load_cell(cell, f.dec.localsplus[arg], f.owns(arg))
+    f.cx.store_cell(cell, None)
 
 
 @op("RETURN_VALUE")

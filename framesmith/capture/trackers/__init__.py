@@ -3,6 +3,7 @@
 from .base import NULL, Bound, CapturedError, Null, Tracker
 from .constants import FALSE, NONE, TRUE, Const, boolean
 from .dicts import Dict, DictView, stored_key
+from .errors import Error, Traceback
 from .functions import Cell, Function, Method, Partial
 from .iterators import Generator, Iter, Lazy, SeqIter, enumerated, filtered, mapped, zipped
 from .keys import Hashed, Number
@@ -14,8 +15,8 @@ from .statics import Builtin, Class, Disabled, PyModule, Static
 from .tensors import Sym, Tensor, TensorMethod
 
 __all__ = [
-    "Bound", "Builtin", "CapturedError", "Cell", "Class", "Const", "DELETED", "Dict", "DictView", "Disabled", "FALSE", "Function",
-    "Generator", "Hashed", "Iter", "Lazy", "List", "Method", "Module", "NONE", "NULL", "Null", "Number", "Object", "Partial",
-    "PyModule", "SameElements", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod",
+    "Bound", "Builtin", "CapturedError", "Cell", "Class", "Const", "DELETED", "Dict", "DictView", "Disabled", "Error", "FALSE", "Function",
+    "Generator", "Hashed", "Iter", "Lazy", "List", "Method", "Module", "NONE", "NULL", "Null", "Number", "Object", "Partial", "PyModule",
+    "SameElements", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback",
     "Tracker", "Tuple", "boolean", "enumerated", "filtered", "mapped", "stored_key", "zipped",
 ]

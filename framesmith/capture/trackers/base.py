@@ -49,10 +49,12 @@ class Tracker:
 
     def set(self, cx: Any, name: str, value: Tracker) -> None:
         """`x.name = value`"""
+        _refuse_change(cx, self, name)
         raise Unsupported(f"assignment to attribute {name!r} of {self.describe()}")
 
     def delete(self, cx: Any, name: str) -> None:
         """`del x.name`"""
+        _refuse_change(cx, self, name)
         raise Unsupported(f"deletion of attribute {name!r} of {self.describe()}")
 
     def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
@@ -106,6 +108,21 @@ class Tracker:
     def key(self, cx: Any) -> Any:
         """A hashable that stands for the value as a dict key; a tracker when only its identity can."""
         return cx.no_key(self)
+
+
+def _refuse_change(cx: Any, x: Tracker, name: str) -> None:
+    """AttributeError of an assignment to (or deletion of) an attribute of a builtin value, which has no instance dict."""
+    kind = x.pytype()
+    if kind.__flags__ & _HEAP_TYPE or any("__dict__" in base.__dict__ for base in kind.__mro__):
+        return
+    raw = getattr(kind, name, cx)
+    if raw is cx:
+        cx.no_attribute(x, name)
+    if not hasattr(type(raw), "__set__"):
+        cx.no_attribute(x, name, f"'{kind.__name__}' object attribute '{name}' is read-only")
+
+
+_HEAP_TYPE = 1 << 9
 
 
 class Null(Tracker):

@@ -99,7 +99,7 @@ class Dict(Tracker):
             made = self.factory.call(cx, [], {})
             self.touch(cx)[k] = made
             return made
-        return cx.raise_(KeyError(k))
+        return cx.fail(KeyError, key)
 
     def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
         k = key.key(cx)
@@ -109,7 +109,7 @@ class Dict(Tracker):
         k = key.key(cx)
         entries = self.touch(cx)
         if k not in entries:
-            cx.raise_(KeyError(k))
+            cx.fail(KeyError, key)
         del entries[k]
 
     def iterate(self, cx: Any) -> Tracker:
@@ -119,7 +119,7 @@ class Dict(Tracker):
         if name == "__class__":
             return cx.made(self.cls)
         if not hasattr(self.cls, name):
-            return cx.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
+            return cx.no_attribute(self, name)
         return Bound(self, name)
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:

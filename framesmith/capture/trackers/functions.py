@@ -100,7 +100,7 @@ class Function(Tracker):
             return cx.fold(getattr, (self.value, name))
         if name == "__get__":
             return super().get(cx, name)
-        return cx.raise_(AttributeError(f"'function' object has no attribute '{name}'"))
+        return cx.no_attribute(self, name)
 
     def set(self, cx: Any, name: str, value: Tracker) -> None:
         if self.value is not None:

@@ -34,7 +34,7 @@ class Module(Object):
             found = self.entry(cx, where, name)
             if found is not None:
                 return found
-        return cx.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
+        return cx.no_attribute(self, name)
 
     def entry(self, cx: Any, where: str, name: str) -> Tracker | None:
         """The entry `name` of `_parameters`, `_buffers` or `_modules`."""

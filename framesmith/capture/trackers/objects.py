@@ -115,7 +115,7 @@ class Object(Tracker):
         """No attribute by the generic lookup: __getattr__, or an error."""
         if info is not None and info.getattr is not None:
             return Method(cx.class_function(info.getattr), self).call(cx, [cx.made(name)], {})
-        return cx.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
+        return cx.no_attribute(self, name)
 
     def set(self, cx: Any, name: str, value: Tracker) -> None:
         info = cx.class_info(self.cls)
@@ -137,6 +137,9 @@ class Object(Tracker):
                 raise Unsupported(f"assignment to {name!r} of {self.describe()}")
             cx.call_special(cx.wrap_static(raw, None), "__set__", [self, value])
             return
+        if not self.cls.__dictoffset__ and not isinstance(raw, MemberDescriptorType):
+            read_only = f"'{self.cls.__name__}' object attribute '{name}' is read-only"
+            cx.no_attribute(self, name, None if raw is MISSING else read_only)
         self.note(cx, name)
         self.attrs[name] = value
 
@@ -160,7 +163,7 @@ class Object(Tracker):
     def generic_delete(self, cx: Any, name: str) -> None:
         """object.__delattr__"""
         if self.own_attr(cx, name) is None:
-            cx.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
+            cx.no_attribute(self, name)
         self.note(cx, name)
         if self.value is None:
             del self.attrs[name]
@@ -324,7 +327,7 @@ class Super(Tracker):
             if raw is not MISSING:
                 cx.note_class(base, name, raw)
                 return self.bind(cx, raw, name, start)
-        return cx.raise_(AttributeError(f"'super' object has no attribute '{name}'"))
+        return cx.no_attribute(self, name)
 
     def bind(self, cx: Any, raw: Any, name: str, start: type) -> Tracker:
         """The attribute found, bound as a descriptor would."""

@@ -13,6 +13,7 @@ class Sequence(Tracker):
     """What list and tuple share.  `items` is None until a sequence from outside is opened (its length is guarded then)."""
 
     __slots__ = ("_items", "seen", "value")
+    kind: Any = list
 
     def __init__(self, items: list[Tracker] | None, *, value: Any = None, source: Source | None = None) -> None:
         self._items = items
@@ -70,20 +71,17 @@ class Sequence(Tracker):
         return list(self.open(cx))
 
     def item(self, cx: Any, key: Tracker) -> Tracker:
-        index = cx.index(key)
+        index = cx.index(key, self.kind.__name__)
         if type(index) is int and index >= 0:
             found = self.peek(cx, index)
             if found is not None:
                 return found
         items = self.open(cx)
-        if isinstance(index, slice):
-            return self.make(items[index])
         try:
-            return items[index]
-        except IndexError:
-            return cx.raise_(IndexError(f"{self.pytype().__name__} index out of range"))
-        except TypeError as e:
-            return cx.raise_(e)
+            part: Any = items[index]
+        except (IndexError, TypeError, ValueError):
+            return cx.folded(self.kind.__getitem__, (self.kind(items), index))
+        return self.make(part) if isinstance(index, slice) else part
 
     def make(self, items: list[Tracker]) -> Tracker:
         """A new sequence of the builtin kind."""
@@ -114,7 +112,7 @@ class List(Sequence):
         if name == "__class__":
             return cx.made(list)
         if not hasattr(list, name):
-            return cx.raise_(AttributeError(f"'list' object has no attribute '{name}'"))
+            return cx.no_attribute(self, name)
         return Bound(self, name)
 
     def touch(self, cx: Any) -> list[Tracker]:
@@ -124,28 +122,23 @@ class List(Sequence):
         return items
 
     def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
-        items = self.touch(cx)
-        index = cx.index(key)
+        index = cx.index(key, "list")
         if isinstance(index, slice):
-            items[index] = value.items_list(cx)
-            return
-        try:
-            items[index] = value
-        except (IndexError, TypeError) as e:
-            cx.raise_(e)
+            if not isinstance(value, Sequence) and not cx.is_iterable(value):
+                cx.raise_(TypeError("can only assign an iterable" if index.step is None else "must assign iterable to extended slice"))
+            value = value.items_list(cx)  # type: ignore[assignment]
+        cx.folded(list.__setitem__, (self.touch(cx), index, value))
 
     def del_item(self, cx: Any, key: Tracker) -> None:
-        items = self.touch(cx)
-        try:
-            del items[cx.index(key)]
-        except (IndexError, TypeError) as e:
-            cx.raise_(e)
+        index = cx.index(key, "list")
+        cx.folded(list.__delitem__, (self.touch(cx), index))
 
 
 class Tuple(Sequence):
     """A tuple; `cls` is its class (a namedtuple, a structseq of torch, torch.Size)."""
 
     __slots__ = ("cls",)
+    kind = tuple
 
     def __init__(self, items: list[Tracker] | None, *, cls: type = tuple, value: Any = None, source: Source | None = None) -> None:
         super().__init__(items, value=value, source=source)
@@ -178,7 +171,7 @@ class Tuple(Sequence):
         if name == "__class__":
             return cx.made(tuple)
         if not hasattr(tuple, name):
-            return cx.raise_(AttributeError(f"'tuple' object has no attribute '{name}'"))
+            return cx.no_attribute(self, name)
         return Bound(self, name)
 
     def key(self, cx: Any) -> Any:

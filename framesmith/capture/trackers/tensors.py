@@ -73,7 +73,7 @@ class Tensor(Tracker):
             own = {} if self.value is None else self.value.__dict__
             if name in own and self.source is not None:
                 return cx.wrap(own[name], DictAttr(self.source, name))
-            return cx.raise_(AttributeError(f"'{self.pyclass.__name__}' object has no attribute '{name}'"))
+            return cx.no_attribute(self, name)
         return cx.torch_call(getattr, [self, cx.made(name)], {})
 
     def set(self, cx: Any, name: str, value: Tracker) -> None:

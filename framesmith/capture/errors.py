@@ -1,0 +1,91 @@
+"""Raising: the exceptions that the captured program raises, their chaining, and what is being handled."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from . import trackers as t
+from .sources import Pinned
+from .values import CONSTANT_TYPES
+
+_CARRIED: list[tuple[type[BaseException], tuple[str, ...]]] = [
+    (AttributeError, ("name", "obj")), (NameError, ("name",)), (ImportError, ("msg", "name", "path")), (StopIteration, ("value",)),
+    (SystemExit, ("code",)), (OSError, ("errno", "strerror", "filename", "filename2")),
+    (UnicodeError, ("encoding", "object", "start", "end", "reason")), (SyntaxError, ("msg", "filename", "lineno", "offset", "text")),
+]
+"""What a builtin exception holds beside `args`."""
+
+
+class Errors:
+    """The part of the session that raises."""
+
+    handled: list[t.Tracker]
+    made: Callable[..., t.Tracker]
+    unkey: Callable[..., t.Tracker]
+    guard: Callable[..., None]
+    frames: list[Any]
+
+    def raise_(self, error: BaseException) -> Any:
+        """The captured program raises `error`."""
+        return self.throw_(self.made_error(error))
+
+    def fail(self, cls: type[BaseException], *args: t.Tracker, **fields: t.Tracker) -> Any:
+        """The captured program raises `cls(*args)`; `fields` are what C sets besides."""
+        error = t.Error(cls)
+        error.init_args = list(args)
+        error.attrs.update(fields)
+        return self.throw_(error)
+
+    def no_attribute(self, x: t.Tracker, name: str, message: str | None = None) -> Any:
+        """AttributeError of `x.name`."""
+        text = message or f"'{x.pytype().__name__}' object has no attribute '{name}'"
+        return self.fail(AttributeError, t.Const(text), name=t.Const(name), obj=x)
+
+    def made_error(self, error: BaseException) -> t.Error:
+        """The tracker of an exception that a function run at capture raised."""
+        made = t.Error(type(error))
+        made.init_args = [self.unkey(a) for a in error.args]
+        for kind, names in _CARRIED:
+            if isinstance(error, kind):
+                for name in names:
+                    value = getattr(error, name, None)
+                    if type(value) in CONSTANT_TYPES or isinstance(value, type) or value is sys.modules.get(getattr(value, "__name__", "")):
+                        made.attrs[name] = self.made(value)
+        return made
+
+    def throw_(self, error: t.Error) -> Any:
+        """Raise `error` here: the exception being handled becomes its context."""
+        if error.value is not None:
+            raise Unsupported("an exception that was made outside is raised", hint="raise a new exception")
+        top = self.handled[-1] if self.handled else None
+        if isinstance(top, t.Error) and top is not error:
+            seen: t.Error = top
+            while (below := seen.context()) is not None:
+                if below is error:
+                    seen.attrs["__context__"] = t.NONE
+                    break
+                seen = below  # type: ignore[assignment]
+            error.attrs["__context__"] = top
+        error.attrs["__traceback__"] = t.Traceback()
+        raise t.CapturedError(error)
+
+    def nothing_handled_outside(self) -> None:
+        """Assume that whoever called the captured frame is not handling an exception."""
+        if sys.exc_info()[1] is not None:
+            raise Unsupported("a look at the exception that the caller is handling")
+        self.guard(Pinned(sys), "callable", _idle)
+
+    def handling(self) -> t.Tracker:
+        """The exception being handled, as a tracker, or None's."""
+        if self.handled:
+            return self.handled[-1]
+        self.nothing_handled_outside()
+        return t.NONE
+
+
+def _idle(system: Any) -> bool:
+    return system.exc_info()[1] is None

@@ -1,0 +1,128 @@
+"""Text of values: str, repr, format, the fields of f-strings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from . import trackers as t
+from .sources import MISSING
+
+_CONVERSIONS = {1: "__str__", 2: "__repr__", 3: "__repr__"}
+
+
+class Texts:
+    """The part of the session that turns values to text."""
+
+    fold: Callable[..., t.Tracker]
+    raise_: Callable[..., Any]
+    lookup: Callable[..., Any]
+    class_function: Callable[..., t.Tracker]
+    unkey: Callable[..., t.Tracker]
+
+    def format_value(self, v: t.Tracker, conversion: int, spec: str) -> t.Tracker:
+        """One field of an f-string: converted (by !s, !r, !a), then formatted."""
+        if conversion:
+            v = self.text(v, _CONVERSIONS[conversion])
+            if conversion == 3:
+                v = self.fold(lambda s: s.encode("ascii", "backslashreplace").decode("ascii"), (v.real(self),))
+        return self.formatted(v, spec)
+
+    def formatted(self, v: t.Tracker, spec: str) -> t.Tracker:
+        """format(v, spec)"""
+        if v.constant:
+            return self.fold(format, (v.real(self), spec))
+        raw = self.lookup(v.pytype(), "__format__")
+        if isinstance(raw, FunctionType):
+            return self._checked(self.class_function(raw).call(self, [v, t.Const(spec)], {}), "__format__")
+        if isinstance(v, t.Object) and v.payload is not None and raw is not object.__format__:
+            return self.formatted(v.payload, spec)
+        if raw is object.__format__:
+            if spec:
+                self.raise_(TypeError(f"unsupported format string passed to {v.pytype().__name__}.__format__"))
+            return self.text(v)
+        if _has_tensor(v):
+            raise Unsupported("text of a tensor's data")
+        return self.fold(format, (v.real(self), spec))
+
+    def text(self, v: t.Tracker, name: str = "__str__") -> t.Tracker:
+        """str(v) or, by `name`, repr(v)."""
+        raw = self.lookup(v.pytype(), name)
+        if raw is object.__str__:
+            name = "__repr__"
+            raw = self.lookup(v.pytype(), "__repr__")
+        if isinstance(raw, FunctionType):
+            return self._checked(self.class_function(raw).call(self, [v], {}), name)
+        if isinstance(v, t.Object) and raw is not MISSING:
+            return v.builtin_method(self, name, [], {})
+        row = _CONTAINERS.get(type(v))
+        if row is not None and v.pytype().__repr__ in _PLAIN:
+            return t.Const(row(self, v))
+        if _has_tensor(v):
+            raise Unsupported("text of a tensor's data")
+        return self.fold({"__repr__": repr, "__str__": str}[name], (v.real(self),))
+
+    def _checked(self, made: t.Tracker, name: str) -> t.Tracker:
+        """What a user's `__str__` gave must be a str."""
+        if not issubclass(made.pytype(), str):
+            self.raise_(TypeError(f"{name} {'must return a str' if name == '__format__' else 'returned non-string'}"
+                                  f"{', not' if name == '__format__' else ' (type'} {made.pytype().__name__}"
+                                  f"{'' if name == '__format__' else ')'}"))
+        return made.payload if isinstance(made, t.Object) and made.payload is not None else made
+
+    def repr_text(self, v: t.Tracker) -> str:
+        return self.text(v, "__repr__").real(self)
+
+
+_PLAIN = frozenset({list.__repr__, tuple.__repr__, dict.__repr__, set.__repr__, frozenset.__repr__})
+_open: list[t.Tracker] = []
+"""Containers whose text is being made; one that holds itself shows as dots."""
+
+
+def _nested(left: str, right: str, parts: Callable[[Any, Any], list[str]]) -> Callable[[Any, Any], str]:
+    def row(cx: Any, v: Any) -> str:
+        if any(x is v for x in _open):
+            return f"{left}...{right}"
+        _open.append(v)
+        try:
+            return f"{left}{', '.join(parts(cx, v))}{right}"
+        finally:
+            _open.pop()
+
+    return row
+
+
+def _items(cx: Any, v: Any) -> list[str]:
+    return [cx.repr_text(x) for x in v.open(cx)]
+
+
+def _tuple(cx: Any, v: Any) -> str:
+    if len(v.open(cx)) == 1:
+        return _nested("(", ",)", _items)(cx, v)
+    return _nested("(", ")", _items)(cx, v)
+
+
+def _dict_items(cx: Any, v: Any) -> list[str]:
+    return [f"{cx.repr_text(cx.unkey(k))}: {cx.repr_text(x)}" for k, x in v.open(cx).items()]
+
+
+def _set(cx: Any, v: Any) -> str:
+    items = ", ".join([cx.repr_text(x) for x in v.items_list(cx)])
+    name = v.pytype().__name__
+    if not items:
+        return f"{name}()"
+    return f"{{{items}}}" if name == "set" else f"{name}({{{items}}})"
+
+
+_CONTAINERS: dict[type, Callable[[Any, Any], str]] = {
+    t.List: _nested("[", "]", _items), t.Tuple: _tuple, t.Dict: _nested("{", "}", _dict_items), t.Set: _set,
+}
+
+
+def _has_tensor(v: t.Tracker) -> bool:
+    if isinstance(v, t.Sequence) and v._items is not None:
+        return any(_has_tensor(x) for x in v.items)
+    return isinstance(v, t.Tensor)

@@ -1,0 +1,123 @@
+"""Exceptions: what C keeps of them (args, chaining, the fields of each builtin kind) lies in `attrs`, under its attribute's name."""
+
+from __future__ import annotations
+
+from types import GetSetDescriptorType, MemberDescriptorType, TracebackType
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from ..sources import MISSING, Source
+from .base import Bound, Tracker
+from .constants import NONE, Const, boolean
+from .objects import DELETED, Object
+from .sequences import Tuple
+
+CHAINING = ("__cause__", "__context__", "__suppress_context__")
+
+
+class Traceback(Tracker):
+    """The traceback of an exception raised in the frame; it may be passed on, not looked into."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.source = None
+
+    def pytype(self) -> type:
+        return TracebackType
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+
+class Error(Object):
+    """An exception.  `init_args` are the arguments of `__new__`."""
+
+    __slots__ = ("_args",)
+
+    def __init__(self, cls: type, *, value: Any = None, source: Source | None = None) -> None:
+        super().__init__(cls, value=value, source=source)
+        self.init_args = []
+        self._args: Tracker | None = None
+
+    def field(self, name: str) -> Tracker:
+        """What C keeps under `name` of an exception made in the frame; None by default."""
+        return self.attrs.get(name, NONE)
+
+    def args(self, cx: Any) -> list[Tracker]:
+        """The elements of `args`."""
+        found = self.get(cx, "args") if self.value is not None else self.args_tuple()
+        return found.open(cx)  # type: ignore[attr-defined]
+
+    def args_tuple(self) -> Tracker:
+        """`args` of an exception made in the frame."""
+        found = self.attrs.get("args")
+        if found is None:
+            found = self._args = self._args or Tuple(self.init_args or [])
+        return found
+
+    def generic_get(self, cx: Any, name: str, info: Any = None) -> Tracker:
+        raw = cx.lookup(self.cls, name)
+        if self.value is None and isinstance(raw, (MemberDescriptorType, GetSetDescriptorType)) and _is_builtin(raw):
+            if name == "args":
+                return self.args_tuple()
+            if name == "__dict__":
+                return cx.instance_dict(self)
+            if name == "__context__" and name not in self.attrs:
+                cx.nothing_handled_outside()
+            if name == "__suppress_context__":
+                return boolean(self.field(name).truth(cx))
+            return self.field(name)
+        if name == "__traceback__" and self.value is not None:
+            raise Unsupported(f"the traceback of {self.describe()}")
+        return super().generic_get(cx, name, info)
+
+    def generic_set(self, cx: Any, name: str, value: Tracker) -> None:
+        raw = cx.lookup(self.cls, name)
+        if raw is MISSING or not isinstance(raw, (MemberDescriptorType, GetSetDescriptorType)) or not _is_builtin(raw):
+            super().generic_set(cx, name, value)
+            return
+        if self.value is not None:
+            raise Unsupported(f"assignment to {name!r} of {self.describe()}")
+        self.set_field(cx, name, value)
+
+    def set_field(self, cx: Any, name: str, value: Tracker) -> None:
+        """Assign to what C keeps."""
+        if name == "args":
+            value = Tuple(value.items_list(cx))
+        elif name in ("__cause__", "__context__") and value is not NONE and not isinstance(value, Error):
+            cx.raise_(TypeError(f"exception {name.strip('_')} must be None or derive from BaseException"))
+        self.attrs[name] = value
+        if name == "__cause__":
+            self.attrs["__suppress_context__"] = Const(True)
+
+    def generic_delete(self, cx: Any, name: str) -> None:
+        raw = cx.lookup(self.cls, name)
+        if raw is not MISSING and isinstance(raw, (MemberDescriptorType, GetSetDescriptorType)) and _is_builtin(raw):
+            raise Unsupported(f"deletion of {name!r} of an exception")
+        super().generic_delete(cx, name)
+
+    def context(self) -> Tracker | None:
+        """The exception that `__context__` names, if capture knows one."""
+        found = self.attrs.get("__context__")
+        return found if isinstance(found, Error) else None
+
+    def fields(self) -> dict[str, Tracker]:
+        """Attributes to set on the exception when it is made again, in an order that keeps what setters imply."""
+        out = {k: v for k, v in self.attrs.items() if k not in CHAINING and v is not DELETED and not isinstance(v, Traceback)}
+        out.update({k: self.attrs[k] for k in CHAINING if k in self.attrs})
+        return out
+
+    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        row = cx.methods(Error, name)
+        if row is not None:
+            return row(cx, self, *args, **kwargs)
+        return super().builtin_method(cx, name, args, kwargs)
+
+
+def _is_builtin(raw: Any) -> bool:
+    return not raw.__objclass__.__flags__ & (1 << 9)
+
+
+__all__ = ["Bound", "Error", "Traceback"]

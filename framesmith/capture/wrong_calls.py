@@ -1,0 +1,44 @@
+"""Calls of builtins with arguments that they do not take: a handler's row fails on them, the builtin itself says what is wrong."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+FAILURES = (TypeError, IndexError, ValueError)
+"""What a row raises by itself on too few or too many arguments."""
+
+
+_fits: dict[tuple[Any, int, tuple[str, ...]], bool] = {}
+
+
+def fits(fn: Any, n: int, names: tuple[str, ...]) -> bool:
+    """Whether `n` arguments in all, the last of them under `names`, may be right for a builtin function; unknown counts as right."""
+    key = (fn, n, names)
+    known = _fits.get(key)
+    if known is None:
+        try:
+            inspect.signature(fn).bind(*range(n - len(names)), **dict.fromkeys(names))
+            known = True
+        except TypeError:
+            known = False
+        except ValueError:
+            known = True
+        _fits[key] = known
+    return known
+
+
+def explain(cx: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """The program raises what `fn` raises for such arguments; if `fn` takes them, nothing happens: the row is at fault."""
+    try:
+        inspect.signature(fn).bind(*args, **kwargs)
+        return
+    except TypeError:
+        pass
+    except ValueError:
+        raise Unsupported(f"call of {getattr(fn, '__qualname__', fn)} with {len(args)} arguments") from None
+    # the arguments do not fit, so the call fails before it looks at any of them
+    cx.folded(fn, (None,) * len(args), dict.fromkeys(kwargs))
