@@ -1,0 +1,110 @@
+"""Runs many programs in forked processes, so that one that crashes the interpreter, or never ends, is a finding like the others."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from tests.fuzz.runner import Verdict
+
+BATCH = 40
+"""Programs that one process runs."""
+SECONDS = 90.0
+"""After so long without a verdict a process is ended."""
+
+Job = Callable[[Any], Verdict]
+
+
+class Worker:
+    """A forked process that gives a verdict on each of some items, in order."""
+
+    def __init__(self, job: Job, items: list[Any]) -> None:
+        self.items = items
+        self.done = 0
+        self.last = time.monotonic()
+        ours, theirs = multiprocessing.Pipe(duplex=False)
+        self.pipe: Connection = ours
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            ours.close()
+            _work(job, items, theirs)
+        theirs.close()
+
+    def verdicts(self) -> Iterator[tuple[Any, Verdict]]:
+        """What has come in since; a process that ended too early gives the verdict on the item that it was at."""
+        while self.done < len(self.items) and self.pipe.poll():
+            try:
+                verdict = self.pipe.recv()
+            except EOFError:
+                yield self._lost(f"ended by {self._status()}")
+                return
+            yield self._next(verdict)
+        if self.done < len(self.items) and time.monotonic() - self.last > SECONDS:
+            os.kill(self.pid, signal.SIGKILL)
+            self._status()
+            yield self._lost(f"no answer in {SECONDS:.0f} s")
+        elif self.done == len(self.items):
+            self._status()
+
+    def _next(self, verdict: Verdict) -> tuple[Any, Verdict]:
+        item = self.items[self.done]
+        self.done += 1
+        self.last = time.monotonic()
+        return item, verdict
+
+    def _lost(self, why: str) -> tuple[Any, Verdict]:
+        """The item at hand is lost; those after it are left for another process."""
+        found = self._next(Verdict("crash", why))
+        self.items, self.rest = self.items[:self.done], self.items[self.done:]
+        return found
+
+    rest: list[Any] = []
+
+    def _status(self) -> str:
+        self.pipe.close()
+        _, status = os.waitpid(self.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+
+
+def _work(job: Job, items: list[Any], pipe: Connection) -> None:
+    """The child: never returns."""
+    try:
+        faulthandler.enable()
+        torch.set_num_threads(1)
+        for item in items:
+            pipe.send(job(item))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def run_all(job: Job, items: list[Any], jobs: int = 1, batch: int = BATCH) -> Iterator[tuple[Any, Verdict]]:
+    """(item, verdict) of each item, as they come."""
+    waiting = [items[i:i + batch] for i in range(0, len(items), batch)]
+    waiting.reverse()
+    workers: list[Worker] = []
+    while waiting or workers:
+        while waiting and len(workers) < jobs:
+            workers.append(Worker(job, waiting.pop()))
+        select.select([w.pipe for w in workers], [], [], 1.0)
+        for worker in list(workers):
+            yield from worker.verdicts()
+            if worker.done == len(worker.items):
+                workers.remove(worker)
+                if worker.rest:
+                    waiting.append(worker.rest)
