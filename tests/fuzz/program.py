@@ -6,7 +6,8 @@ from tests.fuzz import definitions, expressions, statements, tensors
 from tests.fuzz.writer import Function, Options, Row, Writer
 
 CALLS = 5
-PARAMETERS = ("int", "T1", "T2", "T1", "T2", "ints", "str", "idict", "tensors", "tdict", "float", "opt", "pair", "any", "set", "bool", "T0", "I1")
+PARAMETERS = ("int", "T1", "T2", "T1", "T2", "ints", "str", "idict", "tensors", "tdict", "float", "opt",
+              "pair", "any", "set", "bool", "T0", "I1")
 HEADER = """import collections
 import contextlib
 import functools
@@ -109,8 +110,8 @@ _TENSORS = {
     "T0": ("torch.tensor(0.25)", "torch.arange(3.0)[1]"),
     "T1": ("torch.linspace(-1, 1, n)", "torch.linspace(-2, 1, n * 2)[::2]", "torch.linspace(-1, 1, n, dtype=torch.float64)",
            "torch.linspace(-1, 2, n * n).view(n, n)[:, 1]"),
-    "T2": ("torch.linspace(-1, 1, n * n).view(n, n)", "torch.linspace(-1, 1, n * n).view(n, n).t()", "torch.linspace(0, 1, n).expand(n, n).clone()",
-           "torch.linspace(-1, 1, 2 * n * n).view(n, 2 * n)[:, ::2]"),
+    "T2": ("torch.linspace(-1, 1, n * n).view(n, n)", "torch.linspace(-1, 1, n * n).view(n, n).t()",
+           "torch.linspace(0, 1, n).expand(n, n).clone()", "torch.linspace(-1, 1, 2 * n * n).view(n, 2 * n)[:, ::2]"),
 }
 
 __all__ = ["CALLS", "Options", "generate"]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
-import copy
 import re
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from tests.fuzz.pool import run_all
 from tests.fuzz.runner import Verdict
 
-_LISTS = ("body", "orelse", "finalbody", "handlers", "cases", "decorator_list", "items", "elts", "args", "keywords", "values")
+_BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
+_PARTS = ("decorator_list", "items", "elts", "args", "keywords", "values", "generators", "ifs", "targets", "bases")
+_EXPRESSIONS = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Call, ast.IfExp, ast.Compare, ast.Subscript, ast.ListComp, ast.DictComp,
+                ast.SetComp, ast.GeneratorExp, ast.JoinedStr, ast.Lambda, ast.Attribute, ast.Tuple, ast.List, ast.Dict)
+Undo = Callable[[], None]
 
 
 def signature(verdict: Verdict) -> str:
@@ -19,29 +24,33 @@ def signature(verdict: Verdict) -> str:
     return f"{verdict.kind}: {re.sub(r'[0-9]+', '', where)[:160]}"
 
 
-def reduce(source: str, judge: Callable[[str], Verdict], rounds: int = 6) -> str:
-    """A smaller program with the same signature (or `source`); each candidate runs in a process of its own."""
-
-    def verdict_of(text: str) -> Verdict:
-        return next(v for _, v in run_all(judge, [text]))
-
-    want = signature(verdict_of(source))
+def reduce(source: str, judge: Callable[[str], Verdict], seconds: float = 240.0) -> str:
+    """A smaller program with the same signature (or `source`). A crash is looked for in processes of its own."""
+    first = next(v for _, v in run_all(judge, [source]))
+    want = signature(first)
+    apart = first.kind == "crash"
+    end = time.monotonic() + seconds
     tree = ast.parse(source)
-    for _ in range(rounds):
-        before = ast.unparse(tree)
-        for make in _candidates(tree):
-            smaller = make(copy.deepcopy(tree))
-            if smaller is None:
-                continue
-            text = ast.unparse(ast.fix_missing_locations(smaller))
-            if len(text) >= len(ast.unparse(tree)) or not _parses(text):
-                continue
-            if signature(verdict_of(text)) == want:
-                tree = ast.parse(text)
-        if ast.unparse(tree) == before:
+    size = len(ast.unparse(tree))
+
+    def fails(text: str) -> bool:
+        if not _parses(text):
+            return False
+        return signature(next(v for _, v in run_all(judge, [text])) if apart else judge(text)) == want
+
+    while True:
+        before = size
+        for undo in _edits(tree):
+            text = ast.unparse(ast.fix_missing_locations(tree))
+            if len(text) < size and time.monotonic() < end and fails(text):
+                size = len(text)
+            else:
+                undo()
+        if size == before or time.monotonic() > end:
             break
-    found = verdict_of(ast.unparse(tree))
-    return f"{ast.unparse(tree)}\n\n# {found.kind}: {found.detail}"
+    text = ast.unparse(tree)
+    found = next(v for _, v in run_all(judge, [text]))
+    return f"{text}\n\n# {found.kind}: {found.detail}"
 
 
 def _parses(text: str) -> bool:
@@ -52,82 +61,66 @@ def _parses(text: str) -> bool:
     return True
 
 
-def _candidates(tree: ast.Module) -> Iterator[Callable[[ast.Module], ast.Module | None]]:
-    """Edits to try, from the coarse to the fine. Each is by position, so it also fits a tree that has become smaller."""
-    size = sum(1 for _ in ast.walk(tree))
-    for width in (8, 4, 2, 1):
-        for at in range(size):
-            yield lambda t, at=at, width=width: _without(t, at, width)
-    for at in range(size):
-        yield lambda t, at=at: _hoisted(t, at)
-    for at in range(size):
-        yield lambda t, at=at: _simpler(t, at)
+def _edits(tree: ast.Module) -> Iterator[Undo]:
+    """Each edit is made in the tree; what is given takes it back."""
+    for width in (16, 8, 4, 2, 1):
+        yield from _shortened(tree, _BODIES, width)
+    yield from _hoisted(tree)
+    yield from _shortened(tree, _PARTS, 1)
+    yield from _simpler(tree)
 
 
-def _lists(tree: ast.Module) -> list[tuple[ast.AST, str, int]]:
-    """(node, field, index) of each element of a list in the tree, last first."""
-    out = [(node, name, i) for node in ast.walk(tree) for name in _LISTS for i in range(len(_list(node, name)))]
-    return out[::-1]
+def _shortened(tree: ast.Module, fields: tuple[str, ...], width: int) -> Iterator[Undo]:
+    """`width` neighbours taken out of a list, the last ones first."""
+    for node in list(ast.walk(tree)):
+        if isinstance(node, ast.arguments):
+            continue
+        for items in [v for f in fields if isinstance(v := getattr(node, f, None), list)]:
+            at = len(items)
+            while at > 0:
+                low = max(0, at - width)
+                if at - low == width and not any(isinstance(g, ast.ImportFrom) for g in items[low:at]):
+                    yield _replaced(items, low, at, [])
+                at = low
 
 
-def _list(node: ast.AST, name: str) -> list[ast.AST]:
-    value = getattr(node, name, None)
-    return value if isinstance(value, list) else []
-
-
-def _without(tree: ast.Module, at: int, width: int) -> ast.Module | None:
-    """`width` neighbours of a list taken out."""
-    places = _lists(tree)
-    if at >= len(places):
-        return None
-    node, name, i = places[at]
-    items = _list(node, name)
-    if width > 1 and (name != "body" or i + 1 < width):
-        return None
-    gone = items[max(0, i + 1 - width):i + 1]
-    if any(isinstance(g, ast.ImportFrom) for g in gone) or name in ("elts", "args") and isinstance(node, ast.arguments):
-        return None
-    del items[max(0, i + 1 - width):i + 1]
-    if not items and name == "body":
+def _replaced(items: list[Any], low: int, high: int, new: list[Any]) -> Undo:
+    saved = items[:]
+    items[low:high] = new
+    if not items and isinstance(saved[0], ast.stmt):
         items.append(ast.Pass())
-    return tree
+
+    def undo() -> None:
+        items[:] = saved
+
+    return undo
 
 
-def _hoisted(tree: ast.Module, at: int) -> ast.Module | None:
-    """A compound statement replaced by its body."""
-    places = [p for p in _lists(tree) if p[1] in ("body", "orelse", "finalbody") and isinstance(_list(p[0], p[1])[p[2]], _COMPOUND)]
-    if at >= len(places):
-        return None
-    node, name, i = places[at]
-    items = _list(node, name)
-    inner = items[i]
-    items[i:i + 1] = [*_list(inner, "body"), *_list(inner, "orelse"), *_list(inner, "finalbody")]
-    return tree
+def _hoisted(tree: ast.Module) -> Iterator[Undo]:
+    """A compound statement replaced by what is in it."""
+    for node in list(ast.walk(tree)):
+        for items in [v for f in _BODIES if isinstance(v := getattr(node, f, None), list)]:
+            for inner in [i for i in items if isinstance(i, (ast.If, ast.For, ast.While, ast.With, ast.Try))]:
+                if inner in items:
+                    at = items.index(inner)
+                    yield _replaced(items, at, at + 1, [*inner.body, *getattr(inner, "orelse", []), *getattr(inner, "finalbody", [])])
 
 
-_COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
+def _simpler(tree: ast.Module) -> Iterator[Undo]:
+    """An expression replaced by a part of it, or by a number."""
+    for node in list(ast.walk(tree)):
+        for name, value in list(ast.iter_fields(node)):
+            slots = range(len(value)) if isinstance(value, list) else (None,)
+            for i in slots:
+                old = value[i] if i is not None and i < len(value) else value
+                if isinstance(old, _EXPRESSIONS):
+                    for new in [ast.Constant(1), *[c for c in ast.iter_child_nodes(old) if isinstance(c, ast.expr)]]:
+                        yield _put(node, name, i, new)
 
 
-def _simpler(tree: ast.Module, at: int) -> ast.Module | None:
-    """An expression replaced by the first of its parts that is one, or by a number."""
-    places = [(node, name, i) for node in ast.walk(tree) for name, value in ast.iter_fields(node)
-              for i, v in enumerate(value if isinstance(value, list) else [value]) if isinstance(v, _EXPRESSIONS)]
-    n, choice = divmod(at, 3)
-    if n >= len(places):
-        return None
-    node, name, i = places[n]
-    value = getattr(node, name)
-    old = value[i] if isinstance(value, list) else value
-    parts = [c for c in ast.iter_child_nodes(old) if isinstance(c, ast.expr)]
-    parts.append(ast.Constant(1))
-    if choice >= len(parts):
-        return None
-    if isinstance(value, list):
-        value[i] = parts[choice]
-    else:
-        setattr(node, name, parts[choice])
-    return tree
-
-
-_EXPRESSIONS = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Call, ast.IfExp, ast.Compare, ast.Subscript, ast.ListComp, ast.DictComp, ast.SetComp,
-                ast.GeneratorExp, ast.JoinedStr, ast.Lambda, ast.Attribute, ast.Tuple, ast.List, ast.Dict)
+def _put(node: ast.AST, name: str, i: int | None, new: ast.expr) -> Undo:
+    if i is not None:
+        return _replaced(getattr(node, name), i, i + 1, [new])
+    old = getattr(node, name)
+    setattr(node, name, new)
+    return lambda: setattr(node, name, old)

@@ -62,7 +62,7 @@ def _items(kind: str, values: Iterable[Any], numbers: Numbers, number: int) -> A
 
 
 def _dict(x: dict[Any, Any], numbers: Numbers, number: int) -> Any:
-    return _items(type(x).__name__, [pair for pair in x.items()], numbers, number)
+    return _items(type(x).__name__, list(x.items()), numbers, number)
 
 
 def _set(x: Any, numbers: Numbers, number: int) -> Any:

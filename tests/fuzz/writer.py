@@ -204,7 +204,7 @@ class Writer:
                 self.scope = outer
         for name, kind in made:
             self.scope.names[name] = kind
-        return "".join(out[i] if i in out else text for i, text in enumerate(parts) if i in out or i % 5 == 0)
+        return "".join(out.get(i, text) for i, text in enumerate(parts) if i in out or i % 5 == 0)
 
     def hole(self, kind: str, mark: str, depth: int) -> str:
         if mark:
