@@ -26,7 +26,7 @@ def main() -> int:
     p.add_argument("--start", type=int, default=0, help="the first seed")
     p.add_argument("--count", type=int, default=100, help="how many seeds")
     p.add_argument("--jobs", type=int, default=1, help="processes")
-    p.add_argument("--breaks", choices=("none", "open", "any"), default="any", help="where graphs break (open: not in try, with, generator)")
+    p.add_argument("--breaks", choices=("none", "open", "any"), default="any", help="where graphs break (open: not in try, with)")
     p.add_argument("--backend", default="eager")
     p.add_argument("--tolerance", type=float, default=0.0)
     p.add_argument("--show", type=int, metavar="SEED", help="print a program and its verdict")
