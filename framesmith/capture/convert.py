@@ -22,6 +22,7 @@ from . import functions, opcodes
 from . import trackers as t
 from .bytecode import decoded
 from .frame import Frame
+from .outputs import settle
 from .residual import Residual, argument_names
 from .session import BreakHere, Session, read_state, restore_state
 from .sources import Cell, Guard, Local, Pinned, Source
@@ -167,7 +168,7 @@ def choose_break(cx: Session, limit: int) -> tuple[int, int] | None:
 
 def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason: Break | None) -> Captured:
     """Close the graph, compile it, and write the residual code."""
-    outputs = residual.rb.outputs
+    outputs, residual.settled = settle(residual.rb.hold, residual.rb.outputs)
     recorded = cx.recorder.finish(outputs)
     graph: Graph | None = recorded
     call: Any = None

@@ -110,6 +110,12 @@ def _cell(rb: Rebuilder, x: t.Cell, late: list[str]) -> None:
     late.append(f"{name}.cell_contents = {rb.value(x.content)}" if x.content is not None else f"del {name}.cell_contents")
 
 
+def _tensor(rb: Rebuilder, x: t.Tensor, late: list[str]) -> None:
+    name = rb.value(x)
+    for k, v in (x.attrs or {}).items():
+        late.append(f"del {name}.{k}" if v is t.DELETED else f"{name}.{k} = {rb.value(v)}")
+
+
 _ROWS: dict[type, Callable[[Rebuilder, Any, list[str]], None]] = {
-    t.Cell: _cell, t.Object: _object, t.List: _list, t.Dict: _dict, t.Set: _set,
+    t.Cell: _cell, t.Tensor: _tensor, t.Object: _object, t.List: _list, t.Dict: _dict, t.Set: _set,
 }

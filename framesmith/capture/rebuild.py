@@ -17,6 +17,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .outputs import view_text
 from .session import InstanceDict
 from .sources import Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
 
@@ -118,25 +119,30 @@ class Rebuilder:
 
     def tensor(self, x: t.Tensor) -> str:
         """A graph output, or the input itself."""
-        rec = self.cx.recorder
         if x.value is not None and x.source is not None:
             return self.temp(self.input(x))
+        node = self.cx.recorder.input_aliased(x.fake)
+        owner = None if node is None else next((i for i in self.cx.inputs if i.fake._alias.storage.input is node), None)
+        if owner is not None:
+            base = self.input(owner) + (".detach()" if owner.fake.requires_grad else "")
+            name = self.temp(view_text(self.hold, base, x.fake))
+            self.own_attributes(x, name)
+            return name
         at = self.output_at.get(id(x.fake))
-        base = rec.input_aliased(x.fake)
-        if base is not None and not x.fake.is_contiguous() or base is not None and rec.mutated(x.fake):
-            owner = next((i for i in self.cx.inputs if i.fake._alias.node is base or i.fake._alias.storage.input is base), None)
-            if owner is not None:
-                f = x.fake
-                return self.temp(f"{self.input(owner)}.as_strided({tuple(f.shape)!r}, {f.stride()!r}, {f.storage_offset()!r})")
         if at is None:
             at = self.output_at[id(x.fake)] = len(self.outputs)
             self.outputs.append(x.fake)
         name = f"__fs_o[{at}]"
         if x.attrs:
             name = self.temp(name)
-            for k, v in x.attrs.items():
-                self.emit(f"{name}.{k} = {self.value(v)}")
+            self.own_attributes(x, name)
         return name
+
+    def own_attributes(self, x: t.Tensor, name: str) -> None:
+        """Statements that set what the program has set on a tensor."""
+        for k, v in (x.attrs or {}).items():
+            if v is not t.DELETED:
+                self.emit(f"{name}.{k} = {self.value(v)}")
 
     def input(self, x: t.Tensor) -> str:
         """An input tensor by its place among the graph's inputs (the place is settled when the graph is finished)."""

@@ -60,6 +60,8 @@ class Residual:
         self.code = code
         self.params = parameter_names(code)
         self.rb = Rebuilder(cx, self.params)
+        self.settled: list[str] = []
+        """What makes the outputs of the graph's."""
         self.tail: list[tuple[int, str]] = []
         """(indent, text) of what follows the effects."""
 
@@ -146,6 +148,7 @@ class Residual:
         body = []
         if graph:
             body.append(f"{OUTPUTS} = {self.rb.hold(GRAPH)}({INPUTS})")
+            body += self.settled
         body += self.rb.lines + self.late
         body += ["    " * indent + line for indent, line in self.tail]
         body = [f"__fs_h{i} = '__fs_held_{i}__'" for i in range(len(self.rb.held))] + body

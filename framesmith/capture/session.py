@@ -217,7 +217,7 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
         if isinstance(key, t.Sym):
             return int(key.value)
         if isinstance(key, t.Tensor):
-            raise Unsupported("a tensor as the index of a sequence")
+            return key.builtin_method(self, "__index__", [], {}).real(self)
         if isinstance(key, t.Object) and key.payload is not None:
             return key.payload.real(self)
         if self.lookup(key.pytype(), "__index__") is MISSING:

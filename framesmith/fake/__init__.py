@@ -9,7 +9,8 @@ from framesmith.fake import (  # noqa: F401  each registers the rows of its tabl
     rules_views,
     special,
 )
+from framesmith.fake.known import known_value
 from framesmith.fake.recorder import Recorder
 from framesmith.fake.tensor import FakeTensor
 
-__all__ = ["FakeTensor", "Recorder"]
+__all__ = ["FakeTensor", "Recorder", "known_value"]

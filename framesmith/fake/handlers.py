@@ -10,8 +10,9 @@ import torch
 from framesmith.fake import schema
 from framesmith.fake.composites import WHOLE
 from framesmith.fake.infer import infer, true_error
+from framesmith.fake.known import known_value
 from framesmith.fake.layout import same_shape
-from framesmith.fake.tensor import FakeTensor
+from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.fake.views import PUT_BACK
 from framesmith.util.errors import DataDependent, Unsupported
 
@@ -45,7 +46,7 @@ def classify(func: Any) -> Handler:
     if schema.is_composite(func):
         return composite
     if schema.changes_metadata(func):
-        return refused
+        return _reshaping(func)
     if schema.writes(func):
         return _writing(func)
     if schema.is_view(func):
@@ -85,7 +86,33 @@ def refused(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def data_dependent(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    raise DataDependent(f"{func} needs the tensor's data", hint="the value is known at run time only")
+    return with_values(rec, func, args, kwargs, WITHOUT_SIZES)
+
+
+WITHOUT_SIZES = "the size of the result is known at run time only: torch.where or masked_fill keep the shape"
+
+
+def known(rec: Recorder, value: Any) -> torch.Tensor | None:
+    """The value of a tensor that depends on constants alone, else None."""
+    return known_value(rec, value) if isinstance(value, FakeTensor) else value
+
+
+def with_values(rec: Recorder, func: Any, args: tuple, kwargs: dict, hint: str) -> Any:
+    """Run `func` for real if its tensors depend on constants alone; its results are new constants."""
+    values = []
+    for arg in (*args, *kwargs.values()):
+        value = known(rec, arg) if isinstance(arg, torch.Tensor) else arg
+        if value is None and arg is not None or isinstance(arg, (list, tuple)) and any(isinstance(a, torch.Tensor) for a in arg):
+            raise DataDependent(f"{func} needs the tensor's data", hint=hint)
+        values.append(value)
+    out = func(*values[:len(args)], **dict(zip(kwargs, values[len(args):])))
+    return _constants(rec, out)
+
+
+def _constants(rec: Recorder, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return functional(rec, aten.clone.default, (rec.constant(value),), {})
+    return tuple([_constants(rec, v) for v in value]) if isinstance(value, (tuple, list)) else value
 
 
 def _writing(func: Any) -> Handler:
@@ -100,6 +127,36 @@ def _writing(func: Any) -> Handler:
     if len(positions) == 1 and not names and len(func._schema.returns) <= 1:
         return lambda rec, _, args, kwargs: _in_place(rec, func, form, positions[0], args, kwargs)
     return refused
+
+
+def _reshaping(func: Any) -> Handler:
+    """`x.t_()` and its kin: the tensor becomes what the operator without its underscore gives."""
+    form = schema.functional_form(func)
+    if form is None:
+        return refused
+
+    def handler(rec: Recorder, _: Any, args: tuple, kwargs: dict) -> Any:
+        become(rec, args[0], rec.inside(form, *args, **kwargs))
+        return args[0]
+
+    return handler
+
+
+def become(rec: Recorder, target: FakeTensor, other: FakeTensor) -> None:
+    """`target` has the metadata and the alias of `other` from now on; what was recorded with it keeps the old metadata."""
+    alias = target._alias
+    if alias.storage.input is not None and alias.parent is None:
+        raise Unsupported("the shape of an input is changed in place")
+    old = new_fake(tuple(target.shape), target.stride(), target.dtype, target.device, target.storage_offset())
+    old._alias = alias
+    if alias.val is target:
+        alias.val = old
+    for node in rec.graph.nodes:
+        if node.meta.get("val") is target:
+            node.meta["val"] = old
+    with torch._C._DisableTorchDispatch():
+        target.data = other
+    target._alias, target._meta = other._alias, None
 
 
 def _in_place(rec: Recorder, func: Any, form: Any, position: int, args: tuple, kwargs: dict) -> Any:
@@ -117,7 +174,10 @@ def _with_out(rec: Recorder, func: Any, form: Any, names: tuple, args: tuple, kw
     results = rec.inside(form, *args, **kwargs)
     for out, result in zip(outs, (results,) if isinstance(results, FakeTensor) else results):
         if not same_shape(out.shape, result.shape):
-            raise Unsupported("an `out=` tensor of another shape than the result")
+            if out.numel() or out.dtype != result.dtype:
+                raise Unsupported("an `out=` tensor of another shape than the result")
+            become(rec, out, result)
+            continue
         store(rec, out, result, func, args, kwargs)
     return outs[0] if len(outs) == 1 else tuple(outs)
 

@@ -26,6 +26,7 @@ from torch.fx import Graph, Node
 
 from framesmith.fake.handlers import HANDLERS, classify
 from framesmith.fake.layout import strides_like
+from framesmith.fake.outputs import apart
 from framesmith.fake.tensor import Alias, FakeTensor, Storage, new_fake
 from framesmith.fake.views import PUT_BACK
 from framesmith.util.errors import Unsupported
@@ -129,7 +130,6 @@ class Recorder:
             self.inputs.pop()
             fake._alias.node.meta.update(constant=real, param=True)
             self.constants.append((fake._alias.node, real))
-        fake._alias.storage.known = real
         self._constant_of[id(real)] = fake
         return fake
 
@@ -197,6 +197,10 @@ class Recorder:
         parent = source._alias
         node = self.emit(func, (self.read(parent), *args), fake)
         fake._alias = Alias(parent.storage, node, fake, parent, func, args)
+        if source.is_conj() is not (func is torch.ops.aten._conj.default) and fake.is_complex():
+            torch._C._set_conj(fake, True)
+        if source.is_neg() is not (func is torch.ops.aten._neg_view.default):
+            torch._C._set_neg(fake, True)
         return fake
 
     def results(self, node: Node, vals: Any) -> Any:
@@ -263,7 +267,7 @@ class Recorder:
 
     def finish(self, outputs: Iterable[Any]) -> Graph:
         """Closes the graph: writes of inputs, the output tuple, dead code removed. The recorder may not go on after it."""
-        values = tuple(self.nodes(out) for out in outputs)
+        values = tuple(apart(self, list(outputs)))
         for fake in self.inputs:
             alias = fake._alias
             if alias.storage.version:

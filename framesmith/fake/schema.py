@@ -12,6 +12,10 @@ aten = torch.ops.aten
 # Where the functional form is not the name without its underscore.
 _FUNCTIONAL: dict[OpOverload, OpOverload] = {
     aten.normal_.default: aten.normal_functional.default,
+    aten.__ilshift__.Scalar: aten.__lshift__.Scalar,
+    aten.__ilshift__.Tensor: aten.__lshift__.Tensor,
+    aten.__irshift__.Scalar: aten.__rshift__.Scalar,
+    aten.__irshift__.Tensor: aten.__rshift__.Tensor,
     aten._native_batch_norm_legit.default: aten._native_batch_norm_legit_functional.default,
 }
 

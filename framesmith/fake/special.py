@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from framesmith.fake.handlers import composite, functional, handles, positional, store, view
+from framesmith.fake.handlers import WITHOUT_SIZES, composite, functional, handles, known, positional, store, view, with_values
 from framesmith.fake.layout import infer_size, is_dense, same_shape, view_strides
 from framesmith.fake.promotion import result_type
-from framesmith.fake.tensor import FakeTensor, new_fake
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
 from framesmith.util.errors import DataDependent, Unsupported
 
 if TYPE_CHECKING:
@@ -43,29 +43,38 @@ def lift_fresh(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     if isinstance(source, FakeTensor):
         return source
     constant = rec.constant(source)
-    if source.dim() == 0:
-        return constant
-    fresh = functional(rec, aten.clone.default, (constant,), {})
-    fresh._alias.storage.known = source
-    return fresh
+    return constant if source.dim() == 0 else functional(rec, aten.clone.default, (constant,), {})
 
 
 @handles(aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default)
 def needs_value(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Known only of constants that nothing has written."""
-    values = [a._alias.storage.known if isinstance(a, FakeTensor) else a for a in args]
-    if all(isinstance(v, torch.Tensor) for v in values):
-        aliases = [a._alias for a in args if isinstance(a, FakeTensor)]
-        if all(a.parent is None and a.storage.version == 0 for a in aliases):
-            return func(*values)
-    raise DataDependent(f"{func} needs the tensor's data", hint="the value is known at run time only")
+    """Known only of what depends on constants."""
+    return with_values(rec, func, args, kwargs, "the value is known at run time only")
 
 
 @handles(aten.index.Tensor)
 def index(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    if any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1]):
-        raise DataDependent("indexing by a mask gives a size that is known at run time only")
-    return functional(rec, func, args, kwargs)
+    source, indices = args
+    if any(t is not None and t.dtype in _MASKS for t in indices):
+        indices = _numbered(rec, source, indices)
+    return functional(rec, func, (source, indices), kwargs)
+
+
+_MASKS = (torch.bool, torch.uint8)
+
+
+def _numbered(rec: Recorder, source: Any, indices: Any) -> list:
+    """Known masks among the indices as the numbers of their elements, one tensor a dimension, as eager counts them."""
+    out: list = []
+    for t in indices:
+        if t is None or t.dtype not in _MASKS:
+            out.append(t)
+            continue
+        mask = known(rec, t)
+        if mask is None or mask.shape != tuple(source.shape[len(out): len(out) + mask.dim()]):
+            raise DataDependent("indexing by a mask gives a size that is known at run time only", hint=WITHOUT_SIZES)
+        out.extend(rec.constant(n.contiguous()) for n in mask.nonzero().unbind(1))
+    return out
 
 
 @handles(aten.dropout.default)
@@ -145,7 +154,7 @@ def fill_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
         if isinstance(value, FakeTensor):
             return copy_(rec, aten.copy_.default, (target, value), {})
         value = value.item()
-    val = new_fake(tuple(target.shape), target.stride(), target.dtype, target.device)
+    val = new_fake(tuple(target.shape), contiguous_strides(tuple(target.shape)), target.dtype, target.device)
     options = {"dtype": target.dtype, "device": target.device}
     node = rec.emit(aten.full.default, (list(target.shape), value), val, options)
     store(rec, target, rec.own(val, node), func, args, kwargs)
@@ -184,6 +193,13 @@ def unbind(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _slice(rec: Recorder, source: FakeTensor, dim: int, start: Any, end: Any) -> Any:
     return view(rec, aten.slice.Tensor, (source, dim, start, end), {})
+
+
+@handles(aten.is_pinned.default)
+def is_pinned(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> bool:
+    if torch.cuda.is_available():
+        raise Unsupported("whether memory is pinned")
+    return False
 
 
 @handles(aten.cat.default)

@@ -22,13 +22,12 @@ CPU = torch.device("cpu")
 class Storage:
     """What aliases share. `version` counts the writes; `input` is the placeholder whose storage it is, if any."""
 
-    __slots__ = ("version", "input", "shared", "recorder", "known")
+    __slots__ = ("version", "input", "shared", "recorder")
 
     def __init__(self, recorder: Recorder, input: Node | None = None) -> None:
         self.version = 0
         self.input = input
         self.shared = False
-        self.known: torch.Tensor | None = None  # the value of a constant
         self.recorder = recorder
 
 

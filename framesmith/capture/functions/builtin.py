@@ -7,6 +7,8 @@ import operator
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from framesmith.util.errors import DataDependent, Unsupported
 
 from .. import trackers as t
@@ -29,9 +31,20 @@ def _isinstance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if isinstance(obj, t.Const):
         return t.boolean(cx.folded(isinstance, (obj.value, want.real(cx))))
     klass = want.real(cx)
+    if isinstance(obj, t.Tensor) and obj.pyclass is torch.Tensor:
+        return t.boolean(_tensor_kind(cx, obj, klass))
     if isinstance(obj, t.Static):
         return t.boolean(cx.folded(isinstance, (obj.value, klass)))
     return t.boolean(class_test(cx, obj.pytype(), klass))
+
+
+def _tensor_kind(cx: Any, obj: t.Tensor, klass: Any) -> bool:
+    """isinstance of a tensor: torch.FloatTensor and its kin ask for a dtype."""
+    if isinstance(klass, tuple):
+        return any(_tensor_kind(cx, obj, k) for k in klass)
+    if type(klass).__name__ == "tensortype":
+        return obj.fake.type() == f"{klass.__module__}.{klass.__name__}"
+    return class_test(cx, torch.Tensor, klass)
 
 
 @calls(issubclass)
@@ -136,7 +149,10 @@ def _scalar(kind: type) -> Any:
             return t.Const(kind())
         x = args[0]
         if isinstance(x, t.Tensor):
-            raise DataDependent(f"{kind.__name__}() of a tensor's data")
+            known = x.known(cx)
+            if known is None:
+                raise DataDependent(f"{kind.__name__}() of a tensor's data")
+            return cx.fold(kind, (known,))
         if isinstance(x, t.Sym):
             return cx.fold(kind, (x.value,))
         if isinstance(x, t.Object):

@@ -76,7 +76,10 @@ def _count(cx: Any, self: t.Sequence, item: t.Tracker) -> t.Tracker:
 def _add(cx: Any, self: t.Sequence, other: t.Tracker) -> t.Tracker | None:
     if isinstance(other, t.Object) and other.payload is not None:
         other = other.payload
-    return self.make(self.open(cx) + other.open(cx)) if type(other) is type(self) else None  # type: ignore[attr-defined]
+    if type(other) is not type(self):
+        return None
+    made = self if getattr(other, "cls", None) is not torch.Size else other  # a plain tuple and a torch.Size give a torch.Size
+    return made.make(self.open(cx) + other.open(cx))  # type: ignore[attr-defined]
 
 
 @method(t.Sequence, "__mul__", "__rmul__")

@@ -59,6 +59,8 @@ def _filter(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(reversed)
 def _reversed(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     x = args[0]
+    if isinstance(x, t.Tensor):
+        return x.get(cx, "__reversed__").call(cx, [], {}).iterate(cx)
     if isinstance(x, t.Object) and cx.methods(t.Object, "__reversed__") is None and x.payload is None:
         return cx.call_special(x, "__reversed__", [])
     return t.Iter(x.items_list(cx)[::-1])

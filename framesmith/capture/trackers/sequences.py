@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ..sources import Item, Source
 from .base import Bound, Tracker
 from .constants import Const
@@ -156,7 +158,7 @@ class Tuple(Sequence):
         return self.cls(values)
 
     def make(self, items: list[Tracker]) -> Tracker:
-        return Tuple(items)
+        return Tuple(items, cls=torch.Size if self.cls is torch.Size else tuple)
 
     def iterate(self, cx: Any) -> Tracker:
         return cx.list_iterator(self)

@@ -7,10 +7,13 @@ from typing import Any
 
 import torch
 
+from framesmith.fake import known_value
 from framesmith.util.errors import DataDependent, Unsupported
 
-from ..sources import DictAttr, Source
+from ..sources import Attr, DictAttr, Source
 from .base import Tracker
+from .constants import NONE
+from .objects import DELETED
 
 _METHOD_TYPES = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
@@ -27,7 +30,17 @@ _REFUSED = {
     "__array__": "NumPy arrays are not captured yet",
     "__dlpack__": "exchange of a tensor's memory",
     "requires_grad_": "requires_grad is changed",
+    "_is_view": "the base of a view",
+    "__reduce_ex__": "pickling of a tensor",
+    "__deepcopy__": "copying of a tensor by its protocol",
+    "retain_grad": "the autograd engine's Python interface",
+    "set_": "the storage of a tensor",
+    "pin_memory": "pinned memory",
 }
+
+
+_NUMBERS = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"))
+"""Methods that give Python values of the data: folded where it is constant."""
 
 
 class Tensor(Tracker):
@@ -58,30 +71,56 @@ class Tensor(Tracker):
         return self
 
     def get(self, cx: Any, name: str) -> Tracker:
-        if self.attrs is not None and name in self.attrs:
-            return self.attrs[name]
+        attrs = self.attrs
+        if attrs is not None and name in attrs and attrs[name] is not DELETED:
+            return attrs[name]
         raw = getattr(self.pyclass, name, None)
         if isinstance(raw, _METHOD_TYPES):
             return TensorMethod(self, name)
-        if name == "__class__":
-            return cx.made(self.pyclass)
-        if name == "grad":
-            if self.value is not None and self.value.grad is not None:
-                raise Unsupported("reading .grad of a tensor")
-            return cx.made(None)
-        if raw is None and name not in ("grad_fn", "_grad", "_base", "name"):
-            own = {} if self.value is None else self.value.__dict__
-            if name in own and self.source is not None:
-                return cx.wrap(own[name], DictAttr(self.source, name))
-            return cx.no_attribute(self, name)
+        row = _ATTRIBUTES.get(name)
+        if row is not None:
+            return row(self, cx)
+        if raw is None and name not in ("grad_fn", "_grad", "name"):
+            return self.own(cx, name)
         return cx.torch_call(getattr, [self, cx.made(name)], {})
 
+    def own(self, cx: Any, name: str) -> Tracker:
+        """An entry of the instance dict."""
+        if self.value is not None and self.source is not None and (self.attrs is None or name not in self.attrs):
+            if name in self.value.__dict__:
+                return cx.wrap(self.value.__dict__[name], DictAttr(self.source, name))
+            cx.guard(self.source, "not_hasattr", name)
+        return cx.no_attribute(self, name)
+
     def set(self, cx: Any, name: str, value: Tracker) -> None:
-        if name in ("data", "grad", "requires_grad") or self.value is not None:
+        raw = getattr(self.pyclass, name, None)
+        if name == "requires_grad" and cx.same_grad_flag(self, [value], {}):
+            return
+        if hasattr(type(raw), "__set__") and not (name == "grad" and self.takes_grad(value)):
             super().set(cx, name, value)
+        self.note(cx, name, value)
+
+    def takes_grad(self, value: Tracker) -> bool:
+        """Whether `value` may be the gradient of this tensor without an error."""
+        mine, other = self.fake, value.fake if isinstance(value, Tensor) else None
+        fits = other is not None and (other.shape, other.dtype, other.device) == (mine.shape, mine.dtype, mine.device)
+        return self.value is not None and self.value.is_leaf and (value is NONE or fits)
+
+    def delete(self, cx: Any, name: str) -> None:
+        if hasattr(type(getattr(self.pyclass, name, None)), "__set__"):
+            super().delete(cx, name)
+        self.get(cx, name)
+        self.note(cx, name, DELETED)
+
+    def note(self, cx: Any, name: str, value: Any) -> None:
         if self.attrs is None:
             self.attrs = {}
         self.attrs[name] = value
+        cx.mutates(self)
+
+    def known(self, cx: Any) -> Any:
+        """The real tensor of this value if it depends on constants alone, else None."""
+        return known_value(cx.recorder, self.fake)
 
     def item(self, cx: Any, key: Tracker) -> Tracker:
         return cx.torch_call(_getitem, [self, key], {})
@@ -90,7 +129,10 @@ class Tensor(Tracker):
         cx.torch_call(_setitem, [self, key, value], {})
 
     def truth(self, cx: Any) -> bool:
-        raise DataDependent("truth of a tensor's data")
+        known = self.known(cx)
+        if known is None:
+            raise DataDependent("truth of a tensor's data", hint="torch.where chooses between tensors without a branch")
+        return cx.folded(bool, (known,))
 
     def size(self, cx: Any) -> Any:
         if self.fake.dim() == 0:
@@ -114,6 +156,29 @@ def _setitem(x: Any, key: Any, value: Any) -> None:
     x[key] = value
 
 
+def _grad(self: Tensor, cx: Any) -> Tracker:
+    if self.value is None or not self.value.is_leaf:
+        return NONE
+    return cx.wrap(self.value.grad, Attr(self.source, "grad") if self.source is not None else None)
+
+
+def _refuse(reason: str) -> Any:
+    def row(self: Tensor, cx: Any) -> Tracker:
+        raise Unsupported(reason)
+
+    return row
+
+
+_ATTRIBUTES = {
+    "__class__": lambda self, cx: cx.made(self.pyclass),
+    "grad": _grad,
+    "_version": _refuse("the version counter of a tensor"),
+    "_base": _refuse("the base of a view"),
+    "__dict__": _refuse("the instance dict of a tensor"),
+    "_cdata": _refuse("the address of a tensor"),
+}
+
+
 class TensorMethod(Tracker):
     """A bound method of a tensor."""
 
@@ -129,10 +194,19 @@ class TensorMethod(Tracker):
 
     def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         name = self.name
+        if name in _NUMBERS and (known := self.obj.known(cx)) is not None:
+            return cx.made(cx.folded(getattr(known, name), tuple([a.real(cx) for a in args])))
         refused = _REFUSED.get(name)
         if refused is not None and not (name == "requires_grad_" and cx.same_grad_flag(self.obj, args, kwargs)):
             raise Unsupported(f"Tensor.{name}: {refused}")
         return cx.tensor_method(self.obj, name, args, kwargs)
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        if name == "__self__":
+            return self.obj
+        if name in ("__name__", "__qualname__", "__doc__"):
+            return cx.fold(getattr, (getattr(self.obj.fake, self.name), name))
+        return super().get(cx, name)
 
     def truth(self, cx: Any) -> bool:
         return True

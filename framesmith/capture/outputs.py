@@ -1,0 +1,62 @@
+"""Tensors that leave captured code as views: of an input, or of another tensor that leaves with them.
+
+A view is made again on the memory that it views, by residual code, so that what is written to one is seen in the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from framesmith.fake import FakeTensor
+
+Hold = Callable[[Any], str]
+
+# Views that read the memory as other numbers: these are made step by step, any others at once.
+_OTHER_NUMBERS = frozenset((torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default, torch.ops.aten.view.dtype,
+                         torch.ops.aten._conj.default, torch.ops.aten._neg_view.default))
+
+
+def view_text(hold: Hold, base: str, fake: FakeTensor) -> str:
+    """The expression of the view `fake` of the tensor at `base`, the root of its alias."""
+    chain = []
+    alias = fake._alias
+    while alias.parent is not None:
+        chain.append(alias)
+        alias = alias.parent
+    if not any(step.func in _OTHER_NUMBERS for step in chain):
+        return f"{base}.as_strided({tuple(fake.shape)!r}, {fake.stride()!r}, {fake.storage_offset()!r})"
+    for step in reversed(chain):
+        base = f"{hold(step.func)}({', '.join([base, *map(hold, step.args)])})"
+    return base
+
+
+def settle(hold: Hold, fakes: list[FakeTensor]) -> tuple[list[FakeTensor], list[str]]:
+    """What the graph is to give for the outputs `fakes`, and the statements that make `__fs_o`, the tuple of these outputs, of it."""
+    members: dict[int, list[int]] = {}
+    for k, fake in enumerate(fakes):
+        members.setdefault(id(fake._alias.storage), []).append(k)
+    if len(members) == len(fakes):
+        return fakes, []
+    given: list[FakeTensor] = []
+    texts = [""] * len(fakes)
+    for places in members.values():
+        base = _root(fakes[places[0]])
+        whole = base if len(places) > 1 else fakes[places[0]]
+        at = f"__fs_o[{len(given)}]"
+        given.append(whole)
+        for k in places:
+            texts[k] = at if fakes[k] is whole else view_text(hold, at, fakes[k])
+    return given, [f"__fs_o = ({', '.join(texts)},)"]
+
+
+def _root(fake: FakeTensor) -> FakeTensor:
+    alias = fake._alias
+    while alias.parent is not None:
+        alias = alias.parent
+    return alias.val
+
+
+__all__ = ["settle", "view_text"]

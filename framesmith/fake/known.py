@@ -1,0 +1,65 @@
+"""The value of a tensor that depends on nothing but constants of the program, computed when it is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+from framesmith.fake.schema import is_random
+from framesmith.fake.tensor import FakeTensor
+
+if TYPE_CHECKING:
+    from framesmith.fake.recorder import Recorder
+
+_MOST_NODES = 500
+_MOST_ELEMENTS = 1 << 16
+
+
+def known_value(rec: Recorder, fake: FakeTensor) -> torch.Tensor | None:
+    """A real tensor with the value that `fake` has at present, or None if it depends on inputs, on chance, or on too much."""
+    node = rec.nodes(fake)
+    order: list[Node] = []
+    if not _slice(node, set(), order):
+        return None
+    values: dict[Node, Any] = {}
+    with torch._C._DisableTorchDispatch():
+        for step in order:
+            values[step] = _run(step, values)
+        return values[node].detach().clone()
+
+
+def _slice(node: Node, seen: set[Node], order: list[Node]) -> bool:
+    """All nodes that `node` is computed of, in order; False if one of them is no constant."""
+    if node in seen:
+        return True
+    seen.add(node)
+    val = node.meta.get("val")
+    if isinstance(val, torch.Tensor) and val.numel() > _MOST_ELEMENTS or len(seen) > _MOST_NODES:
+        return False
+    target: Any = node.target
+    if node.op == "placeholder":
+        if "constant" not in node.meta:
+            return False
+    elif isinstance(target, torch._ops.OpOverload) and (is_random(target) or target._schema.is_mutable or target.namespace != "aten"):
+        return False
+    if not all(_slice(n, seen, order) for n in node.all_input_nodes):
+        return False
+    order.append(node)
+    return True
+
+
+def _run(node: Node, values: dict[Node, Any]) -> Any:
+    if node.op == "placeholder":
+        return node.meta["constant"]
+
+    def read(a: Any) -> Any:
+        if isinstance(a, Node):
+            return values[a]
+        return type(a)(read(x) for x in a) if isinstance(a, (list, tuple)) else a
+
+    return node.target(*read(node.args), **{k: read(v) for k, v in node.kwargs.items()})  # type: ignore[operator]
+
+
+__all__ = ["known_value"]

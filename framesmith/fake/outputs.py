@@ -1,0 +1,68 @@
+"""The memory of a graph's outputs: each storage of the program that leaves a graph leaves as memory of its own.
+
+In the graph a value may stand for several storages (`y.copy_(x)` gives `y` the node of `x`), and a node may be a view of another
+storage's; a program that writes to one of its results must not see the other change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+from framesmith.fake.layout import preserved_strides
+from framesmith.fake.schema import is_view
+from framesmith.fake.tensor import FakeTensor, Storage
+
+if TYPE_CHECKING:
+    from framesmith.fake.recorder import Recorder
+
+aten = torch.ops.aten
+
+# Views, or what may be one, that begin where their source begins.
+_FROM_THE_START = frozenset((
+    aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default, aten.squeeze.default, aten.squeeze.dim,
+    aten.squeeze.dims, aten.unsqueeze.default, aten.transpose.int, aten.t.default, aten.permute.default, aten.expand.default,
+))
+
+
+def memory_of(node: Node) -> tuple[Node, bool]:
+    """The node whose memory `node` may share, and whether it begins where that begins."""
+    same_start = True
+    while node.op == "call_function" and (node.target in _FROM_THE_START or _is_view(node.target)):
+        same_start = same_start and node.target in _FROM_THE_START
+        node = node.args[0]  # type: ignore[assignment]
+    return node, same_start
+
+
+def _is_view(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and is_view(target)
+
+
+def apart(rec: Recorder, outputs: list[Any]) -> list[Any]:
+    """The output nodes, with copies where two storages would share memory, or one would be an input's."""
+    owners: dict[Node, Storage] = {}
+    out = []
+    for fake in outputs:
+        node = rec.nodes(fake)
+        if isinstance(fake, FakeTensor):
+            storage = fake._alias.storage
+            root, same_start = memory_of(node)
+            if storage.input is not root:
+                taken = owners.setdefault(root, storage) is not storage
+                if root.op == "placeholder" or taken or fake._alias.parent is None and not same_start:
+                    node = _copy(rec, node, fake)
+        out.append(node)
+    return out
+
+
+def _copy(rec: Recorder, node: Node, fake: FakeTensor) -> Node:
+    if preserved_strides(fake) == fake.stride():
+        return rec.emit(aten.clone.default, (node,), fake)
+    options = {"dtype": fake.dtype, "device": fake.device}
+    fresh = rec.emit(aten.empty_strided.default, (list(fake.shape), list(fake.stride())), fake, options)
+    return rec.emit(aten.copy.default, (fresh, node), fake)
+
+
+__all__ = ["apart", "memory_of"]
