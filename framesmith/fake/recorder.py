@@ -65,8 +65,10 @@ class Recorder:
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        _pop(None)
-        self._guards.pop().__exit__(*exc)
+        try:
+            _pop(None)
+        finally:
+            self._guards.pop().__exit__(*exc)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         return self.dispatch(func, args, kwargs or _NO_KWARGS)
