@@ -27,7 +27,7 @@ branchy (FILE:{FIRST}): 5 operators, N instructions, N guards
   kernel 0: aten.sin.default, aten.add.Tensor (FILE:{FIRST + 1} in branchy)
   kernel 0: aten.softmax.int (FILE:{FIRST + 2} in branchy)
   kernel 0: aten.mean.default, aten.gt.Scalar (FILE:{FIRST + 3} in branchy)
-  break at FILE:{FIRST + 3} in branchy: truth of a tensor's data
+  break at FILE:{FIRST + 3} in branchy: truth of a tensor's data -> torch.where chooses between tensors without a branch
   guard grad mode is off, inference mode is off, the default dtype is torch.float32
   guard L['x'] is a Tensor of float32 [6, 4], strides [4, 1], on cpu
 branchy (FILE:{FIRST}): 1 operators, N instructions, N guards
