@@ -50,6 +50,8 @@ class Texts:
 
     def text(self, v: t.Tracker, name: str = "__str__") -> t.Tracker:
         """str(v) or, by `name`, repr(v)."""
+        if isinstance(v, t.Tensor):
+            raise Unsupported("text of a tensor's data")  # its printer would take the recorder off the stack of modes
         raw = self.lookup(v.pytype(), name)
         if raw is object.__str__:
             name = "__repr__"
