@@ -22,7 +22,7 @@ from . import functions, opcodes
 from . import trackers as t
 from .bytecode import decoded
 from .frame import Frame
-from .outputs import settle
+from .outputs import call_in_mode, settle
 from .residual import Residual, argument_names
 from .session import BreakHere, Session, read_state, restore_state
 from .sources import Cell, Guard, Local, Pinned, Source
@@ -103,7 +103,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         recorder = Recorder()
         cx = Session(recorder, f_globals, step, depth, limit)
         try:
-            with recorder:
+            with recorder, cx.modes:
                 root = root_frame(cx, code, f_locals, closure)
                 cx.frames.append(root)
                 residual = Residual(cx, code)
@@ -168,7 +168,7 @@ def choose_break(cx: Session, limit: int) -> tuple[int, int] | None:
 
 def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason: Break | None) -> Captured:
     """Close the graph, compile it, and write the residual code."""
-    outputs, residual.settled = settle(residual.rb.hold, residual.rb.outputs)
+    outputs, residual.settled = settle(residual.rb.hold, residual.rb.outputs, cx.state.inference_mode)
     recorded = cx.recorder.finish(outputs)
     graph: Graph | None = recorded
     call: Any = None
@@ -181,6 +181,7 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
     if graph is not None:
         aliasing(cx, graph)
         call = compile_fn(graph, examples) if compile_fn is not None else None
+    residual.called = call_in_mode(cx.state.inference_mode, outputs)
     code, text = residual.compile(call if call is not None else _no_graph if graph is not None else None)
     sources = [source for source, _ in inputs]
     breaks = [reason] if reason is not None else []

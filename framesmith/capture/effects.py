@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from . import trackers as t
+from .inference import set_autocast_depth
 from .rebuild import Rebuilder, set_changes
 from .session import read_state
 from .sources import MISSING, DictAttr, Global
@@ -27,13 +28,29 @@ def replay(rb: Rebuilder) -> list[str]:
         late.append(f"{rb.value(fn)}({', '.join([*rb.values(args), *(f'{k}={rb.value(v)}' for k, v in kwargs.items())])})")
     for space, name in [(s, n) for (_, n), (s, _) in cx.global_writes.items()]:
         _global(rb, space, name, late)
-    if torch.is_grad_enabled() != cx.state.grad_enabled:
-        late.append(f"{rb.hold(torch._C._set_grad_enabled)}({torch.is_grad_enabled()})")
-    for (device, enabled, dtype), before in zip(read_state().autocast, cx.state.autocast):
-        if (device, enabled, dtype) != before:
+    _state(rb, late)
+    return late
+
+
+def _state(rb: Rebuilder, late: list[str]) -> None:
+    """The thread's torch state where the program leaves it changed."""
+    before, now = rb.cx.state, read_state()
+    grad = before.grad_enabled
+    for entered in rb.cx.modes.active:
+        if entered.before != grad:
+            late.append(f"{rb.hold(torch._C._set_grad_enabled)}({entered.before})")
+        late.append(f"{rb.entered(entered)}.__enter__()")
+        grad = entered.before and not entered.mode
+    if now.grad_enabled != grad:
+        late.append(f"{rb.hold(torch._C._set_grad_enabled)}({now.grad_enabled})")
+    for (device, enabled, dtype), old in zip(now.autocast, before.autocast):
+        if (device, enabled, dtype) != old:
             late.append(f"{rb.hold(torch.set_autocast_enabled)}({device!r}, {enabled})")
             late.append(f"{rb.hold(torch.set_autocast_dtype)}({device!r}, {rb.hold(dtype)})")
-    return late
+    if now.autocast_depth != before.autocast_depth:
+        late.append(f"{rb.hold(set_autocast_depth)}({now.autocast_depth})")
+    if now.autocast_cache != before.autocast_cache:
+        late.append(f"{rb.hold(torch.set_autocast_cache_enabled)}({now.autocast_cache})")
 
 
 def _global(rb: Rebuilder, space: dict[str, Any], name: str, late: list[str]) -> None:

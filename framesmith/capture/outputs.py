@@ -12,6 +12,8 @@ import torch
 
 from framesmith.fake import FakeTensor
 
+from .inference import in_mode, made_in
+
 Hold = Callable[[Any], str]
 
 # Views that read the memory as other numbers: these are made step by step, any others at once.
@@ -33,8 +35,26 @@ def view_text(hold: Hold, base: str, fake: FakeTensor) -> str:
     return base
 
 
-def settle(hold: Hold, fakes: list[FakeTensor]) -> tuple[list[FakeTensor], list[str]]:
-    """What the graph is to give for the outputs `fakes`, and the statements that make `__fs_o`, the tuple of these outputs, of it."""
+def settle(hold: Hold, fakes: list[FakeTensor], inferring: bool) -> tuple[list[FakeTensor], list[str]]:
+    """What the graph is to give for the outputs `fakes`, and the statements that make `__fs_o`, the tuple of these outputs, of it.
+
+    `inferring`: the frame runs in inference mode.
+    """
+    given, lines = _views(hold, fakes)
+    if len({fake.is_inference() for fake in given}) > 1:
+        parts = [f"__fs_o[{k}]" if fake.is_inference() is inferring else f"{hold(made_in(fake.is_inference()))}(__fs_o[{k}])"
+                 for k, fake in enumerate(given)]
+        lines.insert(0, f"__fs_o = ({', '.join(parts)},)")
+    return given, lines
+
+
+def call_in_mode(inferring: bool, given: list[FakeTensor]) -> Any:
+    """What is to call a graph so that its outputs are inference tensors or not, as in the program; None: a plain call will do."""
+    kinds = {fake.is_inference() for fake in given}
+    return in_mode(not inferring) if kinds == {not inferring} else None
+
+
+def _views(hold: Hold, fakes: list[FakeTensor]) -> tuple[list[FakeTensor], list[str]]:
     members: dict[int, list[int]] = {}
     for k, fake in enumerate(fakes):
         members.setdefault(id(fake._alias.storage), []).append(k)
@@ -59,4 +79,4 @@ def _root(fake: FakeTensor) -> FakeTensor:
     return alias.val
 
 
-__all__ = ["settle", "view_text"]
+__all__ = ["call_in_mode", "settle", "view_text"]

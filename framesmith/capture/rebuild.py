@@ -14,9 +14,12 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .inference import Inference
 from .outputs import view_text
 from .session import InstanceDict
 from .sources import Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
@@ -143,6 +146,13 @@ class Rebuilder:
         for k, v in (x.attrs or {}).items():
             if v is not t.DELETED:
                 self.emit(f"{name}.{k} = {self.value(v)}")
+
+    def entered(self, x: Inference) -> str:
+        """The guard object of an inference mode that the program has entered and not left; the effects enter it."""
+        name = self.names.get(id(x))
+        if name is None:
+            name = self.names[id(x)] = self.temp(f"{self.hold(torch._C._InferenceMode)}({x.mode})")
+        return name
 
     def input(self, x: t.Tensor) -> str:
         """An input tensor by its place among the graph's inputs (the place is settled when the graph is finished)."""
@@ -342,8 +352,13 @@ def _new_text(rb: Rebuilder, x: t.Object, cls: str) -> str:
     return f"{rb.hold(base.__new__)}({cls})"
 
 
+def _inference(rb: Rebuilder, x: t.InferenceGuard) -> str:
+    return rb.entered(x.entered) if x.entered is not None else rb.temp(f"{rb.hold(torch._C._InferenceMode)}({x.mode})")
+
+
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
-    t.Tensor: Rebuilder.tensor, t.Sym: _sym, t.Static: _static, t.Builtin: _static, t.Class: _static, t.PyModule: _static, 
+    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _sym, t.Static: _static, t.Builtin: _static, t.Class: _static, 
+    t.PyModule: _static,
     t.List: _list, t.Tuple: _tuple, t.Dict: _dict, t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,
     t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super, t.Iter: _iter,
     t.SeqIter: _iter, t.Lazy: _lazy,

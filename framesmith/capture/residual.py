@@ -60,6 +60,8 @@ class Residual:
         self.code = code
         self.params = parameter_names(code)
         self.rb = Rebuilder(cx, self.params)
+        self.called: Any = None
+        """What calls the graph, if it is not called in the mode in which the frame is."""
         self.settled: list[str] = []
         """What makes the outputs of the graph's."""
         self.tail: list[tuple[int, str]] = []
@@ -147,7 +149,8 @@ class Residual:
         params = ", ".join([*self.params.values(), INPUTS])
         body = []
         if graph:
-            body.append(f"{OUTPUTS} = {self.rb.hold(GRAPH)}({INPUTS})")
+            called = f"{self.rb.hold(self.called)}({self.rb.hold(GRAPH)}, {INPUTS})" if self.called else f"{self.rb.hold(GRAPH)}({INPUTS})"
+            body.append(f"{OUTPUTS} = {called}")
             body += self.settled
         body += self.rb.lines + self.late
         body += ["    " * indent + line for indent, line in self.tail]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from framesmith.fake import Recorder
+from framesmith.fake import FakeTensor, Recorder
 from framesmith.util.errors import FramesmithError, NeedsGrad, TooLong, Unsupported
 
 from . import trackers as t
@@ -17,6 +17,7 @@ from .classes import Namespaces
 from .errors import Errors
 from .frame import Frame
 from .hashing import Hashing
+from .inference import Modes, autocast_depth, set_autocast_depth
 from .iteration import Iteration
 from .modes import default_device
 from .operations import Operations
@@ -63,6 +64,8 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
         self.pending: dict[int, tuple[Source, Any]] = {}
         """Arguments of the root frame that were not read yet, by fast slot."""
         self.state = read_state()
+        self.modes = Modes()
+        recorder.autocast = casting(self.state)
 
     # --- guards -------------------------------------------------------------------------------------------------------
     def guard(self, source: Source | None, kind: str, value: Any = None) -> None:
@@ -97,7 +100,7 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
         if value.requires_grad and torch.is_grad_enabled():
             raise NeedsGrad(source)
         name = f"i{len(self.inputs)}"
-        fake = self.recorder.input(value, name)
+        fake = self.fake_input(value, name)
         if value.requires_grad:
             self.differentiable[fake._alias.node] = source
         self.guard(source, "tensor", tensor_spec(value))
@@ -110,6 +113,13 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
         self.seen[id(fake)] = tracker
         self.remember(value, tracker)
         return tracker
+
+    def fake_input(self, value: torch.Tensor, name: str) -> FakeTensor:
+        """An inference tensor where the real one is: it exists already, whatever mode the program is in by now."""
+        if torch.is_inference_mode_enabled() is value.is_inference():
+            return self.recorder.input(value, name)
+        with torch._C._InferenceMode(value.is_inference()):
+            return self.recorder.input(value, name)
 
     def torch_call(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """Run `fn` on fakes under the recorder."""
@@ -356,7 +366,12 @@ def read_state() -> GlobalState:
     """The thread's state that capture depends on."""
     autocast = tuple([(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")])
     return GlobalState(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_dtype(),
-                       torch.are_deterministic_algorithms_enabled(), default_device())
+                       torch.are_deterministic_algorithms_enabled(), default_device(), autocast_depth(), torch.is_autocast_cache_enabled())
+
+
+def casting(state: GlobalState) -> tuple[str, ...]:
+    """The device types for which autocast is on."""
+    return tuple([device for device, enabled, _ in state.autocast if enabled])
 
 
 def restore_state(state: GlobalState) -> None:
@@ -365,6 +380,10 @@ def restore_state(state: GlobalState) -> None:
     for device, enabled, dtype in state.autocast:
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)
+    if any(enabled for _, enabled, _ in state.autocast) or autocast_depth() != state.autocast_depth:
+        torch.clear_autocast_cache()  # it may hold fakes
+    set_autocast_depth(state.autocast_depth)
+    torch.set_autocast_cache_enabled(state.autocast_cache)
 
 
 __all__ = ["BreakHere", "InstanceDict", "Session", "is_param", "read_state", "restore_state", "tensor_spec"]

@@ -245,6 +245,9 @@ class GlobalState:
     deterministic: bool = False
     default_device: Any = None
     """What `torch.set_default_device` set, through a function mode; no other mode may be active."""
+    autocast_depth: int = 0
+    autocast_cache: bool = True
+    """These two are put back and replayed, but not guarded: no graph depends on them."""
 
 
 KINDS = MappingProxyType({

@@ -40,7 +40,7 @@ def handles(*funcs: Any) -> Callable[[Handler], Handler]:
 def classify(func: Any) -> Handler:
     """The handler that an operator's schema asks for."""
     if func.namespace == "aten" and func in WHOLE:
-        return functional
+        return functional if autocasts(func) else whole
     if schema.is_data_dependent(func):
         return data_dependent
     if schema.is_composite(func):
@@ -77,8 +77,31 @@ def view(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def composite(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Recorded beneath, as the operators that eager's own composite kernel calls."""
-    return rec.inside(func._op_dk, _COMPOSITE, *args, **kwargs)
+    """Recorded beneath, as the operators that eager's own composite kernel calls.
+
+    Autocast looks at these too, unless it has looked at the composite or at one around it.
+    """
+    if not rec.autocast:
+        return rec.inside(func._op_dk, _COMPOSITE, *args, **kwargs)
+    devices, rec.autocast = rec.autocast, () if autocasts(func) else rec.autocast
+    for device in rec.autocast:
+        torch.set_autocast_enabled(device, True)
+    try:
+        return rec.inside(func._op_dk, _COMPOSITE, *args, **kwargs)
+    finally:
+        for device in rec.autocast:
+            torch.set_autocast_enabled(device, False)
+        rec.autocast = devices
+
+
+def whole(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """A composite that is recorded whole, but for autocast, which casts within it."""
+    return composite(rec, func, args, kwargs) if rec.autocast else functional(rec, func, args, kwargs)
+
+
+def autocasts(func: Any) -> bool:
+    """Whether autocast has a policy for the operator itself; what such an operator calls is left alone."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "AutocastCPU")
 
 
 def refused(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:

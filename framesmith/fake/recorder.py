@@ -45,6 +45,8 @@ class Recorder:
         self.graph = Graph()
         self.shape_env = shape_env
         self.stack: tuple = ()
+        self.autocast: tuple[str, ...] = ()
+        """Device types for which the program has autocast on. (Below it, where operators are recorded, torch says that it is off.)"""
         self.inputs: list[FakeTensor] = []
         self.constants: list[tuple[Node, torch.Tensor]] = []
         self._by_storage: dict[int, Alias] = {}
@@ -197,6 +199,9 @@ class Recorder:
     def view(self, source: FakeTensor, func: Any, args: tuple, fake: FakeTensor) -> FakeTensor:
         """Makes `fake` the view `func(source, *args)`."""
         parent = source._alias
+        if fake.is_inference() is not source.is_inference():  # a view is what it views
+            with torch._C._InferenceMode(source.is_inference()):
+                fake = new_fake(tuple(fake.shape), fake.stride(), fake.dtype, fake.device, fake.storage_offset())
         node = self.emit(func, (self.read(parent), *args), fake)
         fake._alias = Alias(parent.storage, node, fake, parent, func, args)
         if source.is_conj() is not (func is torch.ops.aten._conj.default) and fake.is_complex():

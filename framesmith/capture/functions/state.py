@@ -33,22 +33,6 @@ def _set_grad(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.NONE
 
 
-_AUTOCAST_DEVICES = ("cpu",)
-
-
-def _autocast_setter(fn: Any) -> None:
-    """State of autocast: set for real during capture; `effects` sets it after, `convert` sets it back."""
-
-    @calls(fn)
-    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        if args and isinstance(args[0], t.Const) and isinstance(args[0].value, str) and args[0].value not in _AUTOCAST_DEVICES:
-            raise Unsupported(f"autocast on {args[0].value}")
-        return cx.fold_call(fn, args, kwargs)
-
-
-for _setter in (torch.set_autocast_enabled, torch.set_autocast_dtype, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
-                torch.clear_autocast_cache, torch.set_autocast_cache_enabled):
-    _autocast_setter(_setter)
 _read(torch._C._is_autocast_available)
 
 

@@ -7,6 +7,7 @@ from .errors import Error, Traceback
 from .functions import Cell, Function, Method, Partial
 from .iterators import Generator, Iter, Lazy, SeqIter, enumerated, filtered, mapped, zipped
 from .keys import Hashed, Number
+from .modes import InferenceGuard
 from .modules import Module
 from .objects import DELETED, Object, Super
 from .sequences import List, Sequence, Slice, Tuple
@@ -15,8 +16,8 @@ from .statics import Builtin, Class, Disabled, PyModule, Static
 from .tensors import Sym, Tensor, TensorMethod
 
 __all__ = [
-    "Bound", "Builtin", "CapturedError", "Cell", "Class", "Const", "DELETED", "Dict", "DictView", "Disabled", "Error", "FALSE", "Function",
-    "Generator", "Hashed", "Iter", "Lazy", "List", "Method", "Module", "NONE", "NULL", "Null", "Number", "Object", "Partial", "PyModule",
-    "SameElements", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback",
-    "Tracker", "Tuple", "boolean", "enumerated", "filtered", "mapped", "stored_key", "zipped",
+    "Bound", "Builtin", "CapturedError", "Cell", "Class", "Const", "DELETED", "Dict", "DictView", "Disabled", "Error", "FALSE",
+    "Function", "Generator", "Hashed", "InferenceGuard", "Iter", "Lazy", "List", "Method", "Module", "NONE", "NULL", "Null", "Number",
+    "Object", "Partial", "PyModule", "SameElements", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor",
+    "TensorMethod", "Traceback", "Tracker", "Tuple", "boolean", "enumerated", "filtered", "mapped", "stored_key", "zipped",
 ]

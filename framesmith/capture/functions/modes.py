@@ -1,0 +1,54 @@
+"""torch.inference_mode and torch.autocast: what their Python calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..registry import calls
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+
+@calls(torch._C._InferenceMode)
+def _inference_mode(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.InferenceGuard(args[0].truth(cx) if args else True)
+
+
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+def _autocast_setter(fn: Any) -> None:
+    """State of autocast: set for real during capture; `effects` sets it after, `convert` sets it back."""
+
+    @calls(fn)
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        if args and isinstance(args[0], t.Const) and isinstance(args[0].value, str) and args[0].value not in _AUTOCAST_DEVICES:
+            raise Unsupported(f"autocast on {args[0].value}")
+        done = cx.fold_call(fn, args, kwargs)
+        cx.recorder.autocast = tuple([d for d in _AUTOCAST_DEVICES if torch.is_autocast_enabled(d)])
+        return done
+
+
+for _setter in (torch.set_autocast_enabled, torch.set_autocast_dtype, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
+                torch.clear_autocast_cache, torch.set_autocast_cache_enabled):
+    _autocast_setter(_setter)
+
+
+@calls(torch._C._is_torch_function_mode_enabled)
+def _function_mode(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """Nothing is captured under a function mode but the one of the default device, which autocast does not concern."""
+    return t.FALSE
+
+
+@calls(torch._C._get_privateuse1_backend_name)
+def _backend_name(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return cx.fold_call(torch._C._get_privateuse1_backend_name, args, kwargs)
+
+
+__all__: list[str] = []
