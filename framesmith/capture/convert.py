@@ -20,13 +20,13 @@ from framesmith.util.stack import Place, user_frame
 
 from . import functions, opcodes
 from . import trackers as t
+from .bridges import STAYS
 from .bytecode import decoded
 from .frame import Frame
 from .outputs import call_in_mode, settle
 from .residual import Residual, argument_names
 from .session import BreakHere, Session, read_state, restore_state
 from .sources import Cell, Guard, Local, Pinned, Source
-from .steps import STEPS
 
 _GENERATORS = 0x20 | 0x80 | 0x100 | 0x200
 MAX_ATTEMPTS = 12
@@ -147,22 +147,14 @@ def user_place(cx: Session) -> Place | None:
     return user_frame(cx.user_stack()) if cx.frames else None
 
 
-def _uncovered(frame: Frame) -> bool:
-    """No handler covers the present instruction and no exception is being handled in the frame."""
-    return frame.dec.handler_at(frame.ip - 1) is None
-
-
 def choose_break(cx: Session, limit: int) -> tuple[int, int] | None:
     """(step, depth) of the deepest instruction before which capture can stop, earlier than `limit` if that failed; or None."""
     best = None
     for depth, frame in enumerate(cx.frames):
-        if frame.code.co_flags & _GENERATORS or not _uncovered(frame) or depth and not frame.direct:
+        if frame.code.co_flags & _GENERATORS or depth and not frame.direct:
             break
-        ins = frame.dec.instrs[frame.ip - 1]
-        if ins.op in STEPS and frame.step <= limit:
+        if frame.dec.instrs[frame.ip - 1].name not in STAYS and frame.step <= limit:
             best = (frame.step, depth)
-        if ins.op not in ("CALL", "CALL_FUNCTION_EX"):
-            break
     return best
 
 

@@ -12,6 +12,7 @@ import torch
 
 from . import trackers as t
 from .inference import set_autocast_depth
+from .peeking import advance
 from .rebuild import Rebuilder, set_changes
 from .session import read_state
 from .sources import MISSING, DictAttr, Global
@@ -95,6 +96,9 @@ def _object(rb: Rebuilder, x: t.Object, late: list[str]) -> None:
 
 
 def _list(rb: Rebuilder, x: t.List, late: list[str]) -> None:
+    if x._items is None:
+        late.append(f"{rb.hold(list.extend)}({rb.value(x)}, [{', '.join(rb.values(x.added))}])")
+        return
     items = ", ".join(rb.values(x.items))
     late.append(f"{rb.hold(list.__setitem__)}({rb.value(x)}, {rb.hold(slice(None))}, [{items}])")
 
@@ -133,6 +137,10 @@ def _tensor(rb: Rebuilder, x: t.Tensor, late: list[str]) -> None:
         late.append(f"del {name}.{k}" if v is t.DELETED else f"{name}.{k} = {rb.value(v)}")
 
 
+def _outside(rb: Rebuilder, x: t.Outside, late: list[str]) -> None:
+    late.append(f"{rb.hold(advance)}({rb.value(x)}, {x.index})")
+
+
 _ROWS: dict[type, Callable[[Rebuilder, Any, list[str]], None]] = {
-    t.Cell: _cell, t.Tensor: _tensor, t.Object: _object, t.List: _list, t.Dict: _dict, t.Set: _set,
+    t.Cell: _cell, t.Tensor: _tensor, t.Object: _object, t.List: _list, t.Dict: _dict, t.Set: _set, t.Outside: _outside,
 }

@@ -74,7 +74,7 @@ class Frame:
         stack = self.stack
         del stack[row.depth:]
         if row.lasti:
-            stack.append(t.Const(at))
+            stack.append(t.Lasti())
         stack.append(e.tracker)
         self.ip = row.target
         return True

@@ -201,6 +201,7 @@ _ACCESS: dict[type, Callable[[_Lowering, Any], tuple[str, Any]]] = {
     src.DictAttr: _access("dict_attr", "name"),
     src.Item: _access("item", "key"),
     src.DictKey: _access("dict_key", "index"),
+    src.Applied: _access("applied", "function"),
     src.TypeOf: lambda low, source: ("type_of", None),
 }
 

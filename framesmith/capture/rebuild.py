@@ -8,7 +8,6 @@ mutable ones are made empty first and then filled, so cycles work.
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 import types
 from collections.abc import Callable
@@ -18,11 +17,12 @@ import torch
 
 from framesmith.util.errors import Unsupported
 
+from . import rebuild_iterators as iterators
 from . import trackers as t
 from .inference import Inference
 from .outputs import view_text
 from .session import InstanceDict
-from .sources import Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
+from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
 
 _LITERALS = (type(None), bool, int, str, bytes)
 
@@ -282,28 +282,6 @@ def _super(rb: Rebuilder, x: t.Super) -> str:
     return rb.temp(f"{rb.hold(super)}({rb.hold(x.cls)}, {rb.value(x.obj)})")
 
 
-def _iter(rb: Rebuilder, x: t.Iter) -> str:
-    return rb.temp(f"{rb.hold(iter)}({rest_of(rb, x)})")
-
-
-def rest_of(rb: Rebuilder, x: t.Iter) -> str:
-    """A new list of the values that an iterator has still to give."""
-    if isinstance(x, t.SeqIter) and x.index >= 0 and x.sequence._items is None and x.sequence.source is not None:
-        return f"[*{rb.value(x.sequence)}[{x.index}:]]"
-    return f"[{', '.join(rb.values(x.rest(rb.cx)))}]"
-
-
-def _lazy(rb: Rebuilder, x: t.Lazy) -> str:
-    if x.cls in _INFINITE:
-        raise Unsupported(f"an iterator of {x.cls.__name__} lives across the end of captured code")
-    rest = x.items_list(rb.cx)
-    x.steps = iter(rest)
-    return rb.temp(f"{rb.hold(iter)}([{', '.join(rb.values(rest))}])")
-
-
-_INFINITE = frozenset((itertools.repeat, itertools.count))
-
-
 def _object(rb: Rebuilder, x: t.Object) -> str:
     if x.value is not None:
         if x.source is None:
@@ -360,8 +338,9 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _sym, t.Static: _static, t.Builtin: _static, t.Class: _static, 
     t.PyModule: _static,
     t.List: _list, t.Tuple: _tuple, t.Dict: _dict, t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,
-    t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super, t.Iter: _iter,
-    t.SeqIter: _iter, t.Lazy: _lazy,
+    t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super, 
+    t.Iter: iterators.values_iterator, t.SeqIter: iterators.sequence_iterator, t.Outside: iterators.outside_iterator,
+    t.Lazy: iterators.lazy_iterator, t.Generator: iterators.generator,
     t.Error: _error, t.Object: _object, t.Module: _object,
 }
 
@@ -396,7 +375,8 @@ _SOURCES: dict[type, Callable[[Rebuilder, Any], str]] = {
     DictAttr: lambda rb, s: f"{rb.source(s.base)}.__dict__[{s.name!r}]",
     Item: _item,
     DictKey: lambda rb, s: f"list({rb.source(s.base)})[{s.index}]",
+    Applied: lambda rb, s: rb.temp(f"{rb.hold(s.function)}({rb.source(s.base)})"),
     TypeOf: lambda rb, s: f"type({rb.source(s.base)})",
 }
 
-__all__ = ["Rebuilder", "fill_dict", "rest_of", "set_changes"]
+__all__ = ["Rebuilder", "fill_dict", "set_changes"]

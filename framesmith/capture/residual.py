@@ -13,21 +13,21 @@ import ast
 import functools
 import operator
 import re
-from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
+from framesmith import _C
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .bridges import Place, bridge, operands
 from .bytecode import localsplus_names
-from .bytecode.liveness import liveness
 from .effects import replay
 from .frame import Frame
-from .rebuild import Rebuilder, rest_of
-from .resume import cell_names, continuation, origin
+from .leaving import function_text, parts
+from .origins import origin
+from .rebuild import Rebuilder
 from .session import Session
-from .steps import STEPS, Branch, call_takes
 
 INPUTS = "__fs_inputs"
 OUTPUTS = "__fs_o"
@@ -44,12 +44,6 @@ def argument_names(code: CodeType) -> tuple[str, ...]:
 def parameter_names(code: CodeType) -> dict[str, str]:
     """Argument -> its name in residual text (comprehensions have arguments such as `.0`)."""
     return {n: n if n.isidentifier() else f"__fs_p{i}" for i, n in enumerate(argument_names(code))}
-
-
-class Rest(str):
-    """The name of a list that stands for an iterator over it."""
-
-    __slots__ = ()
 
 
 class Residual:
@@ -75,73 +69,22 @@ class Residual:
         self.tail.append((0, f"return {text}"))
 
     def breaks(self, frames: list[Frame]) -> None:
-        """Capture stops before the present instruction of `frames[-1]`; every frame goes on in a continuation."""
+        """Capture stops before the present instruction of `frames[-1]`; every frame goes on from a bridge."""
+        call = self.leave(frames[-1])
+        for frame in reversed(frames[:-1]):
+            call = self.leave(frame, f"({call},)")
+        self.late = replay(self.rb)
+        self.tail.append((0, f"return {self.rb.hold(_C.tail_call)}({call})"))
+
+    def leave(self, frame: Frame, inner: str | None = None) -> str:
+        """The bridge of a frame and its arguments, as text; `inner` is the tuple to call for a frame that waits."""
         rb = self.rb
-        inner = frames[-1]
-        ins = inner.dec.instrs[inner.ip - 1]
-        names = [self.operand(v) for v in inner.stack]
-        arg = ins.target if ins.target >= 0 else ins.val
-        step = STEPS[ins.op](inner, names, arg)
-        outer = [self.caller(f) for f in frames[:-1]]
-        if isinstance(step, Branch):
-            below = names[:-1]
-            jump = self.enter(inner, step.target, below if step.pop_on_jump else names)
-            fall = self.enter(inner, inner.ip, below if step.pop_on_fall else names)
-            self.late = replay(rb)
-            self.tail += [(0, f"if {step.test}:"), (1, f"__fs_r = {jump}"), (0, "else:"), (1, f"__fs_r = {fall}")]
-        else:
-            stack = [*names[:len(names) - step.takes], *step.pushes]
-            go_on = self.enter(inner, inner.ip, stack)
-            self.late = replay(rb)
-            self.tail += [(0, step.text), (0, f"__fs_r = {go_on}")]
-        self.tail.extend((0, f"__fs_r = {text}") for text in reversed(outer))
-        self.tail.append((0, "return __fs_r"))
-
-    def operand(self, v: t.Tracker) -> str | None:
-        """The expression of a stack entry; None for a NULL.  A list iterator that only the stack holds goes on as a list."""
-        if v is t.NULL:
-            return None
-        if isinstance(v, t.Iter) and not any(v is x for f in self.cx.frames for x in f.locals):
-            return Rest(self.rb.temp(rest_of(self.rb, v)))
-        return self.rb.value(v)
-
-    def caller(self, frame: Frame) -> str:
-        """The continuation of a frame whose present instruction is the call of the frame below."""
-        ins = frame.dec.instrs[frame.ip - 1]
-        takes = call_takes(frame, ins.op, ins.val)
-        below = [self.operand(v) for v in frame.stack[:len(frame.stack) - takes]]
-        return self.enter(frame, frame.ip, [*below, "__fs_r"])
-
-    def enter(self, frame: Frame, index: int, stack: list[str | None]) -> str:
-        """The expression that goes on at instruction `index` of a frame."""
-        rb, cx = self.rb, self.cx
-        code, at = origin(frame.code, index)
-        cells = cell_names(code)
-        live = liveness(code, at)
-        values: dict[str, str] = {}
-        closure: dict[str, str] = {}
-        for i, name in enumerate(frame.dec.localsplus):
-            v = frame.locals[i]
-            if name in cells:
-                closure[name] = rb.value(v) if isinstance(v, t.Cell) else rb.value(t.Cell(v))
-            elif name in live:
-                if v is None and frame is cx.frames[0] and i in cx.pending:
-                    values[name] = self.params[name]
-                elif v is not None and v is not t.NULL:
-                    values[name] = rb.value(v)
-        names = tuple(n for n in code.co_varnames if n in values)
-        cont = continuation(code, at, tuple(0 if s is None else 2 if isinstance(s, Rest) else 1 for s in stack), names)
-        args = [s for s in stack if s is not None] + [values[n] for n in names]
-        if cells:
-            tup = ", ".join(closure[n] for n in cells)
-            space = "globals()" if frame.globals is cx.root_globals and "globals" not in frame.globals else rb.hold(frame.globals)
-            fn = f"{rb.hold(FunctionType)}({rb.hold(cont)}, {space}, {code.co_name!r}, None, ({tup},))"
-        else:
-            fn = rb.hold(self.function(cont, frame.globals))
-        return f"{fn}({', '.join(args)})"
-
-    def function(self, cont: CodeType, space: dict[str, Any]) -> Callable[..., Any]:
-        return FunctionType(cont, space, cont.co_name)
+        code, at = origin(frame.code, frame.ip - 1)
+        stack = frame.stack if inner is None else frame.stack[:len(frame.stack) - operands(code, at)]
+        p = parts(rb, frame, code, at, stack)
+        made = bridge(Place(code, at, p.layout, p.names, frame.kw_names), inner is not None)
+        args = p.args if inner is None else [*p.args, inner]
+        return ", ".join([function_text(rb, frame, made, p.cells), *args])
 
     # --- text to code -------------------------------------------------------------------------------------------------
     def text(self, graph: bool) -> str:

@@ -1,85 +1,63 @@
-"""Continuation functions: the rest of a code object from one instruction on, with its stack and locals as arguments.
+"""Continuations: the rest of a code object from one instruction on, with its stack and locals as arguments.
 
-A continuation's code is the user's code with a prologue in front that pushes the stack and jumps.  All cells become free variables.
-Continuations of continuations are made from the user's own code again, so a loop that breaks makes finitely many of them.
+A continuation's code is the user's code with a prologue in front that puts the stack back and jumps; the exception table moves with it,
+so it may start inside a try or with block.  All cells become free variables.  A suspended generator goes on in the same way: its
+prologue ends in a yield, at which the new generator waits as the old one did.
 """
 
 from __future__ import annotations
 
-import functools
 import weakref
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from framesmith import _C
+
 from .bytecode import Decoded, Handler, Instr, assemble, decoded, instr
+from .bytecode.layout import Layout, parameters, push
 from .bytecode.tables import emit
+from .origins import forgetter, note_origin
 
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a continuation came from: its instruction i is instruction i - shift of `code`."""
-
-    code: CodeType
-    shift: int
-
-
-_origins: dict[int, tuple[weakref.ref[CodeType], Origin]] = {}
-_made: dict[tuple[int, int, tuple[int, ...], tuple[str, ...]], tuple[weakref.ref[CodeType], CodeType]] = {}
-
-
-def origin(code: CodeType, index: int) -> tuple[CodeType, int]:
-    """The user's code and instruction behind an instruction of a (possible) continuation."""
-    hit = _origins.get(id(code))
-    return (code, index) if hit is None else (hit[1].code, index - hit[1].shift)
-
-
-def is_continuation(code: CodeType) -> bool:
-    return id(code) in _origins
+_made: dict[Any, tuple[weakref.ref[CodeType], CodeType]] = {}
 
 
 def cell_names(code: CodeType) -> tuple[str, ...]:
-    """All names that live in cells."""
-    return code.co_cellvars + code.co_freevars
+    """All names that live in cells, in the order in which CPython puts free variables."""
+    return tuple(sorted(code.co_cellvars + code.co_freevars))
 
 
-def continuation(code: CodeType, index: int, kinds: tuple[int, ...], names: tuple[str, ...]) -> CodeType:
+def continuation(code: CodeType, index: int, layout: Layout, names: tuple[str, ...]) -> CodeType:
     """The code that goes on at instruction `index` of the user's `code`.
 
-    Parameters: the stack entries (`kinds`: 0 a NULL, no parameter; 1 a value; 2 a list to iterate over), then the locals
-    `names`.  Free variables: `cell_names(code)`.
+    Parameters: what `layout` takes, then the locals `names`.  Free variables: `cell_names(code)`.
     """
-    key = (id(code), index, kinds, names)
+    return _cached((id(code), index, layout, names), code, lambda: _function(code, index, layout, names))
+
+
+def suspended(code: CodeType, index: int, layout: Layout, names: tuple[str, ...], started: bool) -> CodeType:
+    """The code of a generator function with the parameters of `continuation`.
+
+    Its generator goes on at `index`; if `started`, that is where a value is sent to, after `next` was called once.
+    """
+    return _cached((id(code), index, layout, names, started), code, lambda: _generator(code, index, layout, names, started))
+
+
+def _cached(key: Any, code: CodeType, make: Any) -> CodeType:
     hit = _made.get(key)
-    if hit is not None:
-        return hit[1]
-    dec = decoded(code)
-    made = _build(code, dec, index, kinds, names)
-    _made[key] = (weakref.ref(code, functools.partial(_forget, _made, key)), made)
-    return made
+    if hit is None:
+        hit = _made[key] = (weakref.ref(code, forgetter(_made, key)), make())
+    return hit[1]
 
 
-def _build(code: CodeType, dec: Decoded, index: int, kinds: tuple[int, ...], names: tuple[str, ...]) -> CodeType:
+def slot_names(code: CodeType, layout: Layout, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Fast locals: the stack's parameters, the locals that come in, then the others."""
     cells = cell_names(code)
-    stack_names = tuple(f"__fs_s{i}" for i, kind in enumerate(kinds) if kind)
     rest = tuple(n for n in code.co_varnames if n not in names and n not in cells)
-    slots = stack_names + names + rest
-    line = dec.instrs[index].line
-    head: list[Instr] = []
-    if cells:
-        head.append(instr("COPY_FREE_VARS", len(cells), line))
-    head.append(instr("RESUME", 0, line))
-    k = 0
-    for kind in kinds:
-        if kind == 0:
-            head.append(instr("PUSH_NULL", 0, line))
-            continue
-        head.append(instr("LOAD_FAST", k, line))
-        k += 1
-        if kind == 2:
-            head.append(instr("GET_ITER", 0, line))
-    shift = len(head) + 1
-    head.append(instr(emit["jump"], 0, line, index + shift))
+    return tuple(f"__fs_s{i}" for i in range(parameters(layout))) + names + rest
+
+
+def shifted(dec: Decoded, shift: int) -> tuple[list[Instr], list[Handler]]:
+    """The user's instructions and handlers, `shift` places further on."""
     body = []
     for ins in dec.instrs:
         if ins.target >= 0:
@@ -88,14 +66,46 @@ def _build(code: CodeType, dec: Decoded, index: int, kinds: tuple[int, ...], nam
             body.append(moved)
         else:
             body.append(ins)
-    handlers = [Handler(h.start + shift, h.end + shift, h.target + shift, h.depth, h.lasti) for h in dec.handlers]
-    made = assemble(code, head + body, handlers, slots, argcount=len(stack_names) + len(names), cellvars=(), freevars=cells, old=dec,
-                    stacksize=code.co_stacksize + len(kinds) + 2, name=code.co_name)
-    key = id(made)
-    _origins[key] = (weakref.ref(made, functools.partial(_forget, _origins, key)), Origin(code, shift))
+    return body, [Handler(h.start + shift, h.end + shift, h.target + shift, h.depth, h.lasti) for h in dec.handlers]
+
+
+def _head(code: CodeType, layout: Layout, line: int, first: list[Instr]) -> list[Instr]:
+    cells = cell_names(code)
+    head = [instr("COPY_FREE_VARS", len(cells), line)] if cells else []
+    return [*head, *first, instr("RESUME", 0, line), *push(layout, line, len(code.co_consts))]
+
+
+def _function(code: CodeType, index: int, layout: Layout, names: tuple[str, ...]) -> CodeType:
+    dec = decoded(code)
+    line = dec.instrs[index].line
+    made = _assemble(code, dec, _head(code, layout, line, []), index, layout, names, ())
+    _C.mark_continuation(made)
     return made
 
 
-def _forget(table: dict[Any, Any], key: Any, _: Any) -> None:
-    """The code behind an entry is gone. (The table is an argument: at the interpreter's end the module's names are gone too.)"""
-    table.pop(key, None)
+def _generator(code: CodeType, index: int, layout: Layout, names: tuple[str, ...], started: bool) -> CodeType:
+    dec = decoded(code)
+    line = dec.instrs[index].line
+    head = _head(code, layout, line, [instr("RETURN_GENERATOR", 0, line), instr("POP_TOP", 0, line)])
+    covers: tuple[Handler, ...] = ()
+    if started:
+        # the yield that suspended it, with the RESUME that says whether it delegates
+        at = next(i for i in range(index - 1, -1, -1) if dec.instrs[i].name == "YIELD_VALUE")
+        start = len(head) + 1
+        head += [instr("LOAD_CONST", len(code.co_consts) + 1, line), instr("YIELD_VALUE", dec.instrs[at].arg, line),
+                 instr("RESUME", dec.instrs[at + 1].arg, line)]
+        row = dec.handler_at(at)
+        if row is not None:
+            covers = (Handler(start, len(head), row.target + len(head) + 1, row.depth, row.lasti),)
+    return _assemble(code, dec, head, index, layout, names, covers)
+
+
+def _assemble(code: CodeType, dec: Decoded, head: list[Instr], index: int, layout: Layout, names: tuple[str, ...],
+              covers: tuple[Handler, ...]) -> CodeType:
+    shift = len(head) + 1
+    body, handlers = shifted(dec, shift)
+    head = [*head, instr(emit["jump"][0], 0, dec.instrs[index].line, index + shift)]
+    made = assemble(code, head + body, [*covers, *handlers], slot_names(code, layout, names), argcount=parameters(layout) + len(names),
+                    cellvars=(), freevars=cell_names(code), old=dec, stacksize=code.co_stacksize + len(layout) + 2, consts=(0, None))
+    note_origin(made, code, shift)
+    return made

@@ -8,11 +8,12 @@ A `Guard` is data: the value at `source` must satisfy `kind` with parameter `val
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["Attr", "Builtin", "Cell", "DictAttr", "DictKey", "Global", "GlobalOf", "GlobalState", "Guard", "Item",
+__all__ = ["Applied", "Attr", "Builtin", "Cell", "DictAttr", "DictKey", "Global", "GlobalOf", "GlobalState", "Guard", "Item",
            "KINDS", "Local", "MISSING", "Pinned", "Source", "TensorSpec", "TypeOf"]
 
 
@@ -216,6 +217,21 @@ class TypeOf(_Child):
 
     def __str__(self) -> str:
         return f"type({self.base})"
+
+
+class Applied(_Child):
+    """``function(base)``: a new value at each reading, without side effects; ``text`` says it to the user."""
+
+    __slots__ = ("function", "text")
+
+    def __init__(self, base: Source, function: Callable[[Any], Any], text: str) -> None:
+        super().__init__(base, function)
+        self.base = base
+        self.function = function
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text.format(self.base)
 
 
 @dataclass(frozen=True, slots=True)

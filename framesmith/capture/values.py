@@ -21,7 +21,8 @@ from framesmith.fake import FakeTensor
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
-from .sources import Attr, DictAttr, Item, Pinned, Source
+from .peeking import FORESEEN, foreseen
+from .sources import Applied, Attr, DictAttr, Item, Pinned, Source
 
 CONSTANT_TYPES: set[type] = {
     int, bool, float, complex, str, bytes, type(None), type(...), type(NotImplemented), torch.dtype, torch.device, torch.layout,
@@ -284,6 +285,18 @@ def _slice(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     return t.Slice([cx.made(p) for p in (value.start, value.stop, value.step)])
 
 
+def _iterator(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    if not foreseen(value):
+        return _object(cx, value, source)
+    found = cx.known(value, source)
+    if found is None:
+        cx.guard(source, "type", type(value))
+        if type(value) in (zip, enumerate):
+            cx.guard(source if source is None else Applied(source, foreseen, "what {} reads from"), "equals", True)
+        found = cx.remember(value, t.Outside(value, source))
+    return found
+
+
 def _fake(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     return cx.fake(value)
 
@@ -314,7 +327,7 @@ WRAP: dict[type, Callable[..., t.Tracker]] = {
     **{c: (_const_equal if c in _BY_EQUALITY else _const_id) for c in CONSTANT_TYPES},
     type(None): _none, list: _list, tuple: _tuple, torch.Size: _tuple, dict: _dict, collections.OrderedDict: _dict,
     collections.defaultdict: _dict, set: _set, frozenset: _set, types.MethodType: _method, functools.partial: _partial,
-    types.CellType: _cell, slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor, FakeTensor: _fake,
+    types.CellType: _cell, **dict.fromkeys(FORESEEN, _iterator), slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor, FakeTensor: _fake,
     types.MappingProxyType: _proxy, _C.CompiledFunction: _compiled,
     **dict.fromkeys(STATIC_TYPES, _static),
 }

@@ -96,6 +96,12 @@ bool type_of(Step& step, Run& run) {
   return deliver(step, run, reinterpret_cast<PyObject*>(Py_TYPE(source_of(step, run))));
 }
 
+// What a function of ours makes of the value, anew at each check.
+bool applied(Step& step, Run& run) {
+  HookOff off;
+  return run.keep(PyObject_CallOneArg(step.payload, source_of(step, run)), &run.registers[step.dst]);
+}
+
 bool prepare_item(Step& step, PyObject* payload, Holdings& holdings) {
   step.payload = holdings.hold(payload);
   step.index = PY_SSIZE_T_MIN;  // no index: out of the range of any list
@@ -135,6 +141,7 @@ constexpr StepKind kinds[] = {
     {"item", item, prepare_item, Op::item, 0, Reach::content},
     {"dict_key", dict_key, prepare_index, Op::other, 0, Reach::content},
     {"type_of", type_of, prepare_nothing, Op::other, 0},
+    {"applied", applied, prepare_held, Op::other, 0},
 };
 
 }  // namespace

@@ -254,6 +254,7 @@ PyObject* eval_hooked(PyThreadState* tstate, Frame* frame) {
     HookOff off;
     return pass(tstate, frame, 0);
   }
+  if (result && Py_IS_TYPE(result, TailCallType) && !find_state(frame->f_code)->continuation) result = finish_tail(result);
   discard_frame(tstate, frame);
   return result;
 }
@@ -338,5 +339,5 @@ int init_hook(PyObject* module) {
       add_verdict(module, "FULL", "full", &verdict_full) < 0 || add_verdict(module, "EAGER", "eager", &verdict_eager) < 0) {
     return -1;
   }
-  return init_entries(module) < 0 || init_function(module) < 0 ? -1 : 0;
+  return init_entries(module) < 0 || init_tail(module) < 0 || init_function(module) < 0 ? -1 : 0;
 }

@@ -53,6 +53,7 @@ struct CodeState {
     Verdict verdict;
   };
   bool skip = false;  // never touched, whatever the callback
+  bool continuation = false;  // its frames return their tail calls
   std::vector<Entry*> entries;
   std::vector<Decision> decisions;
 
@@ -70,7 +71,13 @@ struct CodeState {
 CodeState* find_state(PyCodeObject* code);
 CodeState* state_of(PyCodeObject* code);  // makes it; null with an exception set
 
+extern PyTypeObject* TailCallType;
+
+// Makes the tail calls that a result stands for (reference stolen); null passes through.
+PyObject* finish_tail(PyObject* result);
+
 int init_entries(PyObject* module);
+int init_tail(PyObject* module);
 int init_function(PyObject* module);
 
 }  // namespace framesmith

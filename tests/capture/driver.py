@@ -1,18 +1,17 @@
-"""Runs functions through capture without the C++ hook: guards and the graph are interpreted in Python."""
+"""Runs functions through capture and the hook, with eager's kernels for the graphs."""
 
 from __future__ import annotations
 
-import inspect
-import sys
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
-from framesmith.capture import sources as s
+from framesmith import _C
 from framesmith.capture.convert import Captured, convert_frame
-from framesmith.capture.residual import argument_names
+from framesmith.capture.guards import compile_guards
+from framesmith.capture.origins import is_continuation
 
 
 def evaluate(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -38,69 +37,29 @@ def evaluate(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(out)
 
 
-def read(source: s.Source, frame: dict[str, Any]) -> Any:
-    """The value at a source."""
-    kind = type(source)
-    if kind is s.Local:
-        return frame["locals"][source.name]
-    if kind is s.Global:
-        return frame["globals"][source.name]
-    if kind is s.GlobalOf:
-        return sys.modules[source.module].__dict__[source.name]
-    if kind is s.Cell:
-        return frame["cells"][source.name].cell_contents
-    if kind is s.Pinned:
-        return source.obj
-    base = read(source.base, frame)
-    if kind is s.Attr:
-        return getattr(base, source.name)
-    if kind is s.DictAttr:
-        return object.__getattribute__(base, "__dict__")[source.name]
-    if kind is s.Item:
-        raw = dict if isinstance(base, dict) else list if isinstance(base, list) else tuple
-        return raw.__getitem__(base, source.key)
-    raise NotImplementedError(kind)
-
-
 class Compiled:
-    """A function that runs by its captures: one capture a call (no cache), continuations captured too."""
+    """A function that runs by its captures under the hook: one capture a frame (no cache), continuations captured too."""
 
     def __init__(self, fn: Any, config: Any = None) -> None:
-        self.fn = fn
+        self.code = getattr(fn, "__func__", fn).__code__
+        self.callback = self.capture  # entries belong to the callback by its identity
+        self.call = _C.CompiledFunction(fn, self.callback)
         self.config = config
         self.captures: list[Captured] = []
-        self.plain: list[tuple[CodeType, BaseException]] = []
+        self.entries: list[Any] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        fn = self.fn
-        if inspect.ismethod(fn):
-            args = (fn.__self__, *args)
-            fn = fn.__func__
-        return self.run(fn, args, kwargs)
+        return self.call(*args, **kwargs)
 
-    def run(self, fn: FunctionType, args: Any, kwargs: Any) -> Any:
-        bound = inspect.signature(fn, follow_wrapped=False).bind(*args, **kwargs)
-        bound.apply_defaults()
-        f_locals = dict(bound.arguments)
-        code = fn.__code__
+    def capture(self, code: CodeType, fn: FunctionType, f_locals: dict[str, Any]) -> Any:
+        if code is not self.code and not is_continuation(code):
+            return _C.SKIP
+        _C.reset(code)
         cap = convert_frame(code, f_locals, fn.__globals__, fn.__closure__, self.config, lambda g, ex: lambda ins: evaluate(g, ins))
         self.captures.append(cap)
-        cells = dict(zip(code.co_freevars, fn.__closure__ or ()))
-        frame = {"locals": f_locals, "globals": fn.__globals__, "cells": cells}
-        inputs = tuple(read(x, frame) for x in cap.input_sources)
-        code2 = self.hook(cap.residual_code)
-        residual = FunctionType(code2, fn.__globals__, fn.__name__, None, fn.__closure__)
-        return residual(*[f_locals[n] for n in argument_names(code)], inputs)
-
-    def hook(self, code: CodeType) -> CodeType:
-        """Continuations in the constants run through capture as well."""
-        consts = []
-        for c in code.co_consts:
-            if isinstance(c, FunctionType) and c.__code__.co_varnames[:1] and c.__code__.co_flags and _is_continuation(c.__code__):
-                consts.append(lambda *a, c=c: self.run(c, a, {}))
-            else:
-                consts.append(c)
-        return code.replace(co_consts=tuple(consts))
+        entry = _C.Entry(compile_guards(cap.guards, cap.input_sources, fn.__globals__), code, cap.residual_code, self.callback)
+        self.entries.append(entry)
+        return entry
 
     @property
     def graphs(self) -> int:
@@ -109,12 +68,6 @@ class Compiled:
     @property
     def breaks(self) -> list[Any]:
         return [b for c in self.captures for b in c.breaks]
-
-
-def _is_continuation(code: CodeType) -> bool:
-    from framesmith.capture.resume import is_continuation
-
-    return is_continuation(code)
 
 
 def same(a: Any, b: Any) -> bool:

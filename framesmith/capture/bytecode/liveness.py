@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from types import CodeType
 
 from .decode import Decoded, decoded
 
 _READS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST"})
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
-_JUMPS_ALWAYS = frozenset({"JUMP"})
 
 
 def _successors(dec: Decoded, i: int) -> list[int]:
     ins = dec.instrs[i]
     out = []
-    if ins.op not in _JUMPS_ALWAYS and ins.name not in _ENDS and i + 1 < len(dec.instrs):
+    if ins.op != "JUMP" and ins.name not in _ENDS and i + 1 < len(dec.instrs):
         out.append(i + 1)
     if ins.target >= 0:
         out.append(ins.target)
@@ -24,34 +24,40 @@ def _successors(dec: Decoded, i: int) -> list[int]:
     return out
 
 
-def liveness(code: CodeType, index: int) -> frozenset[str]:
-    """Names of fast locals for which a path from instruction `index` reads before it writes."""
-    dec = decoded(code)
-    live: set[str] = set()
-    for slot, name in enumerate(code.co_varnames):
-        if _reads(dec, index, slot):
-            live.add(name)
-    return frozenset(live)
-
-
-def _reads(dec: Decoded, index: int, slot: int) -> bool:
-    seen = {index}
-    work = [index]
-    instrs = dec.instrs
+def _solve(dec: Decoded, n_locals: int) -> list[int]:
+    """Before each instruction, the slots (as bits) that a path from there reads before it writes them."""
+    reads, keeps = [], []
+    before: list[list[int]] = [[] for _ in dec.instrs]
+    successors = [_successors(dec, i) for i in range(len(dec.instrs))]
+    for i, ins in enumerate(dec.instrs):
+        own = 1 << ins.arg if ins.arg < n_locals else 0
+        reads.append(own if ins.name in _READS else 0)
+        keeps.append(~own if ins.name == "STORE_FAST" else -1)
+        for j in successors[i]:
+            before[j].append(i)
+    live = [0] * len(dec.instrs)
+    work = list(range(len(dec.instrs)))
     while work:
         i = work.pop()
-        ins = instrs[i]
-        if ins.arg == slot:
-            if ins.name in _READS:
-                return True
-            if ins.name == "STORE_FAST":
-                row = dec.handler_at(i)
-                nexts = [] if row is None else [row.target]
-                work.extend(n for n in nexts if n not in seen)
-                seen.update(nexts)
-                continue
-        for n in _successors(dec, i):
-            if n not in seen:
-                seen.add(n)
-                work.append(n)
-    return False
+        out = 0
+        for j in successors[i]:
+            out |= live[j]
+        new = reads[i] | out & keeps[i]
+        if new != live[i]:
+            live[i] = new
+            work.extend(before[i])
+    return live
+
+
+_cache: dict[int, tuple[weakref.ref[CodeType], list[int]]] = {}
+
+
+def liveness(code: CodeType, index: int) -> frozenset[str]:
+    """Names of fast locals for which a path from instruction `index` reads before it writes."""
+    key = id(code)
+    hit = _cache.get(key)
+    if hit is None:
+        solved = _solve(decoded(code), code.co_nlocals)
+        hit = _cache[key] = (weakref.ref(code, lambda _, table=_cache: table.pop(key, None)), solved)  # type: ignore[misc]
+    bits = hit[1][index]
+    return frozenset(name for slot, name in enumerate(code.co_varnames) if bits >> slot & 1)

@@ -40,4 +40,5 @@ for _cond in ("FALSE", "TRUE", "NONE", "NOT_NONE"):
     JUMPS[f"POP_JUMP_BACKWARD_IF_{_cond}"] = -1
 
 CACHES = c.caches_from_opcode()
-emit = {"jump": "JUMP_FORWARD"}
+emit = {"jump": ("JUMP_FORWARD",), "call": ("PRECALL", "CALL")}
+PLAIN = {"LOAD_METHOD": ("LOAD_ATTR", 0), "LOAD_GLOBAL": ("LOAD_GLOBAL", 1)}

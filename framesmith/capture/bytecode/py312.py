@@ -47,4 +47,5 @@ JUMPS: dict[str, int] = {
 }
 
 CACHES = c.caches_from_opcode()
-emit = {"jump": "JUMP_FORWARD"}
+emit = {"jump": ("JUMP_FORWARD",), "call": ("CALL",)}
+PLAIN = {"LOAD_ATTR": ("LOAD_ATTR", 1), "LOAD_GLOBAL": ("LOAD_GLOBAL", 1), "LOAD_SUPER_ATTR": ("LOAD_SUPER_ATTR", 1)}

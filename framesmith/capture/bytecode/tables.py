@@ -18,4 +18,6 @@ JUMPS = _version.JUMPS
 CACHES = _version.CACHES
 """name -> number of inline cache units that follow the instruction."""
 emit = _version.emit
-"""The few spellings that continuation prologues need."""
+"""The few spellings that continuations and bridges need: what is to be done -> names of instructions."""
+PLAIN = _version.PLAIN
+"""Instructions that may push a NULL or a self beside their value: (the name, the bit to clear) of the form that pushes the value only."""

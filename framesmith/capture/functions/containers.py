@@ -123,19 +123,19 @@ def _numel(cx: Any, self: t.Tuple) -> t.Tracker:
 # --- list -------------------------------------------------------------------------------------------------------------
 @method(t.List, "append")
 def _append(cx: Any, self: t.List, item: t.Tracker) -> t.Tracker:
-    self.touch(cx).append(item)
+    self.extend(cx, [item])
     return t.NONE
 
 
 @method(t.List, "extend", "__iadd__")
 def _extend(cx: Any, self: t.List, other: t.Tracker) -> t.Tracker:
-    self.touch(cx).extend(other.items_list(cx))
+    self.extend(cx, other.items_list(cx))
     return t.NONE
 
 
 @method(t.List, "__iadd__")
 def _iadd(cx: Any, self: t.List, other: t.Tracker) -> t.Tracker:
-    self.touch(cx).extend(other.items_list(cx))
+    self.extend(cx, other.items_list(cx))
     return self
 
 

@@ -35,25 +35,29 @@ def _next(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(zip)
 def _zip(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     strict = "strict" in kwargs and kwargs["strict"].truth(cx)
-    return t.Lazy(t.zipped(cx, [a.iterate(cx) for a in args], strict), zip)
+    its = [a.iterate(cx) for a in args]
+    return t.Lazy(t.zipped(cx, its, strict), zip, its, ("strict=True",) if strict else ())
 
 
 @calls(map)
 def _map(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Lazy(t.mapped(cx, args[0], [a.iterate(cx) for a in args[1:]]), map)
+    its = [a.iterate(cx) for a in args[1:]]
+    return t.Lazy(t.mapped(cx, args[0], its), map, [args[0], *its])
 
 
 @calls(enumerate)
 def _enumerate(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     start = args[1] if len(args) > 1 else kwargs.get("start", t.Const(0))
-    return t.Lazy(t.enumerated(cx, args[0].iterate(cx), cx.index(start)), enumerate)
+    parts = [args[0].iterate(cx), start]
+    return t.Lazy(t.enumerated(cx, parts), enumerate, parts)
 
 
 @calls(filter)
 def _filter(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     fn = args[0]
     plain = isinstance(fn, t.Const)
-    return t.Lazy(t.filtered(cx, lambda v: (v if plain else fn.call(cx, [v], {})).truth(cx), args[1].iterate(cx)), filter)
+    it = args[1].iterate(cx)
+    return t.Lazy(t.filtered(cx, lambda v: (v if plain else fn.call(cx, [v], {})).truth(cx), it), filter, [fn, it])
 
 
 @calls(reversed)
@@ -162,7 +166,7 @@ def _chain_from(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(itertools.repeat)
 def _repeat(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     times = args[1:] or ([kwargs["times"]] if "times" in kwargs else [])
-    return t.Lazy(itertools.repeat(args[0], *[cx.index(n) for n in times]), itertools.repeat)
+    return t.Lazy(itertools.repeat(args[0], *[cx.index(n) for n in times]), itertools.repeat, None if times else args)
 
 
 @calls(itertools.count)

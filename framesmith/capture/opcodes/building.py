@@ -68,7 +68,7 @@ def _slice(f: Frame, n: int) -> None:
 @op("LIST_APPEND")
 def _list_append(f: Frame, n: int) -> None:
     v = f.stack.pop()
-    f.stack[-n].items.append(v)  # type: ignore[attr-defined]
+    f.stack[-n].extend(f.cx, [v])  # type: ignore[attr-defined]
 
 
 @op("SET_ADD")
@@ -81,13 +81,13 @@ def _set_add(f: Frame, n: int) -> None:
 def _map_add(f: Frame, n: int) -> None:
     v = f.stack.pop()
     k = f.stack.pop()
-    f.stack[-n].touch(f.cx)[k.key(f.cx)] = v  # type: ignore[attr-defined]
+    f.stack[-n].set_item(f.cx, k, v)
 
 
 @op("LIST_EXTEND")
 def _list_extend(f: Frame, n: int) -> None:
     v = f.stack.pop()
-    f.stack[-n].items.extend(iterable(f.cx, v, "Value").items_list(f.cx))  # type: ignore[attr-defined]
+    f.stack[-n].extend(f.cx, iterable(f.cx, v, "Value").items_list(f.cx))  # type: ignore[attr-defined]
 
 
 def iterable(cx: Any, v: t.Tracker, what: str) -> t.Tracker:
@@ -141,7 +141,7 @@ def called_name(fn: t.Tracker) -> str:
 
 @op("LIST_TO_TUPLE")
 def _list_to_tuple(f: Frame, n: int) -> None:
-    f.stack[-1] = t.Tuple(list(f.stack[-1].items))  # type: ignore[attr-defined]
+    f.stack[-1] = t.Tuple(f.stack[-1].items_list(f.cx))
 
 
 @op("UNPACK_SEQUENCE")

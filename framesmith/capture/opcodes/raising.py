@@ -55,7 +55,7 @@ def _reraise(f: Frame, arg: int) -> None:
 def _push_exc(f: Frame, arg: Any) -> None:
     s = f.stack
     exc = s[-1]
-    s[-1] = f.cx.handled[-1] if f.cx.handled else t.NONE
+    s[-1] = t.Handled(exc, f.cx.handled[-1] if f.cx.handled else None)
     s.append(exc)
     f.cx.handled.append(exc)
 

@@ -1,11 +1,11 @@
 """What the interpreter holds in place of values, one file a family."""
 
-from .base import NULL, Bound, CapturedError, Null, Tracker
+from .base import NULL, Bound, CapturedError, Handled, Lasti, Null, Tracker
 from .constants import FALSE, NONE, TRUE, Const, boolean
 from .dicts import Dict, DictView, stored_key
 from .errors import Error, Traceback
 from .functions import Cell, Function, Method, Partial
-from .iterators import Generator, Iter, Lazy, SeqIter, enumerated, filtered, mapped, zipped
+from .iterators import Generator, Iter, Lazy, Outside, SeqIter, enumerated, filtered, mapped, zipped
 from .keys import Hashed, Number
 from .modes import InferenceGuard
 from .modules import Module
@@ -17,7 +17,8 @@ from .tensors import Sym, Tensor, TensorMethod
 
 __all__ = [
     "Bound", "Builtin", "CapturedError", "Cell", "Class", "Const", "DELETED", "Dict", "DictView", "Disabled", "Error", "FALSE",
-    "Function", "Generator", "Hashed", "InferenceGuard", "Iter", "Lazy", "List", "Method", "Module", "NONE", "NULL", "Null", "Number",
-    "Object", "Partial", "PyModule", "SameElements", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor",
+    "Function", "Generator", "Handled", "Hashed", "InferenceGuard", "Iter", "Lasti", "Lazy", "List", "Method", "Module", "NONE", "NULL",
+    "Null", "Number", "Object", "Outside", "Partial", "PyModule", "SameElements", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super",
+    "Sym", "TRUE", "Tensor",
     "TensorMethod", "Traceback", "Tracker", "Tuple", "boolean", "enumerated", "filtered", "mapped", "stored_key", "zipped",
 ]

@@ -140,6 +140,23 @@ class Null(Tracker):
 NULL = Null()
 
 
+class Handled(Null):
+    """What lies on the stack while an exception is handled: the one that was handled before, which POP_EXCEPT brings back."""
+
+    __slots__ = ("before", "error")
+
+    def __init__(self, error: Tracker, before: Tracker | None) -> None:
+        super().__init__()
+        self.error = error
+        self.before = before
+
+
+class Lasti(Null):
+    """The place of the instruction that raised, as an exception handler finds it below the exception."""
+
+    __slots__ = ()
+
+
 class Bound(Tracker):
     """A method of a builtin type, bound to a tracker: resolved by name when called."""
 

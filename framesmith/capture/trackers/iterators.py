@@ -6,6 +6,10 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from framesmith.util.errors import Unsupported
+
+from ..peeking import ahead, component, components, upcoming, walked_list
+from ..sources import Applied, Item, Source
 from .base import Bound, Tracker
 from .constants import Const
 from .sequences import Sequence
@@ -72,15 +76,78 @@ class SeqIter(Iter):
         return [] if self.index < 0 else self.sequence.open(cx)[self.index:]
 
 
+class Outside(Iter):
+    """An iterator from outside whose values can be foreseen: captured code reads them, `effects` advances it afterwards.
+
+    `real_iter` is the iterator; `index` the number of values read, one more when the end was found; `taken`: another one reads from it.
+    """
+
+    __slots__ = ("over", "real_iter", "taken")
+
+    def __init__(self, value: Any, source: Source | None) -> None:
+        super().__init__([])
+        self.real_iter = value
+        self.source = source
+        self.over = False
+        self.taken = False
+
+    def pytype(self) -> type:
+        return type(self.real_iter)
+
+    def take(self, cx: Any) -> None:
+        """Before the first value is read: those that the iterator reads from are not to be read by others."""
+        for i, part in enumerate(components(self.real_iter)):
+            at = None if self.source is None else Applied(self.source, component(i), f"iterator {i} of {{}}")
+            inner = cx.wrap(part, at)
+            if inner.index or inner.taken:
+                raise Unsupported("an iterator from outside that reads from another one")
+            inner.taken = True
+            inner.take(cx)
+
+    def next(self, cx: Any) -> Tracker | None:
+        i = self.index
+        if self.over:
+            return None
+        if self.taken:
+            raise Unsupported("an iterator from outside that another one reads from")
+        if i == 0:
+            self.take(cx)
+        listed = walked_list(self.real_iter)
+        if listed is not None and (seen := cx.seen.get(id(listed))) is not None and id(seen) in cx.mutated:
+            raise Unsupported("an iterator from outside over a list that was changed")
+        n = 1 << i.bit_length()  # i < n: a few lists serve all values
+        found = upcoming(self.real_iter, n)
+        cx.keep.append(found)
+        at = None if self.source is None else Applied(self.source, ahead(n), f"the next {n} of {{}}")
+        cx.mutated[id(self)] = self
+        self.index = i + 1
+        if i < len(found):
+            return cx.wrap(found[i], None if at is None else Item(at, i))
+        cx.guard(at, "len", len(found))
+        self.over = True
+        return None
+
+    def rest(self, cx: Any) -> list[Tracker]:
+        out: list[Tracker] = []
+        while (v := self.next(cx)) is not None:
+            out.append(v)
+        return out
+
+
 class Lazy(Tracker):
-    """An iterator whose next value a Python generator of trackers gives (zip, map, enumerate, itertools, …)."""
+    """An iterator whose next value a Python generator of trackers gives (zip, map, enumerate, itertools, …).
 
-    __slots__ = ("cls", "steps")
+    `parts` and `options` are the arguments of `cls` that make an iterator of what is left; parts is None if none do.
+    """
 
-    def __init__(self, steps: Iterator[Tracker], cls: type) -> None:
+    __slots__ = ("cls", "options", "parts", "steps")
+
+    def __init__(self, steps: Iterator[Tracker], cls: type, parts: list[Tracker] | None = None, options: tuple[str, ...] = ()) -> None:
         self.source = None
         self.steps = steps
         self.cls = cls
+        self.parts = parts
+        self.options = options
 
     def pytype(self) -> type:
         return self.cls
@@ -132,12 +199,14 @@ def mapped(cx: Any, fn: Tracker, its: list[Tracker]) -> Iterator[Tracker]:
         yield fn.call(cx, row, {})
 
 
-def enumerated(cx: Any, it: Tracker, start: int) -> Iterator[Tracker]:
-    """enumerate"""
-    for n in itertools.count(start):
+def enumerated(cx: Any, parts: list[Tracker]) -> Iterator[Tracker]:
+    """enumerate: of an iterator and the next number, which is kept up to date"""
+    it, start = parts
+    for n in itertools.count(cx.index(start)):
         v = it.next(cx)
         if v is None:
             return
+        parts[1] = Const(n + 1)
         yield cx.tuple([Const(n), v])
 
 

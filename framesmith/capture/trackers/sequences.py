@@ -12,13 +12,16 @@ from .constants import Const
 
 
 class Sequence(Tracker):
-    """What list and tuple share.  `items` is None until a sequence from outside is opened (its length is guarded then)."""
+    """What list and tuple share.  `_items` is None until a sequence from outside is opened (its length is guarded then);
+    `added` are elements put behind a list that was not.
+    """
 
-    __slots__ = ("_items", "seen", "value")
+    __slots__ = ("_items", "added", "seen", "value")
     kind: Any = list
 
     def __init__(self, items: list[Tracker] | None, *, value: Any = None, source: Source | None = None) -> None:
         self._items = items
+        self.added: list[Tracker] = []
         self.seen: dict[int, Tracker] = {}
         self.value = value
         self.source = source
@@ -37,6 +40,7 @@ class Sequence(Tracker):
             src = self.source
             raw = list.__iter__(self.value) if isinstance(self.value, list) else tuple.__iter__(self.value)
             items = self._items = [self.seen.get(i) or cx.wrap(v, None if src is None else Item(src, i)) for i, v in enumerate(raw)]
+            items += self.added
         return items
 
     def peek(self, cx: Any, index: int) -> Tracker | None:
@@ -48,8 +52,8 @@ class Sequence(Tracker):
         if found is not None:
             return found
         if index >= len(self.value):
-            cx.guard(self.source, "len", len(self.value))
-            return None
+            items = self.open(cx)
+            return items[index] if index < len(items) else None
         raw = list.__getitem__(self.value, index) if isinstance(self.value, list) else tuple.__getitem__(self.value, index)
         found = self.seen[index] = cx.wrap(raw, None if self.source is None else Item(self.source, index))
         return found
@@ -60,13 +64,13 @@ class Sequence(Tracker):
     def truth(self, cx: Any) -> bool:
         if self._items is None:
             cx.guard(self.source, "len", len(self.value))
-            return len(self.value) > 0
+            return len(self.value) + len(self.added) > 0
         return bool(self._items)
 
     def size(self, cx: Any) -> int:
         if self._items is None:
             cx.guard(self.source, "len", len(self.value))
-            return len(self.value)
+            return len(self.value) + len(self.added)
         return len(self._items)
 
     def items_list(self, cx: Any) -> list[Tracker]:
@@ -122,6 +126,11 @@ class List(Sequence):
         items = self.open(cx)
         cx.mutates(self)
         return items
+
+    def extend(self, cx: Any, values: list[Tracker]) -> None:
+        """Put elements behind the last one: what the list holds need not be known."""
+        (self.added if self._items is None else self._items).extend(values)
+        cx.mutates(self)
 
     def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
         index = cx.index(key, "list")

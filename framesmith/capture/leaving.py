@@ -1,0 +1,65 @@
+"""What of a frame must be made for real when it is left in the middle: its stack, the locals that live on, its cells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from . import trackers as t
+from .bytecode.layout import HANDLED, LASTI, NULL, VALUE, Layout
+from .bytecode.liveness import liveness
+from .resume import cell_names
+
+if TYPE_CHECKING:
+    from .frame import Frame
+
+_KINDS = {t.Null: NULL, t.Handled: HANDLED, t.Lasti: LASTI}
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A frame as text: `args` for the stack's layout, then for the locals `names`; `cells` in the order of `cell_names`."""
+
+    layout: Layout
+    names: tuple[str, ...]
+    args: list[str]
+    cells: list[str]
+
+
+def parts(rb: Any, frame: Frame, code: CodeType, index: int, stack: list[t.Tracker]) -> Parts:
+    """The parts of a frame that is left at instruction `index` of the user's `code` with `stack`."""
+    layout, args = [], []
+    for v in stack:
+        kind = _KINDS.get(type(v), VALUE)
+        layout.append(kind)
+        if kind in (VALUE, HANDLED):
+            args.append(rb.value(v.error if isinstance(v, t.Handled) else v))
+    values, cells = _variables(rb, frame, code, liveness(code, index))
+    names = tuple(n for n in code.co_varnames if n in values)
+    return Parts(tuple(layout), names, [*args, *[values[n] for n in names]], cells)
+
+
+def _variables(rb: Any, frame: Frame, code: CodeType, live: frozenset[str]) -> tuple[dict[str, str], list[str]]:
+    cx = rb.cx
+    order = cell_names(code)
+    values: dict[str, str] = {}
+    cells: dict[str, str] = {}
+    for i, name in enumerate(frame.dec.localsplus):
+        v = frame.locals[i]
+        if name in order:
+            cells[name] = rb.value(v) if isinstance(v, t.Cell) else rb.value(t.Cell(v))
+        elif name in live:
+            if v is None and frame is cx.frames[0] and i in cx.pending:
+                values[name] = rb.arg_names[name]
+            elif v is not None and v is not t.NULL:
+                values[name] = rb.value(v)
+    return values, [cells[n] for n in order]
+
+
+def function_text(rb: Any, frame: Frame, code: CodeType, cells: list[str]) -> str:
+    """The expression of a function of `code` in the frame's globals."""
+    if not cells:
+        return rb.hold(FunctionType(code, frame.globals, code.co_name))
+    space = "globals()" if frame.globals is rb.cx.root_globals and "globals" not in frame.globals else rb.hold(frame.globals)
+    return f"{rb.hold(FunctionType)}({rb.hold(code)}, {space}, {code.co_name!r}, None, ({', '.join(cells)},))"

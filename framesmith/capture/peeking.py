@@ -1,0 +1,83 @@
+"""What an iterator from outside will give, without advancing it; and advancing it afterwards."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_COPIED = tuple(type(iter(x)) for x in ([], (), "", b"", range(0), range(1 << 70), {}, {}.values(), {}.items(), set())) + (
+    type(reversed([])), type(reversed({})), type(iter("é")))
+"""Iterators whose copy walks on alone."""
+
+
+def _copy(it: Any, n: int) -> list[Any]:
+    return list(itertools.islice(copy.copy(it), n))
+
+
+def _zip(it: Any, n: int) -> list[Any]:
+    parts = it.__reduce__()[1]
+    return list(zip(*(upcoming(part, n) for part in parts))) if parts else []
+
+
+def _enumerate(it: Any, n: int) -> list[Any]:
+    inner, start = it.__reduce__()[1]
+    return list(enumerate(upcoming(inner, n), start))
+
+
+_ROWS: dict[type, Callable[[Any, int], list[Any]]] = {**dict.fromkeys(_COPIED, _copy), zip: _zip, enumerate: _enumerate}
+
+
+FORESEEN = tuple(_ROWS)
+"""Classes of iterators whose values may be foreseen."""
+
+
+def foreseen(it: Any) -> bool:
+    """Whether `upcoming` knows the iterator."""
+    if type(it) is zip:
+        made = it.__reduce__()
+        # a strict one says so in its state; an iterator in two places gives to both
+        return len(made) == 2 and all(map(foreseen, made[1])) and len({*map(id, made[1])}) == len(made[1])
+    if type(it) is enumerate:
+        return foreseen(it.__reduce__()[1][0])
+    return type(it) in _ROWS
+
+
+def upcoming(it: Iterator[Any], n: int) -> list[Any]:
+    """The next `n` values of an iterator that is `foreseen`, or all that are left.  Raises RuntimeError for a changed dict or set."""
+    return _ROWS[type(it)](it, n)
+
+
+_LIST_ITERATOR = type(iter([]))
+
+
+def walked_list(it: Any) -> list[Any] | None:
+    """The list that a list's iterator walks over."""
+    return it.__reduce__()[1][0] if type(it) is _LIST_ITERATOR else None
+
+
+def components(it: Any) -> list[Any]:
+    """The iterators that an iterator reads from."""
+    rows: dict[type, Callable[[Any], list[Any]]] = {zip: lambda made: list(made[1]), enumerate: lambda made: [made[1][0]]}
+    row = rows.get(type(it))
+    return [] if row is None else row(it.__reduce__())
+
+
+@functools.cache
+def component(i: int) -> Callable[[Any], Any]:
+    """The iterator number `i` of those that an iterator reads from."""
+    return lambda it: components(it)[i]
+
+
+@functools.cache
+def ahead(n: int) -> Callable[[Any], list[Any]]:
+    """`upcoming` by `n`, one function for each `n`: sources compare it by identity."""
+    return lambda it: upcoming(it, n)
+
+
+def advance(it: Iterator[Any], n: int) -> None:
+    """Take `n` values, or find the end."""
+    collections.deque(itertools.islice(it, n), maxlen=0)

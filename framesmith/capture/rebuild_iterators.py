@@ -1,0 +1,64 @@
+"""Iterators and generators -> statements of residual code that make them again, where they stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from . import trackers as t
+from .leaving import function_text, parts
+from .origins import origin
+from .resume import suspended
+
+
+def sequence_iterator(rb: Any, x: t.SeqIter) -> str:
+    """Over the very list or tuple, so that later changes of a list are seen."""
+    if x.index < 0:
+        return rb.temp(f"{rb.hold(iter)}({'()' if isinstance(x.sequence, t.Tuple) else '[]'})")
+    name = rb.temp(f"{rb.hold(iter)}({rb.value(x.sequence)})")
+    if x.index:
+        rb.emit(f"{name}.__setstate__({x.index})")
+    return name
+
+
+def values_iterator(rb: Any, x: t.Iter) -> str:
+    """Over what is left to give."""
+    return rb.temp(f"{rb.hold(iter)}([{', '.join(rb.values(x.rest(rb.cx)))}])")
+
+
+def outside_iterator(rb: Any, x: t.Outside) -> str:
+    """The iterator itself; `effects` advances it."""
+    return rb.temp(rb.source(x.source))
+
+
+def lazy_iterator(rb: Any, x: t.Lazy) -> str:
+    """Made anew of what it reads from."""
+    if x.parts is None:
+        raise Unsupported(f"an iterator of {x.cls.__name__} lives across the end of captured code")
+    return rb.temp(f"{rb.hold(x.cls)}({', '.join([*rb.values(x.parts), *x.options])})")
+
+
+def generator(rb: Any, x: t.Generator) -> str:
+    """A generator that waits at the same instruction."""
+    frame = x.frame
+    if x.done:
+        return rb.temp(f"{rb.hold(_finished)}()")
+    start = next(i for i, ins in enumerate(frame.dec.instrs) if ins.name == "RETURN_GENERATOR") + 2
+    code, at = origin(frame.code, frame.ip if x.started else start)
+    p = parts(rb, frame, code, at, frame.stack if x.started else [])
+    made = suspended(code, at, p.layout, p.names, x.started)
+    name = rb.temp(f"{function_text(rb, frame, made, p.cells)}({', '.join(p.args)})")
+    if x.started:
+        rb.emit(f"{rb.hold(next)}({name})")
+    return name
+
+
+def _nothing() -> Any:
+    yield from ()
+
+
+def _finished() -> Any:
+    made = _nothing()
+    made.close()
+    return made

@@ -1,0 +1,98 @@
+// Tail calls of residual code. A captured frame that goes on elsewhere returns a TailCall instead of nesting another call, and the
+// caller of its root frame runs it: a loop that breaks at each iteration needs no deeper stack than plain Python does.
+#include <Python.h>
+
+#include <cstddef>
+
+#include "hook.h"
+
+namespace framesmith {
+
+PyTypeObject* TailCallType = nullptr;
+
+namespace {
+
+struct TailCall {
+  PyObject_VAR_HEAD
+  PyObject* items[1];  // the callable and its positional arguments
+};
+
+TailCall* as_tail(PyObject* object) { return reinterpret_cast<TailCall*>(object); }
+
+PyObject* create(PyObject*, PyObject* const* args, size_t nargsf, PyObject* names) {
+  const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+  if (count < 1 || (names && PyTuple_GET_SIZE(names))) {
+    PyErr_SetString(PyExc_TypeError, "TailCall takes a callable and its positional arguments");
+    return nullptr;
+  }
+  PyObject* object = TailCallType->tp_alloc(TailCallType, count);
+  for (Py_ssize_t i = 0; object && i < count; i++) as_tail(object)->items[i] = Py_NewRef(args[i]);
+  return object;
+}
+
+void dealloc(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  for (Py_ssize_t i = 0; i < Py_SIZE(object); i++) Py_CLEAR(as_tail(object)->items[i]);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(object));
+  for (Py_ssize_t i = 0; i < Py_SIZE(object); i++) Py_VISIT(as_tail(object)->items[i]);
+  return 0;
+}
+
+PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+                       {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+                       {Py_tp_doc, const_cast<char*>("A call that the caller of a captured frame is to make in its place.")},
+                       {0, nullptr}};
+PyType_Spec spec = {"framesmith._C.TailCall", offsetof(TailCall, items), sizeof(PyObject*),
+                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+
+// Calls a function and what it goes on with, to the end.
+PyObject* run(PyObject*, PyObject* const* args, size_t nargsf, PyObject* names) {
+  if (PyVectorcall_NARGS(nargsf) < 1) {
+    PyErr_SetString(PyExc_TypeError, "run takes a callable and its arguments");
+    return nullptr;
+  }
+  return finish_tail(PyObject_Vectorcall(args[0], args + 1, PyVectorcall_NARGS(nargsf) - 1, names));
+}
+
+// The frames of a continuation leave their tail calls to whoever called them.
+PyObject* mark_continuation(PyObject*, PyObject* code) {
+  if (!PyCode_Check(code)) return PyErr_Format(PyExc_TypeError, "expected a code object, not %R", code);
+  CodeState* state = state_of(reinterpret_cast<PyCodeObject*>(code));
+  if (!state) return nullptr;
+  state->continuation = true;
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"tail_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(create)), METH_FASTCALL | METH_KEYWORDS,
+     "tail_call(function, *args): the result of residual code that goes on with function(*args)."},
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)), METH_FASTCALL | METH_KEYWORDS,
+     "run(function, *args): the call, and the tail calls that it returns, to the end."},
+    {"mark_continuation", mark_continuation, METH_O, "Frames of this code object may return tail calls."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+PyObject* finish_tail(PyObject* result) {
+  while (result && Py_IS_TYPE(result, TailCallType)) {
+    TailCall* tail = as_tail(result);
+    PyObject* next = PyObject_Vectorcall(tail->items[0], tail->items + 1, Py_SIZE(result) - 1, nullptr);
+    Py_DECREF(result);
+    result = next;
+  }
+  return result;
+}
+
+int init_tail(PyObject* module) {
+  TailCallType = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  if (!TailCallType || PyModule_AddObjectRef(module, "TailCall", reinterpret_cast<PyObject*>(TailCallType)) < 0) return -1;
+  return PyModule_AddFunctions(module, methods);
+}
+
+}  // namespace framesmith
