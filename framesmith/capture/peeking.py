@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_COPIED = tuple(type(iter(x)) for x in ([], (), "", b"", range(0), range(1 << 70), {}, {}.values(), {}.items(), set())) + (
-    type(reversed([])), type(reversed({})), type(iter("é")))
+_WALKED: tuple[Any, ...] = ([], (), "", "é", b"", range(0), range(1 << 70), {}, {}.values(), {}.items(), set())
+_COPIED = (*(type(iter(x)) for x in _WALKED), type(reversed([])), type(reversed({})))
 """Iterators whose copy walks on alone."""
 
 
@@ -51,11 +51,11 @@ def upcoming(it: Iterator[Any], n: int) -> list[Any]:
     return _ROWS[type(it)](it, n)
 
 
-_LIST_ITERATOR = type(iter([]))
+_LIST_ITERATOR = _COPIED[0]
 
 
-def walked_list(it: Any) -> list[Any] | None:
-    """The list that a list's iterator walks over."""
+def walked_list(it: Any) -> Any:
+    """The list that a list's iterator walks over; None for another iterator."""
     return it.__reduce__()[1][0] if type(it) is _LIST_ITERATOR else None
 
 

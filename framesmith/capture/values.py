@@ -327,9 +327,9 @@ WRAP: dict[type, Callable[..., t.Tracker]] = {
     **{c: (_const_equal if c in _BY_EQUALITY else _const_id) for c in CONSTANT_TYPES},
     type(None): _none, list: _list, tuple: _tuple, torch.Size: _tuple, dict: _dict, collections.OrderedDict: _dict,
     collections.defaultdict: _dict, set: _set, frozenset: _set, types.MethodType: _method, functools.partial: _partial,
-    types.CellType: _cell, **dict.fromkeys(FORESEEN, _iterator), slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor, FakeTensor: _fake,
+    types.CellType: _cell, slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor, FakeTensor: _fake,
     types.MappingProxyType: _proxy, _C.CompiledFunction: _compiled,
-    **dict.fromkeys(STATIC_TYPES, _static),
+    **dict.fromkeys(STATIC_TYPES, _static), **dict.fromkeys(FORESEEN, _iterator),
 }
 WRAP_CACHE: dict[type, Callable[..., t.Tracker]] = {}
 

@@ -1,3 +1,4 @@
+# ruff: noqa: B007, C417, F841, PIE800, RET504, SIM105
 """A break may stand anywhere: in loops, in try and with blocks, in handlers, in callees, with anything on the stack."""
 
 from __future__ import annotations

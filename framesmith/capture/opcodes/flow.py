@@ -7,6 +7,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
+from ..bytecode.liveness import liveness
 from ..frame import RETURN, Frame
 from ..registry import op
 
@@ -70,9 +71,19 @@ def _yield_from_iter(f: Frame, arg: Any) -> None:
     f.stack[-1] = f.stack[-1].iterate(f.cx)
 
 
+def _next(f: Frame) -> t.Tracker | None:
+    """The next value of a loop; NULL for one that goes into a variable that is never read."""
+    it = f.stack[-1]
+    if type(it) is t.Outside:
+        store = f.dec.instrs[f.ip]
+        if store.name == "STORE_FAST" and f.code.co_varnames[store.arg] not in liveness(f.code, f.ip + 1):
+            return it.skip(f.cx)
+    return it.next(f.cx)
+
+
 @op("FOR_ITER")
 def _for(f: Frame, target: int) -> None:
-    v = f.stack[-1].next(f.cx)
+    v = _next(f)
     if v is None:
         f.stack.pop()
         f.ip = target
@@ -83,7 +94,7 @@ def _for(f: Frame, target: int) -> None:
 @op("FOR_ITER_END")
 def _for_end(f: Frame, target: int) -> None:
     """3.12: the target is an END_FOR, which is skipped."""
-    v = f.stack[-1].next(f.cx)
+    v = _next(f)
     if v is None:
         f.stack.pop()
         f.ip = target + 1

@@ -10,7 +10,7 @@ from framesmith.util.errors import Unsupported
 
 from ..peeking import ahead, component, components, upcoming, walked_list
 from ..sources import Applied, Item, Source
-from .base import Bound, Tracker
+from .base import NULL, Bound, Tracker
 from .constants import Const
 from .sequences import Sequence
 
@@ -104,28 +104,45 @@ class Outside(Iter):
             inner.taken = True
             inner.take(cx)
 
-    def next(self, cx: Any) -> Tracker | None:
-        i = self.index
-        if self.over:
-            return None
+    def look(self, cx: Any) -> tuple[list[Any], Source | None]:
+        """The values up to the next one, and the source of their list."""
         if self.taken:
             raise Unsupported("an iterator from outside that another one reads from")
-        if i == 0:
+        if self.index == 0:
             self.take(cx)
-        listed = walked_list(self.real_iter)
-        if listed is not None and (seen := cx.seen.get(id(listed))) is not None and id(seen) in cx.mutated:
+        walked = walked_list(self.real_iter)
+        if walked is not None and (seen := cx.seen.get(id(walked))) is not None and id(seen) in cx.mutated:
             raise Unsupported("an iterator from outside over a list that was changed")
-        n = 1 << i.bit_length()  # i < n: a few lists serve all values
+        n = 1 << self.index.bit_length()  # index < n: a few lists serve all values
         found = upcoming(self.real_iter, n)
         cx.keep.append(found)
-        at = None if self.source is None else Applied(self.source, ahead(n), f"the next {n} of {{}}")
+        return found, None if self.source is None else Applied(self.source, ahead(n), f"the next {n} of {{}}")
+
+    def pull(self, cx: Any, read: Callable[[Any, Source | None], Tracker]) -> Tracker | None:
+        """Take the next value, as `read` makes of it and its source."""
+        if self.over:
+            return None
+        found, at = self.look(cx)
+        i = self.index
         cx.mutated[id(self)] = self
         self.index = i + 1
         if i < len(found):
-            return cx.wrap(found[i], None if at is None else Item(at, i))
+            return read(found[i], None if at is None else Item(at, i))
         cx.guard(at, "len", len(found))
         self.over = True
         return None
+
+    def next(self, cx: Any) -> Tracker | None:
+        return self.pull(cx, cx.wrap)
+
+    def skip(self, cx: Any) -> Tracker | None:
+        """Take a value that nobody reads: NULL stands for it."""
+
+        def unread(value: Any, at: Source | None) -> Tracker:
+            cx.guard(at, "type", type(value))
+            return NULL
+
+        return self.pull(cx, unread)
 
     def rest(self, cx: Any) -> list[Tracker]:
         out: list[Tracker] = []
