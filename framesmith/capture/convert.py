@@ -107,10 +107,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 root = root_frame(cx, code, f_locals, closure)
                 cx.frames.append(root)
                 residual = Residual(cx, code)
-                try:
-                    residual.returns(root.run())
-                except BreakHere as b:
-                    residual.breaks(cx.frames[:b.depth + 1])
+                run_to_end_or_break(cx, root, residual)
             return finish(cx, residual, compile_fn, reason)
         except t.CapturedError as e:
             raise UserError(e.tracker, user_place(cx)) from None
@@ -130,6 +127,21 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         finally:
             cx.release()
     raise Unsupported(f"no way to break {code.co_qualname} up" + (f" ({reason.reason})" if reason else ""))
+
+
+def run_to_end_or_break(cx: Session, root: Frame, residual: Residual) -> None:
+    """Interpret the frame, and write what is to run in its place."""
+    depth = -1
+    result = t.NULL
+    try:
+        result = root.run()
+    except BreakHere as b:
+        depth = b.depth
+    # outside of the handler: what is written may depend on the exception that the program handles
+    if depth < 0:
+        residual.returns(result)
+    else:
+        residual.breaks(cx.frames[:depth + 1])
 
 
 def root_frame(cx: Session, code: CodeType, f_locals: dict[str, Any], closure: tuple[Any, ...]) -> Frame:
