@@ -15,7 +15,7 @@ from typing import Any
 from torch.fx import Graph
 
 from framesmith.fake import Recorder
-from framesmith.util.errors import FramesmithError, NeedsGrad, TooLong, Unsupported
+from framesmith.util.errors import FramesmithError, FrameSeen, NeedsGrad, TooLong, Unsupported
 from framesmith.util.stack import Place, user_frame
 
 from . import functions, opcodes
@@ -116,7 +116,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             e.at = e.at or where[:2]
             if config is not None and config.fullgraph or isinstance(e, (NeedsGrad, TooLong)):
                 raise
-            new = choose_break(cx, limit=cx.steps if step < 0 else step)
+            seen = e.callers + 1 if isinstance(e, FrameSeen) else 0
+            new = choose_break(cx.frames[:len(cx.frames) - seen], limit=cx.steps if step < 0 else step)
             if new is None:
                 raise
             if reason is None or new[0] != step:
@@ -159,10 +160,10 @@ def user_place(cx: Session) -> Place | None:
     return user_frame(cx.user_stack()) if cx.frames else None
 
 
-def choose_break(cx: Session, limit: int) -> tuple[int, int] | None:
+def choose_break(frames: list[Frame], limit: int) -> tuple[int, int] | None:
     """(step, depth) of the deepest instruction before which capture can stop, earlier than `limit` if that failed; or None."""
     best = None
-    for depth, frame in enumerate(cx.frames):
+    for depth, frame in enumerate(frames):
         if frame.code.co_flags & _GENERATORS or depth and not frame.direct:
             break
         if frame.dec.instrs[frame.ip - 1].name not in STAYS and frame.step <= limit:

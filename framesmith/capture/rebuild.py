@@ -23,6 +23,7 @@ from .inference import Inference
 from .outputs import view_text
 from .session import InstanceDict
 from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
+from .trackers.sequences import is_plain_tuple
 
 _LITERALS = (type(None), bool, int, str, bytes)
 
@@ -186,7 +187,7 @@ def _tuple(rb: Rebuilder, x: t.Tuple) -> str:
     text = _tuple_text(rb.values(x.open(rb.cx)))
     if x.cls is tuple:
         return rb.temp(text)
-    if hasattr(x.cls, "_fields"):
+    if is_plain_tuple(x.cls):
         return rb.temp(f"{rb.hold(tuple.__new__)}({rb.hold(x.cls)}, {text})")
     return rb.temp(f"{rb.hold(x.cls)}({text})")
 
@@ -275,6 +276,9 @@ def _partial(rb: Rebuilder, x: t.Partial) -> str:
 
 
 def _bound(rb: Rebuilder, x: t.Bound | t.TensorMethod) -> str:
+    raw = x.raw if isinstance(x, t.Bound) else None
+    if raw is not None:
+        return rb.temp(f"{rb.hold(raw)}.__get__({rb.value(x.obj)}, {rb.hold(x.obj.pytype())})")
     return rb.temp(f"{rb.value(x.obj)}.{x.name}")
 
 

@@ -259,6 +259,11 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
         """An attribute of an instance of a subclass of tuple that is no field."""
         raw = self.lookup(tup.cls, name)
         if raw is MISSING:
+            own = getattr(tup.value, "__dict__", None)
+            if own and name in own:
+                return self.wrap(own[name], None if tup.source is None else DictAttr(tup.source, name))
+            if self.class_info(tup.cls).getattr is not None:
+                raise Unsupported(f"__getattr__ of {tup.describe()}")
             return self.no_attribute(tup, name)
         if isinstance(raw, FunctionType):
             return t.Method(self.class_function(raw), tup)

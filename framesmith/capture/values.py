@@ -110,7 +110,7 @@ class Values:
             return row(self, value)
         if cls in CONSTANT_TYPES or isinstance(value, enum.Enum):
             return t.Const(value)
-        if isinstance(value, tuple):
+        if isinstance(value, tuple) and not getattr(value, "__dict__", None):
             return t.Tuple([self.made(v) for v in value], cls=cls)
         if isinstance(value, STATIC_TYPES):
             if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):

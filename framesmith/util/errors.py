@@ -36,6 +36,14 @@ class DataDependent(Unsupported):
     """A Python value is needed that only the tensor's data can give (`.item()`, `bool(tensor)`, `nonzero`)."""
 
 
+class FrameSeen(Unsupported):
+    """The instruction looks at the very frame that it runs in, and at `callers` above it: they must run as plain Python."""
+
+    def __init__(self, what: str, callers: int = 0) -> None:
+        super().__init__(f"{what} looks at the frame", hint="call it in a function that is not compiled (framesmith.disable)")
+        self.callers = callers
+
+
 class NeedsGrad(Unsupported):
     """A tensor that requires grad is computed with while grad mode is on. `source` is its path from the frame (a capture source)."""
 

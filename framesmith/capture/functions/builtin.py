@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from framesmith.util.errors import DataDependent, Unsupported
+from framesmith.util.errors import DataDependent, FrameSeen, Unsupported
 
 from .. import trackers as t
 from ..registry import calls
@@ -320,16 +320,11 @@ def _hash(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(vars)
 def _vars(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if not args:
-        return _locals(cx, args, kwargs)
+        raise FrameSeen("vars()")
     return args[0].get(cx, "__dict__")
 
 
-@calls(locals)
-def _locals(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise Unsupported("locals()")
-
-
-@calls(input, open, exec, eval, compile, breakpoint)
+@calls(input, open, compile)
 def _effect(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("a call with an effect outside of the program (open, exec, …)")
 
@@ -338,6 +333,8 @@ def _effect(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _dir(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if args and isinstance(args[0], (t.Static, t.Const)):
         return cx.fold(dir, (args[0].value,))
+    if not args:
+        raise FrameSeen("dir()")
     raise Unsupported("dir() of an instance")
 
 

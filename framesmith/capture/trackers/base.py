@@ -158,14 +158,18 @@ class Lasti(Null):
 
 
 class Bound(Tracker):
-    """A method of a builtin type, bound to a tracker: resolved by name when called."""
+    """A method of a builtin type, bound to a tracker: resolved by name when called.
 
-    __slots__ = ("name", "obj")
+    `raw`: the descriptor that was found, where `obj.name` may find another one (by super(), or past the object's own attributes).
+    """
 
-    def __init__(self, obj: Tracker, name: str) -> None:
+    __slots__ = ("name", "obj", "raw")
+
+    def __init__(self, obj: Tracker, name: str, raw: Any = None) -> None:
         self.source = None
         self.obj = obj
         self.name = name
+        self.raw = raw
 
     def pytype(self) -> type:
         return type([].append)

@@ -268,7 +268,7 @@ def _getset(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
 
 def _builtin(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
     found = self.own_attr(cx, name) if name in self.attrs or name in self.own else None
-    return found if found is not None else Bound(self, name)
+    return found if found is not None else Bound(self, name, raw)
 
 
 def _other(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
@@ -342,7 +342,7 @@ class Super(Tracker):
         if isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)):
             if start is not self.obj.pytype():
                 return cx.made(raw)
-            return Bound(self.obj, name)
+            return Bound(self.obj, name, raw)
         if isinstance(raw, BuiltinFunctionType) or not hasattr(type(raw), "__get__"):
             return cx.class_value(start, name, raw)
         raise Unsupported(f"super().{name}: {type(raw).__name__}")

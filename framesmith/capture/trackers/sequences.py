@@ -162,7 +162,7 @@ class Tuple(Sequence):
         values = [x.real(cx) for x in self.open(cx)]
         if self.cls is tuple:
             return tuple(values)
-        if hasattr(self.cls, "_fields"):
+        if is_plain_tuple(self.cls):
             return tuple.__new__(self.cls, values)
         return self.cls(values)
 
@@ -188,6 +188,14 @@ class Tuple(Sequence):
     def key(self, cx: Any) -> Any:
         keys = [x.key(cx) for x in self.open(cx)]
         return tuple(keys) if self.cls is tuple else tuple.__new__(self.cls, keys)
+
+
+def is_plain_tuple(cls: type) -> bool:
+    """Whether `tuple.__new__` makes instances of a subclass of tuple, whatever its own `__new__` does: it is written in Python."""
+    return not hasattr(cls, "n_sequence_fields") and next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE) is tuple
+
+
+_HEAP_TYPE = 1 << 9
 
 
 class Slice(Tracker):

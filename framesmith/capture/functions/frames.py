@@ -1,0 +1,50 @@
+"""Functions that look at the frame which calls them, or count what refers to an object: neither survives a rewrite of the frame."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from typing import Any
+
+from framesmith.util.errors import FrameSeen, Unsupported
+
+from .. import trackers as t
+from ..registry import calls
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+
+@calls(locals)
+def _locals(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    raise FrameSeen("locals()")
+
+
+@calls(exec, eval)
+def _exec(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """With a namespace of its own it is like any other function of unknown effect; without, it sees the locals."""
+    if len(args) + len(kwargs) < 2 or isinstance(args[1], t.Const):
+        raise FrameSeen("exec or eval without a namespace")
+    raise Unsupported("exec or eval")
+
+
+@calls(breakpoint, sys.settrace, sys.setprofile, sys._current_frames, sys.call_tracing)
+def _debug(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    raise FrameSeen("a debugger")
+
+
+@calls(sys._getframe)
+def _getframe(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    levels = args[0].value if args and isinstance(args[0], t.Const) and type(args[0].value) is int else 0
+    raise FrameSeen("sys._getframe", max(levels, 0))
+
+
+@calls(sys.getrefcount, gc.get_referrers, gc.get_objects)
+def _references(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    raise FrameSeen("a count of references")
+
+
+@calls(types.FrameType.clear)
+def _clear(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    raise Unsupported("a frame is cleared")
