@@ -15,7 +15,7 @@ from typing import Any
 from torch.fx import Graph
 
 from framesmith.fake import Recorder
-from framesmith.util.errors import FramesmithError, FrameSeen, NeedsGrad, TooLong, Unsupported
+from framesmith.util.errors import FrameSeen, FramesmithError, NeedsGrad, TooLong, Unsupported
 from framesmith.util.stack import Place, user_frame
 
 from . import functions, opcodes

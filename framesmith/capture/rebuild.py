@@ -23,6 +23,7 @@ from .inference import Inference
 from .outputs import view_text
 from .session import InstanceDict
 from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
+from .trackers.functions import FunctionDict
 from .trackers.sequences import is_plain_tuple
 
 _LITERALS = (type(None), bool, int, str, bytes)
@@ -202,6 +203,8 @@ def fill_dict(rb: Rebuilder, name: str, entries: dict[Any, t.Tracker], setter: s
 def _dict(rb: Rebuilder, x: t.Dict) -> str:
     if isinstance(x, InstanceDict):
         return rb.temp(f"{rb.value(x.obj)}.__dict__")
+    if isinstance(x, FunctionDict):
+        return rb.temp(f"{rb.value(x.fn)}.__dict__")
     if x.value is not None and x.source is not None:
         return rb.temp(rb.source(x.source))
     make = "{}" if x.cls is dict else f"{rb.hold(x.cls)}()"
@@ -247,9 +250,18 @@ def _function(rb: Rebuilder, x: t.Function) -> str:
         rb.emit(f"{name}.__kwdefaults__ = {{{entries}}}")
     if x.qualname != x.code.co_qualname:
         rb.emit(f"{name}.__qualname__ = {x.qualname!r}")
+    if x.annotations is not None or x.fields:
+        _function_fields(rb, x, name)
     for k, v in (x.attrs or {}).items():
-        rb.emit(f"{name}.{k} = {rb.value(v)}")
+        rb.emit(f"{name}.__dict__[{rb.value(rb.cx.unkey(k))}] = {rb.value(v)}")
     return name
+
+
+def _function_fields(rb: Rebuilder, x: t.Function, name: str) -> None:
+    if x.annotations is not None:
+        x.get(rb.cx, "__annotations__")
+    for k, v in x.fields.items():
+        rb.emit(f"{name}.{k} = {rb.value(v)}")
 
 
 def _cell(rb: Rebuilder, x: t.Cell) -> str:

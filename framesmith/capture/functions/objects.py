@@ -179,38 +179,6 @@ def _partial(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.Partial(fn, rest, kwargs)
 
 
-@calls(functools.wraps)
-def _wraps(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    def apply(cx: Any, inner: Args, _: Kwargs) -> t.Tracker:
-        fn = inner[0]
-        if isinstance(fn, t.Function) and fn.value is None:
-            for name in ("__name__", "__qualname__"):
-                fn.set(cx, name, args[0].get(cx, name))
-            fn.set(cx, "__wrapped__", args[0])
-        return fn
-
-    return Handled(apply)
-
-
-class Handled(t.Tracker):
-    """A callable that a handler made."""
-
-    __slots__ = ("handler",)
-
-    def __init__(self, handler: Any) -> None:
-        self.source = None
-        self.handler = handler
-
-    def pytype(self) -> type:
-        return types.FunctionType
-
-    def truth(self, cx: Any) -> bool:
-        return True
-
-    def call(self, cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        return self.handler(cx, args, kwargs)
-
-
 @calls(types.MethodType)
 def _method_type(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.Method(args[0], args[1])
@@ -363,4 +331,4 @@ def _release(cx: Any, obj: t.Object, *args: t.Tracker) -> t.Tracker:
 
 folds(importlib.util.find_spec, importlib.metadata.version)
 
-__all__ = ["Handled", "Item", "environment"]
+__all__ = ["Item", "environment"]

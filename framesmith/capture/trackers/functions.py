@@ -9,6 +9,7 @@ from typing import Any
 from ..sources import Attr, Item, Source
 from .base import Tracker
 from .constants import NONE, Const
+from .dicts import Dict
 
 
 class Cell(Tracker):
@@ -34,7 +35,8 @@ class Cell(Tracker):
 class Function(Tracker):
     """A Python function: one that exists (`value`), or one made in the frame (`value` None until rebuilt)."""
 
-    __slots__ = ("annotations", "attrs", "closure", "code", "defaults", "globals", "kwdefaults", "name", "qualname", "value")
+    __slots__ = ("annotations", "attrs", "closure", "code", "defaults", "fields", "globals", "kwdefaults", "name", "qualname", "space",
+                 "value")
 
     def __init__(self, code: CodeType, globals_: dict[str, Any], *, value: FunctionType | None = None, source: Source | None = None,
                  name: str | None = None, qualname: str | None = None) -> None:
@@ -47,7 +49,11 @@ class Function(Tracker):
         self.defaults: list[Tracker] | None = None
         self.kwdefaults: dict[str, Tracker] | None = None
         self.closure: list[Cell] | None = None
-        self.attrs: dict[str, Tracker] | None = None
+        self.attrs: dict[Any, Tracker] | None = None
+        """The entries of `__dict__` of a function made in the frame."""
+        self.space: FunctionDict | None = None
+        self.fields: dict[str, Tracker] = {}
+        """What was assigned to `__doc__` and its kin."""
         self.annotations: Tracker | None = None
 
     def pytype(self) -> type:
@@ -89,28 +95,77 @@ class Function(Tracker):
         return cx.call_function(self, args, kwargs)
 
     def get(self, cx: Any, name: str) -> Tracker:
-        if self.attrs is not None and name in self.attrs:
-            return self.attrs[name]
         row = _FUNCTION_ATTRS.get(name)
         if row is not None:
             return row(self, cx)
         if self.value is not None:
             if name in self.value.__dict__ and self.source is not None:
                 return cx.wrap_static(self.value.__dict__[name], Attr(self.source, name))
+            if name in ("__dict__", "__annotations__"):
+                return cx.wrap(getattr(self.value, name), None if self.source is None else Attr(self.source, name))
             return cx.fold(getattr, (self.value, name))
-        if name == "__get__":
+        made = _MADE_ATTRS.get(name)
+        if made is not None:
+            return self.fields.get(name) or made(self, cx)
+        if self.attrs is not None and name in self.attrs:
+            return self.attrs[name]
+        if hasattr(FunctionType, name):
             return super().get(cx, name)
         return cx.no_attribute(self, name)
 
     def set(self, cx: Any, name: str, value: Tracker) -> None:
         if self.value is not None:
             super().set(cx, name, value)
-        if name in ("__name__", "__qualname__") and isinstance(value, Const):
+        if name in ("__name__", "__qualname__") and isinstance(value, Const) and type(value.value) is str:
             setattr(self, name.strip("_"), value.value)
-            return
+        elif name in _MADE_ATTRS and name != "__dict__":
+            self.fields[name] = value
+        elif hasattr(FunctionType, name):
+            super().set(cx, name, value)
+        else:
+            self.namespace()[name] = value
+
+    def namespace(self) -> dict[Any, Tracker]:
+        """The entries of `__dict__` of a function made in the frame."""
         if self.attrs is None:
             self.attrs = {}
-        self.attrs[name] = value
+        return self.attrs
+
+
+class FunctionDict(Dict):
+    """`__dict__` of a function made in the frame."""
+
+    __slots__ = ("fn",)
+
+    def __init__(self, fn: Function) -> None:
+        super().__init__(fn.namespace())
+        self.fn = fn
+
+
+def _dict(self: Function, cx: Any) -> Tracker:
+    if self.space is None:
+        self.space = FunctionDict(self)
+    return self.space
+
+
+def _annotations(self: Function, cx: Any) -> Tracker:
+    pairs = self.annotations.open(cx) if self.annotations is not None else ()  # type: ignore[attr-defined]
+    made = self.fields["__annotations__"] = Dict({k.key(cx): v for k, v in zip(pairs[::2], pairs[1::2])})
+    return made
+
+
+def _doc(self: Function, cx: Any) -> Tracker:
+    first = self.code.co_consts[0] if self.code.co_consts else None
+    return Const(first if isinstance(first, str) else None)
+
+
+_MADE_ATTRS = {
+    "__dict__": _dict,
+    "__annotations__": _annotations,
+    "__doc__": _doc,
+    "__module__": lambda self, cx: cx.made(self.globals.get("__name__")),
+    "__type_params__": lambda self, cx: cx.tuple([]),
+}
 
 
 def _defaults(self: Function, cx: Any) -> Tracker:
