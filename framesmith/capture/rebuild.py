@@ -25,9 +25,7 @@ from .session import InstanceDict
 from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
 from .trackers.functions import FunctionDict
 from .trackers.sequences import is_plain_tuple
-
-_LITERALS = (type(None), bool, int, str, bytes)
-
+from .values import BY_EQUALITY
 
 class Rebuilder:
     """Collects statements (text, user's line) and graph outputs."""
@@ -97,12 +95,17 @@ class Rebuilder:
         return name
 
     def const(self, x: t.Const) -> str:
+        """The very object: one that guards compare by equality is read again, where it came from."""
         v = x.value
-        if type(v) in _LITERALS and not (isinstance(v, str) and v.startswith("__fs_held_")):
-            return f"({v!r})" if type(v) is int else repr(v)
-        if type(v) is float and v == v and abs(v) != float("inf"):
+        if v is None or type(v) is bool or type(v) is int and -6 < v < 257:
             return f"({v!r})"
-        return self.hold(v)
+        if x.source is None or type(v) not in BY_EQUALITY:
+            return self.hold(v)
+        name = self.names.get(id(x))
+        if name is None:
+            self.alive.append(x)
+            name = self.bind(x, self.source(x.source))
+        return name
 
     def values(self, xs: list[t.Tracker]) -> list[str]:
         return [self.value(x) for x in xs]

@@ -33,7 +33,7 @@ CONSTANT_TYPES: set[type] = {
 }
 """Immutable types: an instance read from outside is guarded by equality (or identity) once, and then free to fold with."""
 
-_BY_EQUALITY = frozenset({int, bool, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, range})
+BY_EQUALITY = frozenset({int, bool, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, range})
 
 STATIC_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
                     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
@@ -324,7 +324,7 @@ def _row_of(cls: type) -> Callable[..., t.Tracker]:
 STATIC_TYPES = (types.FunctionType, type, types.ModuleType, *STATIC_CALLABLES)
 
 WRAP: dict[type, Callable[..., t.Tracker]] = {
-    **{c: (_const_equal if c in _BY_EQUALITY else _const_id) for c in CONSTANT_TYPES},
+    **{c: (_const_equal if c in BY_EQUALITY else _const_id) for c in CONSTANT_TYPES},
     type(None): _none, list: _list, tuple: _tuple, torch.Size: _tuple, dict: _dict, collections.OrderedDict: _dict,
     collections.defaultdict: _dict, set: _set, frozenset: _set, types.MethodType: _method, functools.partial: _partial,
     types.CellType: _cell, slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor, FakeTensor: _fake,
