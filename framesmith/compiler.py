@@ -280,7 +280,7 @@ class FrameCompiler:
 def _instance(code: CodeType, f_locals: dict[str, Any]) -> nn.Module | None:
     """The module whose method the frame runs."""
     first = f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-    return first if isinstance(first, nn.Module) else None
+    return first if issubclass(type(first), nn.Module) else None
 
 
 def _wants_grad(seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> bool:

@@ -222,7 +222,8 @@ class Calls:
             return self.torch_call(fn, args, kwargs)
         if isinstance(fn, (BuiltinFunctionType, MethodWrapperType)):
             owner = getattr(fn, "__self__", None)
-            if type(owner) in CONSTANT_TYPES or isinstance(owner, (type, enum.Enum)):
+            pure_owner = any(owner is kind for kind in _PURE_OWNERS) and fn.__name__ != "__new__"
+            if type(owner) in CONSTANT_TYPES or issubclass(type(owner), enum.Enum) or pure_owner:
                 return self.fold_call(fn, args, kwargs)
         if type(fn).__name__ == "ufunc":
             return self.fold_call(fn, args, kwargs)
@@ -291,6 +292,10 @@ class Calls:
 def _initialises(obj: t.Tracker) -> bool:
     """Whether the builtin part of a new instance takes the arguments in `__init__`."""
     return isinstance(obj, t.Object) and obj.payload is not None and not isinstance(obj.payload, (t.Tuple, t.Const))
+
+
+_PURE_OWNERS = (int, float, complex, str, bytes, bool)
+"""Types whose class methods depend on their arguments alone."""
 
 
 def _tuple_payload(cx: Any, args: list[t.Tracker]) -> t.Tracker:

@@ -166,7 +166,7 @@ class Namespaces:
             except AttributeError as e:
                 self.note(space, name, MISSING)
                 return self.raise_(e)
-            return self.made(value) if isinstance(value, STATIC_TYPES) else self.wrap_static(value, Attr(Pinned(module), name))
+            return self.made(value) if issubclass(type(value), STATIC_TYPES) else self.wrap_static(value, Attr(Pinned(module), name))
         return self.read_global(space, name)
 
     def globals_source(self, space: dict[str, Any]) -> Source:
@@ -204,8 +204,8 @@ class Namespaces:
             if value is MISSING:
                 return self.raise_(NameError(f"name '{name}' is not defined", name=name))
             self.note(_BUILTINS, name, value)
-            tracker = self.static(value, Builtin(name)) if isinstance(value, STATIC_TYPES) else self.made(value)
-        elif isinstance(value, STATIC_TYPES):
+            tracker = self.static(value, Builtin(name)) if issubclass(type(value), STATIC_TYPES) else self.made(value)
+        elif issubclass(type(value), STATIC_TYPES):
             self.note(space, name, value)
             tracker = self.static(value, self.global_source(space, name))
         else:

@@ -25,6 +25,8 @@ def replay(rb: Rebuilder) -> list[str]:
     for x in list(cx.mutated.values()):
         row = next(r for c, r in _ROWS.items() if isinstance(x, c))
         row(rb, x, late)
+    for lock in cx.locks.values():
+        late.extend([f"{rb.value(lock)}.{'acquire' if lock.held > 0 else 'release'}()"] * abs(lock.held))
     for fn, args, kwargs in cx.deferred:
         late.append(f"{rb.value(fn)}({', '.join([*rb.values(args), *(f'{k}={rb.value(v)}' for k, v in kwargs.items())])})")
     for space, name in [(s, n) for (_, n), (s, _) in cx.global_writes.items()]:

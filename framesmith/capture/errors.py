@@ -64,7 +64,9 @@ class Errors:
         top = self.handled[-1] if self.handled else None
         if isinstance(top, t.Error) and top is not error:
             seen: t.Error = top
-            while (below := seen.context()) is not None:
+            met: set[int] = set()  # the program may have made a circle of contexts
+            while (below := seen.context()) is not None and id(seen) not in met:
+                met.add(id(seen))
                 if below is error:
                     seen.attrs["__context__"] = t.NONE
                     break

@@ -10,7 +10,7 @@ from typing import Any, cast
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
-from .sources import MISSING
+from .attempts import NOT_IMPLEMENTED, Attempts
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     n: getattr(operator, n) for n in ("add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub", "truediv",
@@ -22,10 +22,9 @@ _MIRROR = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
 _SYMBOL = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "** or pow()",
            "matmul": "@", "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>"}
 _NUMERIC = (t.Tensor, t.Sym)
-NOT_IMPLEMENTED = object()
 
 
-class Operations:
+class Operations(Attempts):
     """The part of the session that applies operators."""
 
     torch_call: Callable[..., t.Tracker]
@@ -37,23 +36,6 @@ class Operations:
     lookup: Callable[..., Any]
     is_iterable: Callable[..., bool]
     class_function: Callable[..., t.Tracker]
-
-    def attempt(self, obj: t.Tracker, name: str, args: list[t.Tracker]) -> Any:
-        """A special method's result, or NOT_IMPLEMENTED."""
-        row = self.methods(type(obj), name)
-        if row is not None and not isinstance(obj, t.Object):
-            result = row(self, obj, *args)
-        else:
-            raw = self.lookup(obj.pytype(), name)
-            if isinstance(raw, FunctionType):
-                result = self.class_function(raw).call(self, [obj, *args], {})
-            elif isinstance(obj, t.Object) and obj.payload is not None and raw is not MISSING:
-                return self.attempt(obj.payload, name, [_payload(a) for a in args])
-            else:
-                return NOT_IMPLEMENTED
-        if result is None or isinstance(result, t.Const) and result.value is NotImplemented:
-            return NOT_IMPLEMENTED
-        return result
 
     def binary(self, name: str, a: t.Tracker, b: t.Tracker, symbol: str | None = None) -> t.Tracker:
         """`a <name> b`; `symbol` is the operator as errors show it."""
@@ -112,15 +94,14 @@ class Operations:
             if name in ("==", "!=") and t.NONE in (a, b):
                 return t.boolean(name == "!=")
             return self.torch_call(fn, [a, b], {})
-        result = self.attempt(a, _DUNDER[name], [b])
-        if result is NOT_IMPLEMENTED:
-            result = self.attempt(b, _DUNDER[_MIRROR[name]], [a])
-        if result is not NOT_IMPLEMENTED:
-            return result
-        if name == "!=":
-            result = self.attempt(a, "__eq__", [b])
+        left, right = a.pytype(), b.pytype()
+        sides = [(a, _DUNDER[name], b), (b, _DUNDER[_MIRROR[name]], a)]
+        if right is not left and issubclass(right, left):
+            sides.reverse()
+        for one, method, other in sides:
+            result = self.attempt(one, method, [other])
             if result is not NOT_IMPLEMENTED:
-                return t.boolean(not result.truth(self))
+                return result
         if name in ("==", "!="):
             return t.boolean((a.identity() is b.identity()) is (name == "=="))
         return self.raise_(TypeError(f"'{name}' not supported between instances of '{a.pytype().__name__}' and '{b.pytype().__name__}'"))
@@ -177,7 +158,3 @@ def _refusal(base: str, symbol: str, left: type, right: type) -> str:
 
 
 _SEQUENCES = frozenset({list, tuple, str, bytes})
-
-
-def _payload(a: t.Tracker) -> t.Tracker:
-    return a.payload if isinstance(a, t.Object) and a.payload is not None else a

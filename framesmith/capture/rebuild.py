@@ -24,8 +24,11 @@ from .outputs import view_text
 from .session import InstanceDict
 from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
 from .trackers.functions import FunctionDict
+from .trackers.locks import Lock
+from .trackers.opaque import Opaque
 from .trackers.sequences import is_plain_tuple
 from .values import BY_EQUALITY
+
 
 class Rebuilder:
     """Collects statements (text, user's line) and graph outputs."""
@@ -334,6 +337,10 @@ def _error(rb: Rebuilder, x: t.Error) -> str:
     return name
 
 
+def _object_outside(rb: Rebuilder, x: Any) -> str:
+    return rb.hold(x.value) if x.source is None else rb.temp(rb.source(x.source))
+
+
 def _new_text(rb: Rebuilder, x: t.Object, cls: str) -> str:
     p = x.payload
     if p is None:
@@ -360,7 +367,7 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super, 
     t.Iter: iterators.values_iterator, t.SeqIter: iterators.sequence_iterator, t.Outside: iterators.outside_iterator,
     t.Lazy: iterators.lazy_iterator, t.Generator: iterators.generator,
-    t.Error: _error, t.Object: _object, t.Module: _object,
+    Lock: _object_outside, Opaque: _object_outside, t.Error: _error, t.Object: _object, t.Module: _object,
 }
 
 

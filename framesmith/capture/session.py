@@ -58,6 +58,8 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
         self.inputs: list[t.Tensor] = []
         self.differentiable: dict[Node, Source] = {}
         """Inputs that require grad; they came in while grad mode was off."""
+        self.locks: dict[int, t.Tracker] = {}
+        """Locks that captured code has taken or given back."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
         self.mutated: dict[int, t.Tracker] = {}
         self.cells: dict[int, t.Cell] = {}
@@ -217,6 +219,8 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
     def mutates(self, tracker: t.Tracker) -> None:
         """A tracker of something that exists outside is changed: its final state is to be replayed."""
         if getattr(tracker, "value", None) is not None:
+            if self.locks and any(lock.held > 0 for lock in self.locks.values()):  # type: ignore[attr-defined]
+                raise Unsupported("a change under a lock")
             self.mutated.setdefault(id(tracker), tracker)
 
     # --- small protocols ----------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""Values to trackers: `wrap` what came from outside (guarded by its source), `made` what capture itself computed."""
+"""Values to trackers: `wrap` what came from outside (guarded by its source), `made` what capture itself computed.
+
+What a value is, its type says: `isinstance` would ask the value's own `__class__`, which is the program's code, and may lie.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ import enum
 import functools
 import inspect
 import re
+import threading
 import types
 import typing
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +28,8 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .peeking import FORESEEN, foreseen
 from .sources import Applied, Attr, DictAttr, Item, Pinned, Source
+from .trackers.locks import Lock
+from .trackers.opaque import Opaque
 
 CONSTANT_TYPES: set[type] = {
     int, bool, float, complex, str, bytes, type(None), type(...), type(NotImplemented), torch.dtype, torch.device, torch.layout,
@@ -63,12 +70,12 @@ class Values:
     def wrap_static(self, value: Any, source: Source | None) -> t.Tracker:
         """Like `wrap` for a value whose identity is guarded already (a class attribute, a default)."""
         cls = type(value)
-        if cls in CONSTANT_TYPES or isinstance(value, enum.Enum):
+        if cls in CONSTANT_TYPES or issubclass(cls, enum.Enum):
             return t.Const(value)
         if cls is tuple:
             items = [self.wrap_static(v, None if source is None else Item(source, i)) for i, v in enumerate(value)]
             return t.Tuple(items)
-        if isinstance(value, STATIC_TYPES) or cls.__name__ == "ufunc":
+        if issubclass(cls, STATIC_TYPES) or cls.__name__ == "ufunc":
             return self.static(value, source if source is not None else Pinned(value))
         return self.wrap(value, source if source is not None else Pinned(value))
 
@@ -77,12 +84,13 @@ class Values:
         found = self.seen.get(id(value))
         if found is not None:
             return found
-        if isinstance(value, types.FunctionType):
+        cls = type(value)
+        if issubclass(cls, types.FunctionType):
             made: t.Tracker = t.Function(value.__code__, value.__globals__, value=value, source=source, name=value.__name__,
                                          qualname=value.__qualname__)
-        elif isinstance(value, type):
+        elif issubclass(cls, type):
             made = t.Class(value, source)
-        elif isinstance(value, types.ModuleType):
+        elif issubclass(cls, types.ModuleType):
             made = t.PyModule(value, source)
         else:
             made = t.Builtin(value, source)
@@ -108,19 +116,19 @@ class Values:
         row = MADE.get(cls)
         if row is not None:
             return row(self, value)
-        if cls in CONSTANT_TYPES or isinstance(value, enum.Enum):
+        if cls in CONSTANT_TYPES or issubclass(cls, enum.Enum):
             return t.Const(value)
-        if isinstance(value, tuple) and not getattr(value, "__dict__", None):
+        if issubclass(cls, tuple) and not getattr(value, "__dict__", None):
             return t.Tuple([self.made(v) for v in value], cls=cls)
-        if isinstance(value, STATIC_TYPES):
-            if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        if issubclass(cls, STATIC_TYPES):
+            if issubclass(cls, (types.BuiltinFunctionType, types.MethodWrapperType)):
                 return t.Builtin(value, Pinned(value))
             return self.static(value, Pinned(value))
         if cls.__module__ == "numpy" and cls.__name__ != "ndarray":
             return t.Const(value) if cls.__name__ != "ufunc" else t.Builtin(value)
-        if isinstance(value, types.MethodType):
+        if issubclass(cls, types.MethodType):
             return t.Method(self.made(value.__func__), self.made(value.__self__))
-        if isinstance(value, BaseException):
+        if issubclass(cls, BaseException):
             return self.made_error(value)
         if hasattr(cls, "__next__"):
             raise Unsupported(f"a new {cls.__name__}, which residual code could only share between calls")
@@ -196,7 +204,7 @@ def _dict(cx: Any, value: Any, source: Source | None) -> t.Tracker:
         cx.guard(source, "type", type(value))
         d = t.Dict(None, cls=type(value), value=value, source=source)
         found = cx.remember(value, d)
-        if isinstance(value, collections.defaultdict) and value.default_factory is not None:
+        if issubclass(type(value), collections.defaultdict) and value.default_factory is not None:
             d.factory = cx.wrap(value.default_factory, None if source is None else Attr(source, "default_factory"))
     return found
 
@@ -219,17 +227,17 @@ def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
         return found
     cls = type(value)
     cx.guard(source, "type", cls)
-    family = t.Module if isinstance(value, nn.Module) else t.Error if isinstance(value, BaseException) else t.Object
+    family = t.Module if issubclass(cls, nn.Module) else t.Error if issubclass(cls, BaseException) else t.Object
     obj = family(cls, value=value, source=source)
-    if isinstance(value, dict):
+    if issubclass(cls, dict):
         obj.payload = t.Dict(None, cls=_base_of(cls, (collections.OrderedDict, collections.defaultdict, dict)), value=value, source=source)
-        if isinstance(value, collections.defaultdict) and value.default_factory is not None:
+        if issubclass(cls, collections.defaultdict) and value.default_factory is not None:
             obj.payload.factory = cx.wrap(value.default_factory, None if source is None else Attr(source, "default_factory"))
-    elif isinstance(value, list):
+    elif issubclass(cls, list):
         obj.payload = t.List(None, value=value, source=source)
-    elif isinstance(value, (set, frozenset)):
+    elif issubclass(cls, (set, frozenset)):
         obj.payload = t.Set(None, cls=_base_of(cls, (set, frozenset)), value=value, source=source)
-    elif isinstance(value, (str, int, float)):
+    elif issubclass(cls, (str, int, float)):
         obj.payload = t.Const(_plain(value))
         cx.guard(source, "equals", value)
     return cx.remember(value, obj)
@@ -237,7 +245,7 @@ def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
 
 def _plain(value: Any) -> Any:
     for base in (str, int, float):
-        if isinstance(value, base):
+        if issubclass(type(value), base):
             return base(value)
     return value
 
@@ -297,6 +305,22 @@ def _iterator(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     return found
 
 
+def _opaque(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = cx.known(value, source)
+    if found is None:
+        cx.guard(source, "type", type(value))
+        found = cx.remember(value, Opaque(type(value), value, source))
+    return found
+
+
+def _lock(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = cx.known(value, source)
+    if found is None:
+        cx.guard(source, "type", type(value))
+        found = cx.remember(value, Lock(type(value), value, source))
+    return found
+
+
 def _fake(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     return cx.fake(value)
 
@@ -329,11 +353,14 @@ WRAP: dict[type, Callable[..., t.Tracker]] = {
     collections.defaultdict: _dict, set: _set, frozenset: _set, types.MethodType: _method, functools.partial: _partial,
     types.CellType: _cell, slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor, FakeTensor: _fake,
     types.MappingProxyType: _proxy, _C.CompiledFunction: _compiled,
+    **dict.fromkeys((*weakref.ProxyTypes, super, threading.local), _opaque),
+    type(threading.Lock()): _lock, type(threading.RLock()): _lock,
     **dict.fromkeys(STATIC_TYPES, _static), **dict.fromkeys(FORESEEN, _iterator),
 }
 WRAP_CACHE: dict[type, Callable[..., t.Tracker]] = {}
 
 _BY_BASE: list[tuple[Any, Callable[..., t.Tracker]]] = [
+    (threading.local, _opaque),
     (enum.Enum, _const_id), (torch.Tensor, _tensor), (type, _static), (types.FunctionType, _static), (types.ModuleType, _static),
     (tuple, _tuple),
 ]

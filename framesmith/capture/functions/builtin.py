@@ -14,6 +14,7 @@ from framesmith.util.errors import DataDependent, FrameSeen, Unsupported
 from .. import trackers as t
 from ..registry import calls
 from ..sources import MISSING
+from ..trackers.opaque import Opaque
 from ..values import CONSTANT_TYPES
 
 Args = list[t.Tracker]
@@ -35,7 +36,11 @@ def _isinstance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return t.boolean(_tensor_kind(cx, obj, klass))
     if isinstance(obj, t.Static):
         return t.boolean(cx.folded(isinstance, (obj.value, klass)))
-    return t.boolean(class_test(cx, obj.pytype(), klass))
+    if class_test(cx, obj.pytype(), klass):
+        return t.TRUE
+    if cx.lookup(obj.pytype(), "__class__") is not object.__dict__["__class__"] or isinstance(obj, Opaque):
+        raise Unsupported(f"isinstance of {obj.describe()}, which has a __class__ of its own")
+    return t.FALSE
 
 
 def _tensor_kind(cx: Any, obj: t.Tensor, klass: Any) -> bool:

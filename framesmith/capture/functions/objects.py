@@ -9,7 +9,6 @@ import importlib.metadata
 import importlib.util
 import inspect
 import os
-import threading
 import types
 import typing
 import weakref
@@ -20,6 +19,7 @@ from torch import nn
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
+from ..attempts import NOT_IMPLEMENTED
 from ..registry import calls, folds, method, opaque
 from ..sources import MISSING, Item, Pinned
 
@@ -57,23 +57,34 @@ def _nothing(cx: Any, self: t.Object, *args: t.Tracker, **kwargs: t.Tracker) -> 
     return t.NONE
 
 
-@method(t.Object, "__repr__", "__str__")
-def _repr(cx: Any, self: t.Object) -> t.Tracker:
-    if self.payload is not None:
-        return cx.text(self.payload)
-    raise Unsupported(f"repr of {self.describe()}, which shows its address")
+def _text(name: str) -> Any:
+    def row(cx: Any, self: t.Object) -> t.Tracker:
+        if self.payload is not None:
+            return cx.text(self.payload, name)
+        raise Unsupported(f"repr of {self.describe()}, which shows its address")
+
+    return row
+
+
+for _name in ("__repr__", "__str__"):
+    method(t.Object, _name)(_text(_name))
 
 
 @method(t.Object, "__eq__")
 def _eq(cx: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
-    if self.payload is not None:
-        return cx.compare("==", self.payload, other)
-    return t.TRUE if self.identity() is other.identity() else t.Const(NotImplemented)
+    if self.payload is None:
+        return t.TRUE if self.identity() is other.identity() else t.Const(NotImplemented)
+    other = other.payload if isinstance(other, t.Object) and other.payload is not None else other
+    result = cx.attempt(self.payload, "__eq__", [other])
+    return t.Const(NotImplemented) if result is NOT_IMPLEMENTED else result
 
 
 @method(t.Object, "__ne__")
 def _ne(cx: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
-    return t.boolean(not cx.compare("==", self, other).truth(cx))
+    result = cx.attempt(self, "__eq__", [other]) if self.payload is None else _eq(cx, self, other)
+    if result is NOT_IMPLEMENTED or isinstance(result, t.Const) and result.value is NotImplemented:
+        return t.Const(NotImplemented)
+    return t.boolean(not result.truth(cx))
 
 
 @method(t.Object, "__hash__")
@@ -206,7 +217,22 @@ def _copy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(copy.deepcopy)
 def _deepcopy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    memo = args[1] if len(args) > 1 else kwargs.get("memo", t.NONE)
+    if isinstance(memo, Memo) and not memo.entries:
+        return deep_copy(cx, args[0], memo.done)
+    if memo is not t.NONE:
+        raise Unsupported("deepcopy with a memo of the program's own")
     return deep_copy(cx, args[0], {})
+
+
+class Memo(t.Dict):
+    """The memo that a `__deepcopy__` is handed. `done`: what was copied so far."""
+
+    __slots__ = ("done",)
+
+    def __init__(self, done: dict[int, t.Tracker]) -> None:
+        super().__init__({})
+        self.done = done
 
 
 def deep_copy(cx: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracker:
@@ -221,7 +247,12 @@ def deep_copy(cx: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracker:
         new_list.items.extend(deep_copy(cx, v, memo) for v in x.open(cx))
         return new_list
     if isinstance(x, t.Tuple):
-        return t.Tuple([deep_copy(cx, v, memo) for v in x.open(cx)], cls=x.cls)
+        copied = [deep_copy(cx, v, memo) for v in x.open(cx)]
+        if id(x) in memo:
+            return memo[id(x)]
+        same = x.cls is tuple and all(a.identity() is b.identity() for a, b in zip(copied, x.open(cx)))
+        made = memo[id(x)] = x if same else t.Tuple(copied, cls=x.cls)
+        return made
     if isinstance(x, t.Dict):
         new_dict = t.Dict({}, cls=x.cls)
         memo[id(x)] = new_dict
@@ -239,7 +270,7 @@ def deep_copy(cx: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracker:
 def _deep_object(cx: Any, x: t.Object, memo: dict[int, t.Tracker]) -> t.Tracker:
     hook = cx.lookup(x.cls, "__deepcopy__")
     if isinstance(hook, types.FunctionType):
-        return cx.class_function(hook).call(cx, [x, t.Dict({})], {})
+        return cx.class_function(hook).call(cx, [x, Memo(memo)], {})
     if cx.lookup(x.cls, "__reduce_ex__") is not object.__reduce_ex__ or cx.lookup(x.cls, "__reduce__") is not object.__reduce__:
         raise Unsupported(f"deepcopy of {x.describe()}")
     new = t.Object(x.cls)
@@ -314,19 +345,6 @@ def _deref(cx: Any, obj: t.Object) -> t.Tracker:
 
 def _is_dead(ref: Any) -> bool:
     return ref() is None
-
-
-@opaque(type(threading.Lock()), "__enter__", "acquire")
-@opaque(type(threading.RLock()), "__enter__", "acquire")
-def _acquire(cx: Any, obj: t.Object, *args: t.Tracker) -> t.Tracker:
-    """Captured code holds no lock: nothing else sees its changes before they are replayed."""
-    return t.TRUE
-
-
-@opaque(type(threading.Lock()), "__exit__", "release")
-@opaque(type(threading.RLock()), "__exit__", "release")
-def _release(cx: Any, obj: t.Object, *args: t.Tracker) -> t.Tracker:
-    return t.NONE
 
 
 folds(importlib.util.find_spec, importlib.metadata.version)

@@ -62,6 +62,8 @@ class Error(Object):
         if self.value is None and isinstance(raw, (MemberDescriptorType, GetSetDescriptorType)) and _is_builtin(raw):
             if name == "args":
                 return self.args_tuple()
+            if name == "__class__":
+                return cx.made(self.cls)
             if name == "__dict__":
                 return cx.instance_dict(self)
             if name == "__context__" and name not in self.attrs:

@@ -100,7 +100,7 @@ class Function(Tracker):
             return row(self, cx)
         if self.value is not None:
             if name in self.value.__dict__ and self.source is not None:
-                return cx.wrap_static(self.value.__dict__[name], Attr(self.source, name))
+                return cx.wrap(self.value.__dict__[name], Attr(self.source, name))
             if name in ("__dict__", "__annotations__"):
                 return cx.wrap(getattr(self.value, name), None if self.source is None else Attr(self.source, name))
             return cx.fold(getattr, (self.value, name))

@@ -6,7 +6,6 @@ came from outside are guarded as they happen; writes stay in `attrs` and are rep
 
 from __future__ import annotations
 
-import contextlib
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -38,6 +37,15 @@ class Deleted(Tracker):
 DELETED = Deleted()
 
 
+def namespace_of(value: Any) -> dict[str, Any]:
+    """The instance dict, past any `__dict__` that the program defines; empty if there is none."""
+    for base in type(value).__mro__:
+        raw = base.__dict__.get("__dict__")
+        if type(raw) is GetSetDescriptorType:
+            return raw.__get__(value)
+    return {}
+
+
 class Object(Tracker):
     """An instance of `cls`.  `value` is the real one, None for an instance made in the frame.
 
@@ -56,8 +64,7 @@ class Object(Tracker):
         self.init_args: list[Tracker] | None = None
         self.own: dict[str, Any] = {}
         if value is not None:
-            with contextlib.suppress(AttributeError):
-                self.own = object.__getattribute__(value, "__dict__")
+            self.own = namespace_of(value)
 
     def pytype(self) -> type:
         return self.cls

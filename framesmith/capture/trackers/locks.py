@@ -1,0 +1,98 @@
+"""Locks of `threading`: followed within one capture, as no other thread can see what captured code does before it is replayed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from ..sources import Source
+from .base import Bound, Tracker
+from .constants import FALSE, NONE, TRUE, Const, boolean
+
+
+class _Locked:
+    """A lock is as it was."""
+
+    __slots__ = ("held", "read")
+
+    def __init__(self, read: Any, held: bool) -> None:
+        self.read = read
+        self.held = held
+
+    def __call__(self, lock: Any) -> bool:
+        return self.read(lock) is self.held
+
+
+class Lock(Tracker):
+    """A lock from outside.  `held`: acquisitions less releases in captured code; while it is above zero nothing outside may change,
+    for the change would be replayed when the lock is free again."""
+
+    __slots__ = ("before", "cls", "held", "recursive", "value")
+
+    def __init__(self, cls: type, value: Any, source: Source | None) -> None:
+        self.cls = cls
+        self.value = value
+        self.source = source
+        self.held = 0
+        self.recursive = hasattr(value, "_is_owned")
+        self.before: bool | None = None
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def identity(self) -> Any:
+        return self.value
+
+    def key(self, cx: Any) -> Any:
+        return self.value
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def locked(self, cx: Any) -> bool:
+        """Whether the lock is held now; for a recursive one, by this thread."""
+        if self.before is None:
+            read = self.cls._is_owned if self.recursive else self.cls.locked  # type: ignore[attr-defined]
+            self.before = read(self.value)
+            cx.guard(self.source, "callable", _Locked(read, self.before))
+        return self.before + self.held > 0
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        return Bound(self, name) if hasattr(self.cls, name) else cx.no_attribute(self, name)
+
+    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        row = _METHODS.get(name)
+        if row is None:
+            raise Unsupported(f"method {name!r} of a lock")
+        return row(cx, self, *args, **kwargs)
+
+
+def _acquire(cx: Any, self: Lock, blocking: Tracker = TRUE, timeout: Tracker = Const(-1)) -> Tracker:  # noqa: B008
+    if self.locked(cx) and not self.recursive:
+        if blocking.truth(cx):
+            raise Unsupported("a wait for a lock")
+        return FALSE
+    self.held += 1
+    cx.locks[id(self)] = self
+    return TRUE
+
+
+def _release(cx: Any, self: Lock, *unused: Tracker) -> Tracker:
+    if not self.locked(cx):
+        cx.raise_(RuntimeError("cannot release un-acquired lock" if self.recursive else "release unlocked lock"))
+    self.held -= 1
+    cx.locks[id(self)] = self
+    return NONE
+
+
+_METHODS: dict[str, Any] = {
+    "acquire": _acquire,
+    "__enter__": _acquire,
+    "release": _release,
+    "__exit__": _release,
+    "locked": lambda cx, self: boolean(self.locked(cx)),
+    "_is_owned": lambda cx, self: boolean(self.locked(cx)),
+}
+
+__all__ = ["Lock"]

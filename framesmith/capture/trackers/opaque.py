@@ -1,0 +1,28 @@
+"""Values that are passed on and not looked into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..sources import Source
+from .base import Tracker
+
+
+class Opaque(Tracker):
+    """An object from outside whose C code answers for its attributes, or for another object: a weak proxy, a thread's locals."""
+
+    __slots__ = ("cls", "value")
+
+    def __init__(self, cls: type, value: Any, source: Source | None) -> None:
+        self.cls = cls
+        self.value = value
+        self.source = source
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def identity(self) -> Any:
+        return self.value
+
+
+__all__ = ["Opaque"]
