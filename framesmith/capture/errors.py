@@ -72,7 +72,7 @@ class Errors:
                     break
                 seen = below  # type: ignore[assignment]
             error.attrs["__context__"] = top
-        error.attrs["__traceback__"] = t.Traceback()
+        error.attrs["__traceback__"] = t.Traceback([(f.code, f.line, f.globals) for f in self.frames])
         raise t.CapturedError(error)
 
     def nothing_handled_outside(self) -> None:

@@ -71,6 +71,9 @@ class Frame:
         row = self.dec.handler_at(at)
         if row is None:
             return False
+        traceback = e.tracker.attrs.get("__traceback__")
+        if isinstance(traceback, t.Traceback):
+            traceback.start = len(self.cx.frames) - 1
         stack = self.stack
         del stack[row.depth:]
         if row.lasti:

@@ -23,6 +23,7 @@ from .inference import Inference
 from .outputs import view_text
 from .session import InstanceDict
 from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
+from .tracebacks import made_traceback
 from .trackers.functions import FunctionDict
 from .trackers.locks import Lock
 from .trackers.opaque import Opaque
@@ -55,6 +56,10 @@ class Rebuilder:
             name = self.held_at[id(obj)] = f"__fs_h{len(self.held)}"
             self.held.append(obj)
         return name
+
+    def namespace(self, space: dict[str, Any]) -> str:
+        """An expression for a globals dict."""
+        return "globals()" if space is self.cx.root_globals and "globals" not in space else self.hold(space)
 
     def type_at(self, source: Source) -> type | None:
         """The class that the guards found at `source`, if one of them asks."""
@@ -334,7 +339,15 @@ def _error(rb: Rebuilder, x: t.Error) -> str:
     for k, v in x.fields().items():
         if k not in ("message", "exceptions") or not issubclass(x.cls, BaseExceptionGroup):
             rb.emit(f"{setter}({name}, {k!r}, {rb.value(v)})")
+    if isinstance(x.attrs.get("__traceback__"), t.Traceback):
+        rb.emit(f"{setter}({name}, '__traceback__', {_traceback(rb, x.attrs['__traceback__'])})")
     return name
+
+
+def _traceback(rb: Rebuilder, x: Any) -> str:
+    places = [f"({code.co_filename!r}, {code.co_name!r}, {code.co_qualname!r}, {line}, {rb.namespace(space)})"
+              for code, line, space in x.places[x.start:]]
+    return f"{rb.hold(made_traceback)}({', '.join(places)})"
 
 
 def _object_outside(rb: Rebuilder, x: Any) -> str:

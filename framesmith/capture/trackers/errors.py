@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import GetSetDescriptorType, MemberDescriptorType, TracebackType
+from types import CodeType, GetSetDescriptorType, MemberDescriptorType, TracebackType
 from typing import Any
 
 from framesmith.util.errors import Unsupported
@@ -17,12 +17,17 @@ CHAINING = ("__cause__", "__context__", "__suppress_context__")
 
 
 class Traceback(Tracker):
-    """The traceback of an exception raised in the frame; it may be passed on, not looked into."""
+    """The traceback of an exception raised in the frame; it may be passed on, not looked into.
 
-    __slots__ = ()
+    `places`: (code, line, globals) of the frames around the raise, outermost first. `start`: the number of the frame that caught it.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("places", "start")
+
+    def __init__(self, places: list[tuple[CodeType, int, dict[str, Any]]]) -> None:
         self.source = None
+        self.places = places
+        self.start = 0
 
     def pytype(self) -> type:
         return TracebackType
