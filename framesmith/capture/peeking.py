@@ -9,6 +9,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from framesmith import _C
+
 _WALKED: tuple[Any, ...] = ([], (), "", "é", b"", range(0), range(1 << 70), {}, {}.values(), {}.items(), set())
 _COPIED = (*(type(iter(x)) for x in _WALKED), type(reversed([])), type(reversed({})))
 """Iterators whose copy walks on alone."""
@@ -81,3 +83,6 @@ def ahead(n: int) -> Callable[[Any], list[Any]]:
 def advance(it: Iterator[Any], n: int) -> None:
     """Take `n` values, or find the end."""
     collections.deque(itertools.islice(it, n), maxlen=0)
+
+
+_C.skip_code(advance.__code__)

@@ -123,12 +123,12 @@ def _reduce(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return acc
 
 
-def _extreme(symbol: str, name: str) -> Any:
+def _extreme(symbol: str, real: Any) -> Any:
     def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         key = kwargs.get("key", t.NONE)
         items = args if len(args) > 1 else unordered(cx, args[0], key)
         if not items:
-            return kwargs["default"] if "default" in kwargs else cx.raise_(ValueError(f"{name}() arg is an empty sequence"))
+            return kwargs["default"] if "default" in kwargs else cx.fold(real, ((),))
         plain = isinstance(key, t.Const)
         best, best_key = None, None
         for v in items:
@@ -141,8 +141,8 @@ def _extreme(symbol: str, name: str) -> Any:
     return row
 
 
-calls(max)(_extreme(">", "max"))
-calls(min)(_extreme("<", "min"))
+calls(max)(_extreme(">", max))
+calls(min)(_extreme("<", min))
 
 
 # --- itertools --------------------------------------------------------------------------------------------------------
