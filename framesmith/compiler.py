@@ -24,6 +24,7 @@ from framesmith.backends import BACKENDS, Compiled, run_user
 from framesmith.capture.convert import Break, Captured, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, Miss, compile_guards, why_missed
 from framesmith.capture.modes import foreign_mode
+from framesmith.capture.origins import origin
 from framesmith.capture.sources import Source
 from framesmith.config import Config
 from framesmith.graph.digest import target_name
@@ -35,6 +36,10 @@ from framesmith.util.timing import stage
 
 # One compilation at a time: the recorder, fakes and timers are per process.
 _lock = threading.RLock()
+VARYING = 6
+"""Misses of variants because of a number's value after which capture does not assume the value any more (three calls miss so often)."""
+IDLE = 12
+"""Breaks without a tensor operation before them after which a function runs in plain Python."""
 
 
 @dataclass(slots=True)
@@ -96,7 +101,7 @@ class Seen:
 
     `training`: walk to tensors that, requiring grad, kept it from being compiled. `misses`: by guard, the last reason for a miss, and in
     `times` how often it was the reason. `full`: modules that have as many variants as they may. `graphless`: captures without a tensor
-    operation.
+    operation. `idle`: of a user's code, those of it and its continuations that ended in a break, since the last with one.
     """
 
     code: weakref.ref[CodeType]
@@ -105,6 +110,7 @@ class Seen:
     times: Counter[tuple[str, str]] = field(default_factory=Counter)
     full: weakref.WeakSet[nn.Module] = field(default_factory=weakref.WeakSet)
     graphless: int = 0
+    idle: int = 0
     raising: Raising = field(default_factory=lambda: Raising())
 
 
@@ -176,7 +182,7 @@ class FrameCompiler:
 
         try:
             with stage("total"):
-                captured = convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn)
+                captured = convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn, self._varying(seen))
             with stage("guards"):
                 tree = compile_guards(captured.guards, captured.input_sources, func.__globals__)
         except UserError as error:  # plain Python raises it
@@ -200,11 +206,25 @@ class FrameCompiler:
             return self._bug(code, problem)
         self._note(code, captured, tree, compiled)
         seen.raising = Raising()
-        if captured.graph is None and not self.config.keep_graphless:
-            seen.graphless += 1
-            if captured.breaks or seen.graphless > 1:
-                return _C.SKIP
+        if self._is_idle(seen, code, captured):
+            return _C.SKIP
         return _C.Entry(tree, code, captured.residual_code, self, None if instance is None else weakref.ref(instance))
+
+    def _varying(self, seen: Seen) -> frozenset[str] | None:
+        """Numbers on whose value several variants have failed. Under `fullgraph` none: what branches on them would break."""
+        if self.config.fullgraph or self.config.dynamic is False:
+            return None
+        return frozenset([path for (path, kind), times in seen.times.items() if kind == "equals" and times >= VARYING])
+
+    def _is_idle(self, seen: Seen, code: CodeType, captured: Captured) -> bool:
+        """Whether the code is not worth its guards: it computes nothing, nor does what it breaks into, as far as that was seen."""
+        user = self._look_up(origin(code, 0)[0])
+        if captured.graph is not None:
+            user.idle = 0
+            return False
+        seen.graphless += 1
+        user.idle += bool(captured.breaks)
+        return not self.config.keep_graphless and (user.idle > IDLE if captured.breaks else seen.graphless > 1)
 
     def _backend(self, graph: fx.Graph, examples: Sequence[Any]) -> tuple[Compiled, Report | None]:
         backend = self.config.backend

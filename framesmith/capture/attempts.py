@@ -31,7 +31,7 @@ class Attempts:
     def attempt(self, obj: t.Tracker, name: str, args: list[t.Tracker]) -> Any:
         """A special method's result, or NOT_IMPLEMENTED."""
         result = self._answer(obj, name, args)
-        if result is None or isinstance(result, t.Const) and result.value is NotImplemented:
+        if result is None or type(result) is t.Const and result.value is NotImplemented:
             return NOT_IMPLEMENTED
         return result
 

@@ -74,11 +74,13 @@ class Captured:
 
 
 def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any], closure: tuple[Any, ...] | None = None,
-                  config: Any = None, compile_fn: CompileFn | None = None) -> Captured:
+                  config: Any = None, compile_fn: CompileFn | None = None, varying: frozenset[str] | None = None) -> Captured:
     """Capture one call of a frame.
 
     `f_locals` holds the argument locals; `closure` the function's cells; `compile_fn(graph, example_inputs)` gives what residual code
-    calls with the tuple of inputs.  Raises `Unsupported` when the frame must run as plain Python, `UserError` when it raises.
+    calls with the tuple of inputs.
+    `varying`: sources, as text, of numbers that are not to be assumed; None: all are.  Raises `Unsupported` when the frame must run as
+    plain Python, `UserError` when it raises.
     """
     if code.co_flags & _GENERATORS:
         raise Unsupported(f"{code.co_qualname} is a generator or a coroutine", at=(code.co_filename, code.co_firstlineno))
@@ -86,14 +88,14 @@ def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str,
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, RECURSION))
     try:
-        return _attempts(code, f_locals, f_globals, closure or (), config, compile_fn)
+        return _attempts(code, f_locals, f_globals, closure or (), config, compile_fn, varying)
     finally:
         sys.setrecursionlimit(limit)
         restore_state(state)
 
 
 def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any], closure: tuple[Any, ...], config: Any,
-              compile_fn: CompileFn | None) -> Captured:
+              compile_fn: CompileFn | None, varying: frozenset[str] | None) -> Captured:
     step, depth = -1, 0
     reason: Break | None = None
     limit = -1 if config is None else config.max_instructions
@@ -102,6 +104,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         restore_state(state)
         recorder = Recorder()
         cx = Session(recorder, f_globals, step, depth, limit)
+        cx.varying = varying
         try:
             with recorder, cx.modes:
                 root = root_frame(cx, code, f_locals, closure)

@@ -70,6 +70,8 @@ def _global(rb: Rebuilder, space: dict[str, Any], name: str, late: list[str]) ->
 
 def _is(now: t.Tracker, raw: Any) -> bool:
     """Whether a tracker stands for the very value `raw`.  A tracker of what capture made has `value` None, which says nothing."""
+    if type(now) is t.Late:
+        return False
     if isinstance(now, t.Const):
         return now.value is raw or (type(now.value) is type(raw) and type(raw) in (int, str) and now.value == raw)
     return raw is not None and getattr(now, "value", None) is raw

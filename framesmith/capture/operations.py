@@ -11,6 +11,7 @@ from framesmith.util.errors import Unsupported
 
 from . import trackers as t
 from .attempts import NOT_IMPLEMENTED, Attempts
+from .varying import computed, is_late
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     n: getattr(operator, n) for n in ("add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub", "truediv",
@@ -41,7 +42,7 @@ class Operations(Attempts):
         """`a <name> b`; `symbol` is the operator as errors show it."""
         fn = OPERATORS[name]
         if a.constant and b.constant:
-            return self.fold(fn, (a.value, b.value))  # type: ignore[attr-defined]
+            return self.constants(fn, a, b)
         if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
             return self.torch_call(fn, [a, b], {})
         if name == "mod" and a.constant:
@@ -49,6 +50,12 @@ class Operations(Attempts):
         if (isinstance(a, t.Static) or isinstance(b, t.Static)) and not isinstance(a, t.Object) and not isinstance(b, t.Object):
             return self.fold(fn, (a.real(self), b.real(self)))
         return self.by_dunder(name.rstrip("_"), a, b, symbol or _SYMBOL[name])
+
+    def constants(self, fn: Callable[..., Any], *args: Any) -> t.Tracker:
+        """An operator on constants."""
+        if is_late(*args) and (found := computed(self, fn, args)) is not None:
+            return found
+        return self.fold(fn, tuple([a.value for a in args]))
 
     def by_dunder(self, base: str, a: t.Tracker, b: t.Tracker, symbol: str) -> t.Tracker:
         """A binary operator by its special methods; the right operand goes first if its class is a subclass that has its own."""
@@ -66,7 +73,7 @@ class Operations(Attempts):
 
     def inplace(self, name: str, a: t.Tracker, b: t.Tracker) -> t.Tracker:
         if a.constant and b.constant:
-            return self.fold(OPERATORS[name], (a.value, b.value))  # type: ignore[attr-defined]
+            return self.constants(OPERATORS[name], a, b)
         if isinstance(a, _NUMERIC):
             return self.torch_call(OPERATORS[name], [a, b], {})
         result = self.attempt(a, f"__{name}__", [b])
@@ -78,7 +85,7 @@ class Operations(Attempts):
 
     def unary(self, name: str, a: t.Tracker) -> t.Tracker:
         if a.constant:
-            return self.fold(OPERATORS[name], (a.value,))  # type: ignore[attr-defined]
+            return self.constants(OPERATORS[name], a)
         if isinstance(a, _NUMERIC):
             return self.torch_call(OPERATORS[name], [a], {})
         result = self.attempt(a, f"__{name}__", [])
@@ -89,7 +96,7 @@ class Operations(Attempts):
     def compare(self, name: str, a: t.Tracker, b: t.Tracker) -> t.Tracker:
         fn = COMPARE[name]
         if a.constant and b.constant:
-            return self.fold(fn, (a.value, b.value))  # type: ignore[attr-defined]
+            return self.constants(fn, a, b)
         if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
             if name in ("==", "!=") and t.NONE in (a, b):
                 return t.boolean(name == "!=")

@@ -176,6 +176,12 @@ def _sym(rb: Rebuilder, x: t.Sym) -> str:
     raise Unsupported("a symbolic number lives across the end of captured code")
 
 
+def _late(rb: Rebuilder, x: t.Late) -> str:
+    if x.write is None:
+        return rb.temp(rb.source(x.source))  # type: ignore[arg-type]
+    return rb.temp(x.write(*rb.values(list(x.parts))))
+
+
 def _static(rb: Rebuilder, x: t.Static) -> str:
     return rb.hold(x.value)
 
@@ -374,8 +380,8 @@ def _inference(rb: Rebuilder, x: t.InferenceGuard) -> str:
 
 
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
-    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _sym, t.Static: _static, t.Builtin: _static, t.Class: _static, 
-    t.PyModule: _static,
+    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _sym, t.Late: _late, t.Static: _static, t.Builtin: _static,
+    t.Class: _static, t.PyModule: _static,
     t.List: _list, t.Tuple: _tuple, t.Dict: _dict, t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,
     t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super, 
     t.Iter: iterators.values_iterator, t.SeqIter: iterators.sequence_iterator, t.Outside: iterators.outside_iterator,

@@ -18,6 +18,9 @@ from .bytecode.layout import Layout, parameters, push
 from .bytecode.tables import emit
 from .origins import forgetter, note_origin
 
+STACK = "__fs_s"
+"""What the names of the parameters for a stack begin with."""
+
 _made: dict[Any, tuple[weakref.ref[CodeType], CodeType]] = {}
 
 
@@ -53,7 +56,7 @@ def slot_names(code: CodeType, layout: Layout, names: tuple[str, ...]) -> tuple[
     """Fast locals: the stack's parameters, the locals that come in, then the others."""
     cells = cell_names(code)
     rest = tuple(n for n in code.co_varnames if n not in names and n not in cells)
-    return tuple(f"__fs_s{i}" for i in range(parameters(layout))) + names + rest
+    return tuple(f"{STACK}{i}" for i in range(parameters(layout))) + names + rest
 
 
 def shifted(dec: Decoded, shift: int) -> tuple[list[Instr], list[Handler]]:

@@ -22,7 +22,8 @@ from .iteration import Iteration
 from .modes import default_device
 from .operations import Operations
 from .registry import OPAQUE
-from .sources import MISSING, Attr, Cell, DictAttr, GlobalState, Guard, Item, Pinned, Source, TensorSpec
+from .resume import STACK
+from .sources import MISSING, Attr, Cell, DictAttr, GlobalState, Guard, Item, Local, Pinned, Source, TensorSpec
 from .text import Texts
 from .values import CONSTANT_TYPES, Values
 
@@ -65,6 +66,8 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
         self.cells: dict[int, t.Cell] = {}
         self.pending: dict[int, tuple[Source, Any]] = {}
         """Arguments of the root frame that were not read yet, by fast slot."""
+        self.varying: frozenset[str] | None = None
+        """Sources, as text, of the numbers that vary from call to call; None: all are assumed."""
         self.state = read_state()
         self.modes = Modes()
         recorder.autocast = casting(self.state)
@@ -86,6 +89,12 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
         out.extend(self.guards.values())
         out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
         return out
+
+    def varies(self, source: Source) -> bool:
+        """Whether a number is not to be assumed: because it was assumed in vain, or since a bridge's instruction made it."""
+        if self.varying is None:
+            return False
+        return type(source) is Local and source.name.startswith(STACK) or bool(self.varying) and str(source) in self.varying
 
     # --- tensors ------------------------------------------------------------------------------------------------------
     def input(self, value: torch.Tensor, source: Source | None) -> t.Tracker:

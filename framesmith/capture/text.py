@@ -10,6 +10,7 @@ from framesmith.util.errors import Unsupported
 
 from . import trackers as t
 from .sources import MISSING
+from .varying import is_late, written
 
 _CONVERSIONS = {1: "__str__", 2: "__repr__", 3: "__repr__"}
 
@@ -34,6 +35,8 @@ class Texts:
     def formatted(self, v: t.Tracker, spec: str) -> t.Tracker:
         """format(v, spec)"""
         if v.constant:
+            if is_late(v) and (found := written(self, v, spec)) is not None:
+                return found
             return self.fold(format, (v.real(self), spec))
         raw = self.lookup(v.pytype(), "__format__")
         if isinstance(raw, FunctionType):

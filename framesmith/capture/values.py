@@ -165,6 +165,13 @@ class Values:
         return tracker.key(self)
 
 
+def _number(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    if source is not None and cx.varies(source):
+        cx.guard(source, "type", type(value))
+        return t.Late(cx, value, source)
+    return _const_equal(cx, value, source)
+
+
 def _const_equal(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     cx.guard(source, "equals", value)
     return t.Const(value, source)
@@ -269,6 +276,16 @@ def _method(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     return t.Method(func, obj, source)
 
 
+def _builtin(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    """A builtin function, or a method of a container that is bound to it."""
+    owner = value.__self__
+    if source is None or type(owner) not in _CONTAINERS:
+        return _static(cx, value, source)
+    cx.guard(source, "type", type(value))
+    cx.guard(Attr(source, "__name__"), "equals", value.__name__)
+    return t.Bound(cx.wrap(owner, Attr(source, "__self__")), value.__name__)
+
+
 def _partial(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     found = cx.known(value, source)
     if found is not None:
@@ -345,17 +362,19 @@ def _row_of(cls: type) -> Callable[..., t.Tracker]:
     return _object
 
 
+_CONTAINERS = (list, dict, set, collections.OrderedDict, collections.defaultdict)
 STATIC_TYPES = (types.FunctionType, type, types.ModuleType, *STATIC_CALLABLES)
 
 WRAP: dict[type, Callable[..., t.Tracker]] = {
     **{c: (_const_equal if c in BY_EQUALITY else _const_id) for c in CONSTANT_TYPES},
+    int: _number, float: _number,
     type(None): _none, list: _list, tuple: _tuple, torch.Size: _tuple, dict: _dict, collections.OrderedDict: _dict,
     collections.defaultdict: _dict, set: _set, frozenset: _set, types.MethodType: _method, functools.partial: _partial,
     types.CellType: _cell, slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor, FakeTensor: _fake,
     types.MappingProxyType: _proxy, _C.CompiledFunction: _compiled,
     **dict.fromkeys((*weakref.ProxyTypes, super, threading.local), _opaque),
     type(threading.Lock()): _lock, type(threading.RLock()): _lock,
-    **dict.fromkeys(STATIC_TYPES, _static), **dict.fromkeys(FORESEEN, _iterator),
+    **dict.fromkeys(STATIC_TYPES, _static), types.BuiltinFunctionType: _builtin, **dict.fromkeys(FORESEEN, _iterator),
 }
 WRAP_CACHE: dict[type, Callable[..., t.Tracker]] = {}
 

@@ -442,3 +442,43 @@ def test_one_break_costs_one_break():
         return y
 
     assert len(check(fn, X)) == 1
+
+
+def test_an_evaluation_loop_settles():
+    def fn(x, batches, log):
+        total, losses = 0, []
+        for step, b in enumerate(batches):
+            loss = (x * b).mean()
+            losses.append(loss.item())
+            total += b
+            if step % 4 == 0:
+                log(f"step {step} loss {losses[-1]:.3f}")
+        return total, losses
+
+    ledger = Ledger()
+    compiled = _C.CompiledFunction(fn, FrameCompiler(Config(backend="eager", suppress_errors=False), ledger))
+    with torch.no_grad():
+        for n in (24, 40):
+            seen: list[str] = []
+            said: list[str] = []
+            want = fn(X, map(float, range(n)), seen.append)
+            assert same(compiled(X, map(float, range(n)), said.append), want)
+            assert said == seen
+            records = len(ledger.records)
+        compiled(X, map(float, range(60)), said.append)
+    assert ledger.refusals == []
+    assert len(ledger.records) == records, "a third run finds all that it needs"
+
+
+def test_numbers_that_vary():
+    def fn(x, n):
+        k = n * 2 + 1
+        text = f"{k:03d} {-k}"
+        return x + 1, k, text, k % 3, k / 2, [k - n], k == 5
+
+    ledger = Ledger()
+    compiled = _C.CompiledFunction(fn, FrameCompiler(Config(backend="eager", suppress_errors=False), ledger))
+    with torch.no_grad():
+        for n in range(20):
+            assert same(compiled(X, n), fn(X, n))
+    assert len(ledger.records) == 4

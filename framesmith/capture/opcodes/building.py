@@ -9,6 +9,7 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..frame import Frame
 from ..registry import op
+from ..varying import is_late, joined
 
 
 def _take(f: Frame, n: int) -> list[t.Tracker]:
@@ -49,7 +50,8 @@ def _const_key_map(f: Frame, n: int) -> None:
 
 @op("BUILD_STRING")
 def _string(f: Frame, n: int) -> None:
-    f.stack.append(t.Const("".join([p.real(f.cx) for p in _take(f, n)])))
+    parts = _take(f, n)
+    f.stack.append(joined(f.cx, parts) if is_late(*parts) else t.Const("".join([p.real(f.cx) for p in parts])))
 
 
 @op("FORMAT_VALUE")

@@ -34,14 +34,14 @@ def _pop_true(f: Frame, target: int) -> None:
 @op("POP_JUMP_IF_NONE")
 def _pop_none(f: Frame, target: int) -> None:
     v = f.stack.pop()
-    if isinstance(v, t.Const) and v.value is None:
+    if type(v) is t.Const and v.value is None:
         f.ip = target
 
 
 @op("POP_JUMP_IF_NOT_NONE")
 def _pop_not_none(f: Frame, target: int) -> None:
     v = f.stack.pop()
-    if not (isinstance(v, t.Const) and v.value is None):
+    if not (type(v) is t.Const and v.value is None):
         f.ip = target
 
 

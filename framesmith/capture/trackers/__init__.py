@@ -7,6 +7,7 @@ from .errors import Error, Traceback
 from .functions import Cell, Function, Method, Partial
 from .iterators import Generator, Iter, Lazy, Outside, SeqIter, enumerated, filtered, mapped, zipped
 from .keys import Hashed, Number
+from .late import Late, late
 from .modes import InferenceGuard
 from .modules import Module
 from .objects import DELETED, Object, Super
@@ -17,8 +18,8 @@ from .tensors import Sym, Tensor, TensorMethod
 
 __all__ = [
     "Bound", "Builtin", "CapturedError", "Cell", "Class", "Const", "DELETED", "Dict", "DictView", "Disabled", "Error", "FALSE",
-    "Function", "Generator", "Handled", "Hashed", "InferenceGuard", "Iter", "Lasti", "Lazy", "List", "Method", "Module", "NONE", "NULL",
-    "Null", "Number", "Object", "Outside", "Partial", "PyModule", "SameElements", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super",
-    "Sym", "TRUE", "Tensor",
-    "TensorMethod", "Traceback", "Tracker", "Tuple", "boolean", "enumerated", "filtered", "mapped", "stored_key", "zipped",
+    "Function", "Generator", "Handled", "Hashed", "InferenceGuard", "Iter", "Lasti", "Late", "Lazy", "List", "Method", "Module", "NONE",
+    "NULL", "Null", "Number", "Object", "Outside", "Partial", "PyModule", "SameElements", "SeqIter", "Sequence", "Set", "Slice", "Static",
+    "Super", "Sym", "TRUE", "Tensor", "TensorMethod",
+    "Traceback", "Tracker", "Tuple", "boolean", "enumerated", "filtered", "late", "mapped", "stored_key", "zipped",
 ]

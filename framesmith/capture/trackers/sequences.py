@@ -78,6 +78,11 @@ class Sequence(Tracker):
 
     def item(self, cx: Any, key: Tracker) -> Tracker:
         index = cx.index(key, self.kind.__name__)
+        if type(index) is int and index < 0 and self._items is None:  # from the end: the length need not be known
+            if -index <= len(self.added):
+                return self.added[index]
+            if not self.added and -index <= len(self.value):
+                return cx.wrap(self.kind.__getitem__(self.value, index), None if self.source is None else Item(self.source, index))
         if type(index) is int and index >= 0:
             found = self.peek(cx, index)
             if found is not None:
