@@ -7,6 +7,7 @@ and tell the user once where and why.
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import traceback
 import weakref
@@ -180,17 +181,18 @@ class FrameCompiler:
             compiled.append((operators, report))
             return call
 
+        handled = sys.exc_info()[1]
         try:
             with stage("total"):
                 captured = convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn, self._varying(seen))
             with stage("guards"):
                 tree = compile_guards(captured.guards, captured.input_sources, func.__globals__)
         except UserError as error:  # plain Python raises it
-            drop_traces(error)
+            drop_traces(error, handled)
             seen.raising.again()
             return None
         except Unsupported as refusal:
-            drop_traces(refusal)
+            drop_traces(refusal, handled)
             if self.config.fullgraph:
                 raise
             return self._training(code, func, refusal) if isinstance(refusal, NeedsGrad) else self._refuse(code, refusal)

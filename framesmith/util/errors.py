@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 
-def drop_traces(error: BaseException | None) -> None:
-    """Forget the frames behind an error and behind those that it came from: they hold what capture held, the user's model included."""
-    while error is not None and error.__traceback__ is not None:
+def drop_traces(error: BaseException | None, handled: BaseException | None) -> None:
+    """Forget the frames behind an error and behind those that it came from: they hold what capture held, the user's model included.
+
+    `handled`: what the user's program was handling when capture began; it came before, and is the user's.
+    """
+    while error is not None and error is not handled and error.__traceback__ is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
 

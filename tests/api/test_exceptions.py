@@ -96,3 +96,15 @@ def test_an_index_out_of_range():
     for f in (look_up, fast):
         with pytest.raises(IndexError, match="index out of range in self"):
             f(table, torch.tensor([1, 7]))
+
+
+def raises_past_frames_that_are_refused(x):
+    try:
+        raise ValueError(x)
+    finally:
+        [locals() for _ in range(2)]
+
+
+def test_what_is_refused_in_a_handler_leaves_the_trace_of_what_is_handled():
+    fast = framesmith.compile(raises_past_frames_that_are_refused)
+    assert error_of(fast, 3) == error_of(raises_past_frames_that_are_refused, 3)
