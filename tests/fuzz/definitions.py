@@ -176,7 +176,7 @@ def class_(g: Writer) -> None:
     add(g, "bool", 1, f"isinstance(<any>, {name})")
     add(g, "bool", 1, f"hasattr(<{name}!>, <key>)")
     add(g, "any", 1, f"<{name}>")
-    g.simple.extend(replace(r, text=r.text.replace('{0}', name)) for r in [*ATTRIBUTES, *([] if slots else SLOTLESS)])
+    g.simple.extend(replace(r, text=r.text.replace('{0}', name)) for r in [*ATTRIBUTES, *([] if slots or base else SLOTLESS)])
 
 
 def method(g: Writer, head: str, result: str, parameters: tuple[tuple[str, str], ...]) -> None:

@@ -66,7 +66,7 @@ TABLES: dict[str, list[Row]] = {kind: rows(text) for kind, text in {
     "T1": _POINTWISE.format("T1") + """
         2 <T2>[<0..2>]
         1 <T2>[:, <0..2>]
-        r1 <T2>[<int>]
+        1 <T2>[<int> % 3]
         1 <T2>.sum(<0..1>)
         1 <T2>.mean(dim=-1)
         1 <T2>.max(dim=<0..1>).values
@@ -77,7 +77,7 @@ TABLES: dict[str, list[Row]] = {kind: rows(text) for kind, text in {
         1 <T1>.softmax(0)
         1 <T1>.view(-1)
         1 <T1>[:]
-        1 <T1>[<I1>]
+        1 <T1>[<I1>.clamp(0, 2)]
         1 <T1>.sort()[0]
         1 torch.roll(<T1>, <1..2>)
         1 torch.cat([<T1>, <T1>])[:n]

@@ -72,7 +72,7 @@ def _len(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _object_len(cx: Any, obj: t.Object) -> t.Tracker:
     raw = cx.lookup(obj.cls, "__len__")
     if isinstance(raw, FunctionType):
-        return cx.call_special(obj, "__len__", [])
+        return cx.made(obj.size(cx))
     return cx.made(obj.payload.size(cx))  # type: ignore[union-attr]
 
 

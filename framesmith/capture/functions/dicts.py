@@ -68,9 +68,29 @@ def _ior(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker:
     return self
 
 
+def _dict_entries(cx: Any, x: t.Tracker) -> dict[Any, t.Tracker] | None:
+    """The entries of a dict or of an instance of a subclass; None of anything else."""
+    x = x.payload if isinstance(x, t.Object) and x.payload is not None else x
+    return x.open(cx) if isinstance(x, t.Dict) else None
+
+
+def _union(cx: Any, self: t.Dict, left: t.Tracker, right: t.Tracker) -> t.Tracker | None:
+    a, b = _dict_entries(cx, left), _dict_entries(cx, right)
+    if a is None or b is None:
+        return None
+    out = t.Dict({**a, **b}, cls=self.cls)
+    out.factory = self.factory
+    return out
+
+
 @method(t.Dict, "__or__")
-def _or(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker:
-    return t.Dict({**self.open(cx), **entries_of(cx, other)}, cls=self.cls)
+def _or(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
+    return _union(cx, self, self, other)
+
+
+@method(t.Dict, "__ror__")
+def _ror(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
+    return _union(cx, self, other, self)
 
 
 @method(t.Dict, "get")

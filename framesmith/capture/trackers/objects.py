@@ -17,6 +17,8 @@ from types import (
 )
 from typing import Any
 
+import torch
+
 from framesmith.util.errors import Unsupported
 
 from ..sources import MISSING, Attr, DictAttr, Source
@@ -180,13 +182,20 @@ class Object(Tracker):
     def truth(self, cx: Any) -> bool:
         raw = cx.lookup(self.cls, "__bool__")
         if raw is not MISSING:
-            return cx.call_special(self, "__bool__", []).truth(cx)
+            return self.checked(cx, "__bool__", bool)
         if cx.lookup(self.cls, "__len__") is not MISSING:
             return self.size(cx) != 0
         return True
 
     def size(self, cx: Any) -> Any:
-        return cx.call_special(self, "__len__", []).real(cx)
+        return self.checked(cx, "__len__", len)
+
+    def checked(self, cx: Any, name: str, of: Any) -> Any:
+        """The result of a special method, by the builtin that calls it: it refuses what the method may not give."""
+        result = cx.call_special(self, name, []).real(cx)
+        if type(result) is bool and of is bool or type(result) is int and of is len and result >= 0 or isinstance(result, torch.SymInt):
+            return result
+        return cx.folded(of, (type(self.cls.__name__, (), {name: lambda _: result})(),))
 
     def next(self, cx: Any) -> Tracker | None:
         try:
