@@ -180,7 +180,15 @@ def _reverse(cx: Any, self: t.List) -> t.Tracker:
 @method(t.List, "sort")
 def _sort(cx: Any, self: t.List, key: t.Tracker = t.NONE, reverse: t.Tracker = t.FALSE) -> t.Tracker:
     items = self.touch(cx)
-    items[:] = ordered(cx, items, key, reverse.truth(cx))
+    sorting = items[:]
+    items.clear()  # as CPython does: a key function sees an empty list
+    try:
+        order(cx, sorting, key, reverse.truth(cx))
+    finally:
+        changed = bool(items)
+        items[:] = sorting
+    if changed:
+        cx.raise_(ValueError("list modified during sort"))
     return t.NONE
 
 
@@ -218,8 +226,18 @@ class _Ordered:
 
 def ordered(cx: Any, items: list[t.Tracker], key: t.Tracker, reverse: bool) -> list[t.Tracker]:
     """sorted()"""
+    out = items[:]
+    order(cx, out, key, reverse)
+    return out
+
+
+def order(cx: Any, items: list[t.Tracker], key: t.Tracker, reverse: bool) -> None:
+    """Sort in place; if a comparison raises, the items are left as CPython leaves them."""
     plain = isinstance(key, t.Const)
     if not plain and not isinstance(key, (t.Function, t.Method, t.Static, t.Partial, t.Bound)):
         raise Unsupported("sort key")
     wrapped = [_Ordered(cx, i if plain else key.call(cx, [i], {}), i) for i in items]
-    return [w.item for w in sorted(wrapped, reverse=reverse)]
+    try:
+        wrapped.sort(reverse=reverse)
+    finally:
+        items[:] = [w.item for w in wrapped]

@@ -67,6 +67,7 @@ class Set(Tracker):
     def change(self, cx: Any, method: str, *args: Any) -> Any:
         """Run a method that changes the set, on keys."""
         keys = self.open(cx)
+        args = tuple([a.copy() if isinstance(a, set) else a for a in args])  # what is replayed is how they are now
         if self.first is None:
             self.first = list(keys)
             if keys is self.value:
