@@ -17,6 +17,7 @@ from .classes import Namespaces
 from .errors import Errors
 from .frame import Frame
 from .hashing import Hashing
+from .identity import kept_apart
 from .inference import Modes, autocast_depth, set_autocast_depth
 from .iteration import Iteration
 from .modes import default_device
@@ -88,6 +89,7 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
         out = [Guard(None, "globals_state", self.state)]
         out.extend(self.guards.values())
         out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
+        out.extend(kept_apart(self))
         return out
 
     def varies(self, source: Source) -> bool:

@@ -12,6 +12,7 @@ import torch
 from framesmith.util.errors import DataDependent, FrameSeen, Unsupported
 
 from .. import trackers as t
+from ..identity import same_object
 from ..registry import calls
 from ..sources import MISSING
 from ..trackers.opaque import Opaque
@@ -257,12 +258,12 @@ for _name in ("neg", "pos", "invert"):
 
 @calls(operator.is_)
 def _is(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(args[0].identity() is args[1].identity())
+    return t.boolean(same_object(cx, args[0], args[1]))
 
 
 @calls(operator.is_not)
 def _is_not(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(args[0].identity() is not args[1].identity())
+    return t.boolean(not same_object(cx, args[0], args[1]))
 
 
 @calls(operator.contains)

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import trackers as t
 from ..frame import Frame
+from ..identity import same_object
 from ..registry import op
 
 COMPARE = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge}
@@ -57,7 +58,7 @@ def _compare(f: Frame, name: str) -> None:
 def _is(f: Frame, invert: int) -> None:
     s = f.stack
     b = s.pop()
-    s[-1] = t.boolean((s[-1].identity() is b.identity()) is not bool(invert))
+    s[-1] = t.boolean(same_object(f.cx, s[-1], b) is not bool(invert))
 
 
 @op("CONTAINS_OP")

@@ -1,0 +1,46 @@
+"""Which objects from outside are one object, and which are not: what capture saw is guarded where something depends on it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from . import trackers as t
+from .sources import Guard, Pinned, Source
+
+
+def same_object(cx: Any, a: t.Tracker, b: t.Tracker) -> bool:
+    """`a is b`; the answer is guarded if both came from outside."""
+    same = a.identity() is b.identity()
+    left, right = _place(a), _place(b)
+    if left is None or right is None or left == right or a.constant or b.constant or a.pytype() is not b.pytype():
+        return same
+    if not same:
+        cx.guard(None, "distinct", (left, right))
+    elif type(a) is t.Tuple:  # the tuples at two places have trackers of their own
+        cx.guard(right, "same", left)
+    return same
+
+
+def kept_apart(cx: Any) -> Iterator[Guard]:
+    """An object that is changed must not be one of the others of its type: their changes would be its own."""
+    changed = {id(x.value) for x in cx.mutated.values()}
+    if not changed:
+        return
+    kinds: dict[type, dict[int, Source]] = defaultdict(dict)
+    for x in cx.seen.values():
+        if (place := _place(x)) is not None and not isinstance(x, (t.Static, t.Function, t.Tensor)):
+            kinds[type(x.value)][id(x.value)] = place
+    for found in kinds.values():
+        if len(found) > 1 and not changed.isdisjoint(found):
+            yield Guard(None, "distinct", tuple(found.values()))
+
+
+def _place(x: t.Tracker) -> Source | None:
+    """Where a value from outside was read, if another could be there in another call."""
+    place = None if getattr(x, "value", None) is None else x.source
+    return None if isinstance(place, Pinned) else place
+
+
+__all__ = ["kept_apart", "same_object"]
