@@ -17,7 +17,8 @@ def same_object(cx: Any, a: t.Tracker, b: t.Tracker) -> bool:
     if left is None or right is None or left == right or a.constant or b.constant or a.pytype() is not b.pytype():
         return same
     if not same:
-        cx.guard(None, "distinct", (left, right))
+        pair = (left, right)
+        cx.guards.setdefault((None, "distinct", pair), Guard(None, "distinct", pair))
     elif type(a) is t.Tuple:  # the tuples at two places have trackers of their own
         cx.guard(right, "same", left)
     return same
@@ -25,7 +26,7 @@ def same_object(cx: Any, a: t.Tracker, b: t.Tracker) -> bool:
 
 def kept_apart(cx: Any) -> Iterator[Guard]:
     """An object that is changed must not be one of the others of its type: their changes would be its own."""
-    changed = {id(x.value) for x in cx.mutated.values()}
+    changed = {id(v) for x in cx.mutated.values() if (v := getattr(x, "value", None)) is not None}
     if not changed:
         return
     kinds: dict[type, dict[int, Source]] = defaultdict(dict)
