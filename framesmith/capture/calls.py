@@ -274,6 +274,8 @@ class Calls:
 
     def blank(self, cls: type, args: list[t.Tracker]) -> t.Tracker:
         """`cls.__new__(cls)` of a builtin `__new__`."""
+        if self.lookup(cls, "__del__") is not MISSING:
+            raise Unsupported(f"an instance of {cls.__qualname__}, whose __del__ runs when it dies")
         if issubclass(cls, nn.Module):
             return t.Module(cls)
         if issubclass(cls, BaseException):
