@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FAST = ("test_with", "test_raise", "test_keywordonlyarg", "test_bisect", "test_heapq")
+FAST = ("test_with", "test_keywordonlyarg", "test_bisect", "test_enumerate", "test_math")
 FULL = (
     "test_grammar", "test_raise", "test_exceptions", "test_with", "test_scope", "test_closures", "test_generators", "test_genexps",
     "test_listcomps", "test_contextlib", "test_dict", "test_list", "test_tuple", "test_set", "test_slice", "test_range", "test_iter",

@@ -141,3 +141,24 @@ def class_of_an_error(n):
 
 def test_the_class_of_an_error():
     assert compiled(class_of_an_error)(3) == class_of_an_error(3)
+
+
+LONG = "def long(items, x):\n    if items.marked:\n" + "".join(f"        x = x + {i}\n" for i in range(300)) + "    return x, items\n"
+
+
+class Marked:
+    @property
+    def marked(self):
+        return self.items
+
+    def __init__(self, items):
+        self.items = bytearray(items)
+
+
+def test_a_break_at_a_jump_over_much_code():
+    space: dict[str, Any] = {}
+    exec(LONG, space)
+    fast, plain = compiled(space["long"]), space["long"]
+    for items in (b"", b"a", b""):
+        m = Marked(items)
+        assert fast(m, 1) == plain(m, 1)

@@ -33,13 +33,14 @@ def _layout(instrs: Sequence[Instr]) -> tuple[list[int], list[int]]:
     """Arguments and start units of all instructions, with jumps solved."""
     caches = tables.CACHES
     args = [i.arg for i in instrs]
+    widths = [_units(a) for a in args]
     tail = [1 + caches.get(i.name, 0) for i in instrs]
     while True:
         starts = []
         pos = 0
-        for a, t in zip(args, tail):
+        for width, t in zip(widths, tail):
             starts.append(pos)
-            pos += _units(a) - 1 + t
+            pos += width - 1 + t
         starts.append(pos)
         changed = False
         for k, ins in enumerate(instrs):
@@ -49,11 +50,9 @@ def _layout(instrs: Sequence[Instr]) -> tuple[list[int], list[int]]:
             distance = (starts[ins.target] - starts[k + 1]) * sign
             if distance < 0:
                 raise ValueError(f"jump of the wrong direction: {ins!r}")
-            # never shrink: the iteration ends
             if distance != args[k]:
-                if _units(distance) < _units(args[k]):
-                    continue
                 args[k] = distance
+                widths[k] = max(widths[k], _units(distance))  # never shrinks: the iteration ends
                 changed = True
         if not changed:
             return args, starts

@@ -203,16 +203,23 @@ def _copy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return x
     if isinstance(x, (t.List, t.Dict, t.Set)):
         return x.builtin_method(cx, "copy", [], {})
-    if isinstance(x, t.Object) and cx.lookup(x.cls, "__copy__") is MISSING and cx.lookup(x.cls, "__reduce_ex__") is object.__reduce_ex__:
+    if isinstance(x, t.Object) and cx.lookup(x.cls, "__copy__") is MISSING and _reduces_plainly(cx, x.cls):
         new = type(x)(x.cls)
         for name in [*x.own, *x.attrs]:
             found = x.own_attr(cx, name)
             if found is not None:
                 new.attrs[name] = found
         if x.payload is not None:
-            new.payload = x.payload.builtin_method(cx, "copy", [], {})
+            frozen = isinstance(x.payload, (t.Const, t.Tuple))
+            new.payload = x.payload if frozen else x.payload.builtin_method(cx, "copy", [], {})
         return new
     raise Unsupported(f"copy of {x.describe()}")
+
+
+def _reduces_plainly(cx: Any, cls: type) -> bool:
+    """Whether a copy of an instance is a new one with the same contents: no method of the copy protocol has a say."""
+    own = any(cx.lookup(cls, name) is not cx.lookup(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__"))
+    return not own and all(cx.lookup(cls, n) is MISSING for n in ("__getnewargs__", "__getnewargs_ex__", "__setstate__"))
 
 
 @calls(copy.deepcopy)
@@ -271,7 +278,7 @@ def _deep_object(cx: Any, x: t.Object, memo: dict[int, t.Tracker]) -> t.Tracker:
     hook = cx.lookup(x.cls, "__deepcopy__")
     if isinstance(hook, types.FunctionType):
         return cx.class_function(hook).call(cx, [x, Memo(memo)], {})
-    if cx.lookup(x.cls, "__reduce_ex__") is not object.__reduce_ex__ or cx.lookup(x.cls, "__reduce__") is not object.__reduce__:
+    if not _reduces_plainly(cx, x.cls):
         raise Unsupported(f"deepcopy of {x.describe()}")
     new = t.Object(x.cls)
     memo[id(x)] = new
