@@ -11,6 +11,7 @@ from framesmith.util.errors import Unsupported
 
 from . import trackers as t
 from .attempts import NOT_IMPLEMENTED, Attempts
+from .identity import same_object
 from .varying import computed, is_late
 
 OPERATORS: dict[str, Callable[..., Any]] = {
@@ -110,12 +111,12 @@ class Operations(Attempts):
             if result is not NOT_IMPLEMENTED:
                 return result
         if name in ("==", "!="):
-            return t.boolean((a.identity() is b.identity()) is (name == "=="))
+            return t.boolean(same_object(self, a, b) is (name == "=="))
         return self.raise_(TypeError(f"'{name}' not supported between instances of '{a.pytype().__name__}' and '{b.pytype().__name__}'"))
 
     def equal(self, a: t.Tracker, b: t.Tracker) -> bool:
         """`a is b or a == b`"""
-        return a.identity() is b.identity() or self.compare("==", a, b).truth(self)
+        return same_object(self, a, b) or self.compare("==", a, b).truth(self)
 
     def contains(self, container: t.Tracker, item: t.Tracker) -> bool:
         """`item in container`"""

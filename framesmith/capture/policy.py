@@ -38,7 +38,9 @@ _REFUSED = {
     "numpy": "NumPy is not captured yet",
 }
 
-_FOLLOWED = frozenset({"torch.autograd.grad_mode", "torch.utils._contextlib", "torch.autograd.function"})
+_FOLLOWED = frozenset({"torch.autograd.grad_mode", "torch.utils._contextlib", "torch.autograd.function",
+                       "torch.func.functional_call"})
+"""Modules and functions of refused packages that are inlined."""
 
 _kinds: dict[int, tuple[Any, bool]] = {}
 
@@ -87,9 +89,10 @@ def refused_function(fn: Any) -> str | None:
         return None
     if is_disabled(fn):
         return f"{fn.__qualname__} is disabled by torch.compiler.disable"
-    while module and module not in _FOLLOWED:
-        reason = _REFUSED.get(module)
+    path = f"{module}.{fn.__qualname__}"
+    while path and path not in _FOLLOWED:
+        reason = _REFUSED.get(path)
         if reason is not None:
             return f"call of {fn.__module__}.{fn.__qualname__}: {reason}"
-        module = module.rpartition(".")[0]
+        path = path.rpartition(".")[0]
     return None

@@ -21,7 +21,6 @@ from . import rebuild_iterators as iterators
 from . import trackers as t
 from .inference import Inference
 from .outputs import view_text
-from .session import InstanceDict
 from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
 from .tracebacks import made_traceback
 from .trackers.functions import FunctionDict
@@ -141,18 +140,22 @@ class Rebuilder:
         owner = None if node is None else next((i for i in self.cx.inputs if i.fake._alias.storage.input is node), None)
         if owner is not None:
             base = self.input(owner) + (".detach()" if owner.fake.requires_grad else "")
-            name = self.temp(view_text(self.hold, base, x.fake))
+            name = self.temp(self.of_class(x, view_text(self.hold, base, x.fake)))
             self.own_attributes(x, name)
             return name
         at = self.output_at.get(id(x.fake))
         if at is None:
             at = self.output_at[id(x.fake)] = len(self.outputs)
             self.outputs.append(x.fake)
-        name = f"__fs_o[{at}]"
+        name = self.of_class(x, f"__fs_o[{at}]")
         if x.attrs:
             name = self.temp(name)
             self.own_attributes(x, name)
         return name
+
+    def of_class(self, x: t.Tensor, expr: str) -> str:
+        """`expr`, a tensor that the graph computed, as an instance of the class that the program made of it."""
+        return expr if x.pyclass is torch.Tensor else f"{self.hold(x.pyclass)}({expr}, False)"
 
     def own_attributes(self, x: t.Tensor, name: str) -> None:
         """Statements that set what the program has set on a tensor."""
@@ -218,7 +221,7 @@ def fill_dict(rb: Rebuilder, name: str, entries: dict[Any, t.Tracker], setter: s
 
 
 def _dict(rb: Rebuilder, x: t.Dict) -> str:
-    if isinstance(x, InstanceDict):
+    if isinstance(x, t.InstanceDict):
         return rb.temp(f"{rb.value(x.obj)}.__dict__")
     if isinstance(x, FunctionDict):
         return rb.temp(f"{rb.value(x.fn)}.__dict__")

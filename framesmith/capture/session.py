@@ -64,6 +64,10 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
         """Locks that captured code has taken or given back."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
         self.mutated: dict[int, t.Tracker] = {}
+        self.makes_parameters = False
+        """The program made a parameter that requires grad."""
+        self.keyed: dict[int, t.Tracker] = {}
+        """Values from outside that were keys of dicts or sets by their identity."""
         self.cells: dict[int, t.Cell] = {}
         self.pending: dict[int, tuple[Source, Any]] = {}
         """Arguments of the root frame that were not read yet, by fast slot."""
@@ -174,7 +178,7 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
     def same_grad_flag(self, obj: t.Tensor, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> bool:
         """requires_grad_ that changes nothing."""
         flag = args[0] if args else kwargs.get("requires_grad", t.TRUE)
-        return isinstance(flag, t.Const) and flag.value == obj.fake.requires_grad
+        return isinstance(flag, t.Const) and flag.value == obj.get(self, "requires_grad").real(self)
 
     def user_place(self) -> tuple[tuple[str, int, str], ...]:
         """The innermost place in the user's own code, as a stack of one; empty before the first instruction."""
@@ -261,7 +265,7 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
 
     def instance_dict(self, obj: t.Object) -> t.Tracker:
         """`obj.__dict__`"""
-        return InstanceDict(obj)
+        return t.InstanceDict(obj)
 
     def tuple_fields(self, cls: type) -> dict[str, int]:
         """Field names of a namedtuple or a structseq."""
@@ -306,51 +310,6 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
         if not self.breaking:
             raise TooLong(self.break_step)
         raise BreakHere(self.break_depth)
-
-
-class InstanceDict(t.Dict):
-    """`obj.__dict__`: a view of the object; reads and writes go to it."""
-
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: t.Object) -> None:
-        super().__init__({})
-        self.obj = obj
-
-    def open(self, cx: Any) -> dict[Any, t.Tracker]:
-        obj = self.obj
-        if obj.value is not None and obj.source is not None:
-            cx.guard(Attr(obj.source, "__dict__"), "keys", tuple(obj.own))
-        out: dict[Any, t.Tracker] = {}
-        for name in [*obj.own, *[n for n in obj.attrs if n not in obj.own]]:
-            found = obj.own_attr(cx, name)
-            if found is not None:
-                out[name] = found
-        return out
-
-    def lookup(self, cx: Any, key: Any) -> t.Tracker | None:
-        return self.obj.own_attr(cx, key) if isinstance(key, str) else None
-
-    def size(self, cx: Any) -> int:
-        return len(self.open(cx))
-
-    def truth(self, cx: Any) -> bool:
-        return bool(self.open(cx))
-
-    def touch(self, cx: Any) -> dict[Any, t.Tracker]:
-        raise Unsupported("a write through __dict__ by other than an item assignment")
-
-    def set_item(self, cx: Any, key: t.Tracker, value: t.Tracker) -> None:
-        name = key.key(cx)
-        self.obj.note(cx, name)
-        self.obj.attrs[name] = value
-
-    def del_item(self, cx: Any, key: t.Tracker) -> None:
-        name = key.key(cx)
-        if self.obj.own_attr(cx, name) is None:
-            cx.fail(KeyError, key)
-        self.obj.note(cx, name)
-        self.obj.attrs[name] = t.DELETED
 
 
 UNSET = object()
@@ -406,4 +365,4 @@ def restore_state(state: GlobalState) -> None:
     torch.set_autocast_cache_enabled(state.autocast_cache)
 
 
-__all__ = ["BreakHere", "InstanceDict", "Session", "is_param", "read_state", "restore_state", "tensor_spec"]
+__all__ = ["BreakHere", "Session", "is_param", "read_state", "restore_state", "tensor_spec"]

@@ -41,17 +41,36 @@ bool prepare_keys(Step& step, PyObject* payload, Holdings& holdings) {
   return true;
 }
 
+bool same_key(const KeyList& list, size_t i, PyObject* key) {
+  return key == list.keys[i] || (list.constant[i] && same_value(key, list.keys[i]) == 1);
+}
+
+// An OrderedDict has an order of its own: moving a key changes neither the dict beneath nor its version.
+bool ordered_keys(const KeyList& list, PyObject* dict) {
+  PyObject* keys = PyODict_Type.tp_iter(dict);
+  bool same = keys != nullptr;
+  for (size_t i = 0; same && i < list.keys.size(); i++) {
+    PyObject* key = PyIter_Next(keys);
+    same = key && same_key(list, i, key);
+    Py_XDECREF(key);
+  }
+  Py_XDECREF(keys);
+  PyErr_Clear();
+  return same;
+}
+
 bool keys(Step& step, Run& run) {
   PyObject* dict = subject(step, run);
   if (!PyDict_Check(dict)) return false;
-  if (dict_version(dict) == step.version) return true;
   const auto* data = static_cast<const KeyList*>(step.data);
+  const bool ordered = PyODict_Check(dict) && data->keys.size() > 1;
+  if (!ordered && dict_version(dict) == step.version) return true;
   if (static_cast<size_t>(PyDict_GET_SIZE(dict)) != data->keys.size()) return false;
+  if (ordered) return ordered_keys(*data, dict);
   Py_ssize_t position = 0;
   PyObject* key;
   for (size_t i = 0; PyDict_Next(dict, &position, &key, nullptr); i++) {
-    if (key == data->keys[i]) continue;
-    if (!data->constant[i] || same_value(key, data->keys[i]) != 1) return false;
+    if (!same_key(*data, i, key)) return false;
   }
   step.version = dict_version(dict);
   return true;

@@ -286,7 +286,7 @@ def attention(
     shape = (*query.shape[:-1], value.shape[-1])
     if not enable_gqa and not same_shape(query.shape[:-2], key.shape[:-2]):
         return NotImplemented
-    if _flash(query, key, value, dropout, enable_gqa):
+    if _flash(query, key, value, dropout, enable_gqa) and (mask is None or _flash_mask(query, key, mask)):
         return new_fake(shape, preserved_strides(query), query.dtype, query.device)
     return _dense(query, shape)
 
@@ -300,6 +300,12 @@ def _flash(query: FakeTensor, key: FakeTensor, value: FakeTensor, dropout: float
     if any(t.stride(-1) != 1 for t in (query, key, value)):
         return False
     return not any(n == 0 for t in (query, key) for n in t.shape)
+
+
+def _flash_mask(query: FakeTensor, key: FakeTensor, mask: FakeTensor) -> bool:
+    """Does the fused kernel take the mask: [queries, keys] or [batch, heads, queries, keys], where each may be 1?"""
+    sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    return mask.dim() in (2, 4) and not mask.requires_grad and all(n == 1 or n == full for n, full in zip(mask.shape, sizes[-mask.dim():]))
 
 
 @rule(aten.lstm.input)

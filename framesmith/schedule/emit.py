@@ -38,6 +38,7 @@ from framesmith.symbolic.expr import Expr, Symbol, as_expr
 
 LOCAL_BYTES = 1 << 16  # of all local arrays of a kernel
 _MEMORY = (Load, Store)
+_TYPE_NUMBERS = frozenset((8, 16, 64))  # i8, i16 and i64 are types in generated code, no axes
 BREAKS = 3  # segments into which a loop may be cut at conditions on its axis, less one
 
 
@@ -103,6 +104,8 @@ class Emission:
     def _axis(self, s: Symbol, extent: Expr | None = None, start: int = 0) -> Axis:
         """A fresh canonical symbol for a cluster axis, or for a run of it from `start`."""
         extent = self.cluster.axes[s] if extent is None else extent
+        while self.names in _TYPE_NUMBERS:
+            self.names += 1
         symbol = axis_symbol(f"i{self.names}", extent)
         self.names += 1
         self.to[s] = symbol + start

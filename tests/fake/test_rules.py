@@ -136,7 +136,7 @@ def both(fn, x):
     check(fn, x, tol=1e-6)
 
 
-@pytest.mark.parametrize("case", range(8))
+@pytest.mark.parametrize("case", range(10))
 def test_attention(case):
     q = torch.randn(2, 3, 5, 8)
     cases = [
@@ -144,6 +144,8 @@ def test_attention(case):
         lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True),
         lambda q: F.scaled_dot_product_attention(q, q, q, torch.zeros(5, 5)),
         lambda q: F.scaled_dot_product_attention(q, q, q, torch.ones(2, 1, 5, 5, dtype=torch.bool)),
+        lambda q: F.scaled_dot_product_attention(q.transpose(1, 2), q.transpose(1, 2), q.transpose(1, 2), torch.zeros(5, 3, 3)),
+        lambda q: F.scaled_dot_product_attention(q.transpose(1, 2), q.transpose(1, 2), q.transpose(1, 2), torch.zeros(1, 5, 3, 1)),
         lambda q: F.scaled_dot_product_attention(q[0], q[0], q[0]),
         lambda q: F.scaled_dot_product_attention(q, q, q[..., :4]),
         lambda q: F.scaled_dot_product_attention(q.transpose(1, 2), q[:, :1].transpose(1, 2), q[:, :1].transpose(1, 2), enable_gqa=True),

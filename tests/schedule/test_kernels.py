@@ -1,5 +1,7 @@
 """Golden text of kernels, and the memory plan."""
 
+import re
+
 import torch
 import torch.nn.functional as F
 
@@ -96,3 +98,14 @@ def test_plan_reuses_what_is_free():
     plan.give("b")
     plan.take("e", 256)
     assert plan.offset["e"] == 128 and plan.size == 384
+
+
+def test_no_axis_is_named_as_a_type_of_generated_code():
+    def many(x):
+        y = x
+        for _ in range(24):
+            y = x * y.sum((0, 2, 4), keepdim=True)
+        return y
+
+    axes = set(re.findall(r"\bi\d+\b", str(program_of(many, torch.randn(3, 4, 5, 6, 2)))))
+    assert "i65" in axes and not axes & {"i8", "i16", "i64"}

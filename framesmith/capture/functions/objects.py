@@ -20,7 +20,8 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..attempts import NOT_IMPLEMENTED
-from ..registry import calls, folds, method, opaque
+from ..identity import same_object
+from ..registry import DESCRIPTORS, calls, folds, method, opaque
 from ..sources import MISSING, Item, Pinned
 
 Args = list[t.Tracker]
@@ -73,7 +74,7 @@ for _name in ("__repr__", "__str__"):
 @method(t.Object, "__eq__")
 def _eq(cx: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
     if self.payload is None:
-        return t.TRUE if self.identity() is other.identity() else t.Const(NotImplemented)
+        return t.TRUE if same_object(cx, self, other) else t.Const(NotImplemented)
     other = other.payload if isinstance(other, t.Object) and other.payload is not None else other
     result = cx.attempt(self.payload, "__eq__", [other])
     return t.Const(NotImplemented) if result is NOT_IMPLEMENTED else result
@@ -122,17 +123,9 @@ def _object_getattribute(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 # --- nn.Module --------------------------------------------------------------------------------------------------------
-_WHERE = ("_parameters", "_buffers", "_modules")
-
-
 @calls(nn.Module.__getattr__)
 def _module_getattr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    obj, name = args[0], args[1].real(cx)
-    for where in _WHERE:
-        found = obj.entry(cx, where, name)  # type: ignore[attr-defined]
-        if found is not None:
-            return found
-    return cx.no_attribute(obj, name)
+    return args[0].registered(cx, args[1].real(cx))  # type: ignore[attr-defined]
 
 
 @calls(nn.ModuleList.__getitem__)
@@ -182,6 +175,16 @@ def _replace(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 # --- functools --------------------------------------------------------------------------------------------------------
+def _cached_property(cx: Any, obj: t.Object, raw: functools.cached_property[Any], name: str) -> t.Tracker:
+    """The first reading: computed, and kept in the instance dict (before 3.12 under a lock, which captured code needs not)."""
+    value = cx.class_function(raw.func).call(cx, [obj], {})
+    cx.instance_dict(obj).set_item(cx, t.Const(raw.attrname), value)
+    return value
+
+
+DESCRIPTORS[functools.cached_property] = _cached_property
+
+
 @calls(functools.partial)
 def _partial(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     fn, rest = args[0], args[1:]
@@ -335,6 +338,19 @@ def _signature(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         cells = tuple(types.CellType() for _ in fn.closure or ())
         return cx.fold(inspect.signature, (types.FunctionType(fn.code, fn.globals, closure=cells),))
     return cx.fold_call(inspect.signature, args, kwargs)
+
+
+@calls(weakref.ref)
+def _ref(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """A weak reference to something that lives outside; there is one such for each object."""
+    x, *callback = args
+    target = getattr(x, "value", None)
+    if target is None or x.source is None or any(c is not t.NONE for c in callback):
+        raise Unsupported(f"a weak reference to {x.describe()}" + (" with a callback" if callback else ""))
+    cx.guard(x.source, "id", target)
+    ref = cx.folded(weakref.ref, (target,))
+    found = cx.seen.get(id(ref))
+    return found if found is not None else cx.remember(ref, t.Object(weakref.ref, value=ref, source=Pinned(ref)))
 
 
 @opaque(weakref.ReferenceType, "__call__")

@@ -27,12 +27,6 @@ _read(torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_
       torch._C._is_any_autocast_enabled, torch.get_autocast_cpu_dtype, torch.get_autocast_gpu_dtype)
 
 
-@calls(torch._C._set_grad_enabled)
-def _set_grad(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    torch._C._set_grad_enabled(args[0].real(cx))
-    return t.NONE
-
-
 _read(torch._C._is_autocast_available)
 
 

@@ -25,11 +25,6 @@ def _legacy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("a legacy tensor constructor", hint="use torch.tensor or torch.empty")
 
 
-@calls(torch.nn.Parameter)
-def _parameter(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise Unsupported("a Parameter made in the frame")
-
-
 @calls(torch._assert)
 def _assert(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if isinstance(args[0], t.Tensor):

@@ -5,6 +5,7 @@ from .constants import FALSE, NONE, TRUE, Const, boolean
 from .dicts import Dict, DictView, stored_key
 from .errors import Error, Traceback
 from .functions import Cell, Function, Method, Partial
+from .instance import InstanceDict
 from .iterators import Generator, Iter, Lazy, Outside, SeqIter, enumerated, filtered, mapped, zipped
 from .keys import Hashed, Number
 from .late import Late, late
@@ -18,8 +19,8 @@ from .tensors import Sym, Tensor, TensorMethod
 
 __all__ = [
     "Bound", "Builtin", "CapturedError", "Cell", "Class", "Const", "DELETED", "Dict", "DictView", "Disabled", "Error", "FALSE",
-    "Function", "Generator", "Handled", "Hashed", "InferenceGuard", "Iter", "Lasti", "Late", "Lazy", "List", "Method", "Module", "NONE",
-    "NULL", "Null", "Number", "Object", "Outside", "Partial", "PyModule", "SameElements", "SeqIter", "Sequence", "Set", "Slice", "Static",
-    "Super", "Sym", "TRUE", "Tensor", "TensorMethod",
-    "Traceback", "Tracker", "Tuple", "boolean", "enumerated", "filtered", "late", "mapped", "stored_key", "zipped",
+    "Function", "Generator", "Handled", "Hashed", "InferenceGuard", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "Method",
+    "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "PyModule", "SameElements", "SeqIter", "Sequence",
+    "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker", "Tuple", "boolean",
+    "enumerated", "filtered", "late", "mapped", "stored_key", "zipped",
 ]

@@ -30,10 +30,15 @@ class Module(Object):
         """nn.Module.__getattr__ without its detour through Python."""
         if info is None or info.getattr is not _getattr:
             return super().missing(cx, name, info)
+        return self.registered(cx, name)
+
+    def registered(self, cx: Any, name: str) -> Tracker:
+        """The parameter, buffer or submodule of this name, or AttributeError."""
         for where in _WHERE:
             found = self.entry(cx, where, name)
             if found is not None:
                 return found
+        self.lacks(cx, name)
         return cx.no_attribute(self, name)
 
     def entry(self, cx: Any, where: str, name: str) -> Tracker | None:
@@ -50,6 +55,12 @@ class Module(Object):
         src = None if self.source is None else Item(DictAttr(self.source, where), name)
         t = self.subs[name] = cx.wrap(real[name], src)
         return t
+
+    def lacks(self, cx: Any, name: str) -> None:
+        """Assume that no parameter, buffer or submodule has this name."""
+        for where in _WHERE:
+            if self.source is not None and where not in self.attrs and where in self.own:
+                cx.guard(DictAttr(self.source, where), "not_contains", name)
 
     def own_attr(self, cx: Any, name: str) -> Tracker | None:
         # names of parameters, buffers and submodules are never in the instance dict: nn.Module keeps them apart
@@ -76,7 +87,10 @@ class Module(Object):
             return False
         for where in _WHERE:
             tracked = self.attrs.get(where)
-            entries = tracked.open(cx) if isinstance(tracked, Dict) else self.own.get(where)
-            if entries is None or name in entries:
+            if isinstance(tracked, Dict):
+                if tracked.lookup(cx, name) is not None:
+                    return False
+            elif name in self.own.get(where, (name,)):
                 return False
+        self.lacks(cx, name)
         return True

@@ -208,7 +208,10 @@ class Object(Tracker):
     def key(self, cx: Any) -> Any:
         raw = cx.lookup(self.cls, "__hash__")
         if raw is object.__hash__ and cx.lookup(self.cls, "__eq__") is object.__eq__:
-            return self.value if self.value is not None else self
+            if self.value is None:
+                return self
+            cx.guard(self.source, "id", self.value)
+            return self.value
         return Hashed(cx, self, cx.hash_of(self))
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:

@@ -68,6 +68,8 @@ class Tensor(Tracker):
         return self.fake
 
     def key(self, cx: Any) -> Any:
+        if self.source is not None:
+            cx.keyed[id(self)] = self
         return self
 
     def get(self, cx: Any, name: str) -> Tracker:

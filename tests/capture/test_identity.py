@@ -1,0 +1,95 @@
+"""Two paths to one object, or to two: what captured code assumed of it is guarded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.capture.scenarios import Suite, check
+
+suite = Suite()
+X = torch.ones(3)
+
+
+class Box:
+    def __init__(self, n: int = 0) -> None:
+        self.n = n
+
+
+@suite.whole(graphs=2)
+def tensors_apart_become_one(c):
+    run = c(lambda a, b: (a + b, a is b))
+    return run(X, X * 2), run(X, X), run(X * 3, X)
+
+
+@suite.whole
+def a_changed_list_is_met_again(c):
+    def grow(a, b, x):
+        a.append(1)
+        return x + len(b)
+
+    run = c(grow)
+    one, two = [0], [0]
+    return run(one, two, X), run(one, one, X), run(two, one, X), one, two
+
+
+@suite.whole
+def a_changed_object_is_met_again(c):
+    def count(a, b, x):
+        a.n += 1
+        return x + b.n
+
+    run = c(count)
+    one, two = Box(), Box(5)
+    return run(one, two, X), run(one, one, X), one.n, two.n
+
+
+@suite.whole
+def a_changed_dict_is_met_again(c):
+    def store(a, b, x):
+        a["k"] = 1
+        return x + len(b)
+
+    run = c(store)
+    one, two = {}, {}
+    return run(one, two, X), run(two, two, X), one, two
+
+
+@suite.whole
+def members_of_a_set_by_identity(c):
+    run = c(lambda a, b: (a + b, len({a, b})))
+    return run(X, X * 2), run(X, X)
+
+
+@suite.whole
+def objects_as_keys(c):
+    names = {}
+
+    def find(a, x):
+        return x + names[a]
+
+    one, two = Box(), Box()
+    names[one], names[two] = 1, 2
+    run = c(find)
+    return run(one, X), run(two, X), run(one, X)
+
+
+@suite.whole
+def equality_without_eq_is_identity(c):
+    run = c(lambda a, b, x: (x + 1, a == b, a in [b], a != b))
+    one, two = Box(), Box()
+    return run(one, two, X), run(one, one, X)
+
+
+@suite.whole
+def tuples_by_identity(c):
+    run = c(lambda a, b, x: (x + 1, a is b))
+    one, two = (X, X), (X, X)
+    return run(one, one, X), run(one, two, X)
+
+
+@pytest.mark.parametrize(("run", "how"), suite)
+def test_identity(run: Any, how: dict[str, Any]) -> None:
+    check(run, **how)
