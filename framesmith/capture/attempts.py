@@ -12,6 +12,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .registry import OPAQUE
 from .sources import MISSING
 from .values import BY_EQUALITY
 
@@ -47,6 +48,9 @@ class Attempts:
         if raw is getattr(object, name, None):
             return self._unequal(obj, args) if name == "__ne__" else None
         if isinstance(obj, t.Object):
+            opaque = OPAQUE.get((getattr(raw, "__objclass__", object), name))
+            if opaque is not None:
+                return opaque(self, obj, *args)
             if obj.payload is None:
                 raise Unsupported(f"{name} of {obj.describe()}")
             return self._answer(obj.payload, name, [_payload(a) for a in args])

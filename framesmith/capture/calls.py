@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import types
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
@@ -16,13 +17,14 @@ from . import trackers as t
 from .binding import bind
 from .bytecode import decoded
 from .frame import Frame
-from .policy import refused_function, runs_whole
-from .registry import CALLS, FOLDED
+from .policy import pure_method, refused_function, runs_whole
+from .registry import BUILTIN_KINDS, CALLS, CODES, CONSTANT_METHODS, FOLDED, PLAIN
 from .sources import MISSING
 from .values import CONSTANT_TYPES
 from .wrong_calls import FAILURES, explain, fits
 
 _GENERATOR = 0x20
+_ABSTRACT = 1 << 20
 _COROUTINE = 0x80 | 0x200 | 0x100
 MAX_DEPTH = 150
 
@@ -47,7 +49,7 @@ class Calls:
         """`fn` run for real; what it raises, the captured program raises."""
         try:
             return fn(*args, **kwargs) if kwargs else fn(*args)
-        except FramesmithError:
+        except (FramesmithError, t.CapturedError):
             raise
         except Exception as e:
             return self.raise_(e)
@@ -67,9 +69,9 @@ class Calls:
             explain(self, fn, args, kwargs)
         try:
             return row(self, args, kwargs)
-        except FAILURES:
+        except FAILURES as e:
             explain(self, fn, args, kwargs)
-            raise
+            raise Unsupported(f"a call of {getattr(fn, '__qualname__', fn)} with these arguments ({type(e).__name__}: {e})") from e
 
     # --- Python functions ---------------------------------------------------------------------------------------------
     def call_function(self, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker], direct: bool = False) -> t.Tracker:
@@ -82,6 +84,9 @@ class Calls:
             row = CALLS.get(value)
             if row is not None:
                 return self.by_row(row, value, args, kwargs)
+            row = CODES.get(id(fn.code))
+            if row is not None:
+                return row(self, fn, args, kwargs)
             if value in FOLDED:
                 return self.fold_call(value, args, kwargs)
             if runs_whole(value):
@@ -222,14 +227,15 @@ class Calls:
             return self.torch_call(fn, args, kwargs)
         if isinstance(fn, (BuiltinFunctionType, MethodWrapperType)):
             owner = getattr(fn, "__self__", None)
-            pure_owner = any(owner is kind for kind in _PURE_OWNERS) and fn.__name__ != "__new__"
-            if type(owner) in CONSTANT_TYPES or issubclass(type(owner), enum.Enum) or pure_owner:
+            special = CONSTANT_METHODS.get((type(owner), fn.__name__))
+            out = special(self, t.Const(owner), args, kwargs) if special is not None else None
+            if out is not None:
+                return out
+            if pure_method(fn, owner):
                 return self.fold_call(fn, args, kwargs)
-        if type(fn).__name__ == "ufunc":
-            return self.fold_call(fn, args, kwargs)
-        wrapped = getattr(fn, "__wrapped__", None)
-        if type(fn).__name__ == "_lru_cache_wrapper" and isinstance(wrapped, FunctionType):
-            return self.made(wrapped).call(self, args, kwargs)
+        kind = BUILTIN_KINDS.get(type(fn).__name__)
+        if kind is not None:
+            return kind(self, fn, args, kwargs)
         name = getattr(fn, "__qualname__", repr(fn))
         raise Unsupported(f"call of builtin {getattr(fn, '__module__', None) or ''}.{name}")
 
@@ -254,7 +260,9 @@ class Calls:
             if type(cls).__module__.startswith("torch"):
                 raise Unsupported(f"instance of {cls.__name__}, whose metaclass makes it")
             return self.class_function(meta).call(self, [klass, *args], kwargs)
-        if cls in CONSTANT_TYPES or cls in FOLDED:
+        if isinstance(meta, type):
+            return self.made(meta).call(self, args, kwargs)
+        if cls in CONSTANT_TYPES or cls in FOLDED or cls.__module__ == "numpy" and hasattr(cls, "item"):
             return self.fold_call(cls, args, kwargs)
         new = self.lookup(cls, "__new__")
         if isinstance(new, staticmethod):
@@ -266,7 +274,7 @@ class Calls:
         init = self.lookup(cls, "__init__")
         if isinstance(init, FunctionType):
             self.class_function(init).call(self, [obj, *args], kwargs)
-        elif isinstance(obj, t.Error) or _initialises(obj):
+        elif isinstance(obj, t.Error) or _initialises(obj) or init in _INITS:
             obj.builtin_method(self, "__init__", args, kwargs)
         elif init is object.__init__ and new is object.__new__ and (args or kwargs):
             self.raise_(TypeError(f"{cls.__name__}() takes no arguments"))
@@ -286,7 +294,9 @@ class Calls:
                 obj.payload = make(self, args)
                 return obj
         new = self.lookup(cls, "__new__")
-        if new is not object.__new__ and not isinstance(new, staticmethod):
+        if cls.__flags__ & _ABSTRACT:
+            self.folded(object.__new__, (cls,))
+        if new is not object.__new__ and not isinstance(new, staticmethod) and cls not in PLAIN:
             raise Unsupported(f"instance of {cls.__module__}.{cls.__qualname__}")
         return obj
 
@@ -296,8 +306,7 @@ def _initialises(obj: t.Tracker) -> bool:
     return isinstance(obj, t.Object) and obj.payload is not None and not isinstance(obj.payload, (t.Tuple, t.Const))
 
 
-_PURE_OWNERS = (int, float, complex, str, bytes, bool)
-"""Types whose class methods depend on their arguments alone."""
+_INITS = (types.SimpleNamespace.__init__,)
 
 
 def _tuple_payload(cx: Any, args: list[t.Tracker]) -> t.Tracker:

@@ -98,7 +98,7 @@ class Namespaces:
 
     def class_value(self, cls: type, name: str, raw: Any) -> t.Tracker:
         """A plain value in a class."""
-        return self.wrap_static(raw, Attr(Pinned(cls), name))
+        return self.wrap_static(raw, Pinned(raw) if hasattr(type(raw), "__get__") else Attr(Pinned(cls), name))
 
     def class_attr(self, klass: t.Class, name: str) -> t.Tracker:
         """`cls.name`"""

@@ -107,6 +107,12 @@ def _list(rb: Rebuilder, x: t.List, late: list[str]) -> None:
     late.append(f"{rb.hold(list.__setitem__)}({rb.value(x)}, {rb.hold(slice(None))}, [{items}])")
 
 
+def _deque(rb: Rebuilder, x: t.Deque, late: list[str]) -> None:
+    items = ", ".join(rb.values(x.items))
+    late.append(f"{rb.value(x)}.clear()")
+    late.append(f"{rb.value(x)}.extend([{items}])")
+
+
 def _dict(rb: Rebuilder, x: t.Dict, late: list[str]) -> None:
     cx = rb.cx
     old = {t.stored_key(cx, k): k for k in x.value}
@@ -146,5 +152,6 @@ def _outside(rb: Rebuilder, x: t.Outside, late: list[str]) -> None:
 
 
 _ROWS: dict[type, Callable[[Rebuilder, Any, list[str]], None]] = {
-    t.Cell: _cell, t.Tensor: _tensor, t.Object: _object, t.List: _list, t.Dict: _dict, t.Set: _set, t.Outside: _outside,
+    t.Cell: _cell, t.Tensor: _tensor, t.Object: _object, t.List: _list, t.Deque: _deque, t.Dict: _dict, t.Set: _set,
+    t.Outside: _outside,
 }

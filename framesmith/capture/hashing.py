@@ -29,7 +29,7 @@ class Hashing:
         kind = x.pytype()
         raw = self.lookup(kind, "__hash__")
         if raw is None:
-            return self.raise_(TypeError(f"unhashable type: '{kind.__name__}'"))
+            return self.raise_(TypeError(f"unhashable type: '{type_name(kind)}'"))
         if isinstance(raw, FunctionType):
             number = self.call_special(x, "__hash__", [])
             if not issubclass(number.pytype(), int):
@@ -48,5 +48,13 @@ class Hashing:
     def no_key(self, x: t.Tracker) -> Any:
         """`x` was to be a key: an error of the program, or of ours."""
         if self.lookup(x.pytype(), "__hash__") is None:
-            self.raise_(TypeError(f"unhashable type: '{x.pytype().__name__}'"))
+            self.raise_(TypeError(f"unhashable type: '{type_name(x.pytype())}'"))
         raise Unsupported(f"{x.describe()} as a key")
+
+
+_HEAP = 1 << 9
+
+
+def type_name(kind: type) -> str:
+    """The name of a class in CPython's messages: with its module if it is a static type of another than builtins."""
+    return kind.__name__ if kind.__flags__ & _HEAP or kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"

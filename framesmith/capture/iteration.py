@@ -8,6 +8,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .sources import MISSING
 
 
 class Iteration:
@@ -16,6 +17,7 @@ class Iteration:
     raise_: Callable[..., Any]
     fail: Callable[..., Any]
     made: Callable[..., t.Tracker]
+    lookup: Callable[..., Any]
     resume_generator: Callable[..., t.Tracker | None]
 
     def iterator_method(self, it: t.Tracker, name: str, args: list[t.Tracker]) -> t.Tracker:
@@ -28,6 +30,12 @@ class Iteration:
         if name == "__length_hint__" and isinstance(it, t.Iter):
             return t.Const(len(it.rest(self)))
         raise Unsupported(f"method {name!r} of an iterator")
+
+    def not_iterator(self, x: t.Tracker) -> Any:
+        """next() of what has none of its own: its class's method, or an error."""
+        if self.lookup(x.pytype(), "__next__") is MISSING:
+            self.raise_(TypeError(f"'{x.pytype().__name__}' object is not an iterator"))
+        raise Unsupported(f"next of {x.describe()}")
 
     def generator_method(self, gen: t.Generator, name: str, args: list[t.Tracker]) -> t.Tracker:
         """Methods of a generator object."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 from collections.abc import Callable
 from types import FunctionType
@@ -38,16 +39,19 @@ class Operations(Attempts):
     lookup: Callable[..., Any]
     is_iterable: Callable[..., bool]
     class_function: Callable[..., t.Tracker]
+    shown: Callable[..., Any]
+    shown_container: Callable[..., Any]
 
     def binary(self, name: str, a: t.Tracker, b: t.Tracker, symbol: str | None = None) -> t.Tracker:
         """`a <name> b`; `symbol` is the operator as errors show it."""
         fn = OPERATORS[name]
         if a.constant and b.constant:
             return self.constants(fn, a, b)
+        if name == "mod" and a.constant and isinstance(a.value, (str, bytes)):  # type: ignore[attr-defined]
+            shown = self.shown_container(b, False) if isinstance(b, (t.Sequence, t.Dict)) else self.shown(b)
+            return self.fold(fn, (a.value, shown))  # type: ignore[attr-defined]
         if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
             return self.torch_call(fn, [a, b], {})
-        if name == "mod" and a.constant:
-            return self.fold(fn, (a.value, b.real(self)))  # type: ignore[attr-defined]
         if (isinstance(a, t.Static) or isinstance(b, t.Static)) and not isinstance(a, t.Object) and not isinstance(b, t.Object):
             return self.fold(fn, (a.real(self), b.real(self)))
         return self.by_dunder(name.rstrip("_"), a, b, symbol or _SYMBOL[name])
@@ -91,7 +95,7 @@ class Operations(Attempts):
             return self.torch_call(OPERATORS[name], [a], {})
         result = self.attempt(a, f"__{name}__", [])
         if result is NOT_IMPLEMENTED:
-            return self.raise_(TypeError(f"bad operand type for unary {name}: '{a.pytype().__name__}'"))
+            return self.raise_(TypeError(f"bad operand type for unary {_UNARY.get(name, name)}: '{a.pytype().__name__}'"))
         return result
 
     def compare(self, name: str, a: t.Tracker, b: t.Tracker) -> t.Tracker:
@@ -165,4 +169,5 @@ def _refusal(base: str, symbol: str, left: type, right: type) -> str:
     return f"unsupported operand type(s) for {symbol}: '{left.__name__}' and '{right.__name__}'"
 
 
-_SEQUENCES = frozenset({list, tuple, str, bytes})
+_SEQUENCES = frozenset({list, tuple, str, bytes, collections.deque})
+_UNARY = {"neg": "-", "pos": "+", "invert": "~"}

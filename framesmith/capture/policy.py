@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 import types
 from typing import Any
 
 import torch
 
 from framesmith.util.marks import is_disabled
+
+from .registry import FOLDED
+from .values import CONSTANT_TYPES
 
 _WHOLE_MODULES = frozenset({
     "torch.nn.functional", "torch.functional", "torch._VF", "torch.nn.init", "torch._tensor", "torch.special", "torch.linalg", "torch.fft",
@@ -39,8 +43,23 @@ _REFUSED = {
 }
 
 _FOLLOWED = frozenset({"torch.autograd.grad_mode", "torch.utils._contextlib", "torch.autograd.function",
-                       "torch.func.functional_call"})
+                       "torch.func.functional_call", "framesmith.capture.polyfills"})
 """Modules and functions of refused packages that are inlined."""
+
+_IMPURE = frozenset({"now", "today", "utcnow", "fromtimestamp", "__subclasses__"})
+_PURE_OF_CLASSES = frozenset({"mro", "__subclasshook__", "__init_subclass__", "__instancecheck__", "__subclasscheck__", "__sizeof__",
+                              "__dir__", "__prepare__"})
+
+
+def pure_method(fn: Any, owner: Any) -> bool:
+    """True if the builtin method `fn` of `owner`, a constant or a class, depends on its arguments alone."""
+    if fn.__name__ in _IMPURE:
+        return False
+    kind = type(owner)
+    if isinstance(owner, type):
+        return owner in CONSTANT_TYPES or owner in FOLDED or fn.__name__ in _PURE_OF_CLASSES
+    return kind in CONSTANT_TYPES or isinstance(owner, enum.Enum) or kind.__module__ == "numpy" and hasattr(kind, "item")
+
 
 _kinds: dict[int, tuple[Any, bool]] = {}
 

@@ -7,9 +7,11 @@ mutable ones are made empty first and then filled, so cycles work.
 
 from __future__ import annotations
 
+import collections
 import functools
 import sys
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,7 @@ from . import rebuild_iterators as iterators
 from . import trackers as t
 from .inference import Inference
 from .outputs import view_text
+from .registry import PLAIN
 from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
 from .tracebacks import made_traceback
 from .trackers.functions import FunctionDict
@@ -106,7 +109,7 @@ class Rebuilder:
         v = x.value
         if v is None or type(v) is bool or type(v) is int and -6 < v < 257:
             return f"({v!r})"
-        if x.source is None or type(v) not in BY_EQUALITY:
+        if x.source is None or type(v) not in BY_EQUALITY and type(v).__module__ != "numpy":
             return self.hold(v)
         name = self.names.get(id(x))
         if name is None:
@@ -195,6 +198,14 @@ def _list(rb: Rebuilder, x: t.List) -> str:
     name = rb.bind(x, "[]")
     if x.open(rb.cx):
         rb.emit(f"{name}.extend([{', '.join(rb.values(x.items))}])")
+    return name
+
+
+def _deque(rb: Rebuilder, x: t.Deque) -> str:
+    if x.value is not None and x.source is not None:
+        return rb.temp(rb.source(x.source))
+    name = rb.bind(x, f"{rb.hold(collections.deque)}((), {x.maxlen})")
+    rb.emit(f"{name}.extend([{', '.join(rb.values(x.open(rb.cx)))}])")
     return name
 
 
@@ -314,6 +325,14 @@ def _bound(rb: Rebuilder, x: t.Bound | t.TensorMethod) -> str:
     return rb.temp(f"{rb.value(x.obj)}.{x.name}")
 
 
+def _weak(rb: Rebuilder, x: t.WeakRef) -> str:
+    return rb.temp(f"{rb.hold(weakref.ref)}({rb.value(x.target)})")
+
+
+def _proxy(rb: Rebuilder, x: t.Proxy) -> str:
+    return rb.temp(f"{rb.hold(types.MappingProxyType)}({rb.value(x.of)})")
+
+
 def _super(rb: Rebuilder, x: t.Super) -> str:
     return rb.temp(f"{rb.hold(super)}({rb.hold(x.cls)}, {rb.value(x.obj)})")
 
@@ -366,7 +385,8 @@ def _object_outside(rb: Rebuilder, x: Any) -> str:
 def _new_text(rb: Rebuilder, x: t.Object, cls: str) -> str:
     p = x.payload
     if p is None:
-        return f"{rb.hold(object.__new__)}({cls})"
+        made_by = next((b for b in x.cls.__mro__ if b in PLAIN), object)
+        return f"{rb.hold(made_by.__new__)}({cls})"
     if isinstance(p, t.Tuple):
         return f"{rb.hold(tuple.__new__)}({cls}, {_tuple_text(rb.values(p.items))})"
     if isinstance(p, t.Const):
@@ -385,9 +405,10 @@ def _inference(rb: Rebuilder, x: t.InferenceGuard) -> str:
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _sym, t.Late: _late, t.Static: _static, t.Builtin: _static,
     t.Class: _static, t.PyModule: _static,
-    t.List: _list, t.Tuple: _tuple, t.Dict: _dict, t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,
-    t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super, 
-    t.Iter: iterators.values_iterator, t.SeqIter: iterators.sequence_iterator, t.Outside: iterators.outside_iterator,
+    t.List: _list, t.Deque: _deque, t.Proxy: _proxy, t.WeakRef: _weak, t.Tuple: _tuple, t.Dict: _dict,
+    t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,
+    t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super,
+    t.SeqIter: iterators.sequence_iterator, t.Outside: iterators.outside_iterator, t.Iter: iterators.values_iterator,
     t.Lazy: iterators.lazy_iterator, t.Generator: iterators.generator,
     Lock: _object_outside, Opaque: _object_outside, t.Error: _error, t.Object: _object, t.Module: _object,
 }

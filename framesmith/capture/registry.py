@@ -14,6 +14,18 @@ OPS: dict[str, Handler] = {}
 CALLS: dict[Any, Handler] = {}
 """function or class -> handler(cx, args, kwargs) -> Tracker"""
 
+CODES: dict[int, Handler] = {}
+"""id of a code object of the standard library -> handler of calls of the functions that share it (closures made by a decorator)"""
+
+CONSTANT_METHODS: dict[tuple[type, str], Handler] = {}
+"""(type of a constant, method name) -> handler(cx, self, args, kwargs), for arguments that are none; None: run it for real"""
+
+BUILTIN_KINDS: dict[str, Handler] = {}
+"""name of a class of callables -> handler(cx, callable, args, kwargs)"""
+
+PLAIN: set[type] = set()
+"""Builtin classes whose instances are no more than their attributes."""
+
 METHODS: dict[type, dict[str, Handler]] = {}
 """tracker family -> method name -> handler(cx, self, *args, **kwargs) -> Tracker"""
 

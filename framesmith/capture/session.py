@@ -24,6 +24,7 @@ from .modes import default_device
 from .operations import Operations
 from .registry import OPAQUE
 from .resume import STACK
+from .showing import Showing
 from .sources import MISSING, Attr, Cell, DictAttr, GlobalState, Guard, Item, Local, Pinned, Source, TensorSpec
 from .text import Texts
 from .values import CONSTANT_TYPES, Values
@@ -39,7 +40,7 @@ class BreakHere(Exception):
         self.depth = depth
 
 
-class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing, Texts):
+class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing, Texts, Showing):
     """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
 
     def __init__(self, recorder: Recorder, root_globals: dict[str, Any], break_step: int = -1, break_depth: int = 0,
@@ -52,6 +53,7 @@ class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing,
         self.keep: list[Any] = []
         self.frames: list[Frame] = []
         self.handled: list[t.Tracker] = []
+        self.showing: list[t.Tracker] = []
         self.steps = 0
         self.breaking = break_step >= 0
         self.break_step = break_step if self.breaking else max_steps

@@ -23,6 +23,7 @@ class Texts:
     lookup: Callable[..., Any]
     class_function: Callable[..., t.Tracker]
     unkey: Callable[..., t.Tracker]
+    shown_container: Callable[..., Any]
 
     def format_value(self, v: t.Tracker, conversion: int, spec: str) -> t.Tracker:
         """One field of an f-string: converted (by !s, !r, !a), then formatted."""
@@ -38,6 +39,8 @@ class Texts:
             if is_late(v) and (found := written(self, v, spec)) is not None:
                 return found
             return self.fold(format, (v.real(self), spec))
+        if isinstance(v, t.Tensor):
+            raise Unsupported("text of a tensor's data")
         raw = self.lookup(v.pytype(), "__format__")
         if isinstance(raw, FunctionType):
             return self._checked(self.class_function(raw).call(self, [v, t.Const(spec)], {}), "__format__")
@@ -66,6 +69,8 @@ class Texts:
         row = _CONTAINERS.get(type(v))
         if row is not None and v.pytype().__repr__ in _PLAIN:
             return t.Const(row(self, v))
+        if isinstance(v, (t.Dict, t.Sequence)):
+            return self.fold(repr, (self.shown_container(v),))
         if _has_tensor(v):
             raise Unsupported("text of a tensor's data")
         return self.fold({"__repr__": repr, "__str__": str}[name], (v.real(self),))

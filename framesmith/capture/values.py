@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime
 import enum
 import functools
 import inspect
@@ -26,6 +27,7 @@ from framesmith.fake import FakeTensor
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .contents import entries_of
 from .peeking import FORESEEN, foreseen
 from .sources import Applied, Attr, DictAttr, Item, Pinned, Source
 from .trackers.locks import Lock
@@ -36,11 +38,15 @@ CONSTANT_TYPES: set[type] = {
     torch.memory_format, torch.finfo, torch.iinfo, range, re.Pattern, re.Match, types.CodeType, dataclasses.Field, inspect.Parameter,
     inspect.Signature, type(inspect.Parameter.KEYWORD_ONLY), type(dataclasses.MISSING), types.GenericAlias, types.UnionType,
     type(typing.Optional[int]), type(typing.List[int]), type(typing.Any), typing.TypeVar, typing.ForwardRef,  # noqa: UP006, UP007, UP045
-    torch.Generator,
+    torch.Generator, datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, type(typing.Union),
+    type(typing.Callable), type(typing.Tuple), type(typing.List), type(typing.Callable[[int], int]), type(typing.Literal["a"]),  # noqa: UP006
+    type(typing.Annotated[int, 1]), typing.ParamSpec, typing.NewType,
 }
 """Immutable types: an instance read from outside is guarded by equality (or identity) once, and then free to fold with."""
 
-BY_EQUALITY = frozenset({int, bool, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, range})
+BY_EQUALITY = frozenset({int, bool, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, range,
+                          datetime.date, datetime.datetime, datetime.time, datetime.timedelta, re.Pattern, types.GenericAlias,
+                          types.UnionType, type(typing.Optional[int]), type(typing.List[int])})  # noqa: UP006, UP045
 
 STATIC_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
                     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
@@ -75,7 +81,7 @@ class Values:
         if cls is tuple:
             items = [self.wrap_static(v, None if source is None else Item(source, i)) for i, v in enumerate(value)]
             return t.Tuple(items)
-        if issubclass(cls, STATIC_TYPES) or cls.__name__ == "ufunc":
+        if issubclass(cls, STATIC_TYPES) or cls.__name__ in ("ufunc", "_ArrayFunctionDispatcher"):
             return self.static(value, source if source is not None else Pinned(value))
         return self.wrap(value, source if source is not None else Pinned(value))
 
@@ -124,8 +130,8 @@ class Values:
             if issubclass(cls, (types.BuiltinFunctionType, types.MethodWrapperType)):
                 return t.Builtin(value, Pinned(value))
             return self.static(value, Pinned(value))
-        if cls.__module__ == "numpy" and cls.__name__ != "ndarray":
-            return t.Const(value) if cls.__name__ != "ufunc" else t.Builtin(value)
+        if cls.__module__ in ("numpy", "numpy.dtypes") and cls.__name__ != "ndarray":
+            return t.Const(value) if not callable(value) else t.Builtin(value)
         if issubclass(cls, types.MethodType):
             return t.Method(self.made(value.__func__), self.made(value.__self__))
         if issubclass(cls, BaseException):
@@ -211,9 +217,15 @@ def _dict(cx: Any, value: Any, source: Source | None) -> t.Tracker:
         cx.guard(source, "type", type(value))
         d = t.Dict(None, cls=type(value), value=value, source=source)
         found = cx.remember(value, d)
-        if issubclass(type(value), collections.defaultdict) and value.default_factory is not None:
-            d.factory = cx.wrap(value.default_factory, None if source is None else Attr(source, "default_factory"))
+        _factory(cx, value, source, d)
     return found
+
+
+def _factory(cx: Any, value: Any, source: Source | None, d: t.Dict) -> None:
+    """The default factory of a defaultdict."""
+    if isinstance(value, collections.defaultdict):
+        factory = cx.wrap(value.default_factory, None if source is None else Attr(source, "default_factory"))
+        d.factory = None if factory is t.NONE else factory
 
 
 def _set(cx: Any, value: Any, source: Source | None) -> t.Tracker:
@@ -222,6 +234,11 @@ def _set(cx: Any, value: Any, source: Source | None) -> t.Tracker:
         cx.guard(source, "type", type(value))
         found = cx.remember(value, t.Set(None, cls=type(value), value=value, source=source))
     return found
+
+
+def _deque(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = cx.known(value, source)
+    return found if found is not None else cx.remember(value, t.Deque.outside(cx, value, source))
 
 
 def _tensor(cx: Any, value: Any, source: Source | None) -> t.Tracker:
@@ -238,8 +255,7 @@ def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     obj = family(cls, value=value, source=source)
     if issubclass(cls, dict):
         obj.payload = t.Dict(None, cls=_base_of(cls, (collections.OrderedDict, collections.defaultdict, dict)), value=value, source=source)
-        if issubclass(cls, collections.defaultdict) and value.default_factory is not None:
-            obj.payload.factory = cx.wrap(value.default_factory, None if source is None else Attr(source, "default_factory"))
+        _factory(cx, value, source, obj.payload)
     elif issubclass(cls, list):
         obj.payload = t.List(None, value=value, source=source)
     elif issubclass(cls, (set, frozenset)):
@@ -347,7 +363,16 @@ def _refuse_numpy(cx: Any, value: Any, source: Source | None) -> t.Tracker:
 
 
 def _proxy(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    return t.Dict({k: cx.wrap_static(v, None) for k, v in value.items()}, value=value, source=source)
+    """A mapping proxy: one that stands in a class or was made of it is as constant as the class."""
+    if source is None or isinstance(source, Pinned):
+        return t.Dict({t.stored_key(cx, k): cx.wrap_static(v, None) for k, v in value.items()}, cls=types.MappingProxyType)
+    found = cx.known(value, source)
+    if found is None:
+        cx.guard(source, "type", types.MappingProxyType)
+        cx.guard(entries_of(source), "keys", tuple(value))
+        entries = {t.stored_key(cx, k): cx.wrap(v, Item(entries_of(source), k)) for k, v in value.items()}
+        found = cx.remember(value, t.Dict(entries, cls=types.MappingProxyType, value=value, source=source))
+    return found
 
 
 def _row_of(cls: type) -> Callable[..., t.Tracker]:
@@ -356,9 +381,11 @@ def _row_of(cls: type) -> Callable[..., t.Tracker]:
         if issubclass(cls, base):
             return row
     if cls.__module__ == "numpy" or cls.__module__.startswith("numpy."):
-        if cls.__name__ == "ufunc":
+        if cls.__name__ in ("ufunc", "_ArrayFunctionDispatcher"):
             return _static
-        return _const_id if any(b.__name__ == "generic" for b in cls.__mro__) else _refuse_numpy
+        if any(b.__name__ == "dtype" for b in cls.__mro__):
+            return _const_equal
+        return _const_equal if any(b.__name__ == "generic" for b in cls.__mro__) else _refuse_numpy
     return _object
 
 
@@ -369,8 +396,8 @@ WRAP: dict[type, Callable[..., t.Tracker]] = {
     **{c: (_const_equal if c in BY_EQUALITY else _const_id) for c in CONSTANT_TYPES},
     int: _number, float: _number,
     type(None): _none, list: _list, tuple: _tuple, torch.Size: _tuple, dict: _dict, collections.OrderedDict: _dict,
-    collections.defaultdict: _dict, set: _set, frozenset: _set, types.MethodType: _method, functools.partial: _partial,
-    types.CellType: _cell, slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor, FakeTensor: _fake,
+    collections.defaultdict: _dict, set: _set, frozenset: _set, collections.deque: _deque, types.MethodType: _method,
+    functools.partial: _partial, types.CellType: _cell, slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor, FakeTensor: _fake,
     types.MappingProxyType: _proxy, _C.CompiledFunction: _compiled,
     **dict.fromkeys((*weakref.ProxyTypes, super, threading.local), _opaque),
     type(threading.Lock()): _lock, type(threading.RLock()): _lock,
@@ -395,6 +422,7 @@ MADE: dict[type, Callable[[Any, Any], t.Tracker]] = {
     dict: lambda cx, v: t.Dict({cx.made(k).key(cx): cx.made(x) for k, x in v.items()}),
     set: lambda cx, v: t.Set({cx.made(x).key(cx) for x in v}),
     frozenset: lambda cx, v: t.Set(frozenset([cx.made(x).key(cx) for x in v]), cls=frozenset),
+    collections.deque: lambda cx, v: t.Deque([cx.made(x) for x in v], v.maxlen),
     slice: lambda cx, v: t.Slice([cx.made(p) for p in (v.start, v.stop, v.step)]),
     torch.SymInt: lambda cx, v: t.Sym(v),
     torch.SymFloat: lambda cx, v: t.Sym(v),

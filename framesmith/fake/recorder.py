@@ -17,8 +17,8 @@ import builtins
 import keyword
 import operator
 import re
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -71,6 +71,15 @@ class Recorder:
             _pop(None)
         finally:
             self._guards.pop().__exit__(*exc)
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """What runs inside runs for real, as if nothing were recorded."""
+        self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         return self.dispatch(func, args, kwargs or _NO_KWARGS)

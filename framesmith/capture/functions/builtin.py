@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import operator
+import sys
+import types
 from types import FunctionType
 from typing import Any
 
@@ -115,12 +117,16 @@ def _delattr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(callable)
 def _callable(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    x = args[0]
+    return t.boolean(callable_(cx, args[0]))
+
+
+def callable_(cx: Any, x: t.Tracker) -> bool:
+    """callable(x)"""
     if isinstance(x, (t.Const, t.Static)):
-        return t.boolean(callable(x.value))
+        return callable(x.value)
     if isinstance(x, (t.Function, t.Method, t.Partial, t.Bound, t.TensorMethod)):
-        return t.TRUE
-    return t.boolean(cx.lookup(x.pytype(), "__call__") is not MISSING)
+        return True
+    return cx.lookup(x.pytype(), "__call__") is not MISSING
 
 
 @calls(id)
@@ -254,6 +260,7 @@ def _unary(name: str) -> Any:
 
 for _name in ("neg", "pos", "invert"):
     calls(getattr(operator, _name))(_unary(_name))
+calls(operator.inv)(_unary("invert"))
 
 
 @calls(operator.is_)
@@ -287,7 +294,7 @@ def _index(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return cx.made(cx.index(args[0]))
 
 
-@calls(builtins.abs)
+@calls(builtins.abs, operator.abs)
 def _abs(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if isinstance(args[0], (t.Tensor, t.Sym)):
         return cx.torch_call(abs, args, kwargs)
@@ -327,12 +334,35 @@ def _hash(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _vars(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if not args:
         raise FrameSeen("vars()")
+    if not args[0].pytype().__dictoffset__:
+        cx.raise_(TypeError("vars() argument must have __dict__ attribute"))
     return args[0].get(cx, "__dict__")
 
 
 @calls(input, open, compile)
 def _effect(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("a call with an effect outside of the program (open, exec, …)")
+
+
+@calls(sys.exc_info)
+def _exc_info(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """The traceback of an exception that capture follows does not exist; nothing can be asked of what stands for it."""
+    if not cx.handled:
+        return t.Tuple([t.NONE, t.NONE, t.NONE])
+    error = cx.handled[-1]
+    return t.Tuple([cx.made(error.pytype()), error, Traceback()])
+
+
+class Traceback(t.Tracker):
+    """A traceback that does not exist."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.source = None
+
+    def pytype(self) -> type:
+        return types.TracebackType
 
 
 @calls(dir)

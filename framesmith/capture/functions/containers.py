@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from framesmith.util.errors import Unsupported
-
 from .. import trackers as t
 from ..registry import calls, method
+from ..sources import MISSING
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -60,11 +59,16 @@ def _contains(cx: Any, self: t.Sequence, item: t.Tracker) -> t.Tracker:
 
 @method(t.Sequence, "index")
 def _index(cx: Any, self: t.Sequence, item: t.Tracker, *rest: t.Tracker) -> t.Tracker:
-    start = cx.index(rest[0]) if rest else 0
-    for i, v in enumerate(self.open(cx)):
-        if i >= start and cx.equal(v, item):
+    items = self.open(cx)
+    bounds = slice(*[cx.index(r) for r in rest]) if len(rest) > 1 else slice(cx.index(rest[0]), None) if rest else slice(None)
+    for i in range(*bounds.indices(len(items))):
+        if cx.equal(items[i], item):
             return t.Const(i)
-    return cx.raise_(ValueError("value is not in the sequence"))
+    kind = _KINDS.get(type(self))
+    return cx.raise_(ValueError(f"{cx.text(item, '__repr__').real(cx)} is not in {kind}" if kind else "tuple.index(x): x not in tuple"))
+
+
+_KINDS: dict[type, str] = {t.List: "list", t.Deque: "deque"}
 
 
 @method(t.Sequence, "count")
@@ -84,7 +88,18 @@ def _add(cx: Any, self: t.Sequence, other: t.Tracker) -> t.Tracker | None:
 
 @method(t.Sequence, "__mul__", "__rmul__")
 def _mul(cx: Any, self: t.Sequence, n: t.Tracker) -> t.Tracker | None:
+    if cx.lookup(n.pytype(), "__index__") is MISSING:
+        return None
     return self.make(self.open(cx) * cx.index(n))
+
+
+@method(t.List, "__imul__")
+def _imul(cx: Any, self: t.List, n: t.Tracker) -> t.Tracker | None:
+    if cx.lookup(n.pytype(), "__index__") is MISSING:
+        return None
+    items = self.touch(cx)
+    items[:] = items * cx.index(n)
+    return self
 
 
 @method(t.Sequence, "__eq__")
@@ -110,6 +125,23 @@ def _ordering(symbol: str) -> Any:
 
 for _symbol, _name in (("<", "__lt__"), ("<=", "__le__"), (">", "__gt__"), (">=", "__ge__")):
     method(t.Sequence, _name)(_ordering(_symbol))
+
+
+@method(t.Tuple, "__hash__")
+def _hash(cx: Any, self: t.Tuple) -> t.Tracker:
+    return t.Const(cx.hash_of(self))
+
+
+@method(t.List, "__reversed__")
+def _reversed(cx: Any, self: t.List) -> t.Tracker:
+    return t.Fixed(self.open(cx)[::-1], type(reversed([])))
+
+
+@method(t.Slice, "__eq__")
+def _slice_eq(cx: Any, self: t.Slice, other: t.Tracker) -> t.Tracker | None:
+    if not isinstance(other, t.Slice):
+        return None
+    return t.boolean(all(cx.equal(a, b) for a, b in zip(self.parts, other.parts)))
 
 
 @method(t.Tuple, "numel")
@@ -194,7 +226,7 @@ def _sort(cx: Any, self: t.List, key: t.Tracker = t.NONE, reverse: t.Tracker = t
 
 @method(t.List, "__init__")
 def _init(cx: Any, self: t.List, *args: t.Tracker) -> t.Tracker:
-    self.items[:] = args[0].items_list(cx) if args else []
+    self.touch(cx)[:] = args[0].items_list(cx) if args else []
     return t.NONE
 
 
@@ -233,9 +265,7 @@ def ordered(cx: Any, items: list[t.Tracker], key: t.Tracker, reverse: bool) -> l
 
 def order(cx: Any, items: list[t.Tracker], key: t.Tracker, reverse: bool) -> None:
     """Sort in place; if a comparison raises, the items are left as CPython leaves them."""
-    plain = isinstance(key, t.Const)
-    if not plain and not isinstance(key, (t.Function, t.Method, t.Static, t.Partial, t.Bound)):
-        raise Unsupported("sort key")
+    plain = key is t.NONE
     wrapped = [_Ordered(cx, i if plain else key.call(cx, [i], {}), i) for i in items]
     try:
         wrapped.sort(reverse=reverse)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import collections
+import types
 from typing import Any
+
+from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import calls, method
+from ..sources import MISSING
+from .builtin import callable_
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -16,12 +21,16 @@ def entries_of(cx: Any, source: t.Tracker) -> dict[Any, t.Tracker]:
     """The entries of a mapping or of an iterable of pairs."""
     if isinstance(source, t.Dict):
         return source.open(cx)
-    if isinstance(source, t.Object) and cx.lookup(source.cls, "keys") is not cx.lookup(object, "keys"):
+    if cx.lookup(source.pytype(), "keys") is not MISSING:
         return cx.mapping(source)
     out = {}
-    for pair in source.items_list(cx):
-        k, v = pair.items_list(cx)
-        out[k.key(cx)] = v
+    for i, pair in enumerate(source.items_list(cx)):
+        if cx.lookup(pair.pytype(), "__iter__") is MISSING and cx.lookup(pair.pytype(), "__getitem__") is MISSING:
+            cx.raise_(TypeError(f"cannot convert dictionary update sequence element #{i} to a sequence"))
+        parts = pair.items_list(cx)
+        if len(parts) != 2:
+            cx.raise_(ValueError(f"dictionary update sequence element #{i} has length {len(parts)}; 2 is required"))
+        out[parts[0].key(cx)] = parts[1]
     return out
 
 
@@ -44,9 +53,18 @@ def _ordered_dict(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(collections.defaultdict)
 def _defaultdict(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     d = t.Dict(_fill(cx, args[1:], kwargs), cls=collections.defaultdict)
+    if args and args[0] is not t.NONE and not callable_(cx, args[0]):
+        cx.raise_(TypeError("first argument must be callable or None"))
     if args and not (isinstance(args[0], t.Const) and args[0].value is None):
         d.factory = args[0]
     return d
+
+
+@calls(types.MappingProxyType)
+def _proxy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if not isinstance(args[0], t.Dict):
+        raise Unsupported("a mapping proxy of what is no dict")
+    return t.Proxy(args[0])
 
 
 @calls(dict.fromkeys)
@@ -91,6 +109,21 @@ def _or(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
 @method(t.Dict, "__ror__")
 def _ror(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
     return _union(cx, self, other, self)
+
+
+@method(t.Dict, "__reversed__")
+def _reversed(cx: Any, self: t.Dict) -> t.Tracker:
+    return t.Fixed([cx.unkey(k) for k in reversed(self.open(cx))], type(reversed({})))
+
+
+@method(t.Dict, "__lt__", "__le__", "__gt__", "__ge__")
+def _unordered(cx: Any, self: t.Dict, other: t.Tracker) -> None:
+    """Dicts have no order."""
+
+
+@method(t.Dict, "__missing__")
+def _missing(cx: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
+    return self.item(cx, key) if self.factory is not None else cx.raise_(KeyError(key.key(cx)))
 
 
 @method(t.Dict, "get")
@@ -208,4 +241,6 @@ def _eq(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
     if not isinstance(other, t.Dict):
         return None
     a, b = self.open(cx), other.open(cx)
+    if self.cls is other.cls is collections.OrderedDict and list(a) != list(b):
+        return t.FALSE
     return t.boolean(len(a) == len(b) and all(k in b and cx.equal(v, b[k]) for k, v in a.items()))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import builtins
+import cmath
 import dataclasses
 import fractions
 import inspect
 import keyword
+import logging
 import math
 import operator
-import os.path
+import os
 import re
 import string
+import struct
+import sys
 import textwrap
 import typing
 import unicodedata
@@ -22,9 +26,10 @@ from ..registry import folds
 
 folds(builtins.abs, builtins.bin, builtins.chr, builtins.hex, builtins.oct, builtins.ord,
       builtins.pow, builtins.round, bytes, complex, fractions.Fraction)
-folds(*[f for n, f in vars(math).items() if callable(f)])
+folds(*[f for n, f in [*vars(math).items(), *vars(cmath).items()] if callable(f)])
+folds(struct.pack, struct.unpack, struct.unpack_from, struct.calcsize, sys.intern, logging.getLogger, logging.getLevelName)
 folds(*[getattr(os.path, n) for n in ("join", "basename", "dirname", "splitext", "split", "normpath", "isabs")])
-folds(re.compile, re.match, re.search, re.fullmatch, re.sub, re.split, re.findall, re.escape)
+folds(re.compile, re.match, re.search, re.fullmatch, re.split, re.findall, re.escape)
 folds(inspect.isclass, inspect.isfunction, inspect.ismethod, inspect.ismodule, inspect.isbuiltin, inspect.isroutine,
       inspect.getfullargspec, inspect.unwrap)
 folds(keyword.iskeyword, string.capwords, textwrap.dedent, unicodedata.normalize)

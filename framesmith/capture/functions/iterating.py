@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
-from framesmith.util.errors import Unsupported
-
 from .. import trackers as t
+from ..polyfills.iterators import until
 from ..registry import calls
+from ..sources import MISSING
+from .builtin import callable_
 from .containers import ordered
 
 Args = list[t.Tracker]
@@ -20,7 +22,9 @@ Kwargs = dict[str, t.Tracker]
 @calls(iter)
 def _iter(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if len(args) == 2:
-        raise Unsupported("iter() with a sentinel")
+        if not callable_(cx, args[0]):
+            cx.raise_(TypeError("iter(v, w): v must be callable"))
+        return cx.made(until).call(cx, args, kwargs)
     return args[0].iterate(cx)
 
 
@@ -60,14 +64,33 @@ def _filter(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.Lazy(t.filtered(cx, lambda v: (v if plain else fn.call(cx, [v], {})).truth(cx), it), filter, [fn, it])
 
 
+def _by_index(cx: Any, x: t.Tracker) -> t.Tracker:
+    """reversed() of an object with a length and a subscript."""
+    for name in ("__len__", "__getitem__"):
+        if cx.lookup(x.pytype(), name) is MISSING:
+            cx.raise_(TypeError(f"'{x.pytype().__name__}' object is not reversible"))
+    return t.Lazy((x.item(cx, t.Const(i)) for i in range(x.size(cx) - 1, -1, -1)), reversed)
+
+
 @calls(reversed)
 def _reversed(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     x = args[0]
     if isinstance(x, t.Tensor):
         return x.get(cx, "__reversed__").call(cx, [], {}).iterate(cx)
-    if isinstance(x, t.Object) and cx.methods(t.Object, "__reversed__") is None and x.payload is None:
+    if x.constant:
+        return t.Fixed([cx.made(v) for v in cx.folded(reversed, (x.value,))], type(reversed(x.value)))  # type: ignore[attr-defined]
+    if isinstance(cx.lookup(x.pytype(), "__reversed__"), FunctionType):
         return cx.call_special(x, "__reversed__", [])
-    return t.Iter(x.items_list(cx)[::-1])
+    x = x.payload if isinstance(x, t.Object) and x.payload is not None else x
+    if isinstance(x, t.Object):
+        return _by_index(cx, x)
+    if isinstance(x, t.Set):
+        cx.raise_(TypeError(f"'{x.cls.__name__}' object is not reversible"))
+    return t.Fixed(x.items_list(cx)[::-1], _REVERSED.get(x.pytype(), reversed))
+
+
+_REVERSED: dict[type, type] = {list: type(reversed([])), dict: type(reversed({})), type({}.keys()): type(reversed({}.keys())),
+             type({}.values()): type(reversed({}.values())), type({}.items()): type(reversed({}.items()))}
 
 
 def unordered(cx: Any, x: t.Tracker, key: t.Tracker) -> Args:
@@ -158,11 +181,6 @@ def _chain(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.Lazy(_chained(cx, iter(args)), itertools.chain)
 
 
-@calls(itertools.chain.from_iterable)
-def _chain_from(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Lazy(_chained(cx, iter(args[0].items_list(cx))), itertools.chain)
-
-
 @calls(itertools.repeat)
 def _repeat(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     times = args[1:] or ([kwargs["times"]] if "times" in kwargs else [])
@@ -196,20 +214,5 @@ def _combining(fn: Any) -> Any:
     return row
 
 
-for _fn in (itertools.permutations, itertools.combinations, itertools.pairwise):
+for _fn in (itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):
     calls(_fn)(_combining(_fn))
-
-
-@calls(itertools.accumulate)
-def _accumulate(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    fn = args[1] if len(args) > 1 else kwargs.get("func")
-    out: Args = [kwargs["initial"]] if "initial" in kwargs else []
-    for v in args[0].items_list(cx):
-        out.append(v if not out else cx.binary("add", out[-1], v) if fn is None else fn.call(cx, [out[-1], v], {}))
-    return t.Iter(out)
-
-
-@calls(itertools.zip_longest)
-def _zip_longest(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    rows = itertools.zip_longest(*[a.items_list(cx) for a in args], fillvalue=kwargs.get("fillvalue", t.NONE))
-    return t.Iter([t.Tuple(list(r)) for r in rows])

@@ -33,7 +33,12 @@ def defer(cx: Any, fn: t.Tracker, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(print)
 def _print(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return defer(cx, cx.made(print), args, kwargs)
+    return defer(cx, cx.made(print), [a if _settled(a) else _snapshot(cx, a) for a in args], kwargs)
+
+
+def _snapshot(cx: Any, x: t.Tracker) -> t.Tracker:
+    """The text of a value as it is now, if it shows no tensor."""
+    return x if isinstance(x, t.Tensor) else cx.text(x)
 
 
 @calls(warnings.warn)

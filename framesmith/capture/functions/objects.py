@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 import dataclasses
 import functools
 import importlib.metadata
@@ -11,9 +12,9 @@ import inspect
 import os
 import types
 import typing
-import weakref
 from typing import Any
 
+import torch
 from torch import nn
 
 from framesmith.util.errors import Unsupported
@@ -21,7 +22,7 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..attempts import NOT_IMPLEMENTED
 from ..identity import same_object
-from ..registry import DESCRIPTORS, calls, folds, method, opaque
+from ..registry import DESCRIPTORS, PLAIN, calls, folds, method, opaque
 from ..sources import MISSING, Item, Pinned
 
 Args = list[t.Tracker]
@@ -50,7 +51,21 @@ def _delattr(cx: Any, self: t.Object, name: t.Tracker) -> t.Tracker:
 def _init(cx: Any, self: t.Object, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
     if self.payload is not None and not isinstance(self.payload, (t.Tuple, t.Const)):
         self.payload.builtin_method(cx, "__init__", list(args), kwargs)
+    elif issubclass(self.cls, types.SimpleNamespace):
+        if args:
+            cx.raise_(TypeError("no positional arguments expected"))
+        self.attrs.update(kwargs)
     return t.NONE
+
+
+@opaque(types.SimpleNamespace, "__eq__")
+def _namespace_eq(cx: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
+    if not isinstance(other, t.Object) or not issubclass(other.cls, types.SimpleNamespace):
+        return t.Const(NotImplemented)
+    return cx.compare("==", t.Dict(cx.instance_dict(self).open(cx)), t.Dict(cx.instance_dict(other).open(cx)))
+
+
+PLAIN.add(types.SimpleNamespace)
 
 
 @method(t.Object, "__init_subclass__", "__subclasshook__")
@@ -60,6 +75,8 @@ def _nothing(cx: Any, self: t.Object, *args: t.Tracker, **kwargs: t.Tracker) -> 
 
 def _text(name: str) -> Any:
     def row(cx: Any, self: t.Object) -> t.Tracker:
+        if issubclass(self.cls, types.SimpleNamespace):
+            return cx.opaque_method(self, "__repr__", [], {})
         if self.payload is not None:
             return cx.text(self.payload, name)
         raise Unsupported(f"repr of {self.describe()}, which shows its address")
@@ -204,14 +221,14 @@ def _copy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     x = args[0]
     if isinstance(x, (t.Const, t.Static, t.Function, t.Tuple)):
         return x
-    if isinstance(x, (t.List, t.Dict, t.Set)):
+    if isinstance(x, (t.List, t.Dict, t.Set, t.Deque)):
         return x.builtin_method(cx, "copy", [], {})
-    if isinstance(x, t.Object) and cx.lookup(x.cls, "__copy__") is MISSING and _reduces_plainly(cx, x.cls):
+    hook = cx.lookup(x.pytype(), "__copy__")
+    if isinstance(x, t.Object) and isinstance(hook, types.FunctionType):
+        return cx.class_function(hook).call(cx, [x], {})
+    if isinstance(x, t.Object) and hook is MISSING and _reduces_plainly(cx, x.cls):
         new = type(x)(x.cls)
-        for name in [*x.own, *x.attrs]:
-            found = x.own_attr(cx, name)
-            if found is not None:
-                new.attrs[name] = found
+        new.attrs.update(_state(cx, x))
         if x.payload is not None:
             frozen = isinstance(x.payload, (t.Const, t.Tuple))
             new.payload = x.payload if frozen else x.payload.builtin_method(cx, "copy", [], {})
@@ -272,9 +289,45 @@ def deep_copy(cx: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracker:
         return new_dict
     if isinstance(x, t.Set):
         return t.Set(x.base(x.open(cx)), cls=x.cls)
+    if isinstance(x, t.Deque):
+        copied_deque = t.Deque([], x.maxlen)
+        memo[id(x)] = copied_deque
+        copied_deque.items.extend(deep_copy(cx, v, memo) for v in x.open(cx))
+        return copied_deque
+    if isinstance(x, t.Tensor):
+        tensor = memo[id(x)] = _deep_tensor(cx, x)
+        return tensor
     if isinstance(x, t.Object) and not isinstance(x, t.Module):
         return _deep_object(cx, x, memo)
     raise Unsupported(f"deepcopy of {x.describe()}")
+
+
+def _deep_tensor(cx: Any, x: t.Tensor) -> t.Tracker:
+    """Of a plain tensor that has its storage for itself."""
+    fake = x.fake
+    whole = x.value is None or x.value.untyped_storage().nbytes() == fake.numel() * fake.element_size()
+    if x.pyclass is not torch.Tensor or fake.requires_grad or not whole or not fake.is_contiguous() or x.attrs:
+        raise Unsupported(f"deepcopy of {x.describe()}", hint="use clone()")
+    return cx.torch_call(torch.clone, [x], {})
+
+
+def _state(cx: Any, x: t.Object) -> dict[str, t.Tracker]:
+    """What a plain copy of an object copies: its instance dict and its slots."""
+    if cx.lookup(x.cls, "__getstate__") is not cx.lookup(object, "__getstate__") and not _slots_only(x.cls):
+        raise Unsupported(f"copy of {x.describe()}, which says itself what its state is")
+    state = dict(cx.instance_dict(x).open(cx)) if x.cls.__dictoffset__ else {}
+    for name in copyreg._slotnames(x.cls):  # type: ignore[attr-defined]
+        try:
+            state[name] = x.get(cx, name)
+        except t.CapturedError as e:
+            if not issubclass(e.tracker.pytype(), AttributeError):
+                raise
+    return state
+
+
+def _slots_only(cls: type) -> bool:
+    """A dataclass with slots: its __getstate__ lists its fields."""
+    return dataclasses.is_dataclass(cls) and not cls.__dictoffset__
 
 
 def _deep_object(cx: Any, x: t.Object, memo: dict[int, t.Tracker]) -> t.Tracker:
@@ -285,7 +338,7 @@ def _deep_object(cx: Any, x: t.Object, memo: dict[int, t.Tracker]) -> t.Tracker:
         raise Unsupported(f"deepcopy of {x.describe()}")
     new = t.Object(x.cls)
     memo[id(x)] = new
-    for name, v in cx.instance_dict(x).open(cx).items():
+    for name, v in _state(cx, x).items():
         new.attrs[name] = deep_copy(cx, v, memo)
     if x.payload is not None:
         new.payload = deep_copy(cx, x.payload, memo)
@@ -340,34 +393,6 @@ def _signature(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return cx.fold_call(inspect.signature, args, kwargs)
 
 
-@calls(weakref.ref)
-def _ref(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """A weak reference to something that lives outside; there is one such for each object."""
-    x, *callback = args
-    target = getattr(x, "value", None)
-    if target is None or x.source is None or any(c is not t.NONE for c in callback):
-        raise Unsupported(f"a weak reference to {x.describe()}" + (" with a callback" if callback else ""))
-    cx.guard(x.source, "id", target)
-    ref = cx.folded(weakref.ref, (target,))
-    found = cx.seen.get(id(ref))
-    return found if found is not None else cx.remember(ref, t.Object(weakref.ref, value=ref, source=Pinned(ref)))
-
-
-@opaque(weakref.ReferenceType, "__call__")
-def _deref(cx: Any, obj: t.Object) -> t.Tracker:
-    target = obj.value()
-    if target is None:
-        cx.guard(obj.source, "callable", _is_dead)
-        return t.NONE
-    cx.guard(obj.source, "id", obj.value)
-    found = cx.seen.get(id(target))
-    if found is None:
-        raise Unsupported("an object reached through a weak reference only")
-    return found
-
-
-def _is_dead(ref: Any) -> bool:
-    return ref() is None
 
 
 folds(importlib.util.find_spec, importlib.metadata.version)

@@ -9,6 +9,7 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..frame import Frame
 from ..registry import op
+from ..sources import MISSING
 from ..varying import is_late, joined
 
 
@@ -108,6 +109,8 @@ def _set_update(f: Frame, n: int) -> None:
 @op("DICT_UPDATE")
 def _dict_update(f: Frame, n: int) -> None:
     v = f.stack.pop()
+    if f.cx.lookup(v.pytype(), "keys") is MISSING:
+        f.cx.raise_(TypeError(f"'{v.pytype().__name__}' object is not a mapping"))
     f.stack[-n].builtin_method(f.cx, "update", [v], {})
 
 
@@ -144,6 +147,13 @@ def called_name(fn: t.Tracker) -> str:
 @op("LIST_TO_TUPLE")
 def _list_to_tuple(f: Frame, n: int) -> None:
     f.stack[-1] = t.Tuple(f.stack[-1].items_list(f.cx))
+
+
+def iterator(f: Frame, x: t.Tracker) -> t.Tracker:
+    """The iterator that an unpacking takes values from."""
+    if f.cx.lookup(x.pytype(), "__iter__") is MISSING and f.cx.lookup(x.pytype(), "__getitem__") is MISSING:
+        f.cx.raise_(TypeError(f"cannot unpack non-iterable {x.pytype().__name__} object"))
+    return x.iterate(f.cx)
 
 
 @op("UNPACK_SEQUENCE")

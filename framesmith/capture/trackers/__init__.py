@@ -1,8 +1,10 @@
 """What the interpreter holds in place of values, one file a family."""
 
 from .base import NULL, Bound, CapturedError, Handled, Lasti, Null, Tracker
+from .checked import CheckedIter, Fixed
 from .constants import FALSE, NONE, TRUE, Const, boolean
-from .dicts import Dict, DictView, stored_key
+from .deques import Deque
+from .dicts import Dict, DictView, Proxy, stored_key
 from .errors import Error, Traceback
 from .functions import Cell, Function, Method, Partial
 from .instance import InstanceDict
@@ -12,15 +14,16 @@ from .late import Late, late
 from .modes import InferenceGuard
 from .modules import Module
 from .objects import DELETED, Object, Super
-from .sequences import List, Sequence, Slice, Tuple
+from .sequences import List, Sequence, Slice, Tuple, is_plain_tuple
 from .sets import SameElements, Set
 from .statics import Builtin, Class, Disabled, PyModule, Static
 from .tensors import Sym, Tensor, TensorMethod
+from .weak import WeakRef
 
 __all__ = [
-    "Bound", "Builtin", "CapturedError", "Cell", "Class", "Const", "DELETED", "Dict", "DictView", "Disabled", "Error", "FALSE",
-    "Function", "Generator", "Handled", "Hashed", "InferenceGuard", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "Method",
-    "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "PyModule", "SameElements", "SeqIter", "Sequence",
-    "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker", "Tuple", "boolean",
-    "enumerated", "filtered", "late", "mapped", "stored_key", "zipped",
+    "Bound", "Builtin", "CapturedError", "Cell", "CheckedIter", "Class", "Const", "DELETED", "Deque", "Dict", "DictView", "Disabled",
+    "Error", "FALSE", "Fixed", "Function", "Generator", "Handled", "Hashed", "InferenceGuard", "InstanceDict", "Iter", "Lasti", "Late",
+    "Lazy", "List", "Method", "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "PyModule",
+    "SameElements", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback",
+    "Tracker", "Tuple", "WeakRef", "boolean", "enumerated", "filtered", "is_plain_tuple", "late", "mapped", "stored_key", "zipped",
 ]

@@ -87,7 +87,7 @@ class Tracker:
 
     def next(self, cx: Any) -> Tracker | None:
         """The next value of an iterator; None when it is exhausted."""
-        raise Unsupported(f"next of {self.describe()}")
+        return cx.not_iterator(self)
 
     def items_list(self, cx: Any) -> list[Tracker]:
         """All values that iteration gives."""

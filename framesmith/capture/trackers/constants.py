@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import typing
 from typing import Any
 
 from .base import Tracker
@@ -31,7 +33,17 @@ class Const(Tracker):
     def get(self, cx: Any, name: str) -> Tracker:
         return cx.fold(getattr, (self.value, name))
 
+    def set(self, cx: Any, name: str, value: Tracker) -> None:
+        if not type(self.value).__dictoffset__ or isinstance(self.value, enum.Enum) and name in ("name", "value"):
+            cx.folded(setattr, (self.value, name, None))
+        super().set(cx, name, value)
+
     def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        origin = getattr(self.value, "__origin__", None)
+        if isinstance(origin, type):
+            return _generic(self, cx, cx.made(origin).call(cx, args, kwargs))
+        if isinstance(self.value, typing.NewType):
+            return args[0]
         return cx.fold_call(self.value, args, kwargs)
 
     def item(self, cx: Any, key: Tracker) -> Tracker:
@@ -54,6 +66,13 @@ class Const(Tracker):
 
     def key(self, cx: Any) -> Any:
         return self.value
+
+
+def _generic(alias: Const, cx: Any, made: Tracker) -> Tracker:
+    """An instance made by a call of `Class[int]` remembers that."""
+    if made.pytype().__dictoffset__ and type(made).__name__ in ("Object", "Module"):
+        made.set(cx, "__orig_class__", alias)
+    return made
 
 
 NONE = Const(None)

@@ -5,11 +5,15 @@ Keys are stored as hashables (`Tracker.key`): the Python value of a constant, or
 
 from __future__ import annotations
 
-from types import FunctionType
+import collections
+from types import FunctionType, MappingProxyType
 from typing import Any
+
+from framesmith.util.errors import Unsupported
 
 from ..sources import Item, Source
 from .base import Bound, Tracker
+from .checked import CheckedIter
 from .keys import Hashed
 
 
@@ -37,14 +41,24 @@ class Dict(Tracker):
         if any(isinstance(k, (Tracker, Hashed)) for k in self.open(cx)):
             return super().real(cx)
         out = {k: v.real(cx) for k, v in self.open(cx).items()}
-        return out if self.cls is dict else self.cls(out)
+        return self.like(out, None if self.factory is None else self.factory.real(cx))
+
+    def like(self, entries: dict[Any, Any], factory: Any) -> Any:
+        """A real dict of the same class."""
+        if issubclass(self.cls, collections.defaultdict):
+            return self.cls(factory, entries)  # type: ignore[call-arg]
+        return entries if self.cls is dict else self.cls(entries)  # type: ignore[call-arg]
 
     def open(self, cx: Any) -> dict[Any, Tracker]:
         """All entries; guards the keys of a dict from outside."""
         if not self.complete:
             value, src = self.value, self.source
-            keys = tuple(value)
-            cx.guard(src, "keys", keys)
+            kind: Any = collections.OrderedDict if self.cls is collections.OrderedDict else dict
+            keys: tuple[Any, ...] = tuple(kind.keys(value))
+            if self.cls is collections.OrderedDict:
+                cx.guard(src, "callable", SameOrder(keys))  # its order is kept beside the dict's own
+            else:
+                cx.guard(src, "keys", keys)
             old = self.entries
             self.entries = {}
             for k in keys:
@@ -74,6 +88,8 @@ class Dict(Tracker):
 
     def touch(self, cx: Any) -> dict[Any, Tracker]:
         """All entries, about to be changed."""
+        if self.cls is MappingProxyType:
+            raise Unsupported("a change of a mapping proxy")
         entries = self.open(cx)
         cx.mutates(self)
         return entries
@@ -102,6 +118,8 @@ class Dict(Tracker):
         return cx.fail(KeyError, key)
 
     def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
+        if self.cls is MappingProxyType:
+            cx.raise_(TypeError("'mappingproxy' object does not support item assignment"))
         k = key.key(cx)
         self.touch(cx)[k] = value
 
@@ -113,11 +131,13 @@ class Dict(Tracker):
         del entries[k]
 
     def iterate(self, cx: Any) -> Tracker:
-        return cx.iterator([cx.unkey(k) for k in self.open(cx)])
+        return DictView(self, "keys").iterate(cx)
 
     def get(self, cx: Any, name: str) -> Tracker:
         if name == "__class__":
             return cx.made(self.cls)
+        if name == "default_factory" and issubclass(self.cls, collections.defaultdict):
+            return self.factory if self.factory is not None else cx.made(None)
         if not hasattr(self.cls, name):
             return cx.no_attribute(self, name)
         return Bound(self, name)
@@ -126,9 +146,45 @@ class Dict(Tracker):
         return cx.apply_row(Dict, self, name, args, kwargs)
 
 
+class SameOrder:
+    """An ordered dict still has these keys in this order."""
+
+    __slots__ = ("keys", "types")
+
+    def __init__(self, keys: tuple[Any, ...]) -> None:
+        self.keys = keys
+        self.types = tuple(map(type, keys))
+
+    def __call__(self, value: Any) -> bool:
+        now = tuple(collections.OrderedDict.__iter__(value))
+        return now == self.keys and tuple(map(type, now)) == self.types
+
+
 def stored_key(cx: Any, key: Any) -> Any:
     """A key of a real dict as `entries` has it."""
     return cx.made(key).key(cx) if isinstance(type(key).__hash__, FunctionType) else key
+
+
+class Proxy(Dict):
+    """A mapping proxy of a dict: what it holds is what the dict holds."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Dict) -> None:
+        super().__init__({}, cls=MappingProxyType)
+        self.of = of
+
+    def open(self, cx: Any) -> dict[Any, Tracker]:
+        return self.of.open(cx)
+
+    def lookup(self, cx: Any, key: Any) -> Tracker | None:
+        return self.of.lookup(cx, key)
+
+    def truth(self, cx: Any) -> bool:
+        return self.of.truth(cx)
+
+    def size(self, cx: Any) -> int:
+        return self.of.size(cx)
 
 
 class DictView(Tracker):
@@ -154,7 +210,15 @@ class DictView(Tracker):
         return [cx.tuple([cx.unkey(k), v]) for k, v in entries.items()]
 
     def iterate(self, cx: Any) -> Tracker:
-        return cx.iterator(self.values(cx))
+        of = self.dict
+
+        def read(key: Any) -> Tracker | None:
+            value = of.open(cx).get(key)
+            if value is None or self.kind == "values":
+                return value
+            return cx.unkey(key) if self.kind == "keys" else cx.tuple([cx.unkey(key), value])
+
+        return CheckedIter(self.kind, list(of.open(cx)), lambda: of.open(cx), read)
 
     def size(self, cx: Any) -> int:
         return self.dict.size(cx)
@@ -178,7 +242,7 @@ class DictView(Tracker):
 
     def get(self, cx: Any, name: str) -> Tracker:
         if name == "mapping":
-            return cx.proxy(self.dict)
+            raise Unsupported("the mapping of a view")
         if not hasattr(self.pytype(), name):
             return cx.raise_(AttributeError(f"'{self.pytype().__name__}' object has no attribute '{name}'"))
         return Bound(self, name)

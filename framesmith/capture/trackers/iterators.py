@@ -195,13 +195,26 @@ def zipped(cx: Any, its: list[Tracker], strict: bool) -> Iterator[Tracker]:
         for n, it in enumerate(its):
             v = it.next(cx)
             if v is None:
-                if strict and (n > 0 or any(o.next(cx) is not None for o in its[1:])):
-                    cx.raise_(ValueError(f"zip() argument {n + 1} is shorter than argument 1"))
+                if strict:
+                    _check_ends(cx, its, n)
                 return
             row.append(v)
         if not row:
             return
         yield cx.tuple(row)
+
+
+def _check_ends(cx: Any, its: list[Tracker], n: int) -> None:
+    """zip(strict=True): iterator `n` has ended; so must the others."""
+
+    def which(k: int) -> str:
+        return " 1" if k == 1 else f"s 1-{k}"
+
+    if n > 0:
+        cx.raise_(ValueError(f"zip() argument {n + 1} is shorter than argument{which(n)}"))
+    for k, it in enumerate(its[1:], 1):
+        if it.next(cx) is not None:
+            cx.raise_(ValueError(f"zip() argument {k + 1} is longer than argument{which(k)}"))
 
 
 def mapped(cx: Any, fn: Tracker, its: list[Tracker]) -> Iterator[Tracker]:

@@ -23,6 +23,7 @@ from framesmith.util.errors import Unsupported
 
 from ..sources import MISSING, Attr, DictAttr, Source
 from .base import Bound, CapturedError, Tracker
+from .dicts import Dict
 from .functions import Function, Method
 from .keys import Hashed
 
@@ -77,6 +78,8 @@ class Object(Tracker):
     def real(self, cx: Any) -> Any:
         if self.value is not None and cx.is_passable(self):
             return self.value
+        if self.payload is not None and self.payload.constant and not any(map(_speaks, self.cls.__mro__)):
+            return self.payload.value  # type: ignore[attr-defined]
         raise Unsupported(f"{self.describe()} as an argument of a function that cannot be followed")
 
     def own_attr(self, cx: Any, name: str) -> Tracker | None:
@@ -112,7 +115,7 @@ class Object(Tracker):
             found = self.own_attr(cx, name)
             if found is not None:
                 return found
-            if name == "__dict__":
+            if name == "__dict__" and self.cls.__dictoffset__:
                 return cx.instance_dict(self)
             return self.missing(cx, name, info)
         row = DESCRIPTORS.get(type(raw))
@@ -198,6 +201,8 @@ class Object(Tracker):
         return cx.folded(of, (type(self.cls.__name__, (), {name: lambda _: result})(),))
 
     def next(self, cx: Any) -> Tracker | None:
+        if cx.lookup(self.cls, "__next__") is MISSING:
+            return cx.not_iterator(self)
         try:
             return cx.call_special(self, "__next__", [])
         except CapturedError as e:
@@ -219,8 +224,21 @@ class Object(Tracker):
         if row is not None:
             return row(cx, self, *args, **kwargs)
         if self.payload is not None:
+            if name == "__getitem__" and isinstance(self.payload, Dict) and self.payload.lookup(cx, args[0].key(cx)) is None:
+                missing = cx.lookup(self.cls, "__missing__")
+                if isinstance(missing, FunctionType):
+                    return cx.class_function(missing).call(cx, [self, *args], kwargs)
             return self.payload.builtin_method(cx, name, args, kwargs)
         return cx.opaque_method(self, name, args, kwargs)
+
+
+def _speaks(cls: type) -> bool:
+    """The class has special methods of its own, which a function run for real would call."""
+    return cls.__module__ != "builtins" and any(isinstance(vars(cls).get(n), FunctionType) for n in _SAID)
+
+
+_SAID = ("__index__", "__int__", "__float__", "__str__", "__repr__", "__format__", "__hash__", "__eq__", "__len__", "__getitem__",
+         "__iter__")
 
 
 def _function(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
@@ -255,6 +273,8 @@ def _staticmethod(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Trac
 
 
 def _member(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    if name == "__dict__":
+        return cx.instance_dict(self)
     found = self.attrs.get(name)
     if found is None and self.value is not None:
         try:

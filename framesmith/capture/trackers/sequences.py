@@ -174,6 +174,13 @@ class Tuple(Sequence):
     def make(self, items: list[Tracker]) -> Tracker:
         return Tuple(items, cls=torch.Size if self.cls is torch.Size else tuple)
 
+    def set(self, cx: Any, name: str, value: Tracker) -> None:
+        if name in cx.tuple_fields(self.cls):
+            cx.raise_(AttributeError("can't set attribute"))
+        if self.cls.__dictoffset__:
+            super().set(cx, name, value)
+        cx.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
+
     def iterate(self, cx: Any) -> Tracker:
         return cx.list_iterator(self)
 

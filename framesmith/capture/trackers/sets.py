@@ -11,6 +11,7 @@ from framesmith.util.errors import Unsupported
 
 from ..sources import Source
 from .base import Bound, Tracker
+from .checked import CheckedIter
 from .keys import Hashed
 from .objects import Object
 
@@ -117,7 +118,7 @@ class Set(Tracker):
         return len(self._keys)
 
     def iterate(self, cx: Any) -> Tracker:
-        return cx.iterator(self.items_list(cx))
+        return CheckedIter("set", self.ordered(cx), lambda: self.open(cx), lambda k: cx.unkey(k) if k in self.open(cx) else None)
 
     def get(self, cx: Any, name: str) -> Tracker:
         if name == "__class__":

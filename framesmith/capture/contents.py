@@ -1,0 +1,37 @@
+"""What guards and residual code read of containers that have no subscript by position: functions for `sources.Applied`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .sources import Applied, Source
+
+
+def _elements(deque: Any) -> Any:
+    return list(deque)
+
+
+def _entries(proxy: Any) -> Any:
+    return dict(proxy)
+
+
+def _target(ref: Any) -> Any:
+    return ref()
+
+
+def elements_of(source: Source) -> Source:
+    """The list of a deque's elements."""
+    return Applied(source, _elements, "{}")
+
+
+def entries_of(source: Source) -> Source:
+    """The dict of a mapping proxy's entries."""
+    return Applied(source, _entries, "{}")
+
+
+def target_of(source: Source) -> Source:
+    """What a weak reference refers to."""
+    return Applied(source, _target, "{}()")
+
+
+__all__ = ["elements_of", "entries_of", "target_of"]

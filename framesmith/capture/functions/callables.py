@@ -1,0 +1,196 @@
+"""Callable objects of the standard library: operator's getters, caches, single dispatch, guarded reprs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+import reprlib
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..contents import target_of
+from ..registry import BUILTIN_KINDS, CODES, CONSTANT_METHODS, OPAQUE, calls, method
+from ..sources import Pinned
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+
+# --- operator ---------------------------------------------------------------------------------------------------------
+def _parts(obj: t.Object) -> list[Any]:
+    """What a getter was made of."""
+    return list(obj.value.__reduce__()[1])
+
+
+def _itemgetter(cx: Any, obj: t.Object, of: t.Tracker) -> t.Tracker:
+    got = [of.item(cx, cx.made(k)) for k in _parts(obj)]
+    return got[0] if len(got) == 1 else t.Tuple(got)
+
+
+def _attrgetter(cx: Any, obj: t.Object, of: t.Tracker) -> t.Tracker:
+    got = []
+    for path in _parts(obj):
+        x = of
+        for name in path.split("."):
+            x = x.get(cx, name)
+        got.append(x)
+    return got[0] if len(got) == 1 else t.Tuple(got)
+
+
+def _methodcaller(cx: Any, obj: t.Object, of: t.Tracker) -> t.Tracker:
+    make, parts = obj.value.__reduce__()[:2]
+    named = make.keywords if isinstance(make, functools.partial) else {}
+    name, *args = (*make.args, *parts) if isinstance(make, functools.partial) else parts
+    return of.get(cx, name).call(cx, [cx.made(a) for a in args], {k: cx.made(v) for k, v in named.items()})
+
+
+OPAQUE[(operator.itemgetter, "__call__")] = _itemgetter
+OPAQUE[(operator.attrgetter, "__call__")] = _attrgetter
+OPAQUE[(operator.methodcaller, "__call__")] = _methodcaller
+
+
+# --- functools.lru_cache ----------------------------------------------------------------------------------------------
+class SameResult:
+    """A cached function still gives the same object for these arguments."""
+
+    __slots__ = ("args", "kwargs", "result")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self.result = result
+
+    def __call__(self, fn: Callable[..., Any]) -> bool:
+        return fn(*self.args, **self.kwargs) is self.result
+
+
+_ASIDE = (int, float, complex, str, bytes, bool, type(None), type, types.FunctionType, types.BuiltinFunctionType)
+
+
+def _cached(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """A call of what lru_cache made.  With constants it is made for real: the cache is filled as in plain Python, and hits are guarded."""
+    if not all(a.constant or isinstance(a, t.Static) for a in [*args, *kwargs.values()]):
+        return cx.made(fn.__wrapped__).call(cx, args, kwargs)
+    real, named = tuple([a.real(cx) for a in args]), {k: v.real(cx) for k, v in kwargs.items()}
+    with cx.recorder.off():
+        result = cx.folded(fn, real, named)
+        again = cx.folded(fn, real, named)
+    if again is not result and not isinstance(result, _ASIDE):
+        raise Unsupported(f"{fn.__qualname__}, whose cache does not keep its results")
+    if isinstance(result, _ASIDE):
+        return cx.made(result)
+    cx.guard(Pinned(fn), "callable", SameResult(real, named, result))
+    return cx.wrap(result, Pinned(result))
+
+
+BUILTIN_KINDS["_lru_cache_wrapper"] = _cached
+
+
+# --- functools.singledispatch -----------------------------------------------------------------------------------------
+class SameChoice:
+    """The function that a generic function chooses for a class."""
+
+    __slots__ = ("chosen", "kind")
+
+    def __init__(self, kind: type, chosen: Any) -> None:
+        self.kind = kind
+        self.chosen = chosen
+
+    def __call__(self, dispatch: Any) -> bool:
+        return dispatch(self.kind) is self.chosen
+
+
+def _choose(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
+    kind = args[0].real(cx)
+    chosen = cx.folded(fn.value, (kind,))
+    cx.guard(Pinned(fn.value), "callable", SameChoice(kind, chosen))
+    return cx.made(chosen)
+
+
+CODES[id(functools.singledispatch(lambda x: x).dispatch.__code__)] = _choose
+
+
+# --- functools.cached_property ----------------------------------------------------------------------------------------
+def _cached_property(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """Without its lock: nobody else sees the instance before the changes are replayed."""
+    prop, obj = args[:2]
+    name = prop.get(cx, "attrname").real(cx)
+    if not isinstance(obj, t.Object) or not obj.cls.__dictoffset__ or name is None:
+        return cx.inline(fn, args, kwargs)
+    found = obj.own_attr(cx, name)
+    if found is None:
+        found = prop.get(cx, "func").call(cx, [obj], {})
+        obj.note(cx, name)
+        obj.attrs[name] = found
+    return found
+
+
+CODES[id(functools.cached_property.__get__.__code__)] = _cached_property
+
+
+# --- reprs that stop at themselves ------------------------------------------------------------------------------------
+def _recursive_repr(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
+    assert fn.value is not None
+    own = dict(zip(fn.value.__code__.co_freevars, [c.cell_contents for c in fn.value.__closure__ or ()]))
+    if any(args[0] is x for x in cx.showing):
+        return t.Const(own.get("fillvalue", "..."))
+    cx.showing.append(args[0])
+    try:
+        return cx.made(own["user_function"]).call(cx, args, kwargs)
+    finally:
+        cx.showing.pop()
+
+
+CODES[id(reprlib.recursive_repr()(lambda self: "").__code__)] = _recursive_repr
+if hasattr(dataclasses, "_recursive_repr"):
+    CODES[id(dataclasses._recursive_repr(lambda self: "").__code__)] = _recursive_repr
+
+
+# --- weak references --------------------------------------------------------------------------------------------------
+def _deref(cx: Any, obj: t.Object) -> t.Tracker:
+    target = obj.value()
+    if target is None:
+        cx.guard(obj.source, "callable", _is_dead)
+        return t.NONE
+    return cx.wrap(target, Pinned(target) if obj.source is None else target_of(obj.source))
+
+
+def _is_dead(ref: Any) -> bool:
+    return ref() is None
+
+
+OPAQUE[(weakref.ReferenceType, "__call__")] = _deref
+
+
+@calls(weakref.ref)
+def _ref(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    target = args[0]
+    if len(args) > 1 or kwargs or target.source is None or not isinstance(target, (t.Object, t.Static)):
+        raise Unsupported("a weak reference to an object that only the frame holds, or with a callback")
+    return t.WeakRef(target)
+
+
+def _same_referent(cx: Any, obj: t.Object, other: t.Tracker) -> t.Tracker | None:
+    if not issubclass(other.pytype(), weakref.ReferenceType):
+        return None
+    return cx.compare("==", _deref(cx, obj), other.call(cx, [], {}))
+
+
+OPAQUE[(weakref.ReferenceType, "__eq__")] = _same_referent
+
+
+@method(t.WeakRef, "__eq__")
+def _same_target(cx: Any, self: t.WeakRef, other: t.Tracker) -> t.Tracker | None:
+    if not issubclass(other.pytype(), weakref.ReferenceType):
+        return None
+    return cx.compare("==", self.target, other.call(cx, [], {}))
+
+
+CONSTANT_METHODS[(types.FunctionType, "__get__")] = lambda cx, self, args, kwargs: (
+    cx.made(self.value) if args[0] is t.NONE else t.Method(cx.made(self.value), args[0]))

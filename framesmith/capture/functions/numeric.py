@@ -1,0 +1,39 @@
+"""NumPy functions of numbers: their results are scalars, and fold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..registry import BUILTIN_KINDS
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+_PURE = frozenset((
+    "prod", "sum", "mean", "std", "var", "max", "min", "amax", "amin", "clip", "round", "around", "argmax", "argmin", "dot",
+    "isclose", "allclose", "median", "ptp", "floor_divide", "any", "all", "ceil", "floor", "log2", "cumsum", "cumprod", "size",
+    "ndim", "iscomplexobj", "isrealobj", "real", "imag",
+))
+
+
+def _ufunc(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return _scalar(cx, fn, cx.folded(fn, tuple([a.real(cx) for a in args]), {k: v.real(cx) for k, v in kwargs.items()}))
+
+
+def _dispatched(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if fn.__name__ not in _PURE or any(isinstance(a, t.Tensor) for a in [*args, *kwargs.values()]):
+        raise Unsupported(f"NumPy function {fn.__name__}", hint="use torch's function")
+    return _ufunc(cx, fn, args, kwargs)
+
+
+def _scalar(cx: Any, fn: Any, value: Any) -> t.Tracker:
+    if type(value).__name__ == "ndarray":
+        raise Unsupported(f"NumPy function {fn.__name__} gives an array", hint="use torch's function")
+    return cx.made(value)
+
+
+BUILTIN_KINDS["ufunc"] = _ufunc
+BUILTIN_KINDS["_ArrayFunctionDispatcher"] = _dispatched

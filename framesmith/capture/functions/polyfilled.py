@@ -1,0 +1,74 @@
+"""Functions written in C whose Python statement is inlined: ours (`polyfills/`), or the standard library's own fallback."""
+
+from __future__ import annotations
+
+import _bisect
+import _heapq
+import builtins
+import collections
+import functools
+import importlib.util
+import itertools
+import operator
+import types
+from types import FunctionType
+from typing import Any
+
+from .. import trackers as t
+from ..polyfills import functions as py
+from ..polyfills import iterators as its
+from ..registry import OPAQUE, calls
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+
+def states(python: Any, *functions: Any) -> None:
+    """Calls of `functions` are calls of `python`, a Python function or class."""
+
+    @calls(*functions)
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        return cx.made(python).call(cx, args, kwargs)
+
+
+def without(name: str, missing: str) -> dict[str, Any]:
+    """The namespace of a module of the standard library as it is where its C part `missing` does not exist."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None and spec.loader is not None
+    real = builtins.__import__
+
+    def absent(wanted: str, *args: Any, **kwargs: Any) -> Any:
+        if wanted == missing:
+            raise ImportError(wanted)
+        return real(wanted, *args, **kwargs)
+
+    space: dict[str, Any] = {"__name__": name, "__builtins__": {**vars(builtins), "__import__": absent}}
+    exec(spec.loader.get_code(name), space)  # type: ignore[attr-defined]
+    return space
+
+
+def _fallbacks(name: str, native: Any) -> None:
+    python = without(name, native.__name__)
+    for attr, fn in vars(native).items():
+        if isinstance(fn, types.BuiltinFunctionType) and isinstance(python.get(attr), FunctionType):
+            states(python[attr], fn)
+
+
+_fallbacks("heapq", _heapq)
+_fallbacks("bisect", _bisect)
+
+for _fn in ("accumulate", "compress", "cycle", "dropwhile", "takewhile", "filterfalse", "starmap", "pairwise", "batched", "zip_longest",
+            "tee"):
+    if hasattr(itertools, _fn):
+        states(getattr(its, _fn), getattr(itertools, _fn))
+states(its.from_iterable, itertools.chain.from_iterable)
+states(its.Groups, itertools.groupby)
+states(py.count_elements, collections._count_elements)  # type: ignore[attr-defined]
+states(py.cmp_to_key, functools.cmp_to_key)
+for _fn, _python in (("delitem", py.delitem), ("concat", py.concat), ("iconcat", py.iconcat), ("countOf", py.count_of),
+                     ("indexOf", py.index_of), ("call", py.call), ("length_hint", py.length_hint)):
+    if hasattr(operator, _fn):
+        states(_python, getattr(operator, _fn))
+OPAQUE[(types.SimpleNamespace, "__repr__")] = lambda cx, self: cx.made(py.namespace_repr).call(cx, [self], {})
+
+__all__ = ["states"]

@@ -1,0 +1,32 @@
+"""json: text to values and back, of constants; paths."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..registry import calls
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+
+def _pure(fn: Any) -> None:
+    @calls(fn)
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        if any(not k.constant and not isinstance(k, t.Sequence) for k in kwargs.values()):
+            raise Unsupported(f"json.{fn.__name__} with a class or a function of its own")
+        return cx.fold_call(fn, args, kwargs)
+
+
+_pure(json.dumps)
+_pure(json.loads)
+
+
+@calls(os.fspath)
+def _fspath(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return cx.fold_call(os.fspath, args, {}) if args[0].constant else cx.call_special(args[0], "__fspath__", [])

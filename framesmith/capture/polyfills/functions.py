@@ -1,0 +1,115 @@
+"""Pieces of collections, functools and operator that are written in C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def count_elements(mapping: Any, iterable: Iterable[Any]) -> None:
+    """collections._count_elements"""
+    for value in iterable:
+        mapping[value] = mapping.get(value, 0) + 1
+
+
+class Compared:
+    """What functools.cmp_to_key makes of an object."""
+
+    __slots__ = ("compare", "obj")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, compare: Callable[[Any, Any], Any], obj: Any) -> None:
+        self.compare = compare
+        self.obj = obj
+
+    def __lt__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) < 0
+
+    def __gt__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) > 0
+
+    def __eq__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) == 0
+
+    def __le__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) <= 0
+
+    def __ge__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) >= 0
+
+
+def cmp_to_key(mycmp: Callable[[Any, Any], Any]) -> Callable[[Any], Compared]:
+    def key(obj: Any) -> Compared:
+        return Compared(mycmp, obj)
+
+    return key
+
+
+def delitem(a: Any, b: Any) -> None:
+    del a[b]
+
+
+def concat(a: Any, b: Any) -> Any:
+    if not hasattr(a, "__getitem__"):
+        raise TypeError(f"'{type(a).__name__}' object can't be concatenated")
+    return a + b
+
+
+def iconcat(a: Any, b: Any) -> Any:
+    if not hasattr(a, "__getitem__"):
+        raise TypeError(f"'{type(a).__name__}' object can't be concatenated")
+    a += b
+    return a
+
+
+def count_of(a: Iterable[Any], b: Any) -> int:
+    count = 0
+    for value in a:
+        if value is b or value == b:
+            count += 1
+    return count
+
+
+def index_of(a: Iterable[Any], b: Any) -> int:
+    for i, value in enumerate(a):
+        if value is b or value == b:
+            return i
+    raise ValueError("sequence.index(x): x not in sequence")
+
+
+def length_hint(obj: Any, default: int = 0) -> int:
+    if hasattr(type(obj), "__len__"):
+        return len(obj)
+    if not hasattr(type(obj), "__length_hint__"):
+        return default
+    hint = obj.__length_hint__()
+    return default if hint is NotImplemented else hint
+
+
+def call(obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return obj(*args, **kwargs)
+
+
+def namespace_repr(self: Any) -> str:
+    """types.SimpleNamespace.__repr__"""
+    name = "namespace" if type(self).__name__ == "SimpleNamespace" else type(self).__name__
+    return f"{name}({', '.join([f'{k}={v!r}' for k, v in self.__dict__.items()])})"
+
+
+def sub(pattern: Any, repl: Callable[[Any], str], string: str, count: int = 0) -> Any:
+    """pattern.sub(repl, string) of a function"""
+    return subn(pattern, repl, string, count)[0]
+
+
+def subn(pattern: Any, repl: Callable[[Any], str], string: str, count: int = 0) -> Any:
+    parts = []
+    at = made = 0
+    for match in pattern.finditer(string):
+        if count and made == count:
+            break
+        parts.append(string[at:match.start()])
+        parts.append(repl(match))
+        at = match.end()
+        made += 1
+    parts.append(string[at:])
+    return string[:0].join(parts), made

@@ -1,0 +1,103 @@
+"""collections.deque."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from ..contents import elements_of
+from ..sources import Attr, Item, Source
+from .base import Bound, Tracker
+from .checked import CheckedIter
+from .sequences import Sequence
+
+
+class Deque(Sequence):
+    """A deque; `maxlen` bounds it.  One from outside is read whole."""
+
+    __slots__ = ("maxlen", "version")
+
+    def __init__(self, items: list[Tracker] | None, maxlen: int | None, *, value: Any = None, source: Source | None = None) -> None:
+        super().__init__(items, value=value, source=source)
+        self.maxlen = maxlen
+        self.version = 0
+
+    @classmethod
+    def outside(cls, cx: Any, value: Any, source: Source | None) -> Deque:
+        """The tracker of a deque that exists."""
+        cx.guard(source, "type", type(value))
+        cx.wrap(value.maxlen, None if source is None else Attr(source, "maxlen"))
+        return cls(None, value.maxlen, value=value, source=source)
+
+    def open(self, cx: Any) -> list[Tracker]:
+        if self._items is None:
+            cx.guard(self.source, "len", len(self.value))
+            src = None if self.source is None else elements_of(self.source)
+            self._items = [cx.wrap(v, None if src is None else Item(src, i)) for i, v in enumerate(self.value)]
+        return self._items
+
+    def peek(self, cx: Any, index: int) -> Tracker | None:
+        items = self.open(cx)
+        return items[index] if index < len(items) else None
+
+    def touch(self, cx: Any) -> list[Tracker]:
+        """The elements, about to be changed."""
+        items = self.open(cx)
+        self.version += 1
+        cx.mutates(self)
+        return items
+
+    def bound(self, left: bool) -> None:
+        """Drop from the one end what `maxlen` does not allow."""
+        items = self.items
+        while self.maxlen is not None and len(items) > self.maxlen:
+            items.pop(0 if left else -1)
+
+    def pytype(self) -> type:
+        return collections.deque
+
+    def real(self, cx: Any) -> Any:
+        return collections.deque([x.real(cx) for x in self.open(cx)], self.maxlen)
+
+    def make(self, items: list[Tracker]) -> Tracker:
+        made = Deque(items, self.maxlen)
+        made.bound(True)
+        return made
+
+    def item(self, cx: Any, key: Tracker) -> Tracker:
+        return self.open(cx)[self.place(cx, key)]
+
+    def place(self, cx: Any, key: Tracker) -> int:
+        """A subscript."""
+        index = cx.index(key)
+        if isinstance(index, slice):
+            cx.raise_(TypeError("sequence index must be integer, not 'slice'"))
+        size = len(self.open(cx))
+        if not -size <= index < size:
+            cx.raise_(IndexError("deque index out of range"))
+        return index
+
+    def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
+        at = self.place(cx, key)
+        self.touch(cx)[at] = value
+
+    def del_item(self, cx: Any, key: Tracker) -> None:
+        at = self.place(cx, key)
+        del self.touch(cx)[at]
+
+    def iterate(self, cx: Any) -> Tracker:
+        return CheckedIter("deque", list(range(len(self.open(cx)))), lambda: range(self.version), lambda i: self.items[i])
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        if name == "maxlen":
+            return cx.made(self.maxlen)
+        if name == "__class__":
+            return cx.made(collections.deque)
+        if not hasattr(collections.deque, name):
+            return cx.raise_(AttributeError(f"'collections.deque' object has no attribute '{name}'"))
+        return Bound(self, name)
+
+    def set(self, cx: Any, name: str, value: Tracker) -> None:
+        if name == "maxlen":
+            cx.raise_(AttributeError("attribute 'maxlen' of 'collections.deque' objects is not writable"))
+        cx.raise_(AttributeError(f"'collections.deque' object has no attribute '{name}'"))
