@@ -254,6 +254,8 @@ def _set(rb: Rebuilder, x: t.Set) -> str:
     if x.value is not None and x.source is not None:
         return rb.temp(rb.source(x.source))
     keys = x.open(rb.cx)
+    if x.loose and len(keys) > 1:
+        raise Unsupported("a set made of one from outside, whose history decides the order, lives across the end of captured code")
     if x.first is None or list(x.cls(list(keys))) == list(keys):
         return rb.temp(rb.keys(keys))
     name = rb.temp(f"{rb.hold(x.cls)}({rb.keys(x.first)})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from typing import Any
 
@@ -33,6 +34,8 @@ def defer(cx: Any, fn: t.Tracker, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(print)
 def _print(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if (id(sys.__dict__), "stdout") in cx.global_writes:
+        raise Unsupported("print() to a stdout that the frame has changed")
     return defer(cx, cx.made(print), [a if _settled(a) else _snapshot(cx, a) for a in args], kwargs)
 
 

@@ -44,7 +44,7 @@ def namespace_of(value: Any) -> dict[str, Any]:
     """The instance dict, past any `__dict__` that the program defines; empty if there is none."""
     for base in type(value).__mro__:
         raw = base.__dict__.get("__dict__")
-        if type(raw) in (GetSetDescriptorType, MemberDescriptorType):
+        if isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)):
             return raw.__get__(value)
     return {}
 

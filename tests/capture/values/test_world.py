@@ -19,7 +19,6 @@ import time
 import uuid
 import warnings
 
-import numpy as np
 import pytest
 import torch
 
@@ -182,11 +181,6 @@ def drawn(x):
 
 
 @moving
-def drawn_numpy(x):
-    return x + 1, np.random.rand()
-
-
-@moving
 def drawn_of_object(x):
     return x + 1, RNG.random()
 
@@ -217,11 +211,6 @@ def seeded(x, _, r):
     s = random.getstate()[1][:3]
     own = random.Random(7)
     return x + 1, random.random(), random.choice(a), a, r.randint(0, 100), r.choice("abc"), own.random(), s, random.randrange(5), r.random()
-
-
-@broken(make=lambda: (np.random.seed(3), np.random.RandomState(1), np.random.default_rng(2)))
-def seeded_numpy(x, _, r, g):
-    return x + 1, np.random.rand(), np.random.randint(10), r.rand(), g.random()
 
 
 @taken(make=lambda: (os.environ.__setitem__("FS_TEST", "1"),),

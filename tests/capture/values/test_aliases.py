@@ -1,0 +1,122 @@
+"""Who is whom: arguments that are one object in one call and two in another, containers that contain themselves, order as a guard."""
+
+from __future__ import annotations
+
+import collections
+
+from tests.capture.values.harness import Programs
+
+programs = Programs()
+taken, broken = programs.taken, programs.broken
+
+
+def twice(make):
+    """One object, two arguments."""
+    made = make()
+    return made, made
+
+
+class Box:
+    """Something with an attribute."""
+
+    def __init__(self, n=0):
+        self.n = n
+
+
+@taken(make=lambda: ([1], [1]), others=[lambda: twice(lambda: [1])])
+def lists(x, a, b):
+    a.append(2)
+    return x * len(b), a, b
+
+
+@taken(make=lambda: ({"k": 1}, {"k": 1}), others=[lambda: twice(lambda: {"k": 1})])
+def dicts(x, a, b):
+    a["k"] += 1
+    return x * b["k"], a, b
+
+
+@taken(make=lambda: (Box(1), Box(1)), others=[lambda: twice(lambda: Box(1))])
+def objects(x, a, b):
+    a.n += 1
+    return x * b.n, a, b
+
+
+@taken(make=lambda: ({1}, {1}), others=[lambda: twice(lambda: {1})])
+def sets(x, a, b):
+    a.add(2)
+    return x * len(b), a, b
+
+
+@taken(make=lambda: (collections.deque([1]), collections.deque([1])), others=[lambda: twice(lambda: collections.deque([1]))])
+def deques(x, a, b):
+    a.append(2)
+    return x * len(b), a, b
+
+
+@taken(make=lambda: ([1], [1]), others=[lambda: twice(lambda: [1])])
+def identities(x, a, b):
+    return x + 1, a is b, a == b, a is not b, b in [a], id(a) == id(b)
+
+
+@taken(make=lambda: (Box(1), Box(1)), others=[lambda: twice(lambda: Box(1))])
+def compared_by_identity(x, a, b):
+    return x + 1, a == b, a != b, a in [b], {a: 1}.get(b), len({a, b}), [a, b].index(b)
+
+
+@taken(make=lambda: ([[1], [1]],), others=[lambda: ([*twice(lambda: [1])],)])
+def inside(x, a):
+    a[0].append(5)
+    return x * len(a[1]), a
+
+
+@taken(make=lambda: ([1],))
+def cycles(x, a):
+    a.append(a)
+    d = {"a": a}
+    d["d"] = d
+    return x + 1, a, d, a[1] is a, d["d"]["a"] is a, repr(a), repr(d)
+
+
+def moved(*names):
+    """An ordered dict whose own order is not that of its table."""
+    made = collections.OrderedDict.fromkeys("abc", 1)
+    for name in names:
+        made.move_to_end(name)
+    return (made,)
+
+
+@taken(make=moved, others=[lambda: moved("a"), lambda: moved("b", "a")])
+def order_of_an_ordered_dict(x, d):
+    return x + 1, "".join(d), list(d.items())
+
+
+@taken(make=lambda: ({"a": 1, "b": 2},), others=[lambda: ({"b": 2, "a": 1},)])
+def order_of_a_dict(x, d):
+    return x + 1, "".join(d), list(d.values())
+
+
+@taken(make=lambda: ([1, 2, 3],))
+def changed_while_iterated(x, a):
+    out = []
+    d = {1: 1, 2: 2}
+    for make in (lambda: [d.pop(k) for k in d], lambda: [d.setdefault(k + 9, 0) for k in d], lambda: [d.update({5: 6}) for _ in d.items()]):
+        try:
+            out.append(make())
+        except RuntimeError as e:
+            out.append(str(e))
+    for k in d:
+        d[k] = k * 10
+    seen = []
+    for k, v in d.items():
+        seen.append((k, v))
+        d[99 if 99 in d else k] = -1
+    s = {1, 2}
+    try:
+        for v in s:
+            s.add(v + 10)
+    except RuntimeError as e:
+        out.append(str(e))
+    return x + 1, out, d, seen, len(s)
+
+
+test_program = programs.test()
