@@ -58,11 +58,6 @@ def identities(x, a, b):
     return x + 1, a is b, a == b, a is not b, b in [a], id(a) == id(b)
 
 
-@taken(make=lambda: (Box(1), Box(1)), others=[lambda: twice(lambda: Box(1))])
-def compared_by_identity(x, a, b):
-    return x + 1, a == b, a != b, a in [b], {a: 1}.get(b), len({a, b}), [a, b].index(b)
-
-
 @taken(make=lambda: ([[1], [1]],), others=[lambda: ([*twice(lambda: [1])],)])
 def inside(x, a):
     a[0].append(5)
