@@ -19,7 +19,7 @@ import framesmith
 from framesmith.compiler import Ledger
 from tests.fuzz import prelude
 from tests.fuzz.program import CALLS
-from tests.fuzz.snapshot import Numbers, difference, freeze
+from tests.fuzz.snapshot import Numbers, TooLarge, difference, freeze
 
 FILE = "<random program>"
 MODULE = "random_program"
@@ -59,7 +59,7 @@ def check(source: str, backend: str = "eager", tolerance: float = 0.0) -> Verdic
         with _bounded():
             plain = run(source, None)
         again = run(source, None)
-    except (TooLong, SyntaxError, BadArguments, AttributeError) as e:
+    except (TooLong, TooLarge, SyntaxError, BadArguments, AttributeError) as e:
         return Verdict("left out", f"{type(e).__name__}: {e}")
     if _compare(plain, again, 0.0):
         return Verdict("left out", "not the same twice")

@@ -14,6 +14,14 @@ LIMIT = 12
 """Values that are drawn from an iterator."""
 
 
+OBJECTS = 5000
+"""Objects that a program may have, and elements that one may have."""
+
+
+class TooLarge(Exception):
+    """The program has grown too much to be compared."""
+
+
 class Numbers:
     """Numbers for objects, in the order in which they are met."""
 
@@ -29,6 +37,8 @@ class Numbers:
             return known, False
         self.keep.append(value)
         self.seen[id(value)] = number = len(self.seen)
+        if number > OBJECTS or isinstance(value, (list, dict, set)) and len(value) > OBJECTS:
+            raise TooLarge(f"more than {OBJECTS} objects")
         return number, True
 
     def storage(self, value: torch.Tensor) -> int:

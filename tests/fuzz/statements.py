@@ -27,7 +27,7 @@ SIMPLE = rows("""
     1 <int=> -= <int>
     1 <int=> *= <-2..3>
     r1 <int=> //= <int>
-    1 <str=> += <str>
+    1 <str=> += <str>[:3]
     2 <T1=> = <T1=> * 0.5 + <T1>
     2 <T1=> += <T1>
     1 <T2=> += <T2>
@@ -47,7 +47,7 @@ SIMPLE = rows("""
     1 <new:T1>, <new:T1>, *_ = <T2>
     r1 [<new:T1>, <new:T1>] = <tensors>
     3 <ints!>.append(<int>)
-    2 <ints!>.extend(<ints>)
+    2 <ints!>.extend(<ints>[:4])
     1 <ints!>.insert(<0..2>, <int>)
     r1 <ints!>.pop(<0..1>)
     r1 <ints!>.remove(<int>)
@@ -58,7 +58,7 @@ SIMPLE = rows("""
     r1 del <ints!>[<0..2>]
     1 del <ints!>[<0..1>:<1..3>]
     r2 <ints!>[<0..2>] = <int>
-    1 <ints!>[<0..1>:<1..3>] = <ints>
+    1 <ints!>[<0..1>:<1..3>] = <ints>[:3]
     r1 <ints!>[::2] = <ints>
     1 <ints=> += [<int>]
     r1 <ints!>[0] += <int>
@@ -67,7 +67,7 @@ SIMPLE = rows("""
     2 <tensors!>.append(<T1>)
     r1 <tensors!>[<0..1>] = <T1>
     r1 <tensors!>[<0..1>] += <T1>
-    1 <tensors!>.extend(<T1> for <bind:T1> in <^tensors>)
+    1 <tensors!>.extend(<T1> for <bind:T1> in <^tensors>[:3])
     r1 <tensors!>.pop()
     3 <idict!>[<key>] = <int>
     r1 <idict!>[<key>] += <int>

@@ -86,8 +86,6 @@ class Options:
     """`breaks`: "none", "open" (not inside of try, with and generators) or "any"."""
 
     breaks: str = "any"
-    native: bool = False
-    """Numbers may differ in the last places, so no integer is made of one."""
 
 
 class Writer:

@@ -1,0 +1,15 @@
+"""Some hundred random programs; `python -m tests.fuzz` runs as many as one likes."""
+
+import pytest
+
+from tests.fuzz.pool import run_all
+from tests.fuzz.program import Options, generate
+from tests.fuzz.runner import check
+
+
+@pytest.mark.parametrize("breaks, start, count", [("none", 0, 100), ("any", 1_000_000, 200)])
+def test_seeds(breaks, start, count):
+    found = list(run_all(lambda seed: check(generate(seed, Options(breaks))), list(range(start, start + count)), jobs=2))
+    assert {seed: f"{v.kind}: {v.detail}" for seed, v in found if not v.good} == {}
+    assert sum(v.kind == "same" for _, v in found) > 0.8 * count
+    assert sum(v.captured > 0 for _, v in found) > 0.3 * count
