@@ -13,6 +13,7 @@ import ast
 import functools
 import operator
 import re
+import weakref
 from types import CodeType
 from typing import Any
 
@@ -26,6 +27,7 @@ from .effects import replay
 from .frame import Frame
 from .leaving import function_text, parts
 from .origins import origin
+from .plainly import plain_function
 from .rebuild import Rebuilder
 from .session import Session
 
@@ -93,7 +95,8 @@ class Residual:
         body = []
         if graph:
             called = f"{self.rb.hold(self.called)}({self.rb.hold(GRAPH)}, {INPUTS})" if self.called else f"{self.rb.hold(GRAPH)}({INPUTS})"
-            body.append(f"{OUTPUTS} = {called}")
+            body += [f"{OUTPUTS} = None", "try:", f"    {OUTPUTS} = {called}", "except Exception:", "    pass",
+                     f"if {OUTPUTS} is None:", f"    return {self.plain()}"]
             body += self.settled
         body += self.rb.lines + self.late
         body += ["    " * indent + line for indent, line in self.tail]
@@ -105,6 +108,13 @@ class Residual:
         uses = f"        if 0: {'; '.join(free)}\n" if free else ""
         outer = ", ".join(f"{n}=None" for n in free)
         return f"def __fs_outer({outer}):\n    def {name}({params}):\n{uses}{inner}\n    return {name}\n"
+
+    def plain(self) -> str:
+        """The call that runs the user's code, with nothing captured."""
+        hold = self.rb.hold
+        cells = [f"(lambda: {name}).__closure__[0]" for name in self.code.co_freevars]
+        function = f"{hold(plain_function)}({', '.join([hold(weakref.ref(self.code)), f'{hold(globals)}()', *cells])})"
+        return f"{hold(_C.tail_call)}({', '.join([function, *self.params.values()])})"
 
     def compile(self, graph_call: Any) -> tuple[CodeType, str]:
         """(residual code, its text)"""
