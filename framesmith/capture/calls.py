@@ -54,8 +54,8 @@ class Calls:
         except Exception as e:
             return self.raise_(e)
 
-    def fold(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> t.Tracker:
-        return self.made(self.folded(fn, args))
+    def fold(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> t.Tracker:
+        return self.made(self.folded(fn, args, kwargs))
 
     def fold_call(self, fn: Callable[..., Any], args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """A pure callable on trackers."""
@@ -120,28 +120,20 @@ class Calls:
         frames.pop()
         return result
 
-    def resume_generator(self, gen: t.Generator, value: t.Tracker | None, error: t.Tracker | None = None) -> t.Tracker | None:
-        """Run a generator to its next yield; None when it returns."""
-        frame = gen.frame
-        frame.direct = False
-        if value is not None or gen.started:
-            frame.stack.append(value if value is not None else t.NONE)
+    def run_class_body(self, body: t.Function, space: t.Tracker) -> t.Tracker:
+        """Run the function of a class statement: its names go to `space`."""
+        body.open(self)
+        dec = decoded(body.code)
+        frame = Frame(self, body, dec, [None] * len(dec.localsplus), False)
+        frame.space = space
         self.frames.append(frame)
         try:
-            if error is not None:
-                out = frame.throw(error)
-            else:
-                out = frame.run()
+            result = frame.run()
         except t.CapturedError:
-            gen.done = True
             self.frames.pop()
             raise
         self.frames.pop()
-        if not frame.yielded:
-            gen.done = True
-            gen.result = out
-            return None
-        return out
+        return result
 
     def call_direct(self, fn: t.Tracker, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """A call whose result is the result of the present instruction."""
@@ -247,14 +239,14 @@ class Calls:
         return obj.builtin_method(self, fn.__name__, args[1:], kwargs)
 
     # --- classes ------------------------------------------------------------------------------------------------------
-    def instantiate(self, klass: t.Class, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-        """`cls(*args, **kwargs)`"""
+    def instantiate(self, klass: t.Class, args: list[t.Tracker], kwargs: dict[str, t.Tracker], plain: bool = False) -> t.Tracker:
+        """`cls(*args, **kwargs)`; `plain`: as type.__call__ does it, whatever the metaclass says."""
         cls = klass.value
         row = CALLS.get(cls)
         if row is not None:
             return self.by_row(row, cls, args, kwargs)
         meta = self.lookup(type(cls), "__call__")
-        if isinstance(meta, FunctionType):
+        if isinstance(meta, FunctionType) and not plain:
             if issubclass(cls, enum.Enum):
                 return self.fold_call(cls, args, kwargs)
             if type(cls).__module__.startswith("torch"):
@@ -270,7 +262,7 @@ class Calls:
             if not issubclass(obj.pytype(), cls):
                 return obj
         else:
-            obj = self.blank(cls, args)
+            obj = self.blank(cls, args, kwargs)
         init = self.lookup(cls, "__init__")
         if isinstance(init, FunctionType):
             self.class_function(init).call(self, [obj, *args], kwargs)
@@ -280,10 +272,14 @@ class Calls:
             self.raise_(TypeError(f"{cls.__name__}() takes no arguments"))
         return obj
 
-    def blank(self, cls: type, args: list[t.Tracker]) -> t.Tracker:
+    def blank(self, cls: type, args: list[t.Tracker], kwargs: dict[str, t.Tracker] | None = None) -> t.Tracker:
         """`cls.__new__(cls)` of a builtin `__new__`."""
+        if issubclass(cls, type):
+            return CALLS[type.__new__](self, [self.made(cls), *args], kwargs or {})
         if self.lookup(cls, "__del__") is not MISSING:
             raise Unsupported(f"an instance of {cls.__qualname__}, whose __del__ runs when it dies")
+        if cls.__flags__ & _ABSTRACT:
+            self.folded(object.__new__, (cls,))
         if issubclass(cls, nn.Module):
             return t.Module(cls)
         if issubclass(cls, BaseException):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import enum
 import operator
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .class_making import getattr_static
 from .registry import DESCRIPTORS, METHODS
 from .sources import MISSING, Attr, Builtin, Global, GlobalOf, Item, Pinned, Source
 from .values import STATIC_TYPES
@@ -44,6 +46,10 @@ class Namespaces:
     static: Callable[..., t.Tracker]
     wrap_static: Callable[..., t.Tracker]
     raise_: Callable[..., t.Tracker]
+    no_attribute: Callable[..., t.Tracker]
+    call_special: Callable[..., t.Tracker]
+    put_class_attr: Callable[..., None]
+    own_raw: Callable[..., Any]
     fold: Callable[..., t.Tracker]
     seen: dict[int, t.Tracker]
     root_globals: dict[str, Any]
@@ -52,6 +58,11 @@ class Namespaces:
         self.namespaces: dict[int, tuple[Any, dict[str, Any]]] = {}
         self.class_cache: dict[type, dict[str, Any]] = {}
         self.infos: dict[type, ClassInfo] = {}
+        self.made_classes: set[type] = set()
+        """Stand-ins of the classes that the frame made."""
+        self.overlay: dict[type, dict[str, Any]] = {}
+        """What the frame wrote to classes that exist: raw attributes, stand-ins or MISSING."""
+        self.class_writes: dict[type, dict[str, t.Tracker | None]] = {}
         self.global_values: dict[int, dict[str, t.Tracker]] = {}
         self.global_writes: dict[tuple[int, str], tuple[dict[str, Any], t.Tracker]] = {}
 
@@ -63,8 +74,10 @@ class Namespaces:
             entry = self.namespaces[id(space)] = (space, {})
         entry[1][name] = value
 
-    def note_class(self, cls: type, name: str, value: Any) -> None:
-        self.note(cls, name, value)
+    def note_class(self, cls: type, name: str) -> None:
+        """What a class has under `name` (by its mro) is assumed."""
+        if cls not in self.made_classes:
+            self.note(cls, name, getattr_static(cls, name))
 
     # --- classes ------------------------------------------------------------------------------------------------------
     def lookup(self, cls: type, name: str) -> Any:
@@ -78,11 +91,13 @@ class Namespaces:
             pass
         raw = MISSING
         for base in cls.__mro__:
-            if name in base.__dict__:
-                raw = base.__dict__[name]
+            if cls in self.made_classes:
+                self.note_class(base, name)
+            raw = self.own_raw(base, name)
+            if raw is not MISSING:
                 break
         cache[name] = raw
-        self.note(cls, name, raw)
+        self.note_class(cls, name)
         return raw
 
     def class_info(self, cls: type) -> ClassInfo:
@@ -110,6 +125,8 @@ class Namespaces:
         meta_raw = MISSING if meta is type else self.lookup(meta, name)
         if isinstance(meta_raw, property):
             return self.class_function(meta_raw.fget).call(self, [klass], {})
+        if isinstance(getattr(type(meta_raw), "__set__", None), FunctionType):
+            return self.call_special(self.class_value(meta, name, meta_raw), "__get__", [klass, self.made(meta)])
         raw = self.lookup(cls, name)
         if raw is MISSING:
             return self._metaclass_attr(klass, name, meta_raw)
@@ -119,27 +136,54 @@ class Namespaces:
             return self.class_function(raw.__func__)
         if isinstance(raw, STATIC_TYPES) and not hasattr(type(raw), "__set__") and type(raw).__name__ != "classmethod_descriptor":
             return self.class_value(cls, name, raw)
-        if not hasattr(type(raw), "__get__"):
+        getter = getattr(type(raw), "__get__", None)
+        if getter is None or id(raw) in self.seen and isinstance(raw, property):
             return self.class_value(cls, name, raw)
+        if isinstance(getter, FunctionType):
+            return self.call_special(self.class_value(cls, name, raw), "__get__", [t.NONE, klass])
         return self.made(getattr(cls, name))
 
     def _metaclass_attr(self, klass: t.Class, name: str, meta_raw: Any) -> t.Tracker:
-        cls = klass.value
+        cls, meta = klass.value, type(klass.value)
         if isinstance(meta_raw, FunctionType):
             return t.Method(self.class_function(meta_raw), klass)
-        hook = self.lookup(type(cls), "__getattr__") if type(cls) is not type else MISSING
-        if isinstance(hook, FunctionType) and meta_raw is MISSING and not hasattr(type, name):
-            try:
-                return self.made(getattr(cls, name))
-            except AttributeError as e:
-                return self.raise_(e)
+        if isinstance(meta_raw, classmethod):
+            return t.Method(self.class_function(meta_raw.__func__), self.made(meta))
+        if isinstance(meta_raw, staticmethod):
+            return self.class_function(meta_raw.__func__)
+        if meta_raw is MISSING and meta is not type:
+            hook = self.lookup(meta, "__getattr__")
+            if isinstance(hook, FunctionType) and not issubclass(meta, enum.EnumMeta):
+                return self.class_function(hook).call(self, [klass, t.Const(name)], {})
+        if meta_raw is not MISSING and not hasattr(type(meta_raw), "__get__"):
+            return self.class_value(meta, name, meta_raw)
         try:
             return self.made(getattr(cls, name))
         except AttributeError as e:
-            return self.raise_(e)
+            return self.no_attribute(klass, name, str(e))
+
+    def set_class_attr(self, klass: t.Class, name: str, value: t.Tracker | None) -> None:
+        """`cls.name = value`, or `del cls.name` for None, by the metaclass."""
+        meta = type(klass.value)
+        hook = self.lookup(meta, "__setattr__" if value is not None else "__delattr__")
+        if isinstance(hook, FunctionType):
+            self.class_function(hook).call(self, [klass, t.Const(name), *([] if value is None else [value])], {})
+            return
+        raw = MISSING if meta is type else self.lookup(meta, name)
+        if isinstance(raw, property):
+            setter = raw.fdel if value is None else raw.fset
+            self.class_function(setter).call(self, [klass, *([] if value is None else [value])], {})
+            return
+        self.put_class_attr(klass, name, value)
 
     def class_item(self, klass: t.Class, key: t.Tracker) -> t.Tracker:
-        """`cls[key]`: generics, enum members by name, __class_getitem__."""
+        """`cls[key]`: by the metaclass, enum members by name, __class_getitem__ (generics)."""
+        cls, meta = klass.value, type(klass.value)
+        if isinstance(self.lookup(meta, "__getitem__"), FunctionType) and not issubclass(meta, enum.EnumMeta):
+            return self.call_special(klass, "__getitem__", [key])
+        raw = self.lookup(cls, "__class_getitem__")
+        if isinstance(raw, classmethod) and isinstance(raw.__func__, FunctionType) and raw.__func__.__module__ not in ("typing", "torch"):
+            return self.class_function(raw.__func__).call(self, [klass, key], {})
         return self.fold(operator.getitem, (klass.value, key.real(self)))
 
     def methods(self, family: type, name: str) -> Any:
@@ -193,13 +237,12 @@ class Namespaces:
         """The global `name`, or the builtin of that name, or NameError."""
         cache = self.globals_of(space)
         found = cache.get(name)
-        if found is not None:
-            if found is t.DELETED:
-                return self.raise_(NameError(f"name '{name}' is not defined", name=name))
+        if found is not None and found is not t.DELETED:
             return found
-        value = space.get(name, MISSING)
+        value = space.get(name, MISSING) if found is None else MISSING
         if value is MISSING:
-            self.note(space, name, MISSING)
+            if found is None:
+                self.note(space, name, MISSING)
             value = _BUILTINS.get(name, MISSING)
             if value is MISSING:
                 return self.raise_(NameError(f"name '{name}' is not defined", name=name))
@@ -210,7 +253,8 @@ class Namespaces:
             tracker = self.static(value, self.global_source(space, name))
         else:
             tracker = self.wrap(value, self.global_source(space, name))
-        cache[name] = tracker
+        if found is None:
+            cache[name] = tracker
         return tracker
 
     def store_global(self, space: dict[str, Any], name: str, value: t.Tracker) -> None:

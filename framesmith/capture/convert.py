@@ -35,12 +35,18 @@ RECURSION = 20000
 CompileFn = Callable[..., Callable[[tuple[Any, ...]], tuple[Any, ...]]]
 
 
+def _said(error: t.Tracker) -> str:
+    """The message of an exception, if it is plain text."""
+    args = error.init_args if isinstance(error, t.Error) else None
+    return f" ({args[0].value})" if args and isinstance(args[0], t.Const) else ""
+
+
 class UserError(FramesmithError):
     """The program itself raises on this path; plain Python is to run the frame and raise it."""
 
     def __init__(self, tracker: t.Tracker, at: Place | None) -> None:
         kind = tracker.pytype().__name__
-        super().__init__(f"the program raises {kind} at {at}")
+        super().__init__(f"the program raises {kind}{_said(tracker)} at {at}")
         self.kind = kind
         self.at = at
 

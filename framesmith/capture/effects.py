@@ -27,6 +27,12 @@ def replay(rb: Rebuilder) -> list[str]:
         row(rb, x, late)
     for lock in cx.locks.values():
         late.extend([f"{rb.value(lock)}.{'acquire' if lock.held > 0 else 'release'}()"] * abs(lock.held))
+    for cls, names in cx.class_writes.items():
+        for name, now in names.items():
+            if now is not None:
+                late.append(f"{rb.hold(type.__setattr__)}({rb.hold(cls)}, {name!r}, {rb.value(now)})")
+            elif name in vars(cls):
+                late.append(f"{rb.hold(type.__delattr__)}({rb.hold(cls)}, {name!r})")
     for fn, args, kwargs in cx.deferred:
         late.append(f"{rb.value(fn)}({', '.join([*rb.values(args), *(f'{k}={rb.value(v)}' for k, v in kwargs.items())])})")
     for space, name in [(s, n) for (_, n), (s, _) in cx.global_writes.items()]:
@@ -59,7 +65,7 @@ def _state(rb: Rebuilder, late: list[str]) -> None:
 def _global(rb: Rebuilder, space: dict[str, Any], name: str, late: list[str]) -> None:
     value = rb.cx.global_values[id(space)][name]
     if value is t.DELETED:
-        late.append(f"del {rb.hold(space)}[{name!r}]")
+        late.append(f"{rb.hold(dict.pop)}({rb.hold(space)}, {name!r}, None)")
         return
     text = rb.value(value)
     if space is rb.cx.root_globals and isinstance(rb.cx.global_source(space, name), Global):
@@ -84,7 +90,7 @@ def _unchanged(rb: Rebuilder, x: t.Object, name: str, now: t.Tracker) -> bool:
     if raw is MISSING:
         return False
     same = _is(now, raw)
-    if same:
+    if same and name in x.own:
         rb.cx.wrap(raw, None if x.source is None else DictAttr(x.source, name))
     return same
 
@@ -132,13 +138,20 @@ def _dict(rb: Rebuilder, x: t.Dict, late: list[str]) -> None:
 
 
 def _set(rb: Rebuilder, x: t.Set, late: list[str]) -> None:
-    """The changes as they were made: the order of a set depends on its history."""
+    """The changes as they were made: the order of a set depends on its history.  Nothing, if all were taken back."""
+    if x.first is not None and list(x.open(rb.cx)) == x.first:
+        return
     late.extend(set_changes(rb, rb.value(x), x))
 
 
 def _cell(rb: Rebuilder, x: t.Cell, late: list[str]) -> None:
     name = rb.value(x)
     late.append(f"{name}.cell_contents = {rb.value(x.content)}" if x.content is not None else f"del {name}.cell_contents")
+
+
+def _function(rb: Rebuilder, x: t.Function, late: list[str]) -> None:
+    name = rb.value(x)
+    late.extend(f"{name}.{k} = {rb.value(v)}" for k, v in (x.attrs or {}).items())
 
 
 def _tensor(rb: Rebuilder, x: t.Tensor, late: list[str]) -> None:
@@ -152,6 +165,6 @@ def _outside(rb: Rebuilder, x: t.Outside, late: list[str]) -> None:
 
 
 _ROWS: dict[type, Callable[[Rebuilder, Any, list[str]], None]] = {
-    t.Cell: _cell, t.Tensor: _tensor, t.Object: _object, t.List: _list, t.Deque: _deque, t.Dict: _dict, t.Set: _set,
-    t.Outside: _outside,
+    t.Cell: _cell, t.Function: _function, t.Tensor: _tensor, t.Object: _object, t.List: _list, t.Deque: _deque, t.Dict: _dict,
+    t.Set: _set, t.Outside: _outside,
 }

@@ -59,11 +59,15 @@ class Errors:
 
     def throw_(self, error: t.Error) -> Any:
         """Raise `error` here: the exception being handled becomes its context."""
+        self.chain(error, self.handled[-1] if self.handled else None)
+        raise t.CapturedError(error)
+
+    def chain(self, error: t.Error, handled: t.Tracker | None) -> None:
+        """`error` is raised while `handled` is being handled."""
         if error.value is not None:
             raise Unsupported("an exception that was made outside is raised", hint="raise a new exception")
-        top = self.handled[-1] if self.handled else None
-        if isinstance(top, t.Error) and top is not error:
-            seen: t.Error = top
+        if isinstance(handled, t.Error) and handled is not error:
+            seen: t.Error = handled
             met: set[int] = set()  # the program may have made a circle of contexts
             while (below := seen.context()) is not None and id(seen) not in met:
                 met.add(id(seen))
@@ -71,9 +75,12 @@ class Errors:
                     seen.attrs["__context__"] = t.NONE
                     break
                 seen = below  # type: ignore[assignment]
-            error.attrs["__context__"] = top
-        error.attrs["__traceback__"] = t.Traceback([(f.code, f.line, f.globals) for f in self.frames])
-        raise t.CapturedError(error)
+            error.attrs["__context__"] = handled
+        error.attrs["__traceback__"] = self.traceback_here()
+
+    def traceback_here(self) -> t.Traceback:
+        """The traceback of an exception raised at the present instruction."""
+        return t.Traceback([(f.code, f.line, f.globals) for f in self.frames])
 
     def nothing_handled_outside(self) -> None:
         """Assume that whoever called the captured frame is not handling an exception."""

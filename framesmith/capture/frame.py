@@ -20,8 +20,8 @@ class Frame:
     `direct`: what this frame returns is exactly the result of the caller's present instruction.
     """
 
-    __slots__ = ("code", "cx", "dec", "direct", "fn", "globals", "gvalues", "ip", "kw_names", "locals", "ops", "result", "stack", "step",
-                 "yielded")
+    __slots__ = ("code", "cx", "dec", "direct", "fn", "globals", "gvalues", "ip", "kw_names", "locals", "ops", "result", "space", "stack",
+                 "step", "yielded")
 
     def __init__(self, cx: Any, fn: t.Function, dec: Decoded, slots: list[t.Tracker | None], direct: bool) -> None:
         self.cx = cx
@@ -37,6 +37,8 @@ class Frame:
         self.direct = direct
         self.result: t.Tracker | None = None
         self.yielded = False
+        self.space: t.Tracker | None = None
+        """Where the names of a class body are kept."""
         self.kw_names: tuple[str, ...] = ()
         self.ops = dec.bound if dec.bound is not None else bind_ops(dec)
         cells = fn.closure
@@ -98,18 +100,31 @@ class Frame:
         return self.dec.instrs[max(self.ip - 1, 0)].line
 
 
+_COROUTINES = "the await protocol: the body of an async function"
+UNCAPTURED: dict[str, str] = {
+    **dict.fromkeys(("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH", "ASYNC_GEN_WRAP"), _COROUTINES),
+    "PRINT_EXPR": "an expression printed at the prompt",
+    "IMPORT_STAR": "import * (at module level only)",
+}
+"""Instructions that are always left to plain Python, and why."""
+
+
 def _unknown(frame: Frame, arg: Any) -> Any:
-    raise Unsupported(f"instruction {frame.dec.instrs[frame.ip - 1].op}")
+    op = frame.dec.instrs[frame.ip - 1].op
+    raise Unsupported(UNCAPTURED.get(op) or f"instruction {op}")
 
 
 def bind_ops(dec: Decoded) -> list[tuple[Any, Any]]:
     """Bind each instruction to its handler, once per code."""
     bound = []
+    constants: dict[int, t.Tracker] = {}
     for ins in dec.instrs:
         handler = OPS.get(ins.op, _unknown)
         val = ins.target if ins.target >= 0 else ins.val
         if ins.op == "LOAD_CONST" or ins.op == "RETURN_CONST":
-            val = constant(ins.val)
+            val = constants.get(id(ins.val))
+            if val is None:
+                val = constants[id(ins.val)] = constant(ins.val)
         bound.append((handler, val))
     dec.bound = bound
     return bound

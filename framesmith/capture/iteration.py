@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
 from .sources import MISSING
+
+
+class _Indexed:
+    def __getitem__(self, i: int) -> int:
+        raise IndexError
 
 
 class Iteration:
@@ -18,7 +25,12 @@ class Iteration:
     fail: Callable[..., Any]
     made: Callable[..., t.Tracker]
     lookup: Callable[..., Any]
-    resume_generator: Callable[..., t.Tracker | None]
+    chain: Callable[..., None]
+    traceback_here: Callable[..., t.Tracker]
+    has_attr: Callable[..., bool]
+    call_special: Callable[..., t.Tracker]
+    handled: list[t.Tracker]
+    frames: list[Any]
 
     def iterator_method(self, it: t.Tracker, name: str, args: list[t.Tracker]) -> t.Tracker:
         """`__next__` and `__iter__` of an iterator."""
@@ -37,50 +49,148 @@ class Iteration:
             self.raise_(TypeError(f"'{x.pytype().__name__}' object is not an iterator"))
         raise Unsupported(f"next of {x.describe()}")
 
+    def by_index(self, x: t.Tracker) -> t.Tracker:
+        """iter(x) of what has `__getitem__` only."""
+        return t.Lazy(self._items_by_index(x), type(iter(_Indexed())))
+
+    def _items_by_index(self, x: t.Tracker) -> Iterator[t.Tracker]:
+        for i in itertools.count():
+            try:
+                v = self.call_special(x, "__getitem__", [t.Const(i)])
+            except t.CapturedError as e:
+                if issubclass(e.tracker.pytype(), (IndexError, StopIteration)):
+                    return
+                raise
+            yield v
+
+    # --- generators ---------------------------------------------------------------------------------------------------
     def generator_method(self, gen: t.Generator, name: str, args: list[t.Tracker]) -> t.Tracker:
         """Methods of a generator object."""
         if name == "__iter__":
             return gen
-        if name in ("__next__", "send"):
-            out = gen.send(self, args[0] if args and gen.started else None)
+        if name == "__next__" or name == "send" and len(args) == 1:
+            out = gen.send(self, args[0] if args else None)
             return out if out is not None else self.stop(gen)
         if name == "close":
             return self.close(gen)
-        if name == "throw":
-            error = args[0]
-            if isinstance(error, t.Class):
-                error = args[1] if len(args) > 1 and isinstance(args[1], t.Object) else error.call(self, [], {})
-            return self.throw(gen, error)
+        if name == "throw" and args:
+            out = self.throw(gen, self.thrown(args))
+            return out if out is not None else self.stop(gen)
         raise Unsupported(f"method {name!r} of a generator")
 
     def stop(self, gen: t.Generator) -> Any:
-        """The StopIteration of a generator that returned."""
+        """The StopIteration of a generator that returned; what it returned is given once."""
         value = gen.result or t.NONE
+        gen.result = None
         return self.fail(StopIteration, *([] if value is t.NONE else [value]), value=value)
 
-    def throw(self, gen: t.Generator, error: t.Tracker) -> t.Tracker:
-        """generator.throw"""
-        if not gen.started or gen.done:
-            gen.done = True
-            raise t.CapturedError(error)
-        frame = gen.frame
-        frame.stack.append(t.NONE)
-        out = self._raise_in(gen, error)
-        return out if out is not None else self.stop(gen)
+    def thrown(self, args: list[t.Tracker]) -> t.Error:
+        """The exception that `throw(*args)` names."""
+        error = args[0]
+        if isinstance(error, t.Class) and issubclass(error.value, BaseException):
+            given = args[1] if len(args) > 1 else t.NONE
+            if isinstance(given, t.Error):
+                return given
+            values = [] if given is t.NONE else given.open(self) if isinstance(given, t.Tuple) else [given]
+            error = error.call(self, values, {})
+        if not isinstance(error, t.Error):
+            kind = error.pytype().__name__
+            self.raise_(TypeError(f"exceptions must be classes or instances deriving from BaseException, not {kind}"))
+        return error  # type: ignore[return-value]
 
-    def _raise_in(self, gen: t.Generator, error: t.Tracker) -> t.Tracker | None:
-        gen.frame.stack.pop()
-        saved, gen.started = gen.started, False
+    def resume_generator(self, gen: t.Generator, value: t.Tracker | None, error: t.Error | None = None) -> t.Tracker | None:
+        """Run a generator to its next yield; None when it returns.  `error` is raised where it stands."""
+        frame = gen.frame
+        if gen.running:
+            self.raise_(ValueError("generator already executing"))
+        frame.direct = False
+        outside = len(self.handled)
+        if error is not None:
+            self.chain(error, gen.handled[-1] if gen.handled else None)
+        elif gen.started:
+            frame.stack.append(value if value is not None else t.NONE)
+        self.handled.extend(gen.handled)
+        self.frames.append(frame)
+        gen.running = gen.started = True
         try:
+            out = frame.run() if error is None else frame.throw(error)
+        except t.CapturedError as e:
+            gen.running, gen.done, gen.result = False, True, None
+            self.frames.pop()
+            del self.handled[outside:]
+            if issubclass(e.tracker.pytype(), StopIteration):
+                raise t.CapturedError(self.escaped_stop(e.tracker)) from None
+            raise
+        gen.running = False
+        self.frames.pop()
+        gen.handled = self.handled[outside:]
+        del self.handled[outside:]
+        if not frame.yielded:
+            gen.done = True
+            gen.result = out
+            return None
+        return out
+
+    def escaped_stop(self, error: t.Tracker) -> t.Error:
+        """The RuntimeError that a StopIteration becomes when it leaves a generator."""
+        made = t.Error(RuntimeError)
+        made.init_args = [t.Const("generator raised StopIteration")]
+        made.attrs.update({"__cause__": error, "__context__": error, "__suppress_context__": t.TRUE})
+        made.attrs["__traceback__"] = self.traceback_here()
+        return made
+
+    def throw(self, gen: t.Generator, error: t.Error) -> t.Tracker | None:
+        """generator.throw: the next value yielded, or None when it returns."""
+        if gen.running:
+            self.raise_(ValueError("generator already executing"))
+        if gen.done or not gen.started:
+            gen.done = True
+            self.chain(error, None)
+            raise t.CapturedError(error)
+        inner = gen.delegate()
+        if inner is None:
             return self.resume_generator(gen, None, error)
+        if issubclass(error.cls, GeneratorExit):
+            try:
+                self.close_iterator(inner)
+            except t.CapturedError as e:
+                return self.resume_generator(gen, None, e.tracker)
+            return self.resume_generator(gen, None, error)
+        return self.throw_inside(gen, inner, error)
+
+    def throw_inside(self, gen: t.Generator, inner: t.Tracker, error: t.Error) -> t.Tracker | None:
+        """`throw` into the iterator that a generator delegates to."""
+        try:
+            gen.running = True
+            if isinstance(inner, t.Generator):
+                out = self.throw(inner, error)
+                if out is None:
+                    self.stop(inner)
+                return out
+            if self.has_attr(inner, "throw"):
+                return inner.get(self, "throw").call(self, [error], {})
+            failed = error
+        except t.CapturedError as e:
+            failed = e.tracker
         finally:
-            gen.started = saved
+            gen.running = False
+        if failed is not error and issubclass(failed.cls, StopIteration) and sys.version_info < (3, 12):
+            gen.leave_delegate()
+            return self.resume_generator(gen, failed.field("value"))
+        return self.resume_generator(gen, None, failed)
 
     def close(self, gen: t.Generator) -> t.Tracker:
         """generator.close"""
         if gen.started and not gen.done:
+            error = self.made(GeneratorExit())
+            inner = gen.delegate()
+            if inner is not None:
+                try:
+                    self.close_iterator(inner)
+                except t.CapturedError as e:
+                    error = e.tracker
             try:
-                out = self._raise_in_closed(gen)
+                out = self.resume_generator(gen, None, error)  # type: ignore[arg-type]
             except t.CapturedError as e:
                 if not issubclass(e.tracker.pytype(), (GeneratorExit, StopIteration)):
                     raise
@@ -88,8 +198,34 @@ class Iteration:
             if out is not None:
                 self.raise_(RuntimeError("generator ignored GeneratorExit"))
         gen.done = True
+        gen.result = None
         return t.NONE
 
-    def _raise_in_closed(self, gen: t.Generator) -> t.Tracker | None:
-        gen.frame.stack.append(t.NONE)
-        return self._raise_in(gen, self.made(GeneratorExit()))
+    def close_iterator(self, it: t.Tracker) -> None:
+        """What closing a generator does to the iterator that it delegates to."""
+        if isinstance(it, t.Generator):
+            self.close(it)
+        elif isinstance(it, t.Object) and self.has_attr(it, "close"):
+            it.get(self, "close").call(self, [], {})
+
+    def send_into(self, it: t.Tracker, value: t.Tracker) -> tuple[t.Tracker | None, t.Tracker]:
+        """One step of `yield from it`: (the yielded value or None, the result when it is over)."""
+        if isinstance(it, t.Generator):
+            out = it.send(self, value if it.started else None)
+            result, it.result = (it.result or t.NONE, None) if out is None else (t.NONE, it.result)
+            return out, result
+        if isinstance(it, t.Object):
+            try:
+                if value is t.NONE:
+                    return self.call_special(it, "__next__", []), t.NONE
+                return it.get(self, "send").call(self, [value], {}), t.NONE
+            except t.CapturedError as e:
+                if not issubclass(e.tracker.pytype(), StopIteration):
+                    raise
+                return None, e.tracker.field("value")
+        if value is not t.NONE:
+            return self.no_send(it), t.NONE
+        return it.next(self), t.NONE
+
+    def no_send(self, it: t.Tracker) -> Any:
+        return self.fail(AttributeError, t.Const(f"'{it.pytype().__name__}' object has no attribute 'send'"), name=t.Const("send"), obj=it)

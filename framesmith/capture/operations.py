@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import enum
 import operator
 from collections.abc import Callable
 from types import FunctionType
@@ -37,6 +38,7 @@ class Operations(Attempts):
     made: Callable[..., t.Tracker]
     methods: Callable[..., Any]
     lookup: Callable[..., Any]
+    call_special: Callable[..., t.Tracker]
     is_iterable: Callable[..., bool]
     class_function: Callable[..., t.Tracker]
     shown: Callable[..., Any]
@@ -52,7 +54,7 @@ class Operations(Attempts):
             return self.fold(fn, (a.value, shown))  # type: ignore[attr-defined]
         if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
             return self.torch_call(fn, [a, b], {})
-        if (isinstance(a, t.Static) or isinstance(b, t.Static)) and not isinstance(a, t.Object) and not isinstance(b, t.Object):
+        if (isinstance(a, t.Static) or isinstance(b, t.Static)) and _folds(a) and _folds(b):
             return self.fold(fn, (a.real(self), b.real(self)))
         return self.by_dunder(name.rstrip("_"), a, b, symbol or _SYMBOL[name])
 
@@ -140,7 +142,10 @@ class Operations(Attempts):
                 return result.truth(self)
             if isinstance(container, t.Object) and container.payload is not None:
                 return self.contains(container.payload, item)
-        if isinstance(container, t.Class):
+        if isinstance(container, t.Class) and isinstance(self.lookup(container.pytype(), "__contains__"), FunctionType) \
+                and not issubclass(container.pytype(), enum.EnumMeta):
+            return self.call_special(container, "__contains__", [item]).truth(self)
+        if isinstance(container, t.Class) and issubclass(container.pytype(), enum.EnumMeta):
             return bool(self.folded(operator.contains, (container.value, item.real(self))))
         if not isinstance(container, (t.Sequence, t.Dict, t.DictView)) and not self.is_iterable(container):
             self.raise_(TypeError(f"argument of type '{container.pytype().__name__}' is not iterable"))
@@ -158,6 +163,11 @@ class Operations(Attempts):
             return v.payload.open(self)
         keys = v.get(self, "keys").call(self, [], {}).items_list(self)
         return {k.key(self): v.item(self, k) for k in keys}
+
+
+def _folds(x: t.Tracker) -> bool:
+    """Whether an operator's method on `x` can be no user's function."""
+    return not isinstance(x, t.Object) and not (isinstance(x, t.Class) and type(x.value) is not type)
 
 
 def _refusal(base: str, symbol: str, left: type, right: type) -> str:

@@ -25,6 +25,7 @@ from .inference import Inference
 from .outputs import view_text
 from .registry import PLAIN
 from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
+from .standins import AT_CREATION, bare_class, fill_class
 from .tracebacks import made_traceback
 from .trackers.functions import FunctionDict
 from .trackers.locks import Lock
@@ -62,6 +63,10 @@ class Rebuilder:
     def namespace(self, space: dict[str, Any]) -> str:
         """An expression for a globals dict."""
         return "globals()" if space is self.cx.root_globals and "globals" not in space else self.hold(space)
+
+    def klass(self, cls: type) -> str:
+        """An expression for a class: one that the frame made is made again."""
+        return self.value(self.cx.seen[id(cls)]) if cls in self.cx.made_classes else self.hold(cls)
 
     def type_at(self, source: Source) -> type | None:
         """The class that the guards found at `source`, if one of them asks."""
@@ -107,6 +112,8 @@ class Rebuilder:
     def const(self, x: t.Const) -> str:
         """The very object: one that guards compare by equality is read again, where it came from."""
         v = x.value
+        if self.cx.made_classes and (type(v) in self.cx.made_classes or getattr(v, "__origin__", None) in self.cx.made_classes):
+            raise Unsupported(f"{type(v).__name__} of a class made in the frame lives across the end of captured code")
         if v is None or type(v) is bool or type(v) is int and -6 < v < 257:
             return f"({v!r})"
         if x.source is None or type(v) not in BY_EQUALITY and type(v).__module__ != "numpy":
@@ -192,6 +199,21 @@ def _static(rb: Rebuilder, x: t.Static) -> str:
     return rb.hold(x.value)
 
 
+def _made_class(rb: Rebuilder, x: t.MadeClass) -> str:
+    bases = _tuple_text(rb.values(x.bases) or [rb.hold(object)])
+    head = ", ".join(f"{n!r}: {rb.value(v)}" for n, v in x.space.items() if n in AT_CREATION)
+    name = rb.bind(x, f"{rb.hold(bare_class)}({rb.value(x.meta)}, {x.value.__name__!r}, {bases}, {{{head}}})")
+    rest = ", ".join(f"{n!r}: {rb.value(v)}" for n, v in x.space.items() if n not in AT_CREATION)
+    rb.emit(f"{rb.hold(fill_class)}({name}, {{{rest}}})")
+    for call in x.after:
+        rb.emit(f"{rb.hold(call)}({name})")
+    return name
+
+
+def _wrapped(rb: Rebuilder, x: t.Wrapped) -> str:
+    return rb.temp(f"{rb.hold(type(x.value))}({', '.join(rb.values(list(x.parts.values())))})")
+
+
 def _list(rb: Rebuilder, x: t.List) -> str:
     if x.value is not None and x.source is not None:
         return rb.temp(rb.source(x.source))
@@ -220,8 +242,8 @@ def _tuple(rb: Rebuilder, x: t.Tuple) -> str:
     if x.cls is tuple:
         return rb.temp(text)
     if is_plain_tuple(x.cls):
-        return rb.temp(f"{rb.hold(tuple.__new__)}({rb.hold(x.cls)}, {text})")
-    return rb.temp(f"{rb.hold(x.cls)}({text})")
+        return rb.temp(f"{rb.hold(tuple.__new__)}({rb.klass(x.cls)}, {text})")
+    return rb.temp(f"{rb.klass(x.cls)}({text})")
 
 
 def fill_dict(rb: Rebuilder, name: str, entries: dict[Any, t.Tracker], setter: str | None = None) -> None:
@@ -238,9 +260,9 @@ def _dict(rb: Rebuilder, x: t.Dict) -> str:
         return rb.temp(f"{rb.value(x.fn)}.__dict__")
     if x.value is not None and x.source is not None:
         return rb.temp(rb.source(x.source))
-    make = "{}" if x.cls is dict else f"{rb.hold(x.cls)}()"
+    make = "{}" if x.cls is dict else f"{rb.klass(x.cls)}()"
     if x.factory is not None:
-        make = f"{rb.hold(x.cls)}({rb.value(x.factory)})"
+        make = f"{rb.klass(x.cls)}({rb.value(x.factory)})"
     name = rb.bind(x, make)
     fill_dict(rb, name, x.entries)
     return name
@@ -258,7 +280,7 @@ def _set(rb: Rebuilder, x: t.Set) -> str:
         raise Unsupported("a set made of one from outside, whose history decides the order, lives across the end of captured code")
     if x.first is None or list(x.cls(list(keys))) == list(keys):
         return rb.temp(rb.keys(keys))
-    name = rb.temp(f"{rb.hold(x.cls)}({rb.keys(x.first)})")
+    name = rb.temp(f"{rb.klass(x.cls)}({rb.keys(x.first)})")
     rb.lines += set_changes(rb, name, x)
     return name
 
@@ -336,7 +358,7 @@ def _proxy(rb: Rebuilder, x: t.Proxy) -> str:
 
 
 def _super(rb: Rebuilder, x: t.Super) -> str:
-    return rb.temp(f"{rb.hold(super)}({rb.hold(x.cls)}, {rb.value(x.obj)})")
+    return rb.temp(f"{rb.hold(super)}({rb.klass(x.cls)}, {rb.value(x.obj)})")
 
 
 def _object(rb: Rebuilder, x: t.Object) -> str:
@@ -344,7 +366,7 @@ def _object(rb: Rebuilder, x: t.Object) -> str:
         if x.source is None:
             return rb.hold(x.value)
         return rb.temp(rb.source(x.source))
-    cls = rb.hold(x.cls)
+    cls = rb.klass(x.cls)
     name = rb.bind(x, _new_text(rb, x, cls))
     if isinstance(x.payload, t.Dict):
         fill_dict(rb, name, x.payload.entries, rb.hold(vars(x.payload.cls)["__setitem__"]))
@@ -363,7 +385,7 @@ def _error(rb: Rebuilder, x: t.Error) -> str:
         return _object(rb, x)
     if "__context__" not in x.attrs and "__traceback__" in x.attrs:
         rb.cx.nothing_handled_outside()
-    cls = rb.hold(x.cls)
+    cls = rb.klass(x.cls)
     name = rb.bind(x, f"{cls}.__new__({', '.join([cls, *rb.values(x.init_args or [])])})")
     setter = rb.hold(object.__setattr__)
     for k, v in x.fields().items():
@@ -405,7 +427,8 @@ def _inference(rb: Rebuilder, x: t.InferenceGuard) -> str:
 
 
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
-    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _sym, t.Late: _late, t.Static: _static, t.Builtin: _static,
+    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _sym, t.Late: _late, t.MadeClass: _made_class, t.Wrapped: _wrapped,
+    t.Static: _static, t.Builtin: _static,
     t.Class: _static, t.PyModule: _static,
     t.List: _list, t.Deque: _deque, t.Proxy: _proxy, t.WeakRef: _weak, t.Tuple: _tuple, t.Dict: _dict,
     t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,

@@ -13,6 +13,7 @@ from framesmith.util.errors import FramesmithError, NeedsGrad, TooLong, Unsuppor
 
 from . import trackers as t
 from .calls import Calls
+from .class_making import ClassMaking
 from .classes import Namespaces
 from .errors import Errors
 from .frame import Frame
@@ -40,7 +41,7 @@ class BreakHere(Exception):
         self.depth = depth
 
 
-class Session(Values, Namespaces, Calls, Errors, Operations, Iteration, Hashing, Texts, Showing):
+class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iteration, Hashing, Texts, Showing):
     """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
 
     def __init__(self, recorder: Recorder, root_globals: dict[str, Any], break_step: int = -1, break_depth: int = 0,

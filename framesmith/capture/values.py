@@ -161,7 +161,7 @@ class Values:
         """The tracker that a stored dict key stands for."""
         if isinstance(key, t.Tracker):
             return key
-        if isinstance(key, t.Hashed):
+        if isinstance(key, (t.Hashed, t.AddressKey)):
             return key.tracker
         if isinstance(key, tuple):
             return t.Tuple([self.unkey(k) for k in key], cls=type(key))

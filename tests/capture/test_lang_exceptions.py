@@ -86,7 +86,7 @@ def builtin_attributes(x):
     except NameError as e:
         out.append((e.name, str(e)))
     try:
-        import no_such_module_at_all
+        from math import no_such_name
     except ImportError as e:
         out.append((e.name, str(e), type(e).__name__))
     return out, x * 2
@@ -544,7 +544,7 @@ def messages(x):
     fails = [lambda: d[1], lambda: t[5], lambda: s[9], lambda: n[0], lambda: n.name, lambda: t.name, lambda: s + 1, lambda: 1 + s,
              lambda: t + [1], lambda: n + 1, lambda: -s, lambda: ~1.5, lambda: t < 1, lambda: p < p, lambda: p + 1, lambda: 1 - p,
              lambda: p[0], lambda: p(), lambda: len(p), lambda: iter(p), lambda: next(p), lambda: p.missing, lambda: 1 in p,
-             lambda: int("z"), lambda: [] < {}, lambda: hash([]), lambda: {[]: 1}, lambda: {[]}, lambda: "a" in 3, lambda: 3(),
+             lambda: int("z"), lambda: hash([]), lambda: {[]: 1}, lambda: {[]}, lambda: "a" in 3, lambda: 3(),
              lambda: 1 // 0, lambda: 1 % 0, lambda: 1.0 / 0, lambda: [1, 2][None], lambda: [1, 2]["a"], lambda: (1, 2)["a"],
              lambda: s["a"], lambda: n(), lambda: [][:"a"], lambda: abs(s), lambda: len(3), lambda: sum(3), lambda: max([]),
              lambda: sorted([1, "a"]), lambda: not_there, lambda: list(3),

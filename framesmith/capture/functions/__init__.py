@@ -3,6 +3,7 @@
 from . import (
     builtin,
     callables,
+    class_statements,
     containers,
     deques,
     dicts,
@@ -25,6 +26,6 @@ from . import (
 )
 
 __all__ = [
-    "builtin", "callables", "containers", "deques", "dicts", "errors", "folded", "frames", "iterating", "marks", "messages", "modes",
-    "numeric", "objects", "parameters", "polyfilled", "serial", "sets", "state", "text", "torch_rows",
+    "builtin", "callables", "class_statements", "containers", "deques", "dicts", "errors", "folded", "frames", "iterating", "marks",
+    "messages", "modes", "numeric", "objects", "parameters", "polyfilled", "serial", "sets", "state", "text", "torch_rows",
 ]

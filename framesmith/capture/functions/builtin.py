@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import operator
 import sys
+import threading
 import types
 from types import FunctionType
 from typing import Any
@@ -24,14 +25,35 @@ Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
 
 
-def class_test(cx: Any, kind: type, klass: Any) -> bool:
-    """issubclass of a class or nested tuple of classes."""
-    return bool(cx.folded(issubclass, (kind, klass)))
+def class_test(cx: Any, kind: type, klass: Any, asked: Any = issubclass) -> bool:
+    """issubclass of a class or nested tuple of classes; an error is that of `asked`."""
+    try:
+        return issubclass(kind, klass)
+    except TypeError:
+        return bool(cx.folded(asked, (None, klass)))
+
+
+_LIBRARY = ("abc", "typing", "typing_extensions", "torch", "enum")
+"""Whose `__instancecheck__` looks at classes and has no effects."""
+
+
+def _own_check(cx: Any, klass: t.Tracker, name: str) -> Any:
+    """The user's `__instancecheck__` or `__subclasscheck__` that a class's metaclass has, or None."""
+    if not isinstance(klass, t.Class) or type(klass.value) is type:
+        return None
+    hook = cx.lookup(type(klass.value), name)
+    library = isinstance(hook, FunctionType) and (hook.__module__ or "").partition(".")[0] in _LIBRARY
+    return hook if isinstance(hook, FunctionType) and not library else None
 
 
 @calls(isinstance)
 def _isinstance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     obj, want = args
+    if isinstance(want, t.Tuple) and any(_own_check(cx, k, "__instancecheck__") for k in want.open(cx)):
+        return t.boolean(any(_isinstance(cx, [obj, k], {}) is t.TRUE for k in want.open(cx)))
+    hook = _own_check(cx, want, "__instancecheck__")
+    if hook is not None and obj.pytype() is not want.value:  # type: ignore[attr-defined]
+        return t.boolean(cx.class_function(hook).call(cx, [want, obj], {}).truth(cx))
     if isinstance(obj, t.Const):
         return t.boolean(cx.folded(isinstance, (obj.value, want.real(cx))))
     klass = want.real(cx)
@@ -39,7 +61,7 @@ def _isinstance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return t.boolean(_tensor_kind(cx, obj, klass))
     if isinstance(obj, t.Static):
         return t.boolean(cx.folded(isinstance, (obj.value, klass)))
-    if class_test(cx, obj.pytype(), klass):
+    if class_test(cx, obj.pytype(), klass, isinstance):
         return t.TRUE
     if cx.lookup(obj.pytype(), "__class__") is not object.__dict__["__class__"] or isinstance(obj, Opaque):
         raise Unsupported(f"isinstance of {obj.describe()}, which has a __class__ of its own")
@@ -57,14 +79,23 @@ def _tensor_kind(cx: Any, obj: t.Tensor, klass: Any) -> bool:
 
 @calls(issubclass)
 def _issubclass(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(cx.folded(issubclass, (args[0].real(cx), args[1].real(cx))))
+    kind, want = args
+    if isinstance(want, t.Tuple) and any(_own_check(cx, k, "__subclasscheck__") for k in want.open(cx)):
+        return t.boolean(any(_issubclass(cx, [kind, k], {}) is t.TRUE for k in want.open(cx)))
+    hook = _own_check(cx, want, "__subclasscheck__")
+    if hook is not None:
+        return t.boolean(cx.class_function(hook).call(cx, [want, kind], {}).truth(cx))
+    return t.boolean(cx.folded(issubclass, (kind.real(cx), want.real(cx))))
 
 
-@calls(type)
-def _type(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    if len(args) != 1:
-        raise Unsupported("a class made by type()")
-    return cx.made(args[0].pytype())
+@calls(type.__instancecheck__)
+def _plain_instance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.boolean(args[0].real(cx) in args[1].pytype().__mro__)
+
+
+@calls(type.__subclasscheck__)
+def _plain_subclass(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.boolean(args[0].real(cx) in args[1].real(cx).__mro__)
 
 
 @calls(len)
@@ -134,9 +165,14 @@ def _id(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     value = getattr(args[0], "value", None)
     source = getattr(args[0], "source", None)
     if value is None or source is None:
-        raise Unsupported("id() of an object made in the frame")
+        return t.Address(args[0])
     cx.guard(source, "id", value)
     return t.Const(id(value))
+
+
+@calls(threading.get_ident)
+def _thread(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.Address(t.NULL)
 
 
 @calls(super)
@@ -303,6 +339,8 @@ def _abs(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(builtins.pow)
 def _pow(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if len(args) == 3 and isinstance(args[0], t.Object) and args[0].payload is None:
+        return cx.call_special(args[0], "__pow__", args[1:])
     return cx.binary("pow", args[0], args[1]) if len(args) == 2 else cx.fold_call(pow, args, kwargs)
 
 

@@ -30,10 +30,18 @@ def _iter(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(next)
 def _next(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    v = args[0].next(cx)
-    if v is not None:
-        return v
-    return args[1] if len(args) > 1 else cx.raise_(StopIteration())
+    it = args[0]
+    if not isinstance(it, (t.Generator, t.Object)):
+        if cx.lookup(it.pytype(), "__next__") is MISSING:
+            cx.raise_(TypeError(f"'{it.pytype().__name__}' object is not an iterator"))
+        v = it.next(cx)
+        return v if v is not None else args[1] if len(args) > 1 else cx.raise_(StopIteration())
+    try:
+        return it.builtin_method(cx, "__next__", [], {}) if isinstance(it, t.Generator) else cx.call_special(it, "__next__", [])
+    except t.CapturedError as e:
+        if len(args) > 1 and issubclass(e.tracker.pytype(), StopIteration):
+            return args[1]
+        raise
 
 
 @calls(zip)

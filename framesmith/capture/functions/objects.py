@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import os
+import sys
 import types
 import typing
 from typing import Any
@@ -233,6 +234,8 @@ def _copy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
             frozen = isinstance(x.payload, (t.Const, t.Tuple))
             new.payload = x.payload if frozen else x.payload.builtin_method(cx, "copy", [], {})
         return new
+    if isinstance(x, t.Object):
+        return by_hook(cx, x, "__copy__", []) or by_reduce(cx, x, lambda v: v)
     raise Unsupported(f"copy of {x.describe()}")
 
 
@@ -240,6 +243,26 @@ def _reduces_plainly(cx: Any, cls: type) -> bool:
     """Whether a copy of an instance is a new one with the same contents: no method of the copy protocol has a say."""
     own = any(cx.lookup(cls, name) is not cx.lookup(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__"))
     return not own and all(cx.lookup(cls, n) is MISSING for n in ("__getnewargs__", "__getnewargs_ex__", "__setstate__"))
+
+
+def by_hook(cx: Any, x: t.Object, name: str, args: Args) -> t.Tracker | None:
+    """What the user's `__copy__` or `__deepcopy__` gives, if the class has one."""
+    hook = cx.lookup(x.cls, name)
+    return cx.class_function(hook).call(cx, [x, *args], {}) if isinstance(hook, types.FunctionType) else None
+
+
+def by_reduce(cx: Any, x: t.Object, copied: Any) -> t.Tracker:
+    """What the user's `__reduce__` says: a call, whose arguments are `copied`, and a state for the instance dict."""
+    hook = cx.lookup(x.cls, "__reduce__")
+    if not isinstance(hook, types.FunctionType) or cx.lookup(x.cls, "__reduce_ex__") is not object.__reduce_ex__:
+        raise Unsupported(f"copy of {x.describe()}")
+    parts = cx.class_function(hook).call(cx, [x], {}).items_list(cx)
+    if len(parts) > 3 or len(parts) == 3 and (not isinstance(parts[2], t.Dict) or cx.lookup(x.cls, "__setstate__") is not MISSING):
+        raise Unsupported(f"copy of {x.describe()}")
+    made = parts[0].call(cx, [copied(v) for v in parts[1].items_list(cx)], {})
+    for name, value in parts[2].open(cx).items() if len(parts) == 3 else ():
+        made.attrs[name] = copied(value)
+    return made
 
 
 @calls(copy.deepcopy)
@@ -331,11 +354,12 @@ def _slots_only(cls: type) -> bool:
 
 
 def _deep_object(cx: Any, x: t.Object, memo: dict[int, t.Tracker]) -> t.Tracker:
-    hook = cx.lookup(x.cls, "__deepcopy__")
-    if isinstance(hook, types.FunctionType):
-        return cx.class_function(hook).call(cx, [x, Memo(memo)], {})
-    if not _reduces_plainly(cx, x.cls):
-        raise Unsupported(f"deepcopy of {x.describe()}")
+    made = by_hook(cx, x, "__deepcopy__", [Memo(memo)])
+    if made is None and not _reduces_plainly(cx, x.cls):
+        made = by_reduce(cx, x, lambda v: deep_copy(cx, v, memo))
+    if made is not None:
+        memo[id(x)] = made
+        return made
     new = t.Object(x.cls)
     memo[id(x)] = new
     for name, v in _state(cx, x).items():
@@ -378,6 +402,34 @@ class _SameVariable:
 @calls(os.environ.get)
 def _environ_get(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return environment(cx, *[a.real(cx) for a in args])
+
+
+_LOOK_INSIDE = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+
+
+def _asks_kind(fn: Any) -> Any:
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        x = args[0]
+        if isinstance(x, t.Method):
+            if fn not in _LOOK_INSIDE:
+                return t.boolean(fn in (inspect.ismethod, inspect.isroutine))
+            x = x.func
+        return t.boolean(bool(fn(cx.stand_in(x)))) if not isinstance(x, t.Object) else t.FALSE
+
+    return row
+
+
+for _fn in (inspect.isclass, inspect.isfunction, inspect.ismethod, inspect.ismodule, inspect.isbuiltin, inspect.isroutine, *_LOOK_INSIDE):
+    calls(_fn)(_asks_kind(_fn))
+
+
+@calls(importlib.import_module)
+def _import_module(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    name = args[0].real(cx)
+    module = sys.modules.get(name)
+    if len(args) > 1 or kwargs or module is None:
+        raise Unsupported(f"import of {name}, which is not loaded yet", hint="import it before the call")
+    return cx.made(module)
 
 
 @calls(inspect.signature)

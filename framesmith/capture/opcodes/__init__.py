@@ -1,5 +1,5 @@
 """Handlers of the normalised opcodes, registered in `registry.OPS`."""
 
-from . import building, calling, flow, names, operators, raising, stack
+from . import building, calling, flow, matching, names, operators, raising, stack
 
-__all__ = ["building", "calling", "flow", "names", "operators", "raising", "stack"]
+__all__ = ["building", "calling", "flow", "matching", "names", "operators", "raising", "stack"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 from framesmith.util.errors import Unsupported
@@ -81,7 +82,8 @@ def _intrinsic(f: Frame, kind: int) -> None:
     elif kind == 6:
         s[-1] = t.Tuple(s[-1].items_list(f.cx))
     elif kind == 3:
-        pass  # StopIteration that leaves a generator
+        if issubclass(s[-1].pytype(), StopIteration):
+            s[-1] = f.cx.escaped_stop(s[-1])
     else:
         raise Unsupported(f"intrinsic {kind}")
 
@@ -100,4 +102,5 @@ def _assertion(f: Frame, arg: Any) -> None:
 
 @op("LOAD_BUILD_CLASS")
 def _build_class(f: Frame, arg: Any) -> None:
-    raise Unsupported("a class statement inside a function")
+    f.stack.append(f.cx.read_global(f.globals, "__build_class__") if "__build_class__" in f.globals
+                   else f.cx.made(builtins.__build_class__))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from framesmith.util.errors import Unsupported
-
 from .. import trackers as t
 from ..bytecode.liveness import liveness
 from ..frame import RETURN, Frame
@@ -102,21 +100,11 @@ def _for_end(f: Frame, target: int) -> None:
         f.stack.append(v)
 
 
-def _send(f: Frame, it: t.Tracker, value: t.Tracker) -> tuple[t.Tracker | None, t.Tracker]:
-    """One step of `yield from`: (the yielded value or None, the result when it is over)."""
-    if isinstance(it, t.Generator):
-        out = it.send(f.cx, value if it.started else None)
-        return out, it.result or t.NONE
-    if not (isinstance(value, t.Const) and value.value is None):
-        raise Unsupported("a value sent through yield from")
-    return it.next(f.cx), t.NONE
-
-
 @op("SEND_POP")
 def _send_pop(f: Frame, target: int) -> None:
     s = f.stack
     value = s.pop()
-    out, result = _send(f, s[-1], value)
+    out, result = f.cx.send_into(s[-1], value)
     if out is None:
         s[-1] = result
         f.ip = target
@@ -128,7 +116,7 @@ def _send_pop(f: Frame, target: int) -> None:
 def _send_keep(f: Frame, target: int) -> None:
     s = f.stack
     value = s.pop()
-    out, result = _send(f, s[-1], value)
+    out, result = f.cx.send_into(s[-1], value)
     if out is None:
         s.append(result)
         f.ip = target

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from typing import Any
 
 from framesmith.util.errors import Unsupported
@@ -83,14 +85,104 @@ def _delete_attr(f: Frame, name: str) -> None:
 
 @op("IMPORT_NAME")
 def _import(f: Frame, name: str) -> None:
-    fromlist = f.stack.pop()
-    level = f.stack.pop()
-    names = fromlist.real(f.cx)
-    depth = level.real(f.cx)
+    cx = f.cx
+    names = f.stack.pop().real(cx)
+    depth = f.stack.pop().real(cx)
     space: dict[str, Any] = {k: f.globals.get(k) for k in ("__package__", "__name__", "__path__", "__spec__") if k in f.globals}
-    f.stack.append(f.cx.made(f.cx.folded(__import__, (name, space, None, names, depth))))
+    full = name
+    if depth:
+        package = space.get("__package__") or str(space.get("__name__", "")).rpartition(".")[0]
+        full = cx.folded(importlib.util.resolve_name, ("." * depth + name, package))
+    module = sys.modules.get(full)
+    if module is None or hasattr(module, "__path__") and any(
+            n != "*" and not hasattr(module, n) and f"{full}.{n}" not in sys.modules for n in names or ()):
+        raise Unsupported(f"import of {full}, which is not loaded yet", hint="import it before the call")
+    f.stack.append(cx.made(cx.folded(__import__, (name, space, None, names, depth))))
 
 
 @op("IMPORT_FROM")
 def _import_from(f: Frame, name: str) -> None:
-    f.stack.append(f.stack[-1].get(f.cx, name))
+    cx = f.cx
+    module = f.stack[-1]
+    try:
+        f.stack.append(module.get(cx, name))
+    except t.CapturedError as e:
+        if not isinstance(module, t.PyModule) or not issubclass(e.tracker.pytype(), AttributeError):
+            raise
+    else:
+        return
+    package, path = module.value.__name__, getattr(module.value, "__file__", None)
+    inner = sys.modules.get(f"{package}.{name}")
+    if inner is not None:
+        f.stack.append(cx.made(inner))
+        return
+    cx.raise_(ImportError(f"cannot import name {name!r} from {package!r} ({path or 'unknown location'})", name=package, path=path))
+
+
+# --- class bodies: names in a mapping -----------------------------------------------------------------------------------
+def space_of(f: Frame) -> t.Tracker:
+    """The namespace of a class body."""
+    if f.space is None:
+        raise Unsupported("code of a module or of exec()")
+    return f.space
+
+
+def _in_space(f: Frame, name: str) -> t.Tracker | None:
+    space = space_of(f)
+    if type(space) is t.Dict:
+        return space.lookup(f.cx, name)
+    try:
+        return space.item(f.cx, t.Const(name))
+    except t.CapturedError as e:
+        if issubclass(e.tracker.pytype(), KeyError):
+            return None
+        raise
+
+
+@op("LOAD_NAME")
+def _load_name(f: Frame, name: str) -> None:
+    v = _in_space(f, name)
+    f.stack.append(v if v is not None else f.cx.read_global(f.globals, name))
+
+
+@op("STORE_NAME")
+def _store_name(f: Frame, name: str) -> None:
+    space_of(f).set_item(f.cx, t.Const(name), f.stack.pop())
+
+
+@op("DELETE_NAME")
+def _delete_name(f: Frame, name: str) -> None:
+    if _in_space(f, name) is None:
+        f.cx.raise_(NameError(f"name '{name}' is not defined", name=name))
+    space_of(f).del_item(f.cx, t.Const(name))
+
+
+@op("SETUP_ANNOTATIONS")
+def _setup_annotations(f: Frame, arg: Any) -> None:
+    if _in_space(f, "__annotations__") is None:
+        space_of(f).set_item(f.cx, t.Const("__annotations__"), t.Dict({}))
+
+
+@op("LOAD_CLASSDEREF")
+def _class_deref(f: Frame, slot: int) -> None:
+    name = f.dec.localsplus[slot]
+    v = _in_space(f, name)
+    f.stack.append(v if v is not None else f.cx.load_cell(f.locals[slot], name, f.owns(slot)))
+
+
+@op("LOAD_LOCALS")
+def _load_locals(f: Frame, arg: Any) -> None:
+    f.stack.append(space_of(f))
+
+
+@op("LOAD_FROM_DICT_OR_GLOBALS")
+def _from_dict_or_globals(f: Frame, name: str) -> None:
+    found = f.stack.pop().lookup(f.cx, name)  # type: ignore[attr-defined]
+    f.stack.append(found if found is not None else f.cx.read_global(f.globals, name))
+
+
+@op("LOAD_FROM_DICT_OR_DEREF")
+def _from_dict_or_deref(f: Frame, slot: int) -> None:
+    name = f.dec.localsplus[slot]
+    found = f.stack.pop().lookup(f.cx, name)  # type: ignore[attr-defined]
+    f.stack.append(found if found is not None else f.cx.load_cell(f.locals[slot], name, f.owns(slot)))

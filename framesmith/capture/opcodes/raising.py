@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from framesmith.util.errors import Unsupported
-
 from .. import trackers as t
 from ..frame import Frame
 from ..functions.errors import is_group, new_error, prep_reraise, split
@@ -118,4 +116,11 @@ def _prep_reraise(f: Frame, arg: Any) -> None:
 
 @op("CLEANUP_THROW")
 def _cleanup_throw(f: Frame, arg: Any) -> None:
-    raise Unsupported("a throw into a delegating generator")
+    """An exception came out of the iterator that `yield from` delegates to."""
+    s = f.stack
+    exc = s[-1]
+    if not _matches(exc, (StopIteration,)):
+        s.pop()
+        raise t.CapturedError(exc)
+    del s[-3:]
+    s += [t.NONE, exc.get(f.cx, "value")]

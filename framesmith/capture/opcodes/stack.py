@@ -9,7 +9,7 @@ from ..frame import RETURN, Frame
 from ..registry import op
 
 
-@op("NOP", "EXTENDED_ARG", "CACHE", "SETUP_ANNOTATIONS", "COPY_FREE_VARS")
+@op("NOP", "EXTENDED_ARG", "CACHE", "COPY_FREE_VARS")
 def _nop(f: Frame, arg: Any) -> None:
     pass
 
@@ -75,7 +75,7 @@ def _make_cell(f: Frame, arg: int) -> None:
     f.locals[arg] = t.Cell(v)
 
 
-@op("LOAD_DEREF", "LOAD_CLASSDEREF")
+@op("LOAD_DEREF")
 def _deref(f: Frame, arg: int) -> None:
     f.stack.append(f.cx.load_cell(f.locals[arg], f.dec.localsplus[arg], f.owns(arg)))
 

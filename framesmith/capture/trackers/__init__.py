@@ -6,11 +6,12 @@ from .constants import FALSE, NONE, TRUE, Const, boolean
 from .deques import Deque
 from .dicts import Dict, DictView, Proxy, stored_key
 from .errors import Error, Traceback
-from .functions import Cell, Function, Method, Partial
+from .functions import Address, AddressKey, ByRow, Cell, Function, Method, Partial
 from .instance import InstanceDict
 from .iterators import Generator, Iter, Lazy, Outside, SeqIter, enumerated, filtered, mapped, zipped
 from .keys import Hashed, Number
 from .late import Late, late
+from .made import MadeClass, Wrapped
 from .modes import InferenceGuard
 from .modules import Module
 from .objects import DELETED, Object, Super
@@ -21,9 +22,10 @@ from .tensors import Sym, Tensor, TensorMethod
 from .weak import WeakRef
 
 __all__ = [
-    "Bound", "Builtin", "CapturedError", "Cell", "CheckedIter", "Class", "Const", "DELETED", "Deque", "Dict", "DictView", "Disabled",
-    "Error", "FALSE", "Fixed", "Function", "Generator", "Handled", "Hashed", "InferenceGuard", "InstanceDict", "Iter", "Lasti", "Late",
-    "Lazy", "List", "Method", "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "PyModule",
-    "SameElements", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback",
-    "Tracker", "Tuple", "WeakRef", "boolean", "enumerated", "filtered", "is_plain_tuple", "late", "mapped", "stored_key", "zipped",
+    "Address", "AddressKey", "Bound", "Builtin", "ByRow", "CapturedError", "Cell", "CheckedIter", "Class", "Const", "DELETED", "Deque",
+    "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "Function", "Generator", "Handled", "Hashed", "InferenceGuard",
+    "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method", "Module", "NONE", "NULL", "Null", "Number", "Object",
+    "Outside", "Partial", "Proxy", "PyModule", "SameElements", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE",
+    "Tensor", "TensorMethod", "Traceback", "Tracker", "Tuple", "WeakRef", "Wrapped", "boolean", "enumerated", "filtered", "is_plain_tuple",
+    "late", "mapped", "stored_key", "zipped",
 ]

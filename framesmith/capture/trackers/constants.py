@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
+import operator
 import typing
 from typing import Any
 
 from .base import Tracker
 
+_SEQUENCES = (str, bytes, tuple, range)
+_FORMATS = frozenset(("format", "format_map"))
 _SINGLE = (type(None), bool, type(...), type(NotImplemented))
 
 
@@ -47,7 +50,8 @@ class Const(Tracker):
         return cx.fold_call(self.value, args, kwargs)
 
     def item(self, cx: Any, key: Tracker) -> Tracker:
-        return cx.fold(lambda a, b: a[b], (self.value, key.real(cx)))
+        sub = cx.index(key, type(self.value).__name__) if isinstance(self.value, _SEQUENCES) and not key.constant else key.real(cx)
+        return cx.fold(operator.getitem, (self.value, sub))
 
     def truth(self, cx: Any) -> bool:
         return bool(self.value)
@@ -59,6 +63,8 @@ class Const(Tracker):
         return cx.iterator([cx.made(v) for v in cx.folded(list, (self.value,))])
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        if name in _FORMATS and isinstance(self.value, str):
+            return cx.fold(getattr(self.value, name), tuple([cx.shown(a) for a in args]), {k: cx.shown(v) for k, v in kwargs.items()})
         return cx.fold_call(getattr(self.value, name), args, kwargs)
 
     def identity(self) -> Any:

@@ -99,6 +99,8 @@ class Function(Tracker):
         if row is not None:
             return row(self, cx)
         if self.value is not None:
+            if self.attrs is not None and (name in self.attrs or name == "__dict__"):
+                return self.attrs[name] if name != "__dict__" else super().get(cx, name)
             if name in self.value.__dict__ and self.source is not None:
                 return cx.wrap(self.value.__dict__[name], Attr(self.source, name))
             if name in ("__dict__", "__annotations__"):
@@ -115,8 +117,8 @@ class Function(Tracker):
 
     def set(self, cx: Any, name: str, value: Tracker) -> None:
         if self.value is not None:
-            super().set(cx, name, value)
-        if name in ("__name__", "__qualname__") and isinstance(value, Const) and type(value.value) is str:
+            self.set_outside(cx, name, value)
+        elif name in ("__name__", "__qualname__") and isinstance(value, Const) and type(value.value) is str:
             setattr(self, name.strip("_"), value.value)
         elif name in _MADE_ATTRS and name != "__dict__":
             self.fields[name] = value
@@ -124,6 +126,15 @@ class Function(Tracker):
             super().set(cx, name, value)
         else:
             self.namespace()[name] = value
+
+    def set_outside(self, cx: Any, name: str, value: Tracker) -> None:
+        """Set an attribute of a function that exists; what C keeps may only be set to what it is."""
+        if hasattr(FunctionType, name):
+            if not value.constant or getattr(self.value, name) != value.value:  # type: ignore[attr-defined]
+                super().set(cx, name, value)
+            return
+        cx.mutates(self)
+        self.namespace()[name] = value
 
     def namespace(self) -> dict[Any, Tracker]:
         """The entries of `__dict__` of a function made in the frame."""
@@ -168,6 +179,11 @@ _MADE_ATTRS = {
 }
 
 
+def _kwdefaults(self: Function, cx: Any) -> Tracker:
+    self.open(cx)
+    return Dict(dict(self.kwdefaults)) if self.kwdefaults else NONE
+
+
 def _defaults(self: Function, cx: Any) -> Tracker:
     self.open(cx)
     return NONE if self.defaults is None else cx.tuple(self.defaults)
@@ -183,6 +199,7 @@ _FUNCTION_ATTRS = {
     "__name__": lambda self, cx: Const(self.name),
     "__qualname__": lambda self, cx: Const(self.qualname),
     "__defaults__": _defaults,
+    "__kwdefaults__": _kwdefaults,
     "__closure__": _closure,
     "__globals__": lambda self, cx: cx.wrap(self.globals, cx.globals_source(self.globals)),
 }
@@ -261,3 +278,59 @@ class Partial(Tracker):
         if name == "keywords":
             return cx.dict(dict(self.kwargs))
         return super().get(cx, name)
+
+
+class ByRow(Tracker):
+    """A callable that a handler made."""
+
+    __slots__ = ("handler",)
+
+    def __init__(self, handler: Any) -> None:
+        self.source = None
+        self.handler = handler
+
+    def pytype(self) -> type:
+        return FunctionType
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return self.handler(cx, args, kwargs)
+
+
+class Address(Tracker):
+    """`id(x)` of what the frame made: equal to another exactly if it is the same object's; its number is not known."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Tracker) -> None:
+        self.source = None
+        self.of = of
+
+    def pytype(self) -> type:
+        return int
+
+    def identity(self) -> Any:
+        return self.of.identity()
+
+    def key(self, cx: Any) -> Any:
+        return AddressKey(self)
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+
+class AddressKey:
+    """An address in a hash table of capture's."""
+
+    __slots__ = ("tracker",)
+
+    def __init__(self, tracker: Address) -> None:
+        self.tracker = tracker
+
+    def __hash__(self) -> int:
+        return hash(id(self.tracker.identity()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AddressKey) and other.tracker.identity() is self.tracker.identity()

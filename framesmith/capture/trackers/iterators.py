@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from types import GeneratorType
 from typing import Any
 
 from framesmith.util.errors import Unsupported
@@ -11,7 +12,7 @@ from framesmith.util.errors import Unsupported
 from ..peeking import ahead, component, components, upcoming, walked_list
 from ..sources import Applied, Item, Source
 from .base import NULL, Bound, Tracker
-from .constants import Const
+from .constants import NONE, Const, boolean
 from .sequences import Sequence
 
 
@@ -250,17 +251,20 @@ def filtered(cx: Any, keep: Callable[[Tracker], bool], it: Tracker) -> Iterator[
 class Generator(Tracker):
     """A generator object: its frame runs to the next yield when asked."""
 
-    __slots__ = ("done", "frame", "result", "started")
+    __slots__ = ("done", "frame", "handled", "result", "running", "started")
 
     def __init__(self, frame: Any) -> None:
         self.source = None
         self.frame = frame
         self.started = False
+        self.running = False
         self.done = False
         self.result: Tracker | None = None
+        self.handled: list[Tracker] = []
+        """The exceptions that it was handling when it yielded."""
 
     def pytype(self) -> type:
-        return type((lambda: (yield))())
+        return GeneratorType
 
     def iterate(self, cx: Any) -> Tracker:
         return self
@@ -275,15 +279,46 @@ class Generator(Tracker):
         """Resume with `value`; None when the generator returns (`result` is what it returned)."""
         if self.done:
             return None
-        out = cx.resume_generator(self, value)
-        self.started = True
-        return out
+        if not self.started and value is not None and value is not NONE:
+            cx.raise_(TypeError("can't send non-None value to a just-started generator"))
+        return cx.resume_generator(self, value)
+
+    def delegate(self) -> Tracker | None:
+        """The iterator of the `yield from` at which it is suspended."""
+        frame = self.frame
+        instrs = frame.dec.instrs
+        if frame.ip < len(instrs) and instrs[frame.ip].name == "RESUME" and instrs[frame.ip].arg & 3 >= 2:
+            return frame.stack[-1]
+        return None
+
+    def leave_delegate(self) -> None:
+        """The iterator delegated to is over: what the generator is resumed with is the value of its `yield from`."""
+        frame = self.frame
+        frame.stack.pop()
+        frame.ip = frame.dec.instrs[frame.ip - 2].target
 
     def truth(self, cx: Any) -> bool:
         return True
 
     def get(self, cx: Any, name: str) -> Tracker:
+        if name == "__class__":
+            return cx.made(GeneratorType)
+        row = _GENERATOR_ATTRS.get(name)
+        if row is not None:
+            return row(self)
+        if not hasattr(GeneratorType, name):
+            return cx.no_attribute(self, name)
         return Bound(self, name)
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return cx.generator_method(self, name, args)
+
+
+_GENERATOR_ATTRS: dict[str, Callable[[Generator], Tracker]] = {
+    "__name__": lambda g: Const(g.frame.fn.name),
+    "__qualname__": lambda g: Const(g.frame.fn.qualname),
+    "gi_running": lambda g: boolean(g.running),
+    "gi_code": lambda g: Const(g.frame.code),
+    "gi_yieldfrom": lambda g: (g.delegate() if g.started and not g.done else None) or NONE,
+    "gi_suspended": lambda g: boolean(g.started and not g.done and not g.running),
+}

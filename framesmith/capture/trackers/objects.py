@@ -26,6 +26,7 @@ from .base import Bound, CapturedError, Tracker
 from .dicts import Dict
 from .functions import Function, Method
 from .keys import Hashed
+from .statics import Static
 
 
 class Deleted(Tracker):
@@ -162,7 +163,12 @@ class Object(Tracker):
         if self.before is None:
             self.before = {}
         if name not in self.before:
-            self.before[name] = self.own.get(name, MISSING)
+            raw = cx.lookup(self.cls, name)
+            if isinstance(raw, MemberDescriptorType):
+                found = _slot(cx, self, raw, name)  # what was there is guarded
+                self.before[name] = MISSING if found is None else raw.__get__(self.value)
+            else:
+                self.before[name] = self.own.get(name, MISSING)
         cx.mutates(self)
 
     def delete(self, cx: Any, name: str) -> None:
@@ -174,8 +180,30 @@ class Object(Tracker):
 
     def generic_delete(self, cx: Any, name: str) -> None:
         """object.__delattr__"""
+        raw = cx.lookup(self.cls, name)
+        if isinstance(raw, property):
+            if raw.fdel is None:
+                cx.raise_(AttributeError(f"property '{name}' of '{self.cls.__name__}' object has no deleter"))
+            cx.class_function(raw.fdel).call(cx, [self], {})
+            return
+        if isinstance(raw, MemberDescriptorType):
+            self.delete_slot(cx, raw, name)
+            return
+        if raw is not MISSING and hasattr(type(raw), "__delete__"):
+            cx.call_special(cx.wrap_static(raw, None), "__delete__", [self])
+            return
         if self.own_attr(cx, name) is None:
             cx.no_attribute(self, name)
+        self.note(cx, name)
+        if self.value is None:
+            del self.attrs[name]
+        else:
+            self.attrs[name] = DELETED
+
+    def delete_slot(self, cx: Any, raw: Any, name: str) -> None:
+        """`del x.name` of a slot."""
+        if _slot(cx, self, raw, name) is None:
+            cx.no_attribute(self, name, name)
         self.note(cx, name)
         if self.value is None:
             del self.attrs[name]
@@ -200,6 +228,15 @@ class Object(Tracker):
             return result
         return cx.folded(of, (type(self.cls.__name__, (), {name: lambda _: result})(),))
 
+    def iterate(self, cx: Any) -> Tracker:
+        raw = cx.lookup(self.cls, "__iter__")
+        if raw is MISSING and cx.lookup(self.cls, "__getitem__") is not MISSING:
+            return cx.by_index(self)
+        it = cx.call_special(self, "__iter__", [])
+        if cx.lookup(it.pytype(), "__next__") is MISSING:
+            cx.raise_(TypeError(f"iter() returned non-iterator of type '{it.pytype().__name__}'"))
+        return it
+
     def next(self, cx: Any) -> Tracker | None:
         if cx.lookup(self.cls, "__next__") is MISSING:
             return cx.not_iterator(self)
@@ -219,7 +256,16 @@ class Object(Tracker):
             return self.value
         return Hashed(cx, self, cx.hash_of(self))
 
+    def absent(self, cx: Any, key: Tracker) -> Tracker:
+        """`d[key]` of a subclass of dict that does not hold the key: `__missing__`, or an error."""
+        if cx.lookup(self.cls, "__missing__") is MISSING:
+            return cx.fail(KeyError, key)
+        return cx.call_special(self, "__missing__", [key])
+
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        if name == "__getitem__" and isinstance(self.payload, Dict) and self.payload.factory is None:
+            found = self.payload.lookup(cx, args[0].key(cx))
+            return found if found is not None else self.absent(cx, args[0])
         row = cx.methods(Object, name)
         if row is not None:
             return row(cx, self, *args, **kwargs)
@@ -272,19 +318,41 @@ def _staticmethod(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Trac
     return found if found is not None else cx.class_function(raw.__func__)
 
 
-def _member(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
-    if name == "__dict__":
-        return cx.instance_dict(self)
+class EmptySlot:
+    """A slot of the object holds nothing."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, slot: Any) -> None:
+        self.slot = slot
+
+    def __call__(self, obj: Any) -> bool:
+        try:
+            self.slot.__get__(obj)
+        except AttributeError:
+            return True
+        return False
+
+
+def _slot(cx: Any, self: Object, raw: Any, name: str) -> Tracker | None:
+    """What a slot holds."""
     found = self.attrs.get(name)
     if found is None and self.value is not None:
         try:
             found = cx.wrap(raw.__get__(self.value), None if self.source is None else Attr(self.source, name))
         except AttributeError:
-            return self.missing(cx, name, info)
+            if self.source is not None:
+                cx.guard(self.source, "callable", EmptySlot(raw))
+            return None
         self.attrs[name] = found
-    if found is None or found is DELETED:
-        return self.missing(cx, name, info)
-    return found
+    return None if found is DELETED else found
+
+
+def _member(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    if name == "__dict__":
+        return cx.instance_dict(self)
+    found = _slot(cx, self, raw, name)
+    return found if found is not None else self.missing(cx, name, info)
 
 
 def _getset(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
@@ -358,13 +426,13 @@ class Super(Tracker):
 
     def get(self, cx: Any, name: str) -> Tracker:
         obj = self.obj
-        owner = obj.value if hasattr(obj, "value") and isinstance(obj.value, type) else None
-        start = owner if owner is not None else obj.pytype()
+        owner = obj.value if isinstance(obj, Static) and isinstance(obj.value, type) else None
+        start = owner if owner is not None and self.cls in owner.__mro__ else obj.pytype()
         mro = start.__mro__
         for base in mro[mro.index(self.cls) + 1:]:
-            raw = base.__dict__.get(name, MISSING)
+            raw = cx.own_raw(base, name)
             if raw is not MISSING:
-                cx.note_class(base, name, raw)
+                cx.note_class(base, name)
                 return self.bind(cx, raw, name, start)
         return cx.no_attribute(self, name)
 
@@ -384,6 +452,11 @@ class Super(Tracker):
             return Bound(self.obj, name, raw)
         if isinstance(raw, BuiltinFunctionType) or not hasattr(type(raw), "__get__"):
             return cx.class_value(start, name, raw)
+        if isinstance(raw, ClassMethodDescriptorType):
+            return cx.no_hook(start) if name == "__init_subclass__" else cx.made(raw.__get__(None, start))
+        if isinstance(getattr(type(raw), "__get__", None), FunctionType):
+            on_class = start is not self.obj.pytype()
+            return cx.call_special(cx.class_value(start, name, raw), "__get__", [cx.made(None) if on_class else self.obj, cx.made(start)])
         raise Unsupported(f"super().{name}: {type(raw).__name__}")
 
 

@@ -163,6 +163,9 @@ class Tuple(Sequence):
     def pytype(self) -> type:
         return self.cls
 
+    def identity(self) -> Any:
+        return () if self.cls is tuple and self._items == [] else super().identity()
+
     def real(self, cx: Any) -> Any:
         values = [x.real(cx) for x in self.open(cx)]
         if self.cls is tuple:
@@ -223,7 +226,7 @@ class Slice(Tracker):
         return slice
 
     def real(self, cx: Any) -> slice:
-        return slice(*[p.real(cx) for p in self.parts])
+        return slice(*[p.real(cx) if p.constant else cx.index(p) for p in self.parts])
 
     def truth(self, cx: Any) -> bool:
         return True

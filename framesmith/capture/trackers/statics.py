@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from types import ModuleType
 from typing import Any
 
@@ -90,21 +91,36 @@ class Class(Static):
         return cx.class_attr(self, name)
 
     def set(self, cx: Any, name: str, value: Tracker) -> None:
-        raise Unsupported(f"assignment to class attribute {self.value.__name__}.{name}")
+        cx.set_class_attr(self, name, value)
+
+    def delete(self, cx: Any, name: str) -> None:
+        cx.set_class_attr(self, name, None)
+
+    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return cx.call_builtin(type.__dict__[name], [self, *args], kwargs)
 
     def item(self, cx: Any, key: Tracker) -> Tracker:
         return cx.class_item(self, key)
 
     def truth(self, cx: Any) -> bool:
-        if cx.lookup(type(self.value), "__bool__") is MISSING:
-            return True
-        return super().truth(cx)
+        meta = type(self.value)
+        if cx.lookup(meta, "__bool__") is not MISSING:
+            return cx.call_special(self, "__bool__", []).truth(cx) if not _is_enum(meta) else True
+        return _is_enum(meta) or cx.lookup(meta, "__len__") is MISSING or self.size(cx) != 0
 
     def iterate(self, cx: Any) -> Tracker:
+        if not _is_enum(type(self.value)):
+            return super().iterate(cx)
         return cx.iterator([cx.made(v) for v in cx.folded(list, (self.value,))])
 
     def size(self, cx: Any) -> int:
-        return cx.folded(len, (self.value,))
+        if _is_enum(type(self.value)):
+            return cx.folded(len, (self.value,))
+        return cx.call_special(self, "__len__", []).real(cx)
+
+
+def _is_enum(meta: type) -> bool:
+    return issubclass(meta, enum.EnumMeta)
 
 
 __all__ = ["Builtin", "Class", "Disabled", "ModuleType", "PyModule", "Static"]

@@ -1,0 +1,171 @@
+"""Class statements: stand-ins for what a class body made, the class itself, and changes of classes that exist."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from . import trackers as t
+from .sources import MISSING
+from .standins import AT_CREATION, Placeholder, attribute_of, bare_class, fill_class, stand_in_function
+
+
+class ClassMaking:
+    """The part of the session that makes and changes classes."""
+
+    seen: dict[int, t.Tracker]
+    class_cache: dict[type, dict[str, Any]]
+    infos: dict[type, Any]
+    class_writes: dict[type, dict[str, t.Tracker | None]]
+    overlay: dict[type, dict[str, Any]]
+    made_classes: set[type]
+    remember: Callable[..., t.Tracker]
+    made: Callable[..., t.Tracker]
+    lookup: Callable[..., Any]
+    call_special: Callable[..., t.Tracker]
+    class_function: Callable[..., t.Tracker]
+    store_cell: Callable[..., None]
+    raise_: Callable[..., Any]
+    mapping: Callable[..., dict[Any, t.Tracker]]
+    no_attribute: Callable[..., Any]
+
+    # --- stand-ins ----------------------------------------------------------------------------------------------------
+    def stand_in(self, x: t.Tracker) -> Any:
+        """A real object of the type of `x`, which leads back to `x` when it is found in a class."""
+        if x.constant or isinstance(x, t.Static):
+            return x.value  # type: ignore[attr-defined]
+        value = getattr(x, "value", None)
+        if value is not None:
+            return value
+        if type(x) is t.Tuple and x.cls is tuple:
+            return tuple([self.stand_in(v) for v in x.items])
+        row = _STAND_INS.get(type(x))
+        real = row(self, x) if row is not None else Placeholder()
+        self.remember(real, x)
+        return real
+
+    def wrapped(self, kind: Any, parts: dict[str, t.Tracker]) -> t.Tracker:
+        """`property(...)`, `classmethod(f)`, `staticmethod(f)` of trackers."""
+        real = kind(*[self.stand_in(p) for p in parts.values()])
+        return self.remember(real, t.Wrapped(real, parts))
+
+    def wrapped_setter(self, x: t.Wrapped, part: str) -> t.Tracker:
+        """`prop.setter` and its like."""
+        return t.ByRow(lambda cx, args, kwargs: cx.wrapped(property, {**x.parts, part: args[0]}))
+
+    # --- class statements ---------------------------------------------------------------------------------------------
+    def new_class(self, meta: t.Tracker, name: str, bases: list[t.Tracker], entries: dict[str, t.Tracker],
+                  kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        """type.__new__: the class, then `__set_name__` of its attributes, then `__init_subclass__` of its bases."""
+        if not all(isinstance(b, t.Class) for b in bases):
+            self.raise_(TypeError("bases must be types"))
+        reals = tuple(b.value for b in bases)  # type: ignore[attr-defined]
+        cell = entries.pop("__classcell__", None)
+        head = {n: self.stand_in(entries[n]) for n in AT_CREATION if n in entries}
+        try:
+            cls = bare_class(meta.value, name, reals or (object,), head)  # type: ignore[attr-defined]
+        except TypeError as e:
+            return self.raise_(e)
+        made = t.MadeClass(cls, meta, bases, dict(entries))
+        self.made_classes.add(cls)
+        self.remember(cls, made)
+        fill_class(cls, {n: self.stand_in(v) for n, v in entries.items() if n not in AT_CREATION})
+        if isinstance(cell, t.Cell):
+            self.store_cell(cell, made)
+        for key, v in entries.items():
+            self._set_name(made, key, v)
+        t.Super(cls, made).get(self, "__init_subclass__").call(self, [], kwargs)
+        return made
+
+    def no_hook(self, cls: type) -> t.Tracker:
+        """object.__init_subclass__ of a class."""
+        def row(cx: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+            if args or kwargs:
+                self.raise_(TypeError(f"{cls.__name__}.__init_subclass__() takes no keyword arguments"))
+            return t.NONE
+
+        return t.ByRow(row)
+
+    def _set_name(self, owner: t.Tracker, name: str, v: t.Tracker) -> None:
+        hook = self.lookup(v.pytype(), "__set_name__")
+        if isinstance(hook, types.FunctionType):
+            self.class_function(hook).call(self, [v, owner, t.Const(name)], {})
+        elif hook is not MISSING and not isinstance(v, t.Wrapped):
+            raise Unsupported(f"__set_name__ of {v.describe()}")
+
+    # --- changes of classes -------------------------------------------------------------------------------------------
+    def put_class_attr(self, klass: t.Class, name: str, value: t.Tracker | None) -> None:
+        """type.__setattr__, or type.__delattr__ for None."""
+        if isinstance(klass, t.MadeClass):
+            if klass.taken and name not in klass.space:
+                raise Unsupported(f"a change of the finished class {klass.value.__name__}")
+            klass.put(self, name, value)
+            return
+        cls = klass.value
+        if not cls.__flags__ & _HEAP or cls.__flags__ & _IMMUTABLE:
+            self.raise_(TypeError(f"cannot set {name!r} attribute of immutable type '{cls.__name__}'"))
+        if name.startswith("__") and name.endswith("__"):
+            raise Unsupported(f"assignment to {name} of class {cls.__name__}")
+        now = self.own_raw(cls, name)
+        self.note_class(cls, name)
+        if value is None and now is MISSING:
+            self.no_attribute(klass, name, f"type object '{cls.__name__}' has no attribute '{name}'")
+        self.overlay.setdefault(cls, {})[name] = MISSING if value is None else attribute_of(name, self.stand_in(value))
+        self.class_writes.setdefault(cls, {})[name] = value
+        self.class_changed(cls)
+
+    note_class: Callable[..., None]
+
+    def own_raw(self, base: type, name: str) -> Any:
+        """The entry of a class's own dict as the captured program sees it now, or MISSING."""
+        written = self.overlay.get(base)
+        if written is not None and name in written:
+            return written[name]
+        return base.__dict__.get(name, MISSING)
+
+    def class_changed(self, cls: type) -> None:
+        """Forget what was looked up in a class and those below it."""
+        for cache in (self.class_cache, self.infos):
+            for known in [c for c in cache if issubclass_real(c, cls)]:  # type: ignore[attr-defined]
+                del cache[known]  # type: ignore[attr-defined]
+
+
+def issubclass_real(cls: type, base: type) -> bool:
+    """By the mro: `__subclasscheck__` has no say."""
+    return base in cls.__mro__
+
+
+def getattr_static(cls: type, name: str) -> Any:
+    """The raw attribute of a class by its mro, or MISSING."""
+    return next((b.__dict__[name] for b in cls.__mro__ if name in b.__dict__), MISSING)
+
+
+def _function(cx: Any, x: t.Function) -> Any:
+    fn = stand_in_function(x.code, x.globals, x.name, x.qualname)
+    for name, value in (x.attrs or {}).items():
+        if value.constant:
+            fn.__dict__[name] = value.value  # type: ignore[attr-defined]
+    return fn
+
+
+def _object(cx: Any, x: t.Object) -> Any:
+    if x.payload is not None or x.cls.__flags__ & _ABSTRACT:
+        return Placeholder()
+    return object.__new__(x.cls) if x.cls.__new__ is object.__new__ or isinstance(x.cls.__new__, types.FunctionType) else Placeholder()
+
+
+def _dict(cx: Any, x: t.Dict) -> Any:
+    real = x.cls()
+    for key, value in x.entries.items():
+        if isinstance(key, str):
+            real[key] = cx.stand_in(value)
+    return real
+
+
+_STAND_INS: dict[type, Callable[[Any, Any], Any]] = {
+    t.Function: _function, t.Object: _object, t.Dict: _dict, t.List: lambda cx, x: [], t.Set: lambda cx, x: x.base(),
+}
+_HEAP, _IMMUTABLE, _ABSTRACT = 1 << 9, 1 << 8, 1 << 20
