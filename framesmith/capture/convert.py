@@ -23,6 +23,7 @@ from . import trackers as t
 from .bridges import STAYS
 from .bytecode import decoded
 from .frame import Frame
+from .origins import origin
 from .outputs import call_in_mode, settle
 from .residual import Residual, argument_names
 from .session import BreakHere, Session, read_state, restore_state
@@ -175,7 +176,8 @@ def choose_break(frames: list[Frame], limit: int) -> tuple[int, int] | None:
     for depth, frame in enumerate(frames):
         if frame.code.co_flags & _GENERATORS or depth and not frame.direct:
             break
-        if frame.dec.instrs[frame.ip - 1].name not in STAYS and frame.step <= limit:
+        own = origin(frame.code, frame.ip - 1)[1] >= 0  # a continuation's own head cannot be gone on from
+        if own and frame.dec.instrs[frame.ip - 1].name not in STAYS and frame.step <= limit:
             best = (frame.step, depth)
     return best
 

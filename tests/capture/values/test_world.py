@@ -19,6 +19,7 @@ import time
 import uuid
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -178,6 +179,11 @@ def urandom(x):
 @moving
 def drawn(x):
     return x * random.random(), random.randint(0, 10**9)
+
+
+@moving
+def drawn_numpy(x):
+    return x, np.random.rand()
 
 
 @moving
