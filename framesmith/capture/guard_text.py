@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from framesmith.capture.modes import default_device
-from framesmith.capture.sources import Source, TensorSpec
+from framesmith.capture.sources import Source, TensorSpec, name_of
 
 __all__ = ["Note", "explain"]
 
@@ -39,14 +39,31 @@ def explain(note: Note, value: Any) -> str:
     return text
 
 
+_SAFE = frozenset({float, complex, bool, type(None), type(...), bytes, range, torch.dtype, torch.device, torch.layout, torch.memory_format})
+"""Types whose text is theirs alone to make, and short work. (An int may have more digits than Python will print.)"""
+
+
+def _shown(value: Any) -> str:
+    """A value as text, without running the program's own code: no `__repr__` of its classes, no attribute."""
+    kind = type(value)
+    if kind is str or kind in _SAFE:
+        return repr(value)
+    if kind is int:
+        return repr(value) if value.bit_length() < 4096 else f"an int of {value.bit_length()} bits"
+    if kind in (tuple, list):
+        text = ", ".join(map(_shown, value[:8])) + (", …" if len(value) > 8 else "," if kind is tuple and len(value) == 1 else "")
+        return f"[{text}]" if kind is list else f"({text})"
+    return object.__repr__(value)
+
+
 def _short(value: Any, limit: int = 200) -> str:
-    text = value if type(value) is str else repr(value)
+    text = value if type(value) is str else _shown(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _name(value: Any) -> str:
-    name = getattr(value, "__qualname__", None)
-    return name if isinstance(name, str) else type(value).__name__
+    name = name_of(value)
+    return name if name is not None else type(value).__name__
 
 
 def _tensor(note: Note, value: Any) -> str:
@@ -133,7 +150,7 @@ def _listed(value: Any) -> str:
 _SAY: dict[str, Callable[[Any], str]] = {
     "type": lambda v: f"is exactly a {getattr(v, '__qualname__', v)}",
     "id": lambda v: f"is the same object: {_short(v)}",
-    "equals": lambda v: f"== {_short(repr(v))}",
+    "equals": lambda v: f"== {_short(_shown(v))}",
     "none": lambda v: "is None",
     "not_none": lambda v: "is not None",
     "len": lambda v: f"has {v} items",

@@ -157,8 +157,8 @@ def _itself(value: Any) -> Any:
 
 
 def _name(value: Any) -> str:
-    name = getattr(value, "__qualname__", None)
-    return name if isinstance(name, str) else f"<{type(value).__name__} at {id(value):#x}>"
+    name = src.name_of(value)
+    return name if name is not None else f"<{type(value).__name__} at {id(value):#x}>"
 
 
 def _texts(value: Iterable[Any]) -> tuple[str, ...]:

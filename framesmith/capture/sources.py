@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 __all__ = ["Applied", "Attr", "Builtin", "Cell", "DictAttr", "DictKey", "Global", "GlobalOf", "GlobalState", "Guard", "Item",
@@ -25,6 +25,17 @@ class _Missing:
 
 
 MISSING = _Missing()
+
+
+_NAMED = (type, FunctionType, BuiltinFunctionType, ModuleType, MethodDescriptorType, WrapperDescriptorType)
+
+
+def name_of(value: Any) -> str | None:
+    """The name of a class, a function or a module; None for anything else, whose attributes are the program's own code."""
+    if not issubclass(type(value), _NAMED):
+        return None
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    return name if isinstance(name, str) else None
 
 
 class Source:
@@ -132,8 +143,8 @@ class Pinned(Source):
     def __str__(self) -> str:
         if type(self.obj) is dict and isinstance(self.obj.get("__name__"), str):
             return f"module {self.obj['__name__']}"
-        name = getattr(self.obj, "__qualname__", None) or getattr(self.obj, "__name__", None)
-        return str(name) if isinstance(name, str) else f"<{type(self.obj).__name__} at {id(self.obj):#x}>"
+        name = name_of(self.obj)
+        return name if name is not None else f"<{type(self.obj).__name__} at {id(self.obj):#x}>"
 
 
 class _Child(Source):

@@ -85,3 +85,21 @@ def reads_the_clock():
 def test_the_clock_is_read_in_each_call():
     fast = compiled(reads_the_clock)
     assert fast() < fast() < fast()
+
+
+class Shy:
+    def __getattr__(self, name):
+        raise RuntimeError(f"asked for {name}")
+
+    def __repr__(self):
+        raise RuntimeError("asked for text")
+
+
+def takes_anything(x):
+    return x is None, type(x)
+
+
+def test_nobody_asks_for_the_text_of_an_object_that_a_guard_refuses():
+    fast = compiled(takes_anything)
+    for x in (3, Shy(), 10 ** 5000, None, -(10 ** 5000), "a", Shy(), (Shy(),), float):
+        assert fast(x) == takes_anything(x)
