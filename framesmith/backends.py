@@ -19,26 +19,36 @@ Backend = Callable[[fx.Graph, Sequence[Any], Config], tuple[Compiled, Report | N
 
 
 def compile_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
-    """The pipeline's machine code."""
+    """The pipeline's machine code. A graph that draws from a generator of the program's runs operator by operator: no code that is kept
+    can name an object of this process."""
+    if any(isinstance(a, torch.Generator) for node in graph.nodes for a in (*node.args, *node.kwargs.values())):
+        return run_eager(graph, examples, config)
     result = compile_graph(graph, config, examples)
-    return result.call, result.report
+    if not any(_is_foreign(node.target) for node in graph.nodes):
+        return result.call, result.report
+    return _C.CompiledFunction(lambda inputs: result.call(inputs), None), result.report
+
+
+def _is_foreign(target: Any) -> bool:
+    """An operator that PyTorch did not define: its kernel may be Python, which is not to be captured while the graph runs."""
+    return isinstance(target, torch._ops.OpOverload) and target.namespace != "aten" or hasattr(target, "positions")
 
 
 def run_eager(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
     """The captured graph, operator by operator: for finding out which stage is to blame."""
-    return _without_grad(lambda *inputs: run(graph, inputs)), None
+    return _settled(_C.CompiledFunction(lambda *inputs: run(graph, inputs), None)), None
 
 
 def run_user(fn: Callable[..., Any], graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
     """What a user's back end makes of a graph. Its own Python is not captured."""
-    return _without_grad(_C.CompiledFunction(fn(fx.GraphModule(torch.nn.Module(), graph), list(examples)), None))
+    return _settled(_C.CompiledFunction(fn(fx.GraphModule(torch.nn.Module(), graph), list(examples)), None))
 
 
-def _without_grad(call: Callable[..., Sequence[Any]]) -> Compiled:
-    """No captured graph is differentiated, even if its caller's grad mode is on by the time that it runs."""
+def _settled(call: Callable[..., Sequence[Any]]) -> Compiled:
+    """The graph as recorded, in whatever modes its caller is by now: casts are in it already, and it is not differentiated."""
 
     def compiled(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        with torch.no_grad():
+        with torch.no_grad(), torch._C._DisableAutocast():
             return tuple(call(*inputs))
 
     return compiled

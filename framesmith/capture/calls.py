@@ -18,7 +18,8 @@ from .binding import bind
 from .bytecode import decoded
 from .frame import Frame
 from .policy import pure_method, refused_function, runs_whole
-from .registry import BUILTIN_KINDS, CALLS, CODES, CONSTANT_METHODS, FOLDED, PLAIN
+from .registry import BUILTIN_KINDS, BY_NAME, CALLS, CODES, CONSTANT_METHODS, FOLDED, PLAIN, named
+from .settings import read_setting, reads_setting
 from .sources import MISSING
 from .values import CONSTANT_TYPES
 from .wrong_calls import FAILURES, explain, fits
@@ -91,6 +92,9 @@ class Calls:
                 return self.fold_call(value, args, kwargs)
             if runs_whole(value):
                 return self.torch_call(value, args, kwargs)
+            row = BY_NAME.get(f"{value.__module__}.{value.__qualname__}")
+            if row is not None:
+                return self.by_row(row, value, args, kwargs)
             reason = refused_function(value)
             if reason is not None:
                 raise Unsupported(reason)
@@ -228,6 +232,8 @@ class Calls:
         kind = BUILTIN_KINDS.get(type(fn).__name__)
         if kind is not None:
             return kind(self, fn, args, kwargs)
+        if reads_setting(fn):
+            return read_setting(self, fn, args, kwargs)
         name = getattr(fn, "__qualname__", repr(fn))
         raise Unsupported(f"call of builtin {getattr(fn, '__module__', None) or ''}.{name}")
 
@@ -237,6 +243,17 @@ class Calls:
         if isinstance(obj, t.Const):
             return self.fold_call(fn, args, kwargs)
         return obj.builtin_method(self, fn.__name__, args[1:], kwargs)
+
+    def call_scripted(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        """A TorchScript function, by the Python function that it was compiled of; what is annotated as float becomes one."""
+        known = named("torch.jit._state._jit_caching_layer") or {}
+        original = next((f for f, name in list(known.items()) if name == fn.qualified_name and isinstance(f, FunctionType)), None)
+        if original is None:
+            raise Unsupported(f"TorchScript function {fn.name}")
+        floats = {name for name, hint in original.__annotations__.items() if hint is float or hint == "float"}
+        names = original.__code__.co_varnames
+        args = [_as_float(a) if name in floats else a for name, a in zip(names, args)]
+        return self.inline(self.made(original), args, {k: _as_float(v) if k in floats else v for k, v in kwargs.items()})  # type: ignore[arg-type]
 
     # --- classes ------------------------------------------------------------------------------------------------------
     def instantiate(self, klass: t.Class, args: list[t.Tracker], kwargs: dict[str, t.Tracker], plain: bool = False) -> t.Tracker:
@@ -303,6 +320,10 @@ def _initialises(obj: t.Tracker) -> bool:
 
 
 _INITS = (types.SimpleNamespace.__init__,)
+
+
+def _as_float(x: t.Tracker) -> t.Tracker:
+    return t.Const(float(x.value)) if isinstance(x, t.Const) and type(x.value) is int else x
 
 
 def _tuple_payload(cx: Any, args: list[t.Tracker]) -> t.Tracker:

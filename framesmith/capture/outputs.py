@@ -22,14 +22,16 @@ _OTHER_NUMBERS = frozenset((torch.ops.aten.view_as_real.default, torch.ops.aten.
 
 
 def view_text(hold: Hold, base: str, fake: FakeTensor) -> str:
-    """The expression of the view `fake` of the tensor at `base`, the root of its alias."""
+    """The expression of the view `fake` of the tensor at `base`, the root of its alias: at the same distance from where that begins."""
     chain = []
     alias = fake._alias
     while alias.parent is not None:
         chain.append(alias)
         alias = alias.parent
     if not any(step.func in _OTHER_NUMBERS for step in chain):
-        return f"{base}.as_strided({tuple(fake.shape)!r}, {fake.stride()!r}, {fake.storage_offset()!r})"
+        distance = fake.storage_offset() - alias.val.storage_offset()
+        offset = f", {base}.storage_offset() + {distance}" if distance else ""
+        return f"{base}.as_strided({tuple(fake.shape)!r}, {fake.stride()!r}{offset})"
     for step in reversed(chain):
         base = f"{hold(step.func)}({', '.join([base, *map(hold, step.args)])})"
     return base

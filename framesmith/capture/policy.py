@@ -33,7 +33,6 @@ _REFUSED = {
     "torch.distributed": "torch.distributed",
     "torch.cuda": "torch.cuda",
     "torch.fx": "torch.fx",
-    "torch.utils.checkpoint": "activation checkpointing is not captured yet",
     "framesmith": "framesmith's own functions",
     "logging": "logging",
     "asyncio": "asyncio",
@@ -53,7 +52,7 @@ _PURE_OF_CLASSES = frozenset({"mro", "__subclasshook__", "__init_subclass__", "_
 
 def pure_method(fn: Any, owner: Any) -> bool:
     """True if the builtin method `fn` of `owner`, a constant or a class, depends on its arguments alone."""
-    if fn.__name__ in _IMPURE:
+    if fn.__name__ in _IMPURE or isinstance(owner, torch.Generator):
         return False
     kind = type(owner)
     if isinstance(owner, type):

@@ -429,7 +429,7 @@ def _inference(rb: Rebuilder, x: t.InferenceGuard) -> str:
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _sym, t.Late: _late, t.MadeClass: _made_class, t.Wrapped: _wrapped,
     t.Static: _static, t.Builtin: _static,
-    t.Class: _static, t.PyModule: _static,
+    t.Class: _static, t.PyModule: _static, t.Scripted: _static,
     t.List: _list, t.Deque: _deque, t.Proxy: _proxy, t.WeakRef: _weak, t.Tuple: _tuple, t.Dict: _dict,
     t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,
     t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super,

@@ -32,6 +32,9 @@ METHODS: dict[type, dict[str, Handler]] = {}
 OPAQUE: dict[tuple[type, str], Handler] = {}
 """(class, method name) -> handler(cx, obj, *args, **kwargs) for objects of builtin classes without a family"""
 
+BY_NAME: dict[str, Handler] = {}
+"""module and qualified name of a function -> handler: for functions of modules that the package does not import"""
+
 FOLDED: set[Any] = set()
 """Pure functions: run for real when all arguments are constants."""
 
@@ -56,6 +59,17 @@ def calls(*functions: Any) -> Callable[[Handler], Handler]:
     def register(fn: Handler) -> Handler:
         for f in functions:
             CALLS[f] = fn
+        return fn
+
+    return register
+
+
+def by_name(*paths: str) -> Callable[[Handler], Handler]:
+    """Register the handler of calls of functions that are known by name."""
+
+    def register(fn: Handler) -> Handler:
+        for path in paths:
+            BY_NAME[path] = fn
         return fn
 
     return register

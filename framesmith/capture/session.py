@@ -23,6 +23,7 @@ from .inference import Modes, autocast_depth, set_autocast_depth
 from .iteration import Iteration
 from .modes import default_device
 from .operations import Operations
+from .overrides import overridden
 from .registry import OPAQUE
 from .resume import STACK
 from .showing import Showing
@@ -143,7 +144,13 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
 
     def torch_call(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """Run `fn` on fakes under the recorder."""
-        real = [a.real(self) for a in args]
+        try:
+            real = [a.real(self) for a in args]
+        except Unsupported:
+            out = overridden(self, fn, args, kwargs)
+            if out is None:
+                raise
+            return out
         self.recorder.stack = self.user_stack()
         last = next(iter(reversed(self.recorder.graph.nodes)), None) if self.differentiable else None
         try:
@@ -151,6 +158,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         except (FramesmithError, RecursionError, MemoryError):
             raise
         except Exception as e:
+            if is_own_fault(e):
+                raise Unsupported(f"{getattr(fn, '__name__', fn)} cannot be recorded ({type(e).__name__}: {e})") from e
             return self.raise_(e)
         if self.differentiable and torch.is_grad_enabled():
             self.check_grad(last)
@@ -324,6 +333,21 @@ def contents(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:
         return UNSET
+
+
+_OWN = __file__.rsplit("/", 2)[0]
+_FAULTS = (AssertionError, AttributeError, KeyError, NameError, TypeError)
+
+
+def is_own_fault(error: Exception) -> bool:
+    """Whether an error in a call on fakes says that we cannot record it, rather than what eager would say."""
+    if not isinstance(error, _FAULTS) or error.__traceback__ is None:
+        return False
+    tb = error.__traceback__
+    while tb.tb_next is not None:
+        tb = tb.tb_next
+    code = tb.tb_frame.f_code
+    return tb is not error.__traceback__ and code.co_filename.startswith(_OWN) and code.co_name != "true_error"
 
 
 def cell_content(source: Source | None, real: Any) -> Source | None:

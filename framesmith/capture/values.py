@@ -38,7 +38,7 @@ CONSTANT_TYPES: set[type] = {
     torch.memory_format, torch.finfo, torch.iinfo, range, re.Pattern, re.Match, types.CodeType, dataclasses.Field, inspect.Parameter,
     inspect.Signature, type(inspect.Parameter.KEYWORD_ONLY), type(dataclasses.MISSING), types.GenericAlias, types.UnionType,
     type(typing.Optional[int]), type(typing.List[int]), type(typing.Any), typing.TypeVar, typing.ForwardRef,  # noqa: UP006, UP007, UP045
-    torch.Generator, datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, type(typing.Union),
+    torch.Generator, type(torch.__version__), datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, type(typing.Union),
     type(typing.Callable), type(typing.Tuple), type(typing.List), type(typing.Callable[[int], int]), type(typing.Literal["a"]),  # noqa: UP006
     type(typing.Annotated[int, 1]), typing.ParamSpec, typing.NewType,
 }
@@ -354,6 +354,11 @@ def _lock(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     return found
 
 
+def _scripted(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    cx.guard(source, "id", value)
+    return t.Scripted(value, source)
+
+
 def _fake(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     return cx.fake(value)
 
@@ -398,7 +403,7 @@ WRAP: dict[type, Callable[..., t.Tracker]] = {
     type(None): _none, list: _list, tuple: _tuple, torch.Size: _tuple, dict: _dict, collections.OrderedDict: _dict,
     collections.defaultdict: _dict, set: _set, frozenset: _set, collections.deque: _deque, types.MethodType: _method,
     functools.partial: _partial, types.CellType: _cell, slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor, FakeTensor: _fake,
-    types.MappingProxyType: _proxy, _C.CompiledFunction: _compiled,
+    torch._C.ScriptFunction: _scripted, types.MappingProxyType: _proxy, _C.CompiledFunction: _compiled,
     **dict.fromkeys((*weakref.ProxyTypes, super, threading.local), _opaque),
     type(threading.Lock()): _lock, type(threading.RLock()): _lock,
     **dict.fromkeys(STATIC_TYPES, _static), types.BuiltinFunctionType: _builtin, **dict.fromkeys(FORESEEN, _iterator),

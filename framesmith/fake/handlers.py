@@ -9,6 +9,7 @@ import torch
 
 from framesmith.fake import schema
 from framesmith.fake.composites import WHOLE
+from framesmith.fake.custom import functionalised
 from framesmith.fake.infer import infer, true_error
 from framesmith.fake.known import known_value
 from framesmith.fake.layout import same_shape
@@ -142,7 +143,7 @@ def _writing(func: Any) -> Handler:
     """In-place and `out=` operators: their functional form, then writes into the aliases of the arguments."""
     form = schema.functional_form(func)
     if form is None:
-        return refused
+        return refused if func.namespace == "aten" else functionalised
     names = schema.out_arguments(func)
     positions = schema.written_positions(func)
     if names and not positions:
@@ -184,6 +185,10 @@ def become(rec: Recorder, target: FakeTensor, other: FakeTensor) -> None:
 
 def _in_place(rec: Recorder, func: Any, form: Any, position: int, args: tuple, kwargs: dict) -> Any:
     target = args[position]
+    if isinstance(target, (list, tuple)) and all(isinstance(t, FakeTensor) for t in target):
+        for one, value in zip(target, rec.inside(form, *args, **kwargs)):
+            store(rec, one, value, func, args, kwargs)
+        return None
     if not isinstance(target, FakeTensor):
         raise Unsupported(f"{func} writes a tensor that is not an input of the graph")
     args, kwargs = lifted(rec, args, kwargs)

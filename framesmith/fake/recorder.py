@@ -223,8 +223,8 @@ class Recorder:
         """Wraps the results of a functional node: one fake, or a tuple with `getitem` nodes beneath."""
         if isinstance(vals, FakeTensor):
             return self.own(vals, node)
-        if vals is None:  # an operator that only checks
-            return None
+        if not isinstance(vals, (tuple, list)):  # an operator that only checks, or asks for metadata
+            return vals
         for i, val in enumerate(vals):
             if isinstance(val, FakeTensor):
                 self.own(val, self.emit(_getitem, (node, i), val))

@@ -30,11 +30,12 @@ class Program:
     args: tuple[Any, ...]
     breaks: bool = False
     """It breaks, or runs in eager; otherwise it is captured whole."""
+    raises: type[Exception] | None = None
     grad: bool = False
     calls: int = 2
 
     def check(self) -> Ledger:
-        ledger = agree(self.fn, *self.args, fullgraph=not self.breaks, calls=self.calls, grad=self.grad)
+        ledger = agree(self.fn, *self.args, fullgraph=not self.breaks, raises=self.raises, calls=self.calls, grad=self.grad)
         assert not self.breaks or reasons(ledger), "captured whole; a break was expected"
         return ledger
 
@@ -66,12 +67,14 @@ def reasons(ledger: Ledger) -> list[str]:
     return [b.reason for r in ledger.records for b in r.breaks] + [r.reason for r in ledger.refusals]
 
 
-def agree(fn: Fn, *args: Any, fullgraph: bool = True, calls: int = 2, seed: int = 7, grad: bool = False) -> Ledger:
+def agree(fn: Fn, *args: Any, fullgraph: bool = True, raises: type[Exception] | None = None, calls: int = 2, seed: int = 7,
+          grad: bool = False) -> Ledger:
     """`fn` compiled and plain do the same, in each of `calls` calls."""
     ledger = Ledger()
     compiled = wrap_function(fn, FrameCompiler(Config(backend="eager", fullgraph=fullgraph, suppress_errors=False), ledger))
     for _ in range(calls):
         want = observed(fn, args, seed, grad)
+        assert (want["error"] and want["error"][0]) == raises, want["error"]
         got = observed(compiled, args, seed, grad)
         assert differences(want, got) == [], differences(want, got)
     assert not fullgraph or ledger.records or want["error"], "nothing was captured"

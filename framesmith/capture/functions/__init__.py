@@ -3,6 +3,7 @@
 from . import (
     builtin,
     callables,
+    checkpointing,
     class_statements,
     containers,
     deques,
@@ -22,10 +23,12 @@ from . import (
     sets,
     state,
     text,
+    torch_making,
     torch_rows,
 )
 
 __all__ = [
-    "builtin", "callables", "class_statements", "containers", "deques", "dicts", "errors", "folded", "frames", "iterating", "marks",
-    "messages", "modes", "numeric", "objects", "parameters", "polyfilled", "serial", "sets", "state", "text", "torch_rows",
+    "builtin", "callables", "checkpointing", "class_statements", "containers", "deques", "dicts", "errors", "folded", "frames",
+    "iterating", "marks", "messages", "modes", "numeric", "objects", "parameters", "polyfilled", "serial", "sets", "state", "text",
+    "torch_making", "torch_rows",
 ]

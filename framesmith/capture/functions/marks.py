@@ -9,7 +9,7 @@ from framesmith.util import marks
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import CALLS, calls
+from ..registry import CALLS, by_name, calls
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -20,11 +20,19 @@ def _break(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("graph_break() was called")
 
 
+@by_name("torch._dynamo.decorators.graph_break", "torch._dynamo.decorators.skip_frame", "torch._dynamo.decorators.step_unsupported")
+def _break_by_name(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    raise Unsupported("graph_break() was called")
+
+
+@by_name("torch._dynamo.external_utils.is_compiling")
 @calls(marks.is_compiling)
 def _compiling(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.TRUE
 
 
+@by_name("torch.compiler.cudagraph_mark_step_begin", *(f"torch._dynamo.decorators.{n}" for n in (
+    "mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked")))
 @calls(marks.mark_dynamic, marks.mark_static)
 def _no_effect(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.NONE

@@ -25,6 +25,7 @@ from ..attempts import NOT_IMPLEMENTED
 from ..identity import same_object
 from ..registry import DESCRIPTORS, PLAIN, calls, folds, method, opaque
 from ..sources import MISSING, Item, Pinned
+from .torch_making import other_memory, same_memory
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -220,6 +221,8 @@ def _method_type(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(copy.copy)
 def _copy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     x = args[0]
+    if isinstance(x, t.Tensor):
+        return same_memory(cx, x)
     if isinstance(x, (t.Const, t.Static, t.Function, t.Tuple)):
         return x
     if isinstance(x, (t.List, t.Dict, t.Set, t.Deque)):
@@ -292,16 +295,19 @@ def deep_copy(cx: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracker:
         return found
     if isinstance(x, (t.Const, t.Static, t.Function)):
         return x
+    if isinstance(x, t.Tensor):
+        copied = memo[id(x)] = other_memory(cx, x)
+        return copied
     if isinstance(x, t.List):
         new_list = memo[id(x)] = t.List([])
         new_list.items.extend(deep_copy(cx, v, memo) for v in x.open(cx))
         return new_list
     if isinstance(x, t.Tuple):
-        copied = [deep_copy(cx, v, memo) for v in x.open(cx)]
+        parts = [deep_copy(cx, v, memo) for v in x.open(cx)]
         if id(x) in memo:
             return memo[id(x)]
-        same = x.cls is tuple and all(a.identity() is b.identity() for a, b in zip(copied, x.open(cx)))
-        made = memo[id(x)] = x if same else t.Tuple(copied, cls=x.cls)
+        same = x.cls is tuple and all(a.identity() is b.identity() for a, b in zip(parts, x.open(cx)))
+        made = memo[id(x)] = x if same else t.Tuple(parts, cls=x.cls)
         return made
     if isinstance(x, t.Dict):
         new_dict = t.Dict({}, cls=x.cls)

@@ -10,7 +10,9 @@ import torch
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import calls, named
+from ..overrides import overriding
+from ..registry import by_name, calls, named
+from ..settings import read_setting
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -38,32 +40,43 @@ def _constant(value: Any, *functions: Any) -> None:
 _constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 _constant(False, *filter(None, map(named, ("torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export"))),
           torch.compiler.is_exporting, torch.cuda.is_current_stream_capturing,
-          torch._C._get_tracing_state, torch.overrides.is_tensor_method_or_property, torch.cuda.is_available)
+          torch._C._get_tracing_state)
 _constant(None, torch._C._log_api_usage_once, torch._C._get_tracing_state)
-_constant(False, torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
-          torch.overrides.has_torch_function_variadic)
+@calls(torch.overrides.has_torch_function)
+def _has_override(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.boolean(bool(overriding(cx, args[0].items_list(cx))))
 
 
-_read(torch.distributed.is_available)
+@calls(torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic)
+def _has_override_among(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.boolean(bool(overriding(cx, args)))
+
+
+
+
+_read(torch.distributed.is_available, torch.overrides.is_tensor_method_or_property)
+
+
+def _of_the_process(*paths: str) -> None:
+    """What never changes in a process."""
+    for path in paths:
+        by_name(path)(lambda cx, args, kwargs, path=path: cx.fold_call(named(path), args, kwargs))
+
+
+_of_the_process(
+    "torch.cuda.is_available", "torch.cuda.device_count", "torch.cuda._is_compiled", "torch.cuda.is_initialized",
+    "torch.backends.cuda.is_built", "torch.backends.mps.is_available", "torch.backends.mps.is_built", "torch.xpu.is_available",
+    "torch.xpu.device_count", "torch.mps.is_available", "torch.mtia.is_available", "torch.accelerator.is_available",
+)
+
+
 if torch.distributed.is_available():
-    _constant(False, torch.distributed.is_initialized)
+    calls(torch.distributed.is_initialized)(lambda cx, args, kwargs: read_setting(cx, torch.distributed.is_initialized, args, kwargs))
 
 
 @calls(named("torch.jit.annotate"))
 def _annotate(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return args[1]
-
-
-def _handled_module(name: str) -> Any:
-    """`torch.xpu` and its kin: the function if this torch has it."""
-    module, _, fn = name.rpartition(".")
-    return getattr(getattr(torch, module, None), fn, None)
-
-
-for _name in ("xpu.is_available", "mps.is_available", "xpu.is_current_stream_capturing"):
-    _fn = _handled_module(_name)
-    if _fn is not None:
-        _constant(False, _fn)
 
 
 @calls(torch.manual_seed, torch.set_default_dtype, torch.set_default_device, torch.use_deterministic_algorithms, torch.set_num_threads,

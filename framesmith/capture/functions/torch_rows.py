@@ -9,7 +9,7 @@ import torch
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import calls, named
+from ..registry import by_name, calls, named
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -18,11 +18,6 @@ Kwargs = dict[str, t.Tracker]
 @calls(torch.is_tensor)
 def _is_tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.boolean(isinstance(args[0], t.Tensor))
-
-
-@calls(torch.Tensor, torch.FloatTensor, torch.LongTensor)
-def _legacy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise Unsupported("a legacy tensor constructor", hint="use torch.tensor or torch.empty")
 
 
 @calls(torch._assert)
@@ -60,8 +55,39 @@ def _apply(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         raise Unsupported("torch.autograd.Function under grad mode")
     forward = klass.get(cx, "forward")
     if klass.real(cx).setup_context is not torch.autograd.function._SingleLevelFunction.setup_context:
-        return forward.call(cx, args[1:], kwargs)
-    return forward.call(cx, [t.Object(torch.autograd.function.FunctionCtx), *args[1:]], kwargs)
+        return _wrapped(cx, forward.call(cx, args[1:], kwargs), args, ())
+    ctx = t.Object(torch.autograd.function.FunctionCtx)
+    out = forward.call(cx, [ctx, *args[1:]], kwargs)
+    dirty = ctx.attrs.get("dirty_tensors")
+    return _wrapped(cx, out, args, dirty.open(cx) if isinstance(dirty, t.Tuple) else ())
+
+
+def _wrapped(cx: Any, out: t.Tracker, args: Args, dirty: Any) -> t.Tracker:
+    """An argument that comes back, and was not written to, comes back as a view of itself."""
+    if isinstance(out, t.Tuple):
+        return t.Tuple([_wrapped(cx, o, args, dirty) if isinstance(o, t.Tensor) else o for o in out.open(cx)], cls=out.cls)
+    if isinstance(out, t.Tensor) and any(out is a for a in args) and not any(out is d for d in dirty):
+        return cx.torch_call(torch.Tensor.view_as, [out, out], {})
+    return out
+
+
+@by_name("torch.jit.isinstance")
+def _script_isinstance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    klass = args[1].real(cx)
+    if not isinstance(klass, type):
+        raise Unsupported("torch.jit.isinstance of a generic type")
+    return cx.made(isinstance).call(cx, args, kwargs)
+
+
+@calls(torch._C._group_tensors_by_device_and_dtype)
+def _grouped(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """What foreach functions ask for: lists of tensors, grouped by the first list's device and dtype."""
+    lists = [x.items_list(cx) for x in args[0].items_list(cx)]
+    kinds = {(x.fake.device, x.fake.dtype) for x in lists[0] if isinstance(x, t.Tensor)}
+    if len(kinds) != 1 or any(x is t.NONE for one in lists for x in one):
+        raise Unsupported("tensors of several devices or dtypes, in groups whose order is not told")
+    indices: list[t.Tracker] = [t.Const(i) for i in range(len(lists[0]))] if len(args) > 1 and args[1].truth(cx) else []
+    return t.Dict({kinds.pop(): t.Tuple([t.List([t.List(one) for one in lists]), t.List(indices)])})
 
 
 def _untorch(name: str, *functions: Any) -> None:

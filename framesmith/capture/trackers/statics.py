@@ -64,6 +64,15 @@ class Disabled(Static):
         raise Unsupported(f"call of {getattr(self.value, '__qualname__', 'a function')}, which is disabled")
 
 
+class Scripted(Static):
+    """A function compiled by torch.jit.script: captured as the Python that it was made of."""
+
+    __slots__ = ()
+
+    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return cx.call_scripted(self.value, args, kwargs)
+
+
 class PyModule(Static):
     """A Python module."""
 
@@ -123,4 +132,4 @@ def _is_enum(meta: type) -> bool:
     return issubclass(meta, enum.EnumMeta)
 
 
-__all__ = ["Builtin", "Class", "Disabled", "ModuleType", "PyModule", "Static"]
+__all__ = ["Builtin", "Class", "Disabled", "ModuleType", "PyModule", "Scripted", "Static"]

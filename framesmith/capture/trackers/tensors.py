@@ -35,6 +35,7 @@ _REFUSED = {
     "__deepcopy__": "copying of a tensor by its protocol",
     "retain_grad": "the autograd engine's Python interface",
     "set_": "the storage of a tensor",
+    "as_subclass": "tensor subclasses",
     "pin_memory": "pinned memory",
 }
 

@@ -1,0 +1,30 @@
+"""Activation checkpointing, which without a backward pass is a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..registry import by_name
+
+_IDLE = ("determinism_check", "debug", "early_stop", "preserve_rng_state")
+
+
+@by_name("torch.utils.checkpoint.checkpoint")
+def _checkpoint(cx: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+    reentrant = kwargs.get("use_reentrant", t.NONE)
+    if reentrant is t.NONE:
+        raise Unsupported("checkpoint() without use_reentrant, which warns", hint="pass use_reentrant=False")
+    if "context_fn" in kwargs or torch.is_grad_enabled() and reentrant.truth(cx):
+        raise Unsupported("activation checkpointing while grad mode is on, or with contexts of its own")
+    rest = {k: v for k, v in kwargs.items() if k not in _IDLE and k != "use_reentrant"}
+    if reentrant.truth(cx) and rest:
+        cx.raise_(ValueError("Unexpected keyword arguments: " + ",".join(rest)))
+    return args[0].call(cx, args[1:], rest)
+
+
+__all__: list[str] = []

@@ -1,0 +1,110 @@
+"""Tensors that are made or copied in ways of their own: legacy constructors, copy and deepcopy, generators."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from framesmith.fake.layout import is_dense
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..registry import calls
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+_LEGACY = {
+    torch.FloatTensor: torch.float32, torch.DoubleTensor: torch.float64, torch.HalfTensor: torch.float16,
+    torch.BFloat16Tensor: torch.bfloat16,
+    torch.LongTensor: torch.int64, torch.IntTensor: torch.int32, torch.ShortTensor: torch.int16, torch.CharTensor: torch.int8,
+    torch.ByteTensor: torch.uint8, torch.BoolTensor: torch.bool,
+}
+
+
+def _legacy(cls: Any, dtype: torch.dtype | None) -> None:
+    @calls(cls)
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        """Sizes make an unfilled tensor, a sequence one of its numbers."""
+        options = {"dtype": cx.made(dtype or torch.get_default_dtype())}
+        if kwargs or any(isinstance(a, t.Tensor) for a in args):
+            raise Unsupported("a legacy constructor of tensors from a tensor", hint="use torch.tensor, or x.to()")
+        if len(args) == 1 and isinstance(args[0], t.Sequence) and args[0].pytype() is not torch.Size:
+            return cx.torch_call(torch.tensor, args, options)
+        if not args:
+            args = [t.Const(0)]
+        return cx.torch_call(torch.empty, args, options)
+
+
+_legacy(torch.Tensor, None)
+for _cls, _dtype in _LEGACY.items():
+    _legacy(_cls, _dtype)
+
+
+@calls(torch.tensor)
+def _tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """Of nested sequences with tensors of no dimension among the numbers: these are stacked, in the type that all promote to."""
+    if len(args) != 1 or not isinstance(args[0], t.Sequence) or kwargs.keys() - {"dtype", "device"}:
+        return cx.torch_call(torch.tensor, args, kwargs)
+    leaves: list[t.Tracker] = []
+    shape = _shape(cx, args[0], leaves)
+    tensors = [x for x in leaves if isinstance(x, t.Tensor)]
+    if not tensors:
+        return cx.torch_call(torch.tensor, args, kwargs)
+    if shape is None or any(x.fake.dim() for x in tensors):
+        raise Unsupported("torch.tensor of nested tensors with dimensions", hint="use torch.stack")
+    dtype = kwargs["dtype"].real(cx) if "dtype" in kwargs else _promoted(cx, leaves)
+    parts = [x if isinstance(x, t.Tensor) else cx.torch_call(torch.scalar_tensor, [x], {"dtype": cx.made(dtype)}) for x in leaves]
+    cast = [cx.torch_call(torch.Tensor.to, [x, cx.made(dtype)], {}) for x in parts]
+    stacked = cx.torch_call(torch.Tensor.reshape, [cx.torch_call(torch.stack, [t.List(cast)], {}), cx.made(shape)], {})
+    return cx.torch_call(torch.Tensor.to, [stacked], {"device": kwargs["device"]}) if "device" in kwargs else stacked
+
+
+def _shape(cx: Any, x: t.Tracker, leaves: list[t.Tracker]) -> tuple[int, ...] | None:
+    """The shape of nested sequences, whose leaves are collected; None if it is ragged."""
+    if not isinstance(x, t.Sequence):
+        leaves.append(x)
+        return ()
+    shapes = {_shape(cx, y, leaves) for y in x.open(cx)}
+    inner = shapes.pop() if len(shapes) == 1 else None
+    return None if inner is None else (x.size(cx), *inner)
+
+
+def _promoted(cx: Any, leaves: list[t.Tracker]) -> torch.dtype:
+    dtypes = [x.fake.dtype if isinstance(x, t.Tensor) else torch.tensor(x.real(cx)).dtype for x in leaves]
+    return functools.reduce(torch.promote_types, dtypes)
+
+
+@calls(torch.Generator)
+def _generator(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    raise Unsupported("a torch.Generator made in the frame", hint="make it outside and hand it over")
+
+
+def same_memory(cx: Any, x: t.Tensor) -> t.Tracker:
+    """copy.copy: another tensor over the same memory, with the same attributes."""
+    return _with_attributes(cx, x, cx.torch_call(torch.Tensor.detach, [_plain(x)], {}))
+
+
+def other_memory(cx: Any, x: t.Tensor) -> t.Tracker:
+    """copy.deepcopy: the memory is copied with all that the tensor does not show."""
+    base = x.fake._alias
+    if base.parent is not None or not is_dense(x.fake.shape, x.fake.stride()):
+        raise Unsupported("deepcopy of a view, which copies all that it views")
+    return _with_attributes(cx, x, cx.torch_call(torch.clone, [_plain(x)], {}))
+
+
+def _plain(x: t.Tensor) -> t.Tensor:
+    if x.pyclass is not torch.Tensor or x.fake.requires_grad:
+        raise Unsupported(f"a copy of {x.describe()}")
+    return x
+
+
+def _with_attributes(cx: Any, x: t.Tensor, made: t.Tracker) -> t.Tracker:
+    if x.attrs or x.value is not None and x.value.__dict__:
+        raise Unsupported("a copy of a tensor with attributes of its own")
+    return made
+
+
+__all__ = ["other_memory", "same_memory"]
