@@ -38,7 +38,8 @@ CONSTANT_TYPES: set[type] = {
     torch.memory_format, torch.finfo, torch.iinfo, range, re.Pattern, re.Match, types.CodeType, dataclasses.Field, inspect.Parameter,
     inspect.Signature, type(inspect.Parameter.KEYWORD_ONLY), type(dataclasses.MISSING), types.GenericAlias, types.UnionType,
     type(typing.Optional[int]), type(typing.List[int]), type(typing.Any), typing.TypeVar, typing.ForwardRef,  # noqa: UP006, UP007, UP045
-    torch.Generator, type(torch.__version__), datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, type(typing.Union),
+    torch.Generator, type(torch.__version__),
+    datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, type(typing.Union),
     type(typing.Callable), type(typing.Tuple), type(typing.List), type(typing.Callable[[int], int]), type(typing.Literal["a"]),  # noqa: UP006
     type(typing.Annotated[int, 1]), typing.ParamSpec, typing.NewType,
 }
