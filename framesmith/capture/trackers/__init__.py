@@ -25,7 +25,8 @@ __all__ = [
     "Address", "AddressKey", "Bound", "Builtin", "ByRow", "CapturedError", "Cell", "CheckedIter", "Class", "Const", "DELETED", "Deque",
     "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "Function", "Generator", "Handled", "Hashed", "InferenceGuard",
     "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method", "Module", "NONE", "NULL", "Null", "Number", "Object",
-    "Outside", "Partial", "Proxy", "PyModule", "SameElements", "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE",
+    "Outside", "Partial", "Proxy", "PyModule", "SameElements", "Scripted",
+    "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE",
     "Tensor", "TensorMethod", "Traceback", "Tracker", "Tuple", "WeakRef", "Wrapped", "boolean", "enumerated", "filtered", "is_plain_tuple",
     "late", "mapped", "stored_key", "zipped",
 ]
