@@ -12,7 +12,7 @@ from framesmith.fake.composites import WHOLE
 from framesmith.fake.custom import functionalised
 from framesmith.fake.infer import infer, true_error
 from framesmith.fake.known import known_value
-from framesmith.fake.layout import same_shape
+from framesmith.fake.layout import geometry, meets, same_shape
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.fake.views import PUT_BACK
 from framesmith.util.errors import DataDependent, Unsupported
@@ -191,6 +191,9 @@ def _in_place(rec: Recorder, func: Any, form: Any, position: int, args: tuple, k
         return None
     if not isinstance(target, FakeTensor):
         raise Unsupported(f"{func} writes a tensor that is not an input of the graph")
+    if any(type(arg) is FakeTensor and reads_written(func, arg, target) for arg in args[1:]):
+        true_error(func, args, kwargs)
+        raise Unsupported(f"{func} reads memory that it writes")
     args, kwargs = lifted(rec, args, kwargs)
     store(rec, target, rec.inside(form, *args, **kwargs), func, args, kwargs)
     return target
@@ -224,6 +227,16 @@ def store(rec: Recorder, target: FakeTensor, value: FakeTensor, func: Any, args:
             true_error(func, args, kwargs)
         value = rec.dispatch(aten._to_copy.default, (value,), {"dtype": target.dtype})
     rec.write(target._alias, rec.nodes(value))
+
+
+def reads_written(func: Any, read: FakeTensor, written: FakeTensor) -> bool:
+    """Whether an in-place operator may read elements that it has written: eager refuses, or gives what its loop's order makes."""
+    if read is written and torch.Tag.pointwise in func.tags or read._alias.storage is not written._alias.storage:
+        return False
+    a, b = geometry(read), geometry(written)
+    if a == b:
+        return torch.Tag.pointwise not in func.tags and func is not aten.copy_.default
+    return meets(a, b)
 
 
 def lifted(rec: Recorder, args: tuple, kwargs: dict) -> tuple[tuple, dict]:

@@ -5,6 +5,7 @@ Sizes may be SymInts; whatever compares them guards them, so the common (contigu
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -239,3 +240,30 @@ def view_strides(shape: Sizes, strides: tuple, wanted: Sizes) -> tuple | None:
             base = strides[i - 1]
             old, new = 1, 1
     return tuple(out) if d == -1 else None
+
+
+Geometry = tuple[tuple, tuple, Any]
+_ENUMERATED = 1 << 16
+
+
+def geometry(x: Any) -> Geometry:
+    """Sizes, strides and offset."""
+    return tuple(x.shape), x.stride(), x.storage_offset()
+
+
+def meets(a: Geometry, b: Geometry) -> bool:
+    """Whether two views of one storage have an element in common; True if that takes too long to find out."""
+    spans = [(offset, offset + sum((n - 1) * s for n, s in zip(shape, strides))) for shape, strides, offset in (a, b)]
+    if 0 in a[0] or 0 in b[0] or spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]:
+        return False
+    if math.prod(a[0]) > _ENUMERATED or math.prod(b[0]) > _ENUMERATED:
+        return True
+    return not _elements(a).isdisjoint(_elements(b))
+
+
+def _elements(x: Geometry) -> set[int]:
+    shape, strides, offset = x
+    found = {offset}
+    for n, s in zip(shape, strides):
+        found = {at + i * s for at in found for i in range(n)}
+    return found

@@ -329,10 +329,13 @@ def _has_effect(node: Node) -> bool:
     schema = getattr(target, "_schema", None)
     if schema is None or schema.is_mutable:
         return True
-    return torch.Tag.nondeterministic_seeded in target.tags and target not in _QUIET
+    return torch.Tag.nondeterministic_seeded in target.tags and target not in _QUIET or target in _MAY_FAIL
 
 
 _aten = torch.ops.aten
+# The values of an index may be out of range: eager's error, even if nobody reads the result.
+_MAY_FAIL = frozenset((_aten.index.Tensor, _aten.index_select.default, _aten.gather.default, _aten.embedding.default, _aten.take.default,
+                       _aten.index_put.default, _aten.scatter.src, _aten.scatter.value, _aten.index_add.default, _aten.index_copy.default))
 # Tagged random for the sake of a dropout probability that is zero in inference.
 _QUIET = frozenset(
     (
