@@ -168,6 +168,7 @@ _SAY: dict[str, Callable[[Any], str]] = {
     "no_alias": lambda v: f"no shared memory: {_listed(v)}",
     "shape": lambda v: f"{v[0]}",
     "callable": lambda v: f"satisfies {v}",
+    "function": lambda v: "has its code and defaults",
 }
 
 _EXPLAIN: dict[str, Callable[[Note, Any], str]] = {
@@ -190,5 +191,6 @@ _EXPLAIN: dict[str, Callable[[Note, Any], str]] = {
     "globals_state": _globals_state,
     "no_alias": lambda note, value: f"two of {_short(', '.join(note.value))} share memory now",
     "shape": _shape,
+    "function": lambda note, value: f"{note.value} has another code or other defaults",
     "callable": lambda note, value: f"{note.value}({note.path if note.path is not None else ''}) is false",
 }

@@ -110,7 +110,7 @@ class _Lowering:
         if guard.kind == "namespace":
             self.add_namespace(guard)
             return
-        at = -1 if guard.source is None else self.register(guard.source)
+        at = -1 if guard.source is None or guard.kind == "function" else self.register(guard.source)
         key = (guard.kind, at, id(guard.value))
         if at >= 0 and key in self._seen:
             return
@@ -173,6 +173,7 @@ _REMEMBER: dict[str, Callable[[Any], Any]] = {
     "no_alias": _texts,
     "namespace": tuple,
     "callable": _name,
+    "function": _name,
     "shape": lambda value: (str(value[0]), {name: f"{where[0]}" for name, where in value[1].items()}),
 }
 
@@ -252,7 +253,7 @@ def _shape(low: _Lowering, value: Any) -> _Lowered:
 _LEAF = {"size": "s", "stride": "t", "value": "v"}
 
 _PLAIN = ("type", "id", "equals", "none", "not_none", "len", "keys", "contains", "not_contains", "bool", "hasattr",
-          "not_hasattr", "callable")
+          "not_hasattr", "callable", "function")
 _CHECKS: dict[str, Callable[[_Lowering, Any], _Lowered]] = {
     **{kind: _plain(kind) for kind in _PLAIN},
     "tensor": _tensor,

@@ -129,7 +129,7 @@ class Operations(Attempts):
         if container.constant:
             return bool(self.folded(operator.contains, (container.value, item.real(self))))  # type: ignore[attr-defined]
         if isinstance(container, t.Dict):
-            return container.lookup(self, item.key(self)) is not None
+            return container.has(self, item.key(self))
         if isinstance(container, t.Set):
             return container.contains(self, item)
         if isinstance(container, t.DictView):

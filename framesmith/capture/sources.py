@@ -295,6 +295,7 @@ KINDS = MappingProxyType({
                  "over its mro.  The dict's ma_version_tag or the class's tp_version_tag is the fast path",
     "same": "x is the object at the source value",
     "distinct": "source None; the objects at the sources in value are pairwise different",
+    "function": "the function value has the code and the defaults that it had; the source only names it",
     "globals_state": "source None; the thread's state equals value, a GlobalState",
     "no_alias": "source None; storages of the tensors at the sources in value do not overlap",
     "shape": "source None; value = (Rel, {symbol name: (source, 'size' | 'stride' | 'value', dim)})",

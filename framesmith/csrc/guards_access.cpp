@@ -76,9 +76,20 @@ bool item(Step& step, Run& run) {
   return deliver(step, run, PyList_Check(object) ? PyList_GET_ITEM(object, at) : PyTuple_GET_ITEM(object, at));
 }
 
+// An OrderedDict has an order of its own, which changes without a change of the dict within it.
+bool ordered_key(Step& step, Run& run, PyObject* dict) {
+  PyObject* keys = PyODict_Type.tp_iter(dict);
+  if (!keys) return false;
+  PyObject* key = PyODictIter_Type.tp_iternext(keys);
+  for (Py_ssize_t seen = 0; key && seen < step.index; seen++) Py_SETREF(key, PyODictIter_Type.tp_iternext(keys));
+  Py_DECREF(keys);
+  return run.keep(key, &run.registers[step.dst]);
+}
+
 bool dict_key(Step& step, Run& run) {
   PyObject* dict = source_of(step, run);
   if (!PyDict_Check(dict)) return false;
+  if (PyODict_Check(dict)) return ordered_key(step, run, dict);
   if (dict_version(dict) == step.version) return deliver(step, run, step.cached);
   Py_ssize_t position = 0, seen = 0;
   PyObject* key;

@@ -13,6 +13,7 @@ bool run_block(Step& step, Run& run) {
     return false;
   }
   if (!dict || dict_version(dict) != version) return true;  // a comparison of keys ran user code
+  if (!block.attributes && PyODict_Check(dict)) return true;  // its order is no part of the version
   for (Block::Size& size : block.sizes) size.value = run.registers[size.at];
   for (Block::Deposit& deposit : block.deposits) deposit.value = run.registers[deposit.at];
   step.version = version;

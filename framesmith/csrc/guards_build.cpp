@@ -23,7 +23,7 @@ const StepKind* find_kind(std::initializer_list<StepTable> tables, PyObject* nam
 
 const StepKind* access_kind(PyObject* name) { return find_kind({access_kinds()}, name); }
 const StepKind* check_kind(PyObject* name) {
-  return find_kind({value_kinds(), dict_kinds(), tensor_kinds(), relation_kinds(), state_kinds()}, name);
+  return find_kind({value_kinds(), dict_kinds(), function_kinds(), tensor_kinds(), relation_kinds(), state_kinds()}, name);
 }
 
 // Kinds by the (interned) name object, so that a name is looked up once a tree.

@@ -103,6 +103,7 @@ struct StepTable {
 StepTable access_kinds();
 StepTable value_kinds();
 StepTable dict_kinds();
+StepTable function_kinds();
 StepTable tensor_kinds();
 StepTable relation_kinds();
 StepTable state_kinds();

@@ -151,7 +151,7 @@ def _delitem(cx: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
 
 @method(t.Dict, "__contains__")
 def _contains(cx: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
-    return t.boolean(self.lookup(cx, key.key(cx)) is not None)
+    return t.boolean(self.has(cx, key.key(cx)))
 
 
 @method(t.Dict, "__len__")

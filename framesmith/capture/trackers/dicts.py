@@ -86,6 +86,13 @@ class Dict(Tracker):
         self.absent = {*(self.absent or ()), key}
         return None
 
+    def has(self, cx: Any, key: Any) -> bool:
+        """`key in d`; assumes nothing of the value."""
+        if self.complete or key in self.entries or isinstance(key, (Tracker, Hashed)) or not dict.__contains__(self.value, key):
+            return self.lookup(cx, key) is not None
+        cx.guard(self.source, "contains", key)
+        return True
+
     def touch(self, cx: Any) -> dict[Any, Tracker]:
         """All entries, about to be changed."""
         if self.cls is MappingProxyType:

@@ -6,7 +6,7 @@ import functools
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
-from ..sources import Attr, Item, Source
+from ..sources import Attr, DictAttr, Item, Pinned, Source
 from .base import Tracker
 from .constants import NONE, Const
 from .dicts import Dict
@@ -82,6 +82,7 @@ class Function(Tracker):
         if fn is None or self.closure is not None:
             return
         src = self.source
+        cx.guard(src if src is not None else Pinned(fn), "function", fn)
         cells = fn.__closure__ or ()
         self.closure = [cx.cell(c, None if src is None else Item(Attr(src, "__closure__"), i)) for i, c in enumerate(cells)]
         if fn.__defaults__ and self.defaults is None:
@@ -101,10 +102,12 @@ class Function(Tracker):
         if self.value is not None:
             if self.attrs is not None and (name in self.attrs or name == "__dict__"):
                 return self.attrs[name] if name != "__dict__" else super().get(cx, name)
-            if name in self.value.__dict__ and self.source is not None:
-                return cx.wrap(self.value.__dict__[name], Attr(self.source, name))
+            base = self.source if self.source is not None else Pinned(self.value)
+            if name in self.value.__dict__:
+                return cx.wrap(self.value.__dict__[name], DictAttr(base, name))
             if name in ("__dict__", "__annotations__"):
                 return cx.wrap(getattr(self.value, name), None if self.source is None else Attr(self.source, name))
+            cx.guard(base, "not_hasattr", name)
             return cx.fold(getattr, (self.value, name))
         made = _MADE_ATTRS.get(name)
         if made is not None:
