@@ -38,6 +38,9 @@ BY_NAME: dict[str, Handler] = {}
 FOLDED: set[Any] = set()
 """Pure functions: run for real when all arguments are constants."""
 
+CACHED: list[Handler] = []
+"""handlers(cx, fn, args, kwargs) -> Tracker or None of calls of functions wrapped by lru_cache, asked in turn"""
+
 DESCRIPTORS: dict[type, Handler] = {}
 """descriptor class -> handler(cx, obj, descriptor, name) -> Tracker"""
 

@@ -15,7 +15,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..contents import target_of
-from ..registry import BUILTIN_KINDS, CODES, CONSTANT_METHODS, OPAQUE, calls, method
+from ..registry import BUILTIN_KINDS, CACHED, CODES, CONSTANT_METHODS, OPAQUE, calls, method
 from ..sources import Pinned
 
 Args = list[t.Tracker]
@@ -76,6 +76,9 @@ _ASIDE = (int, float, complex, str, bytes, bool, type(None), type, types.Functio
 def _cached(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """A call of what lru_cache made.  With constants it is made for real: the cache is filled as in plain Python, and hits are guarded."""
     if not all(a.constant or isinstance(a, t.Static) for a in [*args, *kwargs.values()]):
+        for row in CACHED:
+            if (out := row(cx, fn, args, kwargs)) is not None:
+                return out
         return cx.made(fn.__wrapped__).call(cx, args, kwargs)
     real, named = tuple([a.real(cx) for a in args]), {k: v.real(cx) for k, v in kwargs.items()}
     with cx.recorder.off():

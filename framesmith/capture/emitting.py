@@ -1,0 +1,65 @@
+"""What residual code calls to emit the messages of captured code: they carry the user's file, line and function.
+
+All run with the hook off: handlers and streams of the user's are no part of the program that is compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from framesmith import _C
+
+Place = tuple[str, int, str]
+
+
+def _unhooked(fn: Callable[..., None]) -> Callable[..., None]:
+    return functools.update_wrapper(_C.CompiledFunction(fn, None), fn)
+
+
+@_unhooked
+def tell(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """`fn(*args, **kwargs)`"""
+    fn(*args, **kwargs)
+
+
+@_unhooked
+def log_record(logger: logging.Logger, level: int, place: Place, msg: Any, *args: Any, extra: Any = None) -> None:
+    """`logger.log(level, msg, *args, extra=extra)` called at `place`."""
+    if logger.isEnabledFor(level):
+        file, line, function = place
+        record = logger.makeRecord(logger.name, level, file, line, msg, args, None, function, extra, None)  # type: ignore[arg-type]
+        logger.handle(record)
+
+
+@_unhooked
+def log_root(level: int, place: Place, msg: Any, *args: Any, extra: Any = None) -> None:
+    """The same for the functions of the module `logging`."""
+    if not logging.root.handlers:
+        logging.basicConfig()
+    log_record(logging.root, level, place, msg, *args, extra=extra)
+
+
+@_unhooked
+def warn_at(message: str, category: type[Warning], file: str, line: int, space: dict[str, Any]) -> None:
+    """`warnings.warn(message, category)` called at a line of a module whose globals are `space`."""
+    registry = space.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, category, file, line, space.get("__name__") or "<string>", registry)
+
+
+@_unhooked
+def warn_above(message: str, category: type[Warning], up: int) -> None:
+    """The same at the line where the frame `up` levels above the residual code is."""
+    try:
+        frame = sys._getframe(1 + up)  # this function, residual code, ...
+    except ValueError:
+        warn_at(message, category, "sys", 1, sys.__dict__)
+        return
+    warn_at(message, category, frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+
+
+__all__ = ["log_record", "log_root", "tell", "warn_above", "warn_at"]
