@@ -18,7 +18,7 @@ from framesmith.config import Config
 from framesmith.tools.explain import Explanation, explain_call
 from framesmith.util import log
 from framesmith.util.errors import BackendError
-from framesmith.wrapping import CompiledModule, root_of, wrap_function, wrap_module
+from framesmith.wrapping import CompiledModule, Request, root_of, wrap_function, wrap_module
 
 _callbacks: weakref.WeakSet[FrameCompiler] = weakref.WeakSet()
 
@@ -54,17 +54,18 @@ def compile(  # noqa: A001 - torch.compile's name
     config = Config.from_env(fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, **(options or {}))
     callback = FrameCompiler(config)
     _callbacks.add(callback)
+    request = Request(compile=compile, options=given)
     if isinstance(model, nn.Module):
-        return wrap_module(model, callback, {"compile": compile, "options": given})
-    return _wrap_callable(model, callback)
+        return wrap_module(model, callback, request)
+    return _wrap_callable(model, callback, request)
 
 
-def _wrap_callable(fn: Callable[..., Any], callback: FrameCompiler) -> Callable[..., Any]:
+def _wrap_callable(fn: Callable[..., Any], callback: FrameCompiler, request: Request) -> Callable[..., Any]:
     if isinstance(fn, _C.CompiledFunction):
         fn = fn.function
     if isinstance(fn, types.BuiltinFunctionType | type):
         return fn
-    return wrap_function(fn, callback)
+    return wrap_function(fn, callback, request)
 
 
 def reset() -> None:
@@ -82,9 +83,9 @@ def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, rea
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
     if isinstance(fn, nn.Module):
-        return wrap_module(fn, None, {"compile": disable, "options": {"recursive": recursive, "reason": reason}})
+        return wrap_module(fn, None, Request(compile=disable, options={"recursive": recursive, "reason": reason}))
     if recursive:
-        return functools.update_wrapper(_C.CompiledFunction(fn, None), fn)
+        return wrap_function(fn, None, Request(compile=disable, options={"recursive": recursive, "reason": reason}))
     if isinstance(fn, types.FunctionType):
         _C.skip_code(fn)
     marks.disallow(fn, reason or "disabled")

@@ -6,13 +6,15 @@ and tell the user once where and why.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import sys
 import threading
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
@@ -26,21 +28,40 @@ from framesmith.capture.convert import Break, Captured, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, Miss, compile_guards, why_missed
 from framesmith.capture.modes import foreign_mode
 from framesmith.capture.origins import origin
+from framesmith.capture.policy import stops_in_debugger
 from framesmith.capture.sources import Source
 from framesmith.config import Config
 from framesmith.graph.digest import target_name
 from framesmith.pipeline import Report
 from framesmith.util import log
 from framesmith.util.collector import collector_paused
-from framesmith.util.errors import BuildError, CompilerMissing, NeedsGrad, Unsupported, drop_traces
+from framesmith.util.dynamo import dynamo_off, hide_from_dynamo
+from framesmith.util.errors import BuildError, CompilerMissing, NeedsGrad, SharedMemory, Unsupported, drop_traces
 from framesmith.util.timing import stage
 
-# One compilation at a time: the recorder, fakes and timers are per process.
-_lock = threading.RLock()
 VARYING = 6
 """Misses of variants because of a number's value after which capture does not assume the value any more (three calls miss so often)."""
 IDLE = 12
 """Breaks without a tensor operation before them after which a function runs in plain Python."""
+
+# One compilation at a time: the recorder, fakes and timers are per process.
+_locks = [threading.RLock()]
+# The thread that held the lock does not exist in a forked child.
+os.register_at_fork(after_in_child=lambda: _locks.__setitem__(0, threading.RLock()))
+
+
+@contextlib.contextmanager
+def _turn() -> Iterator[bool]:
+    """Hold the lock; whether it had to be waited for."""
+    lock = _locks[0]
+    waited = not lock.acquire(blocking=False)
+    if waited:
+        lock.acquire()
+    try:
+        with dynamo_off():
+            yield waited
+    finally:
+        lock.release()
 
 
 @dataclass(slots=True)
@@ -80,8 +101,8 @@ class Ledger:
 
 @dataclass(slots=True)
 class Raising:
-    """Captures of a code object that came upon an exception of the program's own: after two in a row, calls run plain, 2, 4, 8 ... of them,
-    before the next capture."""
+    """Captures of a code object that came to nothing for the call's own values, such as an exception that the program raises: after two
+    in a row, calls run plain, 2, 4, 8 ... of them, before the next capture."""
 
     captures: int = 0
     waiting: int = 0
@@ -134,17 +155,19 @@ class FrameCompiler:
         """See `_C.FrameCallback`. Raises `Unsupported` under `fullgraph=True`."""
         if _OTHERS.search(code.co_filename):
             return _C.SKIP_RECURSIVE
-        if _is_machinery(code, self.config.standard_library):
+        if _is_machinery(code, self.config.standard_library) or stops_in_debugger(code):
             return _C.SKIP
         if torch._C._functorch.maybe_current_level() is not None or foreign_mode():  # arguments of a function transform may be wrapped
             return _C.EAGER
-        with _lock:
+        with _turn() as waited:
+            if waited and (entry := self._made_meanwhile(code, func, f_locals)) is not None:
+                return entry
             seen = self._look_up(code)
             if torch.is_grad_enabled() and _wants_grad(seen, code, func, f_locals):
                 return _C.EAGER
             if seen.raising.waits():
                 return None
-            instance = _instance(code, f_locals)
+            instance = _instance(f_locals)
             if instance is not None and instance in seen.full:
                 return None
             if self._miss(seen, code, func, f_locals, instance) >= self.config.max_variants:
@@ -164,6 +187,12 @@ class FrameCompiler:
             seen.times[miss.guard] += 1
             log.emit("recompiles", f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}): {miss.text}")
         return len(mine)
+
+    def _made_meanwhile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
+        """The variant for this call that another thread made while this one waited."""
+        cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
+        frame = (f_locals, func.__globals__, func.__builtins__, cells)  # type: ignore[attr-defined]
+        return next((entry for entry in _C.entries(code) if entry.callback is self and entry.tree.check(*frame) is not None), None)
 
     def _look_up(self, code: CodeType) -> Seen:
         seen = self._seen.get(id(code))
@@ -187,8 +216,10 @@ class FrameCompiler:
                 captured = convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn, self._varying(seen))
             with stage("guards"):
                 tree = compile_guards(captured.guards, captured.input_sources, func.__globals__)
-        except UserError as error:  # plain Python raises it
+        except (UserError, SharedMemory) as error:  # plain Python raises it; or it is so for these arguments alone
             drop_traces(error, handled)
+            if self.config.fullgraph and isinstance(error, Unsupported):
+                raise
             seen.raising.again()
             return None
         except Unsupported as refusal:
@@ -207,6 +238,7 @@ class FrameCompiler:
                 raise
             return self._bug(code, problem)
         self._note(code, captured, tree, compiled)
+        hide_from_dynamo(captured.residual_code)
         seen.raising = Raising()
         if self._is_idle(seen, code, captured):
             return _C.SKIP
@@ -299,10 +331,9 @@ class FrameCompiler:
         ))
 
 
-def _instance(code: CodeType, f_locals: dict[str, Any]) -> nn.Module | None:
-    """The module whose method the frame runs."""
-    first = f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-    return first if issubclass(type(first), nn.Module) else None
+def _instance(f_locals: dict[str, Any]) -> nn.Module | None:
+    """The module that the frame works for: the first among its arguments, `self` of a method."""
+    return next((v for v in f_locals.values() if issubclass(type(v), nn.Module)), None)
 
 
 def _wants_grad(seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> bool:

@@ -18,7 +18,7 @@ class Config:
 
     `dynamic`: None = static first, dynamic in the dimension that changed; True / False = always / never.
     `cache_dir`: None = the user's cache folder. `threads`: None = torch's own count.
-    `max_variants`: compiled variants of one code object, or of a module's method for one module; calls that none of them takes run in
+    `max_variants`: compiled variants of one code object, for each module that it is called with; calls that none of them takes run in
     plain Python from then on. `keep_graphless`: keep variants without tensor operations; otherwise a code object that twice had none runs
     in plain Python. `max_instructions`: a frame that takes more interpreted instructions to capture runs in plain Python.
     `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain Python.

@@ -7,7 +7,10 @@ of its class, and sees every later change; it adds nothing but its `__call__`.
 from __future__ import annotations
 
 import copy
+import copyreg
 import functools
+import pickle
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -21,8 +24,12 @@ from framesmith.util.errors import Unsupported
 
 _subclasses: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 
-# A compile request: everything needed to make the wrapper again (after unpickling or copying).
-Request = dict[str, Any]
+
+class Request(dict[str, Any]):
+    """Everything needed to make the wrapper again after unpickling or copying. A copy of a model shares its back end with it."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Request:
+        return self
 
 
 def _root_template(module: nn.Module) -> Callable[..., Any]:
@@ -67,7 +74,7 @@ def _call_captured(cx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return args[0].get(cx, "_framesmith_original").call(cx, args[1:], kwargs)
 
 
-def _compile_again(original: nn.Module, request: Request) -> Any:
+def _compile_again(original: Any, request: Request) -> Any:
     return request["compile"](original, **request["options"])
 
 
@@ -102,6 +109,24 @@ def wrap_module(module: nn.Module, callback: Callable[..., Any] | None, request:
     return view
 
 
-def wrap_function(fn: Callable[..., Any], callback: Callable[..., Any]) -> Callable[..., Any]:
-    """A compiled `fn` with its name, signature and documentation."""
-    return functools.update_wrapper(_C.CompiledFunction(fn, callback), fn)
+def wrap_function(fn: Callable[..., Any], callback: Callable[..., Any] | None, request: Request | None = None) -> Callable[..., Any]:
+    """A compiled `fn` with its name, signature and documentation. Without a `request` it cannot be pickled."""
+    compiled: Any = functools.update_wrapper(_C.CompiledFunction(fn, callback), fn)
+    compiled._framesmith_request = request
+    return compiled
+
+
+def _reduce(compiled: Any) -> str | tuple[Any, ...]:
+    """A compiled function pickles as the name under which its module has it, or else as the order to compile the original again."""
+    name = getattr(compiled, "__qualname__", None)
+    found: Any = sys.modules.get(getattr(compiled, "__module__", None) or "")
+    for part in name.split(".") if isinstance(name, str) else ():
+        found = getattr(found, part, None)
+    if found is compiled:
+        return str(name)
+    if compiled._framesmith_request is None:
+        raise pickle.PicklingError(f"{compiled!r} was not made by framesmith.compile")
+    return _compile_again, (compiled.function, compiled._framesmith_request)
+
+
+copyreg.pickle(_C.CompiledFunction, _reduce)

@@ -100,9 +100,16 @@ def _runs_whole(fn: Any) -> bool:
     return isinstance(fn, types.FunctionType) and (module in _WHOLE_MODULES or module == "torch") and _own(fn)
 
 
+def stops_in_debugger(code: types.CodeType) -> bool:
+    """Code with a breakpoint in it runs in its own frame, for the user to look at."""
+    return "breakpoint" in code.co_names or "set_trace" in code.co_names
+
+
 def refused_function(fn: Any) -> str | None:
     """Why a Python function may not be inlined, or None."""
     module = getattr(fn, "__module__", None)
+    if isinstance(fn, types.FunctionType) and stops_in_debugger(fn.__code__):
+        return f"{fn.__qualname__} has a breakpoint"
     if not isinstance(module, str):
         return None
     if is_disabled(fn):

@@ -7,15 +7,33 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rich.markup import escape
+from rich.table import Table
+
 from framesmith import _C
+from framesmith.capture.convert import Break
 from framesmith.compiler import FrameCompiler, Ledger, Record, Refusal
 from framesmith.config import Config
 from framesmith.util import timing
+from framesmith.util.advice import advice
+
+
+@dataclass(frozen=True)
+class Group:
+    """Graph breaks (and frames left to plain Python) of one reason. `places`: how often each `file:line in function` was one."""
+
+    reason: str
+    advice: str
+    places: Counter[str]
+
+    @property
+    def count(self) -> int:
+        return self.places.total()
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """`str()` gives the whole as text. `output`: what the call returned. `seconds`: by stage."""
+    """`str()` gives the whole as text, `rich.print` the breaks as a table. `output`: what the call returned. `seconds`: by stage."""
 
     records: list[Record]
     refusals: list[Refusal]
@@ -39,8 +57,30 @@ class Explanation:
     def kernel_count(self) -> int:
         return sum(r.report.kernels for r in self.records if r.report)
 
+    @property
+    def groups(self) -> list[Group]:
+        """Breaks and refusals by reason, the most frequent first."""
+        groups: dict[str, Group] = {}
+        stops: list[Break | Refusal] = [b for r in self.records for b in r.breaks] + list(self.refusals)
+        for stop in stops:
+            group = groups.setdefault(stop.reason, Group(stop.reason, stop.hint or advice(stop.reason), Counter()))
+            group.places[f"{stop.file}:{stop.line} in {stop.function}"] += 1
+        return sorted(groups.values(), key=lambda g: -g.count)
+
+    def __rich__(self) -> Table:
+        """What `rich.print(explanation)` shows: a line a reason, with how often, where, and what to change."""
+        title = f"{self.graph_count} graphs, {self.break_count} breaks, {len(self.refusals)} frames in eager, {self.kernel_count} kernels"
+        table = Table(title=title, show_lines=True)
+        table.add_column("times", justify="right")
+        for name in ("reason", "where", "what to change"):
+            table.add_column(name, overflow="fold")
+        for g in self.groups:
+            table.add_row(str(g.count), escape(g.reason), escape("\n".join(_times(g.places))), escape(g.advice))
+        return table
+
     def __str__(self) -> str:
         lines = [f"{self.graph_count} graphs, {self.break_count} breaks, {self.kernel_count} kernels"]
+        lines += [f"{g.count} x {g.reason} -> {g.advice}" for g in self.groups]
         for r in self.records:
             lines += _record_lines(r)
         for f in self.refusals:
@@ -62,6 +102,10 @@ def _record_lines(r: Record) -> list[str]:
     lines += [f"  break at {b.file}:{b.line} in {b.function}: {b.reason}" + (f" -> {b.hint}" if b.hint else "") for b in r.breaks]
     lines += [f"  guard {g}" for g in r.guards]
     return lines
+
+
+def _times(names: Counter[str]) -> list[str]:
+    return [f"{name} ({n} times)" if n > 1 else name for name, n in names.items()]
 
 
 def _counted(names: Counter[str]) -> str:

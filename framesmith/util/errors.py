@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
+
+from framesmith.util.advice import advice
+
 
 def drop_traces(error: BaseException | None, handled: BaseException | None) -> None:
     """Forget the frames behind an error and behind those that it came from: they hold what capture held, the user's model included.
@@ -30,9 +34,11 @@ class Unsupported(FramesmithError):
         self.at = at
 
     def __str__(self) -> str:
-        where = f" at {self.at[0]}:{self.at[1]}" if self.at else ""
-        hint = f" ({self.hint})" if self.hint else ""
-        return f"{self.reason}{where}{hint}"
+        if self.at is None:
+            return f"{self.reason} ({self.hint})" if self.hint else self.reason
+        source = linecache.getline(*self.at).strip()
+        lines = [f"{self.reason} at {self.at[0]}:{self.at[1]}", f"    {source}" if source else "", f"  {self.hint or advice(self.reason)}"]
+        return "\n".join(filter(None, lines))
 
 
 class DataDependent(Unsupported):
@@ -61,6 +67,10 @@ class TooLong(Unsupported):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"more than {limit} instructions", hint="raise max_instructions, or move the long loop out of the compiled code")
+
+
+class SharedMemory(Unsupported):
+    """Inputs of this call share memory, and one is written. Other calls may have inputs that do not."""
 
 
 class CompileError(FramesmithError):

@@ -1,9 +1,11 @@
 """What `explain` and `FRAMESMITH_LOG` tell."""
 
+import io
 import re
 import warnings
 
 import pytest
+import rich.console
 
 import framesmith
 from framesmith.util import log
@@ -21,6 +23,7 @@ def branchy(x):
 FIRST = branchy.__code__.co_firstlineno
 TEXT = f"""\
 2 graphs, 1 breaks, 2 kernels
+1 x truth of a tensor's data -> torch.where chooses between tensors without a branch
 branchy (FILE:{FIRST}): 5 operators, N instructions, N guards
   operators: aten.sin.default, aten.add.Tensor, aten.softmax.int, aten.mean.default, aten.gt.Scalar
   1 kernels; 0 frozen constants; library calls: none
@@ -83,3 +86,40 @@ def test_refusals_are_explained():
         warnings.simplefilter("ignore")
         told = framesmith.explain(f)(X)
     assert told.refusals and told.refusals[0].file == __file__ and "in eager: " in str(told)
+
+
+def helper(x):
+    if x.sum() > 0:
+        x = x + 1
+    if x.mean() > 0:
+        x = x + 2
+    return x
+
+
+def several(x):
+    for _ in range(2):
+        x = helper(x)
+    framesmith.graph_break()
+    return x * 2
+
+
+def test_breaks_are_grouped_with_a_count_and_what_to_change():
+    told = framesmith.explain(several)(X)
+    groups = {g.reason: g for g in told.groups}
+    assert sum(g.count for g in told.groups) == told.break_count + len(told.refusals)
+    truth = groups["truth of a tensor's data"]
+    assert truth.count >= 2 and len(truth.places) == 2 and "torch.where" in truth.advice
+    assert "graph_break()" in groups["graph_break() was called"].advice
+    out = io.StringIO()
+    rich.console.Console(file=out, width=200).print(told)
+    text = out.getvalue()
+    assert "truth of a tensor's data" in text and "torch.where" in text and "in helper" in text and "breaks" in text
+
+
+def test_fullgraph_says_where_what_why_and_what_to_do():
+    with pytest.raises(framesmith.exc.Unsupported) as caught:
+        framesmith.compile(branchy, fullgraph=True)(X)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"truth of a tensor's data at {__file__}:{FIRST + 3}"
+    assert lines[1].strip() == "if y.mean() > 2:  # BREAK"
+    assert "torch.where" in lines[2]
