@@ -6,6 +6,7 @@ the call, in a caller, from which it can be resumed); the residual code then run
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any
 from torch.fx import Graph
 
 from framesmith.fake import Recorder
-from framesmith.util.errors import FrameSeen, FramesmithError, NeedsGrad, TooLong, Unsupported
+from framesmith.util.errors import FrameSeen, FramesmithError, NeedsGrad, SharedMemory, TooLong, Unsupported
 from framesmith.util.stack import Place, user_frame
 
 from . import functions, opcodes
@@ -215,7 +216,15 @@ def graph_inputs(cx: Session, graph: Graph) -> list[tuple[Source, Any]]:
 def aliasing(cx: Session, graph: Graph) -> None:
     """A graph that writes an input needs its inputs' storages apart."""
     if any(cx.recorder.mutated(x.fake) for x in cx.inputs):
+        if overlap([x.value for x in cx.inputs]):
+            raise SharedMemory("an input is written that shares its storage with another input")
         cx.guards[(None, "no_alias", 0)] = Guard(None, "no_alias", tuple(x.source for x in cx.inputs))
+
+
+def overlap(tensors: list[Any]) -> bool:
+    """Whether two tensors' storages share memory."""
+    spans = sorted((s.data_ptr(), s.data_ptr() + s.nbytes()) for s in (x.untyped_storage() for x in tensors) if s.nbytes())
+    return any(second[0] < first[1] for first, second in itertools.pairwise(spans))
 
 
 def _no_graph(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
