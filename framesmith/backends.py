@@ -40,18 +40,19 @@ def run_eager(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple
 
 
 def run_user(fn: Callable[..., Any], graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
-    """What a user's back end makes of a graph. Its own Python is not captured."""
-    return _settled(_C.CompiledFunction(fn(fx.GraphModule(torch.nn.Module(), graph), list(examples)), None))
+    """What a user's back end makes of a graph."""
+    return _settled(fn(fx.GraphModule(torch.nn.Module(), graph), list(examples)))
 
 
 def _settled(call: Callable[..., Sequence[Any]]) -> Compiled:
-    """The graph as recorded, in whatever modes its caller is by now: casts are in it already, and it is not differentiated."""
+    """The graph as recorded, in whatever modes its caller is by now: casts are in it already, it is not differentiated, and no Python that
+    runs it, of back ends and of custom operators, is captured."""
 
     def compiled(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         with torch.no_grad(), torch._C._DisableAutocast():
             return tuple(call(*inputs))
 
-    return compiled
+    return _C.CompiledFunction(compiled, None)
 
 
 BACKENDS: dict[str, Backend] = {"native": compile_native, "inductor": compile_native, "eager": run_eager, "aot_eager": run_eager}

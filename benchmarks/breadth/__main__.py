@@ -1,6 +1,7 @@
 """How many architectures `framesmith.compile(model, fullgraph=True)` takes, equal to eager; each that fails with its reason.
 
-    python -m benchmarks.breadth transformers|timm [--only PATTERN] [--backend eager|native] [--failed] [--limit SECONDS] [--out FILE]
+    python -m benchmarks.breadth transformers|timm [--only PATTERN] [--backend eager|native] [--failed | --new] [--limit SECONDS]
+                                [--out FILE]
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="a regular expression that names must match; results of others stay in the file")
     parser.add_argument("--backend", default="native", help="native, or eager to look at capture alone")
     parser.add_argument("--failed", action="store_true", help="only those that failed in the file")
+    parser.add_argument("--new", action="store_true", help="only those that the file does not have")
     parser.add_argument("--unbuilt", action="store_true", help="list what could not be built, too")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds for one architecture")
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds for one architecture")
     parser.add_argument("--out", type=Path, default=None, help="the JSON file to write")
     return parser.parse_args()
 
@@ -39,19 +41,29 @@ def main() -> None:
     console = Console()
     suite = importlib.import_module(f"benchmarks.breadth.{args.suite}")
     out = args.out or RESULTS / f"breadth-{args.suite}{'' if args.backend == 'native' else '-' + args.backend}.json"
-    known: report.Outcomes = json.loads(out.read_text())["outcomes"] if out.exists() and (args.only or args.failed) else {}
-    failed = {n for n, o in known.items() if o["status"] not in ("pass", "no model")}
-    names = [n for n in suite.names() if re.search(args.only, n) and (not args.failed or n in failed)]
-    outcomes = dict(known)
+    keep = args.only or args.failed or args.new
+    outcomes: report.Outcomes = json.loads(out.read_text())["outcomes"] if keep and out.exists() else {}
+    names = [n for n in suite.names() if _wanted(n, args, outcomes)]
     chosen: report.Outcomes = {}
     for name, outcome in track(runner.judged(args.suite, names, args.backend, args.limit), args.suite, len(names), console=console):
         outcomes[name] = chosen[name] = outcome
+        _write(out, args.backend, outcomes)
         if outcome["status"] not in ("pass", "no model"):
             console.print(f"{name}: {outcome['status']}: {outcome['reason']}", markup=False, highlight=False)
     console.print(report.terminal(args.suite, chosen, built_too=args.unbuilt))
+    console.print("{} of {} in {}".format(*report.share(outcomes), out.name))
+
+
+def _wanted(name: str, args: argparse.Namespace, known: report.Outcomes) -> bool:
+    if args.failed and known.get(name, {"status": "pass"})["status"] in ("pass", "no model") or args.new and name in known:
+        return False
+    return re.search(args.only, name) is not None
+
+
+def _write(out: Path, backend: str, outcomes: report.Outcomes) -> None:
     passed, counted = report.share(outcomes)
     results = {
-        "date": datetime.date.today().isoformat(), "machine": machine.describe(), "backend": args.backend,
+        "date": datetime.date.today().isoformat(), "machine": machine.describe(), "backend": backend,
         "passed": passed, "architectures": counted, "outcomes": dict(sorted(outcomes.items())),
     }  # fmt: skip
     out.write_text(json.dumps(results, indent=1) + "\n")

@@ -1,16 +1,57 @@
-"""What the rules cannot know about a family: settings of its own, inputs of its own, or why it has no tiny model."""
+"""What the rules cannot know about a family: settings of its own, the shape of its inputs, or why it has no tiny model."""
 
 from __future__ import annotations
 
 from typing import Any
 
+_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
+_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+_SERIES = {"prediction_length": 2, "context_length": 8, "lags_sequence": [1, 2], "d_model": 32}
+_HYBRID = {"num_hidden_layers": 4}
+
 # Settings by model type; dictionaries for sub-configurations.
 SETTINGS: dict[str, dict[str, Any]] = {
     "funnel": {"block_sizes": [1, 1], "num_decoder_layers": 1},
+    **dict.fromkeys(("glm_image_text", "glm4v_text", "glm_ocr_text", "qwen2_5_vl_text", "qwen2_vl_text", "glm4v_moe_text"), _MROPE),
+    **dict.fromkeys(("ministral", "hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text"), _ROPE),
+    **dict.fromkeys(("autoformer", "informer", "time_series_transformer"), _SERIES),
+    **dict.fromkeys(("bamba", "granitemoehybrid", "kimi_linear", "qwen3_next"), _HYBRID),
+    "codegen": {"rotary_dim": 4},
+    "deepseek_v2": {"n_routed_experts": 4},
+    "dots1": {"n_routed_experts": 4},
+    "dpt": {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3]},
+    "efficientnet": {"hidden_dim": 2560},
+    "ernie4_5_moe": {"moe_k": 2},
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 4},
+    "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 8},
+    "jamba": {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
+    "longcat_flash": {"qk_rope_head_dim": 8, "head_dim": 8},
+    "nemotron": {"num_key_value_heads": 2, "head_dim": 8},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "reformer": {"is_decoder": True, "axial_pos_shape": [3, 4], "axial_pos_embds_dim": [16, 16]},
+    "timm_backbone": {"backbone": "resnet18"},
+    "wav2vec2-bert": {"vocab_size": 32},
+    "wav2vec2-conformer": {"vocab_size": 32},
+    "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
 }
+
+# Pixel values with a dimension for frames or pictures before the channels; its size.
+FRAMES: dict[str, int] = {
+    "xclip": 8, "videomae": 16, "timesformer": 8, "modernvbert": 1, "idefics2": 1, "idefics3": 1, "smolvlm": 1, "ultravbert": 1,
+    "lightglue": 2, "vivit": 32,
+}  # fmt: skip
+# Sound with a dimension for channels.
+CHANNELS = frozenset({
+    "encodec", "dac", "mimi_encoder", "pe_audio", "pe_audio_encoder", "pocket_tts_audio_tokenizer_encoder", "xcodec", "xcodec2", "neucodec",
+    "vibevoice_acoustic_tokenizer", "vibevoice_acoustic_tokenizer_encoder", "higgs_audio_v2_tokenizer",
+})  # fmt: skip
+# Text with a box for each token.
+BOXED = frozenset({"bros", "layoutlmv3", "lilt"})
 
 # Model types that are left out, with the reason.
 NO_MODEL: dict[str, str] = {
     "higgs_audio_v2_tokenizer": "needs torchaudio, which is not installed",
     "voxtral_realtime_text": "named in the tables of transformers, but not there",
+    **dict.fromkeys(("edgetam_video", "sam2_video", "sam3_video", "sam3_tracker_video"), "takes an inference session, not tensors"),
+    **dict.fromkeys(("bark", "glm_image_vqmodel", "qwen2_5_omni"), "has no forward of its own"),
 }

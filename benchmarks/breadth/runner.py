@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 Report = Callable[[str, dict[str, Any]], None]
-MODELS_PER_PROCESS = 12
+MODELS_PER_PROCESS = 40
 
 
 class _Child:
@@ -19,7 +20,9 @@ class _Child:
 
     def __init__(self, suite: str, backend: str, limit: float) -> None:
         command = [sys.executable, "-m", "benchmarks.breadth.worker", suite, backend]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        alone = {"OMP_NUM_THREADS": "1", **os.environ}  # tiny models gain nothing by threads, and their spinning keeps others from working
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                         env=alone)
         self._limit = limit
         self.answered = 0
 

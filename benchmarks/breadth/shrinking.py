@@ -52,8 +52,70 @@ _RULES: tuple[tuple[str, int], ...] = (
 _COMPILED = tuple((re.compile(pattern), value) for pattern, value in _RULES)
 
 
+# What a class sets for one of its parts beyond the part's own defaults is kept, if it is of these types.
+_KEPT = (str, bool, float)
+_LAYER_KINDS = ("layer_types", "layers_block_type", "block_types", "layers_types", "hybrid_layer_types")
+_WIDTHS = re.compile(r"(?:.*_)?(?:hidden_size|hidden_dim|embed_dim|d_model|intermediate_size|num_attention_heads|num_heads|head_dim)|depth")
+
+
 def _rule(name: str) -> int | None:
     return next((value for pattern, value in _COMPILED if pattern.fullmatch(name)), None)
+
+
+def _value(config: PreTrainedConfig, name: str) -> Any:
+    """The setting, None where the configuration refuses to give one."""
+    try:
+        return getattr(config, name, None)
+    except Exception:  # one that may vary over layers: the message says to ask elsewhere
+        return None
+
+
+def _layers(like: PreTrainedConfig) -> int:
+    """So many that each kind of layer occurs, if eight are enough."""
+    for name in _LAYER_KINDS:
+        kinds = _value(like, name)
+        if isinstance(kinds, (list, tuple)) and kinds:
+            return min((n for n in range(_LAYERS, 9) if set(kinds[:n]) == set(kinds)), default=_LAYERS)
+    return _LAYERS
+
+
+def _pyramid(like: PreTrainedConfig) -> bool:
+    """Whether sizes are given stage by stage, so that widths hang together."""
+    return any(isinstance(_value(like, n), (list, tuple)) for n in ("num_heads", "num_attention_heads", "hidden_sizes", "depths"))
+
+
+def _size(name: str, value: int, like: PreTrainedConfig) -> int | None:
+    if _pyramid(like) and _WIDTHS.fullmatch(name):
+        return None
+    size = _rule(name)
+    if size is None or name.endswith(("_id", "_index")):
+        return size
+    if name == "num_key_value_heads" and value == _value(like, "num_attention_heads"):
+        return _HEADS
+    if size == _LAYERS and "layers" in name:
+        size = _layers(like)
+    return min(size, value)
+
+
+def _stages(name: str, value: Any) -> Any:
+    """Two layers a stage at the most."""
+    return type(value)(min(2, v) for v in value) if name == "depths" and all(type(v) is int for v in value) else None
+
+
+def _rope(value: dict[str, Any]) -> dict[str, Any] | None:
+    """Sections of a rotary embedding that share out half a head."""
+    return {**value, "mrope_section": [2, 1, 1]} if "mrope_section" in value else None
+
+
+def _setting(field: dataclasses.Field[Any], value: Any, like: PreTrainedConfig) -> Any:
+    """The small value of a setting; None to leave it to the class."""
+    if type(value) is int and type(field.default) in (int, type(None)):
+        return _size(field.name, value, like)
+    if isinstance(value, (list, tuple)):
+        return _stages(field.name, value)
+    if isinstance(value, dict):
+        return _rope(value) if field.name.startswith("rope") else None
+    return value if type(value) in _KEPT and value != field.default and not field.name.startswith("_") else None
 
 
 def small(cls: type[PreTrainedConfig], like: PreTrainedConfig | None = None, **settings: Any) -> PreTrainedConfig:
@@ -65,11 +127,9 @@ def small(cls: type[PreTrainedConfig], like: PreTrainedConfig | None = None, **s
     chosen: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         own = settings.pop(field.name, None)
-        value = getattr(like, field.name, None)
-        if isinstance(value, PreTrainedConfig):
-            chosen[field.name] = small(type(value), value, **(own or {})) if own is None or isinstance(own, dict) else own
-        elif own is not None:
-            chosen[field.name] = own
-        elif type(value) is int and type(field.default) in (int, type(None)) and (size := _rule(field.name)) is not None:
-            chosen[field.name] = min(size, value) if not field.name.endswith(("_id", "_index")) else size
+        value = _value(like, field.name)
+        if isinstance(value, PreTrainedConfig) and (own is None or isinstance(own, dict)):
+            chosen[field.name] = small(type(value), value, **(own or {}))
+        elif (new := own if own is not None else _setting(field, value, like)) is not None:
+            chosen[field.name] = new
     return cls(**chosen, **settings)

@@ -43,13 +43,19 @@ def _words(problem: BaseException) -> str:
     return text.replace(os.getcwd() + "/", "")[:300]
 
 
+def _run(model: torch.nn.Module, inputs: dict[str, Any]) -> Any:
+    """One call without grad, from the same random state each time."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        return model(**inputs)
+
+
 def _prepared(case: Case) -> tuple[torch.nn.Module, Any]:
     """The model and what eager returns; whatever goes wrong here is no fault of the compiler."""
     try:
         model = case.build()
-        with torch.no_grad():
-            model(**case.inputs(model))  # some models fill caches of their own in the first call
-            return model, model(**case.inputs(model))
+        _run(model, case.inputs(model))  # some models fill caches of their own in the first call
+        return model, _run(model, case.inputs(model))
     except Exception as problem:
         reason = str(problem) if isinstance(problem, NoModel) else f"{_words(problem)} ({_where(problem)})"
         raise NoModel(reason) from problem
@@ -66,11 +72,10 @@ def judge(case: Case, backend: str) -> Outcome:
     try:
         compiled = framesmith.compile(model, fullgraph=True, backend=backend)
         compiled._framesmith_call.callback.ledger = ledger
-        with torch.no_grad():
-            first = compiled(**case.inputs(model))
-            seconds = time.perf_counter() - start
-            assert_same(first, eager)
-            assert_same(compiled(**case.inputs(model)), eager)
+        first = _run(compiled, case.inputs(model))
+        seconds = time.perf_counter() - start
+        assert_same(first, eager)
+        assert_same(_run(compiled, case.inputs(model)), eager)
         assert [bool(r.operators) for r in ledger.records] == [True], f"{len(ledger.records)} compilations for two equal calls"
     except Unsupported as refusal:
         at = f"{_short(refusal.at[0])}:{refusal.at[1]}" if refusal.at else ""

@@ -112,7 +112,7 @@ class Namespaces:
         return found if found is not None else self.wrap_static(raw, Pinned(raw))
 
     def class_value(self, cls: type, name: str, raw: Any) -> t.Tracker:
-        """A plain value in a class."""
+        """A value in a class: as it stands there, so a descriptor is itself and not what it gives."""
         return self.wrap_static(raw, Pinned(raw) if hasattr(type(raw), "__get__") else Attr(Pinned(cls), name))
 
     def class_attr(self, klass: t.Class, name: str) -> t.Tracker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -179,7 +180,15 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.__dict__.clear()
 
     def tensor_method(self, obj: t.Tensor, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        if name == "storage_offset":
+            self.fix_offset(obj)
         return self.torch_call(getattr(obj.fake, name), args, kwargs)
+
+    def fix_offset(self, x: t.Tensor) -> None:
+        """Guard where the input that `x` shares memory with begins in its storage: graphs do not depend on it, this program does."""
+        for owner in self.inputs:
+            if owner.fake._alias.storage is x.fake._alias.storage:
+                self.guard(owner.source, "callable", _BeginsAt(owner.fake.storage_offset()))
 
     def input_slot(self, x: t.Tensor) -> int:
         """The place of an input among the graph's inputs."""
@@ -322,6 +331,16 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         if not self.breaking:
             raise TooLong(self.break_step)
         raise BreakHere(self.break_depth)
+
+
+@dataclass(frozen=True, slots=True)
+class _BeginsAt:
+    """A tensor begins at this element of its storage."""
+
+    offset: int
+
+    def __call__(self, x: torch.Tensor) -> bool:
+        return x.storage_offset() == self.offset
 
 
 UNSET = object()

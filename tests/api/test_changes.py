@@ -184,3 +184,60 @@ def test_globals_and_closures():
     assert_close(fast(X), X + 1)
     offset = 4
     assert_close(fast(X), X + 4)
+
+
+@pytest.mark.parametrize("program", [
+    lambda x: x.T,
+    lambda x: (x[0].add_(1), x[1:]),
+    lambda x: (x.storage_offset(), x + 1),
+    lambda x: torch.as_strided(x, (2,), (1,), 1) + 1,
+])
+def test_a_view_that_begins_elsewhere(program):
+    fast = framesmith.compile(program, backend="eager")
+    for start in (0, 1, 2):
+        ours, plain = (torch.arange(12.0).reshape(3, 4)[:, start:start + 2] for _ in range(2))
+        assert_close(fast(ours), program(plain))
+        assert_close(ours, plain)
+
+
+class OfTheClass:
+    """A descriptor that gives the same for the class and its instances."""
+
+    def __init__(self, get):
+        self.get = get
+
+    def __get__(self, owner, cls):
+        return self.get(cls)
+
+
+class Holder:
+    described = OfTheClass(lambda cls: {"factor": cls.factor})
+    factor = 3
+
+
+def test_a_descriptor_of_the_users():
+    holder = Holder()
+    fast = framesmith.compile(lambda x: x * holder.described["factor"], backend="eager", fullgraph=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_close(fast(X), X * 3)
+
+
+@torch.library.custom_op("framesmith_tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return plainly(x)
+
+
+@doubled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def plainly(x):
+    return x * 2
+
+
+def test_python_beneath_a_graph_is_not_captured():
+    fast = framesmith.compile(lambda x: doubled(x) + 1, backend="eager")
+    assert_close(fast(X), X * 2 + 1)
+    assert not framesmith._C.entries(plainly.__code__)
