@@ -7,6 +7,7 @@ and tell the user once where and why.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import sys
@@ -122,15 +123,18 @@ class Seen:
     """A code object that this callback was asked about.
 
     `training`: walk to tensors that, requiring grad, kept it from being compiled. `misses`: by guard, the last reason for a miss, and in
-    `times` how often it was the reason. `full`: modules that have as many variants as they may. `graphless`: captures without a tensor
-    operation. `idle`: of a user's code, those of it and its continuations that ended in a break, since the last with one.
+    `times` how often it was the reason. `full`: modules that have as many variants as they may, and the answer for their further calls;
+    `resized`: a frame of no module has, because sizes of tensors vary. `graphless`: captures without a tensor operation. `idle`: of a
+    user's code, those of it and its continuations that ended in a break, since the last with one.
     """
 
     code: weakref.ref[CodeType]
     training: list[GuardTree] = field(default_factory=list)
     misses: dict[tuple[str, str], Miss] = field(default_factory=dict)
     times: Counter[tuple[str, str]] = field(default_factory=Counter)
-    full: weakref.WeakSet[nn.Module] = field(default_factory=weakref.WeakSet)
+    full: weakref.WeakKeyDictionary[nn.Module, Any] = field(default_factory=weakref.WeakKeyDictionary)
+    resized: bool = False
+    number: int = field(default_factory=itertools.count().__next__)
     graphless: int = 0
     idle: int = 0
     raising: Raising = field(default_factory=lambda: Raising())
@@ -169,11 +173,16 @@ class FrameCompiler:
                 return None
             instance = _instance(f_locals)
             if instance is not None and instance in seen.full:
-                return None
+                return seen.full[instance]
+            if instance is None and seen.resized and self._variants(code) >= self.config.max_variants:
+                return _C.EAGER
             if self._miss(seen, code, func, f_locals, instance) >= self.config.max_variants:
                 return self._full(seen, code, instance)
             with collector_paused():
                 return self._compile(seen, code, func, f_locals, instance)
+
+    def _variants(self, code: CodeType) -> int:
+        return sum(entry.callback is self and entry.alive for entry in _C.entries(code))
 
     def _miss(self, seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[str, Any], instance: nn.Module | None) -> int:
         """Remember why no variant takes this call; how many variants there are, of this module's if it is a method of one."""
@@ -308,14 +317,17 @@ class FrameCompiler:
     def _full(self, seen: Seen, code: CodeType, instance: nn.Module | None) -> Any:
         reasons = "; ".join(f"{seen.misses[guard].text} [{times} times]" for guard, times in seen.times.most_common(4))
         self._warn(
-            f"full:{id(code)}",
+            f"full:{seen.number}",
             f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has {self.config.max_variants} variants; "
             f"calls that none takes run in eager. What kept changing: {reasons}",
         )
-        if instance is None:
-            return _C.FULL
-        seen.full.add(instance)
-        return None
+        # Sizes that change from call to call change beneath this frame, too: what it calls would fill up in its turn.
+        resized = 2 * sum(n for (_, kind), n in seen.times.items() if kind == "tensor") > seen.times.total()
+        if instance is not None:
+            seen.full[instance] = _C.EAGER if resized else None
+            return seen.full[instance]
+        seen.resized = resized
+        return _C.EAGER if resized else _C.FULL
 
     def _note(self, code: CodeType, captured: Captured, tree: GuardTree, compiled: list[tuple[Counter[str], Report | None]]) -> None:
         for b in captured.breaks:
