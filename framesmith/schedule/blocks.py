@@ -122,8 +122,19 @@ class Placer(Builder):
         op = Store(buffer, index, (value,) if mask is None else (value, mask), value.dtype, mode)  # type: ignore[arg-type]
         level = self.par if self.phase else self.depth
         self._put(op, level)
+        self._overwritten(buffer, as_expr(index))
         if mode is None and mask is None:
             self.forward[buffer, index] = value  # type: ignore[index]
+
+    def _overwritten(self, buffer: str, index: Expr) -> None:
+        """Forget what is known of a buffer's elements, but for those that are surely others than the one at `index`."""
+
+        def stale(name: str, at: Expr | int) -> bool:
+            apart = as_expr(at) - index
+            return name == buffer and not (apart.is_const and apart.const)
+
+        self.forward = {k: op for k, op in self.forward.items() if not stale(*k)}
+        self._seen = {k: op for k, op in self._seen.items() if not (type(op) is Load and stale(op.buffer, op.index))}
 
 
 REPLAY[Accumulator] = lambda r, op, a: r.b._emit(("accumulator",), Accumulator)

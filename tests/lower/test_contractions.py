@@ -192,3 +192,20 @@ def test_bfloat16_rounds_no_worse_than_eager(tmp_path):
         (actual,) = result.call(inputs)
     assert actual.dtype is torch.bfloat16
     assert (actual.float() - exact).abs().mean() <= (module(x).float() - exact).abs().mean() * 1.05
+
+
+class Scaled(nn.Module):
+    """A convolution of several pictures, times a parameter that is one number for all, or one for each picture."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(16, 8, 3, padding=1)
+        self.scale = nn.Parameter(torch.randn(shape))
+
+    def forward(self, x):
+        return torch.sigmoid(self.conv(x)) * self.scale
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 1, 1, 1)])
+def test_numbers_that_stand_before_the_tiles(shape, own):
+    check(Scaled(*shape), torch.randn(3, 16, 12, 12), own)

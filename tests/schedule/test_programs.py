@@ -222,3 +222,11 @@ def test_empty_and_scalar():
 
 def test_views_of_inputs_and_aliases_are_returned():
     check(lambda a: (a.t(), a[1:], a + 0), x(4, 5))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_what_a_scatter_wrote_is_read_after_it(size):
+    """Along a dimension of one element the store by index falls together with the copy that it writes over."""
+    index = torch.zeros(8, 1, dtype=torch.int64)
+    check(lambda a: torch.zeros_like(a).scatter(1, index, 1.0) + 1, x(8, size))
+    check(lambda a: (a + 1).scatter_add(1, index, a[:, :1]) * 2, x(8, size))

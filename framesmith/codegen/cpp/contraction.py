@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from math import prod
 
 from framesmith.codegen.cpp.index import expr_text
-from framesmith.codegen.cpp.loops import block, span
+from framesmith.codegen.cpp.loops import block, expressions, span
 from framesmith.codegen.cpp.operations import STATEMENTS, assign
 from framesmith.codegen.cpp.state import State
 from framesmith.loops.contract import Accumulator, Contract, Window
-from framesmith.loops.ir import Const, Kernel, Loop
+from framesmith.loops.ir import Kernel, Loop, Node, Op
 
 TASKS = 16  # pieces of work wanted for the threads, when there is work enough
 PARALLEL_FLOPS = 400_000
@@ -40,10 +40,21 @@ def _shape(kernel: Kernel, c: Contract) -> _Shape:
     return _Shape(c.rows, m % c.rows, c.columns // c.lane, panels, rest, -(-rest // c.lane), block, -(-m // block))
 
 
+def _before(kernel: Kernel) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """What stands before the contraction, parted: what is the same for all outer iterations, and what is not."""
+    outer = {a.symbol for a in kernel.outer}
+    varying: list[Op] = []
+    for op in kernel.body[:-1]:
+        assert isinstance(op, Op)
+        if any(a in varying for a in op.args) or any(not e.free.isdisjoint(outer) for e in expressions(op)):
+            varying.append(op)
+    return tuple(op for op in kernel.body[:-1] if op not in varying), tuple(varying)
+
+
 def contraction(s: State, kernel: Kernel, c: Contract) -> None:
     """Print the whole body of `kernel`: `c`, and before it what does not change from tile to tile."""
-    assert all(isinstance(op, Const) for op in kernel.body[:-1]) or not kernel.outer
-    block(s, kernel.body[:-1])
+    fixed, varying = _before(kernel)
+    block(s, fixed)
     shape = _shape(kernel, c)
     depth = c.runs[0] * c.runs[1] * c.depth
     if c.window is None:
@@ -53,6 +64,7 @@ def contraction(s: State, kernel: Kernel, c: Contract) -> None:
     rows = f"{outer}i64 m0, i64 m1, i64 n0, i64 n1, const float* tile, i64 wide"
     # not inlined: the panels' loops would each compile it again
     with s.out.block(f"const auto finish = [&]({rows}) __attribute__((noinline)) {{", "};"):
+        block(s, varying)
         _epilogue(s, kernel, c)
     flops = 2 * prod(a.extent.const for a in (*kernel.outer, c.m, c.n)) * depth
     parallel = s.target.threshold is not None and flops >= PARALLEL_FLOPS // (1 if c.window is None else 4)

@@ -28,7 +28,7 @@ def block(s: State, body: tuple[Node, ...]) -> None:
             STATEMENTS[type(node)](s, node)  # type: ignore[arg-type]
 
 
-def _exprs(op: Op) -> tuple[Expr, ...]:
+def expressions(op: Op) -> tuple[Expr, ...]:
     kind = type(op)
     if kind is Load:
         return (op.index,)  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ def _hoist(s: State, loop: Loop, bound: set[Symbol]) -> None:
             continue
         kind = type(node)
         free = all(a in s.values or not a.args and type(a).__name__ == "Const" for a in node.args)  # type: ignore[union-attr]
-        free = free and kind in _MOVABLE and all(e.free.isdisjoint(bound) for e in _exprs(node))  # type: ignore[arg-type]
+        free = free and kind in _MOVABLE and all(e.free.isdisjoint(bound) for e in expressions(node))  # type: ignore[arg-type]
         if free and kind is Load:
             param = s.params.get(node.buffer)  # type: ignore[attr-defined]
             free = param is not None and param.mode == "r" and param.restrict
