@@ -30,6 +30,7 @@ _REFUSED = {
     "torch.autograd": "the autograd engine's Python interface is not captured yet",
     "torch._functorch": "function transforms are not captured yet",
     "torch.func": "function transforms are not captured yet",
+    "torch._higher_order_ops": "higher-order operators are not captured yet",
     "torch.distributed": "torch.distributed",
     "torch.cuda": "torch.cuda",
     "torch.fx": "torch.fx",

@@ -241,3 +241,10 @@ def test_python_beneath_a_graph_is_not_captured():
     fast = framesmith.compile(lambda x: doubled(x) + 1, backend="eager")
     assert_close(fast(X), X * 2 + 1)
     assert not framesmith._C.entries(plainly.__code__)
+
+
+def test_a_conversion_that_converts_nothing():
+    layer = nn.Linear(4, 3)
+    fast = framesmith.compile(lambda x: layer.to(torch.float32)(x), fullgraph=True, backend="eager")
+    with torch.no_grad():
+        assert_close(fast(X), layer(X))

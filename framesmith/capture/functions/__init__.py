@@ -19,6 +19,7 @@ from . import (
     objects,
     parameters,
     polyfilled,
+    scans,
     serial,
     sets,
     state,
@@ -29,6 +30,6 @@ from . import (
 
 __all__ = [
     "builtin", "callables", "checkpointing", "class_statements", "containers", "deques", "dicts", "errors", "folded", "frames",
-    "iterating", "marks", "messages", "modes", "numeric", "objects", "parameters", "polyfilled", "serial", "sets", "state", "text",
-    "torch_making", "torch_rows",
+    "iterating", "marks", "messages", "modes", "numeric", "objects", "parameters", "polyfilled", "scans", "serial", "sets", "state",
+    "text", "torch_making", "torch_rows",
 ]

@@ -99,6 +99,8 @@ class Tensor(Tracker):
         raw = getattr(self.pyclass, name, None)
         if name == "requires_grad" and cx.same_grad_flag(self, [value], {}):
             return
+        if name == "data" and isinstance(value, Tensor) and value.fake is self.fake:
+            return  # Module.to(...) where nothing is to be converted
         if hasattr(type(raw), "__set__") and not (name == "grad" and self.takes_grad(value)):
             super().set(cx, name, value)
         self.note(cx, name, value)
