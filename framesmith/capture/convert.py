@@ -218,6 +218,8 @@ def aliasing(cx: Session, graph: Graph) -> None:
     if any(cx.recorder.mutated(x.fake) for x in cx.inputs):
         if overlap([x.value for x in cx.inputs]):
             raise SharedMemory("an input is written that shares its storage with another input")
+        if cx.checks:
+            raise Unsupported("an assertion on a tensor's data in code that writes its inputs")
         cx.guards[(None, "no_alias", 0)] = Guard(None, "no_alias", tuple(x.source for x in cx.inputs))
 
 

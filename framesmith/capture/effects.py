@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from . import trackers as t
+from .assertions import checks
 from .inference import set_autocast_depth
 from .peeking import advance
 from .rebuild import Rebuilder, set_changes
@@ -21,7 +22,7 @@ from .sources import MISSING, DictAttr, Global
 def replay(rb: Rebuilder) -> list[str]:
     """The statements; the values that they use are computed through `rb`."""
     cx = rb.cx
-    late: list[str] = []
+    late = checks(rb)
     for x in list(cx.mutated.values()):
         row = next(r for c, r in _ROWS.items() if isinstance(x, c))
         row(rb, x, late)

@@ -68,6 +68,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.locks: dict[int, t.Tracker] = {}
         """Locks that captured code has taken or given back."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
+        self.checks: list[t.Tracker] = []
+        """Conditions that the program asserts: see `assertions`."""
         self.mutated: dict[int, t.Tracker] = {}
         self.makes_parameters = False
         """The program made a parameter that requires grad."""

@@ -23,9 +23,21 @@ def _is_tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(torch._assert)
 def _assert(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if isinstance(args[0], t.Tensor):
-        raise Unsupported("an assertion on a tensor's data")
-    if not args[0].truth(cx):
+        cx.checks.append(args[0])
+    elif not args[0].truth(cx):
         cx.raise_(AssertionError(args[1].real(cx)))
+    return t.NONE
+
+
+@calls(torch._check_tensor_all)
+def _check_all(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    cx.checks.append(cx.torch_call(torch.all, args[:1], {}))
+    return t.NONE
+
+
+@calls(torch._check_tensor_all_with)
+def _check_all_with(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    cx.checks.append(cx.torch_call(torch.all, args[1:2], {}))
     return t.NONE
 
 
