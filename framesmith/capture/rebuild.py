@@ -458,6 +458,12 @@ def _item(rb: Rebuilder, s: Any) -> str:
     return f"{base}[{key}]"
 
 
+def _instance_dict(rb: Rebuilder, base: Source) -> str:
+    """The `__dict__` of the object at `base`, past a `__getattribute__` of its class (whose own frame this may be)."""
+    plain = getattr(rb.type_at(base), "__getattribute__", None) is object.__getattribute__
+    return f"{rb.source(base)}.__dict__" if plain else f"{rb.hold(object.__getattribute__)}({rb.source(base)}, '__dict__')"
+
+
 _SOURCES: dict[type, Callable[[Rebuilder, Any], str]] = {
     Local: _local,
     Global: lambda rb, s: s.name,
@@ -465,8 +471,8 @@ _SOURCES: dict[type, Callable[[Rebuilder, Any], str]] = {
     Cell: lambda rb, s: s.name,
     GlobalOf: _global_of,
     Pinned: lambda rb, s: rb.hold(s.obj),
-    Attr: lambda rb, s: f"{rb.source(s.base)}.{s.name}",
-    DictAttr: lambda rb, s: f"{rb.source(s.base)}.__dict__[{s.name!r}]",
+    Attr: lambda rb, s: _instance_dict(rb, s.base) if s.name == "__dict__" else f"{rb.source(s.base)}.{s.name}",
+    DictAttr: lambda rb, s: f"{_instance_dict(rb, s.base)}[{s.name!r}]",
     Item: _item,
     DictKey: lambda rb, s: f"list({rb.source(s.base)})[{s.index}]",
     Applied: lambda rb, s: rb.temp(f"{rb.hold(s.function)}({rb.source(s.base)})"),

@@ -248,3 +248,22 @@ def test_a_conversion_that_converts_nothing():
     fast = framesmith.compile(lambda x: layer.to(torch.float32)(x), fullgraph=True, backend="eager")
     with torch.no_grad():
         assert_close(fast(X), layer(X))
+
+
+class Guarded:
+    """Reads its own attributes through a hook that reads them."""
+
+    def __getattribute__(self, name):
+        return super().__getattribute__("__dict__") if name == "__dict__" else super().__getattribute__(name)
+
+
+def test_a_hook_of_attributes_is_captured_itself():
+    value = Guarded()
+    value.factor = 2
+
+    def program(x):
+        framesmith.graph_break()
+        return x * value.__dict__["factor"]
+
+    assert_close(framesmith.compile(program, backend="eager")(X), X * 2)
+    assert framesmith.compile(Guarded.__getattribute__, backend="eager")(value, "__dict__") == {"factor": 2}

@@ -49,3 +49,9 @@ def test_handlers_see_it():
     fast = framesmith.compile(careful, fullgraph=True, backend="eager")
     assert torch.equal(fast(torch.ones(3)), torch.full((3,), 2.0))
     assert fast(-torch.ones(3)) == "below" and seen == [1, 1]
+
+
+def test_a_tuple_before_a_size():
+    fast = framesmith.compile(lambda x: ((-1,) + x.shape[1:] + (2,), x + 1), fullgraph=True, backend="eager")  # noqa: RUF005
+    shape, _ = fast(torch.ones(3, 4))
+    assert shape == (-1, 4, 2) and type(shape) is torch.Size

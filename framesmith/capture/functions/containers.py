@@ -86,6 +86,11 @@ def _add(cx: Any, self: t.Sequence, other: t.Tracker) -> t.Tracker | None:
     return made.make(self.open(cx) + other.open(cx))  # type: ignore[attr-defined]
 
 
+@method(t.Tuple, "__radd__")
+def _size_radd(cx: Any, self: t.Tuple, other: t.Tracker) -> t.Tracker | None:
+    return self.make(other.open(cx) + self.open(cx)) if self.cls is torch.Size and isinstance(other, t.Tuple) else None
+
+
 @method(t.Sequence, "__mul__", "__rmul__")
 def _mul(cx: Any, self: t.Sequence, n: t.Tracker) -> t.Tracker | None:
     if cx.lookup(n.pytype(), "__index__") is MISSING:
