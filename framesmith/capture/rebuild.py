@@ -255,7 +255,7 @@ def fill_dict(rb: Rebuilder, name: str, entries: dict[Any, t.Tracker], setter: s
 
 def _dict(rb: Rebuilder, x: t.Dict) -> str:
     if isinstance(x, t.InstanceDict):
-        return rb.temp(f"{rb.value(x.obj)}.__dict__")
+        return rb.temp(_own_dict(rb, rb.value(x.obj), x.obj.pytype()))
     if isinstance(x, FunctionDict):
         return rb.temp(f"{rb.value(x.fn)}.__dict__")
     if x.value is not None and x.source is not None:
@@ -458,10 +458,14 @@ def _item(rb: Rebuilder, s: Any) -> str:
     return f"{base}[{key}]"
 
 
+def _own_dict(rb: Rebuilder, text: str, cls: type | None) -> str:
+    """The `__dict__` of an object, past a `__getattribute__` of its class (whose own frame this may be)."""
+    plain = getattr(cls, "__getattribute__", None) is object.__getattribute__
+    return f"{text}.__dict__" if plain else f"{rb.hold(object.__getattribute__)}({text}, '__dict__')"
+
+
 def _instance_dict(rb: Rebuilder, base: Source) -> str:
-    """The `__dict__` of the object at `base`, past a `__getattribute__` of its class (whose own frame this may be)."""
-    plain = getattr(rb.type_at(base), "__getattribute__", None) is object.__getattribute__
-    return f"{rb.source(base)}.__dict__" if plain else f"{rb.hold(object.__getattribute__)}({rb.source(base)}, '__dict__')"
+    return _own_dict(rb, rb.source(base), rb.type_at(base))
 
 
 _SOURCES: dict[type, Callable[[Rebuilder, Any], str]] = {
