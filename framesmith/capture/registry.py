@@ -26,18 +26,6 @@ BUILTIN_KINDS: dict[str, Handler] = {}
 PLAIN: set[type] = set()
 """Builtin classes whose instances are no more than their attributes."""
 
-METHODS: dict[tuple[type, str], Handler] = {}
-"""(type of a constant, method name) -> handler(cx, self, args, kwargs), for arguments that are none; None: run it for real"""
-
-BUILTIN_KINDS: dict[str, Handler] = {}
-"""name of a class of callables -> handler(cx, callable, args, kwargs)"""
-
-PLAIN: set[type] = set()
-"""Builtin classes whose instances are no more than their attributes."""
-
-LATE: dict[tuple[str, str], Handler] = {}
-"""(module, qualified name) -> handler as in CALLS, for functions that `policy` refuses and whose module may be loaded after this one"""
-
 METHODS: dict[type, dict[str, Handler]] = {}
 """tracker family -> method name -> handler(cx, self, *args, **kwargs) -> Tracker"""
 
