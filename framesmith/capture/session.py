@@ -119,6 +119,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
             raise Unsupported("a tensor that has no path from the frame")
         if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             raise Unsupported(f"tensor subclass {type(value).__name__}")
+        if value.is_nested:
+            raise Unsupported("a nested tensor")
         if value.layout != torch.strided:
             raise Unsupported(f"a tensor of layout {value.layout}")
         if value.requires_grad and torch.is_grad_enabled():

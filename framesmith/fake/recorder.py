@@ -50,7 +50,7 @@ class Recorder:
         self.inputs: list[FakeTensor] = []
         self.constants: list[tuple[Node, torch.Tensor]] = []
         self._by_storage: dict[int, Alias] = {}
-        self._constant_of: dict[int, FakeTensor] = {}
+        self._constant_of: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._below_autograd = below_autograd
         self._guards: list[Any] = []
         self._names: dict[Any, str] = {}
@@ -135,7 +135,7 @@ class Recorder:
         """
         known = self._constant_of.get(id(real))
         if known is not None:
-            return known
+            return known[1]
         if real.dim() == 0 and real.device.type == "cpu" and type(real) is torch.Tensor:
             fake = self.number(real.item(), real.dtype)
         else:
@@ -143,7 +143,7 @@ class Recorder:
             self.inputs.pop()
             fake._alias.node.meta.update(constant=real, param=True)
             self.constants.append((fake._alias.node, real))
-        self._constant_of[id(real)] = fake
+        self._constant_of[id(real)] = (real, fake)  # kept: another tensor must not come to its address
         return fake
 
     def number(self, value: Any, dtype: torch.dtype) -> FakeTensor:

@@ -103,7 +103,7 @@ def equal_factories_are_apart():
     return a, b, c is a, a is b
 
 
-@program(X, breaks=True)
+@program(X)
 def parameter_in_the_frame(x):
     p = nn.Parameter(torch.ones(4))
     return x * p, p, isinstance(p, nn.Parameter)
