@@ -171,14 +171,18 @@ def _dataclass(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return made
 
 
-@calls(typing.Generic.__init_subclass__.__func__)  # type: ignore[attr-defined]
+# Python up to 3.11; what C calls from 3.12 on
+_INIT_SUBCLASS = getattr(typing.Generic.__init_subclass__, "__func__", None) or typing._generic_init_subclass  # type: ignore[attr-defined]
+
+
+@calls(_INIT_SUBCLASS)
 def _generic(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """It does nothing but set the class's type parameters."""
     made = args[0]
     mro = made.pytype().__mro__ if not isinstance(made, t.Class) else made.value.__mro__
     if not isinstance(made, t.MadeClass) or kwargs or any("__init_subclass__" in vars(c) for c in mro[mro.index(typing.Generic) + 1:-1]):
         raise Unsupported(f"{made.describe()} becomes generic")
-    cx.folded(typing.Generic.__init_subclass__.__func__, (made.value,))  # type: ignore[attr-defined]
+    cx.folded(_INIT_SUBCLASS, (made.value,))
     made.put(cx, "__parameters__", cx.made(made.value.__parameters__))  # type: ignore[attr-defined]
     return t.NONE
 
