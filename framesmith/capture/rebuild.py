@@ -43,6 +43,8 @@ class Rebuilder:
         self.types_of = -1
         self.arg_names = arg_names
         self.lines: list[str] = []
+        self.after: list[str] = []
+        """Statements for when all effects have happened."""
         self.held: list[Any] = []
         self.held_at: dict[int, str] = {}
         self.outputs: list[Any] = []

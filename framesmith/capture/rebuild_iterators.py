@@ -19,7 +19,7 @@ def sequence_iterator(rb: Any, x: t.SeqIter) -> str:
         return rb.temp(f"{rb.hold(iter)}({'()' if isinstance(x.sequence, t.Tuple) else '[]'})")
     name = rb.temp(f"{rb.hold(iter)}({rb.value(x.sequence)})")
     if x.index:
-        rb.emit(f"{name}.__setstate__({x.index})")
+        rb.after.append(f"{name}.__setstate__({x.index})")  # a list that is still to grow would not let it stand behind its end
     return name
 
 

@@ -98,7 +98,7 @@ class Residual:
             body += [f"{OUTPUTS} = None", "try:", f"    {OUTPUTS} = {called}", "except Exception:", "    pass",
                      f"if {OUTPUTS} is None:", f"    return {self.plain()}"]
             body += self.settled
-        body += self.rb.lines + self.late
+        body += self.rb.lines + self.late + self.rb.after
         body += ["    " * indent + line for indent, line in self.tail]
         body = [f"__fs_h{i} = '__fs_held_{i}__'" for i in range(len(self.rb.held))] + body
         name = self.code.co_name if self.code.co_name.isidentifier() else "frame"

@@ -228,5 +228,5 @@ def test_views_of_inputs_and_aliases_are_returned():
 def test_what_a_scatter_wrote_is_read_after_it(size):
     """Along a dimension of one element the store by index falls together with the copy that it writes over."""
     index = torch.zeros(8, 1, dtype=torch.int64)
-    check(lambda a: torch.zeros_like(a).scatter(1, index, 1.0) + 1, x(8, size))
-    check(lambda a: (a + 1).scatter_add(1, index, a[:, :1]) * 2, x(8, size))
+    check(lambda a, at: torch.zeros_like(a).scatter(1, at, 1.0) + 1, x(8, size), index)
+    check(lambda a, at: (a + 1).scatter_add(1, at, a[:, :1]) * 2, x(8, size), index)

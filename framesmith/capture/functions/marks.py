@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+
 from framesmith.util import marks
 from framesmith.util.errors import Unsupported
 
@@ -36,6 +38,14 @@ def _compiling(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(marks.mark_dynamic, marks.mark_static)
 def _no_effect(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.NONE
+
+
+@by_name("torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init")
+def _tagged(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """What torch.compile puts in the place of `nn.Module.__init__`, once it was used: the module's own."""
+    patched: Any = vars(nn.Module)["__init__"]
+    cells = dict(zip(patched.__code__.co_freevars, patched.__closure__, strict=True))
+    return cx.class_function(cells["init"].cell_contents).call(cx, args, kwargs)
 
 
 def allow(fn: Callable[..., Any]) -> None:
