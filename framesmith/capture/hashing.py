@@ -52,9 +52,9 @@ class Hashing:
         raise Unsupported(f"{x.describe()} as a key")
 
 
-_HEAP = 1 << 9
+_IMMUTABLE = 1 << 8
 
 
 def type_name(kind: type) -> str:
-    """The name of a class in CPython's messages: with its module if it is a static type of another than builtins."""
-    return kind.__name__ if kind.__flags__ & _HEAP or kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    """The name of a class in CPython's messages: with its module if it was written in C outside of builtins."""
+    return kind.__name__ if not kind.__flags__ & _IMMUTABLE or kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
