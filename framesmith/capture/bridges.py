@@ -23,7 +23,7 @@ from .bytecode.liveness import liveness
 from .bytecode.stack import effect, pushes, reads
 from .bytecode.tables import PLAIN, emit
 from .origins import forgetter
-from .resume import cell_names, continuation
+from .resume import cell_names, continuation, leading
 
 STAYS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "YIELD_VALUE", "SEND", "RETURN_GENERATOR", "RETURN_VALUE",
                    "RETURN_CONST", "MAKE_CELL", "COPY_FREE_VARS", "RESUME", "GET_AWAITABLE", "END_ASYNC_FOR", "ASYNC_GEN_WRAP"})
@@ -218,11 +218,14 @@ class _Builder:
                 self.emit("STORE_FAST", self.scratch + k)
         self.out += leave(below, self.line, self.scratch + new)
         live = liveness(self.code, index)
-        names = tuple(n for n in self.place.names if n in live)
+        first = leading(self.code)
+        names = tuple(n for n in self.place.names if n in live and n != first)
         self.emit("PUSH_NULL")
         self.emit("LOAD_CONST", len(self.code.co_consts) + 3)
         self.function(Later(self.code, index, kept + (VALUE,) * new, names))
-        count = 1
+        count = 1 + (first is not None)
+        if first is not None:
+            self.first(first)
         for slot in range(parameters(kept)):
             self.emit("LOAD_FAST", slot)
             count += 1
@@ -232,6 +235,15 @@ class _Builder:
             self.emit("LOAD_FAST", self.n_stack + self.place.names.index(name))
         self.call(count + new + len(names))
         self.emit("RETURN_VALUE")
+
+    def first(self, name: str) -> None:
+        """Push the leading argument; None where nobody asks for it any more."""
+        if name in self.cells:
+            self.out.append(Instr("LOAD_DEREF", self.dec.localsplus.index(name), 0, self.line))
+        elif name in self.place.names:
+            self.emit("LOAD_FAST", self.n_stack + self.place.names.index(name))
+        else:
+            self.emit("LOAD_CONST", self.const(None))
 
     def function(self, later: Later) -> None:
         """Push the function of a continuation."""

@@ -52,6 +52,8 @@ class Calls:
             return fn(*args, **kwargs) if kwargs else fn(*args)
         except (FramesmithError, t.CapturedError):
             raise
+        except Warning as e:
+            raise Unsupported("a call whose warning a filter turns into an error") from e
         except Exception as e:
             return self.raise_(e)
 

@@ -263,6 +263,17 @@ class Namespaces:
         self.global_writes[(id(space), name)] = (space, value)
 
 
+def _annotations(cx: Any, cls: type) -> t.Tracker:
+    """The class's own, never a base's; a class without any is given an empty dict when it is asked."""
+    raw = cx.own_raw(cls, "__annotations__")
+    if raw is MISSING and cls in cx.made_classes:
+        cx.put_class_attr(cx.seen[id(cls)], "__annotations__", t.Dict({}))
+        raw = cx.own_raw(cls, "__annotations__")
+    if id(raw) in cx.seen:
+        return cx.seen[id(raw)]
+    return cx.wrap(cx.folded(getattr, (cls, "__annotations__")), Attr(Pinned(cls), "__annotations__"))
+
+
 def _class_dict(cx: Any, cls: type) -> t.Tracker:
     return cx.made(MappingProxyType(dict(cls.__dict__)))
 
@@ -277,6 +288,7 @@ _CLASS_ATTRS: dict[str, Callable[[Any, type], t.Tracker]] = {
     "__class__": lambda cx, cls: cx.made(type(cls)),
     "__dict__": _class_dict,
     "__doc__": lambda cx, cls: cx.made(cls.__doc__),
+    "__annotations__": _annotations,
 }
 
 __all__ = ["ClassInfo", "Namespaces", "Unsupported"]

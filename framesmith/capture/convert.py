@@ -29,6 +29,7 @@ from .outputs import call_in_mode, settle
 from .residual import Residual, argument_names
 from .session import BreakHere, Session, read_state, restore_state
 from .sources import Cell, Guard, Local, Pinned, Source
+from .warned import refused_in
 
 _GENERATORS = 0x20 | 0x80 | 0x100 | 0x200
 MAX_ATTEMPTS = 12
@@ -96,7 +97,8 @@ def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str,
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, RECURSION))
     try:
-        return _attempts(code, f_locals, f_globals, closure or (), config, compile_fn, varying)
+        with refused_in(Session.folded.__code__):
+            return _attempts(code, f_locals, f_globals, closure or (), config, compile_fn, varying)
     finally:
         sys.setrecursionlimit(limit)
         restore_state(state)

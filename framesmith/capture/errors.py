@@ -55,6 +55,7 @@ class Errors:
                     value = getattr(error, name, None)
                     if type(value) in CONSTANT_TYPES or isinstance(value, type) or value is sys.modules.get(getattr(value, "__name__", "")):
                         made.attrs[name] = self.made(value)
+        made.attrs.update((name, self.made(value)) for name, value in vars(error).items())
         return made
 
     def throw_(self, error: t.Error) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any
 
 from framesmith.util.errors import Unsupported
@@ -24,6 +25,7 @@ class Iteration:
     raise_: Callable[..., Any]
     fail: Callable[..., Any]
     made: Callable[..., t.Tracker]
+    made_error: Callable[..., t.Error]
     lookup: Callable[..., Any]
     chain: Callable[..., None]
     traceback_here: Callable[..., t.Tracker]
@@ -85,18 +87,35 @@ class Iteration:
         return self.fail(StopIteration, *([] if value is t.NONE else [value]), value=value)
 
     def thrown(self, args: list[t.Tracker]) -> t.Error:
-        """The exception that `throw(*args)` names."""
-        error = args[0]
+        """The exception that `throw(*args)` names.  An error in making it is thrown in its place."""
+        error, given, tb = [*args, t.NONE, t.NONE][:3]
+        if tb is not t.NONE and not issubclass(tb.pytype(), TracebackType):
+            self.raise_(TypeError("throw() third argument must be a traceback object"))
         if isinstance(error, t.Class) and issubclass(error.value, BaseException):
-            given = args[1] if len(args) > 1 else t.NONE
-            if isinstance(given, t.Error):
-                return given
-            values = [] if given is t.NONE else given.open(self) if isinstance(given, t.Tuple) else [given]
-            error = error.call(self, values, {})
-        if not isinstance(error, t.Error):
+            made = self._normalised(error, given)
+        elif not isinstance(error, t.Error):
             kind = error.pytype().__name__
             self.raise_(TypeError(f"exceptions must be classes or instances deriving from BaseException, not {kind}"))
-        return error  # type: ignore[return-value]
+        elif given is not t.NONE:
+            self.raise_(TypeError("instance exception may not have a separate value"))
+        else:
+            made = error
+        if tb is not t.NONE:
+            made.set_field(self, "__traceback__", tb)
+        return made
+
+    def _normalised(self, kind: t.Class, given: t.Tracker) -> t.Error:
+        if isinstance(given, t.Error) and issubclass(given.cls, kind.value):
+            return given
+        values = [] if given is t.NONE else given.open(self) if isinstance(given, t.Tuple) else [given]
+        try:
+            made = kind.call(self, values, {})
+        except t.CapturedError as e:
+            return e.tracker
+        if isinstance(made, t.Error):
+            return made
+        text = f"calling {kind.value!r} should have returned an instance of BaseException, not {made.pytype().__name__}"
+        return self.made_error(TypeError(text))
 
     def resume_generator(self, gen: t.Generator, value: t.Tracker | None, error: t.Error | None = None) -> t.Tracker | None:
         """Run a generator to its next yield; None when it returns.  `error` is raised where it stands."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from types import CodeType
 from typing import Any
 
 from framesmith import _C
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
-from .leaving import function_text, parts
+from .leaving import Parts, function_text, parts
 from .origins import origin
-from .resume import suspended
+from .resume import cell_names, leading, suspended
 
 
 def sequence_iterator(rb: Any, x: t.SeqIter) -> str:
@@ -48,11 +49,25 @@ def generator(rb: Any, x: t.Generator) -> str:
     start = next(i for i, ins in enumerate(frame.dec.instrs) if ins.name == "RETURN_GENERATOR") + 2
     code, at = origin(frame.code, frame.ip if x.started else start)
     p = parts(rb, frame, code, at, frame.stack if x.started else [])
-    made = suspended(code, at, p.layout, p.names, x.started)
-    name = rb.temp(f"{function_text(rb, frame, made, p.cells)}({', '.join(p.args)})")
+    first = leading(code)
+    names = tuple(n for n in p.names if n != first)
+    args = p.args if first is None else _led(p, code, first)
+    made = suspended(code, at, p.layout, names, x.started)
+    name = rb.temp(f"{function_text(rb, frame, made, p.cells)}({', '.join(args)})")
     if x.started:
         rb.emit(f"{rb.hold(next)}({name})")
     return name
+
+
+def _led(p: Parts, code: CodeType, first: str) -> list[str]:
+    """The arguments of a suspended generator whose first one leads."""
+    order = cell_names(code)
+    if first in order:
+        return [f"{p.cells[order.index(first)]}.cell_contents", *p.args]
+    if first not in p.names:
+        return ["None", *p.args]
+    at = len(p.args) - len(p.names) + p.names.index(first)
+    return [p.args[at], *p.args[:at], *p.args[at + 1:]]
 
 
 def _nothing() -> Any:

@@ -20,6 +20,8 @@ from .origins import forgetter, note_origin
 
 STACK = "__fs_s"
 """What the names of the parameters for a stack begin with."""
+FIRST = "__fs_first"
+"""The parameter for a first argument that lives in a cell."""
 
 _made: dict[Any, tuple[weakref.ref[CodeType], CodeType]] = {}
 
@@ -29,10 +31,15 @@ def cell_names(code: CodeType) -> tuple[str, ...]:
     return tuple(sorted(code.co_cellvars + code.co_freevars))
 
 
+def leading(code: CodeType) -> str | None:
+    """The first argument of code that calls `super()`, which looks for it in the first fast slot; else None."""
+    return code.co_varnames[0] if code.co_argcount and "super" in code.co_names and "__class__" in code.co_freevars else None
+
+
 def continuation(code: CodeType, index: int, layout: Layout, names: tuple[str, ...]) -> CodeType:
     """The code that goes on at instruction `index` of the user's `code`.
 
-    Parameters: what `layout` takes, then the locals `names`.  Free variables: `cell_names(code)`.
+    Parameters: `leading(code)`, if it is a name, what `layout` takes, then the locals `names`.  Free variables: `cell_names(code)`.
     """
     return _cached((id(code), index, layout, names), code, lambda: _function(code, index, layout, names))
 
@@ -53,10 +60,12 @@ def _cached(key: Any, code: CodeType, make: Any) -> CodeType:
 
 
 def slot_names(code: CodeType, layout: Layout, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Fast locals: the stack's parameters, the locals that come in, then the others."""
+    """Fast locals: the leading argument, the stack's parameters, the locals that come in, then the others."""
     cells = cell_names(code)
-    rest = tuple(n for n in code.co_varnames if n not in names and n not in cells)
-    return tuple(f"{STACK}{i}" for i in range(parameters(layout))) + names + rest
+    first = leading(code)
+    head = () if first is None else (FIRST if first in cells else first,)
+    rest = tuple(n for n in code.co_varnames if n not in names and n not in cells and n not in head)
+    return head + tuple(f"{STACK}{i}" for i in range(parameters(layout))) + names + rest
 
 
 def shifted(dec: Decoded, shift: int) -> tuple[list[Instr], list[Handler]]:
@@ -75,7 +84,7 @@ def shifted(dec: Decoded, shift: int) -> tuple[list[Instr], list[Handler]]:
 def _head(code: CodeType, layout: Layout, line: int, first: list[Instr]) -> list[Instr]:
     cells = cell_names(code)
     head = [instr("COPY_FREE_VARS", len(cells), line)] if cells else []
-    return [*head, *first, instr("RESUME", 0, line), *push(layout, line, len(code.co_consts))]
+    return [*head, *first, instr("RESUME", 0, line), *push(layout, line, len(code.co_consts), leading(code) is not None)]
 
 
 def _function(code: CodeType, index: int, layout: Layout, names: tuple[str, ...]) -> CodeType:
@@ -108,7 +117,8 @@ def _assemble(code: CodeType, dec: Decoded, head: list[Instr], index: int, layou
     shift = len(head) + 1
     body, handlers = shifted(dec, shift)
     head = [*head, instr(emit["jump"][0], 0, dec.instrs[index].line, index + shift)]
-    made = assemble(code, head + body, [*covers, *handlers], slot_names(code, layout, names), argcount=parameters(layout) + len(names),
-                    cellvars=(), freevars=cell_names(code), old=dec, stacksize=code.co_stacksize + len(layout) + 2, consts=(0, None))
+    made = assemble(code, head + body, [*covers, *handlers], slot_names(code, layout, names),
+                    argcount=(leading(code) is not None) + parameters(layout) + len(names), cellvars=(), freevars=cell_names(code),
+                    old=dec, stacksize=code.co_stacksize + len(layout) + 2, consts=(0, None))
     note_origin(made, code, shift)
     return made

@@ -31,7 +31,7 @@ def _solve(dec: Decoded, n_locals: int) -> list[int]:
     successors = [_successors(dec, i) for i in range(len(dec.instrs))]
     for i, ins in enumerate(dec.instrs):
         own = 1 << ins.arg if ins.arg < n_locals else 0
-        reads.append(own if ins.name in _READS else 0)
+        reads.append(own if ins.name in _READS else ins.val == "super" and ins.name == "LOAD_GLOBAL")  # super() takes what is in slot 0
         keeps.append(~own if ins.name == "STORE_FAST" else -1)
         for j in successors[i]:
             before[j].append(i)

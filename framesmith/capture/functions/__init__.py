@@ -18,6 +18,7 @@ from . import (
     numeric,
     objects,
     parameters,
+    patterns,
     polyfilled,
     scans,
     serial,
@@ -30,6 +31,6 @@ from . import (
 
 __all__ = [
     "builtin", "callables", "checkpointing", "class_statements", "containers", "deques", "dicts", "errors", "folded", "frames",
-    "iterating", "marks", "messages", "modes", "numeric", "objects", "parameters", "polyfilled", "scans", "serial", "sets", "state",
-    "text", "torch_making", "torch_rows",
+    "iterating", "marks", "messages", "modes", "numeric", "objects", "parameters", "patterns", "polyfilled", "scans", "serial", "sets",
+    "state", "text", "torch_making", "torch_rows",
 ]

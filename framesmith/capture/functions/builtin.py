@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import builtins
 import operator
-import sys
 import threading
-import types
 from types import FunctionType
 from typing import Any
 
@@ -327,7 +325,10 @@ def _setitem(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(operator.index)
 def _index(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return cx.made(cx.index(args[0]))
+    x = args[0]
+    if x.constant or isinstance(x, t.Slice):
+        return x if x.pytype() is int else cx.fold(operator.index, (x.real(cx),))
+    return cx.made(cx.index(x))
 
 
 @calls(builtins.abs, operator.abs)
@@ -380,27 +381,6 @@ def _vars(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(input, open, compile)
 def _effect(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("a call with an effect outside of the program (open, exec, …)")
-
-
-@calls(sys.exc_info)
-def _exc_info(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """The traceback of an exception that capture follows does not exist; nothing can be asked of what stands for it."""
-    if not cx.handled:
-        return t.Tuple([t.NONE, t.NONE, t.NONE])
-    error = cx.handled[-1]
-    return t.Tuple([cx.made(error.pytype()), error, Traceback()])
-
-
-class Traceback(t.Tracker):
-    """A traceback that does not exist."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        self.source = None
-
-    def pytype(self) -> type:
-        return types.TracebackType
 
 
 @calls(dir)

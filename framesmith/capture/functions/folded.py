@@ -29,7 +29,7 @@ folds(builtins.abs, builtins.bin, builtins.chr, builtins.hex, builtins.oct, buil
 folds(*[f for n, f in [*vars(math).items(), *vars(cmath).items()] if callable(f)])
 folds(struct.pack, struct.unpack, struct.unpack_from, struct.calcsize, sys.intern, logging.getLogger, logging.getLevelName)
 folds(*[getattr(os.path, n) for n in ("join", "basename", "dirname", "splitext", "split", "normpath", "isabs")])
-folds(re.compile, re.match, re.search, re.fullmatch, re.split, re.findall, re.escape)
+folds(re.escape)
 folds(inspect.getfullargspec, inspect.unwrap)
 folds(keyword.iskeyword, string.capwords, textwrap.dedent, unicodedata.normalize)
 folds(typing.get_type_hints, typing.get_origin, typing.get_args)

@@ -125,6 +125,11 @@ def _refuse_change(cx: Any, x: Tracker, name: str) -> None:
 _HEAP_TYPE = 1 << 9
 
 
+def has_member(cls: type, name: str) -> bool:
+    """Whether instances of `cls` have the attribute by their class; what its metaclass has they have not."""
+    return any(name in base.__dict__ for base in cls.__mro__)
+
+
 class Null(Tracker):
     """The NULL that the call protocol pushes."""
 

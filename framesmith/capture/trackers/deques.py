@@ -7,7 +7,7 @@ from typing import Any
 
 from ..contents import elements_of
 from ..sources import Attr, Item, Source
-from .base import Bound, Tracker
+from .base import Bound, Tracker, has_member
 from .checked import CheckedIter
 from .sequences import Sequence
 
@@ -93,7 +93,7 @@ class Deque(Sequence):
             return cx.made(self.maxlen)
         if name == "__class__":
             return cx.made(collections.deque)
-        if not hasattr(collections.deque, name):
+        if not has_member(collections.deque, name):
             return cx.raise_(AttributeError(f"'collections.deque' object has no attribute '{name}'"))
         return Bound(self, name)
 

@@ -12,7 +12,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from ..sources import Item, Source
-from .base import Bound, Tracker
+from .base import Bound, Tracker, has_member
 from .checked import CheckedIter
 from .keys import Hashed
 
@@ -145,7 +145,7 @@ class Dict(Tracker):
             return cx.made(self.cls)
         if name == "default_factory" and issubclass(self.cls, collections.defaultdict):
             return self.factory if self.factory is not None else cx.made(None)
-        if not hasattr(self.cls, name):
+        if not has_member(self.cls, name):
             return cx.no_attribute(self, name)
         return Bound(self, name)
 
@@ -250,7 +250,7 @@ class DictView(Tracker):
     def get(self, cx: Any, name: str) -> Tracker:
         if name == "mapping":
             raise Unsupported("the mapping of a view")
-        if not hasattr(self.pytype(), name):
+        if not has_member(self.pytype(), name):
             return cx.raise_(AttributeError(f"'{self.pytype().__name__}' object has no attribute '{name}'"))
         return Bound(self, name)
 

@@ -7,7 +7,7 @@ from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from ..sources import Attr, DictAttr, Item, Pinned, Source
-from .base import Tracker
+from .base import Tracker, has_member
 from .constants import NONE, Const
 from .dicts import Dict
 
@@ -114,7 +114,7 @@ class Function(Tracker):
             return self.fields.get(name) or made(self, cx)
         if self.attrs is not None and name in self.attrs:
             return self.attrs[name]
-        if hasattr(FunctionType, name):
+        if has_member(FunctionType, name):
             return super().get(cx, name)
         return cx.no_attribute(self, name)
 
@@ -125,14 +125,14 @@ class Function(Tracker):
             setattr(self, name.strip("_"), value.value)
         elif name in _MADE_ATTRS and name != "__dict__":
             self.fields[name] = value
-        elif hasattr(FunctionType, name):
+        elif has_member(FunctionType, name):
             super().set(cx, name, value)
         else:
             self.namespace()[name] = value
 
     def set_outside(self, cx: Any, name: str, value: Tracker) -> None:
         """Set an attribute of a function that exists; what C keeps may only be set to what it is."""
-        if hasattr(FunctionType, name):
+        if has_member(FunctionType, name):
             if not value.constant or getattr(self.value, name) != value.value:  # type: ignore[attr-defined]
                 super().set(cx, name, value)
             return

@@ -11,7 +11,7 @@ from framesmith.util.errors import Unsupported
 
 from ..peeking import ahead, component, components, upcoming, walked_list
 from ..sources import Applied, Item, Source
-from .base import NULL, Bound, Tracker
+from .base import NULL, Bound, Tracker, has_member
 from .constants import NONE, Const, boolean
 from .sequences import Sequence
 
@@ -51,7 +51,9 @@ class Iter(Tracker):
         return True
 
     def get(self, cx: Any, name: str) -> Tracker:
-        return Bound(self, name)
+        if name == "__class__":
+            return cx.made(self.pytype())
+        return Bound(self, name) if has_member(self.pytype(), name) else cx.no_attribute(self, name)
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return cx.iterator_method(self, name, args)
@@ -183,7 +185,9 @@ class Lazy(Tracker):
         return True
 
     def get(self, cx: Any, name: str) -> Tracker:
-        return Bound(self, name)
+        if name == "__class__":
+            return cx.made(self.pytype())
+        return Bound(self, name) if has_member(self.pytype(), name) else cx.no_attribute(self, name)
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return cx.iterator_method(self, name, args)
@@ -306,7 +310,7 @@ class Generator(Tracker):
         row = _GENERATOR_ATTRS.get(name)
         if row is not None:
             return row(self)
-        if not hasattr(GeneratorType, name):
+        if not has_member(GeneratorType, name):
             return cx.no_attribute(self, name)
         return Bound(self, name)
 

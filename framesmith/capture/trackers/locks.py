@@ -7,7 +7,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from ..sources import Source
-from .base import Bound, Tracker
+from .base import Bound, Tracker, has_member
 from .constants import FALSE, NONE, TRUE, Const, boolean
 
 
@@ -59,7 +59,7 @@ class Lock(Tracker):
         return self.before + self.held > 0
 
     def get(self, cx: Any, name: str) -> Tracker:
-        return Bound(self, name) if hasattr(self.cls, name) else cx.no_attribute(self, name)
+        return Bound(self, name) if has_member(self.cls, name) else cx.no_attribute(self, name)
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         row = _METHODS.get(name)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..sources import Item, Source
-from .base import Bound, Tracker
+from .base import Bound, Tracker, has_member
 from .constants import Const
 
 
@@ -122,7 +122,7 @@ class List(Sequence):
     def get(self, cx: Any, name: str) -> Tracker:
         if name == "__class__":
             return cx.made(list)
-        if not hasattr(list, name):
+        if not has_member(list, name):
             return cx.no_attribute(self, name)
         return Bound(self, name)
 
@@ -196,7 +196,7 @@ class Tuple(Sequence):
             return cx.tuple_attr(self, name)
         if name == "__class__":
             return cx.made(tuple)
-        if not hasattr(tuple, name):
+        if not has_member(tuple, name):
             return cx.no_attribute(self, name)
         return Bound(self, name)
 

@@ -10,7 +10,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from ..sources import Source
-from .base import Bound, Tracker
+from .base import Bound, Tracker, has_member
 from .checked import CheckedIter
 from .keys import Hashed
 from .objects import Object
@@ -123,7 +123,7 @@ class Set(Tracker):
     def get(self, cx: Any, name: str) -> Tracker:
         if name == "__class__":
             return cx.made(self.cls)
-        if not hasattr(self.cls, name):
+        if not has_member(self.cls, name):
             return cx.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
         return Bound(self, name)
 
