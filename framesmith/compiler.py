@@ -25,7 +25,7 @@ from torch import fx, nn
 
 from framesmith import _C
 from framesmith.backends import BACKENDS, Compiled, run_user
-from framesmith.capture.convert import Break, Captured, UserError, convert_frame
+from framesmith.capture.convert import Break, Captured, CompileFn, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, Miss, compile_guards, why_missed
 from framesmith.capture.modes import foreign_mode
 from framesmith.capture.origins import origin
@@ -222,7 +222,7 @@ class FrameCompiler:
         handled = sys.exc_info()[1]
         try:
             with stage("total"):
-                captured = convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn, self._varying(seen))
+                captured = self._captured(seen, code, func, f_locals, compile_fn)
             with stage("guards"):
                 tree = compile_guards(captured.guards, captured.input_sources, func.__globals__)
         except (UserError, SharedMemory) as error:  # plain Python raises it; or it is so for these arguments alone
@@ -253,11 +253,20 @@ class FrameCompiler:
             return _C.SKIP
         return _C.Entry(tree, code, captured.residual_code, self, None if instance is None else weakref.ref(instance))
 
+    def _captured(self, seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[str, Any], compile_fn: CompileFn) -> Captured:
+        varying = self._varying(seen)
+        try:
+            return convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn, varying)
+        except Unsupported:
+            if not self.config.fullgraph or varying is None:
+                raise
+        # what branches on a number would break: under `fullgraph`, such numbers stay assumed
+        return convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn, None)
+
     def _varying(self, seen: Seen) -> frozenset[str] | None:
-        """Numbers on whose value several variants have failed. Under `fullgraph` none: what branches on them would break."""
-        if self.config.fullgraph or self.config.dynamic is False:
-            return None
-        return frozenset([path for (path, kind), times in seen.times.items() if kind == "equals" and times >= VARYING])
+        """Numbers on whose value several variants have failed."""
+        found = frozenset([path for (path, kind), times in seen.times.items() if kind == "equals" and times >= VARYING])
+        return None if self.config.dynamic is False or self.config.fullgraph and not found else found
 
     def _is_idle(self, seen: Seen, code: CodeType, captured: Captured) -> bool:
         """Whether the code is not worth its guards: it computes nothing, nor does what it breaks into, as far as that was seen."""

@@ -29,6 +29,7 @@ from .outputs import call_in_mode, settle
 from .residual import Residual, argument_names
 from .session import BreakHere, Session, read_state, restore_state
 from .sources import Cell, Guard, Local, Pinned, Source
+from .varying import entered, number_tensors
 from .warned import refused_in
 
 _GENERATORS = 0x20 | 0x80 | 0x100 | 0x200
@@ -191,14 +192,17 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
     recorded = cx.recorder.finish(outputs)
     graph: Graph | None = recorded
     call: Any = None
-    inputs = graph_inputs(cx, recorded)
-    examples = [value for _, value in inputs]
+    numbers = entered(cx)
+    inputs = graph_inputs(cx, recorded, len(numbers))
+    examples = [*(value for _, value in inputs), *number_tensors((), *[n.example for n in numbers])]
     if not any(n.op == "call_function" for n in recorded.nodes):
         graph = None
         if outputs:
             raise Unsupported("outputs without a graph")
     if graph is not None:
         aliasing(cx, graph)
+        if numbers:
+            residual.take(numbers)
         call = compile_fn(graph, examples) if compile_fn is not None else None
     residual.called = call_in_mode(cx.state.inference_mode, outputs)
     code, text = residual.compile(call if call is not None else _no_graph if graph is not None else None)
@@ -208,11 +212,12 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
     return Captured(code, cx.all_guards(), sources, graph, text, breaks, stats)
 
 
-def graph_inputs(cx: Session, graph: Graph) -> list[tuple[Source, Any]]:
-    """Source and present value of each placeholder, in order; a tensor made of Python data is held by the guards themselves."""
+def graph_inputs(cx: Session, graph: Graph, numbers: int) -> list[tuple[Source, Any]]:
+    """Source and value of each placeholder but the last `numbers`; a tensor made of Python data is held by the guards themselves."""
     known = {x.fake._alias.storage.input: (x.source, x.value) for x in cx.inputs if x.source is not None}
     known.update((node, (Pinned(real), real)) for node, real in cx.recorder.constants)
-    return [known[node] for node in graph.nodes if node.op == "placeholder"]
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    return [known[node] for node in places[:len(places) - numbers]]
 
 
 def aliasing(cx: Session, graph: Graph) -> None:
@@ -235,4 +240,4 @@ def _no_graph(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     raise RuntimeError("this graph was captured without a compiler")
 
 
-__all__ = ["Break", "Captured", "CodeType", "FunctionType", "UserError", "convert_frame", "functions", "opcodes"]
+__all__ = ["Break", "Captured", "CodeType", "CompileFn", "FunctionType", "UserError", "convert_frame", "functions", "opcodes"]

@@ -10,6 +10,7 @@ from . import trackers as t
 from .bytecode.layout import HANDLED, LASTI, NULL, VALUE, Layout
 from .bytecode.liveness import liveness
 from .resume import cell_names
+from .varying import is_late, note_local
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -53,6 +54,8 @@ def _variables(rb: Any, frame: Frame, code: CodeType, live: frozenset[str]) -> t
             if v is None and frame is cx.frames[0] and i in cx.pending:
                 values[name] = rb.arg_names[name]
             elif v is not None and v is not t.NULL:
+                if is_late(v):
+                    note_local(code, name)
                 values[name] = rb.value(v)
     return values, [cells[n] for n in order]
 

@@ -49,7 +49,7 @@ class Operations(Attempts):
         fn = OPERATORS[name]
         if a.constant and b.constant:
             return self.constants(fn, a, b)
-        if name == "mod" and a.constant and isinstance(a.value, (str, bytes)):  # type: ignore[attr-defined]
+        if name == "mod" and a.constant and issubclass(a.pytype(), (str, bytes)):
             shown = self.shown_container(b, False) if isinstance(b, (t.Sequence, t.Dict)) else self.shown(b)
             return self.fold(fn, (a.value, shown))  # type: ignore[attr-defined]
         if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):

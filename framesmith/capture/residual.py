@@ -30,9 +30,11 @@ from .origins import origin
 from .plainly import plain_function
 from .rebuild import Rebuilder
 from .session import Session
+from .varying import number_tensors
 
 INPUTS = "__fs_inputs"
 OUTPUTS = "__fs_o"
+NUMBERS = "__fs_numbers"
 FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 _HELD = re.compile(r"__fs_held_(\d+)__")
 
@@ -58,6 +60,8 @@ class Residual:
         self.rb = Rebuilder(cx, self.params)
         self.called: Any = None
         """What calls the graph, if it is not called in the mode in which the frame is."""
+        self.numbers: list[str] = []
+        """What makes `__fs_numbers`, the graph's inputs with the numbers that it takes."""
         self.settled: list[str] = []
         """What makes the outputs of the graph's."""
         self.tail: list[tuple[int, str]] = []
@@ -88,14 +92,24 @@ class Residual:
         args = p.args if inner is None else [*p.args, inner]
         return ", ".join([function_text(rb, frame, made, p.cells), *args])
 
+    def take(self, numbers: list[t.Late]) -> None:
+        """The graph takes these numbers behind its inputs; they are computed before it runs."""
+        rb = self.rb
+        later, rb.lines = rb.lines, []
+        texts = [number.text(rb) for number in numbers]
+        self.numbers = [*rb.lines, f"{NUMBERS} = {rb.hold(number_tensors)}({', '.join([INPUTS, *texts])})"]
+        rb.lines = later
+
     # --- text to code -------------------------------------------------------------------------------------------------
     def text(self, graph: bool) -> str:
         """The residual function as Python text."""
         params = ", ".join([*self.params.values(), INPUTS])
         body = []
         if graph:
-            called = f"{self.rb.hold(self.called)}({self.rb.hold(GRAPH)}, {INPUTS})" if self.called else f"{self.rb.hold(GRAPH)}({INPUTS})"
-            body += [f"{OUTPUTS} = None", "try:", f"    {OUTPUTS} = {called}", "except Exception:", "    pass",
+            given = NUMBERS if self.numbers else INPUTS
+            called = f"{self.rb.hold(self.called)}({self.rb.hold(GRAPH)}, {given})" if self.called else f"{self.rb.hold(GRAPH)}({given})"
+            body += [f"{OUTPUTS} = None", "try:", *(f"    {line}" for line in [*self.numbers, f"{OUTPUTS} = {called}"]),
+                     "except Exception:", "    pass",
                      f"if {OUTPUTS} is None:", f"    return {self.plain()}"]
             body += self.settled
         body += self.rb.lines + self.late + self.rb.after

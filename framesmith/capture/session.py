@@ -10,6 +10,7 @@ import torch
 from torch.fx import Node
 
 from framesmith.fake import FakeTensor, Recorder
+from framesmith.fake.numbers import Number
 from framesmith.util.errors import FramesmithError, NeedsGrad, TooLong, Unsupported
 
 from . import trackers as t
@@ -31,6 +32,7 @@ from .showing import Showing
 from .sources import MISSING, Attr, Cell, DictAttr, GlobalState, Guard, Item, Local, Pinned, Source, TensorSpec
 from .text import Texts
 from .values import CONSTANT_TYPES, Values
+from .varying import given, varying_local
 
 _dispatch_keys = torch._C._dispatch_keys
 
@@ -80,6 +82,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         """Arguments of the root frame that were not read yet, by fast slot."""
         self.varying: frozenset[str] | None = None
         """Sources, as text, of the numbers that vary from call to call; None: all are assumed."""
+        self.numbers: dict[int, tuple[t.Late, Number]] = {}
+        """Those of them that operators were given."""
         self.state = read_state()
         self.modes = Modes()
         recorder.autocast = casting(self.state)
@@ -97,6 +101,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
 
     def all_guards(self) -> list[Guard]:
         """Every assumption made."""
+        for fake in self.recorder.placed:
+            self.fix_offset(fake)
         out = [Guard(None, "globals_state", self.state)]
         out.extend(self.guards.values())
         out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
@@ -107,7 +113,9 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         """Whether a number is not to be assumed: because it was assumed in vain, or since a bridge's instruction made it."""
         if self.varying is None:
             return False
-        return type(source) is Local and source.name.startswith(STACK) or bool(self.varying) and str(source) in self.varying
+        if type(source) is Local and (source.name.startswith(STACK) or varying_local(self.frames[0].code, source.name)):
+            return True
+        return bool(self.varying) and str(source) in self.varying
 
     # --- tensors ------------------------------------------------------------------------------------------------------
     def input(self, value: torch.Tensor, source: Source | None) -> t.Tracker:
@@ -150,7 +158,10 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
     def torch_call(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """Run `fn` on fakes under the recorder."""
         try:
-            real = [a.real(self) for a in args]
+            if self.varying is None:
+                real, named = [a.real(self) for a in args], {k: v.real(self) for k, v in kwargs.items()}
+            else:
+                fn, real, named = given(self, fn, args, kwargs)
         except Unsupported:
             out = overridden(self, fn, args, kwargs)
             if out is None:
@@ -159,7 +170,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.recorder.stack = self.user_stack()
         last = next(iter(reversed(self.recorder.graph.nodes)), None) if self.differentiable else None
         try:
-            out = fn(*real, **{k: v.real(self) for k, v in kwargs.items()}) if kwargs else fn(*real)
+            out = fn(*real, **named)
         except (FramesmithError, RecursionError, MemoryError):
             raise
         except Exception as e:
@@ -185,13 +196,13 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
 
     def tensor_method(self, obj: t.Tensor, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         if name == "storage_offset":
-            self.fix_offset(obj)
+            self.fix_offset(obj.fake)
         return self.torch_call(getattr(obj.fake, name), args, kwargs)
 
-    def fix_offset(self, x: t.Tensor) -> None:
+    def fix_offset(self, x: FakeTensor) -> None:
         """Guard where the input that `x` shares memory with begins in its storage: graphs do not depend on it, this program does."""
         for owner in self.inputs:
-            if owner.fake._alias.storage is x.fake._alias.storage:
+            if owner.fake._alias.storage is x._alias.storage:
                 self.guard(owner.source, "callable", _BeginsAt(owner.fake.storage_offset()))
 
     def input_slot(self, x: t.Tensor) -> int:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import operator
+import weakref
 from collections.abc import Callable
+from types import CodeType, FunctionType
 from typing import Any
 
+import torch
+
 from . import trackers as t
+from .origins import forgetter, is_continuation, origin
+from .trackers.tensors import get_item, set_item
 
 _SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.iadd: "+", operator.isub: "-", operator.imul: "*",
             operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">", operator.ge: ">="}
@@ -14,6 +21,10 @@ _DIVISIONS = {operator.truediv: "/", operator.floordiv: "//", operator.mod: "%",
               operator.imod: "%"}
 _UNARY = {operator.neg: "-", operator.pos: "+"}
 _NUMBERS = (int, float, bool)
+_LARGEST = torch.finfo(torch.float32).max
+_MIRRORED = {operator.lt: operator.gt, operator.le: operator.ge, operator.gt: operator.lt, operator.ge: operator.le,
+             operator.eq: operator.eq, operator.ne: operator.ne}
+_THIN = (get_item, set_item)
 
 
 def is_late(*values: t.Tracker) -> bool:
@@ -44,6 +55,58 @@ def written(cx: Any, v: t.Tracker, spec: str) -> t.Tracker | None:
 def joined(cx: Any, parts: list[t.Tracker]) -> t.Tracker:
     """The parts of an f-string."""
     return t.late(cx, "".join([_known(p) for p in parts]), tuple(parts), lambda *texts: f"''.join([{', '.join(texts)}])")
+
+
+def given(cx: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> tuple[Any, list[Any], dict[str, Any]]:
+    """A call on fakes. A number that varies goes to torch's C++ as one that operators may take for what it is then."""
+    if fn in _MIRRORED and type(args[0]) is t.Late:
+        fn, args = _MIRRORED[fn], args[::-1]
+    take = _taken if not isinstance(fn, FunctionType) or fn in _THIN else _real
+    return fn, [take(cx, a) for a in args], {k: take(cx, v) for k, v in kwargs.items()}
+
+
+_locals: dict[int, tuple[weakref.ref[CodeType], set[str]]] = {}
+
+
+def note_local(code: CodeType, name: str) -> None:
+    """A local of the user's `code` held a number that varies when it was left for a break."""
+    if id(code) not in _locals:
+        _locals[id(code)] = weakref.ref(code, forgetter(_locals, id(code))), set()
+    _locals[id(code)][1].add(name)
+
+
+def varying_local(code: CodeType, name: str) -> bool:
+    """Whether a continuation is to expect that of a local that it is called with."""
+    noted = _locals.get(id(origin(code, 0)[0])) if is_continuation(code) else None
+    return noted is not None and name in noted[1]
+
+
+def _real(cx: Any, x: t.Tracker) -> Any:
+    return x.real(cx)
+
+
+def _taken(cx: Any, x: t.Tracker) -> Any:
+    return _number(cx, x) if type(x) is t.Late and not x.settled and type(x.example) in (int, float) else x.real(cx)
+
+
+def _number(cx: Any, x: t.Late) -> Any:
+    found = cx.numbers.get(id(x))
+    if found is None:
+        found = cx.numbers[id(x)] = x, cx.recorder.number_input(x.example, lambda: x.value)
+    return found[1].symbol()
+
+
+def entered(cx: Any) -> list[t.Late]:
+    """The numbers that the graph takes behind its other inputs, in order."""
+    return [x for x, number in cx.numbers.values() if number.entered]
+
+
+def number_tensors(inputs: tuple[Any, ...], *numbers: Any) -> tuple[Any, ...]:
+    """The inputs of a graph that takes numbers, too. Raises for one whose casts may be errors: the frame is to run in plain Python then."""
+    if any(type(n) is float and _LARGEST < abs(n) < math.inf for n in numbers):
+        raise OverflowError("a number that float32 does not hold")
+    made = [torch.scalar_tensor(n, dtype=torch.float64 if type(n) is float else torch.int64, device="cpu") for n in numbers]
+    return (*inputs, *made)
 
 
 def _known(v: t.Tracker) -> Any:

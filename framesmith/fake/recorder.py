@@ -26,6 +26,7 @@ from torch.fx import Graph, Node
 
 from framesmith.fake.handlers import HANDLERS, classify
 from framesmith.fake.layout import strides_like
+from framesmith.fake.numbers import Number, entered
 from framesmith.fake.outputs import apart
 from framesmith.fake.tensor import Alias, FakeTensor, Storage, new_fake
 from framesmith.fake.views import PUT_BACK
@@ -54,7 +55,12 @@ class Recorder:
         self._below_autograd = below_autograd
         self._guards: list[Any] = []
         self._names: dict[Any, str] = {}
+        self.placed: list[FakeTensor] = []
+        """Inputs of which the graph assumes where they begin in their storage."""
+        self.numbers: list[Number] = []
+        """Python numbers that vary, of those that operators may take."""
         self._last_placeholder: Node | None = None
+        self._last_number: Node | None = None
 
     # -- entering and leaving
 
@@ -86,6 +92,8 @@ class Recorder:
 
     def dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Records one call of an operator and gives its result as fakes."""
+        if self.numbers:
+            func, args, kwargs = entered(self, func, args, kwargs)
         handler = HANDLERS.get(func)
         if handler is None:
             handler = HANDLERS[func] = classify(func)
@@ -145,6 +153,20 @@ class Recorder:
             self.constants.append((fake._alias.node, real))
         self._constant_of[id(real)] = (real, fake)  # kept: another tensor must not come to its address
         return fake
+
+    def number_input(self, example: Any, fix: Callable[[], Any]) -> Number:
+        """A float or int that varies: a placeholder of no dimension, when an operator takes it. `fix` assumes its value and gives it."""
+        number = Number(example, self._number_placeholder, fix)
+        self.numbers.append(number)
+        return number
+
+    def _number_placeholder(self, example: Any) -> FakeTensor:
+        """Behind all other placeholders."""
+        val = new_fake((), (), torch.float64 if type(example) is float else torch.int64)
+        others, self._last_placeholder = self._last_placeholder, self._last_number or self._last_placeholder
+        node = self._last_number = self._placeholder("number", val)
+        self._last_placeholder = others
+        return self.own(val, node)
 
     def number(self, value: Any, dtype: torch.dtype) -> FakeTensor:
         val = new_fake((), (), dtype)

@@ -120,6 +120,12 @@ def as_strided(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
         base = base.parent
     if not is_dense(base.val.shape, base.val.stride()):
         raise Unsupported("as_strided of a tensor whose storage has gaps")
+    if base.storage.input is not None:
+        first = base.val.storage_offset()
+        last = offset + sum((n - 1) * s for n, s in zip(size, stride))
+        if all(size) and not first <= offset <= last < first + base.val.numel():
+            raise Unsupported("as_strided beyond the elements of an input")
+        rec.placed.append(base.val)
     return view(rec, func, (base.val, size, stride, offset), {})
 
 

@@ -16,7 +16,7 @@ X = torch.randn(2, 4)
 
 def scaled(x, options):
     y = x + 1
-    return y * options["by"]
+    return y ** options["by"]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_log_names_guard_line_and_expression(capfd):
     line = scaled.__code__.co_firstlineno + 2
     (text,) = capfd.readouterr().err.splitlines()
     assert text == (f"[recompiles] scaled ({__file__}:{line - 2}): L['options']['by']: expected 2.0, got 3.0 "
-                    f"(assumed at {__file__}:{line} in scaled: return y * options[\"by\"])")
+                    f"(assumed at {__file__}:{line} in scaled: return y ** options[\"by\"])")
 
 
 def test_so_many_variants_then_one_warning_with_the_guards_that_failed():
@@ -65,7 +65,7 @@ def test_so_many_variants_then_one_warning_with_the_guards_that_failed():
 
     (text,) = warned(call)
     assert all(results) and counter.frame_count == 8
-    assert "has 8 variants" in text and "L['options']['by']: expected" in text and "times" in text and 'return y * options["by"]' in text
+    assert "has 8 variants" in text and "L['options']['by']: expected" in text and "times" in text and 'return y ** options["by"]' in text
     assert not warned(call) and counter.frame_count == 8
     assert torch.equal(compiled(X, {"by": 3.0}), scaled(X, {"by": 3.0}))
 
@@ -84,7 +84,7 @@ class Scale(nn.Module):
 
     def forward(self, x):
         framesmith.graph_break()
-        return x * self.by + self.by
+        return x ** self.by
 
 
 class Stack(nn.Module):

@@ -12,6 +12,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import calls
+from ..varying import is_late
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -46,6 +47,9 @@ for _cls, _dtype in _LEGACY.items():
 @calls(torch.tensor)
 def _tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Of nested sequences with tensors of no dimension among the numbers: these are stacked, in the type that all promote to."""
+    if len(args) == 1 and is_late(args[0]) and kwargs.keys() <= {"dtype"} and args[0].pytype() in (int, float):
+        natural = torch.int64 if args[0].pytype() is int else torch.get_default_dtype()
+        return cx.torch_call(torch.scalar_tensor, args, {"dtype": cx.made(natural), **kwargs})
     if len(args) != 1 or not isinstance(args[0], t.Sequence) or kwargs.keys() - {"dtype", "device"}:
         return cx.torch_call(torch.tensor, args, kwargs)
     leaves: list[t.Tracker] = []

@@ -57,6 +57,12 @@ class Late(Const):
             raise Unsupported("a branch on a number that varies from call to call", hint="pass it as a tensor, or keep it constant")
         return bool(self.example)
 
+    def text(self, rb: Any) -> str:
+        """The whole expression, for residual code that runs before any of its names is bound."""
+        if self.write is None:
+            return str(rb.source(self.source))
+        return self.write(*[part.text(rb) if type(part) is Late else rb.value(part) for part in self.parts])
+
     def identity(self) -> Any:
         return self
 

@@ -128,10 +128,10 @@ class Tensor(Tracker):
         return known_value(cx.recorder, self.fake)
 
     def item(self, cx: Any, key: Tracker) -> Tracker:
-        return cx.torch_call(_getitem, [self, key], {})
+        return cx.torch_call(get_item, [self, key], {})
 
     def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
-        cx.torch_call(_setitem, [self, key, value], {})
+        cx.torch_call(set_item, [self, key, value], {})
 
     def truth(self, cx: Any) -> bool:
         known = self.known(cx)
@@ -153,11 +153,11 @@ class Tensor(Tracker):
         return TensorMethod(self, name).call(cx, args, kwargs)
 
 
-def _getitem(x: Any, key: Any) -> Any:
+def get_item(x: Any, key: Any) -> Any:
     return x[key]
 
 
-def _setitem(x: Any, key: Any, value: Any) -> None:
+def set_item(x: Any, key: Any, value: Any) -> None:
     x[key] = value
 
 

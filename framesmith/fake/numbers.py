@@ -1,0 +1,232 @@
+"""Python numbers that vary from call to call, in operators: as inputs of no dimension, where they are operands; else by their value.
+
+A number enters as the SymFloat or SymInt that `Recorder.number_input` gives, and arrives at an operator as what it was in eager: a Python
+number among the arguments.  A row of `ROWS` puts a tensor in its place, cast as eager casts the number; an operator without a row, or
+arguments that a row does not take, fix the number to its present value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from framesmith.fake.promotion import result_type
+from framesmith.fake.tensor import FakeTensor
+from framesmith.util.errors import Unsupported
+
+if TYPE_CHECKING:
+    from framesmith.fake.recorder import Recorder
+
+aten = torch.ops.aten
+SYMBOLS = (torch.SymFloat, torch.SymInt)
+
+
+class Number:
+    """What torch finds inside of the SymFloat or SymInt. `fix()` gives the value, which is assumed from then on."""
+
+    __slots__ = ("_fake", "_make", "example", "fix")
+
+    def __init__(self, example: Any, make: Callable[[Any], FakeTensor], fix: Callable[[], Any]) -> None:
+        self.example = example
+        self.fix = fix
+        self._make = make
+        self._fake: FakeTensor | None = None
+
+    @property
+    def entered(self) -> bool:
+        """Whether an operator has taken it."""
+        return self._fake is not None
+
+    def fake(self) -> FakeTensor:
+        """The tensor in its place: float64 or int64."""
+        if self._fake is None:
+            self._fake = self._make(self.example)
+        return self._fake
+
+    def symbol(self) -> Any:
+        return torch.SymFloat(self) if type(self.example) is float else torch.SymInt(self)  # type: ignore[arg-type]
+
+    def is_int(self) -> bool:
+        return type(self.example) is int
+
+    def is_float(self) -> bool:
+        return type(self.example) is float
+
+    def is_bool(self) -> bool:
+        return False
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    is_constant = is_nested_int = is_bool
+
+    def maybe_as_int(self) -> None:
+        return None
+
+    maybe_as_float = maybe_as_bool = constant_int = constant_bool = nested_int = maybe_as_int
+
+    def guard_int(self, file: str, line: int) -> Any:
+        return self.fix()
+
+    guard_float = guard_int
+
+    def _graph_repr(self) -> str:
+        return f"number {self.example}"
+
+    __str__ = __repr__ = _graph_repr
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unsupported(f"{name.strip('_')} of a number that varies from call to call, within torch")
+
+
+def entered(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple, dict]:
+    """The call with each varying number replaced: by a tensor if the operator has a row, else by its value."""
+    if not any(type(a) in SYMBOLS and type(a.node) is Number for a in _flat([*args, *kwargs.values()])):
+        return func, args, kwargs
+    row = None if rec.autocast else ROWS.get(func)
+    found = row(rec, func, args, kwargs) if row is not None else None
+    if found is None:
+        return func, tuple([_fixed(a) for a in args]), {k: _fixed(v) for k, v in kwargs.items()}
+    return found
+
+
+def _flat(values: Any) -> Any:
+    for v in values:
+        if type(v) is list or type(v) is tuple:
+            yield from _flat(v)
+        else:
+            yield v
+
+
+def _fixed(value: Any) -> Any:
+    if type(value) in SYMBOLS and type(value.node) is Number:
+        return value.node.fix()
+    return type(value)([_fixed(v) for v in value]) if type(value) in (list, tuple) else value
+
+
+def _number(value: Any) -> Number | None:
+    return value.node if type(value) in SYMBOLS and type(value.node) is Number else None
+
+
+def _computed_in(dtype: torch.dtype, others: list[FakeTensor]) -> torch.dtype | None:
+    """The dtype to give a number beside `others` whose common type is `dtype`; None: only a Python number will do."""
+    if dtype in (torch.float16, torch.bfloat16):  # computed in float32, with the number as it is
+        return torch.float32 if any(x.dim() and x.dtype is dtype for x in others) else None
+    return dtype if dtype in (torch.float32, torch.float64, torch.int64) else None
+
+
+def _cast(rec: Recorder, number: Number, dtype: torch.dtype) -> FakeTensor:
+    fake = number.fake()
+    return fake if fake.dtype is dtype else rec.dispatch(aten._to_copy.default, (fake,), {"dtype": dtype})
+
+
+def _operands(form: Any, count: int, order: tuple[int, ...] = (), same: bool = False) -> Row:
+    """The first `count` arguments are operands; they go in `order` to `form`. `same`: all tensors must have the common type."""
+
+    def row(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+        given, rest = list(args[:count]), args[count:]
+        if any(_number(a) for a in _flat([*rest, *kwargs.values()])) or order and (rest or kwargs):
+            return None
+        numbers = [_number(a) for a in given]
+        tensors = [a for a in given if isinstance(a, FakeTensor)]
+        if len(tensors) + sum(n is not None or type(g) in (int, float, type(None)) for n, g in zip(numbers, given)) != len(given):
+            return None
+        common = result_type([a if n is None else n.example for a, n in zip(given, numbers)])
+        dtype = _computed_in(common, tensors)
+        if dtype is None or not tensors or same and any(x.dtype is not dtype for x in tensors):
+            return None
+        new = [a if n is None else _cast(rec, n, dtype) for a, n in zip(given, numbers)]
+        if form is not func and any(type(a) in (int, float) for a in new):  # the other form takes tensors alone
+            new = [rec.number(a, dtype) if type(a) in (int, float) else a for a in new]
+        return form, (*[new[i] for i in order or range(len(new))], *rest), kwargs
+
+    return row
+
+
+def _scaled(name: str, start: int) -> Row:
+    """`x + number * term`: the number is the keyword `name`, the term the product or quotient of the arguments from `start` on."""
+
+    def row(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+        number = _number(kwargs.get(name))
+        if number is None or any(not isinstance(a, FakeTensor) or a.dtype is not args[0].dtype for a in args):
+            return None
+        dtype = args[0].dtype
+        if dtype not in (torch.float32, torch.float64):
+            return None
+        term = rec.dispatch(aten.mul.Tensor, (args[start], _cast(rec, number, dtype)), {})
+        for other in args[start + 1:]:
+            term = rec.dispatch(aten.div.Tensor if "div" in func.name() else aten.mul.Tensor, (term, other), {})
+        return aten.add.Tensor, (args[0], term), {}
+
+    return row
+
+
+def _fill(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    number = _number(args[1])
+    dtype = args[0].dtype if isinstance(args[0], FakeTensor) else None
+    if number is None or dtype not in (torch.float32, torch.float64) and (dtype is not torch.int64 or number.is_float()):
+        return None
+    return aten.fill_.Tensor, (args[0], _cast(rec, number, dtype)), {}
+
+
+def _masked(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    number = _number(args[2])
+    if number is None or not isinstance(args[0], FakeTensor) or args[0].dtype not in (torch.float32, torch.float64):
+        return None
+    return aten.masked_fill.Tensor, (args[0], args[1], _cast(rec, number, args[0].dtype)), {}
+
+
+def _made(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """`full` and `scalar_tensor`: the number, cast and spread."""
+    size, number = ([], _number(args[0])) if func is aten.scalar_tensor.default else (args[0], _number(args[1]))
+    if number is None or kwargs.get("device") not in (None, torch.device("cpu")) or any(_number(n) for n in _flat([size])):
+        return None
+    natural = torch.get_default_dtype()
+    if number.is_int():
+        natural = natural if func is aten.scalar_tensor.default else torch.int64
+    dtype = kwargs.get("dtype") or natural
+    if dtype not in (torch.float32, torch.float64) and (dtype is not torch.int64 or number.is_float()):
+        return None
+    spread = rec.dispatch(aten.expand.default, (_cast(rec, number, dtype), list(size)), {})
+    return aten.clone.default, (spread,), {"memory_format": torch.contiguous_format}
+
+
+def _where(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    found = _choice(rec, func, args[1:], kwargs)
+    return None if found is None else (aten.where.self, (args[0], *found[1]), {})
+
+
+def _added(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    return (_term if _number(kwargs.get("alpha")) else _sum)(rec, func, args, kwargs)
+
+
+def _in_place(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """The number is looked at where the functional form is recorded."""
+    return func, args, kwargs
+
+
+Row = Callable[["Recorder", Any, tuple, dict], Any]
+_choice = _operands(aten.where.self, 2)
+_sum, _term = _operands(aten.add.Tensor, 2), _scaled("alpha", 1)
+ROWS: dict[Any, Row] = {
+    aten.add.Tensor: _added,
+    **{op: _operands(op, 2) for op in (aten.mul.Tensor, aten.sub.Tensor, aten.div.Tensor, aten.div.Tensor_mode, aten.floor_divide.default)},
+    **{getattr(aten, name).Scalar: _operands(getattr(aten, name).Tensor, 2)
+       for name in ("add", "sub", "mul", "div", "gt", "ge", "lt", "le", "eq", "ne", "remainder", "fmod")},
+    aten.rsub.Scalar: _operands(aten.sub.Tensor, 2, (1, 0)),
+    aten.remainder.Scalar_Tensor: _operands(aten.remainder.Tensor, 2),
+    aten.clamp.default: _operands(aten.clamp.Tensor, 3),
+    aten.clamp_min.default: _operands(aten.clamp_min.Tensor, 2),
+    aten.clamp_max.default: _operands(aten.clamp_max.Tensor, 2),
+    aten.where.ScalarOther: _where, aten.where.ScalarSelf: _where,
+    aten.lerp.Scalar: _operands(aten.lerp.Tensor, 3, same=True),
+    aten.addcmul.default: _scaled("value", 1), aten.addcdiv.default: _scaled("value", 1),
+    aten.masked_fill.Scalar: _masked, aten.fill_.Scalar: _fill, aten.full.default: _made, aten.scalar_tensor.default: _made,
+    **dict.fromkeys((aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor, aten.div_.Tensor_mode, aten.lerp_.Scalar,
+                     aten.addcmul_.default, aten.addcdiv_.default, aten.masked_fill_.Scalar, aten.clamp_.default,
+                     aten.remainder_.Scalar), _in_place),
+}
+
+__all__ = ["Number", "entered"]

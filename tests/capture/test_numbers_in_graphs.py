@@ -1,0 +1,135 @@
+"""Floats and ints that vary from call to call enter the graph as inputs where an operator takes them as operands."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import framesmith
+from framesmith.testing import CompileCounter
+
+X = torch.linspace(-2, 3, 12).reshape(3, 4)
+CASES = []
+
+
+def case(fn):
+    CASES.append(fn)
+    return fn
+
+
+@case
+def arithmetic(x, s, n):
+    return x * s + n, s - x, x / s, s / x, n - x.long(), x.long() * s, x.long() + n, x.long() // (n + 1), x % s,\
+        s % (x.abs() + 1), x.sum() * s
+
+
+@case
+def arithmetic_of_the_numbers(x, s, n):
+    return x * (s * 2 + n) - (-s), x + n * n
+
+
+@case
+def comparisons(x, s, n):
+    return x > s, s > x, n <= x, x.eq(n), x.long() != n, x.long() < s
+
+
+@case
+def in_place(x, s, n):
+    y = x.clone()
+    y.mul_(s).add_(x, alpha=s).sub_(n)
+    y[0] = s
+    y[1].fill_(n)
+    z = x.clone().addcmul_(x, y, value=s).addcdiv_(x, x.abs() + 1, value=s).lerp_(y, s)
+    return y, z, x.clone().clamp_(min=-s), x.clone().masked_fill_(x > 0, s)
+
+
+@case
+def ternary(x, s, n):
+    return torch.where(x > 0, x, s), torch.where(x > 0, s, x), x.clamp(-s, n), x.lerp(x * 2, s), x.masked_fill(x > 0, s), x.clamp(max=s)
+
+
+@case
+def made(x, s, n):
+    return (torch.tensor(s), torch.tensor(n), torch.full((2, 2), s), torch.full((2,), n), torch.scalar_tensor(s),
+            torch.tensor(s, dtype=torch.double), torch.tensor(n, dtype=torch.float32))
+
+
+@case
+def low_precision(x, s, n):
+    h = x.bfloat16()
+    return h * s, h + n, x.double() * s, x.half() > s
+
+
+@case
+def beside_what_needs_the_value(x, s, n):
+    return x * s, x[n % 3], x.sum(n % 2)
+
+
+NUMBERS = [(0.25 + i / 7, i + 2) for i in range(10)]
+
+
+@pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
+def test_same_as_eager(fn):
+    compiled = framesmith.compile(fn, backend="eager")
+    for s, n in NUMBERS:
+        for a, b in zip(compiled(X, s, n), fn(X, s, n), strict=True):
+            assert a.dtype == b.dtype and a.stride() == b.stride()
+            torch.testing.assert_close(a, b)
+
+
+def test_native_code_takes_them():
+    compiled = framesmith.compile(ternary)
+    for s, n in NUMBERS:
+        torch.testing.assert_close(compiled(X, s, n), ternary(X, s, n))
+
+
+def test_a_float_of_an_item_needs_no_variant():
+    def run(x):
+        s = x.sum().item()
+        framesmith.graph_break()
+        return x * s + s
+
+    counter = CompileCounter()
+    compiled = framesmith.compile(run, backend=counter)
+    for i in range(12):
+        assert torch.equal(compiled(X + i), run(X + i))
+        if i == 0:
+            first = counter.frame_count
+    assert counter.frame_count == first
+
+
+def test_numbers_of_a_whole_graph():
+    counter = CompileCounter()
+    compiled = framesmith.compile(lambda x, s: x * s, backend=counter, fullgraph=True)
+    for i in range(20):
+        assert torch.equal(compiled(X, float(i)), X * float(i))
+    assert counter.frame_count < 8
+
+
+def test_a_branch_keeps_them_assumed_in_a_whole_graph():
+    compiled = framesmith.compile(lambda x, s: x * s if s > 3 else x, backend="eager", fullgraph=True)
+    for i in range(7):
+        assert torch.equal(compiled(X, float(i)), X * i if i > 3 else X)
+
+
+def test_special_values():
+    compiled = framesmith.compile(lambda x, s: (x * s, x > s, torch.full((2,), s)), backend="eager")
+    for s in (1.0, 2.0, 3.0, 4.0, float("nan"), float("inf"), -0.0, 0.0):
+        for a, b in zip(compiled(X, s), (X * s, s < X, torch.full((2,), s)), strict=True):
+            torch.testing.assert_close(a, b, equal_nan=True, rtol=0, atol=0)
+
+
+def test_an_int_beyond_int64_is_eagers_error():
+    compiled = framesmith.compile(lambda x, n: x.long() + n, backend="eager")
+    for n in (1, 2, 3, 4, 5):
+        assert torch.equal(compiled(X, n), X.long() + n)
+    with pytest.raises(OverflowError):
+        compiled(X, 2**70)
+
+
+def test_a_float_beyond_float32_is_eagers_error():
+    compiled = framesmith.compile(lambda x, s: x + torch.full((4,), s), backend="eager")
+    for s in (1.0, 2.0, 3.0, 4.0, 5.0):
+        assert torch.equal(compiled(X, s), X + s)
+    with pytest.raises(RuntimeError, match="overflow"):
+        compiled(X, 1e300)
