@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
 from collections.abc import Callable, Iterator
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Any
 
 from framesmith.util.errors import Unsupported
@@ -19,11 +20,24 @@ class _Indexed:
         raise IndexError
 
 
+_WHOLE = (t.Tuple, t.Set, t.Dict, t.DictView, t.Tensor, t.Const)
+"""What gives its values without running code of the program's."""
+
+
+class _Hint:
+    def __init__(self, hint: Any) -> None:
+        self.hint = hint
+
+    def __length_hint__(self) -> Any:
+        return self.hint
+
+
 class Iteration:
     """The part of the session that advances iterators."""
 
     raise_: Callable[..., Any]
     fail: Callable[..., Any]
+    folded: Callable[..., Any]
     made: Callable[..., t.Tracker]
     made_error: Callable[..., t.Error]
     lookup: Callable[..., Any]
@@ -64,6 +78,50 @@ class Iteration:
                     return
                 raise
             yield v
+
+    def each(self, x: t.Tracker) -> Iterator[t.Tracker]:
+        """The values that iteration gives, one at a time: what is done with one comes before the next is made."""
+        if isinstance(x, _WHOLE):
+            yield from x.items_list(self)
+            return
+        it = x.iterate(self)
+        while (v := it.next(self)) is not None:
+            yield v
+
+    def listed(self, x: t.Tracker) -> list[t.Tracker]:
+        """All values that iteration gives, as CPython makes a list or a tuple of them."""
+        return list(self.hinted(x)) if isinstance(x, t.Object) else x.items_list(self)
+
+    def sequence(self, x: t.Tracker) -> list[t.Tracker]:
+        """All values, as CPython takes them where it wants a sequence: what the iterator, not `x`, says of their number is asked."""
+        return self.listed(x.iterate(self)) if isinstance(x, t.Object) else x.items_list(self)
+
+    def hinted(self, x: t.Tracker) -> Iterator[t.Tracker]:
+        """The values for something that grows: `x` is asked first how many there will be."""
+        if not isinstance(x, t.Object):
+            yield from self.each(x)
+            return
+        it = x.iterate(self)
+        self.ask_length(x)
+        while (v := it.next(self)) is not None:
+            yield v
+
+    def ask_length(self, x: t.Object) -> None:
+        """`operator.length_hint(x)`, for what the object's methods do. A TypeError counts as no answer."""
+        for name in ("__len__", "__length_hint__"):
+            if not isinstance(self.lookup(x.cls, name), FunctionType):
+                continue
+            try:
+                if name == "__len__":
+                    x.size(self)
+                    return
+                hint = self.call_special(x, name, [])
+            except t.CapturedError as e:
+                if not issubclass(e.tracker.pytype(), TypeError):
+                    raise
+                continue
+            if not isinstance(hint, t.Const) or hint.value is not NotImplemented:
+                self.folded(operator.length_hint, (_Hint(hint.real(self)),))
 
     # --- generators ---------------------------------------------------------------------------------------------------
     def generator_method(self, gen: t.Generator, name: str, args: list[t.Tracker]) -> t.Tracker:

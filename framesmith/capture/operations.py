@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any, cast
 
@@ -159,10 +159,15 @@ class Operations(Attempts):
         """The entries of anything that ** takes."""
         if isinstance(v, t.Dict):
             return v.open(self)
+        return dict(self.mapping_items(v))
+
+    def mapping_items(self, v: t.Tracker) -> Iterator[tuple[Any, t.Tracker]]:
+        """Keys and values of what has `keys`; each value is read when it is asked for."""
         if isinstance(v, t.Object) and isinstance(v.payload, t.Dict) and not isinstance(self.lookup(v.cls, "keys"), FunctionType):
-            return v.payload.open(self)
-        keys = v.get(self, "keys").call(self, [], {}).items_list(self)
-        return {k.key(self): v.item(self, k) for k in keys}
+            yield from list(v.payload.open(self).items())
+            return
+        for k in v.get(self, "keys").call(self, [], {}).items_list(self):
+            yield k.key(self), v.item(self, k)
 
 
 def _folds(x: t.Tracker) -> bool:

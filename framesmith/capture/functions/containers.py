@@ -16,24 +16,24 @@ Kwargs = dict[str, t.Tracker]
 
 @calls(list)
 def _list(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.List(args[0].items_list(cx) if args else [])
+    return t.List(cx.listed(args[0]) if args else [])
 
 
 @calls(tuple)
 def _tuple(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if args and type(args[0]) is t.Tuple and args[0].cls is tuple:
         return args[0]
-    return t.Tuple(args[0].items_list(cx) if args else [])
+    return t.Tuple(cx.listed(args[0]) if args else [])
 
 
 @calls(torch.Size)
 def _size(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Tuple(args[0].items_list(cx) if args else [], cls=torch.Size)
+    return t.Tuple(cx.listed(args[0]) if args else [], cls=torch.Size)
 
 
 @calls(tuple.__new__)
 def _tuple_new(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Tuple(args[1].items_list(cx) if len(args) > 1 else [], cls=args[0].real(cx))
+    return t.Tuple(cx.listed(args[1]) if len(args) > 1 else [], cls=args[0].real(cx))
 
 
 # --- tuple and list ---------------------------------------------------------------------------------------------------
@@ -164,15 +164,24 @@ def _append(cx: Any, self: t.List, item: t.Tracker) -> t.Tracker:
     return t.NONE
 
 
-@method(t.List, "extend", "__iadd__")
+def extended(cx: Any, self: t.List, other: t.Tracker) -> None:
+    """`self.extend(other)`: the list grows with each value, so code that makes the next one sees it."""
+    if isinstance(other, (t.Sequence, t.Set, t.Dict)):
+        self.extend(cx, other.items_list(cx))
+        return
+    for v in cx.hinted(other):
+        self.extend(cx, [v])
+
+
+@method(t.List, "extend")
 def _extend(cx: Any, self: t.List, other: t.Tracker) -> t.Tracker:
-    self.extend(cx, other.items_list(cx))
+    extended(cx, self, other)
     return t.NONE
 
 
 @method(t.List, "__iadd__")
 def _iadd(cx: Any, self: t.List, other: t.Tracker) -> t.Tracker:
-    self.extend(cx, other.items_list(cx))
+    extended(cx, self, other)
     return self
 
 
@@ -231,7 +240,9 @@ def _sort(cx: Any, self: t.List, key: t.Tracker = t.NONE, reverse: t.Tracker = t
 
 @method(t.List, "__init__")
 def _init(cx: Any, self: t.List, *args: t.Tracker) -> t.Tracker:
-    self.touch(cx)[:] = args[0].items_list(cx) if args else []
+    self.touch(cx).clear()
+    if args:
+        extended(cx, self, args[0])
     return t.NONE
 
 

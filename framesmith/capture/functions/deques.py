@@ -17,7 +17,7 @@ def _deque(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     given = dict(zip(("iterable", "maxlen"), args), **kwargs)
     most = given["maxlen"].real(cx) if "maxlen" in given else None
     cx.folded(collections.deque, ((), most))
-    made = t.Deque(given["iterable"].items_list(cx) if "iterable" in given else [], most)
+    made = t.Deque(list(cx.each(given["iterable"])) if "iterable" in given else [], most)
     made.bound(True)
     return made
 
@@ -38,15 +38,15 @@ def _appendleft(cx: Any, self: t.Deque, item: t.Tracker) -> t.Tracker:
 
 @method(t.Deque, "extend")
 def _extend(cx: Any, self: t.Deque, other: t.Tracker) -> t.Tracker:
-    self.touch(cx).extend(other.items_list(cx))
-    self.bound(True)
+    for v in other.items_list(cx) if other is self else cx.each(other):
+        _append(cx, self, v)
     return t.NONE
 
 
 @method(t.Deque, "extendleft")
 def _extendleft(cx: Any, self: t.Deque, other: t.Tracker) -> t.Tracker:
-    self.touch(cx)[:0] = other.items_list(cx)[::-1]
-    self.bound(False)
+    for v in other.items_list(cx) if other is self else cx.each(other):
+        _appendleft(cx, self, v)
     return t.NONE
 
 

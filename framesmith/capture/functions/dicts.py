@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import types
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from framesmith.util.errors import Unsupported
@@ -17,21 +18,23 @@ Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
 
 
-def entries_of(cx: Any, source: t.Tracker) -> dict[Any, t.Tracker]:
-    """The entries of a mapping or of an iterable of pairs."""
+def entries_of(cx: Any, source: t.Tracker) -> Iterable[tuple[Any, t.Tracker]]:
+    """The keys and values of a mapping or of an iterable of pairs; of the latter, each pair is read when it is asked for."""
     if isinstance(source, t.Dict):
-        return source.open(cx)
+        return list(source.open(cx).items())
     if cx.lookup(source.pytype(), "keys") is not MISSING:
-        return cx.mapping(source)
-    out = {}
-    for i, pair in enumerate(source.items_list(cx)):
+        return cx.mapping_items(source)
+    return _pairs(cx, source)
+
+
+def _pairs(cx: Any, source: t.Tracker) -> Iterator[tuple[Any, t.Tracker]]:
+    for i, pair in enumerate(cx.each(source)):
         if cx.lookup(pair.pytype(), "__iter__") is MISSING and cx.lookup(pair.pytype(), "__getitem__") is MISSING:
             cx.raise_(TypeError(f"cannot convert dictionary update sequence element #{i} to a sequence"))
-        parts = pair.items_list(cx)
+        parts = cx.sequence(pair)
         if len(parts) != 2:
             cx.raise_(ValueError(f"dictionary update sequence element #{i} has length {len(parts)}; 2 is required"))
-        out[parts[0].key(cx)] = parts[1]
-    return out
+        yield parts[0].key(cx), parts[1]
 
 
 def _fill(cx: Any, args: Args, kwargs: Kwargs) -> dict[Any, t.Tracker]:
@@ -70,19 +73,22 @@ def _proxy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(dict.fromkeys)
 def _fromkeys(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     value = args[1] if len(args) > 1 else t.NONE
-    return t.Dict({k.key(cx): value for k in args[0].items_list(cx)})
+    return t.Dict({k.key(cx): value for k in cx.each(args[0])})
 
 
-@method(t.Dict, "__init__", "update", "__ior__")
+@method(t.Dict, "__init__", "update")
 def _update(cx: Any, self: t.Dict, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
-    for k, v in _fill(cx, list(args), kwargs).items():
-        self.set_item(cx, cx.unkey(k), v)
+    for source in args:
+        for k, v in entries_of(cx, source):
+            self.set_item(cx, cx.unkey(k), v)
+    for name, v in kwargs.items():
+        self.set_item(cx, t.Const(name), v)
     return t.NONE
 
 
 @method(t.Dict, "__ior__")
 def _ior(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker:
-    self.touch(cx).update(entries_of(cx, other))
+    _update(cx, self, other)
     return self
 
 

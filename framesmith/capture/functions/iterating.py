@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -101,20 +101,22 @@ _REVERSED: dict[type, type] = {list: type(reversed([])), dict: type(reversed({})
              type({}.values()): type(reversed({}.values())), type({}.items()): type(reversed({}.items()))}
 
 
-def unordered(cx: Any, x: t.Tracker, key: t.Tracker) -> Args:
+def unordered(cx: Any, x: t.Tracker, key: t.Tracker) -> Iterable[t.Tracker]:
     """The elements for a function to which their order makes no difference, if they are constants compared by themselves."""
     if isinstance(x, t.Set) and key is t.NONE:
         items = [cx.unkey(k) for k in x.open(cx)]
         if all(i.constant for i in items):
             return items
-    return x.items_list(cx)
+    return cx.each(x)
 
 
 @calls(sorted)
 def _sorted(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    x = args[0]
     reverse = kwargs.get("reverse", t.FALSE).truth(cx)
     key = kwargs.get("key", t.NONE)
-    return t.List(ordered(cx, unordered(cx, args[0], key), key, reverse))
+    items = cx.listed(x) if isinstance(x, t.Object) else list(unordered(cx, x, key))
+    return t.List(ordered(cx, items, key, reverse))
 
 
 @calls(any)
@@ -158,15 +160,14 @@ def _extreme(symbol: str, real: Any) -> Any:
     def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         key = kwargs.get("key", t.NONE)
         items = args if len(args) > 1 else unordered(cx, args[0], key)
-        if not items:
-            return kwargs["default"] if "default" in kwargs else cx.fold(real, ((),))
         plain = isinstance(key, t.Const)
         best, best_key = None, None
         for v in items:
             k = v if plain else key.call(cx, [v], {})
             if best_key is None or cx.compare(symbol, k, best_key).truth(cx):
                 best, best_key = v, k
-        assert best is not None
+        if best is None:
+            return kwargs["default"] if "default" in kwargs else cx.fold(real, ((),))
         return best
 
     return row
@@ -210,13 +211,13 @@ def _islice(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(itertools.product)
 def _product(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     times = cx.index(kwargs["repeat"]) if "repeat" in kwargs else 1
-    rows = itertools.product(*[a.items_list(cx) for a in args], repeat=times)
+    rows = itertools.product(*[cx.listed(a) for a in args], repeat=times)
     return t.Lazy((t.Tuple(list(r)) for r in rows), itertools.product)
 
 
 def _combining(fn: Any) -> Any:
     def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        rows = fn(args[0].items_list(cx), *[cx.index(a) for a in args[1:]])
+        rows = fn(cx.listed(args[0]), *[cx.index(a) for a in args[1:]])
         return t.Lazy((t.Tuple(list(r)) for r in rows), fn)
 
     return row

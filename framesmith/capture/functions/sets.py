@@ -21,7 +21,7 @@ def keys_of(cx: Any, source: t.Tracker) -> Any:
         return source.open(cx)
     if isinstance(source, t.Dict):
         return dict.fromkeys(source.open(cx))
-    return [v.key(cx) for v in source.items_list(cx)]
+    return [v.key(cx) for v in cx.each(source)]
 
 
 @calls(set)

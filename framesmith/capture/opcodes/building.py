@@ -90,7 +90,7 @@ def _map_add(f: Frame, n: int) -> None:
 @op("LIST_EXTEND")
 def _list_extend(f: Frame, n: int) -> None:
     v = f.stack.pop()
-    f.stack[-n].extend(f.cx, iterable(f.cx, v, "Value").items_list(f.cx))  # type: ignore[attr-defined]
+    f.stack[-n].extend(f.cx, f.cx.listed(iterable(f.cx, v, "Value")))  # type: ignore[attr-defined]
 
 
 def iterable(cx: Any, v: t.Tracker, what: str) -> t.Tracker:

@@ -51,7 +51,7 @@ def _call_ex(f: Frame, flags: int) -> None:
             f.cx.raise_(TypeError("keywords must be strings"))
         take = 2
     fn = s[-take - 1]
-    args = iterable(f.cx, s[-take], f"{called_name(fn)} argument").items_list(f.cx)
+    args = f.cx.listed(iterable(f.cx, s[-take], f"{called_name(fn)} argument"))
     result = f.cx.call_direct(fn, args, kwargs)
     del s[-take - 2:]
     s.append(result)

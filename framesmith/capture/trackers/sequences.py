@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from framesmith.util.errors import Unsupported
+
 from ..sources import Item, Source
 from .base import Bound, Tracker, has_member
 from .constants import Const
@@ -142,12 +144,23 @@ class List(Sequence):
         if isinstance(index, slice):
             if not isinstance(value, Sequence) and not cx.is_iterable(value):
                 cx.raise_(TypeError("can only assign an iterable" if index.step is None else "must assign iterable to extended slice"))
-            value = value.items_list(cx)  # type: ignore[assignment]
+            size = self.size(cx)
+            value = cx.sequence(value)
+            if self.size(cx) != size:  # the values' own code changed it
+                index = _settled(index, size)
         cx.folded(list.__setitem__, (self.touch(cx), index, value))
 
     def del_item(self, cx: Any, key: Tracker) -> None:
         index = cx.index(key, "list")
         cx.folded(list.__delitem__, (self.touch(cx), index))
+
+
+def _settled(index: slice, size: int) -> slice:
+    """The slice that `index` means in a list of the given size."""
+    start, stop, step = index.indices(size)
+    if step != 1:
+        raise Unsupported("an assignment to an extended slice of a list that changes meanwhile")
+    return slice(start, stop)
 
 
 class Tuple(Sequence):
