@@ -12,7 +12,7 @@ from framesmith.fake.composites import WHOLE
 from framesmith.fake.custom import functionalised
 from framesmith.fake.infer import infer, true_error
 from framesmith.fake.known import known_value
-from framesmith.fake.layout import geometry, meets, same_shape
+from framesmith.fake.layout import geometry, meets, meets_itself, same_shape
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.fake.views import PUT_BACK
 from framesmith.util.errors import DataDependent, Unsupported
@@ -218,8 +218,7 @@ def store(rec: Recorder, target: FakeTensor, value: FakeTensor, func: Any, args:
     if not same_shape(value.shape, target.shape):
         true_error(func, args, kwargs)
         raise Unsupported(f"{func} with a result of another shape than what it writes")
-    stretched = 0 in target.stride() and any(s == 0 and n > 1 for n, s in zip(target.shape, target.stride()))
-    if stretched:
+    if meets_itself(target):
         true_error(func, args, kwargs)
         raise Unsupported(f"{func} writes a tensor whose elements share memory")
     if value.dtype != target.dtype:

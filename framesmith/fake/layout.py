@@ -261,6 +261,18 @@ def meets(a: Geometry, b: Geometry) -> bool:
     return not _elements(a).isdisjoint(_elements(b))
 
 
+def meets_itself(x: FakeTensor) -> bool:
+    """Whether elements share memory, as those of an expanded tensor do; True where that takes more than a look at the strides."""
+    if x.is_contiguous() or 0 in x.shape:
+        return False
+    reach: Any = 0
+    for stride, size in sorted((s, n) for n, s in zip(x.shape, x.stride()) if n != 1):
+        if stride <= reach:
+            return True
+        reach = reach + (size - 1) * stride
+    return False
+
+
 def _elements(x: Geometry) -> set[int]:
     shape, strides, offset = x
     found = {offset}

@@ -45,7 +45,7 @@ def apart(rec: Recorder, outputs: list[Any]) -> list[Any]:
     owners: dict[Node, Storage] = {}
     out = []
     for fake in outputs:
-        node = rec.nodes(fake)
+        node = _at_its_place(rec, fake) if isinstance(fake, FakeTensor) else rec.nodes(fake)
         if isinstance(fake, FakeTensor):
             storage = fake._alias.storage
             root, same_start = memory_of(node)
@@ -55,6 +55,19 @@ def apart(rec: Recorder, outputs: list[Any]) -> list[Any]:
                     node = _copy(rec, node, fake)
         out.append(node)
     return out
+
+
+def _at_its_place(rec: Recorder, fake: FakeTensor) -> Node:
+    """The node of a fake; of a view that was written, one that lies in the memory of what it views."""
+    alias = fake._alias
+    node = rec.nodes(fake)
+    base = alias
+    while base.parent is not None:
+        base = base.parent
+    if base is not alias and memory_of(node)[0] is not memory_of(rec.read(base))[0]:
+        alias.version = -1
+        node = rec.read(alias)
+    return node
 
 
 def _copy(rec: Recorder, node: Node, fake: FakeTensor) -> Node:

@@ -25,7 +25,7 @@ import torch
 from torch.fx import Graph, Node
 
 from framesmith.fake.handlers import HANDLERS, classify
-from framesmith.fake.layout import strides_like
+from framesmith.fake.layout import meets_itself, strides_like
 from framesmith.fake.numbers import Number, entered
 from framesmith.fake.outputs import apart
 from framesmith.fake.tensor import Alias, FakeTensor, Storage, new_fake
@@ -286,6 +286,8 @@ class Recorder:
         target = alias
         while target.parent is not None:
             parent = target.parent
+            if meets_itself(parent.val):
+                raise Unsupported("a write into a part of a tensor whose elements share memory")
             put_back = PUT_BACK.get(target.func)
             if put_back is None:
                 raise Unsupported(f"a write through a view made by {target.func}")

@@ -132,10 +132,10 @@ def other_containers_grow(x, many):
     d |= ((i, len(d)) for i in range(5))
     q.extend(len(q) for _ in range(5))
     q.extendleft(q[0] for _ in range(2))
-    return dict((i, len(d)) for i in range(2))
+    return dict(zip("ab", (len(d) for _ in range(3))))
 
 
-@program.on(lambda: {})
+@program.on(dict)
 def pairs_before_a_wrong_one_are_kept(x, d):
     out = []
     for pairs in ([(1, 2), (3,)], [(4, 5), 6], [(7, 8), "abc"]):
@@ -153,7 +153,7 @@ def each_value_is_used_before_the_next_is_made(x, notes):
             notes.append(i)
             yield Keyed(notes, i)
 
-    sizes = [len(set(made(2))), len(dict.fromkeys(made(2))), len({k: 1 for k in made(2)}), len({(k, 1) for k in made(2)})]
+    sizes = [len(set(made(2))), len(dict.fromkeys(made(2))), len({*made(2)}), len({(k, 1) for k in made(2)})]
     least = min(made(3), key=lambda k: notes.append(("key", k.n)) or -k.n)
     return sizes, least.n, max((notes.append(i) or i for i in range(2)), key=lambda v: notes.append(("key", v)) or v)
 

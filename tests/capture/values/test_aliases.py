@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 
+import torch
+
 from tests.capture.values.harness import Programs
 
 programs = Programs()
@@ -112,6 +114,25 @@ def changed_while_iterated(x, a):
     except RuntimeError as e:
         out.append(str(e))
     return x + 1, out, d, seen, len(s)
+
+
+@taken
+def a_view_that_was_written_lies_where_it_lay(x):
+    a, b, *_ = torch.eye(3).clone()
+    b.copy_(a.square())
+    c = (x + 1)[1]
+    c.mul_(x[0])
+    return b, b.storage_offset(), c, c.storage_offset(), c.as_strided((2,), (1,), 1)
+
+
+@broken(make=lambda: (torch.zeros(3).expand(2, 3), torch.zeros(4)))
+def elements_that_share_memory_are_written(x, a, b):
+    b.add_(1)
+    a[0] = x[0]
+    b.add_(1)
+    y = b.expand(2, 4)
+    y[1].mul_(3)
+    return a, b, y
 
 
 test_program = programs.test()
