@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
+import torch
 from torch.fx import Graph
 
 from framesmith.fake import Recorder
+from framesmith.fake.schema import is_random
 from framesmith.util.errors import FrameSeen, FramesmithError, NeedsGrad, SharedMemory, TooLong, Unsupported
 from framesmith.util.stack import Place, user_frame
 
@@ -53,6 +55,10 @@ class UserError(FramesmithError):
         super().__init__(f"the program raises {kind}{_said(tracker)} at {at}")
         self.kind = kind
         self.at = at
+
+
+class AssumedInVain(Unsupported):
+    """The frame could not run again if an assertion on data did not hold: it is captured without any."""
 
 
 @dataclass(slots=True)
@@ -111,11 +117,13 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
     reason: Break | None = None
     limit = -1 if config is None else config.max_instructions
     state = read_state()
+    assumes = True
     for _ in range(MAX_ATTEMPTS):
         restore_state(state)
         recorder = Recorder()
         cx = Session(recorder, f_globals, step, depth, limit)
         cx.varying = varying
+        cx.assumes = assumes
         try:
             with recorder, cx.modes:
                 root = root_frame(cx, code, f_locals, closure)
@@ -125,6 +133,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             return finish(cx, residual, compile_fn, reason)
         except t.CapturedError as e:
             raise UserError(e.tracker, user_place(cx)) from None
+        except AssumedInVain:
+            assumes = False
         except Unsupported as e:
             where = user_place(cx) or (code.co_filename, code.co_firstlineno, code.co_name)
             e.at = e.at or where[:2]
@@ -201,6 +211,7 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
             raise Unsupported("outputs without a graph")
     if graph is not None:
         aliasing(cx, graph)
+        repeatable(cx, graph)
         if numbers:
             residual.take(numbers)
         call = compile_fn(graph, examples) if compile_fn is not None else None
@@ -226,8 +237,14 @@ def aliasing(cx: Session, graph: Graph) -> None:
         if overlap([x.value for x in cx.inputs]):
             raise SharedMemory("an input is written that shares its storage with another input")
         if cx.checks:
-            raise Unsupported("an assertion on a tensor's data in code that writes its inputs")
+            raise AssumedInVain("an assertion on a tensor's data in code that writes its inputs")
         cx.guards[(None, "no_alias", 0)] = Guard(None, "no_alias", tuple(x.source for x in cx.inputs))
+
+
+def repeatable(cx: Session, graph: Graph) -> None:
+    """Where an assertion does not hold, the frame runs again: its graph must not have drawn random numbers."""
+    if cx.checks and any(isinstance(n.target, torch._ops.OpOverload) and is_random(n.target) for n in graph.nodes):
+        raise AssumedInVain("an assertion on a tensor's data in code that draws random numbers")
 
 
 def overlap(tensors: list[Any]) -> bool:

@@ -6,12 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from . import data
 from . import trackers as t
 from .sources import Guard, Pinned, Source
 
 
 def same_object(cx: Any, a: t.Tracker, b: t.Tracker) -> bool:
     """`a is b`; the answer is guarded if both came from outside."""
+    if type(a) is t.Data or type(b) is t.Data:
+        return data.same(a, b)
     same = a.identity() is b.identity()
     left, right = _place(a), _place(b)
     if left is None or right is None or left == right or a.constant or b.constant or a.pytype() is not b.pytype():

@@ -13,6 +13,7 @@ from framesmith.util.errors import Unsupported
 
 from . import trackers as t
 from .attempts import NOT_IMPLEMENTED, Attempts
+from .data import compared
 from .identity import same_object
 from .varying import computed, is_late
 
@@ -108,6 +109,8 @@ class Operations(Attempts):
             if name in ("==", "!=") and t.NONE in (a, b):
                 return t.boolean(name == "!=")
             return self.torch_call(fn, [a, b], {})
+        if (type(a) is t.Data or type(b) is t.Data) and (found := compared(fn, a, b)) is not None:
+            return found
         left, right = a.pytype(), b.pytype()
         sides = [(a, _DUNDER[name], b), (b, _DUNDER[_MIRROR[name]], a)]
         if right is not left and issubclass(right, left):

@@ -197,6 +197,10 @@ def _late(rb: Rebuilder, x: t.Late) -> str:
     return rb.temp(x.write(*rb.values(list(x.parts))))
 
 
+def _data(rb: Rebuilder, x: t.Data) -> str:
+    return rb.temp(x.write(*rb.values(list(x.parts))))
+
+
 def _static(rb: Rebuilder, x: t.Static) -> str:
     return rb.hold(x.value)
 
@@ -430,7 +434,7 @@ def _inference(rb: Rebuilder, x: t.InferenceGuard) -> str:
 
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _sym, t.Late: _late, t.MadeClass: _made_class, t.Wrapped: _wrapped,
-    t.Static: _static, t.Builtin: _static,
+    t.Static: _static, t.Builtin: _static, t.Data: _data,
     t.Class: _static, t.PyModule: _static, t.Scripted: _static,
     t.List: _list, t.Deque: _deque, t.Proxy: _proxy, t.WeakRef: _weak, t.Tuple: _tuple, t.Dict: _dict,
     t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,

@@ -13,6 +13,7 @@ from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.numbers import Number
 from framesmith.util.errors import FramesmithError, NeedsGrad, TooLong, Unsupported
 
+from . import data
 from . import trackers as t
 from .calls import Calls
 from .class_making import ClassMaking
@@ -72,6 +73,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
         self.checks: list[t.Tracker] = []
         """Conditions that the program asserts: see `assertions`."""
+        self.assumes = True
+        """Whether assertions on data may be taken to hold."""
         self.mutated: dict[int, t.Tracker] = {}
         self.makes_parameters = False
         """The program made a parameter that requires grad."""
@@ -197,6 +200,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
     def tensor_method(self, obj: t.Tensor, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         if name == "storage_offset":
             self.fix_offset(obj.fake)
+        if name == "item" and not args and not kwargs and (found := data.number(self, obj)) is not None:
+            return found
         return self.torch_call(getattr(obj.fake, name), args, kwargs)
 
     def fix_offset(self, x: FakeTensor) -> None:

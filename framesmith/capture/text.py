@@ -8,6 +8,7 @@ from typing import Any
 
 from framesmith.util.errors import Unsupported
 
+from . import data
 from . import trackers as t
 from .sources import MISSING
 from .varying import is_late, written
@@ -39,8 +40,8 @@ class Texts:
             if is_late(v) and (found := written(self, v, spec)) is not None:
                 return found
             return self.fold(format, (v.real(self), spec))
-        if isinstance(v, t.Tensor):
-            raise Unsupported("text of a tensor's data")
+        if isinstance(v, (t.Tensor, t.Data)):
+            return data.formatted(self, v, spec)
         raw = self.lookup(v.pytype(), "__format__")
         if isinstance(raw, FunctionType):
             return self._checked(self.class_function(raw).call(self, [v, t.Const(spec)], {}), "__format__")
@@ -56,8 +57,8 @@ class Texts:
 
     def text(self, v: t.Tracker, name: str = "__str__") -> t.Tracker:
         """str(v) or, by `name`, repr(v)."""
-        if isinstance(v, t.Tensor):
-            raise Unsupported("text of a tensor's data")  # its printer would take the recorder off the stack of modes
+        if isinstance(v, (t.Tensor, t.Data)):
+            return data.shown(self, v, name)
         raw = self.lookup(v.pytype(), name)
         if raw is object.__str__:
             name = "__repr__"

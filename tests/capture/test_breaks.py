@@ -54,7 +54,7 @@ def test_a_loop_with_a_break_makes_one_continuation() -> None:
     def fn(x, ks):
         for k in ks:
             x = x * k
-            x = x + x.sum().item()
+            x = x + x.sum().tolist()
         return x
 
     compiled = check(fn, X, [1, 1, 1, 1])
@@ -75,7 +75,7 @@ def test_messages_do_not_break(capsys: Any) -> None:
 
 def inner(x, k):
     y = x * k
-    n = y.sum().item()
+    n = y.sum().tolist()
     return y + n
 
 
@@ -97,7 +97,7 @@ def test_break_in_a_callee_resumes_inside_of_it() -> None:
 
 def test_values_on_the_stack_cross_a_break() -> None:
     def fn(x):
-        return [x + 1, x.sum().item() + 2, {"k": x.sum().item()}]
+        return [x + 1, x.sum().tolist() + 2, {"k": x.sum().tolist()}]
 
     compiled = check(fn, X)
     assert len(compiled.breaks) == 2
@@ -113,7 +113,7 @@ def test_closures_cross_a_break() -> None:
             return k
 
         bump()
-        y = x + x.sum().item()
+        y = x + x.sum().tolist()
         bump()
         return y * k, bump()
 
@@ -143,7 +143,7 @@ def test_effects_before_the_break_come_first() -> None:
 def test_an_instruction_under_a_handler_breaks_there() -> None:
     def fn(x):
         try:
-            return x.sum().item()
+            return x.sum().tolist()
         except ValueError:
             return 0
 

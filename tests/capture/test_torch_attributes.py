@@ -536,7 +536,7 @@ def equality_of_data(x):
     return torch.equal(x, x.clone()), torch.allclose(x, x + 1), x.equal(x)
 
 
-@program(X, breaks=True)
+@program(X)
 def text_of_data(x):
     return str(x), repr(x + 1), f"{x.sum():.2f}", f"{x}"
 

@@ -12,6 +12,7 @@ import torch
 
 from framesmith.util.errors import DataDependent, FrameSeen, Unsupported
 
+from .. import data
 from .. import trackers as t
 from ..identity import same_object
 from ..registry import calls
@@ -197,6 +198,8 @@ def _scalar(kind: type) -> Any:
         if isinstance(x, t.Tensor):
             known = x.known(cx)
             if known is None:
+                if (found := data.number(cx, x, kind)) is not None:
+                    return found
                 raise DataDependent(f"{kind.__name__}() of a tensor's data")
             return cx.fold(kind, (known,))
         if isinstance(x, t.Sym):
@@ -216,17 +219,17 @@ for _kind in (int, float):
 
 @calls(bool)
 def _bool(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(args[0].truth(cx)) if args else t.FALSE
+    return data.truth(cx, args[0]) if args else t.FALSE
 
 
 @calls(operator.not_)
 def _not(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(not args[0].truth(cx))
+    return data.negated(cx, args[0])
 
 
 @calls(operator.truth)
 def _truth(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(args[0].truth(cx))
+    return data.truth(cx, args[0])
 
 
 @calls(str)

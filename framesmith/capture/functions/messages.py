@@ -29,7 +29,7 @@ _LATER = "format it, or move it out of the compiled code"
 
 def settled(cx: Any, x: t.Tracker) -> t.Tracker:
     """A tracker that will print as `x` does now, whatever happens to `x` later in the frame."""
-    if isinstance(x, (t.Const, t.Static)):
+    if isinstance(x, (t.Const, t.Static, t.Data)):
         return x
     if isinstance(x, t.Tensor):
         if x.fake.requires_grad or x.pytype() is not torch.Tensor:

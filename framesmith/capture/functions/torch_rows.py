@@ -8,6 +8,7 @@ import torch
 
 from framesmith.util.errors import Unsupported
 
+from .. import data
 from .. import trackers as t
 from ..registry import by_name, calls, named
 
@@ -22,8 +23,8 @@ def _is_tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(torch._assert)
 def _assert(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    if isinstance(args[0], t.Tensor):
-        cx.checks.append(args[0])
+    if data.decides(cx, args[0]):
+        data.asserted(cx, args[0], True)
     elif not args[0].truth(cx):
         cx.raise_(AssertionError(args[1].real(cx)))
     return t.NONE
@@ -31,13 +32,13 @@ def _assert(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(torch._check_tensor_all)
 def _check_all(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    cx.checks.append(cx.torch_call(torch.all, args[:1], {}))
+    data.asserted(cx, cx.torch_call(torch.all, args[:1], {}), True)
     return t.NONE
 
 
 @calls(torch._check_tensor_all_with)
 def _check_all_with(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    cx.checks.append(cx.torch_call(torch.all, args[1:2], {}))
+    data.asserted(cx, cx.torch_call(torch.all, args[1:2], {}), True)
     return t.NONE
 
 
@@ -47,7 +48,9 @@ def _check(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     cond = args[0] if not isinstance(args[0], t.Class) else args[1]
     if isinstance(cond, t.Tensor):
         raise Unsupported("an assertion on a tensor's data")
-    if not cond.truth(cx):
+    if type(cond) is t.Data and cond.kind is bool:
+        data.asserted(cx, cond, True)
+    elif not cond.truth(cx):
         message = rest[0].call(cx, [], {}) if rest else t.Const("Expected cond to be True")
         error = args[0].value if isinstance(args[0], t.Class) else RuntimeError
         cx.raise_(error(message.real(cx)))

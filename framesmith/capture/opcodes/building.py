@@ -6,6 +6,7 @@ from typing import Any
 
 from framesmith.util.errors import Unsupported
 
+from .. import data
 from .. import trackers as t
 from ..frame import Frame
 from ..registry import op
@@ -52,6 +53,9 @@ def _const_key_map(f: Frame, n: int) -> None:
 @op("BUILD_STRING")
 def _string(f: Frame, n: int) -> None:
     parts = _take(f, n)
+    if any(type(p) is t.Data for p in parts):
+        f.stack.append(data.joined(parts))
+        return
     f.stack.append(joined(f.cx, parts) if is_late(*parts) else t.Const("".join([p.real(f.cx) for p in parts])))
 
 

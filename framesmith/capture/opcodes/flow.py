@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import data
 from .. import trackers as t
 from ..bytecode.liveness import liveness
 from ..frame import RETURN, Frame
@@ -17,16 +18,28 @@ def _jump(f: Frame, target: int) -> None:
 
 @op("POP_JUMP_IF_FALSE")
 def _pop_false(f: Frame, target: int) -> None:
-    if not f.stack[-1].truth(f.cx):
+    if not _branch(f, target, False):
         f.ip = target
     f.stack.pop()
 
 
 @op("POP_JUMP_IF_TRUE")
 def _pop_true(f: Frame, target: int) -> None:
-    if f.stack[-1].truth(f.cx):
+    if _branch(f, target, True):
         f.ip = target
     f.stack.pop()
+
+
+def _branch(f: Frame, target: int, jumps: bool) -> bool:
+    """The truth of a condition; where one of both ways raises and data decides, it is assumed that the other is taken."""
+    v = f.stack[-1]
+    if type(v) is t.Const or not data.decides(f.cx, v):
+        return v.truth(f.cx)
+    here, there = data.raises(f.dec, f.ip), data.raises(f.dec, target)
+    if here is there:
+        return v.truth(f.cx)
+    data.asserted(f.cx, v, jumps is here)
+    return jumps is here
 
 
 @op("POP_JUMP_IF_NONE")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from .. import data
 from .. import trackers as t
 from ..frame import Frame
 from ..identity import same_object
@@ -44,7 +45,7 @@ def _invert(f: Frame, arg: Any) -> None:
 
 @op("UNARY_NOT")
 def _not(f: Frame, arg: Any) -> None:
-    f.stack[-1] = t.boolean(not f.stack[-1].truth(f.cx))
+    f.stack[-1] = data.negated(f.cx, f.stack[-1])
 
 
 @op("COMPARE_OP")

@@ -3,6 +3,7 @@
 from .base import NULL, Bound, CapturedError, Handled, Lasti, Null, Tracker
 from .checked import CheckedIter, Fixed
 from .constants import FALSE, NONE, TRUE, Const, boolean
+from .data import Data
 from .deques import Deque
 from .dicts import Dict, DictView, Proxy, stored_key
 from .errors import Error, Traceback
@@ -22,8 +23,8 @@ from .tensors import Sym, Tensor, TensorMethod
 from .weak import WeakRef
 
 __all__ = [
-    "Address", "AddressKey", "Bound", "Builtin", "ByRow", "CapturedError", "Cell", "CheckedIter", "Class", "Const", "DELETED", "Deque",
-    "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "Function", "Generator", "Handled", "Hashed", "InferenceGuard",
+    "Address", "AddressKey", "Bound", "Builtin", "ByRow", "CapturedError", "Cell", "CheckedIter", "Class", "Const", "DELETED", "Data",
+    "Deque", "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "Function", "Generator", "Handled", "Hashed", "InferenceGuard",
     "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method", "Module", "NONE", "NULL", "Null", "Number", "Object",
     "Outside", "Partial", "Proxy", "PyModule", "SameElements", "Scripted",
     "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE",

@@ -1,0 +1,145 @@
+"""Expressions over the data of tensors that residual code computes: text, numbers and what is asserted of them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from framesmith.util.errors import DataDependent
+
+from . import trackers as t
+from .bytecode import Decoded
+
+_SYMBOLS = {operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">", operator.ge: ">="}
+_NUMBERS = (int, float, bool)
+_INTEGRAL = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+_LONGEST = 40
+"""Instructions that are followed to see that they end in a raise."""
+
+
+def settled(cx: Any, x: t.Tensor) -> t.Tensor:
+    """The tensor as it is now, whatever is written to it later."""
+    return cx.torch_call(torch.clone, [x], {})
+
+
+def shown(cx: Any, x: t.Tensor | t.Data, name: str) -> t.Tracker:
+    """str(x) or repr(x), by the method's name. (A tensor's printer would take the recorder off the stack of modes.)"""
+    if isinstance(x, t.Data):
+        return x if x.kind is str and name == "__str__" else t.Data(str, (x,), lambda a: f"{a}.{name}()")
+    if x.pyclass is not torch.Tensor or x.fake.requires_grad:
+        raise DataDependent("text of a tensor's data")
+    return t.Data(str, (settled(cx, x),), lambda a: f"{a}.{name}()")
+
+
+def formatted(cx: Any, x: t.Tensor | t.Data, spec: str) -> t.Tracker:
+    """format(x, spec)"""
+    if isinstance(x, t.Tensor):
+        value = number(cx, x) if x.fake.dim() == 0 and x.pyclass is torch.Tensor else None
+        if value is None and not spec:
+            return shown(cx, x, "__str__")
+        x = value  # type: ignore[assignment]
+    if not isinstance(x, t.Data) or spec and (x.kind is str or not _fits(x.kind, spec)):
+        raise DataDependent("text of a tensor's data")
+    return x if x.kind is str else t.Data(str, (x,), lambda a: f"{a}.__format__({spec!r})")
+
+
+def _fits(kind: type, spec: str) -> bool:
+    """Whether any number of the kind can be shown so."""
+    try:
+        format(kind(1), spec)
+    except ValueError:
+        return False
+    return "c" not in spec
+
+
+def number(cx: Any, x: t.Tensor, kind: type | None = None) -> t.Tracker | None:
+    """`x.item()`, or `kind(x)`; None if that may fail, or is none of the numbers that are followed."""
+    if x.fake.numel() != 1 or x.fake.requires_grad:
+        return None
+    dtype = x.fake.dtype
+    own = bool if dtype is torch.bool else int if dtype in _INTEGRAL else float if dtype.is_floating_point else None
+    if own is None or kind is int and own is float:
+        return None
+    cast = "" if kind is None or kind is own else f".__{kind.__name__}__()"
+    return t.Data(kind or own, (settled(cx, x),), lambda a: f"{a}.item(){cast}")
+
+
+def joined(parts: list[t.Tracker]) -> t.Tracker:
+    """The parts of an f-string, of which one is text of data."""
+    return t.Data(str, tuple(parts), lambda *texts: f"''.join([{', '.join(texts)}])")
+
+
+def compared(fn: Callable[..., Any], a: t.Tracker, b: t.Tracker) -> t.Tracker | None:
+    """A comparison of two numbers; None if they are none."""
+    symbol = _SYMBOLS.get(fn)
+    known = all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS for x in (a, b))
+    if symbol is None or not known:
+        return None
+    return t.Data(bool, (a, b), lambda x, y: f"({x} {symbol} {y})")
+
+
+def truth(cx: Any, v: t.Tracker) -> t.Tracker:
+    """bool(v)"""
+    if not decides(cx, v):
+        return t.boolean(v.truth(cx))
+    made = v if isinstance(v, t.Data) else number(cx, v, bool)  # type: ignore[arg-type]
+    if made is None:
+        raise DataDependent("truth of a tensor's data")
+    return made if made.pytype() is bool else t.Data(bool, (made,), lambda a: f"(not not {a})")
+
+
+def negated(cx: Any, v: t.Tracker) -> t.Tracker:
+    """`not v`"""
+    if type(v) is t.Const or not decides(cx, v):
+        return t.boolean(not v.truth(cx))
+    return t.Data(bool, (truth(cx, v),), lambda a: f"(not {a})")
+
+
+def same(a: t.Tracker, b: t.Tracker) -> bool:
+    """`a is b`, one of which is of data: it is made anew, but for numbers that exist once."""
+    if a is b:
+        return True
+    if a.pytype() is b.pytype() and a.pytype() in (int, bool, str):
+        raise DataDependent("the identity of a tensor's data")
+    return False
+
+
+def asserted(cx: Any, condition: t.Tracker, holds: bool) -> None:
+    """Assume that the truth of a tensor or of data is `holds`: residual code looks before anything else, see `assertions`."""
+    if not cx.assumes:
+        raise DataDependent("an assertion on a tensor's data in code that writes its inputs, or draws random numbers")
+    seen = settled(cx, condition) if isinstance(condition, t.Tensor) else condition
+    cx.checks.append(seen if holds else t.Data(bool, (seen,), lambda a: f"(not {a})"))
+
+
+def decides(cx: Any, v: t.Tracker) -> bool:
+    """Whether the truth of `v` is a matter of data."""
+    return type(v) is t.Data or isinstance(v, t.Tensor) and v.fake.numel() == 1 and v.known(cx) is None
+
+
+def raises(dec: Decoded, index: int) -> bool:
+    """Whether what stands at `index` ends in a raise that no handler of the frame sees, whichever way it takes."""
+    return _raises(dec, index, [_LONGEST])
+
+
+def _raises(dec: Decoded, index: int, left: list[int]) -> bool:
+    while left[0] > 0 and index < len(dec.instrs):
+        left[0] -= 1
+        ins = dec.instrs[index]
+        if ins.name == "RAISE_VARARGS":
+            return dec.handler_at(index) is None
+        if ins.op == "JUMP" and ins.target > index:
+            index = ins.target
+            continue
+        if ins.name.startswith(("RETURN", "YIELD", "FOR_", "SEND", "RERAISE")) or ins.target >= 0 and ins.target <= index:
+            return False
+        if ins.target >= 0 and not _raises(dec, ins.target, left):
+            return False
+        index += 1
+    return False
+
+
+__all__ = ["asserted", "compared", "decides", "formatted", "joined", "negated", "number", "raises", "same", "settled", "shown", "truth"]
