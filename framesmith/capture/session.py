@@ -67,7 +67,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.break_depth = break_depth
         self.inputs: list[t.Tensor] = []
         self.differentiable: dict[Node, Source] = {}
-        """Inputs that require grad; they came in while grad mode was off."""
+        """Inputs that require grad: nothing may be computed of them in grad mode."""
         self.locks: dict[int, t.Tracker] = {}
         """Locks that captured code has taken or given back."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
@@ -134,8 +134,6 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
             raise Unsupported("a nested tensor")
         if value.layout != torch.strided:
             raise Unsupported(f"a tensor of layout {value.layout}")
-        if value.requires_grad and torch.is_grad_enabled():
-            raise NeedsGrad(source)
         name = f"i{len(self.inputs)}"
         fake = self.fake_input(value, name)
         if value.requires_grad:
@@ -171,7 +169,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
                 raise
             return out
         self.recorder.stack = self.user_stack()
-        last = next(iter(reversed(self.recorder.graph.nodes)), None) if self.differentiable else None
+        before = (next(iter(reversed(self.recorder.graph.nodes)), None), len(self.recorder.written)) if self.differentiable else None
         try:
             out = fn(*real, **named)
         except (FramesmithError, RecursionError, MemoryError):
@@ -180,12 +178,16 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
             if is_own_fault(e):
                 raise Unsupported(f"{getattr(fn, '__name__', fn)} cannot be recorded ({type(e).__name__}: {e})") from e
             return self.raise_(e)
-        if self.differentiable and torch.is_grad_enabled():
-            self.check_grad(last)
+        if before is not None and torch.is_grad_enabled():
+            self.check_grad(*before)
         return self.made(out)
 
-    def check_grad(self, last: Node | None) -> None:
-        """Refuse if a node recorded after `last`, in grad mode, reads an input that requires grad."""
+    def check_grad(self, last: Node | None, writes: int) -> None:
+        """Refuse if a node recorded after `last`, in grad mode, reads an input that requires grad, or a write after the first `writes`
+        is to one."""
+        for storage in self.recorder.written[writes:]:
+            if storage.input in self.differentiable:
+                raise NeedsGrad(self.differentiable[storage.input])
         for node in reversed(self.recorder.graph.nodes):
             if node is last:
                 return

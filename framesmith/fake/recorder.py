@@ -55,6 +55,8 @@ class Recorder:
         self._below_autograd = below_autograd
         self._guards: list[Any] = []
         self._names: dict[Any, str] = {}
+        self.written: list[Storage] = []
+        """The storages of all writes, in order."""
         self.placed: list[FakeTensor] = []
         """Inputs of which the graph assumes where they begin in their storage."""
         self.numbers: list[Number] = []
@@ -297,6 +299,7 @@ class Recorder:
             node = self.emit(torch.ops.aten.copy.default, (target.node, node), target.val)
             exact = exact and target is not alias
         storage.version += 1
+        self.written.append(storage)
         target.node = node
         target.version = storage.version
         if exact and target is not alias:

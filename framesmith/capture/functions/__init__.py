@@ -17,6 +17,7 @@ from . import (
     modes,
     numeric,
     objects,
+    optimisers,
     parameters,
     patterns,
     polyfilled,
@@ -31,6 +32,6 @@ from . import (
 
 __all__ = [
     "builtin", "callables", "checkpointing", "class_statements", "containers", "deques", "dicts", "errors", "folded", "frames",
-    "iterating", "marks", "messages", "modes", "numeric", "objects", "parameters", "patterns", "polyfilled", "scans", "serial", "sets",
-    "state", "text", "torch_making", "torch_rows",
+    "iterating", "marks", "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns", "polyfilled", "scans",
+    "serial", "sets", "state", "text", "torch_making", "torch_rows",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import torch
@@ -85,26 +84,4 @@ def _refuse(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("a change or a reading of torch's global state")
 
 
-class NullContext(t.Tracker):
-    """A context manager that does nothing."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.source = None
-        self.value = contextlib.nullcontext()
-
-    def pytype(self) -> type:
-        return contextlib.nullcontext
-
-    def truth(self, cx: Any) -> bool:
-        return True
-
-    def get(self, cx: Any, name: str) -> t.Tracker:
-        return t.Bound(self, name)
-
-    def builtin_method(self, cx: Any, name: str, args: Args, kwargs: Kwargs) -> t.Tracker:
-        return t.NONE
-
-
-__all__ = ["NullContext"]
+__all__: list[str] = []

@@ -1,9 +1,11 @@
-"""Pieces of collections, functools and operator that are written in C."""
+"""Pieces of collections, functools and operator that are written in C, and of torch that are written for another compiler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
+
+import torch
 
 
 def count_elements(mapping: Any, iterable: Iterable[Any]) -> None:
@@ -113,3 +115,13 @@ def subn(pattern: Any, repl: Callable[[Any], str], string: str, count: int = 0) 
         made += 1
     parts.append(string[at:])
     return string[:0].join(parts), made
+
+
+def in_grad_mode_of(step: Callable[..., Any], optimiser: Any, *args: Any, **kwargs: Any) -> Any:
+    """What torch.optim puts around each step."""
+    before = torch.is_grad_enabled()
+    try:
+        torch.set_grad_enabled(optimiser.defaults["differentiable"])
+        return step(optimiser, *args, **kwargs)
+    finally:
+        torch.set_grad_enabled(before)

@@ -73,7 +73,7 @@ class Dict(Tracker):
         found = self.entries.get(key)
         if found is not None or self.complete:
             return found
-        if isinstance(key, Hashed):
+        if isinstance(key, Hashed) or getattr(key, "source", None) is not None:  # another object may be equal, or this one be a key
             return self.open(cx).get(key)
         if self.absent is not None and key in self.absent:
             return None

@@ -1,0 +1,46 @@
+"""Optimisers: their Python is followed, without what it says to profilers and to torch.compile."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch.optim import optimizer as own
+
+from .. import trackers as t
+from ..polyfills.functions import in_grad_mode_of
+from ..registry import CODES, calls
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+
+@calls(torch.autograd.profiler.record_function)
+def _record_function(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """A region for a profiler, which sees compiled code as one call."""
+    return cx.made(contextlib.nullcontext).call(cx, [], {})
+
+
+def _use_grad(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """What is around each `step`: the grad mode of the optimiser, and breaks that are for torch.compile's sake."""
+    step = dict(zip(fn.code.co_freevars, fn.value.__closure__ or ()))["func"].cell_contents  # type: ignore[union-attr]
+    return cx.made(in_grad_mode_of).call(cx, [cx.made(step), *args], kwargs)
+
+
+def _undisabled(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """A function that torch hides from torch.compile: an optimiser's own is followed."""
+    original: Any = fn.value.__wrapped__  # type: ignore[union-attr]
+    return cx.inline(cx.made(original) if original.__module__.startswith("torch.optim.") else fn, args, kwargs)
+
+
+@calls(own._get_value)
+def _get_value(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """A number that Python computes with, as in eager: not what a program that is being compiled gets."""
+    return args[0].get(cx, "item").call(cx, [], {}) if isinstance(args[0], t.Tensor) else args[0]
+
+
+CODES[id(own._use_grad_for_differentiable(lambda self: None).__code__)] = _use_grad
+CODES[id(own.Optimizer.zero_grad.__code__)] = _undisabled
+
+__all__: list[str] = []
