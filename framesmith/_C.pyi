@@ -19,6 +19,12 @@ It returns an Entry to run, None or EAGER to run this frame in eager this time, 
 raised at the call. Entries and verdicts belong to the callback object; both hold it weakly.
 """
 
+def instance_dict(object: Any, /) -> dict[str, Any] | None:
+    """The instance dict of an object, past any `__dict__` of its class; None if it has none or none yet."""
+
+def stored_hashes(container: Any, /) -> dict[int, int]:
+    """{id of an element: its hash, as it was put in} of a dict's keys or of a set."""
+
 class GuardTree:
     def __new__(
         cls,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from framesmith.util.errors import Unsupported
 
@@ -64,7 +64,7 @@ class ClassMaking:
             self.raise_(TypeError("bases must be types"))
         reals = tuple(b.value for b in bases)  # type: ignore[attr-defined]
         cell = entries.pop("__classcell__", None)
-        head = {n: self.stand_in(entries[n]) for n in AT_CREATION if n in entries}
+        head = {n: self._given(n, entries[n]) for n in AT_CREATION if n in entries}
         try:
             cls = bare_class(meta.value, name, reals or (object,), head)  # type: ignore[attr-defined]
         except TypeError as e:
@@ -79,6 +79,14 @@ class ClassMaking:
             self._set_name(made, key, v)
         t.Super(cls, made).get(self, "__init_subclass__").call(self, [], kwargs)
         return made
+
+    def _given(self, name: str, x: t.Tracker) -> Any:
+        """What `type.__new__` is given under `name`: it reads the slots, so their container has the names in it."""
+        if name != "__slots__" or not isinstance(x, (t.List, t.Set)):
+            return self.stand_in(x)
+        real = x.real(cast(Any, self))
+        self.remember(real, x)
+        return real
 
     def no_hook(self, cls: type) -> t.Tracker:
         """object.__init_subclass__ of a class."""

@@ -15,6 +15,7 @@ from .assertions import checks
 from .inference import set_autocast_depth
 from .peeking import advance
 from .rebuild import Rebuilder, set_changes
+from .rebuild_attributes import assignment
 from .session import read_state
 from .sources import MISSING, DictAttr, Global
 
@@ -23,7 +24,7 @@ def replay(rb: Rebuilder) -> list[str]:
     """The statements; the values that they use are computed through `rb`."""
     cx = rb.cx
     late = checks(rb)
-    for x in list(cx.mutated.values()):
+    for x in sorted(cx.mutated.values(), key=lambda x: not isinstance(x, t.Outside)):  # iterators see the containers as they were read
         row = next(r for c, r in _ROWS.items() if isinstance(x, c))
         row(rb, x, late)
     for lock in cx.locks.values():
@@ -84,7 +85,7 @@ def _is(now: t.Tracker, raw: Any) -> bool:
     return raw is not None and getattr(now, "value", None) is raw
 
 
-def _unchanged(rb: Rebuilder, x: t.Object, name: str, now: t.Tracker) -> bool:
+def _unchanged(rb: Rebuilder, x: t.Object, name: Any, now: t.Tracker) -> bool:
     """The attribute was set back to what it was; then what it was is guarded."""
     assert x.before is not None
     raw = x.before[name]
@@ -101,9 +102,9 @@ def _object(rb: Rebuilder, x: t.Object, late: list[str]) -> None:
         now = x.attrs.get(name, t.DELETED)
         if now is t.DELETED:
             if x.before is not None and x.before[name] is not MISSING:
-                late.append(f"{rb.hold(object.__delattr__)}({rb.value(x)}, {name!r})")
+                late.append(assignment(rb, x, rb.value(x), name, None))
         elif not _unchanged(rb, x, name, now):
-            late.append(f"{rb.hold(object.__setattr__)}({rb.value(x)}, {name!r}, {rb.value(now)})")
+            late.append(assignment(rb, x, rb.value(x), name, rb.value(now)))
 
 
 def _list(rb: Rebuilder, x: t.List, late: list[str]) -> None:
@@ -115,6 +116,9 @@ def _list(rb: Rebuilder, x: t.List, late: list[str]) -> None:
 
 
 def _deque(rb: Rebuilder, x: t.Deque, late: list[str]) -> None:
+    if not x.version:  # iterators over it may go on
+        late.extend(f"{rb.value(x)}[{i}] = {rb.value(v)}" for i, v in enumerate(x.items))
+        return
     items = ", ".join(rb.values(x.items))
     late.append(f"{rb.value(x)}.clear()")
     late.append(f"{rb.value(x)}.extend([{items}])")

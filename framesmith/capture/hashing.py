@@ -22,7 +22,7 @@ class Hashing:
 
     def hash_of(self, x: t.Tracker) -> int:
         """`hash(x)`, where it is no address."""
-        if x.constant or isinstance(x, t.Static):
+        if x.constant or isinstance(x, t.Static) and not isinstance(x, t.MadeClass):
             return self.folded(hash, (x.value,))  # type: ignore[attr-defined]
         if type(x) is t.Hashed:
             return x.hash

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import gc
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -53,12 +54,9 @@ def upcoming(it: Iterator[Any], n: int) -> list[Any]:
     return _ROWS[type(it)](it, n)
 
 
-_LIST_ITERATOR = _COPIED[0]
-
-
-def walked_list(it: Any) -> Any:
-    """The list that a list's iterator walks over; None for another iterator."""
-    return it.__reduce__()[1][0] if type(it) is _LIST_ITERATOR else None
+def walked(it: Any) -> list[Any]:
+    """The container that an iterator walks over, and what else it holds."""
+    return gc.get_referents(it)
 
 
 def components(it: Any) -> list[Any]:

@@ -23,6 +23,7 @@ from . import rebuild_iterators as iterators
 from . import trackers as t
 from .inference import Inference
 from .outputs import view_text
+from .rebuild_attributes import assignment, own_dict
 from .registry import PLAIN
 from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
 from .standins import AT_CREATION, bare_class, fill_class
@@ -261,7 +262,7 @@ def fill_dict(rb: Rebuilder, name: str, entries: dict[Any, t.Tracker], setter: s
 
 def _dict(rb: Rebuilder, x: t.Dict) -> str:
     if isinstance(x, t.InstanceDict):
-        return rb.temp(_own_dict(rb, rb.value(x.obj), x.obj.pytype()))
+        return rb.temp(own_dict(rb, rb.value(x.obj), x.obj.pytype()))
     if isinstance(x, FunctionDict):
         return rb.temp(f"{rb.value(x.fn)}.__dict__")
     if x.value is not None and x.source is not None:
@@ -275,7 +276,10 @@ def _dict(rb: Rebuilder, x: t.Dict) -> str:
 
 
 def _view(rb: Rebuilder, x: t.DictView) -> str:
-    return rb.temp(f"{rb.value(x.dict)}.{x.kind}()")
+    of = x.owner if x.owner is not None else x.dict
+    if type(of) is t.Dict and of.cls in (dict, collections.OrderedDict):
+        return rb.temp(f"{rb.value(of)}.{x.kind}()")
+    return rb.temp(f"{rb.hold(getattr(x.dict.base, x.kind))}({rb.value(of)})")
 
 
 def _set(rb: Rebuilder, x: t.Set) -> str:
@@ -380,9 +384,8 @@ def _object(rb: Rebuilder, x: t.Object) -> str:
         rb.emit(f"{rb.hold(list.extend)}({name}, [{', '.join(rb.values(x.payload.items))}])")
     elif isinstance(x.payload, t.Set) and x.payload.cls is set:
         rb.emit(f"{rb.hold(set.update)}({name}, {rb.keys(x.payload.open(rb.cx))})")
-    setter = rb.hold(object.__setattr__)
     for k, v in x.attrs.items():
-        rb.emit(f"{setter}({name}, {k!r}, {rb.value(v)})")
+        rb.emit(assignment(rb, x, name, k, rb.value(v)))
     return name
 
 
@@ -440,6 +443,8 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,
     t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super,
     t.SeqIter: iterators.sequence_iterator, t.Outside: iterators.outside_iterator, t.Iter: iterators.values_iterator,
+    t.Backward: iterators.sequence_iterator, t.Walk: iterators.constant_iterator, t.CheckedIter: iterators.checked_iterator,
+    t.Fixed: iterators.fixed_iterator,
     t.Lazy: iterators.lazy_iterator, t.Generator: iterators.generator,
     Lock: _object_outside, Opaque: _object_outside, t.Error: _error, t.Object: _object, t.Module: _object,
 }
@@ -464,14 +469,8 @@ def _item(rb: Rebuilder, s: Any) -> str:
     return f"{base}[{key}]"
 
 
-def _own_dict(rb: Rebuilder, text: str, cls: type | None) -> str:
-    """The `__dict__` of an object, past a `__getattribute__` of its class (whose own frame this may be)."""
-    plain = getattr(cls, "__getattribute__", None) is object.__getattribute__
-    return f"{text}.__dict__" if plain else f"{rb.hold(object.__getattribute__)}({text}, '__dict__')"
-
-
 def _instance_dict(rb: Rebuilder, base: Source) -> str:
-    return _own_dict(rb, rb.source(base), rb.type_at(base))
+    return own_dict(rb, rb.source(base), rb.type_at(base))
 
 
 _SOURCES: dict[type, Callable[[Rebuilder, Any], str]] = {

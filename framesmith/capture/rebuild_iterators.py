@@ -11,17 +11,52 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .leaving import Parts, function_text, parts
 from .origins import origin
+from .peeking import advance
 from .resume import cell_names, leading, suspended
 
 
 def sequence_iterator(rb: Any, x: t.SeqIter) -> str:
     """Over the very list or tuple, so that later changes of a list are seen."""
+    kind = x.sequence.kind
+    back = isinstance(x, t.Backward)
+    make = reversed if back and kind is tuple else kind.__reversed__ if back else kind.__iter__
     if x.index < 0:
-        return rb.temp(f"{rb.hold(iter)}({'()' if isinstance(x.sequence, t.Tuple) else '[]'})")
-    name = rb.temp(f"{rb.hold(iter)}({rb.value(x.sequence)})")
-    if x.index:
+        return rb.temp(f"{rb.hold(make)}({kind()!r})")
+    name = rb.temp(f"{rb.hold(make)}({rb.value(x.owner or x.sequence)})")
+    if x.index or back:
         rb.after.append(f"{name}.__setstate__({x.index})")  # a list that is still to grow would not let it stand behind its end
     return name
+
+
+def constant_iterator(rb: Any, x: t.Walk) -> str:
+    """Over the same constant."""
+    return _advanced(rb, rb.temp(f"{rb.hold(x.make)}({rb.value(x.of)})"), x.index)
+
+
+def checked_iterator(rb: Any, x: t.CheckedIter) -> str:
+    """Over the very container: it goes on to see that this changes."""
+    over = x.owner or x.over
+    if x.index < 0:
+        return _advanced(rb, _walking(rb, x.way, f"{rb.hold(x.way.kind)}()"), 1)
+    if x.changed or id(x.over) in rb.cx.mutated:
+        raise Unsupported(f"an iterator over a {x.way.kind.__name__} that was changed lives across the end of captured code")
+    return _advanced(rb, _walking(rb, x.way, rb.value(over)), x.index)
+
+
+def _walking(rb: Any, way: t.Way, text: str) -> str:
+    for step in way.steps:
+        text = f"{rb.hold(step)}({text})"
+    return rb.temp(text)
+
+
+def _advanced(rb: Any, name: str, n: int) -> str:
+    if n:
+        rb.emit(f"{rb.hold(advance)}({name}, {n})")
+    return name
+
+
+def fixed_iterator(rb: Any, x: t.Fixed) -> str:
+    raise Unsupported(f"an iterator of {x.cls.__name__} lives across the end of captured code")
 
 
 def values_iterator(rb: Any, x: t.Iter) -> str:

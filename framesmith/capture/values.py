@@ -62,6 +62,7 @@ class Values:
     guard: Callable[..., None]
     input: Callable[..., t.Tracker]
     made_error: Callable[..., t.Error]
+    folded: Callable[..., Any]
 
     # --- from outside -------------------------------------------------------------------------------------------------
     def wrap(self, value: Any, source: Source | None) -> t.Tracker:
@@ -148,6 +149,10 @@ class Values:
 
     def iterator(self, items: list[t.Tracker]) -> t.Tracker:
         return t.Iter(items)
+
+    def walk(self, x: t.Tracker, make: Any) -> t.Tracker:
+        """iter() or reversed() of a constant."""
+        return t.Walk([self.made(v) for v in self.folded(make, (x.value,))], x, make)  # type: ignore[attr-defined]
 
     def list_iterator(self, sequence: t.Sequence) -> t.Tracker:
         return t.SeqIter(sequence)

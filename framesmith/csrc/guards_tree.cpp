@@ -221,6 +221,39 @@ PyObject* tree_failure(PyObject* object, PyObject* args, PyObject* kwargs) {
   return Py_BuildValue("iiO", step->guard, -1, step->src >= 0 ? run.registers[step->src] : Py_None);
 }
 
+PyObject* own_dict(PyObject*, PyObject* object) {
+  PyObject* dict = instance_dict(object);
+  return Py_NewRef(dict ? dict : Py_None);
+}
+
+// The hash of each element as it was when the element was put in: no code of the program's runs.
+PyObject* stored_hashes(PyObject*, PyObject* container) {
+  PyObject* out = PyDict_New();
+  PyObject *key, *value;
+  Py_hash_t hash;
+  Py_ssize_t pos = 0;
+  auto put = [&] {
+    PyObject* name = PyLong_FromVoidPtr(key);
+    PyObject* number = PyLong_FromSsize_t(hash);
+    const bool done = name && number && PyDict_SetItem(out, name, number) == 0;
+    Py_XDECREF(name);
+    Py_XDECREF(number);
+    return done;
+  };
+  bool fine = out;
+  if (PyDict_Check(container))
+    while (fine && _PyDict_Next(container, &pos, &key, &value, &hash)) fine = put();
+  else if (PyAnySet_Check(container))
+    while (fine && _PySet_NextEntry(container, &pos, &key, &hash)) fine = put();
+  if (!fine) Py_CLEAR(out);
+  return out;
+}
+
+PyMethodDef functions[] = {
+    {"stored_hashes", stored_hashes, METH_O, "{id of an element: its hash, as it was put in} of a dict's keys or of a set."},
+    {"instance_dict", own_dict, METH_O, "The instance dict of an object, past any `__dict__` of its class; None if it has none or none yet."},
+    {nullptr, nullptr, 0, nullptr}};
+
 PyMethodDef tree_methods[] = {
     {"check", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(tree_check)), METH_VARARGS | METH_KEYWORDS,
      "The graph inputs as a tuple if every guard holds, else None."},
@@ -280,6 +313,6 @@ int init_guards(PyObject* module) {
   static PyType_Spec spec = {"framesmith._C.GuardTree", sizeof(GuardTree), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
   GuardTreeType = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  if (!GuardTreeType) return -1;
+  if (!GuardTreeType || PyModule_AddFunctions(module, functions) < 0) return -1;
   return PyModule_AddObjectRef(module, "GuardTree", reinterpret_cast<PyObject*>(GuardTreeType));
 }

@@ -139,7 +139,7 @@ def _hash(cx: Any, self: t.Tuple) -> t.Tracker:
 
 @method(t.List, "__reversed__")
 def _reversed(cx: Any, self: t.List) -> t.Tracker:
-    return t.Fixed(self.open(cx)[::-1], type(reversed([])))
+    return t.Backward(self, self.size(cx) - 1)
 
 
 @method(t.Slice, "__eq__")

@@ -110,7 +110,7 @@ def _clear(cx: Any, self: t.Deque) -> t.Tracker:
 
 @method(t.Deque, "reverse")
 def _reverse(cx: Any, self: t.Deque) -> t.Tracker:
-    self.touch(cx).reverse()
+    self.touch(cx, False).reverse()
     return t.NONE
 
 
@@ -121,4 +121,4 @@ def _copy(cx: Any, self: t.Deque) -> t.Tracker:
 
 @method(t.Deque, "__reversed__")
 def _reversed(cx: Any, self: t.Deque) -> t.Tracker:
-    return t.Fixed(self.open(cx)[::-1], type(reversed(collections.deque())))
+    return self.walk(cx, True)

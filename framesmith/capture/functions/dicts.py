@@ -119,7 +119,7 @@ def _ror(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
 
 @method(t.Dict, "__reversed__")
 def _reversed(cx: Any, self: t.Dict) -> t.Tracker:
-    return t.Fixed([cx.unkey(k) for k in reversed(self.open(cx))], type(reversed({})))
+    return t.DictView(self, "keys").walk(cx, True)
 
 
 @method(t.Dict, "__lt__", "__le__", "__gt__", "__ge__")

@@ -86,19 +86,16 @@ def _reversed(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if isinstance(x, t.Tensor):
         return x.get(cx, "__reversed__").call(cx, [], {}).iterate(cx)
     if x.constant:
-        return t.Fixed([cx.made(v) for v in cx.folded(reversed, (x.value,))], type(reversed(x.value)))  # type: ignore[attr-defined]
+        return cx.walk(x, reversed)
     if isinstance(cx.lookup(x.pytype(), "__reversed__"), FunctionType):
         return cx.call_special(x, "__reversed__", [])
-    x = x.payload if isinstance(x, t.Object) and x.payload is not None else x
+    if cx.lookup(x.pytype(), "__reversed__") not in (MISSING, None):
+        return x.builtin_method(cx, "__reversed__", [], {})
+    if isinstance(x, t.Tuple):
+        return t.Backward(x, x.size(cx) - 1)
     if isinstance(x, t.Object):
         return _by_index(cx, x)
-    if isinstance(x, t.Set):
-        cx.raise_(TypeError(f"'{x.cls.__name__}' object is not reversible"))
-    return t.Fixed(x.items_list(cx)[::-1], _REVERSED.get(x.pytype(), reversed))
-
-
-_REVERSED: dict[type, type] = {list: type(reversed([])), dict: type(reversed({})), type({}.keys()): type(reversed({}.keys())),
-             type({}.values()): type(reversed({}.values())), type({}.items()): type(reversed({}.items()))}
+    return cx.raise_(TypeError(f"'{x.pytype().__name__}' object is not reversible"))
 
 
 def unordered(cx: Any, x: t.Tracker, key: t.Tracker) -> Iterable[t.Tracker]:

@@ -340,14 +340,14 @@ def _deep_tensor(cx: Any, x: t.Tensor) -> t.Tracker:
     return cx.torch_call(torch.clone, [x], {})
 
 
-def _state(cx: Any, x: t.Object) -> dict[str, t.Tracker]:
+def _state(cx: Any, x: t.Object) -> dict[Any, t.Tracker]:
     """What a plain copy of an object copies: its instance dict and its slots."""
     if cx.lookup(x.cls, "__getstate__") is not cx.lookup(object, "__getstate__") and not _slots_only(x.cls):
         raise Unsupported(f"copy of {x.describe()}, which says itself what its state is")
     state = dict(cx.instance_dict(x).open(cx)) if x.cls.__dictoffset__ else {}
     for name in copyreg._slotnames(x.cls):  # type: ignore[attr-defined]
         try:
-            state[name] = x.get(cx, name)
+            state[cx.lookup(x.cls, name)] = x.get(cx, name)
         except t.CapturedError as e:
             if not issubclass(e.tracker.pytype(), AttributeError):
                 raise

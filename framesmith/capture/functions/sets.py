@@ -158,7 +158,7 @@ def _view_len(cx: Any, self: t.DictView) -> t.Tracker:
 
 @method(t.DictView, "__reversed__")
 def _view_reversed(cx: Any, self: t.DictView) -> t.Tracker:
-    return cx.iterator(self.values(cx)[::-1])
+    return self.walk(cx, True)
 
 
 def _view_operator(name: str, apply: Any) -> None:

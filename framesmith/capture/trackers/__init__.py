@@ -1,7 +1,7 @@
 """What the interpreter holds in place of values, one file a family."""
 
 from .base import NULL, Bound, CapturedError, Handled, Lasti, Null, Tracker
-from .checked import CheckedIter, Fixed
+from .checked import CheckedIter, Fixed, Walk, Way
 from .constants import FALSE, NONE, TRUE, Const, boolean
 from .data import Data
 from .deques import Deque
@@ -9,7 +9,7 @@ from .dicts import Dict, DictView, Proxy, stored_key
 from .errors import Error, Traceback
 from .functions import Address, AddressKey, ByRow, Cell, Function, Method, Partial
 from .instance import InstanceDict
-from .iterators import Generator, Iter, Lazy, Outside, SeqIter, enumerated, filtered, mapped, zipped
+from .iterators import Backward, Generator, Iter, Lazy, Outside, SeqIter, enumerated, filtered, mapped, zipped
 from .keys import Hashed, Number
 from .late import Late, late
 from .made import MadeClass, Wrapped
@@ -23,11 +23,12 @@ from .tensors import Sym, Tensor, TensorMethod
 from .weak import WeakRef
 
 __all__ = [
-    "Address", "AddressKey", "Bound", "Builtin", "ByRow", "CapturedError", "Cell", "CheckedIter", "Class", "Const", "DELETED", "Data",
-    "Deque", "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "Function", "Generator", "Handled", "Hashed", "InferenceGuard",
+    "Address", "AddressKey", "Backward", "Bound", "Builtin", "ByRow", "CapturedError", "Cell", "CheckedIter", "Class", "Const", "DELETED",
+    "Data", "Deque", "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "Function", "Generator", "Handled", "Hashed",
+    "InferenceGuard",
     "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method", "Module", "NONE", "NULL", "Null", "Number", "Object",
     "Outside", "Partial", "Proxy", "PyModule", "SameElements", "Scripted",
     "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE",
-    "Tensor", "TensorMethod", "Traceback", "Tracker", "Tuple", "WeakRef", "Wrapped", "boolean", "enumerated", "filtered", "is_plain_tuple",
+    "Tensor", "TensorMethod", "Traceback", "Tracker", "Tuple", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "enumerated", "filtered", "is_plain_tuple",
     "late", "mapped", "stored_key", "zipped",
 ]

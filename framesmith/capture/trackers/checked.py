@@ -11,15 +11,6 @@ from framesmith.util.errors import Unsupported
 from .base import Tracker
 from .iterators import Iter
 
-_TYPES: dict[str, tuple[type, str]] = {
-    "dict": (type(iter({})), "dictionary changed size during iteration"),
-    "keys": (type(iter({})), "dictionary changed size during iteration"),
-    "values": (type(iter({}.values())), "dictionary changed size during iteration"),
-    "items": (type(iter({}.items())), "dictionary changed size during iteration"),
-    "deque": (type(iter(collections.deque())), "deque mutated during iteration"),
-    "set": (type(iter(set())), "Set changed size during iteration"),
-}
-
 
 class Fixed(Iter):
     """Over known values, as an iterator of class `cls`."""
@@ -34,27 +25,80 @@ class Fixed(Iter):
         return self.cls
 
 
+class Walk(Iter):
+    """Over a constant: what `make` (iter or reversed) gives of it."""
+
+    __slots__ = ("make", "of")
+
+    def __init__(self, values: list[Tracker], of: Tracker, make: Any) -> None:
+        super().__init__(values)
+        self.of = of
+        self.make = make
+
+    def pytype(self) -> type:
+        return type(self.make(self.of.value))  # type: ignore[attr-defined]
+
+
+_ORDERED = collections.OrderedDict
+_VIEWS: dict[tuple[type, str], Callable[[Any], Any]] = {
+    (kind, name): getattr(kind, name) for kind in (dict, _ORDERED) for name in ("keys", "values", "items")
+}
+_WORDS: dict[type, str] = {
+    dict: "dictionary changed size during iteration", _ORDERED: "OrderedDict mutated during iteration",
+    collections.deque: "deque mutated during iteration", set: "Set changed size during iteration",
+    frozenset: "Set changed size during iteration",
+}
+
+
+class Way:
+    """How a container of the builtin class `kind` is walked over: the functions that make the real iterator of it, first to last."""
+
+    __slots__ = ("kind", "steps")
+
+    def __init__(self, kind: type, view: str = "", reverse: bool = False) -> None:
+        self.kind: Any = kind
+        if view:
+            self.steps: tuple[Any, ...] = (_VIEWS[kind, view], reversed if reverse else iter)
+        else:
+            self.steps = (self.kind.__reversed__ if reverse else self.kind.__iter__,)
+
+    def __call__(self, real: Any) -> Any:
+        for step in self.steps:
+            real = step(real)
+        return real
+
+
 class CheckedIter(Iter):
-    """Over the keys that a dict or a set had; `read` gives the value that stands for one now, or None when it is gone."""
+    """Over the keys that the container `over` had; `read` gives the value that stands for one now, or None when it is gone.
 
-    __slots__ = ("kind", "length", "now", "read")
+    `now` gives what has a length that changes with the container's. `owner`: the object made in the frame whose part `over` is.
+    """
 
-    def __init__(self, kind: str, keys: list[Any], now: Callable[[], Any], read: Callable[[Any], Tracker | None]) -> None:
+    __slots__ = ("length", "now", "over", "owner", "read", "way")
+
+    def __init__(self, over: Tracker, way: Way, keys: list[Any], now: Callable[[], Any], read: Callable[[Any], Tracker | None]) -> None:
         super().__init__(keys)
-        self.kind = kind
+        self.over = over
+        self.owner: Tracker | None = None
+        self.way = way
         self.now = now
         self.read = read
         self.length = len(now())
 
     def pytype(self) -> type:
-        return _TYPES[self.kind][0]
+        return type(self.way(self.way.kind()))
+
+    @property
+    def changed(self) -> bool:
+        """The next step raises."""
+        return len(self.now()) != self.length
 
     def next(self, cx: Any) -> Tracker | None:
         if self.index < 0:
             return None
-        if len(self.now()) != self.length:
+        if self.changed:
             self.length = -1
-            cx.raise_(RuntimeError(_TYPES[self.kind][1]))
+            cx.raise_(RuntimeError(_WORDS[self.way.kind]))
         if self.index >= len(self.values):
             self.index = -1
             return None
@@ -64,8 +108,8 @@ class CheckedIter(Iter):
     def at(self, key: Any) -> Tracker:
         found = self.read(key)
         if found is None:
-            raise Unsupported(f"a {self.kind} whose keys change while it is iterated over")
+            raise Unsupported(f"a {self.way.kind.__name__} whose keys change while it is iterated over")
         return found
 
     def rest(self, cx: Any) -> list[Tracker]:
-        return [] if self.index < 0 else [self.at(k) for k in self.values[self.index:]]
+        return [] if self.index < 0 or self.changed else [self.at(k) for k in self.values[self.index:]]

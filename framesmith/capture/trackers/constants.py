@@ -60,7 +60,7 @@ class Const(Tracker):
         return cx.fold(len, (self.value,)).value
 
     def iterate(self, cx: Any) -> Tracker:
-        return cx.iterator([cx.made(v) for v in cx.folded(list, (self.value,))])
+        return cx.walk(self, iter)
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         if name in _FORMATS and isinstance(self.value, str):

@@ -8,7 +8,7 @@ from typing import Any
 from ..contents import elements_of
 from ..sources import Attr, Item, Source
 from .base import Bound, Tracker, has_member
-from .checked import CheckedIter
+from .checked import CheckedIter, Way
 from .sequences import Sequence
 
 
@@ -21,6 +21,7 @@ class Deque(Sequence):
         super().__init__(items, value=value, source=source)
         self.maxlen = maxlen
         self.version = 0
+        """How often elements came, went or moved."""
 
     @classmethod
     def outside(cls, cx: Any, value: Any, source: Source | None) -> Deque:
@@ -40,10 +41,10 @@ class Deque(Sequence):
         items = self.open(cx)
         return items[index] if index < len(items) else None
 
-    def touch(self, cx: Any) -> list[Tracker]:
-        """The elements, about to be changed."""
+    def touch(self, cx: Any, moved: bool = True) -> list[Tracker]:
+        """The elements, about to be changed; `moved`: so that iterators refuse to go on."""
         items = self.open(cx)
-        self.version += 1
+        self.version += moved
         cx.mutates(self)
         return items
 
@@ -79,14 +80,20 @@ class Deque(Sequence):
 
     def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
         at = self.place(cx, key)
-        self.touch(cx)[at] = value
+        self.touch(cx, False)[at] = value
 
     def del_item(self, cx: Any, key: Tracker) -> None:
         at = self.place(cx, key)
         del self.touch(cx)[at]
 
     def iterate(self, cx: Any) -> Tracker:
-        return CheckedIter("deque", list(range(len(self.open(cx)))), lambda: range(self.version), lambda i: self.items[i])
+        return self.walk(cx, False)
+
+    def walk(self, cx: Any, reverse: bool) -> Tracker:
+        """iter() or reversed() of it."""
+        places = range(len(self.open(cx)))
+        way = Way(collections.deque, reverse=reverse)
+        return CheckedIter(self, way, list(reversed(places) if reverse else places), lambda: range(self.version), lambda i: self.items[i])
 
     def get(self, cx: Any, name: str) -> Tracker:
         if name == "maxlen":

@@ -13,7 +13,7 @@ from framesmith.util.errors import Unsupported
 
 from ..sources import Item, Source
 from .base import Bound, Tracker, has_member
-from .checked import CheckedIter
+from .checked import CheckedIter, Way
 from .keys import Hashed
 
 
@@ -36,6 +36,11 @@ class Dict(Tracker):
 
     def identity(self) -> Any:
         return self.value if self.value is not None else self
+
+    @property
+    def base(self) -> type:
+        """The builtin kind, as far as its iterators and views differ."""
+        return collections.OrderedDict if issubclass(self.cls, collections.OrderedDict) else dict
 
     def real(self, cx: Any) -> Any:
         if any(isinstance(k, (Tracker, Hashed)) for k in self.open(cx)):
@@ -197,15 +202,17 @@ class Proxy(Dict):
 class DictView(Tracker):
     """keys(), values() or items() of a dict: `kind` says which."""
 
-    __slots__ = ("dict", "kind")
+    __slots__ = ("dict", "kind", "owner")
 
     def __init__(self, of: Dict, kind: str) -> None:
         self.source = None
+        self.owner: Tracker | None = None
+        """The object made in the frame whose part the dict is."""
         self.dict = of
         self.kind = kind
 
     def pytype(self) -> type:
-        return type(getattr({}, self.kind)())
+        return type(getattr(self.dict.base(), self.kind)())
 
     def values(self, cx: Any) -> list[Tracker]:
         """The elements."""
@@ -217,6 +224,10 @@ class DictView(Tracker):
         return [cx.tuple([cx.unkey(k), v]) for k, v in entries.items()]
 
     def iterate(self, cx: Any) -> Tracker:
+        return self.walk(cx, False)
+
+    def walk(self, cx: Any, reverse: bool) -> Tracker:
+        """iter() or reversed() of the view."""
         of = self.dict
 
         def read(key: Any) -> Tracker | None:
@@ -225,7 +236,10 @@ class DictView(Tracker):
                 return value
             return cx.unkey(key) if self.kind == "keys" else cx.tuple([cx.unkey(key), value])
 
-        return CheckedIter(self.kind, list(of.open(cx)), lambda: of.open(cx), read)
+        keys = list(of.open(cx))
+        made = CheckedIter(of, Way(of.base, self.kind, reverse), keys[::-1] if reverse else keys, lambda: of.open(cx), read)
+        made.owner = self.owner
+        return made
 
     def size(self, cx: Any) -> int:
         return self.dict.size(cx)

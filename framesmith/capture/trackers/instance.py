@@ -8,7 +8,7 @@ from typing import Any
 from ..sources import Attr
 from .base import Tracker
 from .dicts import Dict
-from .objects import DELETED, Object
+from .objects import Object
 
 
 class InstanceDict(Dict):
@@ -25,7 +25,7 @@ class InstanceDict(Dict):
         if obj.value is not None and obj.source is not None:
             cx.guard(Attr(obj.source, "__dict__"), "keys", tuple(obj.own))
         out: dict[Any, Tracker] = {}
-        for name in [*obj.own, *[n for n in obj.attrs if n not in obj.own]]:
+        for name in [*obj.own, *[n for n in obj.attrs if type(n) is str and n not in obj.own]]:
             found = obj.own_attr(cx, name)
             if found is not None:
                 out[name] = found
@@ -69,18 +69,11 @@ class Entries(MutableMapping[Any, Tracker]):
         return found
 
     def __setitem__(self, name: Any, value: Tracker) -> None:
-        obj = self.view.obj
-        obj.note(self.cx, name)
-        obj.attrs[name] = value
+        self.view.obj.put(self.cx, name, value)
 
     def __delitem__(self, name: Any) -> None:
-        obj = self.view.obj
         self[name]
-        obj.note(self.cx, name)
-        if obj.value is None:
-            del obj.attrs[name]
-        else:
-            obj.attrs[name] = DELETED
+        self.view.obj.put(self.cx, name, None)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.view.open(self.cx))

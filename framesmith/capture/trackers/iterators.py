@@ -9,7 +9,7 @@ from typing import Any
 
 from framesmith.util.errors import Unsupported
 
-from ..peeking import ahead, component, components, upcoming, walked_list
+from ..peeking import ahead, component, components, upcoming, walked
 from ..sources import Applied, Item, Source
 from .base import NULL, Bound, Tracker, has_member
 from .constants import NONE, Const, boolean
@@ -62,11 +62,16 @@ class Iter(Tracker):
 class SeqIter(Iter):
     """Over a list or tuple, element by element; sees later changes of a list, as its iterator does."""
 
-    __slots__ = ("sequence",)
+    __slots__ = ("owner", "sequence")
 
     def __init__(self, sequence: Sequence, index: int = 0) -> None:
         super().__init__([], index)
         self.sequence = sequence
+        self.owner: Tracker | None = None
+        """The object made in the frame whose part the sequence is."""
+
+    def pytype(self) -> type:
+        return type(self.sequence.kind.__iter__(self.sequence.kind()))
 
     def next(self, cx: Any) -> Tracker | None:
         if self.index < 0:
@@ -77,6 +82,26 @@ class SeqIter(Iter):
 
     def rest(self, cx: Any) -> list[Tracker]:
         return [] if self.index < 0 else self.sequence.open(cx)[self.index:]
+
+
+class Backward(SeqIter):
+    """Over a list or tuple from its end; sees later changes of a list, as `reversed` does."""
+
+    __slots__ = ()
+
+    def pytype(self) -> type:
+        return type(reversed(self.sequence.kind()))
+
+    def next(self, cx: Any) -> Tracker | None:
+        if self.index < 0:
+            return None
+        found = self.sequence.peek(cx, self.index)
+        self.index = -1 if found is None else self.index - 1
+        return found
+
+    def rest(self, cx: Any) -> list[Tracker]:
+        items = self.sequence.open(cx)
+        return items[self.index::-1] if 0 <= self.index < len(items) else []
 
 
 class Outside(Iter):
@@ -113,9 +138,8 @@ class Outside(Iter):
             raise Unsupported("an iterator from outside that another one reads from")
         if self.index == 0:
             self.take(cx)
-        walked = walked_list(self.real_iter)
-        if walked is not None and (seen := cx.seen.get(id(walked))) is not None and id(seen) in cx.mutated:
-            raise Unsupported("an iterator from outside over a list that was changed")
+        if cx.mutated and any(id(cx.seen.get(id(of))) in cx.mutated for of in walked(self.real_iter)):
+            raise Unsupported("an iterator from outside over a container that was changed")
         n = 1 << self.index.bit_length()  # index < n: a few lists serve all values
         found = upcoming(self.real_iter, n)
         cx.keep.append(found)

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from framesmith import _C
 from framesmith.util.errors import Unsupported
 
 from ..sources import MISSING, Attr, DictAttr, Source
@@ -42,12 +43,8 @@ DELETED = Deleted()
 
 
 def namespace_of(value: Any) -> dict[str, Any]:
-    """The instance dict, past any `__dict__` that the program defines; empty if there is none."""
-    for base in type(value).__mro__:
-        raw = base.__dict__.get("__dict__")
-        if isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)):
-            return raw.__get__(value)
-    return {}
+    """The instance dict, past any `__dict__` that the program defines; empty if there is none.  None is made: programs can tell."""
+    return _C.instance_dict(value) or {}
 
 
 class Object(Tracker):
@@ -62,8 +59,9 @@ class Object(Tracker):
         self.cls = cls
         self.value = value
         self.source = source
-        self.attrs: dict[str, Tracker] = {}
-        self.before: dict[str, Any] | None = None
+        self.attrs: dict[Any, Tracker] = {}
+        """The instance dict as far as it was read or written, by name, and the slots, by their descriptors."""
+        self.before: dict[Any, Any] | None = None
         self.payload: Tracker | None = None
         self.init_args: list[Tracker] | None = None
         self.own: dict[str, Any] = {}
@@ -153,22 +151,30 @@ class Object(Tracker):
         if not self.cls.__dictoffset__ and not isinstance(raw, MemberDescriptorType):
             read_only = f"'{self.cls.__name__}' object attribute '{name}' is read-only"
             cx.no_attribute(self, name, None if raw is MISSING else read_only)
-        self.note(cx, name)
-        self.attrs[name] = value
+        self.put(cx, raw if isinstance(raw, MemberDescriptorType) else name, value)
 
-    def note(self, cx: Any, name: str) -> None:
-        """Attribute `name` is about to change: remember what it was."""
+    def put(self, cx: Any, key: Any, value: Tracker | None) -> None:
+        """Set the entry of the instance dict, or the slot, or take it away."""
+        self.note(cx, key)
+        if value is not None:
+            self.attrs[key] = value
+        elif self.value is None:
+            del self.attrs[key]
+        else:
+            self.attrs[key] = DELETED
+
+    def note(self, cx: Any, key: Any) -> None:
+        """What `attrs` has under `key` is about to change: remember what it was."""
         if self.value is None:
             return
         if self.before is None:
             self.before = {}
-        if name not in self.before:
-            raw = cx.lookup(self.cls, name)
-            if isinstance(raw, MemberDescriptorType):
-                found = _slot(cx, self, raw, name)  # what was there is guarded
-                self.before[name] = MISSING if found is None else raw.__get__(self.value)
+        if key not in self.before:
+            if isinstance(key, MemberDescriptorType):
+                found = _slot(cx, self, key)  # what was there is guarded
+                self.before[key] = MISSING if found is None else key.__get__(self.value)
             else:
-                self.before[name] = self.own.get(name, MISSING)
+                self.before[key] = self.own.get(key, MISSING)
         cx.mutates(self)
 
     def delete(self, cx: Any, name: str) -> None:
@@ -187,28 +193,16 @@ class Object(Tracker):
             cx.class_function(raw.fdel).call(cx, [self], {})
             return
         if isinstance(raw, MemberDescriptorType):
-            self.delete_slot(cx, raw, name)
+            if _slot(cx, self, raw) is None:
+                cx.no_attribute(self, name, name)
+            self.put(cx, raw, None)
             return
         if raw is not MISSING and hasattr(type(raw), "__delete__"):
             cx.call_special(cx.wrap_static(raw, None), "__delete__", [self])
             return
         if self.own_attr(cx, name) is None:
             cx.no_attribute(self, name)
-        self.note(cx, name)
-        if self.value is None:
-            del self.attrs[name]
-        else:
-            self.attrs[name] = DELETED
-
-    def delete_slot(self, cx: Any, raw: Any, name: str) -> None:
-        """`del x.name` of a slot."""
-        if _slot(cx, self, raw, name) is None:
-            cx.no_attribute(self, name, name)
-        self.note(cx, name)
-        if self.value is None:
-            del self.attrs[name]
-        else:
-            self.attrs[name] = DELETED
+        self.put(cx, name, None)
 
     def truth(self, cx: Any) -> bool:
         raw = cx.lookup(self.cls, "__bool__")
@@ -274,7 +268,10 @@ class Object(Tracker):
                 missing = cx.lookup(self.cls, "__missing__")
                 if isinstance(missing, FunctionType):
                     return cx.class_function(missing).call(cx, [self, *args], kwargs)
-            return self.payload.builtin_method(cx, name, args, kwargs)
+            made = self.payload.builtin_method(cx, name, args, kwargs)
+            if self.value is None and hasattr(made, "owner"):
+                made.owner = self
+            return made
         return cx.opaque_method(self, name, args, kwargs)
 
 
@@ -334,24 +331,24 @@ class EmptySlot:
         return False
 
 
-def _slot(cx: Any, self: Object, raw: Any, name: str) -> Tracker | None:
+def _slot(cx: Any, self: Object, raw: Any) -> Tracker | None:
     """What a slot holds."""
-    found = self.attrs.get(name)
+    found = self.attrs.get(raw)
     if found is None and self.value is not None:
         try:
-            found = cx.wrap(raw.__get__(self.value), None if self.source is None else Attr(self.source, name))
+            found = cx.wrap(raw.__get__(self.value), None if self.source is None else Attr(self.source, raw.__name__))
         except AttributeError:
             if self.source is not None:
                 cx.guard(self.source, "callable", EmptySlot(raw))
             return None
-        self.attrs[name] = found
+        self.attrs[raw] = found
     return None if found is DELETED else found
 
 
 def _member(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
     if name == "__dict__":
         return cx.instance_dict(self)
-    found = _slot(cx, self, raw, name)
+    found = _slot(cx, self, raw)
     return found if found is not None else self.missing(cx, name, info)
 
 

@@ -11,7 +11,7 @@ from framesmith.util.errors import Unsupported
 
 from ..sources import Source
 from .base import Bound, Tracker, has_member
-from .checked import CheckedIter
+from .checked import CheckedIter, Way
 from .keys import Hashed
 from .objects import Object
 
@@ -118,7 +118,10 @@ class Set(Tracker):
         return len(self._keys)
 
     def iterate(self, cx: Any) -> Tracker:
-        return CheckedIter("set", self.ordered(cx), lambda: self.open(cx), lambda k: cx.unkey(k) if k in self.open(cx) else None)
+        def read(key: Any) -> Tracker | None:
+            return cx.unkey(key) if key in self.open(cx) else None
+
+        return CheckedIter(self, Way(self.base), self.ordered(cx), lambda: self.open(cx), read)
 
     def get(self, cx: Any, name: str) -> Tracker:
         if name == "__class__":
