@@ -1,4 +1,4 @@
-"""What CPython's own tests found about slots and instance dicts: names that stand in both, descriptors above them, classes made in the frame."""
+"""What CPython's own tests found about slots and instance dicts: names in both, descriptors, classes made in the frame."""
 
 import copy
 import functools

@@ -29,6 +29,7 @@ __all__ = [
     "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method", "Module", "NONE", "NULL", "Null", "Number", "Object",
     "Outside", "Partial", "Proxy", "PyModule", "SameElements", "Scripted",
     "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE",
-    "Tensor", "TensorMethod", "Traceback", "Tracker", "Tuple", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "enumerated", "filtered", "is_plain_tuple",
+    "Tensor", "TensorMethod", "Traceback", "Tracker", "Tuple", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "enumerated",
+    "filtered", "is_plain_tuple",
     "late", "mapped", "stored_key", "zipped",
 ]
