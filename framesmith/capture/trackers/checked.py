@@ -55,12 +55,12 @@ class Way:
 
     __slots__ = ("kind", "steps")
 
-    def __init__(self, kind: type, view: str = "", reverse: bool = False) -> None:
-        self.kind: Any = kind
+    def __init__(self, kind: Any, view: str = "", reverse: bool = False) -> None:
+        self.kind = kind
         if view:
             self.steps: tuple[Any, ...] = (_VIEWS[kind, view], reversed if reverse else iter)
         else:
-            self.steps = (self.kind.__reversed__ if reverse else self.kind.__iter__,)
+            self.steps = (kind.__reversed__ if reverse else kind.__iter__,)
 
     def __call__(self, real: Any) -> Any:
         for step in self.steps:
