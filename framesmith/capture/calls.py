@@ -21,6 +21,7 @@ from .policy import pure_method, refused_function, runs_whole
 from .registry import BUILTIN_KINDS, BY_NAME, CALLS, CODES, CONSTANT_METHODS, FOLDED, PLAIN, named
 from .settings import read_setting, reads_setting
 from .sources import MISSING
+from .stopping import Stop, choose_stop
 from .values import CONSTANT_TYPES
 from .wrong_calls import FAILURES, explain, fits
 
@@ -34,6 +35,8 @@ class Calls:
     """The part of the session that calls things."""
 
     frames: list[Frame]
+    steps: int
+    cleaning: list[tuple[t.Generator, Stop | None]]
     made: Callable[..., t.Tracker]
     wrap: Callable[..., t.Tracker]
     lookup: Callable[..., Any]
@@ -114,7 +117,10 @@ class Calls:
         if flags & (_GENERATOR | _COROUTINE):
             if flags & _COROUTINE:
                 raise Unsupported(f"call of async function {fn.qualname}")
-            return t.Generator(frame)
+            gen = t.Generator(frame)
+            if dec.handlers:
+                self.cleaning.append((gen, choose_stop(frames, self.steps)))
+            return gen
         if len(frames) >= MAX_DEPTH:
             raise Unsupported(f"calls nested deeper than {MAX_DEPTH}")
         frames.append(frame)

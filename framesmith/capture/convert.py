@@ -23,18 +23,16 @@ from framesmith.util.stack import Place, user_frame
 
 from . import functions, opcodes
 from . import trackers as t
-from .bridges import STAYS
 from .bytecode import decoded
 from .frame import Frame
-from .origins import origin
 from .outputs import call_in_mode, settle
 from .residual import Residual, argument_names
 from .session import BreakHere, Session, read_state, restore_state
 from .sources import Cell, Guard, Local, Pinned, Source
+from .stopping import GENERATORS, StopAt, choose_stop, refuse_abandoned
 from .varying import entered, number_tensors
 from .warned import refused_in
 
-_GENERATORS = 0x20 | 0x80 | 0x100 | 0x200
 MAX_ATTEMPTS = 12
 RECURSION = 20000
 
@@ -98,7 +96,7 @@ def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str,
     `varying`: sources, as text, of numbers that are not to be assumed; None: all are.  Raises `Unsupported` when the frame must run as
     plain Python, `UserError` when it raises.
     """
-    if code.co_flags & _GENERATORS:
+    if code.co_flags & GENERATORS:
         raise Unsupported(f"{code.co_qualname} is a generator or a coroutine", at=(code.co_filename, code.co_firstlineno))
     state = read_state()
     limit = sys.getrecursionlimit()
@@ -130,6 +128,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 cx.frames.append(root)
                 residual = Residual(cx, code)
                 run_to_end_or_break(cx, root, residual)
+                refuse_abandoned(cx, residual.rb.names)
             return finish(cx, residual, compile_fn, reason)
         except t.CapturedError as e:
             raise UserError(e.tracker, user_place(cx)) from None
@@ -141,7 +140,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             if config is not None and config.fullgraph or isinstance(e, (NeedsGrad, TooLong)):
                 raise
             seen = e.callers + 1 if isinstance(e, FrameSeen) else 0
-            new = choose_break(cx.frames[:len(cx.frames) - seen], limit=cx.steps if step < 0 else step)
+            limit_here = cx.steps if step < 0 else step
+            new = e.stop if isinstance(e, StopAt) else choose_stop(cx.frames[:len(cx.frames) - seen], limit_here)
             if new is None:
                 raise
             if reason is None or new[0] != step:
@@ -182,18 +182,6 @@ def root_frame(cx: Session, code: CodeType, f_locals: dict[str, Any], closure: t
 def user_place(cx: Session) -> Place | None:
     """The user's innermost file, line and function; None before the first instruction."""
     return user_frame(cx.user_stack()) if cx.frames else None
-
-
-def choose_break(frames: list[Frame], limit: int) -> tuple[int, int] | None:
-    """(step, depth) of the deepest instruction before which capture can stop, earlier than `limit` if that failed; or None."""
-    best = None
-    for depth, frame in enumerate(frames):
-        if frame.code.co_flags & _GENERATORS or depth and not frame.direct:
-            break
-        own = origin(frame.code, frame.ip - 1)[1] >= 0  # a continuation's own head cannot be gone on from
-        if own and frame.dec.instrs[frame.ip - 1].name not in STAYS and frame.step <= limit:
-            best = (frame.step, depth)
-    return best
 
 
 def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason: Break | None) -> Captured:

@@ -31,6 +31,7 @@ from .registry import OPAQUE
 from .resume import STACK
 from .showing import Showing
 from .sources import MISSING, Attr, Cell, DictAttr, GlobalState, Guard, Item, Local, Pinned, Source, TensorSpec
+from .stopping import Stop
 from .text import Texts
 from .values import CONSTANT_TYPES, Values
 from .varying import given, varying_local
@@ -68,6 +69,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.inputs: list[t.Tensor] = []
         self.differentiable: dict[Node, Source] = {}
         """Inputs that require grad: nothing may be computed of them in grad mode."""
+        self.cleaning: list[tuple[t.Generator, Stop | None]] = []
+        """Generators with handlers that the frame made, and where capture could have stopped before."""
         self.locks: dict[int, t.Tracker] = {}
         """Locks that captured code has taken or given back."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
