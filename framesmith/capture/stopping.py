@@ -46,16 +46,37 @@ def refuse_abandoned(cx: Any, made: dict[int, str]) -> None:
 
 
 def _cleans_up(gen: t.Generator) -> bool:
-    """Whether closing a suspended generator runs code of its, or of what it delegates to."""
+    """Whether closing a suspended generator runs code of the program's: its own handlers', or a `close` of what it delegates to."""
     frame = gen.frame
-    dec = frame.dec
-    row = dec.handler_at(frame.ip - 1)
-    while row is not None and dec.instrs[row.target].name in _PASSING:
-        row = dec.handler_at(row.target)
-    return row is not None or isinstance(gen.delegate(), t.Object)
+    row = frame.dec.handler_at(frame.ip - 1)
+    while row is not None:
+        at = _passed(frame, row.target)
+        if at < 0:
+            return True
+        row = frame.dec.handler_at(at)
+    return isinstance(gen.delegate(), t.Object)
 
 
-_PASSING = ("CLEANUP_THROW", "CALL_INTRINSIC_1")
-"""How handlers begin that let a GeneratorExit pass: of `yield from`, and of a whole generator (both from 3.12 on)."""
+def _passed(frame: Frame, at: int) -> int:
+    """The instruction by which a GeneratorExit leaves the handler at `at`, that has no other effect; -1 if it has, or may have."""
+    instrs = frame.dec.instrs
+    kind: Any = None
+    while instrs[at].op not in _LEAVES:
+        ins = instrs[at]
+        if ins.op == "LOAD_GLOBAL":
+            kind = frame.cx.read_global(frame.globals, ins.val)
+        elif ins.op == "CHECK_EXC_MATCH":
+            if not isinstance(kind, t.Class) or issubclass(GeneratorExit, kind.value) or not issubclass(kind.value, BaseException):
+                return -1
+        elif ins.op not in _QUIET:
+            return -1
+        at = ins.target if ins.op == "POP_JUMP_IF_FALSE" else at + 1
+    return at
+
+
+_LEAVES = ("RERAISE", "CLEANUP_THROW")
+_QUIET = frozenset(("PUSH_EXC_INFO", "POP_EXCEPT", "COPY", "SWAP", "POP_TOP", "NOP", "LOAD_CONST", "STORE_FAST", "DELETE_FAST",
+                    "POP_JUMP_IF_FALSE", "CALL_INTRINSIC_1"))
+"""What stands in the handlers of `except` clauses, of those that put the state back, and of whole generators (from 3.12 on)."""
 
 __all__ = ["GENERATORS", "Stop", "StopAt", "choose_stop", "refuse_abandoned"]
