@@ -91,8 +91,8 @@ def _unchanged(rb: Rebuilder, x: t.Object, name: Any, now: t.Tracker) -> bool:
     raw = x.before[name]
     if raw is MISSING:
         return False
-    same = _is(now, raw)
-    if same and name in x.own:
+    same = _is(now, raw) and (type(name) is not str or name in x.own)
+    if same and type(name) is str:
         rb.cx.wrap(raw, None if x.source is None else DictAttr(x.source, name))
     return same
 
@@ -104,6 +104,8 @@ def _object(rb: Rebuilder, x: t.Object, late: list[str]) -> None:
             if x.before is not None and x.before[name] is not MISSING:
                 late.append(assignment(rb, x, rb.value(x), name, None))
         elif not _unchanged(rb, x, name, now):
+            if type(name) is str and name not in x.own and x.before is not None and x.before[name] is not MISSING:  # deleted meanwhile
+                late.append(assignment(rb, x, rb.value(x), name, None))
             late.append(assignment(rb, x, rb.value(x), name, rb.value(now)))
 
 

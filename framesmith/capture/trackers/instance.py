@@ -8,7 +8,7 @@ from typing import Any
 from ..sources import Attr
 from .base import Tracker
 from .dicts import Dict
-from .objects import Object
+from .objects import Object, namespace_of
 
 
 class InstanceDict(Dict):
@@ -23,7 +23,7 @@ class InstanceDict(Dict):
     def open(self, cx: Any) -> dict[Any, Tracker]:
         obj = self.obj
         if obj.value is not None and obj.source is not None:
-            cx.guard(Attr(obj.source, "__dict__"), "keys", tuple(obj.own))
+            cx.guard(Attr(obj.source, "__dict__"), "keys", tuple(namespace_of(obj.value)))
         out: dict[Any, Tracker] = {}
         for name in [*obj.own, *[n for n in obj.attrs if type(n) is str and n not in obj.own]]:
             found = obj.own_attr(cx, name)

@@ -65,6 +65,7 @@ class Object(Tracker):
         self.payload: Tracker | None = None
         self.init_args: list[Tracker] | None = None
         self.own: dict[str, Any] = {}
+        """What the real instance dict holds, less what the frame deleted: an entry that is made again comes behind the others."""
         if value is not None:
             self.own = namespace_of(value)
 
@@ -157,11 +158,17 @@ class Object(Tracker):
         """Set the entry of the instance dict, or the slot, or take it away."""
         self.note(cx, key)
         if value is not None:
+            if self.attrs.get(key) is DELETED:
+                del self.attrs[key]
+                self.before[key] = self.before.pop(key)  # type: ignore[index, union-attr]
             self.attrs[key] = value
         elif self.value is None:
             del self.attrs[key]
         else:
             self.attrs[key] = DELETED
+            if type(key) is str:
+                cx.guard(self.source, "not_hasattr" if self.before[key] is MISSING else "hasattr", key)  # type: ignore[index]
+                self.own = {k: v for k, v in self.own.items() if k != key}
 
     def note(self, cx: Any, key: Any) -> None:
         """What `attrs` has under `key` is about to change: remember what it was."""

@@ -344,4 +344,26 @@ def deque_across_a_break(x, d):
     return x + 1, d, e, d[-1] is e
 
 
+@taken(make=lambda: (types.SimpleNamespace(a=1, b=2),), others=[lambda: (types.SimpleNamespace(a=1, b=2, d=3),),
+                                                              lambda: (types.SimpleNamespace(b=2, a=1),)])
+def attributes_made_again_come_last(x, o):
+    del o.a
+    o.__dict__["a"] = 3
+    o.c = 4
+    o.d = 5
+    del o.d, o.c
+    o.e = 6
+    o.c = 7
+    return x + 1, list(vars(o)), o
+
+
+@taken(make=lambda: (types.SimpleNamespace(a=1),), others=[lambda: (types.SimpleNamespace(a=1, d=3),)])
+def an_attribute_that_was_there_for_a_while(x, o):
+    o.d = 5
+    del o.d
+    del o.a
+    o.a = 1
+    return x + 1, o
+
+
 test_program = programs.test()
