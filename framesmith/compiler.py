@@ -264,8 +264,8 @@ class FrameCompiler:
         return convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn, None)
 
     def _varying(self, seen: Seen) -> frozenset[str] | None:
-        """Numbers on whose value several variants have failed."""
-        found = frozenset([path for (path, kind), times in seen.times.items() if kind == "equals" and times >= VARYING])
+        """Numbers and tensors on whose value several variants have failed."""
+        found = frozenset([path for (path, kind), times in seen.times.items() if kind in ("equals", "callable") and times >= VARYING])
         return None if self.config.dynamic is False or self.config.fullgraph and not found else found
 
     def _is_idle(self, seen: Seen, code: CodeType, captured: Captured) -> bool:

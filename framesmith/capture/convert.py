@@ -17,7 +17,7 @@ import torch
 from torch.fx import Graph
 
 from framesmith.fake import Recorder
-from framesmith.fake.schema import is_random
+from framesmith.fake.schema import draws
 from framesmith.util.errors import FrameSeen, FramesmithError, NeedsGrad, SharedMemory, TooLong, Unsupported
 from framesmith.util.stack import Place, user_frame
 
@@ -231,7 +231,7 @@ def aliasing(cx: Session, graph: Graph) -> None:
 
 def repeatable(cx: Session, graph: Graph) -> None:
     """Where an assertion does not hold, the frame runs again: its graph must not have drawn random numbers."""
-    if cx.checks and any(isinstance(n.target, torch._ops.OpOverload) and is_random(n.target) for n in graph.nodes):
+    if cx.checks and any(isinstance(n.target, torch._ops.OpOverload) and draws(n.target, n.args, n.kwargs) for n in graph.nodes):
         raise AssumedInVain("an assertion on a tensor's data in code that draws random numbers")
 
 

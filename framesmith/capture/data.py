@@ -4,20 +4,50 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from framesmith.util.errors import DataDependent
 
 from . import trackers as t
 from .bytecode import Decoded
+from .origins import is_continuation
 
 _SYMBOLS = {operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">", operator.ge: ">="}
+_SUMS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.iadd: "+", operator.isub: "-", operator.imul: "*"}
 _NUMBERS = (int, float, bool)
 _INTEGRAL = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+_MOST = 64
 _LONGEST = 40
 """Instructions that are followed to see that they end in a raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """A tensor has these elements."""
+
+    elements: Any
+
+    def __call__(self, x: torch.Tensor) -> bool:
+        return x.tolist() == self.elements
+
+
+def content(cx: Any, node: Node) -> tuple[torch.Tensor, Callable[[], None]] | None:
+    """An input's elements, and what assumes them: few integers on the CPU, such as sizes and grids, that do not keep changing."""
+    x = next((i for i in cx.inputs if i.fake._alias.storage.input is node), None)
+    if x is None or x.value.dtype not in (*_INTEGRAL, torch.bool) or x.value.device.type != "cpu" or not _few(x.value):
+        return None
+    if str(x.source) in (cx.varying or ()) or is_continuation(cx.frames[0].code) and "param" not in node.meta:
+        return None
+    return x.value.clone(), lambda: cx.guard(x.source, "callable", Holds(x.value.tolist()))
+
+
+def _few(x: torch.Tensor) -> bool:
+    """Rows of no more than four numbers, or one row."""
+    return x.numel() <= _MOST and (x.dim() < 2 or x.shape[-1] <= 4)
 
 
 def settled(cx: Any, x: t.Tensor) -> t.Tensor:
@@ -70,6 +100,20 @@ def number(cx: Any, x: t.Tensor, kind: type | None = None) -> t.Tracker | None:
 def joined(parts: list[t.Tracker]) -> t.Tracker:
     """The parts of an f-string, of which one is text of data."""
     return t.Data(str, tuple(parts), lambda *texts: f"''.join([{', '.join(texts)}])")
+
+
+def computed(fn: Callable[..., Any], a: t.Tracker, b: t.Tracker) -> t.Tracker | None:
+    """A sum, difference or product of two numbers; None if they are none."""
+    symbol = _SUMS.get(fn)
+    kinds = a.pytype(), b.pytype()
+    if symbol is None or not all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS for x in (a, b)):
+        return None
+    return t.Data(float if float in kinds else int, (a, b), lambda x, y: f"({x} {symbol} {y})")
+
+
+def known(cx: Any, x: t.Tracker) -> t.Tracker:
+    """The constant that data is, if it is known or may be assumed; others as they are."""
+    return cx.made(x.real(cx)) if type(x) is t.Data else x
 
 
 def compared(fn: Callable[..., Any], a: t.Tracker, b: t.Tracker) -> t.Tracker | None:
@@ -142,4 +186,7 @@ def _raises(dec: Decoded, index: int, left: list[int]) -> bool:
     return False
 
 
-__all__ = ["asserted", "compared", "decides", "formatted", "joined", "negated", "number", "raises", "same", "settled", "shown", "truth"]
+__all__ = [
+    "asserted", "compared", "computed", "content", "decides", "formatted", "joined", "known", "negated", "number", "raises", "same",
+    "settled", "shown", "truth",
+]

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 from framesmith.util.errors import Unsupported
 
+from . import data
 from . import trackers as t
 from .attempts import NOT_IMPLEMENTED, Attempts
-from .data import compared
 from .identity import same_object
 from .varying import computed, is_late
 
@@ -55,6 +55,9 @@ class Operations(Attempts):
             return self.fold(fn, (a.value, shown))  # type: ignore[attr-defined]
         if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
             return self.torch_call(fn, [a, b], {})
+        if type(a) is t.Data or type(b) is t.Data:
+            found = data.computed(fn, a, b)
+            return self.binary(name, data.known(self, a), data.known(self, b), symbol) if found is None else found
         if (isinstance(a, t.Static) or isinstance(b, t.Static)) and _folds(a) and _folds(b):
             return self.fold(fn, (a.real(self), b.real(self)))
         return self.by_dunder(name.rstrip("_"), a, b, symbol or _SYMBOL[name])
@@ -84,6 +87,9 @@ class Operations(Attempts):
             return self.constants(OPERATORS[name], a, b)
         if isinstance(a, _NUMERIC):
             return self.torch_call(OPERATORS[name], [a, b], {})
+        if type(a) is t.Data:
+            found = data.computed(OPERATORS[name], a, b)
+            return self.inplace(name, data.known(self, a), b) if found is None else found
         result = self.attempt(a, f"__{name}__", [b])
         if result is not NOT_IMPLEMENTED:
             return result
@@ -96,6 +102,8 @@ class Operations(Attempts):
             return self.constants(OPERATORS[name], a)
         if isinstance(a, _NUMERIC):
             return self.torch_call(OPERATORS[name], [a], {})
+        if type(a) is t.Data:
+            return self.unary(name, data.known(self, a))
         result = self.attempt(a, f"__{name}__", [])
         if result is NOT_IMPLEMENTED:
             return self.raise_(TypeError(f"bad operand type for unary {_UNARY.get(name, name)}: '{a.pytype().__name__}'"))
@@ -109,8 +117,9 @@ class Operations(Attempts):
             if name in ("==", "!=") and t.NONE in (a, b):
                 return t.boolean(name == "!=")
             return self.torch_call(fn, [a, b], {})
-        if (type(a) is t.Data or type(b) is t.Data) and (found := compared(fn, a, b)) is not None:
-            return found
+        if type(a) is t.Data or type(b) is t.Data:
+            found = data.compared(fn, a, b)
+            return self.compare(name, data.known(self, a), data.known(self, b)) if found is None else found
         left, right = a.pytype(), b.pytype()
         sides = [(a, _DUNDER[name], b), (b, _DUNDER[_MIRROR[name]], a)]
         if right is not left and issubclass(right, left):

@@ -93,6 +93,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.state = read_state()
         self.modes = Modes()
         recorder.autocast = casting(self.state)
+        recorder.content = lambda node: data.content(self, node)
 
     # --- guards -------------------------------------------------------------------------------------------------------
     def guard(self, source: Source | None, kind: str, value: Any = None) -> None:
@@ -287,7 +288,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
     # --- small protocols ----------------------------------------------------------------------------------------------
     def index(self, key: t.Tracker, of: str | None = None) -> Any:
         """A number of elements, or a subscript of a sequence of kind `of`: an int or a slice (or what the sequence itself will refuse)."""
-        if isinstance(key, (t.Const, t.Slice)):
+        if isinstance(key, (t.Const, t.Slice, t.Data)):
             return key.real(self)
         if isinstance(key, t.Sym):
             return int(key.value)

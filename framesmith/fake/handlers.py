@@ -117,8 +117,8 @@ WITHOUT_SIZES = "the size of the result is known at run time only: torch.where o
 
 
 def known(rec: Recorder, value: Any) -> torch.Tensor | None:
-    """The value of a tensor that depends on constants alone, else None."""
-    return known_value(rec, value) if isinstance(value, FakeTensor) else value
+    """The value of a tensor that depends on constants alone, or on what may be assumed; else None."""
+    return known_value(rec, value, assuming=True) if isinstance(value, FakeTensor) else value
 
 
 def with_values(rec: Recorder, func: Any, args: tuple, kwargs: dict, hint: str) -> Any:

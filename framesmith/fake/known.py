@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,21 +18,33 @@ _MOST_NODES = 500
 _MOST_ELEMENTS = 1 << 16
 
 
-def known_value(rec: Recorder, fake: FakeTensor) -> torch.Tensor | None:
-    """A real tensor with the value that `fake` has at present, or None if it depends on inputs, on chance, or on too much."""
+def known_value(rec: Recorder, fake: FakeTensor, assuming: bool = False) -> torch.Tensor | None:
+    """A real tensor with the value that `fake` has at present, or None if it depends on inputs, on chance, or on too much.
+
+    `assuming`: inputs whose content the recorder's user is ready to assume (`Recorder.content`) count as constants.
+    """
     node = rec.nodes(fake)
     order: list[Node] = []
-    if not _slice(node, set(), order):
-        return None
     values: dict[Node, Any] = {}
+    contents: dict[Node, tuple[torch.Tensor, Callable[[], None]]] = {}
     with torch._C._DisableTorchDispatch():
+        if not _slice(node, set(), order, rec.content if assuming else None, contents):
+            return None
+        for at, (value, assume) in contents.items():
+            assume()
+            values[at] = value
         for step in order:
-            values[step] = _run(step, values)
+            if step not in values:
+                values[step] = _run(step, values)
         return values[node].detach().clone()
 
 
-def _slice(node: Node, seen: set[Node], order: list[Node]) -> bool:
-    """All nodes that `node` is computed of, in order; False if one of them is no constant."""
+Content = Callable[[Node], "tuple[torch.Tensor, Callable[[], None]] | None"]
+"""A placeholder's value and what assumes it; None if it is not to be assumed."""
+
+
+def _slice(node: Node, seen: set[Node], order: list[Node], content: Content | None, contents: dict[Node, Any]) -> bool:
+    """All nodes that `node` is computed of, in order; False if one of them is no constant, nor to be assumed."""
     if node in seen:
         return True
     seen.add(node)
@@ -41,10 +54,13 @@ def _slice(node: Node, seen: set[Node], order: list[Node]) -> bool:
     target: Any = node.target
     if node.op == "placeholder":
         if "constant" not in node.meta:
-            return False
+            found = None if content is None else content(node)
+            if found is None:
+                return False
+            contents[node] = found
     elif isinstance(target, torch._ops.OpOverload) and (is_random(target) or target._schema.is_mutable or target.namespace != "aten"):
         return False
-    if not all(_slice(n, seen, order) for n in node.all_input_nodes):
+    if not all(_slice(n, seen, order, content, contents) for n in node.all_input_nodes):
         return False
     order.append(node)
     return True
@@ -62,4 +78,4 @@ def _run(node: Node, values: dict[Node, Any]) -> Any:
     return node.target(*read(node.args), **{k: read(v) for k, v in node.kwargs.items()})  # type: ignore[operator]
 
 
-__all__ = ["known_value"]
+__all__ = ["Content", "known_value"]

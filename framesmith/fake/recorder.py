@@ -25,6 +25,7 @@ import torch
 from torch.fx import Graph, Node
 
 from framesmith.fake.handlers import HANDLERS, classify
+from framesmith.fake.known import Content
 from framesmith.fake.layout import meets_itself, strides_like
 from framesmith.fake.numbers import Number, entered
 from framesmith.fake.outputs import apart
@@ -59,6 +60,8 @@ class Recorder:
         """The storages of all writes, in order."""
         self.placed: list[FakeTensor] = []
         """Inputs of which the graph assumes where they begin in their storage."""
+        self.content: Content | None = None
+        """What says which inputs' contents may be assumed."""
         self.numbers: list[Number] = []
         """Python numbers that vary, of those that operators may take."""
         self._last_placeholder: Node | None = None

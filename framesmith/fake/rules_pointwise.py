@@ -16,7 +16,9 @@ aten = torch.ops.aten
 
 
 def elementwise(operands: list[FakeTensor], dtype: torch.dtype) -> Any:
-    """The result of an element-wise operator over `operands`; NotImplemented if they do not broadcast."""
+    """The result of an element-wise operator over `operands`; NotImplemented if they do not broadcast, or all are numbers."""
+    if not operands:
+        return NotImplemented
     first = operands[0]
     shape: Any = first.shape
     device = first.device

@@ -44,6 +44,17 @@ def is_random(func: OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
+def draws(func: OpOverload, args: tuple, kwargs: dict) -> bool:
+    """Does a call draw random numbers? One whose only use for them is a dropout of probability 0 does not."""
+    if not is_random(func):
+        return False
+    for at, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            given = args[at] if at < len(args) else kwargs.get("dropout_p", argument.default_value)
+            return not isinstance(given, (int, float)) or given != 0
+    return True
+
+
 def changes_metadata(func: OpOverload) -> bool:
     """`x.t_()` and its kin: the argument itself gets another shape."""
     return torch.Tag.inplace_view in func.tags

@@ -268,9 +268,23 @@ def one_hot(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.repeat_interleave.self_Tensor)
 def repeat_interleave(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    if kwargs.get("output_size") is None:
+    if kwargs.get("output_size") is not None:
+        return functional(rec, func, args, kwargs)
+    source, repeats, dim = (*args, None)[:3]
+    repeats = known(rec, repeats)
+    if repeats is None:
         raise DataDependent("repeat_interleave by a tensor without output_size needs the tensor's data")
-    return functional(rec, func, args, kwargs)
+
+    def selected() -> Any:
+        x, at = (source.flatten(), 0) if dim is None else (source, dim)
+        return torch.index_select(x, at, indices)
+
+    count = source.numel() if dim is None else source.shape[dim]
+    if repeats.numel() not in (1, count):
+        raise Unsupported("repeat_interleave by repeats of another size")
+    with torch._C._DisableTorchDispatch():
+        indices = rec.constant(torch.repeat_interleave(repeats.expand(count)))
+    return rec.inside(selected)
 
 
 @handles(aten.bernoulli_.float)

@@ -111,3 +111,66 @@ def test_chance_is_not_drawn_twice():
                 results.append(str(error))
             results.append(torch.rand(2).tolist())
         assert results[:2] == results[2:]
+
+
+def patches(x, grid):
+    """Sizes that come as a tensor."""
+    parts = []
+    for t, h, w in grid.tolist():
+        parts.append(torch.arange(t * h * w).reshape(t, h, w).flip(1).flatten())
+    counts = torch.repeat_interleave(grid[:, 1] * grid[:, 2], grid[:, 0])
+    return x[: grid.prod(-1).sum().item()] + torch.cat(parts), counts.cumsum(0), torch.zeros(int(grid[0, 1]), grid[:, 2].max())
+
+
+def test_sizes_in_a_small_tensor_are_assumed():
+    fast = framesmith.compile(patches, fullgraph=True, backend="eager")
+    for grid in ([[1, 2, 2]], [[1, 2, 4], [2, 2, 2]], [[1, 2, 2]], [[1, 4, 2]]):
+        x, grid = torch.randn(40), torch.tensor(grid)
+        for ours, plain in zip(fast(x, grid), patches(x, grid), strict=True):
+            assert torch.equal(ours, plain)
+
+
+def test_a_buffer_that_is_written_to():
+    class Strided(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("stride", torch.tensor(2))
+
+        def forward(self, x):
+            return x[:: self.stride] if self.stride > 1 else x + 1
+
+    module = Strided()
+    fast = framesmith.compile(module, fullgraph=True, backend="eager")
+    for stride in (2, 3, 1, 2):
+        module.stride.fill_(stride)
+        assert torch.equal(fast(torch.arange(6)), module(torch.arange(6)))
+
+
+def test_what_keeps_changing_is_not_assumed():
+    def program(x, n):
+        y = x + 1
+        return y[:n] * 2 if n > 2 else y
+
+    fast = framesmith.compile(program, backend="eager")
+    for n in range(14):
+        assert torch.equal(fast(torch.arange(20.0), torch.tensor(n)), program(torch.arange(20.0), torch.tensor(n)))
+
+
+def test_attention_without_dropout_draws_nothing():
+    def program(x):
+        y = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+        if not (y < 100).all():
+            raise ValueError("large")
+        return y
+
+    framesmith.compile(program, fullgraph=True, backend="eager")(torch.ones(1, 2, 4, 8))
+
+
+def test_repeats_by_a_small_tensor_and_operators_of_numbers_alone():
+    def program(x, r):
+        half = torch.div(x.size(1), 2, rounding_mode="trunc")
+        return torch.repeat_interleave(x, r, 0), torch.repeat_interleave(r), x.repeat_interleave(r, dim=-2).view(-1, half), half
+
+    x, r = torch.randn(2, 4), torch.tensor([1, 2])
+    for ours, plain in zip(framesmith.compile(program, fullgraph=True, backend="eager")(x, r), program(x, r), strict=True):
+        assert torch.equal(ours, plain)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from framesmith.util.errors import DataDependent
 
 from .base import Tracker
+from .constants import Const
 
 _HINT = "keep it a tensor, or use it where its value decides nothing"
 
@@ -15,7 +18,7 @@ _HINT = "keep it a tensor, or use it where its value decides nothing"
 class Data(Tracker):
     """A number or text: `write(texts)` is its expression over the texts of `parts`, which cannot fail.
 
-    It may be stored, returned, shown and computed with; whoever needs its value refuses.
+    It may be stored, returned, shown and computed with.  Who needs its value gets it if the tensors are known, or may be assumed.
     """
 
     __slots__ = ("kind", "parts", "write")
@@ -32,17 +35,35 @@ class Data(Tracker):
     def describe(self) -> str:
         return f"{'text' if self.kind is str else f'the {self.kind.__name__}'} of a tensor's data"
 
+    def assumed(self, cx: Any) -> tuple[Any] | None:
+        """The value, if it is known or may be assumed."""
+        values = []
+        for part in self.parts:
+            found = (part.value,) if isinstance(part, Const) else part.assumed(cx)  # type: ignore[attr-defined]
+            if found is None:
+                return None
+            values.append(found[0] if type(found) is tuple else found)
+        names = {f"x{i}": value for i, value in enumerate(values)}
+        with torch._C._DisableTorchDispatch():
+            return (eval(self.write(*names), {}, names),)
+
     def real(self, cx: Any) -> Any:
-        raise DataDependent(self.describe(), hint=_HINT)
+        return self._known(cx, self.describe(), _HINT).value
 
     def truth(self, cx: Any) -> bool:
-        raise DataDependent(f"a branch on {self.describe()}", hint="torch.where chooses between tensors without a branch")
+        return self._known(cx, f"a branch on {self.describe()}", "torch.where chooses between tensors without a branch").truth(cx)
 
     def key(self, cx: Any) -> Any:
-        raise DataDependent(f"{self.describe()} as a key", hint=_HINT)
+        return self._known(cx, f"{self.describe()} as a key", _HINT).value
 
     def get(self, cx: Any, name: str) -> Tracker:
-        raise DataDependent(f"attribute {name!r} of {self.describe()}", hint=_HINT)
+        return self._known(cx, f"attribute {name!r} of {self.describe()}", _HINT).get(cx, name)
+
+    def _known(self, cx: Any, what: str, hint: str) -> Const:
+        found = self.assumed(cx)
+        if found is None:
+            raise DataDependent(what, hint=hint)
+        return Const(found[0])
 
 
 __all__ = ["Data"]

@@ -127,6 +127,10 @@ class Tensor(Tracker):
         """The real tensor of this value if it depends on constants alone, else None."""
         return known_value(cx.recorder, self.fake)
 
+    def assumed(self, cx: Any) -> Any:
+        """The same if it depends on small inputs, too: their contents are assumed then."""
+        return known_value(cx.recorder, self.fake, assuming=True)
+
     def item(self, cx: Any, key: Tracker) -> Tracker:
         return cx.torch_call(get_item, [self, key], {})
 
@@ -134,7 +138,7 @@ class Tensor(Tracker):
         cx.torch_call(set_item, [self, key, value], {})
 
     def truth(self, cx: Any) -> bool:
-        known = self.known(cx)
+        known = self.assumed(cx)
         if known is None:
             raise DataDependent("truth of a tensor's data", hint="torch.where chooses between tensors without a branch")
         return cx.folded(bool, (known,))
@@ -199,7 +203,7 @@ class TensorMethod(Tracker):
 
     def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         name = self.name
-        if name in _NUMBERS and (known := self.obj.known(cx)) is not None:
+        if name in _NUMBERS and (known := self.obj.known(cx) if name == "item" else self.obj.assumed(cx)) is not None:
             return cx.made(cx.folded(getattr(known, name), tuple([a.real(cx) for a in args])))
         refused = _REFUSED.get(name)
         if refused is not None and not (name == "requires_grad_" and cx.same_grad_flag(self.obj, args, kwargs)):
