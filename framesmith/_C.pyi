@@ -59,7 +59,7 @@ class GuardTree:
 
 class Entry:
     def __new__(
-        cls, tree: GuardTree, code: CodeType, residual: CodeType, callback: FrameCallback, info: Any = None
+        cls, tree: GuardTree, code: CodeType, residual: CodeType, callback: FrameCallback, info: Any = None, graphless: bool = False
     ) -> Entry: ...
     @property
     def tree(self) -> GuardTree: ...

@@ -37,7 +37,7 @@ from framesmith.pipeline import Report
 from framesmith.util import log
 from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off, hide_from_dynamo
-from framesmith.util.errors import BuildError, CompilerMissing, NeedsGrad, SharedMemory, Unsupported, drop_traces
+from framesmith.util.errors import BuildError, CompilerMissing, MemorySeen, NeedsGrad, SharedMemory, Unsupported, drop_traces
 from framesmith.util.timing import stage
 
 VARYING = 6
@@ -251,7 +251,8 @@ class FrameCompiler:
         seen.raising = Raising()
         if self._is_idle(seen, code, captured):
             return _C.SKIP
-        return _C.Entry(tree, code, captured.residual_code, self, None if instance is None else weakref.ref(instance))
+        info = None if instance is None else weakref.ref(instance)
+        return _C.Entry(tree, code, captured.residual_code, self, info, graphless=captured.graph is None)
 
     def _captured(self, seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[str, Any], compile_fn: CompileFn) -> Captured:
         varying = self._varying(seen)
@@ -293,7 +294,7 @@ class FrameCompiler:
         self._warn(
             f"{file}:{line}:{refusal.reason}", f"framesmith: {code.co_qualname} runs in eager: {refusal.reason} ({file}:{line})"
         )
-        return _C.SKIP
+        return _C.SKIP_RECURSIVE if isinstance(refusal, MemorySeen) else _C.SKIP
 
     def _training(self, code: CodeType, func: FunctionType, refusal: NeedsGrad) -> Any:
         """This call runs in eager, and so does each later one in which the same tensor requires grad."""

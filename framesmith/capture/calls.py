@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 import types
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
@@ -16,6 +17,7 @@ from framesmith.util.errors import FramesmithError, Unsupported
 from . import trackers as t
 from .binding import bind
 from .bytecode import decoded
+from .class_making import builtin_part
 from .frame import Frame
 from .policy import pure_method, refused_function, runs_whole
 from .registry import BUILTIN_KINDS, BY_NAME, CALLS, CODES, CONSTANT_METHODS, FOLDED, PLAIN, named
@@ -42,10 +44,12 @@ class Calls:
     lookup: Callable[..., Any]
     class_function: Callable[..., t.Tracker]
     class_value: Callable[..., t.Tracker]
+    call_property: Callable[..., t.Tracker]
     torch_call: Callable[..., t.Tracker]
     remember: Callable[..., t.Tracker]
     methods: Callable[..., Any]
     seen: dict[int, t.Tracker]
+    overlay: dict[type, dict[str, Any]]
     raise_: Callable[..., Any]
 
     # --- errors and folding -------------------------------------------------------------------------------------------
@@ -173,9 +177,30 @@ class Calls:
             return self.raise_(TypeError(_SPECIAL_ERRORS.get(name, "'{}' object does not support {}").format(kind.__name__, name)))
         if isinstance(raw, (WrapperDescriptorType, MethodDescriptorType)):
             return obj.builtin_method(self, name, args, kwargs)
+        return self.bound_special(obj, name, raw).call(self, args, kwargs)
+
+    def bound_special(self, obj: t.Tracker, name: str, raw: Any) -> t.Tracker:
+        """What the interpreter calls for a special method: `raw`, found in the class of `obj`, bound as a descriptor would be."""
+        kind = obj.pytype()
+        if isinstance(raw, FunctionType):
+            return t.Method(self.class_function(raw), obj)
+        if isinstance(raw, (WrapperDescriptorType, MethodDescriptorType)):
+            return t.Bound(obj, name, raw)
         if isinstance(raw, classmethod):
-            return t.Method(self.class_function(raw.__func__), self.made(kind)).call(self, args, kwargs)
-        return self.class_value(kind, name, raw).call(self, [obj, *args], kwargs)
+            return t.Method(self.class_function(raw.__func__), self.made(kind))
+        if isinstance(raw, staticmethod):
+            return self.class_function(raw.__func__)
+        if isinstance(raw, property):
+            return self.call_property(raw, "fget", [obj])
+        value = self.class_value(kind, name, raw)
+        getter = getattr(type(raw), "__get__", None)
+        if isinstance(getter, FunctionType):
+            return self.call_special(value, "__get__", [obj, self.made(kind)])
+        if getter is None or isinstance(raw, types.MethodType):
+            return value
+        if isinstance(raw, functools._lru_cache_wrapper):
+            return t.Method(value, obj)
+        raise Unsupported(f"{name} of {obj.describe()}, a {type(raw).__name__}")
 
     def has_attr(self, x: t.Tracker, name: str) -> bool:
         """hasattr(x, name)"""
@@ -282,20 +307,28 @@ class Calls:
         if cls in CONSTANT_TYPES or cls in FOLDED or cls.__module__ == "numpy" and hasattr(cls, "item"):
             return self.fold_call(cls, args, kwargs)
         new = self.lookup(cls, "__new__")
-        if isinstance(new, staticmethod):
-            obj = self.class_function(new.__func__).call(self, [klass, *args], kwargs)
+        if isinstance(new, (staticmethod, FunctionType)):
+            obj = self.class_function(getattr(new, "__func__", new)).call(self, [klass, *args], kwargs)
             if not issubclass(obj.pytype(), cls):
                 return obj
         else:
             obj = self.blank(cls, args, kwargs)
         init = self.lookup(cls, "__init__")
-        if isinstance(init, FunctionType):
-            self.class_function(init).call(self, [obj, *args], kwargs)
+        if not isinstance(init, WrapperDescriptorType):
+            result = self.bound_special(obj, "__init__", init).call(self, args, kwargs)
+            if result.pytype() is not type(None):
+                self.raise_(TypeError(f"__init__() should return None, not '{result.pytype().__name__}'"))
         elif isinstance(obj, t.Error) or _initialises(obj) or init in _INITS:
             obj.builtin_method(self, "__init__", args, kwargs)
-        elif init is object.__init__ and new is object.__new__ and (args or kwargs):
-            self.raise_(TypeError(f"{cls.__name__}() takes no arguments"))
         return obj
+
+    def takes_nothing(self, cls: type, name: str, excess: bool) -> None:
+        """object.__new__ and object.__init__ refuse arguments, unless they are for the other of the two, which the class has replaced."""
+        if not excess:
+            return
+        if cls in self.overlay or builtin_part(cls) is not object or self.lookup(cls, "__del__") is not MISSING:
+            raise Unsupported(f"arguments of object.{name}, of which {cls.__qualname__} decides whether they are taken")
+        self.folded(getattr(object, name), (cls if name == "__new__" else object.__new__(cls), None))
 
     def blank(self, cls: type, args: list[t.Tracker], kwargs: dict[str, t.Tracker] | None = None) -> t.Tracker:
         """`cls.__new__(cls)` of a builtin `__new__`."""
@@ -309,6 +342,8 @@ class Calls:
             return t.Module(cls)
         if issubclass(cls, BaseException):
             return self.methods(t.Error, "__new__")(self, cls, args)
+        if builtin_part(cls) is object:
+            self.takes_nothing(cls, "__new__", bool(args or kwargs))
         obj = t.Object(cls)
         for base, make in _PAYLOADS:
             if issubclass(cls, base):

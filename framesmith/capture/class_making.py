@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -29,6 +31,8 @@ class ClassMaking:
     class_function: Callable[..., t.Tracker]
     store_cell: Callable[..., None]
     raise_: Callable[..., Any]
+    folded: Callable[..., Any]
+    unkey: Callable[..., t.Tracker]
     mapping: Callable[..., dict[Any, t.Tracker]]
     no_attribute: Callable[..., Any]
 
@@ -47,14 +51,23 @@ class ClassMaking:
         self.remember(real, x)
         return real
 
-    def wrapped(self, kind: Any, parts: dict[str, t.Tracker]) -> t.Tracker:
+    def wrapped(self, kind: Any, parts: dict[str, t.Tracker]) -> t.Wrapped:
         """`property(...)`, `classmethod(f)`, `staticmethod(f)` of trackers."""
         real = kind(*[self.stand_in(p) for p in parts.values()])
-        return self.remember(real, t.Wrapped(real, parts))
+        made = t.Wrapped(real, parts)
+        self.remember(real, made)
+        return made
 
     def wrapped_setter(self, x: t.Wrapped, part: str) -> t.Tracker:
         """`prop.setter` and its like."""
-        return t.ByRow(lambda cx, args, kwargs: cx.wrapped(property, {**x.parts, part: args[0]}))
+
+        def row(cx: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+            made = cx.wrapped(property, {**x.parts, part: args[0]})
+            if x.name is not None:
+                made.set_name(x.name)
+            return made
+
+        return t.ByRow(row)
 
     # --- class statements ---------------------------------------------------------------------------------------------
     def new_class(self, meta: t.Tracker, name: str, bases: list[t.Tracker], entries: dict[str, t.Tracker],
@@ -63,7 +76,11 @@ class ClassMaking:
         if not all(isinstance(b, t.Class) for b in bases):
             self.raise_(TypeError("bases must be types"))
         reals = tuple(b.value for b in bases)  # type: ignore[attr-defined]
+        if self.lookup(meta.value, "mro") is not type.__dict__["mro"]:  # type: ignore[attr-defined]
+            raise Unsupported(f"class {name}, whose metaclass has an mro() of its own")
         cell = entries.pop("__classcell__", None)
+        if cell is not None and not isinstance(cell, t.Cell):
+            self.folded(type, ("", (), {"__classcell__": self.stand_in(cell)}))
         head = {n: self._given(n, entries[n]) for n in AT_CREATION if n in entries}
         try:
             cls = bare_class(meta.value, name, reals or (object,), head)  # type: ignore[attr-defined]
@@ -77,7 +94,7 @@ class ClassMaking:
             self.store_cell(cell, made)
         for key, v in entries.items():
             self._set_name(made, key, v)
-        t.Super(cls, made).get(self, "__init_subclass__").call(self, [], kwargs)
+        t.Super(cls, made, cls).get(self, "__init_subclass__").call(self, [], kwargs)
         return made
 
     def _given(self, name: str, x: t.Tracker) -> Any:
@@ -98,16 +115,26 @@ class ClassMaking:
         return t.ByRow(row)
 
     def _set_name(self, owner: t.Tracker, name: str, v: t.Tracker) -> None:
+        if isinstance(v, t.Wrapped):
+            v.set_name(name)
+            return
         hook = self.lookup(v.pytype(), "__set_name__")
         if isinstance(hook, types.FunctionType):
             self.class_function(hook).call(self, [v, owner, t.Const(name)], {})
-        elif hook is not MISSING and not isinstance(v, t.Wrapped):
+        elif hook is not MISSING:
             raise Unsupported(f"__set_name__ of {v.describe()}")
 
     # --- changes of classes -------------------------------------------------------------------------------------------
     def put_class_attr(self, klass: t.Class, name: str, value: t.Tracker | None) -> None:
         """type.__setattr__, or type.__delattr__ for None."""
         if isinstance(klass, t.MadeClass):
+            slot = type.__dict__.get(name)
+            if hasattr(type(slot), "__set__") and (value is None or name not in AT_CREATION and name != "__name__"):
+                if value is None:
+                    self.folded(type.__delattr__, (klass.value, name))
+                raise Unsupported(f"a change of {name} of class {klass.value.__name__}")
+            if name == "__new__" and value is None:
+                raise Unsupported("a class loses its __new__")
             if klass.taken and name not in klass.space:
                 raise Unsupported(f"a change of the finished class {klass.value.__name__}")
             klass.put(self, name, value)
@@ -144,6 +171,16 @@ class ClassMaking:
 def issubclass_real(cls: type, base: type) -> bool:
     """By the mro: `__subclasscheck__` has no say."""
     return base in cls.__mro__
+
+
+def builtin_part(cls: type) -> type:
+    """The nearest class of C in the mro."""
+    return next(base for base in cls.__mro__ if not base.__flags__ & _HEAP)
+
+
+ANSWERS_ITSELF: frozenset[type] = frozenset({types.ModuleType, super, threading.local, types.MethodType, types.GenericAlias,
+                                             *weakref.ProxyTypes})
+"""Classes of C whose lookup of an instance's attributes is not that of `object`."""
 
 
 def getattr_static(cls: type, name: str) -> Any:

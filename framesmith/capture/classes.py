@@ -7,15 +7,16 @@ import enum
 import operator
 import sys
 from collections.abc import Callable
-from types import FunctionType, MappingProxyType
+from types import FunctionType, MappingProxyType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
-from .class_making import getattr_static
+from .class_making import ANSWERS_ITSELF, builtin_part, getattr_static
 from .registry import DESCRIPTORS, METHODS
 from .sources import MISSING, Attr, Builtin, Global, GlobalOf, Item, Pinned, Source
+from .standins import Placeholder
 from .values import STATIC_TYPES
 
 _BUILTINS = builtins.__dict__
@@ -29,7 +30,11 @@ class ClassInfo:
     def __init__(self, cx: Any, cls: type) -> None:
         def hook(name: str, default: Any) -> Any:
             raw = cx.lookup(cls, name)
-            return None if raw is default or raw is MISSING or not isinstance(raw, FunctionType) else raw
+            if isinstance(raw, FunctionType):
+                return None if raw is default else raw
+            if raw is MISSING or isinstance(raw, _OF_C) and builtin_part(cls) not in ANSWERS_ITSELF:
+                return None
+            raise Unsupported(f"{name} of {cls.__qualname__}, which is no function")
 
         self.getattribute = hook("__getattribute__", object.__getattribute__)
         self.getattr = hook("__getattr__", None)
@@ -51,7 +56,10 @@ class Namespaces:
     put_class_attr: Callable[..., None]
     own_raw: Callable[..., Any]
     fold: Callable[..., t.Tracker]
+    folded: Callable[..., Any]
+    stand_in: Callable[..., Any]
     seen: dict[int, t.Tracker]
+    mutated: dict[int, t.Tracker]
     root_globals: dict[str, Any]
 
     def __init__(self) -> None:
@@ -111,6 +119,16 @@ class Namespaces:
         found = self.seen.get(id(raw))
         return found if found is not None else self.wrap_static(raw, Pinned(raw))
 
+    def call_property(self, raw: property, part: str, args: list[t.Tracker]) -> t.Tracker:
+        """The function that a property has for `part`; without one CPython says so itself."""
+        fn = getattr(raw, part)
+        if fn is not None:
+            return self.class_function(fn).call(self, args, {})
+        instance = self.stand_in(args[0])
+        if isinstance(instance, Placeholder):
+            raise Unsupported(f"a property of {args[0].describe()} without {part}")
+        return self.made(self.folded(_PROPERTY[part], (raw, instance, None)[:3 if part == "fset" else 2]))
+
     def class_value(self, cls: type, name: str, raw: Any) -> t.Tracker:
         """A value in a class: as it stands there, so a descriptor is itself and not what it gives."""
         return self.wrap_static(raw, Pinned(raw) if hasattr(type(raw), "__get__") else Attr(Pinned(cls), name))
@@ -124,7 +142,7 @@ class Namespaces:
         meta = type(cls)
         meta_raw = MISSING if meta is type else self.lookup(meta, name)
         if isinstance(meta_raw, property):
-            return self.class_function(meta_raw.fget).call(self, [klass], {})
+            return self.call_property(meta_raw, "fget", [klass])
         if isinstance(getattr(type(meta_raw), "__set__", None), FunctionType):
             return self.call_special(self.class_value(meta, name, meta_raw), "__get__", [klass, self.made(meta)])
         raw = self.lookup(cls, name)
@@ -171,8 +189,7 @@ class Namespaces:
             return
         raw = MISSING if meta is type else self.lookup(meta, name)
         if isinstance(raw, property):
-            setter = raw.fdel if value is None else raw.fset
-            self.class_function(setter).call(self, [klass, *([] if value is None else [value])], {})
+            self.call_property(raw, "fset" if value is not None else "fdel", [klass, *([] if value is None else [value])])
             return
         self.put_class_attr(klass, name, value)
 
@@ -230,6 +247,8 @@ class Namespaces:
         """The cache of what was read of (or written to) a globals dict."""
         cache = self.global_values.get(id(space))
         if cache is None:
+            if id(self.seen.get(id(space))) in self.mutated:
+                raise Unsupported("a name of a namespace that was changed as a dict")
             cache = self.global_values[id(space)] = {}
         return cache
 
@@ -259,6 +278,8 @@ class Namespaces:
 
     def store_global(self, space: dict[str, Any], name: str, value: t.Tracker) -> None:
         """`global name; name = value`"""
+        if id(space) in self.seen:
+            raise Unsupported("assignment to a name of a namespace that is used as a dict, too")
         self.globals_of(space)[name] = value
         self.global_writes[(id(space), name)] = (space, value)
 
@@ -278,6 +299,8 @@ def _class_dict(cx: Any, cls: type) -> t.Tracker:
     return cx.made(MappingProxyType(dict(cls.__dict__)))
 
 
+_OF_C = (WrapperDescriptorType, MethodDescriptorType)
+_PROPERTY: dict[str, Callable[..., Any]] = {"fget": property.__get__, "fset": property.__set__, "fdel": property.__delete__}
 _CLASS_ATTRS: dict[str, Callable[[Any, type], t.Tracker]] = {
     "__name__": lambda cx, cls: t.Const(cls.__name__),
     "__qualname__": lambda cx, cls: t.Const(cls.__qualname__),

@@ -45,6 +45,17 @@ class Errors:
         text = message or f"'{x.pytype().__name__}' object has no attribute '{name}'"
         return self.fail(AttributeError, t.Const(text), name=t.Const(name), obj=x)
 
+    def no_change(self, x: t.Tracker, name: str, message: str | None = None) -> Any:
+        """AttributeError of `x.name = ...` or `del x.name`; unlike that of a lookup it does not say of what."""
+        return self.fail(AttributeError, t.Const(message or f"'{x.pytype().__name__}' object has no attribute '{name}'"))
+
+    def about(self, error: t.Tracker, x: t.Tracker, name: str) -> None:
+        """An AttributeError leaves the lookup `x.name`: unless it says so itself, that is what it is about."""
+        if not isinstance(error, t.Error) or error.value is not None or not issubclass(error.cls, AttributeError):
+            return
+        if error.field("name") is t.NONE and error.field("obj") is t.NONE:
+            error.attrs.update(name=t.Const(name), obj=x)
+
     def made_error(self, error: BaseException) -> t.Error:
         """The tracker of an exception that a function run at capture raised."""
         made = t.Error(type(error))

@@ -43,15 +43,16 @@ _SAFE = frozenset({float, complex, bool, type(None), type(...), bytes, range, to
 """Types whose text is theirs alone to make, and short work. (An int may have more digits than Python will print.)"""
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, depth: int = 4) -> str:
     """A value as text, without running the program's own code: no `__repr__` of its classes, no attribute."""
     kind = type(value)
     if kind is str or kind in _SAFE:
         return repr(value)
     if kind is int:
         return repr(value) if value.bit_length() < 4096 else f"an int of {value.bit_length()} bits"
-    if kind in (tuple, list):
-        text = ", ".join(map(_shown, value[:8])) + (", …" if len(value) > 8 else "," if kind is tuple and len(value) == 1 else "")
+    if kind in (tuple, list) and depth:  # it may hold itself
+        text = ", ".join([_shown(v, depth - 1) for v in value[:8]])
+        text += ", …" if len(value) > 8 else "," if kind is tuple and len(value) == 1 else ""
         return f"[{text}]" if kind is list else f"({text})"
     return object.__repr__(value)
 

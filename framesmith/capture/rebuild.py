@@ -218,7 +218,10 @@ def _made_class(rb: Rebuilder, x: t.MadeClass) -> str:
 
 
 def _wrapped(rb: Rebuilder, x: t.Wrapped) -> str:
-    return rb.temp(f"{rb.hold(type(x.value))}({', '.join(rb.values(list(x.parts.values())))})")
+    made = rb.temp(f"{rb.hold(type(x.value))}({', '.join(rb.values(list(x.parts.values())))})")
+    if x.name is not None:
+        rb.emit(f"{made}.__set_name__(None, {x.name!r})")
+    return made
 
 
 def _list(rb: Rebuilder, x: t.List) -> str:
@@ -301,6 +304,8 @@ def set_changes(rb: Rebuilder, name: str, x: t.Set) -> list[str]:
 
 
 def _slice(rb: Rebuilder, x: t.Slice) -> str:
+    if x.value is not None and x.source is not None:
+        return rb.temp(rb.source(x.source))
     return rb.temp(f"{rb.hold(slice)}({', '.join(rb.values(x.parts))})")
 
 

@@ -33,6 +33,7 @@ from .showing import Showing
 from .sources import MISSING, Attr, Cell, DictAttr, GlobalState, Guard, Item, Local, Pinned, Source, TensorSpec
 from .stopping import Stop
 from .text import Texts
+from .trackers.objects import namespace_of
 from .values import CONSTANT_TYPES, Values
 from .varying import given, varying_local
 
@@ -258,11 +259,19 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
 
     def load_cell(self, cell: Any, name: str, own: bool = False) -> t.Tracker:
         """The content of a cell; `own`: it is a variable of the frame itself, not of one around it."""
-        if cell.content is None:
-            value = UNSET if cell.real_cell is None or cell.written else contents(cell.real_cell)
-            if value is UNSET:
-                return self.unset(name, own)
-            cell.content = self.wrap(value, cell_content(cell.source, cell.real_cell))
+        found = self.cell_value(cell)
+        return found if found is not None else self.unset(name, own)
+
+    def cell_value(self, cell: Any) -> t.Tracker | None:
+        """The content of a cell; None if it is empty."""
+        if cell.content is None and cell.real_cell is not None and not cell.written:
+            value = contents(cell.real_cell)
+            if value is not UNSET:
+                cell.content = self.wrap(value, cell_content(cell.source, cell.real_cell))
+            elif type(cell.source) is Cell:
+                raise Unsupported(f"the variable {cell.source.name!r} of a function around it is not set")
+            else:
+                self.guard(cell.source if cell.source is not None else Pinned(cell.real_cell), "callable", _is_empty)
         return cell.content
 
     def unset(self, name: str, own: bool) -> t.Tracker:
@@ -281,6 +290,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
     def mutates(self, tracker: t.Tracker) -> None:
         """A tracker of something that exists outside is changed: its final state is to be replayed."""
         if getattr(tracker, "value", None) is not None:
+            if id(tracker.value) in self.global_values:  # type: ignore[attr-defined]
+                raise Unsupported("a change of a namespace as a dict, of which names were read")
             if self.locks and any(lock.held > 0 for lock in self.locks.values()):  # type: ignore[attr-defined]
                 raise Unsupported("a change under a lock")
             self.mutated.setdefault(id(tracker), tracker)
@@ -308,7 +319,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         if raw is MISSING:
             missed = " (missed __exit__ method)" if name == "__exit__" else ""
             return self.raise_(TypeError(f"'{obj.pytype().__name__}' object does not support the context manager protocol{missed}"))
-        return t.Method(self.class_function(raw), obj) if isinstance(raw, FunctionType) else t.Bound(obj, name)
+        return self.bound_special(obj, name, raw)
 
     def instance_dict(self, obj: t.Object) -> t.Tracker:
         """`obj.__dict__`"""
@@ -324,17 +335,19 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
     def tuple_attr(self, tup: t.Tuple, name: str) -> t.Tracker:
         """An attribute of an instance of a subclass of tuple that is no field."""
         raw = self.lookup(tup.cls, name)
-        if raw is MISSING:
-            own = getattr(tup.value, "__dict__", None)
-            if own and name in own:
+        if tup.value is not None and tup.cls.__dictoffset__ and (raw is MISSING or not hasattr(type(raw), "__set__")):
+            own = namespace_of(tup.value)
+            if name in own:
                 return self.wrap(own[name], None if tup.source is None else DictAttr(tup.source, name))
+            self.guard(tup.source, "not_hasattr", name)
+        if raw is MISSING:
             if self.class_info(tup.cls).getattr is not None:
                 raise Unsupported(f"__getattr__ of {tup.describe()}")
             return self.no_attribute(tup, name)
         if isinstance(raw, FunctionType):
             return t.Method(self.class_function(raw), tup)
         if isinstance(raw, property):
-            return self.class_function(raw.fget).call(self, [tup], {})
+            return self.call_property(raw, "fget", [tup])
         if isinstance(raw, classmethod):
             return t.Method(self.class_function(raw.__func__), self.made(tup.cls))
         if name == "__class__":
@@ -378,6 +391,10 @@ def contents(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:
         return UNSET
+
+
+def _is_empty(cell: Any) -> bool:
+    return contents(cell) is UNSET
 
 
 _OWN = __file__.rsplit("/", 2)[0]

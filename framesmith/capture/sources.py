@@ -34,8 +34,19 @@ def name_of(value: Any) -> str | None:
     """The name of a class, a function or a module; None for anything else, whose attributes are the program's own code."""
     if not issubclass(type(value), _NAMED):
         return None
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    return name if isinstance(name, str) else None
+    read = next((raw for base, raw in _RAW if isinstance(value, base)), object.__getattribute__)
+    for place in ("__qualname__", "__name__"):
+        try:
+            name = read(value, place)
+        except AttributeError:
+            continue
+        if isinstance(name, str):
+            return name
+    return None
+
+
+_RAW: tuple[tuple[type, Callable[[Any, str], Any]], ...] = ((type, type.__getattribute__), (ModuleType, ModuleType.__getattribute__))
+"""Lookups past what a metaclass or a module's class defines."""
 
 
 class Source:

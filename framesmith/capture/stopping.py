@@ -9,6 +9,7 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .bridges import STAYS
 from .frame import Frame
+from .looking import calls_super, looks_at_itself
 from .origins import origin
 
 GENERATORS = 0x20 | 0x80 | 0x100 | 0x200
@@ -29,10 +30,11 @@ def choose_stop(frames: list[Frame], limit: int) -> Stop | None:
     """The deepest instruction before which capture can stop, earlier than `limit` if that failed; or None."""
     best = None
     for depth, frame in enumerate(frames):
-        if frame.code.co_flags & GENERATORS or depth and not frame.direct:
+        if frame.code.co_flags & GENERATORS or depth and not frame.direct or looks_at_itself(frame.code):
             break
         own = origin(frame.code, frame.ip - 1)[1] >= 0  # a continuation's own head cannot be gone on from
-        if own and frame.dec.instrs[frame.ip - 1].name not in STAYS and frame.step <= limit:
+        stays = frame.dec.instrs[frame.ip - 1].name in STAYS or calls_super(frame.dec, frame.ip - 1)
+        if own and not stays and frame.step <= limit:
             best = (frame.step, depth)
     return best
 

@@ -220,6 +220,8 @@ def _tuple(cx: Any, value: Any, source: Source | None) -> t.Tracker:
 def _dict(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     found = cx.known(value, source)
     if found is None:
+        if cx.global_writes and any(space is value for space, _ in cx.global_writes.values()):
+            raise Unsupported("a namespace as a dict, to which names were assigned")
         cx.guard(source, "type", type(value))
         d = t.Dict(None, cls=type(value), value=value, source=source)
         found = cx.remember(value, d)
@@ -268,7 +270,10 @@ def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
         obj.payload = t.Set(None, cls=_base_of(cls, (set, frozenset)), value=value, source=source)
     elif issubclass(cls, (str, int, float)):
         obj.payload = t.Const(_plain(value))
-        cx.guard(source, "equals", value)
+        if isinstance(cx.lookup(cls, "__eq__"), types.FunctionType):  # the program's code, which no guard may run
+            cx.guard(source and Applied(source, _plain, "the plain {}"), "equals", obj.payload.value)
+        else:
+            cx.guard(source, "equals", value)
     return cx.remember(value, obj)
 
 
@@ -328,8 +333,11 @@ def _cell(cx: Any, value: Any, source: Source | None) -> t.Tracker:
 
 
 def _slice(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    cx.guard(source, "equals", value)
-    return t.Slice([cx.made(p) for p in (value.start, value.stop, value.step)])
+    found = cx.known(value, source)
+    if found is None:
+        cx.guard(source, "equals", value)
+        found = cx.remember(value, t.Slice([cx.made(p) for p in (value.start, value.stop, value.step)], value, source))
+    return found
 
 
 def _iterator(cx: Any, value: Any, source: Source | None) -> t.Tracker:

@@ -149,10 +149,15 @@ PyObject* why_failed(Frame* frame, PyObject* tree) {
   return PyUnicode_FromString("");
 }
 
-enum class Outcome { done, pass, pass_off };
+enum class Outcome { done, pass, pass_off, missed };
 
-// Tries the entries of this callback, the latest hit first. True: *result is the frame's result (null = exception).
-bool try_entries(Frame* frame, CodeState* state, PyObject* callback, PyObject** result) {
+// Calls and lines of frames are looked at in this thread: what a graph replaces is not shown, everything else is.
+bool left_to_tracer(PyThreadState* tstate, const Entry* entry) {
+  return entry->graphless && (tstate->c_tracefunc || tstate->c_profilefunc);
+}
+
+// Tries the entries of this callback, the latest hit first. Done: *result is the frame's result (null = exception).
+Outcome try_entries(PyThreadState* tstate, Frame* frame, CodeState* state, PyObject* callback, PyObject** result) {
   bool dead = false;
   for (size_t i = 0; i < state->entries.size(); i++) {
     Entry* entry = state->entries[i];
@@ -164,18 +169,23 @@ bool try_entries(Frame* frame, CodeState* state, PyObject* callback, PyObject** 
     int failed = -1;
     Py_INCREF(entry);
     PyObject* inputs = check_tree(entry->tree, view_of(frame, entry), &failed);
+    if (inputs && left_to_tracer(tstate, entry)) {
+      Py_DECREF(inputs);
+      Py_DECREF(entry);
+      return Outcome::pass;
+    }
     if (inputs) {
       entry->hits++;
       total_hits++;
       if (i) state->promote(entry);
       *result = call_residual(frame, entry, inputs);
       Py_DECREF(entry);
-      return true;
+      return Outcome::done;
     }
     Py_DECREF(entry);
   }
   if (dead) state->drop_dead();
-  return false;
+  return Outcome::missed;
 }
 
 // Says so, once a code object: the callback is not asked again, since it would compile at each call.
@@ -193,7 +203,7 @@ Outcome refuse_fresh(Frame* frame, CodeState* state, PyObject* callback, PyObjec
 }
 
 // Runs an entry that the callback has just made for this very frame.
-Outcome run_fresh(Frame* frame, CodeState* state, Entry* entry, PyObject* callback, PyObject** result) {
+Outcome run_fresh(PyThreadState* tstate, Frame* frame, CodeState* state, Entry* entry, PyObject* callback, PyObject** result) {
   if (entry->code != reinterpret_cast<PyObject*>(frame->f_code)) {
     PyErr_SetString(PyExc_ValueError, "the callback's entry was made for another code object");
     return Outcome::done;
@@ -202,13 +212,17 @@ Outcome run_fresh(Frame* frame, CodeState* state, Entry* entry, PyObject* callba
   PyObject* inputs = entry->residual ? check_tree(entry->tree, view_of(frame, entry), &failed) : nullptr;
   if (!inputs) return PyErr_Occurred() ? Outcome::done : refuse_fresh(frame, state, callback, entry->tree);
   state->add(entry);
+  if (left_to_tracer(tstate, entry)) {
+    Py_DECREF(inputs);
+    return Outcome::pass;
+  }
   *result = call_residual(frame, entry, inputs);
   return Outcome::done;
 }
 
-Outcome follow(PyObject* answer, Frame* frame, CodeState* state, PyObject* callback, PyObject** result) {
+Outcome follow(PyObject* answer, PyThreadState* tstate, Frame* frame, CodeState* state, PyObject* callback, PyObject** result) {
   if (Py_IS_TYPE(answer, EntryType)) {
-    return run_fresh(frame, state, reinterpret_cast<Entry*>(answer), callback, result);
+    return run_fresh(tstate, frame, state, reinterpret_cast<Entry*>(answer), callback, result);
   }
   if (answer == Py_None) return Outcome::pass;
   if (answer == verdict_eager) return Outcome::pass_off;
@@ -225,10 +239,11 @@ Outcome follow(PyObject* answer, Frame* frame, CodeState* state, PyObject* callb
 }
 
 // Decides what happens to a frame under a callback; with `done`, *result is its result.
-Outcome handle(Frame* frame, PyObject* callback, PyObject** result) {
+Outcome handle(PyThreadState* tstate, Frame* frame, PyObject* callback, PyObject** result) {
   CodeState* state = find_state(frame->f_code);
   if (state) {
-    if (!state->entries.empty() && try_entries(frame, state, callback, result)) return Outcome::done;
+    const Outcome tried = state->entries.empty() ? Outcome::missed : try_entries(tstate, frame, state, callback, result);
+    if (tried != Outcome::missed) return tried;
     switch (state->verdict(callback)) {
       case Verdict::open: break;
       case Verdict::skip_recursive: return Outcome::pass_off;
@@ -239,7 +254,7 @@ Outcome handle(Frame* frame, PyObject* callback, PyObject** result) {
   }
   PyObject* answer = ask_callback(frame, callback);
   if (!answer) return Outcome::done;
-  const Outcome outcome = follow(answer, frame, state, callback, result);
+  const Outcome outcome = follow(answer, tstate, frame, state, callback, result);
   Py_DECREF(answer);
   return outcome;
 }
@@ -247,7 +262,7 @@ Outcome handle(Frame* frame, PyObject* callback, PyObject** result) {
 PyObject* eval_hooked(PyThreadState* tstate, Frame* frame) {
   PyObject* result = nullptr;
   PyObject* callback = Py_NewRef(thread_hook.callback);
-  const Outcome outcome = handle(frame, callback, &result);
+  const Outcome outcome = handle(tstate, frame, callback, &result);
   Py_DECREF(callback);
   if (outcome == Outcome::pass) return pass(tstate, frame, 0);
   if (outcome == Outcome::pass_off) {

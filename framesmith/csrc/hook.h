@@ -40,6 +40,7 @@ struct Entry {
   std::vector<int> local_index;  // the tree's local number i is argument local_index[i]
   std::vector<int> cell_index;   // the tree's cell number i is func.__closure__[cell_index[i]]
   size_t hits;
+  bool graphless;  // nothing is computed: a tracer or profiler is to see the frame as it is
 };
 extern PyTypeObject* EntryType;
 

@@ -151,10 +151,11 @@ bool fits(PyCodeObject* code, PyCodeObject* residual) {
 }
 
 PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"tree", "code", "residual", "callback", "info", nullptr};
+  static const char* names[] = {"tree", "code", "residual", "callback", "info", "graphless", nullptr};
   PyObject *tree, *code, *residual, *callback, *info = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O|O:Entry", const_cast<char**>(names), GuardTreeType, &tree,
-                                   &PyCode_Type, &code, &PyCode_Type, &residual, &callback, &info)) {
+  int graphless = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O|Op:Entry", const_cast<char**>(names), GuardTreeType, &tree,
+                                   &PyCode_Type, &code, &PyCode_Type, &residual, &callback, &info, &graphless)) {
     return nullptr;
   }
   auto* original = reinterpret_cast<PyCodeObject*>(code);
@@ -179,6 +180,7 @@ PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   new (&self->local_index) std::vector<int>(std::move(locals));
   new (&self->cell_index) std::vector<int>(std::move(cells));
   self->hits = 0;
+  self->graphless = graphless;
   if (tree_dead(tree)) {
     kill_entry(self);
   } else {

@@ -53,6 +53,10 @@ class FrameSeen(Unsupported):
         self.callers = callers
 
 
+class MemorySeen(FrameSeen):
+    """The instruction looks at the interpreter's memory: what runs beneath the frame must leave no more there than plain Python does."""
+
+
 class NeedsGrad(Unsupported):
     """A tensor that requires grad is computed with while grad mode is on. `source` is its path from the frame (a capture source)."""
 

@@ -62,9 +62,24 @@ def _isinstance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return t.boolean(cx.folded(isinstance, (obj.value, klass)))
     if class_test(cx, obj.pytype(), klass, isinstance):
         return t.TRUE
+    if isinstance(obj, t.Object) and cx.class_info(obj.cls).getattribute is not None:
+        return t.boolean(_says_instance(cx, obj, klass))
     if cx.lookup(obj.pytype(), "__class__") is not object.__dict__["__class__"] or isinstance(obj, Opaque):
         raise Unsupported(f"isinstance of {obj.describe()}, which has a __class__ of its own")
     return t.FALSE
+
+
+def _says_instance(cx: Any, obj: t.Object, klass: Any) -> bool:
+    """isinstance by the `__class__` that an object's own `__getattribute__` gives."""
+    if type(klass) is not type:
+        raise Unsupported(f"isinstance of {obj.describe()}, which has a __getattribute__ of its own")
+    try:
+        said = obj.get(cx, "__class__")
+    except t.CapturedError as e:
+        if issubclass(e.tracker.pytype(), AttributeError):
+            return False
+        raise
+    return isinstance(said, t.Class) and klass in said.value.__mro__
 
 
 def _tensor_kind(cx: Any, obj: t.Tensor, klass: Any) -> bool:
@@ -112,13 +127,12 @@ def _object_len(cx: Any, obj: t.Object) -> t.Tracker:
 @calls(getattr)
 def _getattr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     name = args[1].real(cx)
-    if len(args) == 2:
-        return args[0].get(cx, name)
     try:
         return args[0].get(cx, name)
     except t.CapturedError as e:
-        if issubclass(e.tracker.pytype(), AttributeError):
+        if len(args) > 2 and issubclass(e.tracker.pytype(), AttributeError):
             return args[2]
+        cx.about(e.tracker, args[0], name)
         raise
 
 
@@ -176,18 +190,29 @@ def _thread(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(super)
 def _super(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    if args:
-        return t.Super(args[0].real(cx), args[1])
-    frame = cx.frames[-1]
-    if "__class__" not in frame.dec.localsplus:
-        cx.raise_(RuntimeError("super(): __class__ cell not found"))
-    klass = cx.load_cell(frame.locals[frame.dec.localsplus.index("__class__")], "__class__")
+    return t.super_of(cx, args[0], args[1]) if args else _super_here(cx, cx.frames[-1])
+
+
+def _super_here(cx: Any, frame: Any) -> t.Tracker:
+    """`super()`: of the class around the function and the function's first argument."""
+    code = frame.code
+    if not code.co_argcount:
+        return cx.raise_(RuntimeError("super(): no arguments"))
     first = frame.locals[0]
-    if first is None:
+    if first is None and frame is cx.frames[0] and 0 in cx.pending:
         first = cx.unset_local(frame, 0)
-    if isinstance(first, t.Cell):
-        first = cx.load_cell(first, "self")
-    return t.Super(klass.real(cx), first)
+    if isinstance(first, t.Cell) and code.co_varnames[0] in code.co_cellvars:
+        first = cx.cell_value(first)
+    if first is None:
+        return cx.raise_(RuntimeError("super(): arg[0] deleted"))
+    if "__class__" not in code.co_freevars:
+        return cx.raise_(RuntimeError("super(): __class__ cell not found"))
+    klass = cx.cell_value(frame.locals[frame.dec.localsplus.index("__class__")])
+    if klass is None:
+        return cx.raise_(RuntimeError("super(): empty __class__ cell"))
+    if not isinstance(klass, t.Class):
+        return cx.raise_(RuntimeError(f"super(): __class__ is not a type ({klass.pytype().__name__})"))
+    return t.super_of(cx, klass, first)
 
 
 def _scalar(kind: type) -> Any:
@@ -404,6 +429,7 @@ def _slice(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(object)
 def _object(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    cx.takes_nothing(object, "__new__", bool(args or kwargs))
     return t.Object(object)
 
 

@@ -43,7 +43,7 @@ def _entries(cx: Any, originals: Args) -> Args:
     """The bases, with `__mro_entries__` of those that are no classes."""
     out: Args = []
     for base in originals:
-        if isinstance(base, t.Class):
+        if isinstance(base, t.Class) or base.constant and not hasattr(base.value, "__mro_entries__"):  # type: ignore[attr-defined]
             out.append(base)
         elif base.constant:
             real = tuple(b.real(cx) for b in originals)

@@ -7,7 +7,7 @@ import sys
 import types
 from typing import Any
 
-from framesmith.util.errors import FrameSeen, Unsupported
+from framesmith.util.errors import FrameSeen, MemorySeen, Unsupported
 
 from .. import trackers as t
 from ..registry import calls
@@ -42,7 +42,7 @@ def _getframe(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(sys.getrefcount, gc.get_referrers, gc.get_objects)
 def _references(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise FrameSeen("a count of references")
+    raise MemorySeen("a count of references")
 
 
 @calls(types.FrameType.clear)

@@ -22,6 +22,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..attempts import NOT_IMPLEMENTED
+from ..class_making import builtin_part
 from ..identity import same_object
 from ..registry import DESCRIPTORS, PLAIN, calls, folds, method, opaque
 from ..sources import MISSING, Item, Pinned
@@ -57,6 +58,10 @@ def _init(cx: Any, self: t.Object, *args: t.Tracker, **kwargs: t.Tracker) -> t.T
         if args:
             cx.raise_(TypeError("no positional arguments expected"))
         self.attrs.update(kwargs)
+    elif builtin_part(self.cls) is object:
+        cx.takes_nothing(self.cls, "__init__", bool(args or kwargs))
+    elif self.payload is None:
+        raise Unsupported(f"__init__ of {self.describe()}")
     return t.NONE
 
 
@@ -116,7 +121,7 @@ def _hash(cx: Any, self: t.Object) -> t.Tracker:
 
 @calls(object.__new__)
 def _new(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return cx.blank(args[0].real(cx), args[1:])
+    return cx.blank(args[0].real(cx), args[1:], kwargs)
 
 
 @calls(dict.__new__, list.__new__, set.__new__, BaseException.__new__, Exception.__new__, str.__new__, int.__new__, float.__new__,
@@ -127,6 +132,7 @@ def _builtin_new(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(object.__init__)
 def _object_init(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    cx.takes_nothing(args[0].pytype(), "__init__", len(args) > 1 or bool(kwargs))
     return t.NONE
 
 
@@ -223,7 +229,7 @@ def _copy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     x = args[0]
     if isinstance(x, t.Tensor):
         return same_memory(cx, x)
-    if isinstance(x, (t.Const, t.Static, t.Function, t.Tuple)):
+    if isinstance(x, (t.Const, t.Static, t.Function, t.Tuple, t.Slice, t.WeakRef)):
         return x
     if isinstance(x, (t.List, t.Dict, t.Set, t.Deque)):
         return x.builtin_method(cx, "copy", [], {})
@@ -244,8 +250,14 @@ def _copy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 def _reduces_plainly(cx: Any, cls: type) -> bool:
     """Whether a copy of an instance is a new one with the same contents: no method of the copy protocol has a say."""
+    if cls in copyreg.dispatch_table or builtin_part(cls) not in _COPIED:
+        return False
     own = any(cx.lookup(cls, name) is not cx.lookup(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__"))
     return not own and all(cx.lookup(cls, n) is MISSING for n in ("__getnewargs__", "__getnewargs_ex__", "__setstate__"))
+
+
+_COPIED = frozenset({object, dict, list, set, frozenset, tuple, str, int, float, types.SimpleNamespace})
+"""Classes of C, instances of whose subclasses are copied by what capture knows of them."""
 
 
 def by_hook(cx: Any, x: t.Object, name: str, args: Args) -> t.Tracker | None:
@@ -293,7 +305,7 @@ def deep_copy(cx: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracker:
     found = memo.get(id(x))
     if found is not None:
         return found
-    if isinstance(x, (t.Const, t.Static, t.Function)):
+    if isinstance(x, (t.Const, t.Static, t.Function, t.WeakRef)):
         return x
     if isinstance(x, t.Tensor):
         copied = memo[id(x)] = other_memory(cx, x)

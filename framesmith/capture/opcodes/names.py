@@ -44,14 +44,22 @@ def _delete_global(f: Frame, name: str) -> None:
 @op("LOAD_ATTR")
 def _attr(f: Frame, name: str) -> None:
     s = f.stack
-    s[-1] = s[-1].get(f.cx, name)
+    try:
+        s[-1] = s[-1].get(f.cx, name)
+    except t.CapturedError as e:
+        f.cx.about(e.tracker, s[-1], name)
+        raise
 
 
 @op("LOAD_METHOD")
 def _method(f: Frame, name: str) -> None:
     s = f.stack
     obj = s.pop()
-    m = obj.get(f.cx, name)
+    try:
+        m = obj.get(f.cx, name)
+    except t.CapturedError as e:
+        f.cx.about(e.tracker, obj, name)
+        raise
     s.append(t.NULL)
     s.append(m)
 
@@ -63,9 +71,9 @@ def _super_attr(f: Frame, arg: tuple[str, bool, bool]) -> None:
     obj = s.pop()
     cls = s.pop()
     fn = s.pop()
-    if not (isinstance(fn, t.Static) and fn.value is super and isinstance(cls, t.Class)):
+    if not (isinstance(fn, t.Static) and fn.value is super):
         raise Unsupported("super is shadowed")
-    v = t.Super(cls.value, obj).get(f.cx, name)
+    v = t.super_of(f.cx, cls, obj).get(f.cx, name)
     if wants_method:
         s.append(t.NULL)
     s.append(v)

@@ -15,10 +15,11 @@ from .late import Late, late
 from .made import MadeClass, Wrapped
 from .modes import InferenceGuard
 from .modules import Module
-from .objects import DELETED, Object, Super
+from .objects import DELETED, Object
 from .sequences import List, Sequence, Slice, Tuple, is_plain_tuple
 from .sets import SameElements, Set
 from .statics import Builtin, Class, Disabled, PyModule, Scripted, Static
+from .supers import Super, super_of
 from .tensors import Sym, Tensor, TensorMethod
 from .weak import WeakRef
 
@@ -31,5 +32,5 @@ __all__ = [
     "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE",
     "Tensor", "TensorMethod", "Traceback", "Tracker", "Tuple", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "enumerated",
     "filtered", "is_plain_tuple",
-    "late", "mapped", "stored_key", "zipped",
+    "late", "mapped", "stored_key", "super_of", "zipped",
 ]

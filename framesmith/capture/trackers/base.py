@@ -117,9 +117,9 @@ def _refuse_change(cx: Any, x: Tracker, name: str) -> None:
         return
     raw = getattr(kind, name, cx)
     if raw is cx:
-        cx.no_attribute(x, name)
+        cx.no_change(x, name)
     if not hasattr(type(raw), "__set__"):
-        cx.no_attribute(x, name, f"'{kind.__name__}' object attribute '{name}' is read-only")
+        cx.no_change(x, name, f"'{kind.__name__}' object attribute '{name}' is read-only")
 
 
 _HEAP_TYPE = 1 << 9

@@ -39,13 +39,23 @@ class MadeClass(Class):
 
 
 class Wrapped(Static):
-    """A property, classmethod or staticmethod made in the frame; `value` holds stand-ins of its `parts`."""
+    """A property, classmethod or staticmethod made in the frame; `value` holds stand-ins of its `parts`.
 
-    __slots__ = ("parts",)
+    `name`: what a class statement called a property, for its messages.
+    """
+
+    __slots__ = ("name", "parts")
 
     def __init__(self, value: Any, parts: dict[str, Tracker]) -> None:
         super().__init__(value)
         self.parts = parts
+        self.name: str | None = None
+
+    def set_name(self, name: str) -> None:
+        """`__set_name__` of what has one."""
+        if isinstance(self.value, property):
+            self.name = name
+            self.value.__set_name__(None, name)  # type: ignore[attr-defined]
 
     def get(self, cx: Any, name: str) -> Tracker:
         found = self.parts.get(name)

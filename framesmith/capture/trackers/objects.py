@@ -1,4 +1,4 @@
-"""Instances of user classes (and of builtin types that no other family takes), and super().
+"""Instances of user classes (and of builtin types that no other family takes).
 
 `Object.get` is Python's generic attribute lookup over the real class and the tracked instance dict.  Reads of an instance that
 came from outside are guarded as they happen; writes stay in `attrs` and are replayed at the exit.
@@ -27,7 +27,6 @@ from .base import Bound, CapturedError, Tracker
 from .dicts import Dict
 from .functions import Function, Method
 from .keys import Hashed
-from .statics import Static
 
 
 class Deleted(Tracker):
@@ -140,19 +139,21 @@ class Object(Tracker):
         """object.__setattr__"""
         raw = cx.lookup(self.cls, name)
         if isinstance(raw, property):
-            if raw.fset is None:
-                cx.raise_(AttributeError(f"property '{name}' of '{self.cls.__name__}' object has no setter"))
-            cx.class_function(raw.fset).call(cx, [self, value], {})
+            cx.call_property(raw, "fset", [self, value])
             return
         if raw is not MISSING and not isinstance(raw, MemberDescriptorType) and hasattr(type(raw), "__set__"):
             if isinstance(raw, GetSetDescriptorType):
                 raise Unsupported(f"assignment to {name!r} of {self.describe()}")
             cx.call_special(cx.wrap_static(raw, None), "__set__", [self, value])
             return
-        if not self.cls.__dictoffset__ and not isinstance(raw, MemberDescriptorType):
-            read_only = f"'{self.cls.__name__}' object attribute '{name}' is read-only"
-            cx.no_attribute(self, name, None if raw is MISSING else read_only)
+        if not isinstance(raw, MemberDescriptorType):
+            self.needs_dict(cx, name, raw)
         self.put(cx, raw if isinstance(raw, MemberDescriptorType) else name, value)
+
+    def needs_dict(self, cx: Any, name: str, raw: Any) -> None:
+        """Without an instance dict `name` cannot be set or deleted; `raw` is what the class has under it."""
+        if not self.cls.__dictoffset__:
+            cx.no_change(self, name, None if raw is MISSING else f"'{self.cls.__name__}' object attribute '{name}' is read-only")
 
     def put(self, cx: Any, key: Any, value: Tracker | None) -> None:
         """Set the entry of the instance dict, or the slot, or take it away."""
@@ -195,20 +196,19 @@ class Object(Tracker):
         """object.__delattr__"""
         raw = cx.lookup(self.cls, name)
         if isinstance(raw, property):
-            if raw.fdel is None:
-                cx.raise_(AttributeError(f"property '{name}' of '{self.cls.__name__}' object has no deleter"))
-            cx.class_function(raw.fdel).call(cx, [self], {})
+            cx.call_property(raw, "fdel", [self])
             return
         if isinstance(raw, MemberDescriptorType):
             if _slot(cx, self, raw) is None:
-                cx.no_attribute(self, name, name)
+                cx.no_change(self, name, name)
             self.put(cx, raw, None)
             return
         if raw is not MISSING and hasattr(type(raw), "__delete__"):
             cx.call_special(cx.wrap_static(raw, None), "__delete__", [self])
             return
+        self.needs_dict(cx, name, raw)
         if self.own_attr(cx, name) is None:
-            cx.no_attribute(self, name)
+            cx.no_change(self, name)
         self.put(cx, name, None)
 
     def truth(self, cx: Any) -> bool:
@@ -270,7 +270,7 @@ class Object(Tracker):
         row = cx.methods(Object, name)
         if row is not None:
             return row(cx, self, *args, **kwargs)
-        if self.payload is not None:
+        if self.payload is not None and not _of_object(self.payload.pytype(), name):
             if name == "__getitem__" and isinstance(self.payload, Dict) and self.payload.lookup(cx, args[0].key(cx)) is None:
                 missing = cx.lookup(self.cls, "__missing__")
                 if isinstance(missing, FunctionType):
@@ -280,6 +280,11 @@ class Object(Tracker):
                 made.owner = self
             return made
         return cx.opaque_method(self, name, args, kwargs)
+
+
+def _of_object(cls: type, name: str) -> bool:
+    """A method that a class has of `object`: it asks for the class of the object, which its builtin part is not."""
+    return next((base for base in cls.__mro__ if name in base.__dict__), None) is object
 
 
 def _speaks(cls: type) -> bool:
@@ -302,10 +307,8 @@ def _function(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
 
 
 def _property(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
-    if raw.fget is None:
-        return cx.raise_(AttributeError(f"property '{name}' of '{self.cls.__name__}' object has no getter"))
     try:
-        return cx.class_function(raw.fget).call(cx, [self], {})
+        return cx.call_property(raw, "fget", [self])
     except CapturedError as e:
         if info is None or info.getattr is None or not issubclass(e.tracker.pytype(), AttributeError):
             raise
@@ -412,56 +415,4 @@ DESCRIPTORS = {
 }
 
 
-class Super(Tracker):
-    """super(cls, obj)."""
-
-    __slots__ = ("cls", "obj")
-
-    def __init__(self, cls: type, obj: Tracker) -> None:
-        self.source = None
-        self.cls = cls
-        self.obj = obj
-
-    def pytype(self) -> type:
-        return super
-
-    def truth(self, cx: Any) -> bool:
-        return True
-
-    def get(self, cx: Any, name: str) -> Tracker:
-        obj = self.obj
-        owner = obj.value if isinstance(obj, Static) and isinstance(obj.value, type) else None
-        start = owner if owner is not None and self.cls in owner.__mro__ else obj.pytype()
-        mro = start.__mro__
-        for base in mro[mro.index(self.cls) + 1:]:
-            raw = cx.own_raw(base, name)
-            if raw is not MISSING:
-                cx.note_class(base, name)
-                return self.bind(cx, raw, name, start)
-        return cx.no_attribute(self, name)
-
-    def bind(self, cx: Any, raw: Any, name: str, start: type) -> Tracker:
-        """The attribute found, bound as a descriptor would."""
-        if isinstance(raw, FunctionType):
-            return Method(cx.class_function(raw), self.obj) if start is self.obj.pytype() else cx.class_function(raw)
-        if isinstance(raw, classmethod):
-            return Method(cx.class_function(raw.__func__), cx.made(start))
-        if isinstance(raw, staticmethod):
-            return cx.class_function(raw.__func__)
-        if isinstance(raw, property):
-            return cx.class_function(raw.fget).call(cx, [self.obj], {})
-        if isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)):
-            if start is not self.obj.pytype():
-                return cx.made(raw)
-            return Bound(self.obj, name, raw)
-        if isinstance(raw, BuiltinFunctionType) or not hasattr(type(raw), "__get__"):
-            return cx.class_value(start, name, raw)
-        if isinstance(raw, ClassMethodDescriptorType):
-            return cx.no_hook(start) if name == "__init_subclass__" else cx.made(raw.__get__(None, start))
-        if isinstance(getattr(type(raw), "__get__", None), FunctionType):
-            on_class = start is not self.obj.pytype()
-            return cx.call_special(cx.class_value(start, name, raw), "__get__", [cx.made(None) if on_class else self.obj, cx.made(start)])
-        raise Unsupported(f"super().{name}: {type(raw).__name__}")
-
-
-__all__ = ["DELETED", "DESCRIPTORS", "Deleted", "Function", "Object", "Super"]
+__all__ = ["DELETED", "DESCRIPTORS", "Deleted", "Function", "Object"]

@@ -229,11 +229,15 @@ _HEAP_TYPE = 1 << 9
 class Slice(Tracker):
     """A slice object."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("parts", "value")
 
-    def __init__(self, parts: list[Tracker]) -> None:
-        self.source = None
+    def __init__(self, parts: list[Tracker], value: Any = None, source: Source | None = None) -> None:
+        self.source = source
+        self.value = value
         self.parts = parts
+
+    def identity(self) -> Any:
+        return self.value if self.value is not None else self
 
     def pytype(self) -> type:
         return slice

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from framesmith.util.errors import Unsupported
 
-from ..sources import MISSING
+from ..sources import MISSING, name_of
 from .base import Tracker
 
 
@@ -38,6 +38,8 @@ class Static(Tracker):
 
     def describe(self) -> str:
         v = self.value
+        if isinstance(v, type):
+            return f"{type.__getattribute__(v, '__module__')}.{name_of(v)}"
         name = getattr(v, "__qualname__", None) or getattr(v, "__name__", None) or repr(v)
         module = getattr(v, "__module__", None)
         return f"{module}.{name}" if isinstance(module, str) else str(name)
@@ -79,12 +81,16 @@ class PyModule(Static):
     __slots__ = ()
 
     def describe(self) -> str:
-        return f"module {self.value.__name__}"
+        return f"module {name_of(self.value)}"
 
     def get(self, cx: Any, name: str) -> Tracker:
+        if type(self.value) is not ModuleType and isinstance(cx.lookup(type(self.value), "__getattribute__"), FunctionType):
+            raise Unsupported(f"{name!r} of {self.describe()}, whose class has a __getattribute__")
         return cx.module_attr(self.value, name)
 
     def set(self, cx: Any, name: str, value: Tracker) -> None:
+        if type(self.value) is not ModuleType and isinstance(cx.lookup(type(self.value), "__setattr__"), FunctionType):
+            raise Unsupported(f"assignment to {name!r} of {self.describe()}, whose class has a __setattr__")
         cx.store_global(self.value.__dict__, name, value)
 
 

@@ -1,0 +1,299 @@
+"""What CPython's own tests of the object model found: each program gives, captured, what plain Python gives."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import types
+
+import pytest
+
+import framesmith
+
+OPTIONS = {"keep_graphless": True, "warn": False, "standard_library": True, "suppress_errors": False}
+
+
+def said(fn, *args, **kwargs):
+    """The exception of a call: its class, its text, what it is about."""
+    try:
+        fn(*args, **kwargs)
+    except Exception as e:
+        return type(e).__name__, str(e), getattr(e, "name", None)
+    return None
+
+
+class Plain:
+    pass
+
+
+class Slotted:
+    y = 0
+    __slots__ = ("z",)
+
+
+def changes_without_a_dict():
+    return [said(fn, obj(), *args) for obj in (Plain, Slotted) for fn, args in (
+        (getattr, ("x",)), (delattr, ("x",)), (delattr, ("y",)), (setattr, ("y", 1)), (delattr, ("z",)))]
+
+
+class Both:
+    def __new__(cls, *args, **kwargs):
+        return super().__new__(cls, *args, **kwargs)
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+class OnlyInit:
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+def arguments_that_object_refuses():
+    return [said(Plain, 42), said(Plain.__new__, Plain, 42), said(Plain().__init__, 42), said(object.__init__, Plain(), 42), said(Both, 1),
+            said(OnlyInit, 1), said(object, 1), said(Plain)]
+
+
+def properties_without_functions():
+    class Named:
+        foo = property()
+
+    class Unnamed:
+        pass
+
+    Unnamed.foo = property()
+    return [said(fn, obj(), "foo", *args)[1] for obj in (Named, Unnamed) for fn, args in ((getattr, ()), (setattr, (1,)), (delattr, ()))]
+
+
+class Proxy:
+    def __init__(self, obj):
+        self._obj = obj
+
+    def __getattribute__(self, name):
+        return object.__getattribute__(self, name) if name == "_obj" else getattr(self._obj, name)
+
+
+def a_class_that_an_object_claims():
+    return isinstance(Proxy(Plain()), Plain), isinstance(Proxy(1), Plain)
+
+
+class OnlySet:
+    def __set__(self, obj, value):
+        obj.__dict__["a"] = value
+
+
+class Holder:
+    a = OnlySet()
+
+
+def a_dict_behind_a_descriptor(holder):
+    holder.a = 42
+    fresh = Holder()
+    fresh.a = 1
+    return vars(holder), vars(fresh), holder.a
+
+
+class Number(int):
+    def __new__(cls, foo):
+        self = int.__new__(cls)
+        self.foo = foo
+        return self
+
+    def __getnewargs__(self):
+        return (self.foo,)
+
+
+def a_copy_that_asks_for_arguments(x):
+    y = copy.copy(x)
+    return type(y) is type(x), y.foo, y is x
+
+
+def a_slice_is_itself(s):
+    return copy.copy(s) is s, [s][0] is s
+
+
+class Remembering(tuple):
+    last = None
+
+    def reverse(self):
+        if self.last is None:
+            self.last = type(self)(self[::-1])
+        return self.last
+
+
+def an_attribute_of_a_tuple(x):
+    return tuple(x.reverse()), x.reverse() is x.reverse(), x.last is not None
+
+
+class Eager(str):
+    def __eq__(self, other):
+        raise AssertionError("a guard ran the program's code")
+
+    __hash__ = str.__hash__
+
+
+def text_with_an_equality_of_its_own(x):
+    return len(x)
+
+
+def looks_after_a_break(w):
+    out = memoryview(w)[0]
+    del w
+    return locals()
+
+
+def not_a_cell():
+    def with_cell(cell):
+        class Meta(type):
+            def __new__(cls, name, bases, namespace):
+                namespace["__classcell__"] = cell
+                return super().__new__(cls, name, bases, namespace)
+
+        class A(metaclass=Meta):
+            pass
+
+    return [said(with_cell, cell) for cell in (None, 0)]
+
+
+def errors_of_super():
+    def nothing():
+        super()
+
+    def deleted(x):
+        del x
+        super()
+
+    class Emptied:
+        def f(x):
+            nonlocal __class__
+            del __class__
+            super()
+
+        def g(self):
+            super()
+
+    return [said(nothing), said(deleted, 1), said(Emptied.g, 1), said(Emptied().f)]
+
+
+class Base:
+    @property
+    def value(self):
+        return 1
+
+
+class Derived(Base):
+    @property
+    def value(self):
+        return super().value + 1
+
+    def kinds(self):
+        return super().__class__, super().__thisclass__, super().__self__ is self
+
+
+def attributes_by_super():
+    return Derived().value, Derived().kinds()
+
+
+def a_module_of_a_class_that_listens():
+    log = []
+
+    class Listens(types.ModuleType):
+        def __getattribute__(self, name):
+            log.append(name)
+            return super().__getattribute__(name)
+
+    m = Listens("m")
+    m.foo = 12
+    return m.foo, [name for name in log if not name.startswith("__")]
+
+
+def a_namespace_as_a_dict():
+    m = types.ModuleType("m")
+    m.foo = 1
+    return m.__dict__["foo"]
+
+
+class Bound:
+    def __get__(self, obj, owner):
+        return lambda *args: (obj.word, len(args))
+
+
+class Manager:
+    word = "w"
+    __enter__ = Bound()
+    __exit__ = Bound()
+
+
+def special_methods_that_are_descriptors():
+    with Manager() as entered:
+        return entered
+
+
+def slots_in_a_list():
+    class A:
+        __slots__ = ["x", "__dict__"]
+
+    a = A()
+    a.x, a.y = 1, 2
+    return a.x, vars(a), sorted(vars(A))[-1]
+
+
+def wrong_init():
+    class A:
+        def __init__(self):
+            return 1
+
+    return said(A)
+
+
+PROGRAMS = {
+    changes_without_a_dict: lambda: (), arguments_that_object_refuses: lambda: (), properties_without_functions: lambda: (),
+    a_class_that_an_object_claims: lambda: (), a_dict_behind_a_descriptor: lambda: (Holder(),),
+    a_copy_that_asks_for_arguments: lambda: (Number(42),), a_slice_is_itself: lambda: (slice(1, 10, 2),),
+    an_attribute_of_a_tuple: lambda: (Remembering((1, 2, 3)),), text_with_an_equality_of_its_own: lambda: (Eager("abc"),),
+    looks_after_a_break: lambda: (b"abc",), not_a_cell: lambda: (), errors_of_super: lambda: (), attributes_by_super: lambda: (),
+    a_module_of_a_class_that_listens: lambda: (), a_namespace_as_a_dict: lambda: (), special_methods_that_are_descriptors: lambda: (),
+    slots_in_a_list: lambda: (), wrong_init: lambda: (),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
+def test_program(program):
+    arguments = PROGRAMS[program]
+    compiled = framesmith.compile(program, backend="eager", options=OPTIONS)
+    for _ in range(3):
+        assert compiled(*arguments()) == program(*arguments())
+
+
+def test_a_tracer_sees_the_lines_of_code_without_a_graph():
+    def work(x):
+        if x > 1:
+            return x
+        return -x
+
+    compiled = framesmith.compile(work, backend="eager", options=OPTIONS)
+    compiled(2)
+    lines = []
+
+    def trace(frame, event, arg):
+        if frame.f_code.co_name == "work" and event == "line":
+            lines.append(frame.f_lineno - work.__code__.co_firstlineno)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        results = compiled(2), compiled(0)
+    finally:
+        sys.settrace(before)
+    assert results == (2, 0) and lines == [1, 2, 1, 3]
+
+
+def test_a_list_that_holds_itself_in_a_message():
+    def program(x):
+        return len(x)
+
+    x = ([],)
+    x[0].append(x)
+    compiled = framesmith.compile(program, backend="eager", options=OPTIONS)
+    assert compiled(x) == 1 and compiled((1, 2)) == 2 and compiled(x) == 1
