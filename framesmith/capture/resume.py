@@ -1,7 +1,8 @@
 """Continuations: the rest of a code object from one instruction on, with its stack and locals as arguments.
 
 A continuation's code is the user's code with a prologue in front that puts the stack back and jumps; the exception table moves with it,
-so it may start inside a try or with block.  All cells become free variables.  A suspended generator goes on in the same way: its
+so it may start inside a try or with block.  All cells come in as free variables; those that were the user's function's own are put where
+its cell variables are, so that they still are variables of its own.  A suspended generator goes on in the same way: its
 prologue ends in a yield, at which the new generator waits as the old one did.
 """
 
@@ -26,9 +27,18 @@ FIRST = "__fs_first"
 _made: dict[Any, tuple[weakref.ref[CodeType], CodeType]] = {}
 
 
+OWN = "__fs_own_"
+"""What the names of the free variables begin with by which a function's own cells come in."""
+
+
 def cell_names(code: CodeType) -> tuple[str, ...]:
-    """All names that live in cells, in the order in which CPython puts free variables."""
-    return tuple(sorted(code.co_cellvars + code.co_freevars))
+    """All names that live in cells, in the order in which CPython puts the free variables of a continuation."""
+    return tuple(sorted(code.co_cellvars + code.co_freevars, key=lambda name: OWN + name if name in code.co_cellvars else name))
+
+
+def _free_names(code: CodeType) -> tuple[str, ...]:
+    """The names of a continuation's free variables, in the order of `cell_names`."""
+    return tuple(OWN + name if name in code.co_cellvars else name for name in cell_names(code))
 
 
 def leading(code: CodeType) -> str | None:
@@ -81,16 +91,20 @@ def shifted(dec: Decoded, shift: int) -> tuple[list[Instr], list[Handler]]:
     return body, [Handler(h.start + shift, h.end + shift, h.target + shift, h.depth, h.lasti) for h in dec.handlers]
 
 
-def _head(code: CodeType, layout: Layout, line: int, first: list[Instr]) -> list[Instr]:
+def _head(code: CodeType, layout: Layout, names: tuple[str, ...], line: int, first: list[Instr]) -> list[Instr]:
     cells = cell_names(code)
     head = [instr("COPY_FREE_VARS", len(cells), line)] if cells else []
+    free = len(slot_names(code, layout, names)) + len(code.co_cellvars)
+    for i, name in enumerate(code.co_cellvars, free - len(code.co_cellvars)):
+        # the interpreter takes for a cell's what MAKE_CELL has made one
+        head += [instr("MAKE_CELL", i, line), instr("LOAD_CLOSURE", free + cells.index(name), line), instr("STORE_FAST", i, line)]
     return [*head, *first, instr("RESUME", 0, line), *push(layout, line, len(code.co_consts), leading(code) is not None)]
 
 
 def _function(code: CodeType, index: int, layout: Layout, names: tuple[str, ...]) -> CodeType:
     dec = decoded(code)
     line = dec.instrs[index].line
-    made = _assemble(code, dec, _head(code, layout, line, []), index, layout, names, ())
+    made = _assemble(code, dec, _head(code, layout, names, line, []), index, layout, names, ())
     _C.mark_continuation(made)
     return made
 
@@ -98,7 +112,7 @@ def _function(code: CodeType, index: int, layout: Layout, names: tuple[str, ...]
 def _generator(code: CodeType, index: int, layout: Layout, names: tuple[str, ...], started: bool) -> CodeType:
     dec = decoded(code)
     line = dec.instrs[index].line
-    head = _head(code, layout, line, [instr("RETURN_GENERATOR", 0, line), instr("POP_TOP", 0, line)])
+    head = _head(code, layout, names, line, [instr("RETURN_GENERATOR", 0, line), instr("POP_TOP", 0, line)])
     covers: tuple[Handler, ...] = ()
     if started:
         # the yield that suspended it, with the RESUME that says whether it delegates
@@ -118,7 +132,7 @@ def _assemble(code: CodeType, dec: Decoded, head: list[Instr], index: int, layou
     body, handlers = shifted(dec, shift)
     head = [*head, instr(emit["jump"][0], 0, dec.instrs[index].line, index + shift)]
     made = assemble(code, head + body, [*covers, *handlers], slot_names(code, layout, names),
-                    argcount=(leading(code) is not None) + parameters(layout) + len(names), cellvars=(), freevars=cell_names(code),
-                    old=dec, stacksize=code.co_stacksize + len(layout) + 2, consts=(0, None))
+                    argcount=(leading(code) is not None) + parameters(layout) + len(names), cellvars=code.co_cellvars,
+                    freevars=_free_names(code), old=dec, stacksize=code.co_stacksize + len(layout) + 2, consts=(0, None))
     note_origin(made, code, shift)
     return made

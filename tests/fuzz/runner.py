@@ -25,10 +25,12 @@ FILE = "<random program>"
 MODULE = "random_program"
 LINES = 4000
 """Lines that the plain run of a program may execute; a longer program is left out."""
+LETTERS = 20_000
+"""Letters that a text handed to a function may have: text that shows itself again and again doubles each time."""
 
 
 class TooLong(BaseException):
-    """The program executes too many lines."""
+    """The program executes too many lines, or its text grows without end."""
 
 
 class BadArguments(Exception):
@@ -174,6 +176,8 @@ def _bounded() -> Iterator[None]:
         count += 1
         if count > LINES:
             raise TooLong(f"{LINES} lines")
+        if event == "call" and any(type(v) is str and len(v) > LETTERS for v in frame.f_locals.values()):
+            raise TooLong(f"{LETTERS} letters")
         return trace
 
     before = sys.gettrace()
