@@ -48,12 +48,11 @@ class Later:
         if self.made is None:
             code = self.code()
             assert code is not None  # it is running
-            self.made = _make(code, self.index, self.layout, self.names)
+            self.made = _C.aside(continuation, code, self.index, self.layout, self.names)
         return self.made
 
 
 _C.skip_code(Later.__call__.__code__)
-_make = _C.CompiledFunction(continuation, None)  # the hook is on while a bridge runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,26 @@ inline void discard_frame(PyThreadState* tstate, Frame* frame) {
 #endif
 }
 
+// Room for our own calls at a depth at which the program's next one may be the last that the recursion limit allows.
+class Headroom {
+ public:
+  explicit Headroom(PyThreadState* tstate) : remaining_(counter(tstate)) { remaining_ += extra; }
+  ~Headroom() { remaining_ -= extra; }
+  Headroom(const Headroom&) = delete;
+  Headroom& operator=(const Headroom&) = delete;
+
+ private:
+  static constexpr int extra = 500;
+  static int& counter(PyThreadState* tstate) {
+#if FRAMESMITH_PY312
+    return tstate->py_recursion_remaining;
+#else
+    return tstate->recursion_remaining;
+#endif
+  }
+  int& remaining_;
+};
+
 inline Py_ssize_t request_code_slot(freefunc release) {
 #if FRAMESMITH_PY312
   return PyUnstable_Eval_RequestCodeExtraIndex(release);

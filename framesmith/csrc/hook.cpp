@@ -128,6 +128,7 @@ PyObject* ask_callback(Frame* frame, PyObject* callback) {
   PyObject* locals = named_arguments(frame);
   if (!locals) return nullptr;
   HookOff off;
+  Headroom headroom(PyThreadState_Get());
   PyObject* answer = PyObject_CallFunctionObjArgs(callback, reinterpret_cast<PyObject*>(frame->f_code),
                                                   reinterpret_cast<PyObject*>(frame_function(frame)), locals, nullptr);
   Py_DECREF(locals);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "frame.h"
 #include "hook.h"
 
 namespace framesmith {
@@ -60,6 +61,17 @@ PyObject* run(PyObject*, PyObject* const* args, size_t nargsf, PyObject* names) 
   return finish_tail(PyObject_Vectorcall(args[0], args + 1, PyVectorcall_NARGS(nargsf) - 1, names));
 }
 
+// Our own work in the middle of the program's: with the hook off, and whatever depth the program has come to.
+PyObject* aside(PyObject*, PyObject* const* args, size_t nargsf, PyObject* names) {
+  if (PyVectorcall_NARGS(nargsf) < 1) {
+    PyErr_SetString(PyExc_TypeError, "aside takes a callable and its arguments");
+    return nullptr;
+  }
+  HookOff off;
+  Headroom headroom(PyThreadState_Get());
+  return PyObject_Vectorcall(args[0], args + 1, PyVectorcall_NARGS(nargsf) - 1, names);
+}
+
 // The frames of a continuation leave their tail calls to whoever called them.
 PyObject* mark_continuation(PyObject*, PyObject* code) {
   if (!PyCode_Check(code)) return PyErr_Format(PyExc_TypeError, "expected a code object, not %R", code);
@@ -74,6 +86,8 @@ PyMethodDef methods[] = {
      "tail_call(function, *args): the result of residual code that goes on with function(*args)."},
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)), METH_FASTCALL | METH_KEYWORDS,
      "run(function, *args): the call, and the tail calls that it returns, to the end."},
+    {"aside", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(aside)), METH_FASTCALL | METH_KEYWORDS,
+     "aside(function, *args): the call, with the hook off and with room below the recursion limit."},
     {"mark_continuation", mark_continuation, METH_O, "Frames of this code object may return tail calls."},
     {nullptr, nullptr, 0, nullptr}};
 
