@@ -10,6 +10,7 @@ from framesmith.util.errors import Unsupported
 
 from . import trackers as t
 from .sources import Pinned
+from .tracing import traced
 from .values import CONSTANT_TYPES
 
 _CARRIED: list[tuple[type[BaseException], tuple[str, ...]]] = [
@@ -67,6 +68,8 @@ class Errors:
                     if type(value) in CONSTANT_TYPES or isinstance(value, type) or value is sys.modules.get(getattr(value, "__name__", "")):
                         made.attrs[name] = self.made(value)
         made.attrs.update((name, self.made(value)) for name, value in vars(error).items())
+        if (tb := traced(error.__traceback__)) is not t.NONE:
+            made.attrs["__traceback__"] = tb
         return made
 
     def throw_(self, error: t.Error) -> Any:
@@ -88,11 +91,6 @@ class Errors:
                     break
                 seen = below  # type: ignore[assignment]
             error.attrs["__context__"] = handled
-        error.attrs["__traceback__"] = self.traceback_here()
-
-    def traceback_here(self) -> t.Traceback:
-        """The traceback of an exception raised at the present instruction."""
-        return t.Traceback([(f.code, f.line, f.globals) for f in self.frames])
 
     def nothing_handled_outside(self) -> None:
         """Assume that whoever called the captured frame is not handling an exception."""

@@ -9,6 +9,7 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .bytecode import Decoded
 from .registry import OPS
+from .tracing import trace
 
 RETURN = object()
 """A handler's signal that the frame is done (`frame.result` holds the value, `frame.yielded` tells a yield from a return)."""
@@ -61,6 +62,7 @@ class Frame:
                     if handler(self, arg) is RETURN:
                         return self.result
             except t.CapturedError as e:
+                trace(self, e.tracker)
                 if not self.unwind(e):
                     raise
 
@@ -73,9 +75,6 @@ class Frame:
         row = self.dec.handler_at(at)
         if row is None:
             return False
-        traceback = e.tracker.attrs.get("__traceback__")
-        if isinstance(traceback, t.Traceback):
-            traceback.start = len(self.cx.frames) - 1
         stack = self.stack
         del stack[row.depth:]
         if row.lasti:
@@ -86,6 +85,7 @@ class Frame:
 
     def throw(self, error: t.Tracker) -> Any:
         """Resume a suspended generator by raising `error` at its yield."""
+        trace(self, error)
         if not self.unwind(t.CapturedError(error)):
             raise t.CapturedError(error)
         return self.run()

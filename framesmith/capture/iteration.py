@@ -13,6 +13,7 @@ from framesmith.util.errors import Unsupported
 
 from . import trackers as t
 from .sources import MISSING
+from .tracing import trace
 
 
 class _Indexed:
@@ -42,7 +43,6 @@ class Iteration:
     made_error: Callable[..., t.Error]
     lookup: Callable[..., Any]
     chain: Callable[..., None]
-    traceback_here: Callable[..., t.Tracker]
     has_attr: Callable[..., bool]
     call_special: Callable[..., t.Tracker]
     handled: list[t.Tracker]
@@ -213,7 +213,6 @@ class Iteration:
         made = t.Error(RuntimeError)
         made.init_args = [t.Const("generator raised StopIteration")]
         made.attrs.update({"__cause__": error, "__context__": error, "__suppress_context__": t.TRUE})
-        made.attrs["__traceback__"] = self.traceback_here()
         return made
 
     def throw(self, gen: t.Generator, error: t.Error) -> t.Tracker | None:
@@ -221,8 +220,10 @@ class Iteration:
         if gen.running:
             self.raise_(ValueError("generator already executing"))
         if gen.done or not gen.started:
-            gen.done = True
             self.chain(error, None)
+            if not gen.done:
+                trace(gen.frame, error)
+            gen.done = True
             raise t.CapturedError(error)
         inner = gen.delegate()
         if inner is None:

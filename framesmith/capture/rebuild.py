@@ -27,7 +27,7 @@ from .rebuild_attributes import assignment, own_dict
 from .registry import PLAIN
 from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
 from .standins import AT_CREATION, bare_class, fill_class
-from .tracebacks import made_traceback
+from .tracebacks import Place
 from .trackers.functions import FunctionDict
 from .trackers.locks import Lock
 from .trackers.opaque import Opaque
@@ -405,15 +405,11 @@ def _error(rb: Rebuilder, x: t.Error) -> str:
     for k, v in x.fields().items():
         if k not in ("message", "exceptions") or not issubclass(x.cls, BaseExceptionGroup):
             rb.emit(f"{setter}({name}, {k!r}, {rb.value(v)})")
-    if isinstance(x.attrs.get("__traceback__"), t.Traceback):
-        rb.emit(f"{setter}({name}, '__traceback__', {_traceback(rb, x.attrs['__traceback__'])})")
     return name
 
 
-def _traceback(rb: Rebuilder, x: Any) -> str:
-    places = [f"({code.co_filename!r}, {code.co_name!r}, {code.co_qualname!r}, {line}, {rb.namespace(space)})"
-              for code, line, space in x.places[x.start:]]
-    return f"{rb.hold(made_traceback)}({', '.join(places)})"
+def _traceback(rb: Rebuilder, x: t.Traceback) -> str:
+    return rb.temp(f"{rb.hold(Place(x.code, x.offset, x.line))}({rb.value(x.inner)}, {rb.namespace(x.globals)})")
 
 
 def _object_outside(rb: Rebuilder, x: Any) -> str:
@@ -451,7 +447,7 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Backward: iterators.sequence_iterator, t.Walk: iterators.constant_iterator, t.CheckedIter: iterators.checked_iterator,
     t.Fixed: iterators.fixed_iterator,
     t.Lazy: iterators.lazy_iterator, t.Generator: iterators.generator,
-    Lock: _object_outside, Opaque: _object_outside, t.Error: _error, t.Object: _object, t.Module: _object,
+    Lock: _object_outside, Opaque: _object_outside, t.Traceback: _traceback, t.Error: _error, t.Object: _object, t.Module: _object,
 }
 
 

@@ -355,5 +355,5 @@ int init_hook(PyObject* module) {
       add_verdict(module, "FULL", "full", &verdict_full) < 0 || add_verdict(module, "EAGER", "eager", &verdict_eager) < 0) {
     return -1;
   }
-  return init_entries(module) < 0 || init_tail(module) < 0 || init_function(module) < 0 ? -1 : 0;
+  return init_entries(module) < 0 || init_tail(module) < 0 || init_frames(module) < 0 || init_function(module) < 0 ? -1 : 0;
 }

@@ -79,6 +79,7 @@ PyObject* finish_tail(PyObject* result);
 
 int init_entries(PyObject* module);
 int init_tail(PyObject* module);
+int init_frames(PyObject* module);
 int init_function(PyObject* module);
 
 }  // namespace framesmith

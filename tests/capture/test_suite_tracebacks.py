@@ -1,8 +1,12 @@
 """What CPython's own tests found about exceptions that captured code raised and caught, and that live on: they have a traceback."""
 
+import contextlib
+import re
 import traceback
 import unittest
 from typing import Any
+
+import pytest
 
 import framesmith
 
@@ -72,3 +76,140 @@ def test_assertions_of_unittest():
     config = {"keep_graphless": True, "warn": False, "standard_library": True}
     fast = framesmith.compile(run, backend="eager", options=config)
     assert [fast(), fast()] == ["no", "no"]
+
+
+def text_of(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def raised_again(x):
+    """`raise e` adds an entry, `raise` does not."""
+    out = []
+    for again in (False, True):
+        try:
+            try:
+                raises(x)
+            except ValueError as e:
+                if again:
+                    raise e
+                raise
+        except ValueError as e:
+            out.append(e)
+    return out
+
+
+def raised_again_after_a_break(x):
+    try:
+        try:
+            raises(x)
+        except ValueError as e:
+            framesmith.graph_break()
+            raise e
+    except ValueError as e:
+        return [e]
+
+
+def below(x):
+    try:
+        raises(x)
+    finally:
+        framesmith.graph_break()
+
+
+def out_of_a_frame_that_broke(x):
+    try:
+        below(x)
+    except ValueError as e:
+        return [e]
+
+
+def generates(x):
+    yield x
+    raises(x)
+
+
+def through_a_generator(x):
+    try:
+        for _ in generates(x):
+            pass
+    except ValueError as e:
+        return [e]
+
+
+def thrown_into_generators(x):
+    out = []
+    for steps in range(3):
+        g = generates(x)
+        try:
+            for _ in range(steps):
+                next(g)
+        except ValueError:
+            pass
+        try:
+            g.throw(KeyError(x))
+        except KeyError as e:
+            out.append(e)
+    return out
+
+
+def of_a_library(x):
+    try:
+        re.compile("(")
+    except re.error as e:
+        return [e]
+
+
+def of_a_context_manager(x):
+    @contextlib.contextmanager
+    def wraps():
+        try:
+            yield
+        except ValueError as e:
+            raise KeyError(x) from e
+
+    try:
+        with wraps():
+            raises(x)
+    except KeyError as e:
+        return [e]
+
+
+def set_and_taken(x):
+    try:
+        raises(x)
+    except ValueError as e:
+        tb = e.__traceback__
+        lines = tb.tb_lineno, tb.tb_next.tb_lineno, tb.tb_next.tb_next
+        bare = KeyError(x).with_traceback(tb.tb_next)
+        e.__traceback__ = None
+        return [e, bare, ValueError(lines)]
+
+
+@pytest.mark.parametrize("program", [raised_again, raised_again_after_a_break, out_of_a_frame_that_broke, through_a_generator,
+                                     thrown_into_generators, of_a_library, of_a_context_manager, set_and_taken], ids=lambda p: p.__name__)
+def test_texts(program):
+    fast = framesmith.compile(program, backend="eager", options={"keep_graphless": True, "warn": False, "standard_library": True})
+    want = [text_of(e) for e in program(7)]
+    for _ in range(3):
+        assert [text_of(e) for e in fast(7)] == want
+
+
+def test_locals_and_suggestions_of_frames_that_are_gone():
+    k = 3
+
+    def closed(x):
+        blech = k
+        return bluch  # noqa: F821
+
+    def run(x):
+        try:
+            closed(x)
+        except NameError as e:
+            return e
+
+    fast = compiled(run)
+    for _ in range(2):
+        frame = fast(1).__traceback__.tb_next.tb_frame
+        assert frame.f_code is closed.__code__ and "blech" in frame.f_code.co_varnames
+        assert frame.f_locals == {} and frame.f_back is None
+        frame.clear()

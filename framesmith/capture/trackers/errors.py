@@ -17,20 +17,28 @@ CHAINING = ("__cause__", "__context__", "__suppress_context__")
 
 
 class Traceback(Tracker):
-    """The traceback of an exception raised in the frame; it may be passed on, not looked into.
+    """One entry of the traceback of an exception that came out of a frame under capture: an instruction, by its byte offset in the
+    user's code.  `inner` is the rest, NONE at the end; the frame itself is not there to be looked at."""
 
-    `places`: (code, line, globals) of the frames around the raise, outermost first. `start`: the number of the frame that caught it.
-    """
+    __slots__ = ("code", "globals", "inner", "line", "offset")
 
-    __slots__ = ("places", "start")
-
-    def __init__(self, places: list[tuple[CodeType, int, dict[str, Any]]]) -> None:
+    def __init__(self, code: CodeType, offset: int, line: int, globals_: dict[str, Any], inner: Tracker) -> None:
         self.source = None
-        self.places = places
-        self.start = 0
+        self.code = code
+        self.offset = offset
+        self.line = line
+        self.globals = globals_
+        self.inner = inner
 
     def pytype(self) -> type:
         return TracebackType
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        if name == "tb_next":
+            return self.inner
+        if name in ("tb_lineno", "tb_lasti"):
+            return Const(self.line if name == "tb_lineno" else self.offset)
+        return super().get(cx, name)
 
     def truth(self, cx: Any) -> bool:
         return True
@@ -93,6 +101,8 @@ class Error(Object):
         """Assign to what C keeps."""
         if name == "args":
             value = Tuple(value.items_list(cx))
+        elif name == "__traceback__" and value is not NONE and not issubclass(value.pytype(), TracebackType):
+            cx.raise_(TypeError("__traceback__ must be a traceback or None"))
         elif name in ("__cause__", "__context__") and value is not NONE and not isinstance(value, Error):
             cx.raise_(TypeError(f"exception {name.strip('_')} must be None or derive from BaseException"))
         self.attrs[name] = value
@@ -112,7 +122,7 @@ class Error(Object):
 
     def fields(self) -> dict[str, Tracker]:
         """Attributes to set on the exception when it is made again, in an order that keeps what setters imply."""
-        out = {k: v for k, v in self.attrs.items() if k not in CHAINING and v is not DELETED and not isinstance(v, Traceback)}
+        out = {k: v for k, v in self.attrs.items() if k not in CHAINING and v is not DELETED}
         out.update({k: self.attrs[k] for k in CHAINING if k in self.attrs})
         return out
 
