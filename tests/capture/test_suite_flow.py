@@ -151,3 +151,40 @@ def test_same_as_plain(program):
     want = program()
     fast = compiled(program)
     assert [fast(), fast(), fast()] == [want] * 3
+
+
+class Vague:
+    def __getattr__(self, name):
+        raise AttributeError(name) if name != "said" else AttributeError("x", name="n")
+
+    @property
+    def prop(self):
+        raise AttributeError
+
+
+def test_an_attribute_error_is_told_of_what():
+    v = Vague()
+
+    def run():
+        out = []
+        for read in (lambda: v.a, lambda: v.b(), lambda: v.said, lambda: v.prop, lambda: getattr(v, "c")):  # noqa: B009
+            try:
+                read()
+            except AttributeError as e:
+                out.append((e.name, e.obj is v, e.args))
+        return out
+
+    want = run()
+    fast = compiled(run)
+    assert [fast(), fast()] == [want] * 2
+
+
+def test_fields_of_a_syntax_error():
+    def run():
+        try:
+            raise SyntaxError("bad", ("f.py", 1, 2, "abcdefg", 1, 7))
+        except SyntaxError as e:
+            return e
+
+    e = compiled(run)()
+    assert (e.end_lineno, e.end_offset, e.text) == (1, 7, "abcdefg")
