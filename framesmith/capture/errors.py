@@ -16,7 +16,8 @@ from .values import CONSTANT_TYPES
 _CARRIED: list[tuple[type[BaseException], tuple[str, ...]]] = [
     (AttributeError, ("name", "obj")), (NameError, ("name",)), (ImportError, ("msg", "name", "path")), (StopIteration, ("value",)),
     (SystemExit, ("code",)), (OSError, ("errno", "strerror", "filename", "filename2")),
-    (UnicodeError, ("encoding", "object", "start", "end", "reason")), (SyntaxError, ("msg", "filename", "lineno", "offset", "text", "end_lineno", "end_offset", "print_file_and_line")),
+    (UnicodeError, ("encoding", "object", "start", "end", "reason")),
+    (SyntaxError, ("msg", "filename", "lineno", "offset", "text", "end_lineno", "end_offset", "print_file_and_line")),
 ]
 """What a builtin exception holds beside `args`."""
 

@@ -9,7 +9,7 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .bytecode import Decoded
 from .registry import OPS
-from .tracing import trace
+from .tracing import raised_at, trace
 
 RETURN = object()
 """A handler's signal that the frame is done (`frame.result` holds the value, `frame.yielded` tells a yield from a return)."""
@@ -21,8 +21,8 @@ class Frame:
     `direct`: what this frame returns is exactly the result of the caller's present instruction.
     """
 
-    __slots__ = ("code", "cx", "dec", "direct", "fn", "globals", "gvalues", "ip", "kw_names", "locals", "ops", "result", "space", "stack",
-                 "step", "yielded")
+    __slots__ = ("again", "code", "cx", "dec", "direct", "end", "fn", "globals", "gvalues", "ip", "kw_names", "locals", "ops", "result",
+                 "space", "stack", "step", "yielded")
 
     def __init__(self, cx: Any, fn: t.Function, dec: Decoded, slots: list[t.Tracker | None], direct: bool) -> None:
         self.cx = cx
@@ -38,6 +38,10 @@ class Frame:
         self.direct = direct
         self.result: t.Tracker | None = None
         self.yielded = False
+        self.again = -1
+        """Where the exception came from that the present instruction raises again."""
+        self.end: t.FrameEnd | None = None
+        """What tracebacks show of it."""
         self.space: t.Tracker | None = None
         """Where the names of a class body are kept."""
         self.kw_names: tuple[str, ...] = ()
@@ -78,7 +82,7 @@ class Frame:
         stack = self.stack
         del stack[row.depth:]
         if row.lasti:
-            stack.append(t.Lasti())
+            stack.append(t.Lasti(raised_at(self)))
         stack.append(e.tracker)
         self.ip = row.target
         return True

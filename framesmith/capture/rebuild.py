@@ -19,6 +19,7 @@ import torch
 
 from framesmith.util.errors import Unsupported
 
+from . import rebuild_errors as errors
 from . import rebuild_iterators as iterators
 from . import trackers as t
 from .inference import Inference
@@ -27,7 +28,6 @@ from .rebuild_attributes import assignment, own_dict
 from .registry import PLAIN
 from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
 from .standins import AT_CREATION, bare_class, fill_class
-from .tracebacks import Place
 from .trackers.functions import FunctionDict
 from .trackers.locks import Lock
 from .trackers.opaque import Opaque
@@ -394,24 +394,6 @@ def _object(rb: Rebuilder, x: t.Object) -> str:
     return name
 
 
-def _error(rb: Rebuilder, x: t.Error) -> str:
-    if x.value is not None:
-        return _object(rb, x)
-    if "__context__" not in x.attrs and "__traceback__" in x.attrs:
-        rb.cx.nothing_handled_outside()
-    cls = rb.klass(x.cls)
-    name = rb.bind(x, f"{cls}.__new__({', '.join([cls, *rb.values(x.init_args or [])])})")
-    setter = rb.hold(object.__setattr__)
-    for k, v in x.fields().items():
-        if k not in ("message", "exceptions") or not issubclass(x.cls, BaseExceptionGroup):
-            rb.emit(f"{setter}({name}, {k!r}, {rb.value(v)})")
-    return name
-
-
-def _traceback(rb: Rebuilder, x: t.Traceback) -> str:
-    return rb.temp(f"{rb.hold(Place(x.code, x.offset, x.line))}({rb.value(x.inner)}, {rb.namespace(x.globals)})")
-
-
 def _object_outside(rb: Rebuilder, x: Any) -> str:
     return rb.hold(x.value) if x.source is None else rb.temp(rb.source(x.source))
 
@@ -447,7 +429,8 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Backward: iterators.sequence_iterator, t.Walk: iterators.constant_iterator, t.CheckedIter: iterators.checked_iterator,
     t.Fixed: iterators.fixed_iterator,
     t.Lazy: iterators.lazy_iterator, t.Generator: iterators.generator,
-    Lock: _object_outside, Opaque: _object_outside, t.Traceback: _traceback, t.Error: _error, t.Object: _object, t.Module: _object,
+    t.Traceback: errors.traceback, t.FrameEnd: errors.frame_end, t.Error: errors.error,
+    Lock: _object_outside, Opaque: _object_outside, t.Object: _object, t.Module: _object,
 }
 
 

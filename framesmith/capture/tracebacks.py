@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import weakref
-from types import CodeType, TracebackType
+from types import CodeType, FrameType
 from typing import Any
 
 from framesmith import _C
 
 
-class Place:
-    """An instruction, by its byte offset, that an exception came out of.  Kept by residual code, so it keeps no code alive."""
+class Ended:
+    """A frame that came to the instruction at a byte offset.  Kept by residual code, so it keeps no code alive."""
 
-    __slots__ = ("code", "line", "offset")
+    __slots__ = ("code", "offset")
 
-    def __init__(self, code: CodeType, offset: int, line: int) -> None:
+    def __init__(self, code: CodeType, offset: int) -> None:
         self.code = weakref.ref(code)
         self.offset = offset
-        self.line = line
 
-    def __call__(self, inner: TracebackType | None, space: dict[str, Any]) -> TracebackType | None:
-        """The traceback that leads from here to `inner`. Its frame holds nothing but its globals."""
+    def __call__(self, space: dict[str, Any]) -> FrameType:
+        """A new frame object that holds nothing but its globals."""
         code = self.code()
-        if code is None:  # of a function that is gone
-            return inner
-        return TracebackType(inner, _C.dead_frame(code, space, self.offset), self.offset, self.line)
+        return _C.dead_frame(code or Ended.__call__.__code__, space, self.offset if code is not None else 0)
 
 
-_C.skip_code(Place.__call__)
+_C.skip_code(Ended.__call__.__code__)
 
-__all__ = ["Place"]
+__all__ = ["Ended"]

@@ -12,7 +12,7 @@ from .bytecode import decoded
 from .origins import origin
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import CodeType, TracebackType
 
     from .frame import Frame
 
@@ -27,23 +27,36 @@ def trace(frame: Frame, error: Any) -> None:
         return
     if error.value is not None:
         raise Unsupported("an exception that was made outside leaves a function")
-    code, at = origin(frame.code, index)
-    entry = t.Traceback(code, decoded(code).instrs[at].offset, ins.line, frame.globals, error.attrs.get("__traceback__", t.NONE))
-    error.attrs["__traceback__"] = entry
+    if frame.end is None:
+        frame.end = t.FrameEnd(frame.globals, lambda: place(frame))
+    error.attrs["__traceback__"] = t.Traceback(frame.end, place(frame)[1], ins.line, error.attrs.get("__traceback__", t.NONE))
+
+
+def place(frame: Frame) -> tuple[CodeType, int]:
+    """The user's code and the byte offset of the present instruction in it."""
+    code, at = origin(frame.code, raised_at(frame))
+    return code, decoded(code).instrs[at].offset
+
+
+def raised_at(frame: Frame) -> int:
+    """The present instruction, or the one whose exception it raises again."""
+    index = max(frame.ip - 1, 0)
+    return frame.again if frame.dec.instrs[index].op == "RERAISE" and frame.again >= 0 else index
 
 
 def traced(tb: TracebackType | None) -> t.Tracker:
     """The traceback of an exception that a function raised which capture ran for real: from that function on."""
     while tb is not None and tb.tb_frame.f_code.co_filename.startswith(_OWN):
         tb = tb.tb_next
-    places = []
+    entries = []
     while tb is not None and not tb.tb_frame.f_code.co_filename.startswith(_OWN):
-        places.append((tb.tb_frame.f_code, tb.tb_lasti, tb.tb_lineno, tb.tb_frame.f_globals))
+        end = tb.tb_frame.f_code, tb.tb_frame.f_lasti
+        entries.append((t.FrameEnd(tb.tb_frame.f_globals, lambda end=end: end), tb.tb_lasti, tb.tb_lineno))  # type: ignore[misc]
         tb = tb.tb_next
     found: t.Tracker = t.NONE
-    for place in reversed(places):
-        found = t.Traceback(*place, found)
+    for entry in reversed(entries):
+        found = t.Traceback(*entry, found)
     return found
 
 
-__all__ = ["trace", "traced"]
+__all__ = ["raised_at", "trace", "traced"]

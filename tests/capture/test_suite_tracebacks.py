@@ -198,7 +198,7 @@ def test_locals_and_suggestions_of_frames_that_are_gone():
     k = 3
 
     def closed(x):
-        blech = k
+        blech = k  # noqa: F841
         return bluch  # noqa: F821
 
     def run(x):
@@ -213,3 +213,33 @@ def test_locals_and_suggestions_of_frames_that_are_gone():
         assert frame.f_code is closed.__code__ and "blech" in frame.f_code.co_varnames
         assert frame.f_locals == {} and frame.f_back is None
         frame.clear()
+
+
+def test_where_frames_have_ended():
+    def other_except():
+        try:
+            raise ValueError
+        except TypeError as e:  # noqa: F841
+            pass
+
+    def twice():
+        try:
+            raise ValueError
+        except ValueError as e:
+            raise e
+
+    def run():
+        out = []
+        for f in (other_except, twice):
+            try:
+                f()
+            except ValueError as e:
+                tb = e.__traceback__.tb_next
+                while tb is not None:
+                    out.append((tb.tb_lineno, tb.tb_frame))
+                    tb = tb.tb_next
+        return [(line, frame.f_lineno, frame.f_code.co_name) for line, frame in out], out[1][1] is out[2][1]
+
+    want = run()
+    fast = compiled(run)
+    assert [fast(), fast()] == [want] * 2

@@ -46,6 +46,8 @@ def instance(cx: Any, x: t.Tracker, message: str) -> t.Error:
 
 @op("RERAISE")
 def _reraise(f: Frame, arg: int) -> None:
+    at = f.stack[-arg - 1]
+    f.again = at.index if arg and isinstance(at, t.Lasti) else f.ip - 1
     raise t.CapturedError(f.stack.pop())
 
 

@@ -6,7 +6,7 @@ from .constants import FALSE, NONE, TRUE, Const, boolean
 from .data import Data
 from .deques import Deque
 from .dicts import Dict, DictView, Proxy, stored_key
-from .errors import Error, Traceback
+from .errors import Error, FrameEnd, Traceback
 from .functions import Address, AddressKey, ByRow, Cell, Function, Method, Partial
 from .instance import InstanceDict
 from .iterators import Backward, Generator, Iter, Lazy, Outside, SeqIter, enumerated, filtered, mapped, zipped
@@ -25,7 +25,7 @@ from .weak import WeakRef
 
 __all__ = [
     "Address", "AddressKey", "Backward", "Bound", "Builtin", "ByRow", "CapturedError", "Cell", "CheckedIter", "Class", "Const", "DELETED",
-    "Data", "Deque", "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "Function", "Generator", "Handled", "Hashed",
+    "Data", "Deque", "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "FrameEnd", "Function", "Generator", "Handled", "Hashed",
     "InferenceGuard",
     "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method", "Module", "NONE", "NULL", "Null", "Number", "Object",
     "Outside", "Partial", "Proxy", "PyModule", "SameElements", "Scripted",

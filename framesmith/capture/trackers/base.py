@@ -159,7 +159,11 @@ class Handled(Null):
 class Lasti(Null):
     """The place of the instruction that raised, as an exception handler finds it below the exception."""
 
-    __slots__ = ()
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index = index
 
 
 class Bound(Tracker):

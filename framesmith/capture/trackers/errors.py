@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import CodeType, GetSetDescriptorType, MemberDescriptorType, TracebackType
+from collections.abc import Callable
+from types import CodeType, FrameType, GetSetDescriptorType, MemberDescriptorType, TracebackType
 from typing import Any
 
 from framesmith.util.errors import Unsupported
@@ -16,18 +17,42 @@ from .sequences import Tuple
 CHAINING = ("__cause__", "__context__", "__suppress_context__")
 
 
-class Traceback(Tracker):
-    """One entry of the traceback of an exception that came out of a frame under capture: an instruction, by its byte offset in the
-    user's code.  `inner` is the rest, NONE at the end; the frame itself is not there to be looked at."""
+class FrameEnd(Tracker):
+    """A frame that an exception came out of, as its tracebacks show it.  `place`: its code, the user's, and the byte offset of the
+    instruction that it has come to by now."""
 
-    __slots__ = ("code", "globals", "inner", "line", "offset")
+    __slots__ = ("globals", "place")
 
-    def __init__(self, code: CodeType, offset: int, line: int, globals_: dict[str, Any], inner: Tracker) -> None:
+    def __init__(self, globals_: dict[str, Any], place: Callable[[], tuple[CodeType, int]]) -> None:
         self.source = None
-        self.code = code
+        self.globals = globals_
+        self.place = place
+
+    def pytype(self) -> type:
+        return FrameType
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        if name == "f_code":
+            return Const(self.place()[0])
+        if name == "f_globals":
+            return cx.wrap(self.globals, cx.globals_source(self.globals))
+        return super().get(cx, name)
+
+
+class Traceback(Tracker):
+    """One entry of the traceback of an exception: an instruction of a frame, by its byte offset in the user's code.  `inner` is the
+    rest, NONE at the end."""
+
+    __slots__ = ("frame", "inner", "line", "offset")
+
+    def __init__(self, frame: FrameEnd, offset: int, line: int, inner: Tracker) -> None:
+        self.source = None
+        self.frame = frame
         self.offset = offset
         self.line = line
-        self.globals = globals_
         self.inner = inner
 
     def pytype(self) -> type:
@@ -36,6 +61,8 @@ class Traceback(Tracker):
     def get(self, cx: Any, name: str) -> Tracker:
         if name == "tb_next":
             return self.inner
+        if name == "tb_frame":
+            return self.frame
         if name in ("tb_lineno", "tb_lasti"):
             return Const(self.line if name == "tb_lineno" else self.offset)
         return super().get(cx, name)
@@ -137,4 +164,4 @@ def _is_builtin(raw: Any) -> bool:
     return not raw.__objclass__.__flags__ & (1 << 9)
 
 
-__all__ = ["Bound", "Error", "Traceback"]
+__all__ = ["Bound", "Error", "FrameEnd", "Traceback"]
