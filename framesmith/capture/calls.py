@@ -107,6 +107,8 @@ class Calls:
             reason = refused_function(value)
             if reason is not None:
                 raise Unsupported(reason)
+        elif (row := CODES.get(id(fn.code))) is not None:
+            return row(self, fn, args, kwargs)
         return self.inline(fn, args, kwargs, direct)
 
     def inline(self, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker], direct: bool = False) -> t.Tracker:

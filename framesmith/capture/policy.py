@@ -42,8 +42,12 @@ _REFUSED = {
     "numpy": "NumPy is not captured yet",
 }
 
-_FOLLOWED = frozenset({"torch.autograd.grad_mode", "torch.utils._contextlib", "torch.autograd.function",
-                       "torch.func.functional_call", "framesmith.capture.polyfills"})
+_FOLLOWED = frozenset({
+    "torch.autograd.grad_mode", "torch.utils._contextlib", "torch.autograd.function", "framesmith.capture.polyfills",
+    "torch.func.functional_call", "torch.func.stack_module_state", "torch._functorch.functional_call",
+    "torch._functorch.vmap._check_randomness_arg",
+    *(f"torch.func.{n}" for n in ("vmap", "grad", "grad_and_value", "jacrev", "jacfwd", "hessian")),
+})
 """Modules and functions of refused packages that are inlined."""
 
 _IMPURE = frozenset({"now", "today", "utcnow", "fromtimestamp", "__subclasses__"})

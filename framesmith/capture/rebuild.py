@@ -188,8 +188,8 @@ class Rebuilder:
         return f"__fs_inputs[{self.cx.input_slot(x)}]"
 
 
-def _sym(rb: Rebuilder, x: t.Sym) -> str:
-    raise Unsupported("a symbolic number lives across the end of captured code")
+def _never(rb: Rebuilder, x: t.Tracker) -> str:
+    raise Unsupported(f"{x.describe()} lives across the end of captured code")
 
 
 def _late(rb: Rebuilder, x: t.Late) -> str:
@@ -419,7 +419,8 @@ def _inference(rb: Rebuilder, x: t.InferenceGuard) -> str:
 
 
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
-    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _sym, t.Late: _late, t.MadeClass: _made_class, t.Wrapped: _wrapped,
+    t.Inner: _never, t.Pullback: _never,
+    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _never, t.Late: _late, t.MadeClass: _made_class, t.Wrapped: _wrapped,
     t.Static: _static, t.Builtin: _static, t.Data: _data,
     t.Class: _static, t.PyModule: _static, t.Scripted: _static,
     t.List: _list, t.Deque: _deque, t.Proxy: _proxy, t.WeakRef: _weak, t.Tuple: _tuple, t.Dict: _dict,

@@ -80,6 +80,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.assumes = True
         """Whether assertions on data may be taken to hold."""
         self.mutated: dict[int, t.Tracker] = {}
+        self.transformed = False
+        """The program is in a function transform: gradients there are part of what it computes."""
         self.makes_parameters = False
         """The program made a parameter that requires grad."""
         self.keyed: dict[int, t.Tracker] = {}
@@ -183,7 +185,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
             if is_own_fault(e):
                 raise Unsupported(f"{getattr(fn, '__name__', fn)} cannot be recorded ({type(e).__name__}: {e})") from e
             return self.raise_(e)
-        if before is not None and torch.is_grad_enabled():
+        if before is not None and torch.is_grad_enabled() and not self.transformed:
             self.check_grad(*before)
         return self.made(out)
 

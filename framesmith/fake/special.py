@@ -96,6 +96,17 @@ def to_dtype(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     return functional(rec, aten._to_copy.default, (source,), options)
 
 
+@handles(aten._to_copy.default)
+def to_copy(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Also of a Python number, which a function transform has cast itself."""
+    if type(args[0]) in (bool, int, float):
+        args = (rec.number(args[0], _NATURAL[type(args[0])]),)
+    return functional(rec, func, args, kwargs)
+
+
+_NATURAL = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+
 @handles(aten.reshape.default)
 def reshape(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """A view where the strides allow it, else one node that copies."""
@@ -199,6 +210,13 @@ def unbind(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _slice(rec: Recorder, source: FakeTensor, dim: int, start: Any, end: Any) -> Any:
     return view(rec, aten.slice.Tensor, (source, dim, start, end), {})
+
+
+@handles(aten._efficientzerotensor.default)
+def zero_tensor(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """What forward-mode differentiation has for no tangent: plain zeros, since nothing but torch may see a tensor without memory."""
+    options = {"dtype": kwargs.get("dtype") or torch.get_default_dtype(), "device": kwargs.get("device")}
+    return functional(rec, aten.full.default, (list(args[0]), 0), options)
 
 
 @handles(aten.is_pinned.default)

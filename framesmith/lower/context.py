@@ -123,8 +123,8 @@ class Context:
                 return self.realise(found, stride, kind) if stride is not None else found
         return self.materialise(value, stride, kind)
 
-    def materialise(self, value: Value, stride: Sequence[Size] | None = None, kind: str = "arena") -> Strided:
-        """A new buffer with the elements of `value`."""
+    def materialise(self, value: Value, stride: Sequence[Size] | None = None, kind: str = "arena", written: bool = False) -> Strided:
+        """A new buffer with the elements of `value`; `written`: other elements follow, so it does not stand for `value`."""
         b = Builder()
         index, axes = self.axes(value.shape)
         result = b.cast(value.element(b, index), value.dtype) if value.dtype is torch.bool else value.element(b, index)
@@ -133,7 +133,7 @@ class Context:
         out = self.storage(value.shape, stride, value.dtype, kind)
         b.store(out.buffer, flat(index, stride), result)
         self.add(axes, b)
-        if isinstance(value, Lazy):
+        if isinstance(value, Lazy) and not written:
             self._realised[value] = out
         return out
 

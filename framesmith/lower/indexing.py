@@ -94,7 +94,7 @@ def index(ctx: Context, spec: Any, x: Value, indices: Sequence[Value], dim: int)
 
 def scatter_nest(ctx: Context, base: Value, shape: tuple[Any, ...], place: Any, value: Any, mode: str | None) -> Strided:
     """A copy of `base`, with `value(b, i)` stored at `place(b, i)` for each i of `shape`, in an order that is free."""
-    out = ctx.materialise(base, ctx.wanted.get(ctx.node))  # type: ignore[arg-type]
+    out = ctx.materialise(base, ctx.wanted.get(ctx.node), written=True)  # type: ignore[arg-type]
     b = Builder()
     i, axes = ctx.axes(shape)
     b.store(out.buffer, flat(place(b, i), out.stride), value(b, i), mode)

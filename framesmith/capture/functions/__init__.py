@@ -28,10 +28,12 @@ from . import (
     text,
     torch_making,
     torch_rows,
+    transforms,
 )
 
 __all__ = [
     "builtin", "callables", "checkpointing", "class_statements", "containers", "deques", "dicts", "errors", "folded", "frames",
     "iterating", "marks", "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns", "polyfilled", "scans",
     "serial", "sets", "state", "text", "torch_making", "torch_rows",
+    "transforms",
 ]

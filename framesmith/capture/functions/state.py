@@ -36,7 +36,12 @@ def _constant(value: Any, *functions: Any) -> None:
         calls(fn)(lambda cx, args, kwargs, value=value: cx.made(value))
 
 
-_constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+@calls(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+def _is_compiling(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """Whoever asks in a program; torch's function transforms would make other functions under a compiler."""
+    return t.boolean(not str(cx.frames[-1].globals.get("__name__")).startswith("torch._functorch."))
+
+
 _constant(False, *filter(None, map(named, ("torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export"))),
           torch.compiler.is_exporting, torch.cuda.is_current_stream_capturing,
           torch._C._get_tracing_state)

@@ -66,6 +66,8 @@ def _numel(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _apply(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Without grad, Function.apply is its forward."""
     klass = args[0]
+    if cx.transformed:
+        raise Unsupported("torch.autograd.Function within a function transform")
     if torch.is_grad_enabled() and any(isinstance(a, t.Tensor) and a.fake.requires_grad for a in args):
         raise Unsupported("torch.autograd.Function under grad mode")
     forward = klass.get(cx, "forward")
@@ -113,6 +115,5 @@ def _untorch(name: str, *functions: Any) -> None:
             raise Unsupported(name)
 
 
-_untorch("function transforms are not captured yet", torch.vmap, torch.func.grad, torch.func.jvp, torch.func.vjp)
 _untorch("torch.compile inside of compiled code", named("torch.compile"))
 _untorch("NumPy arrays are not captured yet", torch.from_numpy)

@@ -8,6 +8,7 @@ from .deques import Deque
 from .dicts import Dict, DictView, Proxy, stored_key
 from .errors import Error, FrameEnd, Traceback
 from .functions import Address, AddressKey, ByRow, Cell, Function, Method, Partial
+from .inner import Handed, Inner, Pullback
 from .instance import InstanceDict
 from .iterators import Backward, Generator, Iter, Lazy, Outside, SeqIter, enumerated, filtered, mapped, zipped
 from .keys import Hashed, Number
@@ -25,12 +26,10 @@ from .weak import WeakRef
 
 __all__ = [
     "Address", "AddressKey", "Backward", "Bound", "Builtin", "ByRow", "CapturedError", "Cell", "CheckedIter", "Class", "Const", "DELETED",
-    "Data", "Deque", "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "FrameEnd", "Function", "Generator", "Handled", "Hashed",
-    "InferenceGuard",
-    "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method", "Module", "NONE", "NULL", "Null", "Number", "Object",
-    "Outside", "Partial", "Proxy", "PyModule", "SameElements", "Scripted",
-    "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE",
-    "Tensor", "TensorMethod", "Traceback", "Tracker", "Tuple", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "enumerated",
-    "filtered", "is_plain_tuple",
-    "late", "mapped", "stored_key", "super_of", "zipped",
+    "Data", "Deque", "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "FrameEnd", "Function", "Generator", "Handed", "Handled",
+    "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method", "Module", "NONE",
+    "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements", "Scripted", "SeqIter",
+    "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker", "Tuple", "Walk",
+    "Way", "WeakRef", "Wrapped", "boolean", "enumerated", "filtered", "is_plain_tuple", "late", "mapped", "stored_key", "super_of",
+    "zipped",
 ]

@@ -213,8 +213,11 @@ class TensorMethod(Tracker):
     def get(self, cx: Any, name: str) -> Tracker:
         if name == "__self__":
             return self.obj
-        if name in ("__name__", "__qualname__", "__doc__"):
-            return cx.fold(getattr, (getattr(self.obj.fake, self.name), name))
+        method = getattr(self.obj.fake, self.name)
+        if name in ("__name__", "__qualname__", "__doc__", "__module__"):
+            return cx.fold(getattr, (method, name))
+        if not hasattr(method, name):
+            return cx.no_attribute(self, name)
         return super().get(cx, name)
 
     def truth(self, cx: Any) -> bool:
