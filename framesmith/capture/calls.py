@@ -20,7 +20,7 @@ from .bytecode import decoded
 from .class_making import builtin_part
 from .frame import Frame
 from .policy import pure_method, refused_function, runs_whole
-from .registry import BUILTIN_KINDS, BY_NAME, CALLS, CODES, CONSTANT_METHODS, FOLDED, PLAIN, named
+from .registry import BUILTIN_KINDS, BY_NAME, CALLS, CODES, CONSTANT_METHODS, FOLDED, OPAQUE, PLAIN, named
 from .settings import read_setting, reads_setting
 from .sources import MISSING
 from .stopping import Stop, choose_stop
@@ -31,6 +31,9 @@ _GENERATOR = 0x20
 _ABSTRACT = 1 << 20
 _COROUTINE = 0x80 | 0x200 | 0x100
 MAX_DEPTH = 150
+
+
+_COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"})
 
 
 class Calls:
@@ -277,7 +280,19 @@ class Calls:
         obj = args[0]
         if isinstance(obj, t.Const):
             return self.fold_call(fn, args, kwargs)
-        return obj.builtin_method(self, fn.__name__, args[1:], kwargs)
+        return self.call_raw(fn, obj, args[1:], kwargs)
+
+    def call_raw(self, raw: Any, obj: t.Tracker, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        """The method that `raw`, a descriptor of a builtin type, makes of `obj`, whatever the object's own class puts in its place."""
+        owner, name = getattr(raw, "__objclass__", object), raw.__name__
+        if owner is not object and isinstance(obj, t.Object) and obj.payload is None:
+            row = OPAQUE.get((owner, name))
+            if row is not None:
+                out = row(self, obj, *args, **kwargs)
+                return t.Const(NotImplemented) if out is None else out
+            if name in _COMPARISONS and owner not in PLAIN:
+                raise Unsupported(f"{owner.__name__}.{name} of {obj.describe()}")
+        return obj.builtin_method(self, name, args, kwargs)
 
     def call_scripted(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """A TorchScript function, by the Python function that it was compiled of; what is annotated as float becomes one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from .sources import Applied, Source
@@ -15,8 +16,9 @@ def _entries(proxy: Any) -> Any:
     return dict(proxy)
 
 
-def _target(ref: Any) -> Any:
-    return ref()
+def referent(ref: Any) -> Any:
+    """What a weak reference refers to, whatever a call of it gives in its class; None if that is dead."""
+    return weakref.ReferenceType.__call__(ref)
 
 
 def elements_of(source: Source) -> Source:
@@ -31,7 +33,7 @@ def entries_of(source: Source) -> Source:
 
 def target_of(source: Source) -> Source:
     """What a weak reference refers to."""
-    return Applied(source, _target, "{}()")
+    return Applied(source, referent, "{}()")
 
 
-__all__ = ["elements_of", "entries_of", "target_of"]
+__all__ = ["elements_of", "entries_of", "referent", "target_of"]

@@ -14,7 +14,8 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..contents import target_of
+from ..contents import referent, target_of
+from ..identity import same_object
 from ..registry import BUILTIN_KINDS, CACHED, CODES, CONSTANT_METHODS, OPAQUE, calls, method
 from ..sources import Pinned
 
@@ -157,7 +158,7 @@ if hasattr(dataclasses, "_recursive_repr"):
 
 # --- weak references --------------------------------------------------------------------------------------------------
 def _deref(cx: Any, obj: t.Object) -> t.Tracker:
-    target = obj.value()
+    target = referent(obj.value)
     if target is None:
         cx.guard(obj.source, "callable", _is_dead)
         return t.NONE
@@ -165,7 +166,7 @@ def _deref(cx: Any, obj: t.Object) -> t.Tracker:
 
 
 def _is_dead(ref: Any) -> bool:
-    return ref() is None
+    return referent(ref) is None
 
 
 OPAQUE[(weakref.ReferenceType, "__call__")] = _deref
@@ -182,17 +183,31 @@ def _ref(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _same_referent(cx: Any, obj: t.Object, other: t.Tracker) -> t.Tracker | None:
     if not issubclass(other.pytype(), weakref.ReferenceType):
         return None
-    return cx.compare("==", _deref(cx, obj), other.call(cx, [], {}))
+    return _same(cx, obj, _deref(cx, obj), other)
+
+
+def _same(cx: Any, ref: t.Tracker, target: t.Tracker, other: t.Tracker) -> t.Tracker:
+    """References are equal if what they refer to is; dead ones, if they are one."""
+    second = other.target if isinstance(other, t.WeakRef) else _deref(cx, other)  # type: ignore[arg-type]
+    if target is t.NONE or second is t.NONE:
+        return t.boolean(same_object(cx, ref, other))
+    return cx.compare("==", target, second)
+
+
+def _other_referent(cx: Any, obj: t.Object, other: t.Tracker) -> t.Tracker | None:
+    same = _same_referent(cx, obj, other)
+    return None if same is None else t.boolean(not same.truth(cx))
 
 
 OPAQUE[(weakref.ReferenceType, "__eq__")] = _same_referent
+OPAQUE[(weakref.ReferenceType, "__ne__")] = _other_referent
 
 
 @method(t.WeakRef, "__eq__")
 def _same_target(cx: Any, self: t.WeakRef, other: t.Tracker) -> t.Tracker | None:
     if not issubclass(other.pytype(), weakref.ReferenceType):
         return None
-    return cx.compare("==", self.target, other.call(cx, [], {}))
+    return _same(cx, self, self.target, other)
 
 
 CONSTANT_METHODS[(types.FunctionType, "__get__")] = lambda cx, self, args, kwargs: (

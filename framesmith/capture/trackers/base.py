@@ -184,6 +184,8 @@ class Bound(Tracker):
         return type([].append)
 
     def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        if self.raw is not None:
+            return cx.call_raw(self.raw, self.obj, args, kwargs)
         return self.obj.builtin_method(cx, self.name, args, kwargs)
 
     def get(self, cx: Any, name: str) -> Tracker:
