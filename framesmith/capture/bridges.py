@@ -76,8 +76,8 @@ _made: dict[Any, tuple[weakref.ref[CodeType], CodeType]] = {}
 def bridge(place: Place, waits: bool) -> CodeType:
     """The code of a bridge.
 
-    Parameters: what the place's layout takes, then its locals; if it `waits` for a call, then a tuple of the function to call and its
-    arguments, whose result stands for the instruction's.
+    Parameters: what the place's layout takes, then its locals; if it `waits` for a call, then that as a TailCall, whose result stands
+    for the instruction's.
     """
     key = (id(place.code), place.index, place.layout, place.names, place.kw_names, waits)
     hit = _made.get(key)
@@ -126,6 +126,8 @@ class _Builder:
         self.scratch = self.n_stack + len(place.names) + waits
         self.consts: list[Any] = [place.kw_names, 0, _C.run, _C.tail_call]
         self.out: list[Instr] = []
+        self.kept = {*place.names} - liveness(place.code, place.index)
+        """Locals that are there to keep alive what they hold."""
         self.height = 0
         """Temporaries in use, at most."""
 
@@ -151,13 +153,18 @@ class _Builder:
         if self.cells:
             self.emit("COPY_FREE_VARS", len(self.cells))
         self.emit("RESUME")
-        self.prologue(first, window, base + 1)
+        left = depth + change - new
+        after_jump = depth + effect(body[-1], True) if ins.target >= 0 else 0
+        row = self.dec.handler_at(place.index)
+        stay = 0 if self.waits else max(left, after_jump, row.depth if row is not None else 0) - first
+        self.prologue(first, window, base + 1, stay)
         start = len(self.out)
         if self.waits:
             self.emit("PUSH_NULL")
             self.emit("LOAD_CONST", base + 2)
             self.emit("LOAD_FAST", self.scratch - 1)
-            self.emit("CALL_FUNCTION_EX")
+            self.emit("DELETE_FAST", self.scratch - 1)
+            self.call(1)
         else:
             self.out += body
         last, end = self.out[-1], len(self.out)
@@ -166,7 +173,6 @@ class _Builder:
             self.exit(place.index + 1, place.layout[:first], held, 1)
         elif ins.name not in _ENDS:
             null = (NULL,) if pushes_null(ins) else ()
-            left = depth + change - new
             self.exit(place.index + 1, place.layout[:left] + null, below[:len(below) + change - new], new)
         if ins.target >= 0 and not self.waits:
             self.jump_exit(last, ins, below)
@@ -177,14 +183,14 @@ class _Builder:
         return assemble(self.code, self.out, handlers, names, argcount=self.scratch, cellvars=(), freevars=self.cells, old=dec,
                         stacksize=room, consts=tuple(self.consts))
 
-    def prologue(self, first: int, window: Layout, zero: int) -> None:
-        """Handled exceptions below the operands, then the operands."""
+    def prologue(self, first: int, window: Layout, zero: int, stay: int) -> None:
+        """Handled exceptions below the operands, then the operands, of which the exits take the lowest `stay` along."""
         slot = 0
         for kind in self.place.layout[:first]:
             if kind == HANDLED:
-                self.out += push((HANDLED,), self.line, zero, slot)
+                self.out += push((HANDLED,), self.line, zero, slot, stay=1)
             slot += kind in (VALUE, HANDLED)
-        self.out += push(window, self.line, zero, slot)
+        self.out += push(window, self.line, zero, slot, stay)
 
     def jump_exit(self, last: Instr, ins: Instr, below: Layout | list[int]) -> None:
         change = effect(last, True)
@@ -218,7 +224,7 @@ class _Builder:
         self.out += leave(below, self.line, self.scratch + new)
         live = liveness(self.code, index)
         first = leading(self.code)
-        names = tuple(n for n in self.place.names if n in live and n != first)
+        names = tuple(n for n in self.place.names if (n in live or n in self.kept) and n != first)
         self.emit("PUSH_NULL")
         self.emit("LOAD_CONST", len(self.code.co_consts) + 3)
         self.function(Later(self.code, index, kept + (VALUE,) * new, names))

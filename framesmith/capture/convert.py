@@ -25,6 +25,7 @@ from . import functions, opcodes
 from . import trackers as t
 from .bytecode import decoded
 from .frame import Frame
+from .lifetimes import watch
 from .outputs import call_in_mode, settle
 from .residual import Residual, argument_names
 from .session import BreakHere, Session, read_state, restore_state
@@ -175,7 +176,9 @@ def root_frame(cx: Session, code: CodeType, f_locals: dict[str, Any], closure: t
     fn.closure = [cx.cell(c, Cell(n)) for n, c in zip(code.co_freevars, closure)]
     dec = decoded(code)
     frame = Frame(cx, fn, dec, [None] * len(dec.localsplus), True)
-    cx.pending = {i: (Local(n), f_locals[n]) for i, n in enumerate(argument_names(code)) if n in f_locals}
+    cx.arguments = {i: f_locals[n] for i, n in enumerate(argument_names(code)) if n in f_locals}
+    cx.pending = {i: (Local(dec.localsplus[i]), value) for i, value in cx.arguments.items()}
+    watch(frame)
     return frame
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import trackers as t
 from .bytecode.layout import HANDLED, LASTI, NULL, VALUE, Layout
 from .bytecode.liveness import liveness
+from .lifetimes import held_on
 from .resume import cell_names
 from .varying import is_late, note_local
 
@@ -37,6 +38,7 @@ def parts(rb: Any, frame: Frame, code: CodeType, index: int, stack: list[t.Track
         if kind in (VALUE, HANDLED):
             args.append(rb.value(v.error if isinstance(v, t.Handled) else v))
     values, cells = _variables(rb, frame, code, liveness(code, index))
+    values.update(held_on(rb, frame, code, index))
     names = tuple(n for n in code.co_varnames if n in values)
     return Parts(tuple(layout), names, [*args, *[values[n] for n in names]], cells)
 

@@ -76,14 +76,15 @@ class Residual:
 
     def breaks(self, frames: list[Frame]) -> None:
         """Capture stops before the present instruction of `frames[-1]`; every frame goes on from a bridge."""
-        call = self.leave(frames[-1])
+        make = self.rb.hold(_C.tail_call)
+        call = f"{make}({self.leave(frames[-1])})"
         for frame in reversed(frames[:-1]):
-            call = self.leave(frame, f"({call},)")
+            call = f"{make}({self.leave(frame, call)})"
         self.late = replay(self.rb)
-        self.tail.append((0, f"return {self.rb.hold(_C.tail_call)}({call})"))
+        self.tail.append((0, f"return {call}"))
 
     def leave(self, frame: Frame, inner: str | None = None) -> str:
-        """The bridge of a frame and its arguments, as text; `inner` is the tuple to call for a frame that waits."""
+        """The bridge of a frame and its arguments, as text; `inner` is the call that a frame waits for."""
         rb = self.rb
         code, at = origin(frame.code, frame.ip - 1)
         stack = frame.stack if inner is None else frame.stack[:len(frame.stack) - operands(code, at)]

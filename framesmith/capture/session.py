@@ -24,6 +24,7 @@ from .hashing import Hashing
 from .identity import kept_apart
 from .inference import Modes, autocast_depth, set_autocast_depth
 from .iteration import Iteration
+from .lifetimes import may_have_died, stays
 from .modes import default_device
 from .operations import Operations
 from .overrides import overridden
@@ -66,7 +67,10 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.breaking = break_step >= 0
         self.break_step = break_step if self.breaking else max_steps
         """The instruction before which capture stops: to break, or because it has gone on for too long."""
+        self.last_step = self.break_step
         self.break_depth = break_depth
+        self.due: Unsupported | None = None
+        """Why capture is to end at the next instruction that a bridge can run."""
         self.inputs: list[t.Tensor] = []
         self.differentiable: dict[Node, Source] = {}
         """Inputs that require grad: nothing may be computed of them in grad mode."""
@@ -89,6 +93,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.cells: dict[int, t.Cell] = {}
         self.pending: dict[int, tuple[Source, Any]] = {}
         """Arguments of the root frame that were not read yet, by fast slot."""
+        self.arguments: dict[int, Any] = {}
+        """All arguments of the root frame, by fast slot."""
         self.varying: frozenset[str] | None = None
         """Sources, as text, of the numbers that vary from call to call; None: all are assumed."""
         self.numbers: dict[int, tuple[t.Late, Number]] = {}
@@ -242,6 +248,12 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         return tuple([(f.code.co_filename, f.dec.instrs[f.ip - 1].line, f.code.co_name) for f in self.frames])
 
     # --- locals, cells, mutation --------------------------------------------------------------------------------------
+    def local(self, frame: Frame, index: int) -> t.Tracker | None:
+        """What a fast slot holds, or None."""
+        if frame.locals[index] is None and frame is self.frames[0] and index in self.pending:
+            return self.unset_local(frame, index)
+        return frame.locals[index]
+
     def unset_local(self, frame: Frame, index: int) -> t.Tracker:
         """A fast slot that is empty: an argument of the root frame not read yet, or an unbound local."""
         if frame is self.frames[0] and index in self.pending:
@@ -297,6 +309,10 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
             if self.locks and any(lock.held > 0 for lock in self.locks.values()):  # type: ignore[attr-defined]
                 raise Unsupported("a change under a lock")
             self.mutated.setdefault(id(tracker), tracker)
+
+    def may_have_died(self, target: Any) -> bool:
+        """Whether what the frame has dropped or changed so far may have held `target`."""
+        return may_have_died(self, target)
 
     # --- small protocols ----------------------------------------------------------------------------------------------
     def index(self, key: t.Tracker, of: str | None = None) -> Any:
@@ -368,10 +384,21 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         raise Unsupported(f"method {name!r} of {obj.describe()}")
 
     # --- breaks -------------------------------------------------------------------------------------------------------
+    def stop_after(self, reason: Unsupported) -> None:
+        """Let the present instruction be the last one that is captured."""
+        if self.due is None and self.last_step != self.steps + 1:
+            self.due = reason
+            self.break_step = self.steps + 1
+
     def break_here(self, frame: Frame) -> None:
-        if not self.breaking:
-            raise TooLong(self.break_step)
-        raise BreakHere(self.break_depth)
+        if self.due is not None and self.steps != self.last_step:
+            if not stays(frame):
+                raise self.due
+            self.break_step = self.steps + 1
+        elif self.breaking:
+            raise BreakHere(self.break_depth)
+        else:
+            raise TooLong(self.last_step)
 
 
 @dataclass(frozen=True, slots=True)

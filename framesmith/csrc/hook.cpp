@@ -76,7 +76,7 @@ void park(Entry* entry, PyObject* object) {
   Py_XDECREF(globals);
 }
 
-// Calls the residual function on the frame's arguments and the graph inputs (reference stolen).
+// Calls the residual function on the frame's arguments and the graph inputs (reference stolen).  The frame gives its arguments up.
 PyObject* call_residual(Frame* frame, Entry* entry, PyObject* inputs) {
   PyObject* function = residual_function(frame, entry);
   if (!function) {
@@ -93,7 +93,11 @@ PyObject* call_residual(Frame* frame, Entry* entry, PyObject* inputs) {
   }
   for (int i = 0; i < count; i++) args[i] = frame->localsplus[i];
   args[count] = inputs;
-  PyObject* result = PyObject_Vectorcall(function, args, count + 1, nullptr);
+  PyObject* result;
+  {
+    Handover handover(entry->residual, frame->localsplus, count);
+    result = PyObject_Vectorcall(function, args, count + 1, nullptr);
+  }
   park(entry, function);
   Py_DECREF(inputs);
   return result;
@@ -280,6 +284,7 @@ PyObject* eval_frame(PyThreadState* tstate, Frame* frame, int throwflag) {
     thread_hook.passing = nullptr;
     return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
   }
+  Handover::begin(reinterpret_cast<PyObject*>(frame->f_code));
   if (!thread_hook.callback || !is_plain_call(frame, throwflag)) return pass(tstate, frame, throwflag);
   CodeState* state = find_state(frame->f_code);
   if (state && state->skip) return pass(tstate, frame, throwflag);

@@ -74,6 +74,30 @@ CodeState* state_of(PyCodeObject* code);  // makes it; null with an exception se
 
 extern PyTypeObject* TailCallType;
 
+// References that whoever calls a function of `code` gives up once its frame runs, so that what the frame lets go of dies there.
+// (The frame has references of its own.)  Lives on the stack of the caller, who is the innermost one on this thread.
+class Handover {
+ public:
+  Handover(PyObject* code, PyObject** items, Py_ssize_t count) : code_(code), items_(items), count_(count), outer_(innermost) {
+    innermost = this;
+  }
+  ~Handover() { innermost = outer_; }
+  Handover(const Handover&) = delete;
+  // A frame of `code` begins.
+  static void begin(PyObject* code) {
+    if (innermost && innermost->code_ == code) innermost->give();
+  }
+
+ private:
+  void give();
+
+  PyObject* code_;
+  PyObject** items_;
+  Py_ssize_t count_;
+  Handover* outer_;
+  static thread_local __attribute__((tls_model("initial-exec"))) Handover* innermost;
+};
+
 // Makes the tail calls that a result stands for (reference stolen); null passes through.
 PyObject* finish_tail(PyObject* result);
 

@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include <cstddef>
+#include <utility>
 
 #include "frame.h"
 #include "hook.h"
@@ -52,13 +53,10 @@ PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
 PyType_Spec spec = {"framesmith._C.TailCall", offsetof(TailCall, items), sizeof(PyObject*),
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
-// Calls a function and what it goes on with, to the end.
-PyObject* run(PyObject*, PyObject* const* args, size_t nargsf, PyObject* names) {
-  if (PyVectorcall_NARGS(nargsf) < 1) {
-    PyErr_SetString(PyExc_TypeError, "run takes a callable and its arguments");
-    return nullptr;
-  }
-  return finish_tail(PyObject_Vectorcall(args[0], args + 1, PyVectorcall_NARGS(nargsf) - 1, names));
+// Makes a tail call and what it goes on with, to the end.
+PyObject* run(PyObject*, PyObject* call) {
+  if (!Py_IS_TYPE(call, TailCallType)) return PyErr_Format(PyExc_TypeError, "run takes a TailCall, not %R", call);
+  return finish_tail(Py_NewRef(call));
 }
 
 // Our own work in the middle of the program's: with the hook off, and whatever depth the program has come to.
@@ -84,8 +82,7 @@ PyObject* mark_continuation(PyObject*, PyObject* code) {
 PyMethodDef methods[] = {
     {"tail_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(create)), METH_FASTCALL | METH_KEYWORDS,
      "tail_call(function, *args): the result of residual code that goes on with function(*args)."},
-    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)), METH_FASTCALL | METH_KEYWORDS,
-     "run(function, *args): the call, and the tail calls that it returns, to the end."},
+    {"run", run, METH_O, "run(call): the result of a tail call and of those that it returns.  It can be run once."},
     {"aside", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(aside)), METH_FASTCALL | METH_KEYWORDS,
      "aside(function, *args): the call, with the hook off and with room below the recursion limit."},
     {"mark_continuation", mark_continuation, METH_O, "Frames of this code object may return tail calls."},
@@ -93,10 +90,23 @@ PyMethodDef methods[] = {
 
 }  // namespace
 
+thread_local __attribute__((tls_model("initial-exec"))) Handover* Handover::innermost = nullptr;
+
+void Handover::give() {
+  const Py_ssize_t count = std::exchange(count_, 0);
+  for (Py_ssize_t i = 0; i < count; i++) Py_CLEAR(items_[i]);
+}
+
 PyObject* finish_tail(PyObject* result) {
   while (result && Py_IS_TYPE(result, TailCallType)) {
     TailCall* tail = as_tail(result);
-    PyObject* next = PyObject_Vectorcall(tail->items[0], tail->items + 1, Py_SIZE(result) - 1, nullptr);
+    PyObject* function = tail->items[0];
+    const Py_ssize_t count = Py_SIZE(result) - 1;
+    PyObject* next;
+    {
+      Handover handover(PyFunction_Check(function) ? PyFunction_GET_CODE(function) : nullptr, tail->items + 1, count);
+      next = PyObject_Vectorcall(function, tail->items + 1, count, nullptr);
+    }
     Py_DECREF(result);
     result = next;
   }

@@ -24,19 +24,24 @@ def parameters(layout: Sequence[int]) -> int:
     return sum(kind in (VALUE, HANDLED) for kind in layout)
 
 
-def push(layout: Sequence[int], line: int, zero: int, slot: int = 0) -> list[Instr]:
-    """Put a stack back whose parameters are the fast slots from `slot` on; `zero` is the place of 0 among the constants."""
+def push(layout: Sequence[int], line: int, zero: int, slot: int = 0, stay: int = 0) -> list[Instr]:
+    """Put a stack back whose parameters are the fast slots from `slot` on; `zero` is the place of 0 among the constants.
+
+    The values move, but for the lowest `stay` entries': the slots of the others are empty afterwards.
+    """
     out = []
-    for kind in layout:
+    for i, kind in enumerate(layout):
         if kind == NULL:
             out.append(instr("PUSH_NULL", 0, line))
         elif kind == LASTI:
             out.append(instr("LOAD_CONST", zero, line))
         else:
             out.append(instr("LOAD_FAST", slot, line))
-            slot += 1
             if kind == HANDLED:
                 out += [instr("PUSH_EXC_INFO", 0, line), instr("POP_TOP", 0, line)]
+            if i >= stay:
+                out.append(instr("DELETE_FAST", slot, line))
+            slot += 1
     return out
 
 

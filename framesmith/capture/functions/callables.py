@@ -159,6 +159,8 @@ if hasattr(dataclasses, "_recursive_repr"):
 # --- weak references --------------------------------------------------------------------------------------------------
 def _deref(cx: Any, obj: t.Object) -> t.Tracker:
     target = referent(obj.value)
+    if target is not None and obj.source is not None and cx.may_have_died(target):
+        raise Unsupported("a weak reference to what the frame may have let go of")
     if target is None:
         cx.guard(obj.source, "callable", _is_dead)
         return t.NONE

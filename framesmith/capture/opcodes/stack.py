@@ -29,7 +29,7 @@ def _fast(f: Frame, arg: int) -> None:
 
 @op("LOAD_FAST_AND_CLEAR")
 def _fast_clear(f: Frame, arg: int) -> None:
-    f.stack.append(f.locals[arg] or t.NULL)
+    f.stack.append(f.cx.local(f, arg) or t.NULL)
     f.locals[arg] = None
 
 
@@ -44,6 +44,8 @@ def _delete(f: Frame, arg: int) -> None:
     if f.locals[arg] is None:
         f.cx.unset_local(f, arg)
     f.locals[arg] = None
+    if f is f.cx.frames[0]:
+        f.cx.pending.pop(arg, None)
 
 
 @op("POP_TOP", "END_FOR")

@@ -5,6 +5,7 @@ A `Set` keeps a real set of keys (`Tracker.key`), on which CPython's own methods
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from framesmith.util.errors import Unsupported
@@ -135,17 +136,22 @@ class Set(Tracker):
 
 
 class SameElements:
-    """A set still has these elements, of these types, in this order."""
+    """A set still has these elements, of these types, in this order.  It does not keep alive those that are known by identity."""
 
     __slots__ = ("elements", "types")
 
     def __init__(self, value: Any) -> None:
-        self.elements = tuple(value)
-        self.types = tuple(map(type, self.elements))
+        self.types = tuple(map(type, value))
+        self.elements = [weakref.ref(x) if _by_identity(x) else x for x in value]
 
     def __call__(self, value: Any) -> bool:
-        now = tuple(value)
-        return now == self.elements and tuple(map(type, now)) == self.types
+        return tuple(map(type, value)) == self.types and all(
+            x() is now if type(x) is weakref.ReferenceType else x == now for x, now in zip(self.elements, value, strict=True))
+
+
+def _by_identity(x: Any) -> bool:
+    """An element that is equal to itself alone, and may be referred to weakly."""
+    return type(x).__eq__ is object.__eq__ and type(x).__weakrefoffset__ > 0 and type(x) is not weakref.ReferenceType
 
 
 def _by_address(cx: Any, key: Any) -> bool:

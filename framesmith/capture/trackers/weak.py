@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from framesmith.util.errors import Unsupported
+
 from .base import Tracker
 
 
@@ -33,4 +35,6 @@ class WeakRef(Tracker):
         return self.identity()
 
     def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        if cx.may_have_died(self.target.identity()):
+            raise Unsupported("a weak reference to what the frame may have let go of")
         return self.target

@@ -1,0 +1,157 @@
+"""When objects from outside die.  Plain Python runs finalizers and clears weak references at the instruction that drops the last
+reference; capture holds everything until it ends.  So it ends where a local that may be such a last reference is dropped, and before a
+weak reference is read that may have died by then; and a frame that goes on elsewhere takes along what plain Python would still hold.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, ModuleType
+from typing import Any
+
+import torch
+
+from framesmith.util.errors import Unsupported
+
+from . import trackers as t
+from .bridges import STAYS
+from .bytecode.liveness import liveness
+from .frame import Frame
+
+_ATOMS = (torch.Tensor, torch.nn.Module, type, FunctionType, BuiltinFunctionType, ModuleType, CodeType, str, bytes, int, float, complex,
+          type(None), type(Ellipsis), torch.dtype, torch.device, torch.Size, weakref.ReferenceType)
+_ROOM = 128
+
+
+def _is_atom(x: Any) -> bool:
+    """Whether `x` is taken to live on elsewhere, or to hold nothing. (`isinstance` would ask the object.)"""
+    return issubclass(type(x), _ATOMS)
+
+
+def _reached(value: Any, depth: int) -> Iterator[Any]:
+    """`value` and what it holds, down to a depth."""
+    work = [(value, depth)]
+    while work:
+        x, depth = work.pop()
+        if not _is_atom(x):
+            yield x
+            if depth:
+                work += [(y, depth - 1) for y in gc.get_referents(x)[:_ROOM]]
+
+
+def noticed(value: Any) -> bool:
+    """Whether somebody sees when `value` or what it holds dies: by `__del__`, or by the callback of a weak reference."""
+    return any(_speaks(x) for x in itertools.islice(_reached(value, 2), _ROOM))
+
+
+def _speaks(x: Any) -> bool:
+    if hasattr(type(x), "__del__") or type(x) is GeneratorType and _cleans_up(x):
+        return True
+    return weakref.getweakrefcount(x) > 0 and any(
+        issubclass(type(r), weakref.ReferenceType) and r.__callback__ is not None for r in weakref.getweakrefs(x))
+
+
+def _cleans_up(x: GeneratorType[Any, Any, Any]) -> bool:
+    """Whether closing a generator may run code of its."""
+    return bool(x.gi_code.co_exceptiontable) and inspect.getgeneratorstate(x) == inspect.GEN_SUSPENDED
+
+
+def _may_hold(value: Any, target: Any) -> bool:
+    room = 0
+    for room, x in enumerate(itertools.islice(_reached(value, 4), _ROOM)):  # noqa: B007
+        if x is target:
+            return True
+    return room == _ROOM - 1
+
+
+# --- locals that are dropped ------------------------------------------------------------------------------------------
+def watch(frame: Frame) -> None:
+    """Let the instructions of the root frame that drop an argument whose death is noticed end the graph."""
+    cx = frame.cx
+    watched = [value for _, value in cx.pending.values() if noticed(value)]
+    if not watched:
+        return
+    ops = list(frame.ops)
+    for i, ins in enumerate(frame.dec.instrs):
+        if ins.name in _DROPS:
+            ops[i] = (_dropping(ops[i][0], _DROPS[ins.name], watched), ops[i][1])
+    frame.ops = ops
+
+
+_DROPS: dict[str, Callable[[Frame, Any], t.Tracker | None]] = {
+    "STORE_FAST": lambda frame, slot: frame.cx.local(frame, slot),
+    "DELETE_FAST": lambda frame, slot: frame.cx.local(frame, slot),
+    "POP_TOP": lambda frame, _: frame.stack[-1],
+}
+
+
+def _dropping(handler: Callable[[Frame, Any], Any], what: Callable[[Frame, Any], t.Tracker | None], watched: list[Any]) -> Any:
+    def drop(frame: Frame, arg: Any) -> None:
+        old = what(frame, arg)
+        handler(frame, arg)
+        value = getattr(old, "value", None)
+        if any(value is w for w in watched) and not any(v is old for v in (*frame.locals, *frame.stack)):
+            frame.cx.stop_after(Unsupported(f"{old.describe()} is dropped: somebody may see it die"))  # type: ignore[union-attr]
+    return drop
+
+
+def stays(frame: Frame) -> bool:
+    """Whether no bridge can run the instruction that the frame has come to."""
+    return frame.dec.instrs[frame.ip - 1].name in STAYS
+
+
+# --- weak references that are read ------------------------------------------------------------------------------------
+def may_have_died(cx: Any, target: Any) -> bool:
+    """Whether what the frame has dropped or changed so far may have held `target`."""
+    if _is_atom(target):
+        return False
+    here = {id(getattr(v, "value", None)) for f in cx.frames for v in (*f.locals, *f.stack)}
+    now = cx.frames[0].locals
+    unread = {slot for slot in cx.pending if now[slot] is None}
+    dropped = [value for slot, value in cx.arguments.items() if slot not in unread and id(value) not in here]
+    changed = [x.value for x in cx.mutated.values() if not isinstance(x, (t.Tensor, t.Module)) and hasattr(x, "value")]
+    return any(_may_hold(value, target) for value in dropped + changed)
+
+
+# --- what a frame that is left still holds ----------------------------------------------------------------------------
+def held_on(rb: Any, frame: Frame, code: CodeType, index: int) -> dict[str, str]:
+    """The locals that are not read after instruction `index`, but would keep alive what somebody else has or may see."""
+    cx = rb.cx
+    out: dict[str, str] = {}
+    dead = {*code.co_varnames} - liveness(code, index) - {*code.co_cellvars, *code.co_freevars}
+    for slot, name in enumerate(frame.dec.localsplus):
+        if name not in dead:
+            continue
+        v = frame.locals[slot]
+        if v is None:
+            if frame is cx.frames[0] and slot in cx.pending and not _is_atom(cx.pending[slot][1]):
+                out[name] = rb.arg_names[name]
+        elif _keeps(rb, v, 2):
+            out[name] = rb.value(v)
+    return out
+
+
+def _keeps(rb: Any, x: t.Tracker, depth: int) -> bool:
+    """Whether a value is, or holds, an object that exists without it."""
+    if x.constant or isinstance(x, (t.Null, t.Tensor, t.Static, t.Module)):
+        return False
+    if x.source is not None:
+        return not _is_atom(getattr(x, "value", None))
+    if id(x) in rb.names:
+        return True
+    return depth > 0 and any(_keeps(rb, y, depth - 1) for y in _parts(x))
+
+
+def _parts(x: t.Tracker) -> list[t.Tracker]:
+    if isinstance(x, t.Sequence):
+        return list(x.items)
+    if isinstance(x, t.Dict):
+        return list(x.entries.values())
+    return [v for v in x.attrs.values() if isinstance(v, t.Tracker)] if isinstance(x, t.Object) else []
+
+
+__all__ = ["held_on", "may_have_died", "noticed", "stays", "watch"]

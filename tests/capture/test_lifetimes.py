@@ -1,0 +1,163 @@
+"""Objects die in captured code where they die in plain Python: finalizers and weak references tell."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from framesmith import _C
+from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.config import Config
+
+
+class Thing:
+    pass
+
+
+class Told:
+    """Says when it dies."""
+
+    log: list[str] = []
+
+    def __del__(self) -> None:
+        Told.log.append("died")
+
+
+def deleted(x):
+    o = Thing()
+    r = weakref.ref(o)
+    y = x + 1
+    before = r() is None
+    del o
+    return y, before, r() is None
+
+
+def after_a_break(x):
+    o = Thing()
+    r = weakref.ref(o)
+    gc.collect()
+    before = r() is None
+    o = None
+    return x * 2, before, r() is None, o
+
+
+def not_read_again(x):
+    o = Thing()
+    r = weakref.ref(o)
+    gc.collect()
+    return x - 1, r() is None
+
+
+def in_a_list(x):
+    items = [Thing()]
+    r = weakref.ref(items[0])
+    gc.collect()
+    before = r() is None
+    items.clear()
+    return x, before, r() is None
+
+
+def in_a_set(x):
+    o = Thing()
+    s = {o}
+    r = weakref.ref(o)
+    del o
+    gc.collect()
+    before = r() is None
+    s.clear()
+    return x, before, r() is None
+
+
+def in_an_attribute(x):
+    o = Thing()
+    o.part = Thing()
+    r = weakref.ref(o.part)
+    gc.collect()
+    del o.part
+    return x, r() is None
+
+
+def finalizer(x):
+    d = Told()
+    Told.log.clear()
+    y = x + 1
+    del d
+    return y, list(Told.log)
+
+
+def finalizer_of_what_is_replaced(x):
+    d = Told()
+    Told.log.clear()
+    d = x + 1
+    return d, list(Told.log)
+
+
+def callback(x):
+    seen = []
+    o = Thing()
+    r = weakref.ref(o, lambda _: seen.append(1))
+    y = x + 1
+    o = 3
+    return y, list(seen), o, r() is None
+
+
+def weak_values(x):
+    d = weakref.WeakValueDictionary()
+    o = Thing()
+    d["a"] = o
+    n = len(d)
+    del o
+    return x, n, len(d), list(d)
+
+
+def held_by_an_exception(x):
+    o = Thing()
+    r = weakref.ref(o)
+    try:
+        raise ValueError(o)
+    except ValueError:
+        gc.collect()
+        del o
+    return x + 1, r() is None
+
+
+def a_proxy(x):
+    o = Thing()
+    p = weakref.proxy(o)
+    o.n = 3
+    y = x * p.n
+    del o
+    try:
+        return y, p.n
+    except ReferenceError as e:
+        return y, str(e)
+
+
+def an_argument_that_is_replaced(x, k=1):
+    k = 2
+    del k
+    try:
+        return x, k  # noqa: F821
+    except UnboundLocalError as e:
+        return x, str(e)
+
+
+PROGRAMS = [deleted, after_a_break, not_read_again, in_a_list, in_a_set, in_an_attribute, finalizer, finalizer_of_what_is_replaced,
+            callback,
+            weak_values, held_by_an_exception, a_proxy, an_argument_that_is_replaced]
+
+
+@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
+def test_they_die_where_they_die_in_python(fn):
+    x = torch.ones(2)
+    want = fn(x)
+    config = Config(backend="eager", suppress_errors=False, keep_graphless=True, standard_library=True)
+    compiled = _C.CompiledFunction(fn, FrameCompiler(config, Ledger()))
+    with torch.no_grad():
+        for _ in range(3):
+            y, *rest = compiled(x)
+            assert torch.equal(y, want[0])
+            assert tuple(rest) == want[1:]
