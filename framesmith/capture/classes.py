@@ -61,6 +61,7 @@ class Namespaces:
     seen: dict[int, t.Tracker]
     mutated: dict[int, t.Tracker]
     root_globals: dict[str, Any]
+    changes: int
 
     def __init__(self) -> None:
         self.namespaces: dict[int, tuple[Any, dict[str, Any]]] = {}
@@ -159,7 +160,14 @@ class Namespaces:
             return self.class_value(cls, name, raw)
         if isinstance(getter, FunctionType):
             return self.call_special(self.class_value(cls, name, raw), "__get__", [t.NONE, klass])
-        return self.made(getattr(cls, name))
+        return self._real_attr(klass, name)
+
+    def _real_attr(self, klass: t.Class, name: str) -> t.Tracker:
+        """What C gives; a builtin method of a class made in the frame is not bound to its stand-in."""
+        value = getattr(klass.value, name)
+        if klass.value in self.made_classes and getattr(value, "__self__", None) is klass.value:
+            return t.Bound(klass, name)
+        return self.made(value)
 
     def _metaclass_attr(self, klass: t.Class, name: str, meta_raw: Any) -> t.Tracker:
         cls, meta = klass.value, type(klass.value)
@@ -176,7 +184,7 @@ class Namespaces:
         if meta_raw is not MISSING and not hasattr(type(meta_raw), "__get__"):
             return self.class_value(meta, name, meta_raw)
         try:
-            return self.made(getattr(cls, name))
+            return self._real_attr(klass, name)
         except AttributeError as e:
             return self.no_attribute(klass, name, str(e))
 
@@ -280,6 +288,7 @@ class Namespaces:
         """`global name; name = value`"""
         if id(space) in self.seen:
             raise Unsupported("assignment to a name of a namespace that is used as a dict, too")
+        self.changes += 1
         self.globals_of(space)[name] = value
         self.global_writes[(id(space), name)] = (space, value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import weakref
 from typing import Any
 
@@ -21,6 +22,14 @@ def referent(ref: Any) -> Any:
     return weakref.ReferenceType.__call__(ref)
 
 
+def _values(mapping: Any) -> Any:
+    return list(dict.values(mapping))
+
+
+def _ordered_values(mapping: Any) -> Any:
+    return list(collections.OrderedDict.values(mapping))
+
+
 def elements_of(source: Source) -> Source:
     """The list of a deque's elements."""
     return Applied(source, _elements, "{}")
@@ -31,9 +40,14 @@ def entries_of(source: Source) -> Source:
     return Applied(source, _entries, "{}")
 
 
+def values_of(source: Source, ordered: bool) -> Source:
+    """The list of a dict's values: found by their place, where a subscript would call the program's `__hash__`."""
+    return Applied(source, _ordered_values if ordered else _values, "list({}.values())")
+
+
 def target_of(source: Source) -> Source:
     """What a weak reference refers to."""
     return Applied(source, referent, "{}()")
 
 
-__all__ = ["elements_of", "entries_of", "referent", "target_of"]
+__all__ = ["elements_of", "entries_of", "referent", "target_of", "values_of"]

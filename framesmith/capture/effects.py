@@ -128,20 +128,26 @@ def _deque(rb: Rebuilder, x: t.Deque, late: list[str]) -> None:
 
 def _dict(rb: Rebuilder, x: t.Dict, late: list[str]) -> None:
     cx = rb.cx
-    old = {t.stored_key(cx, k): k for k in x.value}
+    keys = list(x.value)
+    old = dict(zip(cx.stored_keys(keys, x.value), keys))
     new = list(x.entries)
     kept = [k for k in old if k in x.entries]
     name = rb.value(x)
     cls: Any = x.cls
-    if new[:len(kept)] != kept:
+    if x.cleared or new[:len(kept)] != kept:
         late.append(f"{rb.hold(cls.clear)}({name})")
         kept = []
     else:
-        late.extend(f"{rb.hold(cls.__delitem__)}({name}, {rb.value(cx.unkey(k))})" for k in old if k not in x.entries)
+        gone = [k for k in old if k not in x.entries]
+        if gone and x.popped == len(gone) and gone == list(old)[-len(gone):]:
+            late.extend([f"{rb.hold(cls.popitem)}({name})"] * len(gone))
+        else:
+            late.extend(f"{rb.hold(cls.__delitem__)}({name}, {rb.key(k)})" for k in gone)
+    still = set(kept)
     for k, v in x.entries.items():
-        if k in kept and _is(v, x.value[old[k]]):
+        if k in still and _is(v, x.value[old[k]]):
             continue
-        late.append(f"{rb.hold(cls.__setitem__)}({name}, {rb.value(cx.unkey(k))}, {rb.value(v)})")
+        late.append(f"{rb.hold(cls.__setitem__)}({name}, {rb.key(k)}, {rb.value(v)})")
 
 
 def _set(rb: Rebuilder, x: t.Set, late: list[str]) -> None:

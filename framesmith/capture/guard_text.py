@@ -11,6 +11,7 @@ import torch
 
 from framesmith.capture.modes import default_device
 from framesmith.capture.sources import Source, TensorSpec, name_of
+from framesmith.capture.values import BY_EQUALITY
 
 __all__ = ["Note", "explain"]
 
@@ -90,12 +91,17 @@ def _differences(spec: TensorSpec, t: torch.Tensor) -> list[tuple[str, Any, Any]
     return [row for row in rows if row[1] != row[2]]
 
 
+def _mark(key: Any) -> Any:
+    """What a key is compared by; no code of the program's runs."""
+    return (type(key), key) if type(key) in BY_EQUALITY else id(key)
+
+
 def _keys(note: Note, value: Any) -> str:
     if not isinstance(value, dict):
         return f"{note.path} is a {_name(type(value))}, expected a dict"
-    now, before = tuple(dict.keys(value)), note.value
-    gone = [key for key in before if key not in now]
-    new = [key for key in now if key not in before]
+    now, before = {_mark(key): key for key in dict.keys(value)}, {_mark(key): key for key in note.value}
+    gone = [key for mark, key in before.items() if mark not in now]
+    new = [key for mark, key in now.items() if mark not in before]
     changes = [f"lost {_short(gone)}"] * bool(gone) + [f"gained {_short(new)}"] * bool(new)
     return f"the keys of {note.path} changed: {' and '.join(changes) or 'another order'}"
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from framesmith._C import stored_hashes
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
@@ -19,6 +20,9 @@ class Hashing:
     folded: Callable[..., Any]
     raise_: Callable[..., Any]
     unkey: Callable[..., t.Tracker]
+    made: Callable[..., t.Tracker]
+    mutated: dict[int, t.Tracker]
+    changes: int
 
     def hash_of(self, x: t.Tracker) -> int:
         """`hash(x)`, where it is no address."""
@@ -34,7 +38,8 @@ class Hashing:
             number = self.call_special(x, "__hash__", [])
             if not issubclass(number.pytype(), int):
                 self.raise_(TypeError("__hash__ method should return an integer"))
-            return self.folded(hash, (number.real(self),))
+            value = int(number.real(self))
+            return (value if value != -1 else -2) if -1 << 63 <= value < 1 << 63 else hash(value)
         if isinstance(x, t.Object) and x.payload is not None:
             x = x.payload
         if isinstance(x, t.Tuple):
@@ -44,6 +49,52 @@ class Hashing:
         if x.constant:
             return self.folded(hash, (x.value,))  # type: ignore[attr-defined]
         raise Unsupported(f"the hash of {x.describe()}, which is its address")
+
+    def key_hash(self, x: t.Tracker) -> int:
+        """The hash of a key; residual code makes tables anew, and asks again."""
+        return self.without_effects(lambda: self.hash_of(x), f"the hash of {x.describe()}")
+
+    def without_effects(self, ask: Callable[[], Any], what: str) -> Any:
+        """What a method gives that may run once more, and not when the program's would."""
+        before = self.changes
+        out = ask()
+        if self.changes != before:
+            raise Unsupported(f"{what}, which changes something")
+        return out
+
+    def settle_key(self, key: Any) -> None:
+        """Residual code is about to put `key` into a table: it must have the hash then that it had in the program."""
+        if isinstance(key, (tuple, frozenset)):
+            for part in key:
+                self.settle_key(part)
+        elif type(key) is t.Hashed and isinstance(self.lookup(key.tracker.pytype(), "__hash__"), FunctionType):
+            if id(key.tracker) in self.mutated:
+                raise Unsupported(f"{key.tracker.describe()}, a key that was changed, lives across the end of captured code")
+            try:
+                again = self.key_hash(key.tracker)
+            except t.CapturedError:
+                again = None
+            if again != key.hash:
+                raise Unsupported(f"the hash of {key.tracker.describe()} is no more what it was when it became a key")
+
+    def stored_keys(self, keys: list[Any], container: Any) -> list[Any]:
+        """The keys of a real dict, or the elements of a real set, as trackers keep them; those by the user's hash with what it was."""
+        own = [self.has_own_hash(k) for k in keys]
+        hashes = stored_hashes(container) if any(own) else {}
+        return [self.stored_key(k, hashes.get(id(k))) if mine else k for k, mine in zip(keys, own)]
+
+    def has_own_hash(self, key: Any) -> bool:
+        """Whether the program's code says what the hash of a real object is."""
+        if issubclass(type(key), (tuple, frozenset)) and any(map(self.has_own_hash, key)):
+            return True
+        return isinstance(type(key).__hash__, FunctionType)
+
+    def stored_key(self, key: Any, number: int | None = None) -> Any:
+        """What stands for a real key; `number` is its hash, if that is known."""
+        made = self.made(key)
+        if isinstance(made, t.Object) and number is not None:
+            return t.Hashed(self, made, number)
+        return made.key(self)
 
     def no_key(self, x: t.Tracker) -> Any:
         """`x` was to be a key: an error of the program, or of ours."""

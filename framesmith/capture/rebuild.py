@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -25,8 +24,9 @@ from . import trackers as t
 from .inference import Inference
 from .outputs import view_text
 from .rebuild_attributes import assignment, own_dict
+from .rebuild_sources import SOURCES
 from .registry import PLAIN
-from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
+from .sources import Cell, Source
 from .standins import AT_CREATION, bare_class, fill_class
 from .trackers.functions import FunctionDict
 from .trackers.locks import Lock
@@ -52,6 +52,10 @@ class Rebuilder:
         self.output_at: dict[int, int] = {}
         self.names: dict[int, str] = {}
         self.alive: list[Any] = []
+        self.unfinished = 0
+        """Classes that do not have their attributes yet."""
+        self.cells: list[t.Cell] = []
+        """Cells of their functions: what they hold may be keys by a method of such a class, and is made afterwards."""
         self.n_temps = 0
 
     # --- names --------------------------------------------------------------------------------------------------------
@@ -92,7 +96,7 @@ class Rebuilder:
     # --- sources ------------------------------------------------------------------------------------------------------
     def source(self, s: Source) -> str:
         """The expression that walks a source."""
-        return _SOURCES[type(s)](self, s)
+        return SOURCES[type(s)](self, s)
 
     # --- trackers -----------------------------------------------------------------------------------------------------
     def value(self, x: t.Tracker) -> str:
@@ -130,11 +134,16 @@ class Rebuilder:
     def values(self, xs: list[t.Tracker]) -> list[str]:
         return [self.value(x) for x in xs]
 
+    def key(self, key: Any) -> str:
+        """A key, to be put into a table or taken out of it."""
+        self.cx.settle_key(key)
+        return self.value(self.cx.unkey(key))
+
     def keys(self, keys: Any) -> str:
         """A key, or what holds keys (of sets and dicts)."""
         if type(keys) not in (list, set, frozenset, dict):
-            return self.value(self.cx.unkey(keys))
-        text = f"[{', '.join(self.values([self.cx.unkey(k) for k in keys]))}]"
+            return self.key(keys)
+        text = f"[{', '.join(map(self.key, keys))}]"
         if type(keys) is list:
             return text
         return f"{self.hold(dict.fromkeys)}({text})" if type(keys) is dict else f"{self.hold(type(keys))}({text})"
@@ -210,8 +219,14 @@ def _made_class(rb: Rebuilder, x: t.MadeClass) -> str:
     bases = _tuple_text(rb.values(x.bases) or [rb.hold(object)])
     head = ", ".join(f"{n!r}: {rb.value(v)}" for n, v in x.space.items() if n in AT_CREATION)
     name = rb.bind(x, f"{rb.hold(bare_class)}({rb.value(x.meta)}, {x.value.__name__!r}, {bases}, {{{head}}})")
+    rb.unfinished += 1
     rest = ", ".join(f"{n!r}: {rb.value(v)}" for n, v in x.space.items() if n not in AT_CREATION)
     rb.emit(f"{rb.hold(fill_class)}({name}, {{{rest}}})")
+    rb.unfinished -= 1
+    while rb.cells and not rb.unfinished:
+        cell = rb.cells.pop()
+        if cell.content is not None:
+            rb.emit(f"{rb.names[id(cell)]}.cell_contents = {rb.value(cell.content)}")
     for call in x.after:
         rb.emit(f"{rb.hold(call)}({name})")
     return name
@@ -259,7 +274,7 @@ def _tuple(rb: Rebuilder, x: t.Tuple) -> str:
 def fill_dict(rb: Rebuilder, name: str, entries: dict[Any, t.Tracker], setter: str | None = None) -> None:
     """Statements that store entries."""
     for k, v in entries.items():
-        key = rb.value(rb.cx.unkey(k))
+        key = rb.key(k)
         rb.emit(f"{setter}({name}, {key}, {rb.value(v)})" if setter else f"{name}[{key}] = {rb.value(v)}")
 
 
@@ -323,7 +338,7 @@ def _function(rb: Rebuilder, x: t.Function) -> str:
     if x.annotations is not None or x.fields:
         _function_fields(rb, x, name)
     for k, v in (x.attrs or {}).items():
-        rb.emit(f"{name}.__dict__[{rb.value(rb.cx.unkey(k))}] = {rb.value(v)}")
+        rb.emit(f"{name}.__dict__[{rb.key(k)}] = {rb.value(v)}")
     return name
 
 
@@ -340,7 +355,9 @@ def _cell(rb: Rebuilder, x: t.Cell) -> str:
             return rb.temp(f"(lambda: {x.source.name}).__closure__[0]")
         return rb.hold(x.real_cell) if x.source is None else rb.temp(rb.source(x.source))
     name = rb.bind(x, f"{rb.hold(types.CellType)}()")
-    if x.content is not None:
+    if rb.unfinished:
+        rb.cells.append(x)
+    elif x.content is not None:
         rb.emit(f"{name}.cell_contents = {rb.value(x.content)}")
     return name
 
@@ -382,6 +399,8 @@ def _object(rb: Rebuilder, x: t.Object) -> str:
             return rb.hold(x.value)
         return rb.temp(rb.source(x.source))
     cls = rb.klass(x.cls)
+    if id(x) in rb.names:  # the class refers to it
+        return rb.names[id(x)]
     name = rb.bind(x, _new_text(rb, x, cls))
     if isinstance(x.payload, t.Dict):
         fill_dict(rb, name, x.payload.entries, rb.hold(vars(x.payload.cls)["__setitem__"]))
@@ -434,43 +453,5 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     Lock: _object_outside, Opaque: _object_outside, t.Object: _object, t.Module: _object,
 }
 
-
-def _local(rb: Rebuilder, s: Any) -> str:
-    return rb.arg_names[s.name]
-
-
-def _global_of(rb: Rebuilder, s: Any) -> str:
-    import_name = rb.hold(sys.modules)
-    return f"{import_name}[{s.module!r}].__dict__[{s.name!r}]"
-
-
-def _item(rb: Rebuilder, s: Any) -> str:
-    """A subscript; by the raw method where the container's class has a subscript of its own, which must not run."""
-    base, key = rb.source(s.base), rb.value(rb.cx.unkey(s.key))
-    cls = rb.type_at(s.base)
-    if cls is not None and isinstance(getattr(cls, "__getitem__", None), types.FunctionType):
-        raw = next(kind for kind in (dict, list, tuple) if issubclass(cls, kind))
-        return f"{rb.hold(raw.__getitem__)}({base}, {key})"
-    return f"{base}[{key}]"
-
-
-def _instance_dict(rb: Rebuilder, base: Source) -> str:
-    return own_dict(rb, rb.source(base), rb.type_at(base))
-
-
-_SOURCES: dict[type, Callable[[Rebuilder, Any], str]] = {
-    Local: _local,
-    Global: lambda rb, s: s.name,
-    Builtin: lambda rb, s: s.name,
-    Cell: lambda rb, s: s.name,
-    GlobalOf: _global_of,
-    Pinned: lambda rb, s: rb.hold(s.obj),
-    Attr: lambda rb, s: _instance_dict(rb, s.base) if s.name == "__dict__" else f"{rb.source(s.base)}.{s.name}",
-    DictAttr: lambda rb, s: f"{_instance_dict(rb, s.base)}[{s.name!r}]",
-    Item: _item,
-    DictKey: lambda rb, s: f"list({rb.source(s.base)})[{s.index}]",
-    Applied: lambda rb, s: rb.temp(f"{rb.hold(s.function)}({rb.source(s.base)})"),
-    TypeOf: lambda rb, s: f"type({rb.source(s.base)})",
-}
 
 __all__ = ["Rebuilder", "fill_dict", "set_changes"]

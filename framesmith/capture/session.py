@@ -86,6 +86,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.mutated: dict[int, t.Tracker] = {}
         self.transformed = False
         """The program is in a function transform: gradients there are part of what it computes."""
+        self.changes = 0
+        """How many changes of anything were seen."""
         self.makes_parameters = False
         """The program made a parameter that requires grad."""
         self.keyed: dict[int, t.Tracker] = {}
@@ -296,13 +298,15 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         return self.raise_(NameError(text, name=name))
 
     def store_cell(self, cell: Any, value: t.Tracker | None) -> None:
+        self.changes += 1
         cell.content = value
         cell.written = True
         if cell.real_cell is not None:
             self.mutated.setdefault(id(cell), cell)
 
     def mutates(self, tracker: t.Tracker) -> None:
-        """A tracker of something that exists outside is changed: its final state is to be replayed."""
+        """A tracker is changed; of something that exists outside, the final state is to be replayed."""
+        self.changes += 1
         if getattr(tracker, "value", None) is not None:
             if id(tracker.value) in self.global_values:  # type: ignore[attr-defined]
                 raise Unsupported("a change of a namespace as a dict, of which names were read")

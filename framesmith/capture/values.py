@@ -49,6 +49,9 @@ BY_EQUALITY = frozenset({int, bool, float, complex, str, bytes, torch.dtype, tor
                           datetime.date, datetime.datetime, datetime.time, datetime.timedelta, re.Pattern, types.GenericAlias,
                           types.UnionType, type(typing.Optional[int]), type(typing.List[int])})  # noqa: UP006, UP045
 
+MOST_GUARDED = 4000
+"""Elements of one container that guards may look at: with more, plain Python is faster than the guards."""
+
 STATIC_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
                     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
                     torch._ops.OpOverload, torch._ops.OpOverloadPacket, functools._lru_cache_wrapper)
@@ -109,6 +112,12 @@ class Values:
         self.seen[id(value)] = tracker
         self.keep.append(value)
         return tracker
+
+    def reads_whole(self, container: Any) -> None:
+        """Every element of a container from outside is about to be read, and guarded."""
+        kind = next(base for base in _WHOLE if issubclass(type(container), base))
+        if kind.__len__(container) > MOST_GUARDED:
+            raise Unsupported(f"all elements of a {type(container).__name__} that has more than {MOST_GUARDED}")
 
     def known(self, value: Any, source: Source | None) -> t.Tracker | None:
         """The tracker of an object met before; guards that this path leads to the same object."""
@@ -381,15 +390,19 @@ def _refuse_numpy(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     raise Unsupported(f"NumPy value {source}", hint="convert it to a tensor before the call")
 
 
+def _proxied(cx: Any, key: Any) -> Any:
+    return cx.stored_key(key) if cx.has_own_hash(key) else key
+
+
 def _proxy(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     """A mapping proxy: one that stands in a class or was made of it is as constant as the class."""
     if source is None or isinstance(source, Pinned):
-        return t.Dict({t.stored_key(cx, k): cx.wrap_static(v, None) for k, v in value.items()}, cls=types.MappingProxyType)
+        return t.Dict({_proxied(cx, k): cx.wrap_static(v, None) for k, v in value.items()}, cls=types.MappingProxyType)
     found = cx.known(value, source)
     if found is None:
         cx.guard(source, "type", types.MappingProxyType)
         cx.guard(entries_of(source), "keys", tuple(value))
-        entries = {t.stored_key(cx, k): cx.wrap(v, Item(entries_of(source), k)) for k, v in value.items()}
+        entries = {_proxied(cx, k): cx.wrap(v, Item(entries_of(source), k)) for k, v in value.items()}
         found = cx.remember(value, t.Dict(entries, cls=types.MappingProxyType, value=value, source=source))
     return found
 
@@ -408,6 +421,7 @@ def _row_of(cls: type) -> Callable[..., t.Tracker]:
     return _object
 
 
+_WHOLE: tuple[Any, ...] = (list, tuple, dict, set, frozenset, collections.deque)
 _CONTAINERS = (list, dict, set, collections.OrderedDict, collections.defaultdict)
 STATIC_TYPES = (types.FunctionType, type, types.ModuleType, *STATIC_CALLABLES)
 

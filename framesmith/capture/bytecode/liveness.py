@@ -49,15 +49,18 @@ def _solve(dec: Decoded, n_locals: int) -> list[int]:
     return live
 
 
+_SEES = frozenset({"locals", "vars", "dir", "exec", "eval"})
+"""Names of functions that see all locals of the frame that calls them."""
+
 _cache: dict[int, tuple[weakref.ref[CodeType], list[int]]] = {}
 
 
 def liveness(code: CodeType, index: int) -> frozenset[str]:
-    """Names of fast locals for which a path from instruction `index` reads before it writes."""
+    """Names of fast locals for which a path from instruction `index` reads before it writes, or calls what sees them."""
     key = id(code)
     hit = _cache.get(key)
     if hit is None:
         solved = _solve(decoded(code), code.co_nlocals)
         hit = _cache[key] = (weakref.ref(code, lambda _, table=_cache: table.pop(key, None)), solved)  # type: ignore[misc]
-    bits = hit[1][index]
+    bits = hit[1][index] if _SEES.isdisjoint(code.co_names) else -1
     return frozenset(name for slot, name in enumerate(code.co_varnames) if bits >> slot & 1)

@@ -37,7 +37,10 @@ def _pairs(cx: Any, source: t.Tracker) -> Iterator[tuple[Any, t.Tracker]]:
         yield parts[0].key(cx), parts[1]
 
 
-def _fill(cx: Any, args: Args, kwargs: Kwargs) -> dict[Any, t.Tracker]:
+def _fill(cx: Any, kind: Any, args: Args, kwargs: Kwargs) -> dict[Any, t.Tracker]:
+    """What the constructor `kind` puts into a new dict."""
+    if len(args) > 1:
+        cx.folded(kind, (None,) * len(args))
     entries = dict(entries_of(cx, args[0])) if args else {}
     entries.update(kwargs)
     return entries
@@ -45,19 +48,19 @@ def _fill(cx: Any, args: Args, kwargs: Kwargs) -> dict[Any, t.Tracker]:
 
 @calls(dict)
 def _dict(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Dict(_fill(cx, args, kwargs))
+    return t.Dict(_fill(cx, dict, args, kwargs))
 
 
 @calls(collections.OrderedDict)
 def _ordered_dict(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Dict(_fill(cx, args, kwargs), cls=collections.OrderedDict)
+    return t.Dict(_fill(cx, collections.OrderedDict, args, kwargs), cls=collections.OrderedDict)
 
 
 @calls(collections.defaultdict)
 def _defaultdict(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    d = t.Dict(_fill(cx, args[1:], kwargs), cls=collections.defaultdict)
     if args and args[0] is not t.NONE and not callable_(cx, args[0]):
         cx.raise_(TypeError("first argument must be callable or None"))
+    d = t.Dict(_fill(cx, dict, args[1:], kwargs), cls=collections.defaultdict)
     if args and not (isinstance(args[0], t.Const) and args[0].value is None):
         d.factory = args[0]
     return d
@@ -78,6 +81,8 @@ def _fromkeys(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @method(t.Dict, "__init__", "update")
 def _update(cx: Any, self: t.Dict, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
+    if len(args) > 1:
+        return cx.misfit(self.base, "update", args, kwargs)
     for source in args:
         for k, v in entries_of(cx, source):
             self.set_item(cx, cx.unkey(k), v)
@@ -194,11 +199,17 @@ def _pop(cx: Any, self: t.Dict, key: t.Tracker, *default: t.Tracker) -> t.Tracke
 
 
 @method(t.Dict, "popitem")
-def _popitem(cx: Any, self: t.Dict, last: t.Tracker = t.TRUE) -> t.Tracker:
+def _popitem(cx: Any, self: t.Dict, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
+    ordered = self.base is collections.OrderedDict
+    given = dict(zip(("last",), args), **kwargs) if ordered else {}
+    if len(given) < len(args) + len(kwargs) or given.keys() - {"last"}:
+        return cx.misfit(self.base, "popitem", args, kwargs)
     entries = self.touch(cx)
     if not entries:
-        cx.raise_(KeyError("popitem(): dictionary is empty"))
-    k = next(reversed(entries)) if last.truth(cx) else next(iter(entries))
+        cx.folded(self.base().popitem, ())
+    last = given.get("last", t.TRUE).truth(cx)
+    self.popped += last
+    k = next(reversed(entries)) if last else next(iter(entries))
     return cx.tuple([cx.unkey(k), entries.pop(k)])
 
 
@@ -222,6 +233,7 @@ def _copy(cx: Any, self: t.Dict) -> t.Tracker:
 @method(t.Dict, "clear")
 def _clear(cx: Any, self: t.Dict) -> t.Tracker:
     self.touch(cx).clear()
+    self.cleared = True
     return t.NONE
 
 
@@ -229,6 +241,8 @@ def _clear(cx: Any, self: t.Dict) -> t.Tracker:
 def _move_to_end(cx: Any, self: t.Dict, key: t.Tracker, last: t.Tracker = t.TRUE) -> t.Tracker:
     entries = self.touch(cx)
     k = key.key(cx)
+    if k not in entries:
+        cx.fail(KeyError, key)
     v = entries.pop(k)
     if last.truth(cx):
         entries[k] = v

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from framesmith._C import instance_dict
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
@@ -210,10 +211,27 @@ def _cached_property(cx: Any, obj: t.Object, raw: functools.cached_property[Any]
 DESCRIPTORS[functools.cached_property] = _cached_property
 
 
+def _has_dict(cx: Any, x: t.Partial) -> bool:
+    """Whether a partial from outside has an instance dict: then one made of it calls it."""
+    if x.value is None:
+        return False
+    has = instance_dict(x.value) is not None
+    cx.guard(x.source, "callable", _with_dict if has else _without_dict)
+    return has
+
+
+def _with_dict(x: Any) -> bool:
+    return instance_dict(x) is not None
+
+
+def _without_dict(x: Any) -> bool:
+    return instance_dict(x) is None
+
+
 @calls(functools.partial)
 def _partial(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     fn, rest = args[0], args[1:]
-    if isinstance(fn, t.Partial):
+    if isinstance(fn, t.Partial) and not _has_dict(cx, fn):
         return t.Partial(fn.func, [*fn.args, *rest], {**fn.kwargs, **kwargs})
     return t.Partial(fn, rest, kwargs)
 

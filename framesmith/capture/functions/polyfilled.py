@@ -17,7 +17,7 @@ from typing import Any
 from .. import trackers as t
 from ..polyfills import functions as py
 from ..polyfills import iterators as its
-from ..registry import OPAQUE, calls
+from ..registry import CONSTANT_METHODS, OPAQUE, calls
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -70,5 +70,13 @@ for _fn, _python in (("delitem", py.delitem), ("concat", py.concat), ("iconcat",
     if hasattr(operator, _fn):
         states(_python, getattr(operator, _fn))
 OPAQUE[(types.SimpleNamespace, "__repr__")] = lambda cx, self: cx.made(py.namespace_repr).call(cx, [self], {})
+
+
+
+def _fromkeys(cx: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker | None:
+    return cx.made(py.fromkeys).call(cx, [cx.made(self.value), *args], kwargs) if args and issubclass(self.value, dict) else None
+
+
+CONSTANT_METHODS[(type, "fromkeys")] = _fromkeys
 
 __all__ = ["states"]

@@ -178,5 +178,29 @@ def _view_operator(name: str, apply: Any) -> None:
 for _name, _fn in (("and", operator.and_), ("or", operator.or_), ("sub", operator.sub), ("xor", operator.xor)):
     _view_operator(f"__{_name}__", _fn)
     _view_operator(f"__r{_name}__", lambda a, b, fn=_fn: fn(b, a))
-for _name in ("le", "lt", "ge", "gt", "eq", "ne"):
-    _view_operator(f"__{_name}__", getattr(operator, _name))
+
+
+def _within(cx: Any, inner: t.Tracker, outer: t.Tracker) -> bool:
+    """Whether each element of a set or view is in another."""
+    elements = inner.values(cx) if isinstance(inner, t.DictView) else [cx.unkey(k) for k in inner.open(cx)]  # type: ignore[attr-defined]
+    return all(cx.contains(outer, v) for v in elements)
+
+
+_VIEW_ORDERS: dict[str, Any] = {
+    "eq": lambda cx, a, b, n, m: n == m and _within(cx, a, b), "ne": lambda cx, a, b, n, m: not (n == m and _within(cx, a, b)),
+    "lt": lambda cx, a, b, n, m: n < m and _within(cx, a, b), "le": lambda cx, a, b, n, m: n <= m and _within(cx, a, b),
+    "gt": lambda cx, a, b, n, m: n > m and _within(cx, b, a), "ge": lambda cx, a, b, n, m: n >= m and _within(cx, b, a),
+}
+
+
+def _view_order(name: str, answer: Any) -> None:
+    @method(t.DictView, f"__{name}__")
+    def row(cx: Any, self: t.DictView, other: t.Tracker) -> t.Tracker | None:
+        other = other.payload if isinstance(other, t.Object) and other.payload is not None else other
+        if self.kind == "values" or not isinstance(other, (t.Set, t.DictView)) or getattr(other, "kind", "") == "values":
+            return None
+        return t.boolean(answer(cx, self, other, self.size(cx), other.size(cx)))
+
+
+for _name, _answer in _VIEW_ORDERS.items():
+    _view_order(_name, _answer)

@@ -125,3 +125,11 @@ def in_grad_mode_of(step: Callable[..., Any], optimiser: Any, *args: Any, **kwar
         return step(optimiser, *args, **kwargs)
     finally:
         torch.set_grad_enabled(before)
+
+
+def fromkeys(cls: Any, iterable: Any, value: Any = None) -> Any:
+    """dict.fromkeys of a subclass."""
+    made = cls()
+    for key in iterable:
+        made[key] = value
+    return made

@@ -5,7 +5,7 @@ from .checked import CheckedIter, Fixed, Walk, Way
 from .constants import FALSE, NONE, TRUE, Const, boolean
 from .data import Data
 from .deques import Deque
-from .dicts import Dict, DictView, Proxy, stored_key
+from .dicts import Dict, DictView, Proxy
 from .errors import Error, FrameEnd, Traceback
 from .functions import Address, AddressKey, ByRow, Cell, Function, Method, Partial
 from .inner import Handed, Inner, Pullback
@@ -30,6 +30,6 @@ __all__ = [
     "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method", "Module", "NONE",
     "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements", "Scripted", "SeqIter",
     "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker", "Tuple", "Walk",
-    "Way", "WeakRef", "Wrapped", "boolean", "enumerated", "filtered", "is_plain_tuple", "late", "mapped", "stored_key", "super_of",
+    "Way", "WeakRef", "Wrapped", "boolean", "enumerated", "filtered", "is_plain_tuple", "late", "mapped", "super_of",
     "zipped",
 ]

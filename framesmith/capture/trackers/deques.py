@@ -32,6 +32,7 @@ class Deque(Sequence):
 
     def open(self, cx: Any) -> list[Tracker]:
         if self._items is None:
+            cx.reads_whole(self.value)
             cx.guard(self.source, "len", len(self.value))
             src = None if self.source is None else elements_of(self.source)
             self._items = [cx.wrap(v, None if src is None else Item(src, i)) for i, v in enumerate(self.value)]

@@ -6,21 +6,23 @@ Keys are stored as hashables (`Tracker.key`): the Python value of a constant, or
 from __future__ import annotations
 
 import collections
-from types import FunctionType, MappingProxyType
+from types import MappingProxyType
 from typing import Any
 
 from framesmith.util.errors import Unsupported
 
+from ..contents import values_of
 from ..sources import Item, Source
 from .base import Bound, Tracker, has_member
 from .checked import CheckedIter, Way
 from .keys import Hashed
+from .sequences import Sequence
 
 
 class Dict(Tracker):
     """A dict.  One from outside is read key by key; `complete` once all keys were guarded and read."""
 
-    __slots__ = ("absent", "cls", "complete", "entries", "factory", "value")
+    __slots__ = ("absent", "cleared", "cls", "complete", "entries", "factory", "popped", "value")
 
     def __init__(self, entries: dict[Any, Tracker] | None, *, cls: type = dict, value: Any = None, source: Source | None = None) -> None:
         self.entries: dict[Any, Tracker] = {} if entries is None else entries
@@ -29,6 +31,10 @@ class Dict(Tracker):
         self.value = value
         self.source = source
         self.absent: set[Any] | None = None
+        self.cleared = False
+        """All that it held before was taken away at once."""
+        self.popped = 0
+        """How often `popitem` took the last entry."""
         self.factory: Tracker | None = None
 
     def pytype(self) -> type:
@@ -58,6 +64,7 @@ class Dict(Tracker):
         """All entries; guards the keys of a dict from outside."""
         if not self.complete:
             value, src = self.value, self.source
+            cx.reads_whole(value)
             kind: Any = collections.OrderedDict if self.cls is collections.OrderedDict else dict
             keys: tuple[Any, ...] = tuple(kind.keys(value))
             if self.cls is collections.OrderedDict:
@@ -66,10 +73,13 @@ class Dict(Tracker):
                 cx.guard(src, "keys", keys)
             old = self.entries
             self.entries = {}
-            for k in keys:
-                known = old.get(k)
-                self.entries[stored_key(cx, k)] = known if known is not None else cx.wrap(dict.__getitem__(value, k),
-                                                                                          Item(src, k) if src else None)
+            values = kind.values(value)
+            for i, (k, v, stored) in enumerate(zip(keys, values, cx.stored_keys(keys, value))):
+                known = old.get(k) if stored is k else None
+                if known is None:
+                    at = None if src is None else Item(src, k) if stored is k else Item(values_of(src, kind is not dict), i)
+                    known = cx.wrap(v, at)
+                self.entries[stored] = known
             self.complete = True
         return self.entries
 
@@ -172,11 +182,6 @@ class SameOrder:
         return now == self.keys and tuple(map(type, now)) == self.types
 
 
-def stored_key(cx: Any, key: Any) -> Any:
-    """A key of a real dict as `entries` has it."""
-    return cx.made(key).key(cx) if isinstance(type(key).__hash__, FunctionType) else key
-
-
 class Proxy(Dict):
     """A mapping proxy of a dict: what it holds is what the dict holds."""
 
@@ -254,7 +259,12 @@ class DictView(Tracker):
         """`key in view`"""
         if self.kind == "keys":
             return self.dict.lookup(cx, key.key(cx)) is not None
-        return any(cx.equal(v, key) for v in self.values(cx))
+        if self.kind == "values":
+            return any(cx.equal(v, key) for v in self.values(cx))
+        key = key.payload if isinstance(getattr(key, "payload", None), Sequence) else key  # type: ignore[attr-defined]
+        parts = key.open(cx) if isinstance(key, Sequence) and issubclass(key.pytype(), tuple) else []
+        found = self.dict.lookup(cx, parts[0].key(cx)) if len(parts) == 2 else None
+        return found is not None and cx.equal(found, parts[1])
 
     def keys_view(self, cx: Any) -> Any:
         """A real view of the keys, or of the pairs of keys, for a set operation."""

@@ -21,7 +21,8 @@ class Hashed:
         return self.hash
 
     def __eq__(self, other: object) -> bool:
-        return self.cx.equal(self.tracker, self.cx.unkey(other))
+        cx = self.cx
+        return cx.without_effects(lambda: cx.equal(self.tracker, cx.unkey(other)), f"equality of {self.tracker.describe()}")
 
 
 class Number:

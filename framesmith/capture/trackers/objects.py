@@ -157,6 +157,7 @@ class Object(Tracker):
 
     def put(self, cx: Any, key: Any, value: Tracker | None) -> None:
         """Set the entry of the instance dict, or the slot, or take it away."""
+        cx.changes += 1
         self.note(cx, key)
         if value is not None:
             if self.attrs.get(key) is DELETED:
@@ -255,7 +256,7 @@ class Object(Tracker):
                 return self
             cx.guard(self.source, "id", self.value)
             return self.value
-        return Hashed(cx, self, cx.hash_of(self))
+        return Hashed(cx, self, cx.key_hash(self))
 
     def absent(self, cx: Any, key: Tracker) -> Tracker:
         """`d[key]` of a subclass of dict that does not hold the key: `__missing__`, or an error."""

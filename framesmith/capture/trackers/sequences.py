@@ -38,6 +38,7 @@ class Sequence(Tracker):
         """The elements; guards the length of a sequence from outside."""
         items = self._items
         if items is None:
+            cx.reads_whole(self.value)
             cx.guard(self.source, "len", len(self.value))
             src = self.source
             raw = list.__iter__(self.value) if isinstance(self.value, list) else tuple.__iter__(self.value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from framesmith._C import stored_hashes
 from framesmith.util.errors import Unsupported
 
 from ..sources import Source
@@ -41,10 +42,12 @@ class Set(Tracker):
     def open(self, cx: Any) -> Any:
         """The set of keys; guards the elements of a set from outside, and their order."""
         if self._keys is None:
+            cx.reads_whole(self.value)
             if self.source is not None:
                 cx.guard(self.source, "callable", SameElements(self.value))
             raw = list(self.base.__iter__(self.value))
-            keys = [cx.wrap_static(v, None).key(cx) for v in raw]
+            numbers = stored_hashes(self.value)
+            keys = [_key(cx, v, numbers[id(v)]) for v in raw]
             self.loose = any(k is not v for k, v in zip(keys, raw))
             self._keys = self.base(keys) if self.loose else self.value
         return self._keys
@@ -133,6 +136,12 @@ class Set(Tracker):
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return cx.apply_row(Set, self, name, args, kwargs)
+
+
+def _key(cx: Any, value: Any, number: int) -> Any:
+    """What stands for an element of a real set; its hash is known."""
+    x = cx.wrap_static(value, None)
+    return Hashed(cx, x, number) if isinstance(x, Object) and cx.has_own_hash(value) else x.key(cx)
 
 
 class SameElements:

@@ -112,6 +112,8 @@ class Class(Static):
         cx.set_class_attr(self, name, None)
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        if name not in type.__dict__:
+            return cx.call_builtin(getattr(self.value, name), args, kwargs)
         return cx.call_builtin(type.__dict__[name], [self, *args], kwargs)
 
     def item(self, cx: Any, key: Tracker) -> Tracker:

@@ -1,0 +1,52 @@
+"""Sources -> expressions of residual code that walk them; no code of the program's runs."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from .rebuild_attributes import own_dict
+from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
+
+
+def _local(rb: Any, s: Any) -> str:
+    return rb.arg_names[s.name]
+
+
+def _global_of(rb: Any, s: Any) -> str:
+    import_name = rb.hold(sys.modules)
+    return f"{import_name}[{s.module!r}].__dict__[{s.name!r}]"
+
+
+def _item(rb: Any, s: Any) -> str:
+    """A subscript; by the raw method where the container's class has a subscript of its own, which must not run."""
+    base, key = rb.source(s.base), rb.value(rb.cx.unkey(s.key))
+    cls = rb.type_at(s.base)
+    if cls is not None and isinstance(getattr(cls, "__getitem__", None), types.FunctionType):
+        raw = next(kind for kind in (dict, list, tuple) if issubclass(cls, kind))
+        return f"{rb.hold(raw.__getitem__)}({base}, {key})"
+    return f"{base}[{key}]"
+
+
+def _instance_dict(rb: Any, base: Source) -> str:
+    return own_dict(rb, rb.source(base), rb.type_at(base))
+
+
+SOURCES: dict[type, Callable[[Any, Any], str]] = {
+    Local: _local,
+    Global: lambda rb, s: s.name,
+    Builtin: lambda rb, s: s.name,
+    Cell: lambda rb, s: s.name,
+    GlobalOf: _global_of,
+    Pinned: lambda rb, s: rb.hold(s.obj),
+    Attr: lambda rb, s: _instance_dict(rb, s.base) if s.name == "__dict__" else f"{rb.source(s.base)}.{s.name}",
+    DictAttr: lambda rb, s: f"{_instance_dict(rb, s.base)}[{s.name!r}]",
+    Item: _item,
+    DictKey: lambda rb, s: f"list({rb.source(s.base)})[{s.index}]",
+    Applied: lambda rb, s: rb.temp(f"{rb.hold(s.function)}({rb.source(s.base)})"),
+    TypeOf: lambda rb, s: f"type({rb.source(s.base)})",
+}
+
+__all__ = ["SOURCES"]
