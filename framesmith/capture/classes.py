@@ -170,7 +170,7 @@ class Namespaces:
         return self.made(value)
 
     def _metaclass_attr(self, klass: t.Class, name: str, meta_raw: Any) -> t.Tracker:
-        cls, meta = klass.value, type(klass.value)
+        meta = type(klass.value)
         if isinstance(meta_raw, FunctionType):
             return t.Method(self.class_function(meta_raw), klass)
         if isinstance(meta_raw, classmethod):

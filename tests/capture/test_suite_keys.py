@@ -1,4 +1,4 @@
-"""What CPython's own tests found about dicts and sets: keys by the program's own hash and equality, views, arguments, what is taken away."""
+"""What CPython's own tests found about dicts and sets: keys by the program's own hash and equality, views, arguments."""
 
 import collections
 import functools
@@ -108,7 +108,7 @@ def an_equality_that_changes_the_dict():
             from_.clear()
             return False
 
-    from_ = {i: 0 for i in range(1, 40)}
+    from_ = dict.fromkeys(range(1, 40), 0)
     from_[Clearing()] = 0
     d = {Clearing(): 0, 1: 1}
     return said(lambda: d.update(from_))
