@@ -63,6 +63,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.frames: list[Frame] = []
         self.handled: list[t.Tracker] = []
         self.showing: list[t.Tracker] = []
+        self.traced: list[Frame] = []
+        """Frames that tracebacks show: each refers to itself."""
         self.steps = 0
         self.breaking = break_step >= 0
         self.break_step = break_step if self.breaking else max_steps
@@ -212,6 +214,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
 
     def release(self) -> None:
         """Let go of everything: trackers refer to each other in circles, and would keep the user's model until the next collection."""
+        for frame in self.traced:
+            frame.end = None
         self.__dict__.clear()
 
     def tensor_method(self, obj: t.Tensor, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
