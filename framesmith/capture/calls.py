@@ -108,6 +108,8 @@ class Calls:
             if row is not None:
                 return self.by_row(row, value, args, kwargs)
             reason = refused_function(value)
+            if reason is not None and (original := hidden(value)) is not None:
+                return self.made(original).call(self, args, kwargs)
             if reason is not None:
                 raise Unsupported(reason)
         elif (row := CODES.get(id(fn.code))) is not None:
@@ -261,8 +263,7 @@ class Calls:
             return self.torch_call(fn, args, kwargs)
         if isinstance(fn, (BuiltinFunctionType, MethodWrapperType)):
             owner = getattr(fn, "__self__", None)
-            special = CONSTANT_METHODS.get((type(owner), fn.__name__))
-            out = special(self, t.Const(owner), args, kwargs) if special is not None else None
+            out = self.constant_method(t.Const(owner), fn.__name__, args, kwargs)
             if out is not None:
                 return out
             if pure_method(fn, owner):
@@ -274,6 +275,11 @@ class Calls:
             return read_setting(self, fn, args, kwargs)
         name = getattr(fn, "__qualname__", repr(fn))
         raise Unsupported(f"call of builtin {getattr(fn, '__module__', None) or ''}.{name}")
+
+    def constant_method(self, x: t.Const, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker | None:
+        """A method of a constant that is more than its result, by its row; None: there is none."""
+        row = CONSTANT_METHODS.get((x.pytype(), name))
+        return None if row is None else row(self, x, args, kwargs)
 
     def unbound(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """`dict.get(d, key)`: a method of a builtin type with its object as the first argument."""
@@ -377,6 +383,15 @@ class Calls:
 def _initialises(obj: t.Tracker) -> bool:
     """Whether the builtin part of a new instance takes the arguments in `__init__`."""
     return isinstance(obj, t.Object) and obj.payload is not None and not isinstance(obj.payload, (t.Tuple, t.Const))
+
+
+def hidden(fn: FunctionType) -> FunctionType | None:
+    """The function of torch's behind `fn`, by which torch.compile does not see it but we may: it has a row, or is an optimiser's."""
+    original = getattr(fn, "_torchdynamo_orig_callable", None)
+    if not isinstance(original, FunctionType):
+        return None
+    followed = original.__module__.startswith("torch.optim.") and original.__name__ != "step"
+    return original if followed or original.__module__.startswith("torch.") and original in CALLS else None
 
 
 _INITS = (types.SimpleNamespace.__init__,)

@@ -24,8 +24,10 @@ from framesmith.util.stack import Place, user_frame
 from . import functions, opcodes
 from . import trackers as t
 from .bytecode import decoded
+from .default_dtypes import Under, under
 from .frame import Frame
 from .lifetimes import watch
+from .modes import restore_devices
 from .outputs import call_in_mode, settle
 from .residual import Residual, argument_names
 from .session import BreakHere, Session, read_state, restore_state
@@ -193,6 +195,8 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
     recorded = cx.recorder.finish(outputs)
     graph: Graph | None = recorded
     call: Any = None
+    restore_devices(cx.devices)
+    dtype = cx.dtypes.of_graph() or cx.state.default_dtype
     numbers = entered(cx)
     inputs = graph_inputs(cx, recorded, len(numbers))
     examples = [*(value for _, value in inputs), *number_tensors((), *[n.example for n in numbers])]
@@ -205,8 +209,10 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
         repeatable(cx, graph)
         if numbers:
             residual.take(numbers)
-        call = compile_fn(graph, examples) if compile_fn is not None else None
+        call = under(dtype, compile_fn, graph, examples) if compile_fn is not None else None
     residual.called = call_in_mode(cx.state.inference_mode, outputs)
+    if dtype is not cx.state.default_dtype:
+        residual.called = Under(dtype, residual.called)
     code, text = residual.compile(call if call is not None else _no_graph if graph is not None else None)
     sources = [source for source, _ in inputs]
     breaks = [reason] if reason is not None else []

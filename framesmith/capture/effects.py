@@ -60,6 +60,10 @@ def _state(rb: Rebuilder, late: list[str]) -> None:
             late.append(f"{rb.hold(torch.set_autocast_dtype)}({device!r}, {rb.hold(dtype)})")
     if now.autocast_depth != before.autocast_depth:
         late.append(f"{rb.hold(set_autocast_depth)}({now.autocast_depth})")
+    if now.default_dtype is not before.default_dtype:
+        late.append(f"{rb.hold(torch.set_default_dtype)}({rb.hold(now.default_dtype)})")
+    late.extend(f"{rb.hold(call)}({', '.join(map(rb.hold, args))})" for call, args in rb.cx.device_changes)
+    late.extend(f"{rb.hold(setter)}({seed})" for setter, seed in rb.cx.seeds.behind)
     if now.autocast_cache != before.autocast_cache:
         late.append(f"{rb.hold(torch.set_autocast_cache_enabled)}({now.autocast_cache})")
 

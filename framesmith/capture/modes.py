@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch.overrides import _pop_mode, _push_mode
+from torch.utils import _device
 from torch.utils._device import DeviceContext
 
 
@@ -20,4 +24,21 @@ def foreign_mode() -> bool:
     return functions > 1 or functions == 1 and default_device() is None or torch._C._len_torch_dispatch_stack() > 0
 
 
-__all__ = ["default_device", "foreign_mode"]
+def devices() -> tuple[Any, ...]:
+    """All that `with torch.device(...)` and `torch.set_default_device` change in a thread."""
+    modes = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+    return modes, _device.CURRENT_DEVICE, getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+
+
+def restore_devices(kept: tuple[Any, ...]) -> None:
+    """Set that back."""
+    modes, current, default = kept
+    while torch._C._len_torch_function_stack():
+        _pop_mode()
+    for mode in modes:
+        _push_mode(mode)
+    _device.CURRENT_DEVICE = current
+    torch._GLOBAL_DEVICE_CONTEXT.device_context = default
+
+
+__all__ = ["default_device", "devices", "foreign_mode", "restore_devices"]

@@ -105,7 +105,7 @@ class Residual:
     def text(self, graph: bool) -> str:
         """The residual function as Python text."""
         params = ", ".join([*self.params.values(), INPUTS])
-        body = []
+        body = [f"{self.rb.hold(setter)}({seed})" for setter, seed in self.cx.seeds.before]
         if graph:
             given = NUMBERS if self.numbers else INPUTS
             called = f"{self.rb.hold(self.called)}({self.rb.hold(GRAPH)}, {given})" if self.called else f"{self.rb.hold(GRAPH)}({given})"

@@ -18,18 +18,21 @@ from . import trackers as t
 from .calls import Calls
 from .class_making import ClassMaking
 from .classes import Namespaces
+from .default_dtypes import DefaultDtypes
 from .errors import Errors
+from .faults import is_own_fault
 from .frame import Frame
 from .hashing import Hashing
 from .identity import kept_apart
 from .inference import Modes, autocast_depth, set_autocast_depth
 from .iteration import Iteration
 from .lifetimes import may_have_died, stays
-from .modes import default_device
+from .modes import default_device, devices, restore_devices
 from .operations import Operations
 from .overrides import overridden
 from .registry import OPAQUE
 from .resume import STACK
+from .seeds import Seeds
 from .showing import Showing
 from .sources import MISSING, Attr, Cell, DictAttr, GlobalState, Guard, Item, Local, Pinned, Source, TensorSpec
 from .stopping import Stop
@@ -86,6 +89,10 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.assumes = True
         """Whether assertions on data may be taken to hold."""
         self.mutated: dict[int, t.Tracker] = {}
+        self.dtypes, self.seeds = DefaultDtypes(recorder), Seeds(recorder)
+        self.devices = devices()
+        self.device_changes: list[tuple[Any, tuple[Any, ...]]] = []
+        """Calls that change the default device, not taken back yet."""
         self.transformed = False
         """The program is in a function transform: gradients there are part of what it computes."""
         self.changes = 0
@@ -195,6 +202,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
             if is_own_fault(e):
                 raise Unsupported(f"{getattr(fn, '__name__', fn)} cannot be recorded ({type(e).__name__}: {e})") from e
             return self.raise_(e)
+        self.dtypes.note()
+        self.seeds.note()
         if before is not None and torch.is_grad_enabled() and not self.transformed:
             self.check_grad(*before)
         return self.made(out)
@@ -213,7 +222,10 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
                     raise NeedsGrad(self.differentiable[arg])
 
     def release(self) -> None:
-        """Let go of everything: trackers refer to each other in circles, and would keep the user's model until the next collection."""
+        """Let go of everything (trackers refer to each other in circles, and would keep the user's model until the next collection), and
+        of the devices that the program has entered."""
+        if self.device_changes or devices() != self.devices:
+            restore_devices(self.devices)
         for frame in self.traced:
             frame.end = None
         self.__dict__.clear()
@@ -434,21 +446,6 @@ def _is_empty(cell: Any) -> bool:
     return contents(cell) is UNSET
 
 
-_OWN = __file__.rsplit("/", 2)[0]
-_FAULTS = (AssertionError, AttributeError, KeyError, NameError, TypeError)
-
-
-def is_own_fault(error: Exception) -> bool:
-    """Whether an error in a call on fakes says that we cannot record it, rather than what eager would say."""
-    if not isinstance(error, _FAULTS) or error.__traceback__ is None:
-        return False
-    tb = error.__traceback__
-    while tb.tb_next is not None:
-        tb = tb.tb_next
-    code = tb.tb_frame.f_code
-    return tb is not error.__traceback__ and code.co_filename.startswith(_OWN) and code.co_name != "true_error"
-
-
 def cell_content(source: Source | None, real: Any) -> Source | None:
     """The source of what a cell holds."""
     from_cell = source if source is not None else Pinned(real)
@@ -489,6 +486,8 @@ def restore_state(state: GlobalState) -> None:
         torch.clear_autocast_cache()  # it may hold fakes
     set_autocast_depth(state.autocast_depth)
     torch.set_autocast_cache_enabled(state.autocast_cache)
+    if torch.get_default_dtype() is not state.default_dtype:
+        torch.set_default_dtype(state.default_dtype)
 
 
 __all__ = ["BreakHere", "Session", "is_param", "read_state", "restore_state", "tensor_spec"]

@@ -241,12 +241,12 @@ def loss(w, x):
     return (w * x).sin().sum()
 
 
-@program(X, breaks=True)
+@program(X)
 def mapped(x):
     return torch.vmap(lambda r: r * r.sum())(x + 1), torch.func.vmap(torch.dot, in_dims=(0, None))(x, x[0])
 
 
-@program(X, breaks=True)
+@program(X)
 def differentiated(x):
     y = x + 1
     return (torch.func.grad(loss)(x[0], y[0]), torch.func.jvp(torch.sin, (x,), (y,)), torch.func.vjp(torch.sin, x)[0],
@@ -479,8 +479,8 @@ def step_and_zero(m, o):
 for _cls, _options in ((torch.optim.SGD, {}), (torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adam, {}), (torch.optim.AdamW,
     {"foreach": False}), (torch.optim.RMSprop, {}),
                        (torch.optim.Adagrad, {})):
-    program(*optimised(_cls, **_options), calls=3, breaks=True)(step)
-    program(*optimised(_cls, **_options), calls=3, breaks=True)(step_and_zero)
+    program(*optimised(_cls, **_options), calls=3)(step)
+    program(*optimised(_cls, **_options), calls=3)(step_and_zero)
 
 
 # --- distributions ----------------------------------------------------------------------------------------------------

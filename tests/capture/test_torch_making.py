@@ -109,7 +109,7 @@ def parameter_in_the_frame(x):
     return x * p, p, isinstance(p, nn.Parameter)
 
 
-@program(X, breaks=True)
+@program(X)
 def module_in_the_frame(x):
     torch.manual_seed(1)
     return nn.Linear(4, 2)(x)
@@ -276,7 +276,7 @@ def default_dtype_inside(x):
     return y, torch.zeros(2), x + 1
 
 
-@program(X, breaks=True)
+@program(X)
 def default_dtype_left(x):
     torch.set_default_dtype(torch.float64)
     return torch.ones(2), torch.tensor(1.5), x + 1
@@ -301,7 +301,7 @@ def meta_tensors(x):
     return (y + 1).shape, y.is_meta, x.to("meta").shape, x + 1
 
 
-@program(X, breaks=True)
+@program(X)
 def default_device_is_set(x):
     torch.set_default_device("cpu")
     y = torch.ones(2)

@@ -6,6 +6,7 @@ from . import (
     checkpointing,
     class_statements,
     containers,
+    defaults,
     deques,
     dicts,
     errors,
@@ -32,8 +33,7 @@ from . import (
 )
 
 __all__ = [
-    "builtin", "callables", "checkpointing", "class_statements", "containers", "deques", "dicts", "errors", "folded", "frames",
-    "iterating", "marks", "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns", "polyfilled", "scans",
-    "serial", "sets", "state", "text", "torch_making", "torch_rows",
-    "transforms",
+    "builtin", "callables", "checkpointing", "class_statements", "containers", "defaults", "deques", "dicts", "errors", "folded",
+    "frames", "iterating", "marks", "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns", "polyfilled",
+    "scans", "serial", "sets", "state", "text", "torch_making", "torch_rows", "transforms",
 ]

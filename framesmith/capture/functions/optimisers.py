@@ -10,7 +10,7 @@ from torch.optim import optimizer as own
 
 from .. import trackers as t
 from ..polyfills.functions import in_grad_mode_of
-from ..registry import CODES, calls
+from ..registry import CODES, by_name, calls
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -28,10 +28,10 @@ def _use_grad(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
     return cx.made(in_grad_mode_of).call(cx, [cx.made(step), *args], kwargs)
 
 
-def _undisabled(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """A function that torch hides from torch.compile: an optimiser's own is followed."""
-    original: Any = fn.value.__wrapped__  # type: ignore[union-attr]
-    return cx.inline(cx.made(original) if original.__module__.startswith("torch.optim.") else fn, args, kwargs)
+@by_name("torch.optim.optimizer.Optimizer.zero_grad")
+def _zero_grad(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """Torch hides it from torch.compile."""
+    return cx.inline(cx.made(own.Optimizer.zero_grad.__wrapped__), args, kwargs)  # type: ignore[attr-defined]
 
 
 @calls(own._get_value)
@@ -41,6 +41,5 @@ def _get_value(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 CODES[id(own._use_grad_for_differentiable(lambda self: None).__code__)] = _use_grad
-CODES[id(own.Optimizer.zero_grad.__code__)] = _undisabled
 
 __all__: list[str] = []

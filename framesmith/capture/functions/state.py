@@ -83,7 +83,7 @@ def _annotate(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return args[1]
 
 
-@calls(torch.manual_seed, torch.set_default_dtype, torch.set_default_device, torch.use_deterministic_algorithms, torch.set_num_threads,
+@calls(torch.use_deterministic_algorithms, torch.set_num_threads,
        torch.set_rng_state, torch.get_rng_state, torch.initial_seed, torch.seed)
 def _refuse(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("a change or a reading of torch's global state")

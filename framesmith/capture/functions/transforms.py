@@ -130,7 +130,13 @@ def _wraps(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.ByRow(wraps)
 
 
+def _like_meta(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+
+
 def _tensor(cx: Any, value: Any) -> t.Tracker:
+    if value.is_meta:  # torch.tensor makes it without an operator
+        return cx.torch_call(_like_meta, [t.Const(value)], {})
     if not torch._C._functorch.is_functorch_wrapped_tensor(value):
         return cx.wrap(value, Pinned(value))
     found = cx.seen.get(id(value))

@@ -65,7 +65,8 @@ class Const(Tracker):
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         if name in _FORMATS and isinstance(self.value, str):
             return cx.fold(getattr(self.value, name), tuple([cx.shown(a) for a in args]), {k: cx.shown(v) for k, v in kwargs.items()})
-        return cx.fold_call(getattr(self.value, name), args, kwargs)
+        found = cx.constant_method(self, name, args, kwargs)
+        return cx.fold_call(getattr(self.value, name), args, kwargs) if found is None else found
 
     def identity(self) -> Any:
         return self.value

@@ -1,0 +1,20 @@
+"""Errors of calls on fakes: eager's own, or ours."""
+
+from __future__ import annotations
+
+_OWN = __file__.rsplit("/", 2)[0]
+_FAULTS = (AssertionError, AttributeError, KeyError, NameError, TypeError)
+
+
+def is_own_fault(error: Exception) -> bool:
+    """Whether an error in a call on fakes says that we cannot record it, rather than what eager would say."""
+    if not isinstance(error, _FAULTS) or error.__traceback__ is None:
+        return False
+    tb = error.__traceback__
+    while tb.tb_next is not None:
+        tb = tb.tb_next
+    code = tb.tb_frame.f_code
+    return tb is not error.__traceback__ and code.co_filename.startswith(_OWN) and code.co_name != "true_error"
+
+
+__all__ = ["is_own_fault"]
