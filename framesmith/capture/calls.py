@@ -24,7 +24,7 @@ from .registry import BUILTIN_KINDS, BY_NAME, CALLS, CODES, CONSTANT_METHODS, FO
 from .settings import read_setting, reads_setting
 from .sources import MISSING
 from .stopping import Stop, choose_stop
-from .values import CONSTANT_TYPES
+from .values import CONSTANT_TYPES, ONE_OF_A_KIND
 from .wrong_calls import FAILURES, explain, fits
 
 _GENERATOR = 0x20
@@ -327,6 +327,8 @@ class Calls:
             return self.class_function(meta).call(self, [klass, *args], kwargs)
         if isinstance(meta, type):
             return self.made(meta).call(self, args, kwargs)
+        if cls in ONE_OF_A_KIND:
+            raise Unsupported(f"a new {cls.__name__}, which residual code could only share between calls")
         if cls in CONSTANT_TYPES or cls in FOLDED or cls.__module__ == "numpy" and hasattr(cls, "item"):
             return self.fold_call(cls, args, kwargs)
         new = self.lookup(cls, "__new__")

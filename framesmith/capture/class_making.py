@@ -11,7 +11,7 @@ from typing import Any, cast
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
-from .sources import MISSING
+from .sources import MISSING, Pinned, Source
 from .standins import AT_CREATION, Placeholder, attribute_of, bare_class, fill_class, stand_in_function
 
 
@@ -24,6 +24,9 @@ class ClassMaking:
     class_writes: dict[type, dict[str, t.Tracker | None]]
     overlay: dict[type, dict[str, Any]]
     made_classes: set[type]
+    fields: dict[int, dict[str, t.Tracker]]
+    parts: set[int]
+    of_made: dict[int, tuple[type, str] | None]
     remember: Callable[..., t.Tracker]
     made: Callable[..., t.Tracker]
     lookup: Callable[..., Any]
@@ -50,6 +53,14 @@ class ClassMaking:
         real = row(self, x) if row is not None else Placeholder()
         self.remember(real, x)
         return real
+
+    def of_stand_in(self, source: Source | None) -> bool:
+        """Whether the path begins at a stand-in, or at a function in one: nothing of it exists in another call."""
+        while source is not None and source.base is not None:
+            source = source.base
+        if not isinstance(source, Pinned):
+            return False
+        return id(source.obj) in self.of_made or issubclass(type(source.obj), type) and source.obj in self.made_classes
 
     def wrapped(self, kind: Any, parts: dict[str, t.Tracker]) -> t.Wrapped:
         """`property(...)`, `classmethod(f)`, `staticmethod(f)` of trackers."""
@@ -140,6 +151,8 @@ class ClassMaking:
             klass.put(self, name, value)
             return
         cls = klass.value
+        if cls.__mro__ is None:
+            raise Unsupported("a class whose mro is being made")
         if not cls.__flags__ & _HEAP or cls.__flags__ & _IMMUTABLE:
             self.raise_(TypeError(f"cannot set {name!r} attribute of immutable type '{cls.__name__}'"))
         if name.startswith("__") and name.endswith("__"):

@@ -67,8 +67,18 @@ class Namespaces:
         self.namespaces: dict[int, tuple[Any, dict[str, Any]]] = {}
         self.class_cache: dict[type, dict[str, Any]] = {}
         self.infos: dict[type, ClassInfo] = {}
+        self.plainly_named: set[type] = set()
         self.made_classes: set[type] = set()
         """Stand-ins of the classes that the frame made."""
+        self.fields: dict[int, dict[str, t.Tracker]] = {}
+        """Fields of dataclasses that the frame made, by address, and what they were made with: each call of the frame makes its own."""
+        self.of_made: dict[int, tuple[type, str] | None] = {}
+        """Functions of stand-ins that no tracker stands for, by address, and their place: what made them (a decorator of the library)
+        makes them again in the class. None: there is no way to them."""
+        self.repeating: list[tuple[t.Tracker, Any]] = []
+        """Objects whose `__repr__`, guarded against itself by a set of those under way, is running."""
+        self.parts: set[int] = set()
+        """Fields of stand-ins: outside of the class statement residual code has no name for them."""
         self.overlay: dict[type, dict[str, Any]] = {}
         """What the frame wrote to classes that exist: raw attributes, stand-ins or MISSING."""
         self.class_writes: dict[type, dict[str, t.Tracker | None]] = {}
@@ -99,15 +109,27 @@ class Namespaces:
         except KeyError:
             pass
         raw = MISSING
+        if cls.__mro__ is None:
+            raise Unsupported("a class whose mro is being made")
         for base in cls.__mro__:
+            if base not in self.plainly_named:
+                self.names_are_plain(base)
             if cls in self.made_classes:
                 self.note_class(base, name)
             raw = self.own_raw(base, name)
             if raw is not MISSING:
                 break
+        if isinstance(raw, FunctionType) and base in self.made_classes and id(raw) not in self.seen:
+            self.of_made[id(raw)] = (base, name)
         cache[name] = raw
         self.note_class(cls, name)
         return raw
+
+    def names_are_plain(self, cls: type) -> None:
+        """A lookup in the class runs no code of the program's: its dict has no keys but text."""
+        if not all(type(name) is str for name in cls.__dict__):
+            raise Unsupported(f"{cls.__qualname__}, a class with names that are no plain text")
+        self.plainly_named.add(cls)
 
     def class_info(self, cls: type) -> ClassInfo:
         info = self.infos.get(cls)
@@ -164,7 +186,7 @@ class Namespaces:
 
     def _real_attr(self, klass: t.Class, name: str) -> t.Tracker:
         """What C gives; a builtin method of a class made in the frame is not bound to its stand-in."""
-        value = getattr(klass.value, name)
+        value = self.folded(getattr, (klass.value, name))
         if klass.value in self.made_classes and getattr(value, "__self__", None) is klass.value:
             return t.Bound(klass, name)
         return self.made(value)
@@ -305,18 +327,52 @@ def _annotations(cx: Any, cls: type) -> t.Tracker:
 
 
 def _class_dict(cx: Any, cls: type) -> t.Tracker:
+    if cls.__flags__ & _HEAP and cls not in cx.made_classes:
+        for name in cls.__dict__:
+            cx.note_class(cls, name)
+        cx.guard(Pinned(cls), "callable", _SameNames(cls))
     return cx.made(MappingProxyType(dict(cls.__dict__)))
 
 
+class _SameNames:
+    """A class has these names and no others."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, cls: type) -> None:
+        self.names = tuple(cls.__dict__)
+
+    def __call__(self, cls: type) -> bool:
+        return tuple(cls.__dict__) == self.names
+
+
+def _slot(name: str, kind: str, told_by: str | None = None) -> Callable[[Any, type], t.Tracker]:
+    """What `type` itself keeps; guarded where it may be assigned to."""
+
+    def row(cx: Any, cls: type) -> t.Tracker:
+        if cls.__flags__ & _HEAP and cls not in cx.made_classes:
+            asked = told_by or name
+            cx.guard(Attr(Pinned(cls), asked), kind, type.__getattribute__(cls, asked))
+        return cx.made(type.__getattribute__(cls, name))
+
+    return row
+
+
+def _module(cx: Any, cls: type) -> t.Tracker:
+    cx.note_class(cls, "__module__")
+    return cx.made(cls.__module__)
+
+
+_HEAP = 1 << 9
 _OF_C = (WrapperDescriptorType, MethodDescriptorType)
 _PROPERTY: dict[str, Callable[..., Any]] = {"fget": property.__get__, "fset": property.__set__, "fdel": property.__delete__}
 _CLASS_ATTRS: dict[str, Callable[[Any, type], t.Tracker]] = {
-    "__name__": lambda cx, cls: t.Const(cls.__name__),
-    "__qualname__": lambda cx, cls: t.Const(cls.__qualname__),
-    "__module__": lambda cx, cls: t.Const(cls.__module__),
-    "__mro__": lambda cx, cls: cx.made(cls.__mro__),
-    "__bases__": lambda cx, cls: cx.made(cls.__bases__),
-    "__base__": lambda cx, cls: cx.made(cls.__base__),
+    "__name__": _slot("__name__", "equals"),
+    "__qualname__": _slot("__qualname__", "equals"),
+    "__module__": _module,
+    "__mro__": _slot("__mro__", "id"),
+    "__bases__": _slot("__bases__", "id"),
+    "__base__": _slot("__base__", "id", "__bases__"),
     "__class__": lambda cx, cls: cx.made(type(cls)),
     "__dict__": _class_dict,
     "__doc__": lambda cx, cls: cx.made(cls.__doc__),

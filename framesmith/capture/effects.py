@@ -24,6 +24,7 @@ def replay(rb: Rebuilder) -> list[str]:
     """The statements; the values that they use are computed through `rb`."""
     cx = rb.cx
     late = checks(rb)
+    _classes(rb)
     for x in sorted(cx.mutated.values(), key=lambda x: not isinstance(x, t.Outside)):  # iterators see the containers as they were read
         row = next(r for c, r in _ROWS.items() if isinstance(x, c))
         row(rb, x, late)
@@ -41,6 +42,21 @@ def replay(rb: Rebuilder) -> list[str]:
         _global(rb, space, name, late)
     _state(rb, late)
     return late
+
+
+def _classes(rb: Rebuilder) -> None:
+    """Classes that the program made and lets go of: its own bases know them, until a collection of garbage."""
+    for x in [x for x in rb.cx.seen.values() if isinstance(x, t.MadeClass)]:
+        if any(id(b) in rb.names if isinstance(b, t.MadeClass) else _asked_for_subclasses(b.value) for b in x.bases):  # type: ignore[attr-defined]
+            rb.value(x)
+
+
+def _asked_for_subclasses(base: type) -> bool:
+    return bool(base.__flags__ & _HEAP) and base.__module__.partition(".")[0] not in _LIBRARY
+
+
+_HEAP = 1 << 9
+_LIBRARY = ("typing", "abc", "enum", "collections", "torch")
 
 
 def _state(rb: Rebuilder, late: list[str]) -> None:

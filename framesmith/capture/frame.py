@@ -9,6 +9,7 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .bytecode import Decoded
 from .registry import OPS
+from .sources import Pinned
 from .tracing import raised_at, trace
 
 RETURN = object()
@@ -139,7 +140,7 @@ def constant(value: Any) -> t.Tracker:
     if value is None:
         return t.NONE
     if type(value) is tuple:
-        return t.Tuple([constant(v) for v in value])
+        return t.Tuple([constant(v) for v in value], value=value, source=Pinned(value))
     if type(value) is frozenset:
         return t.Set(value, cls=frozenset)
     return t.Const(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import re
 import types
 import weakref
 from collections.abc import Callable
@@ -18,16 +19,17 @@ import torch
 
 from framesmith.util.errors import Unsupported
 
+from . import rebuild_classes as classes
 from . import rebuild_errors as errors
 from . import rebuild_iterators as iterators
 from . import trackers as t
 from .inference import Inference
 from .outputs import view_text
 from .rebuild_attributes import assignment, own_dict
+from .rebuild_classes import tuple_text
 from .rebuild_sources import SOURCES
 from .registry import PLAIN
 from .sources import Cell, Source
-from .standins import AT_CREATION, bare_class, fill_class
 from .trackers.functions import FunctionDict
 from .trackers.locks import Lock
 from .trackers.opaque import Opaque
@@ -123,6 +125,10 @@ class Rebuilder:
             raise Unsupported(f"{type(v).__name__} of a class made in the frame lives across the end of captured code")
         if v is None or type(v) is bool or type(v) is int and -6 < v < 257:
             return f"({v!r})"
+        if id(v) in self.cx.parts:
+            raise Unsupported("a field of a dataclass made in the frame lives across the end of captured code")
+        if id(v) in self.cx.fields:
+            return classes.field(self, v)
         if x.source is None or type(v) not in BY_EQUALITY and type(v).__module__ != "numpy":
             return self.hold(v)
         name = self.names.get(id(x))
@@ -215,30 +221,6 @@ def _static(rb: Rebuilder, x: t.Static) -> str:
     return rb.hold(x.value)
 
 
-def _made_class(rb: Rebuilder, x: t.MadeClass) -> str:
-    bases = _tuple_text(rb.values(x.bases) or [rb.hold(object)])
-    head = ", ".join(f"{n!r}: {rb.value(v)}" for n, v in x.space.items() if n in AT_CREATION)
-    name = rb.bind(x, f"{rb.hold(bare_class)}({rb.value(x.meta)}, {x.value.__name__!r}, {bases}, {{{head}}})")
-    rb.unfinished += 1
-    rest = ", ".join(f"{n!r}: {rb.value(v)}" for n, v in x.space.items() if n not in AT_CREATION)
-    rb.emit(f"{rb.hold(fill_class)}({name}, {{{rest}}})")
-    rb.unfinished -= 1
-    while rb.cells and not rb.unfinished:
-        cell = rb.cells.pop()
-        if cell.content is not None:
-            rb.emit(f"{rb.names[id(cell)]}.cell_contents = {rb.value(cell.content)}")
-    for call in x.after:
-        rb.emit(f"{rb.hold(call)}({name})")
-    return name
-
-
-def _wrapped(rb: Rebuilder, x: t.Wrapped) -> str:
-    made = rb.temp(f"{rb.hold(type(x.value))}({', '.join(rb.values(list(x.parts.values())))})")
-    if x.name is not None:
-        rb.emit(f"{made}.__set_name__(None, {x.name!r})")
-    return made
-
-
 def _list(rb: Rebuilder, x: t.List) -> str:
     if x.value is not None and x.source is not None:
         return rb.temp(rb.source(x.source))
@@ -256,16 +238,17 @@ def _deque(rb: Rebuilder, x: t.Deque) -> str:
     return name
 
 
-def _tuple_text(items: list[str]) -> str:
-    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+_WRITTEN = re.compile(r"\((?:-?\d+|None|True|False)\)")
 
 
 def _tuple(rb: Rebuilder, x: t.Tuple) -> str:
     if x.value is not None and x.source is not None:
         return rb.temp(rb.source(x.source))
-    text = _tuple_text(rb.values(x.open(rb.cx)))
+    items = rb.values(x.open(rb.cx))
+    text = tuple_text(items)
     if x.cls is tuple:
-        return rb.temp(text)
+        written = items and all(map(_WRITTEN.fullmatch, items))  # then Python would make it once for all calls
+        return rb.temp(f"(*[{', '.join(items)}],)" if written else text)
     if is_plain_tuple(x.cls):
         return rb.temp(f"{rb.hold(tuple.__new__)}({rb.klass(x.cls)}, {text})")
     return rb.temp(f"{rb.klass(x.cls)}({text})")
@@ -326,9 +309,9 @@ def _slice(rb: Rebuilder, x: t.Slice) -> str:
 
 def _function(rb: Rebuilder, x: t.Function) -> str:
     if x.value is not None:
-        return rb.hold(x.value)
-    cells = _tuple_text(rb.values(list(x.closure))) if x.closure else "None"
-    defaults = _tuple_text(rb.values(x.defaults)) if x.defaults else "None"
+        return rb.hold(x.value) if id(x.value) not in rb.cx.of_made else classes.function_of_made(rb, x.value)
+    cells = tuple_text(rb.values(list(x.closure))) if x.closure else "None"
+    defaults = tuple_text(rb.values(x.defaults)) if x.defaults else "None"
     name = rb.bind(x, f"{rb.hold(types.FunctionType)}({rb.hold(x.code)}, {rb.hold(x.globals)}, {x.name!r}, {defaults}, {cells})")
     if x.kwdefaults:
         entries = ", ".join(f"{k!r}: {rb.value(v)}" for k, v in x.kwdefaults.items())
@@ -363,6 +346,8 @@ def _cell(rb: Rebuilder, x: t.Cell) -> str:
 
 
 def _method(rb: Rebuilder, x: t.Method) -> str:
+    if isinstance(x.func, t.Const) and not callable(x.func.value):
+        raise Unsupported("a method of what cannot be called")
     return rb.temp(f"{rb.hold(types.MethodType)}({rb.value(x.func)}, {rb.value(x.obj)})")
 
 
@@ -423,7 +408,7 @@ def _new_text(rb: Rebuilder, x: t.Object, cls: str) -> str:
         made_by = next((b for b in x.cls.__mro__ if b in PLAIN), object)
         return f"{rb.hold(made_by.__new__)}({cls})"
     if isinstance(p, t.Tuple):
-        return f"{rb.hold(tuple.__new__)}({cls}, {_tuple_text(rb.values(p.items))})"
+        return f"{rb.hold(tuple.__new__)}({cls}, {tuple_text(rb.values(p.items))})"
     if isinstance(p, t.Const):
         return f"{rb.hold(type(p.value).__new__)}({cls}, {rb.value(p)})"
     if isinstance(p, t.Set):
@@ -439,7 +424,8 @@ def _inference(rb: Rebuilder, x: t.InferenceGuard) -> str:
 
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Inner: _never, t.Pullback: _never,
-    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _never, t.Late: _late, t.MadeClass: _made_class, t.Wrapped: _wrapped,
+    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _never, t.Late: _late, t.MadeClass: classes.made_class,
+    t.Wrapped: classes.wrapped,
     t.Static: _static, t.Builtin: _static, t.Data: _data,
     t.Class: _static, t.PyModule: _static, t.Scripted: _static,
     t.List: _list, t.Deque: _deque, t.Proxy: _proxy, t.WeakRef: _weak, t.Tuple: _tuple, t.Dict: _dict,

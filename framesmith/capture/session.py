@@ -131,7 +131,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         for fake in self.recorder.placed:
             self.fix_offset(fake)
         out = [Guard(None, "globals_state", self.state)]
-        out.extend(self.guards.values())
+        out.extend(self.guards.values() if not self.made_classes else [g for g in self.guards.values() if not self.of_stand_in(g.source)])
         out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
         out.extend(kept_apart(self))
         return out

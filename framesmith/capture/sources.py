@@ -34,7 +34,7 @@ def name_of(value: Any) -> str | None:
     """The name of a class, a function or a module; None for anything else, whose attributes are the program's own code."""
     if not issubclass(type(value), _NAMED):
         return None
-    read = next((raw for base, raw in _RAW if isinstance(value, base)), object.__getattribute__)
+    read = next((raw for base, raw in _RAW if issubclass(type(value), base)), object.__getattribute__)
     for place in ("__qualname__", "__name__"):
         try:
             name = read(value, place)

@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import enum
 import functools
+import gc
 import inspect
 import re
 import threading
@@ -51,6 +52,8 @@ BY_EQUALITY = frozenset({int, bool, float, complex, str, bytes, torch.dtype, tor
 
 MOST_GUARDED = 4000
 """Elements of one container that guards may look at: with more, plain Python is faster than the guards."""
+ONE_OF_A_KIND = frozenset({dataclasses.Field, typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, typing.NewType, typing.ForwardRef})
+"""Of these an instance is known by its identity: no two calls give the same one."""
 
 STATIC_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
                     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
@@ -85,7 +88,7 @@ class Values:
             return t.Const(value)
         if cls is tuple:
             items = [self.wrap_static(v, None if source is None else Item(source, i)) for i, v in enumerate(value)]
-            return t.Tuple(items)
+            return t.Tuple(items, value=value, source=Pinned(value))
         if issubclass(cls, STATIC_TYPES) or cls.__name__ in ("ufunc", "_ArrayFunctionDispatcher"):
             return self.static(value, source if source is not None else Pinned(value))
         return self.wrap(value, source if source is not None else Pinned(value))
@@ -287,10 +290,11 @@ def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
 
 
 def _plain(value: Any) -> Any:
-    for base in (str, int, float):
-        if issubclass(type(value), base):
-            return base(value)
-    return value
+    """The builtin part of an instance of a subclass, past what that defines of its own."""
+    return next(read(value) for base, read in _PLAIN if issubclass(type(value), base))
+
+
+_PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
 
 
 def _base_of(cls: type, bases: tuple[type, ...]) -> type:
@@ -396,6 +400,8 @@ def _proxied(cx: Any, key: Any) -> Any:
 
 def _proxy(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     """A mapping proxy: one that stands in a class or was made of it is as constant as the class."""
+    if type(next(iter(gc.get_referents(value)), None)) is not dict:
+        return _opaque(cx, value, source)
     if source is None or isinstance(source, Pinned):
         return t.Dict({_proxied(cx, k): cx.wrap_static(v, None) for k, v in value.items()}, cls=types.MappingProxyType)
     found = cx.known(value, source)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import sys
 import types
+import typing
 
 import pytest
 
@@ -246,7 +248,140 @@ def wrong_init():
     return said(A)
 
 
+class Octets(str):
+    def __str__(self):
+        return self.encode().hex()
+
+
+def text_of_text(x):
+    return str(x), str.__str__(x), x.__str__(), len(x)
+
+
+def what_a_dataclass_makes():
+    @dataclasses.dataclass(frozen=True)
+    class C:
+        x: int
+        y: int = dataclasses.field(init=False, default=10)
+
+    return (hash(C(1)) == hash((1, 10)), C.__init__ is C.__init__, repr(C(2)), said(dataclasses.replace, C(1), y=2)[:2],
+            dataclasses.replace(C(1), x=3).x)
+
+
+def many_fields(n):
+    made = dataclasses.make_dataclass("Made", [(f"a{i}", int) for i in range(n)])
+    return [f.name for f in dataclasses.fields(made)], made(*range(n)).a0
+
+
+def fields_of_their_own():
+    return dataclasses.field() is dataclasses.field()
+
+
+def a_mutable_default():
+    def make(default):
+        @dataclasses.dataclass
+        class C:
+            x: list = default
+
+    class Mine(list):
+        pass
+
+    return said(make, [])[:2], said(make, Mine())[0]
+
+
+def text_of_circles():
+    @dataclasses.dataclass
+    class C:
+        f: object
+
+    @dataclasses.dataclass
+    class D:
+        f: object
+
+    c = C(None)
+    c.f = D(c)
+    return repr(c), repr(c.f)
+
+
+def tuples_made_anew(x):
+    first, second = (1, x), (1, x)
+    return first is second, second
+
+
+def the_bases_of_a_class(cls):
+    try:
+        return cls.__bases__, cls.__mro__[1], cls.__name__
+    finally:
+        cls.__bases__ = (Slotless,)
+        cls.__name__ = "Renamed"
+
+
+class Slotless:
+    pass
+
+
+def a_class_nobody_holds():
+    class Parent:
+        pass
+
+    class Child(Parent):
+        pass
+
+    del Child
+    framesmith.graph_break()
+    return len(Parent.__subclasses__())
+
+
+def reversed_by_a_descriptor():
+    class Gives:
+        def __get__(self, obj, owner):
+            return lambda: [owner.__name__]
+
+    class A:
+        __reversed__ = Gives()
+
+    class B:
+        __reversed__ = None
+
+    return reversed(A()), said(reversed, B())[:2]
+
+
+def methods_of_object_on_classes():
+    return said(object.__setattr__, Plain, "x", 1)[0], object.__getattribute__(Plain, "__name__")
+
+
+def types_of_their_own():
+    return typing.TypeVar("T") is typing.TypeVar("T"), typing.TypeVar("T").__module__
+
+
+def a_name_that_is_no_text():
+    class Key:
+        def __hash__(self):
+            return hash("a")
+
+        def __eq__(self, other):
+            return False
+
+    class A:
+        a = 1
+
+    x = A()
+    vars(x)[Key()] = 2
+    return x.a, len(vars(x))
+
+
+def abstract_methods():
+    class A:
+        pass
+
+    return said(getattr, A, "__abstractmethods__"), said(delattr, A, "__qualname__")[0]
+
+
 PROGRAMS = {
+    text_of_text: lambda: (Octets("A"),), what_a_dataclass_makes: lambda: (), many_fields: lambda: (25,), fields_of_their_own: lambda: (),
+    a_mutable_default: lambda: (), text_of_circles: lambda: (), tuples_made_anew: lambda: (2,),
+    the_bases_of_a_class: lambda: (type("Named", (Plain,), {}),), a_class_nobody_holds: lambda: (), reversed_by_a_descriptor: lambda: (),
+    methods_of_object_on_classes: lambda: (), types_of_their_own: lambda: (), a_name_that_is_no_text: lambda: (),
+    abstract_methods: lambda: (),
     changes_without_a_dict: lambda: (), arguments_that_object_refuses: lambda: (), properties_without_functions: lambda: (),
     a_class_that_an_object_claims: lambda: (), a_dict_behind_a_descriptor: lambda: (Holder(),),
     a_copy_that_asks_for_arguments: lambda: (Number(42),), a_slice_is_itself: lambda: (slice(1, 10, 2),),
@@ -297,3 +432,14 @@ def test_a_list_that_holds_itself_in_a_message():
     x[0].append(x)
     compiled = framesmith.compile(program, backend="eager", options=OPTIONS)
     assert compiled(x) == 1 and compiled((1, 2)) == 2 and compiled(x) == 1
+
+
+def test_a_tuple_is_another_in_each_call():
+    def program(x):
+        return (x, 2)
+
+    def constant(x):
+        return (1, 2)
+
+    compiled, constants = [framesmith.compile(fn, backend="eager", options=OPTIONS) for fn in (program, constant)]
+    assert compiled(1) is not compiled(1) and constants(1) is constants(1)

@@ -16,7 +16,7 @@ from .. import data
 from .. import trackers as t
 from ..identity import same_object
 from ..registry import calls
-from ..sources import MISSING
+from ..sources import MISSING, Pinned
 from ..trackers.opaque import Opaque
 from ..values import CONSTANT_TYPES
 
@@ -185,7 +185,20 @@ def _id(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(threading.get_ident)
 def _thread(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Address(t.NULL)
+    cx.guard(Pinned(threading), "callable", _SameThread(threading.get_ident()))
+    return t.Const(threading.get_ident())
+
+
+class _SameThread:
+    """The call is one of this thread's."""
+
+    __slots__ = ("ident",)
+
+    def __init__(self, ident: int) -> None:
+        self.ident = ident
+
+    def __call__(self, module: Any) -> bool:
+        return threading.get_ident() == self.ident
 
 
 @calls(super)

@@ -142,13 +142,22 @@ CODES[id(functools.cached_property.__get__.__code__)] = _cached_property
 def _recursive_repr(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
     assert fn.value is not None
     own = dict(zip(fn.value.__code__.co_freevars, [c.cell_contents for c in fn.value.__closure__ or ()]))
-    if any(args[0] is x for x in cx.showing):
+    running = own["repr_running"]
+    if id(fn.value) in cx.of_made:
+        cx.of_made.setdefault(id(own["user_function"]), None)
+    if id(running) in cx.seen:  # the frame itself is one of this wrapper's
+        return cx.inline(fn, args, kwargs)
+    if running:
+        raise Unsupported("text within the text of an object")
+    if id(fn.value) not in cx.of_made:
+        cx.guard(Pinned(running), "len", 0)
+    if any(x is args[0] and by is running for x, by in cx.repeating):
         return t.Const(own.get("fillvalue", "..."))
-    cx.showing.append(args[0])
+    cx.repeating.append((args[0], running))
     try:
         return cx.made(own["user_function"]).call(cx, args, kwargs)
     finally:
-        cx.showing.pop()
+        cx.repeating.pop()
 
 
 CODES[id(reprlib.recursive_repr()(lambda self: "").__code__)] = _recursive_repr

@@ -13,6 +13,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import calls, method
+from ..standins import Placeholder
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -164,7 +165,10 @@ def _dataclass(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     options = {k: v.real(cx) for k, v in kwargs.items()}
     if not isinstance(made, t.MadeClass) or options.get("slots") or made.taken:
         raise Unsupported(f"{made.describe()} becomes a dataclass")
+    if any(isinstance(vars(made.value).get(name), Placeholder) for name in made.value.__dict__.get("__annotations__", ())):
+        raise Unsupported(f"{made.describe()} becomes a dataclass with a default that only the frame knows")
     cx.folded(dataclasses.dataclass(**options), (made.value,))
+    cx.parts.update(map(id, vars(made.value)["__dataclass_fields__"].values()))
     made.after.append(dataclasses.dataclass(**options))
     made.taken = True
     cx.class_changed(made.value)
@@ -189,7 +193,10 @@ def _generic(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(dataclasses.field)
 def _field(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Const(cx.folded(dataclasses.field, (), {k: cx.stand_in(v) for k, v in kwargs.items()}))
+    made = cx.folded(dataclasses.field, (), {k: v.real(cx) if k == "metadata" else cx.stand_in(v) for k, v in kwargs.items()})
+    cx.fields[id(made)] = kwargs
+    cx.keep.append(made)
+    return t.Const(made)
 
 
 

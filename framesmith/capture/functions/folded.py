@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import cmath
-import dataclasses
 import fractions
 import inspect
 import keyword
@@ -33,7 +32,6 @@ folds(re.escape)
 folds(inspect.getfullargspec, inspect.unwrap)
 folds(keyword.iskeyword, string.capwords, textwrap.dedent, unicodedata.normalize)
 folds(typing.get_type_hints, typing.get_origin, typing.get_args)
-folds(dataclasses.field)
 folds(torch.finfo, torch.iinfo, torch.device, torch.promote_types, torch.can_cast, torch.Size.numel)
 folds(operator.attrgetter, operator.itemgetter, operator.methodcaller)
 folds(torch.broadcast_shapes)

@@ -45,6 +45,14 @@ def _references(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise MemorySeen("a count of references")
 
 
+@calls(sys.getsizeof)
+def _size(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """It tells, for one, whether instances of a class that died already have shared their keys."""
+    if any(n.op == "call_function" for n in cx.recorder.graph.nodes):
+        raise Unsupported("a size in memory")
+    raise MemorySeen("a size in memory")
+
+
 @calls(types.FrameType.clear)
 def _clear(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("a frame is cleared")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator
-from types import FunctionType
 from typing import Any
 
 from .. import trackers as t
@@ -87,13 +86,12 @@ def _reversed(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return x.get(cx, "__reversed__").call(cx, [], {}).iterate(cx)
     if x.constant:
         return cx.walk(x, reversed)
-    if isinstance(cx.lookup(x.pytype(), "__reversed__"), FunctionType):
-        return cx.call_special(x, "__reversed__", [])
-    if cx.lookup(x.pytype(), "__reversed__") not in (MISSING, None):
-        return x.builtin_method(cx, "__reversed__", [], {})
+    raw = cx.lookup(x.pytype(), "__reversed__")
+    if raw is not MISSING and raw is not None:
+        return cx.bound_special(x, "__reversed__", raw).call(cx, [], {})
     if isinstance(x, t.Tuple):
         return t.Backward(x, x.size(cx) - 1)
-    if isinstance(x, t.Object):
+    if isinstance(x, t.Object) and raw is MISSING:
         return _by_index(cx, x)
     return cx.raise_(TypeError(f"'{x.pytype().__name__}' object is not reversible"))
 

@@ -139,13 +139,20 @@ def _object_init(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(object.__setattr__)
 def _object_setattr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    args[0].generic_set(cx, args[1].real(cx), args[2])  # type: ignore[attr-defined]
+    _generic(args[0]).generic_set(cx, args[1].real(cx), args[2])
     return t.NONE
+
+
+def _generic(x: t.Tracker) -> t.Object:
+    """What the methods of `object` are called on by name: only an instance's own lookup is followed."""
+    if not isinstance(x, t.Object):
+        raise Unsupported(f"a method of object, called on {x.describe()}")
+    return x
 
 
 @calls(object.__getattribute__)
 def _object_getattribute(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return args[0].generic_get(cx, args[1].real(cx))  # type: ignore[attr-defined]
+    return _generic(args[0]).generic_get(cx, args[1].real(cx))
 
 
 # --- nn.Module --------------------------------------------------------------------------------------------------------
@@ -191,13 +198,6 @@ def _fields(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(dataclasses.is_dataclass)
 def _is_dataclass(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.boolean(dataclasses.is_dataclass(_class_of(args[0])))
-
-
-@calls(dataclasses.replace)
-def _replace(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    obj = args[0]
-    values = {f.name: obj.get(cx, f.name) for f in dataclasses.fields(obj.pytype()) if f.init}
-    return cx.made(obj.pytype()).call(cx, [], {**values, **kwargs})
 
 
 # --- functools --------------------------------------------------------------------------------------------------------
@@ -475,6 +475,8 @@ def _signature(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return cx.fold(inspect.signature, (types.MethodType(fn.func.value, None.__class__),))
     if isinstance(fn, t.Module):
         return cx.fold(inspect.signature, (fn.cls,)) if fn.value is None else cx.fold(inspect.signature, (fn.value.__call__,))
+    if isinstance(fn, t.Function) and id(fn.value) in cx.of_made:
+        raise Unsupported(f"the signature of {fn.describe()}, a method of a class made in the frame")
     if isinstance(fn, t.Function) and fn.value is None:
         cells = tuple(types.CellType() for _ in fn.closure or ())
         return cx.fold(inspect.signature, (types.FunctionType(fn.code, fn.globals, closure=cells),))

@@ -7,11 +7,17 @@ import operator
 import typing
 from typing import Any
 
+import torch
+
 from .base import Tracker
 
 _SEQUENCES = (str, bytes, tuple, range)
 _FORMATS = frozenset(("format", "format_map"))
 _SINGLE = (type(None), bool, type(...), type(NotImplemented))
+
+
+_TOLD = frozenset({int, bool, float, complex, str, bytes, type(None), type(...), range, torch.dtype, torch.device})
+"""Types whose text is short and runs no code of the program's."""
 
 
 class Const(Tracker):
@@ -31,7 +37,7 @@ class Const(Tracker):
         return self.value
 
     def describe(self) -> str:
-        return repr(self.value)
+        return repr(self.value) if type(self.value) in _TOLD else super().describe()
 
     def get(self, cx: Any, name: str) -> Tracker:
         return cx.fold(getattr, (self.value, name))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+from framesmith.util.errors import Unsupported
+
 from ..sources import Attr
 from .base import Tracker
 from .dicts import Dict
@@ -69,6 +71,8 @@ class Entries(MutableMapping[Any, Tracker]):
         return found
 
     def __setitem__(self, name: Any, value: Tracker) -> None:
+        if type(name) is not str:
+            raise Unsupported("a key of an instance dict that is no plain text")
         self.view.obj.put(self.cx, name, value)
 
     def __delitem__(self, name: Any) -> None:

@@ -38,7 +38,7 @@ class Static(Tracker):
 
     def describe(self) -> str:
         v = self.value
-        if isinstance(v, type):
+        if issubclass(type(v), type):
             return f"{type.__getattribute__(v, '__module__')}.{name_of(v)}"
         name = getattr(v, "__qualname__", None) or getattr(v, "__name__", None) or repr(v)
         module = getattr(v, "__module__", None)
