@@ -60,18 +60,23 @@ def _views(hold: Hold, fakes: list[FakeTensor]) -> tuple[list[FakeTensor], list[
     members: dict[int, list[int]] = {}
     for k, fake in enumerate(fakes):
         members.setdefault(id(fake._alias.storage), []).append(k)
-    if len(members) == len(fakes):
+    if len(members) == len(fakes) and not any(map(_starts_late, fakes)):
         return fakes, []
     given: list[FakeTensor] = []
     texts = [""] * len(fakes)
     for places in members.values():
         base = _root(fakes[places[0]])
-        whole = base if len(places) > 1 else fakes[places[0]]
+        whole = base if len(places) > 1 or _starts_late(fakes[places[0]]) else fakes[places[0]]
         at = f"__fs_o[{len(given)}]"
         given.append(whole)
         for k in places:
             texts[k] = at if fakes[k] is whole else view_text(hold, at, fakes[k])
     return given, [f"__fs_o = ({', '.join(texts)},)"]
+
+
+def _starts_late(fake: FakeTensor) -> bool:
+    """Whether a view begins behind what it views, as a back end that computes the view alone would not have it."""
+    return fake._alias.parent is not None and _root(fake).storage_offset() != fake.storage_offset()
 
 
 def _root(fake: FakeTensor) -> FakeTensor:

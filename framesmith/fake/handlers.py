@@ -10,6 +10,7 @@ import torch
 from framesmith.fake import schema
 from framesmith.fake.composites import WHOLE
 from framesmith.fake.custom import functionalised
+from framesmith.fake.dtypes import refuse_dtypes
 from framesmith.fake.infer import infer, true_error
 from framesmith.fake.known import known_value
 from framesmith.fake.layout import geometry, meets, meets_itself, same_shape
@@ -59,6 +60,7 @@ def functional(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """Recorded as it is: new results, nothing written."""
     args, kwargs = lifted(rec, args, kwargs)
     vals = infer(func, args, kwargs)
+    refuse_dtypes(func, args, kwargs, vals)
     node_args = tuple([rec.nodes(a) for a in args])
     node = rec.emit(func, node_args, vals, {k: rec.nodes(v) for k, v in kwargs.items()} if kwargs else kwargs)
     return rec.results(node, vals)

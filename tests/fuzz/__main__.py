@@ -18,6 +18,7 @@ from tests.fuzz.program import Options, generate
 from tests.fuzz.reduce import reduce
 from tests.fuzz.runner import Verdict, check
 
+ROUNDINGS = {"eager": 0.0, "native": 16.0}
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "fuzz.json"
 
 
@@ -27,15 +28,16 @@ def main() -> int:
     p.add_argument("--count", type=int, default=100, help="how many seeds")
     p.add_argument("--jobs", type=int, default=1, help="processes")
     p.add_argument("--breaks", choices=("none", "open", "any"), default="any", help="where graphs break (open: not in try, with)")
-    p.add_argument("--backend", default="eager")
-    p.add_argument("--tolerance", type=float, default=0.0)
+    p.add_argument("--backend", choices=("eager", "native"), default="eager", help="who runs the graphs")
+    p.add_argument("--tolerance", type=float, help="roundings that a floating number may be off by (native: 16, eager: 0)")
     p.add_argument("--show", type=int, metavar="SEED", help="print a program and its verdict")
     p.add_argument("--reduce", type=int, metavar="SEED", help="print the smallest program found that fails as this one does")
     p.add_argument("--file", help="the verdict on a program in a file")
     p.add_argument("--keep", action="store_true", help=f"add the result to {RESULTS.name}")
     a = p.parse_args()
     options = Options(a.breaks)
-    judge = functools.partial(check, backend=a.backend, tolerance=a.tolerance)
+    tolerance = a.tolerance if a.tolerance is not None else ROUNDINGS[a.backend]
+    judge = functools.partial(check, backend=a.backend, tolerance=tolerance)
     if a.file is not None:
         return _report(judge(Path(a.file).read_text()))
     if a.show is not None:

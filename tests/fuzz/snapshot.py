@@ -139,7 +139,7 @@ _ROWS: list[tuple[Callable[[Any], bool], Callable[[Any, Numbers, int], Any]]] = 
 
 
 def difference(a: Any, b: Any, tolerance: float = 0.0, path: str = "") -> str:
-    """Where and how two frozen values differ; empty if they do not."""
+    """Where and how two frozen values differ; empty if they do not. `tolerance`: roundings that a number may be off by."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return "" if _same_data(a, b, tolerance) else f"{path}: {a.tolist()} became {b.tolist()}"
     if type(a) is tuple and type(b) is tuple:
@@ -148,16 +148,22 @@ def difference(a: Any, b: Any, tolerance: float = 0.0, path: str = "") -> str:
         return next(filter(None, (difference(x, y, tolerance, f"{path}.{i}") for i, (x, y) in enumerate(zip(a, b)))), "")
     if type(a) is float and type(b) is float:
         same = a == b and math.copysign(1, a) == math.copysign(1, b) or a != a and b != b
-        return "" if same or tolerance and math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance) else f"{path}: {a} became {b}"
+        off = tolerance * torch.finfo(torch.float32).eps  # where it comes from is not known: perhaps from a tensor
+        return "" if same or tolerance and math.isclose(a, b, rel_tol=off, abs_tol=off) else f"{path}: {a} became {b}"
     return "" if type(a) is type(b) and a == b else f"{path}: {_short(a)} became {_short(b)}"
 
 
 def _same_data(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
-    if tolerance:
-        return torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
-    return torch.equal(a, b) or bool(((a == b) | (a != a) & (b != b)).all())
+    if torch.equal(a, b) or bool(((a == b) | (a != a) & (b != b)).all()):
+        return True
+    if not tolerance or not a.is_floating_point():
+        return False
+    finite = a[a.isfinite()].abs()
+    off = tolerance * torch.finfo(a.dtype).eps
+    # what a number was computed of may be as large as its neighbours
+    return torch.allclose(a, b, rtol=off, atol=off * max(1.0, float(finite.max()) if finite.numel() else 0.0), equal_nan=True)
 
 
 def _short(x: Any) -> str:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.fuzz.__main__ import ROUNDINGS
 from tests.fuzz.pool import run_all
 from tests.fuzz.program import Options, generate
 from tests.fuzz.runner import check
@@ -13,3 +14,9 @@ def test_seeds(breaks, start, count):
     assert {seed: f"{v.kind}: {v.detail}" for seed, v in found if not v.good} == {}
     assert sum(v.kind == "same" for _, v in found) > 0.8 * count
     assert sum(v.captured > 0 for _, v in found) > 0.3 * count
+
+
+def test_seeds_in_machine_code():
+    off = ROUNDINGS["native"]
+    found = list(run_all(lambda seed: check(generate(seed, Options("any")), "native", off), list(range(500_000, 500_020)), jobs=2))
+    assert {seed: f"{v.kind}: {v.detail}" for seed, v in found if not v.good} == {}

@@ -6,7 +6,8 @@ import collections
 
 import torch
 
-from tests.capture.values.harness import Programs
+import framesmith
+from tests.capture.values.harness import Programs, X
 
 programs = Programs()
 taken, broken = programs.taken, programs.broken
@@ -136,3 +137,15 @@ def elements_that_share_memory_are_written(x, a, b):
 
 
 test_program = programs.test()
+
+
+def test_a_view_lies_in_what_it_views_in_machine_code():
+    def f(x):
+        y = x.sin()
+        return y[1], (x * 2)[:, 1:]
+
+    with torch.no_grad():
+        for want, got in zip(f(X), framesmith.compile(f)(X), strict=True):
+            torch.testing.assert_close(got, want)
+            assert (got.storage_offset(), got.stride()) == (want.storage_offset(), want.stride())
+            torch.testing.assert_close(got.as_strided((3,), (1,), 0), want.as_strided((3,), (1,), 0))
