@@ -23,7 +23,7 @@ from .bytecode.liveness import liveness
 from .bytecode.stack import effect, pushes, reads
 from .bytecode.tables import PLAIN, emit
 from .origins import forgetter
-from .resume import cell_names, continuation, leading
+from .resume import cell_names, cells_in, continuation, free_names, leading
 
 STAYS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "YIELD_VALUE", "SEND", "RETURN_GENERATOR", "RETURN_VALUE",
                    "RETURN_CONST", "MAKE_CELL", "COPY_FREE_VARS", "RESUME", "GET_AWAITABLE", "END_ASYNC_FOR", "ASYNC_GEN_WRAP"})
@@ -112,6 +112,10 @@ def pushes_null(ins: Instr) -> bool:
     return ins.op in ("LOAD_METHOD", "LOAD_GLOBAL_NULL") or ins.op == "LOAD_SUPER_ATTR" and ins.val[1]
 
 
+_ROOM = 4
+"""Temporaries of an instruction that reads or writes a cell, at most."""
+
+
 class _Builder:
     """Writes one bridge."""
 
@@ -150,7 +154,11 @@ class _Builder:
         first = depth if self.waits else depth - min(takes, depth)
         window = () if self.waits else place.layout[first:]
         held = [kind for kind in place.layout[:first] if kind == HANDLED]
-        if self.cells:
+        own = body[-1].name.endswith("_DEREF")  # whose errors tell a function's own variables from those around it
+        if own:
+            self.height = _ROOM
+            self.out += cells_in(self.code, self.scratch + _ROOM + 1, self.line)
+        elif self.cells:
             self.emit("COPY_FREE_VARS", len(self.cells))
         self.emit("RESUME")
         left = depth + change - new
@@ -180,7 +188,8 @@ class _Builder:
         names = tuple(f"__fs_s{i}" for i in range(self.n_stack)) + place.names + ("__fs_inner",) * self.waits
         names += tuple(f"__fs_t{i}" for i in range(self.height + 1))
         room = self.code.co_stacksize + depth + len(names) + len(self.cells) + 8
-        return assemble(self.code, self.out, handlers, names, argcount=self.scratch, cellvars=(), freevars=self.cells, old=dec,
+        cellvars, freevars = (self.code.co_cellvars, free_names(self.code)) if own else ((), self.cells)
+        return assemble(self.code, self.out, handlers, names, argcount=self.scratch, cellvars=cellvars, freevars=freevars, old=dec,
                         stacksize=room, consts=tuple(self.consts))
 
     def prologue(self, first: int, window: Layout, zero: int, stay: int) -> None:

@@ -18,6 +18,7 @@ from .bytecode import Decoded, Handler, Instr, assemble, decoded, instr
 from .bytecode.layout import Layout, parameters, push
 from .bytecode.tables import emit
 from .origins import forgetter, note_origin
+from .sources import OWN
 
 STACK = "__fs_s"
 """What the names of the parameters for a stack begin with."""
@@ -27,16 +28,12 @@ FIRST = "__fs_first"
 _made: dict[Any, tuple[weakref.ref[CodeType], CodeType]] = {}
 
 
-OWN = "__fs_own_"
-"""What the names of the free variables begin with by which a function's own cells come in."""
-
-
 def cell_names(code: CodeType) -> tuple[str, ...]:
     """All names that live in cells, in the order in which CPython puts the free variables of a continuation."""
     return tuple(sorted(code.co_cellvars + code.co_freevars, key=lambda name: OWN + name if name in code.co_cellvars else name))
 
 
-def _free_names(code: CodeType) -> tuple[str, ...]:
+def free_names(code: CodeType) -> tuple[str, ...]:
     """The names of a continuation's free variables, in the order of `cell_names`."""
     return tuple(OWN + name if name in code.co_cellvars else name for name in cell_names(code))
 
@@ -91,13 +88,19 @@ def shifted(dec: Decoded, shift: int) -> tuple[list[Instr], list[Handler]]:
     return body, [Handler(h.start + shift, h.end + shift, h.target + shift, h.depth, h.lasti) for h in dec.handlers]
 
 
-def _head(code: CodeType, layout: Layout, names: tuple[str, ...], line: int, first: list[Instr]) -> list[Instr]:
+def cells_in(code: CodeType, first: int, line: int) -> list[Instr]:
+    """Takes the cells that come in; the user's function's own are put into the slots of cell variables, which begin at `first`."""
     cells = cell_names(code)
-    head = [instr("COPY_FREE_VARS", len(cells), line)] if cells else []
-    free = len(slot_names(code, layout, names)) + len(code.co_cellvars)
-    for i, name in enumerate(code.co_cellvars, free - len(code.co_cellvars)):
+    out = [instr("COPY_FREE_VARS", len(cells), line)] if cells else []
+    free = first + len(code.co_cellvars)
+    for i, name in enumerate(code.co_cellvars, first):
         # the interpreter takes for a cell's what MAKE_CELL has made one
-        head += [instr("MAKE_CELL", i, line), instr("LOAD_CLOSURE", free + cells.index(name), line), instr("STORE_FAST", i, line)]
+        out += [instr("MAKE_CELL", i, line), instr("LOAD_CLOSURE", free + cells.index(name), line), instr("STORE_FAST", i, line)]
+    return out
+
+
+def _head(code: CodeType, layout: Layout, names: tuple[str, ...], line: int, first: list[Instr]) -> list[Instr]:
+    head = cells_in(code, len(slot_names(code, layout, names)), line)
     return [*head, *first, instr("RESUME", 0, line), *push(layout, line, len(code.co_consts), leading(code) is not None)]
 
 
@@ -133,6 +136,6 @@ def _assemble(code: CodeType, dec: Decoded, head: list[Instr], index: int, layou
     head = [*head, instr(emit["jump"][0], 0, dec.instrs[index].line, index + shift)]
     made = assemble(code, head + body, [*covers, *handlers], slot_names(code, layout, names),
                     argcount=(leading(code) is not None) + parameters(layout) + len(names), cellvars=code.co_cellvars,
-                    freevars=_free_names(code), old=dec, stacksize=code.co_stacksize + len(layout) + 2, consts=(0, None))
+                    freevars=free_names(code), old=dec, stacksize=code.co_stacksize + len(layout) + 2, consts=(0, None))
     note_origin(made, code, shift)
     return made

@@ -34,7 +34,7 @@ from .registry import OPAQUE
 from .resume import STACK
 from .seeds import Seeds
 from .showing import Showing
-from .sources import MISSING, Attr, Cell, DictAttr, GlobalState, Guard, Item, Local, Pinned, Source, TensorSpec
+from .sources import MISSING, OWN, Attr, Cell, DictAttr, GlobalState, Guard, Item, Local, Pinned, Source, TensorSpec
 from .stopping import Stop
 from .text import Texts
 from .trackers.objects import namespace_of
@@ -301,7 +301,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
             if value is not UNSET:
                 cell.content = self.wrap(value, cell_content(cell.source, cell.real_cell))
             elif type(cell.source) is Cell:
-                raise Unsupported(f"the variable {cell.source.name!r} of a function around it is not set")
+                raise Unsupported(f"the variable {cell.source.name.removeprefix(OWN)!r} is not set")
             else:
                 self.guard(cell.source if cell.source is not None else Pinned(cell.real_cell), "callable", _is_empty)
         return cell.content

@@ -116,13 +116,17 @@ class Builtin(_Named):
         return self.name
 
 
+OWN = "__fs_own_"
+"""What the names of the free variables begin with by which a function's own cells come into a continuation."""
+
+
 class Cell(_Named):
     """The content of a closure cell of the frame's function, by the name in co_freevars."""
 
     __slots__ = ()
 
     def __str__(self) -> str:
-        return f"C[{self.name!r}]"
+        return f"C[{self.name.removeprefix(OWN)!r}]"
 
 
 class GlobalOf(Source):
