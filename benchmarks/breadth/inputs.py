@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from benchmarks.breadth.case import NoModel
 from benchmarks.breadth.families import BOXED, CHANNELS, FRAMES
+from benchmarks.breadth.patches import BATCH, grid, patches, shapes
 from benchmarks.breadth.shrinking import IMAGE, VOCABULARY
 
-BATCH, LENGTH = 2, 12
+LENGTH = 12
+VARIANTS = 4
 _RESERVED = 5  # tokens below are padding, beginning, end; those above VOCABULARY - 10 stand for pictures and the like
 
 
@@ -45,16 +47,17 @@ def _side(config: Any) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else tuple(size)[-2:]  # type: ignore[return-value]
 
 
-def pictures(model: nn.Module) -> Tensor:
+def pictures(model: nn.Module, side: int | None = None) -> Tensor:
     """[2, channels, height, width]."""
-    return _normal(BATCH, setting(model.config, "num_channels", "in_channels", "in_chans", default=3), *_side(model.config))
+    sides = _side(model.config) if side is None else (side, side)
+    return _normal(BATCH, setting(model.config, "num_channels", "in_channels", "in_chans", default=3), *sides)
 
 
 def _spectrum(model: nn.Module) -> Tensor:
     config = model.config
     bins = setting(config, "num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim", default=80)
     positions = setting(config, "max_source_positions", default=32)
-    return _normal(BATCH, bins, 2 * positions) if "max_source_positions" in config else _normal(BATCH, 64, bins)
+    return _normal(BATCH, bins, 2 * positions) if hasattr(config, "max_source_positions") else _normal(BATCH, 64, bins)
 
 
 def _series(model: nn.Module) -> Tensor:
@@ -65,6 +68,10 @@ def _series(model: nn.Module) -> Tensor:
     return _normal(BATCH, length, setting(model.config, "num_input_channels", default=1))
 
 
+def _hidden(model: nn.Module) -> Tensor:
+    return _normal(BATCH, LENGTH, setting(model.config, "hidden_size", "d_model", default=32))
+
+
 # By parameter; what a signature names beyond these must have a default.
 _MAKERS: dict[str, Callable[[nn.Module], Any]] = {
     "input_ids": tokens,
@@ -73,14 +80,79 @@ _MAKERS: dict[str, Callable[[nn.Module], Any]] = {
     "pixel_values_videos": lambda m: _normal(BATCH, setting(m.config, "num_frames", "frames_per_clip", default=4), 3, *_side(m.config)),
     "input_features": _spectrum,
     "input_values": lambda m: _normal(BATCH, 800),
-    "hidden_states": lambda m: _normal(BATCH, LENGTH, setting(m.config, "hidden_size", default=32)),
-    "inputs_embeds": lambda m: _normal(BATCH, LENGTH, setting(m.config, "hidden_size", default=32)),
+    "hidden_states": _hidden,
+    "inputs_embeds": _hidden,
+    "noise_embeds": _hidden,
+    "context_hidden_states": _hidden,
+    "encoder_hidden_states": _hidden,
+    "latents": lambda m: _normal(BATCH, setting(m.config, "hidden_size", default=32), LENGTH),
+    "inputs": tokens,
+    "state": lambda m: _normal(BATCH, setting(m.config, "max_state_dim", default=32)),
+    "states": lambda m: _normal(BATCH, LENGTH, setting(m.config, "state_dim", default=17)),
+    "actions": lambda m: _normal(BATCH, LENGTH, setting(m.config, "act_dim", default=4)),
+    "rewards": lambda m: _normal(BATCH, LENGTH, 1),
+    "returns_to_go": lambda m: _normal(BATCH, LENGTH, 1),
+    "timesteps": lambda m: torch.arange(LENGTH).expand(BATCH, LENGTH),
+    "flattened_patches": lambda m: torch.cat([torch.arange(1, 17)[:, None].repeat(1, 2).expand(BATCH, 16, 2).float(),
+                                              _normal(BATCH, 16, setting(m.config, "patch_embed_hidden_size", default=768))], -1),
+    "past_values_padding": lambda m: torch.zeros(BATCH, setting(m.config, "context_length", default=32), dtype=torch.long),
+    "freq": lambda m: torch.zeros(BATCH, 1, dtype=torch.long),
+    "prompt_pixel_values": pictures,
+    "prompt_masks": pictures,
+    "high_res_pixel_values": lambda m: pictures(m, setting(m.config, "high_res_image_size", default=64)),
+    "is_longer": lambda m: torch.tensor([[False], [True]]),
+    "visual_feats": lambda m: _normal(BATCH, 5, setting(m.config, "visual_feat_dim", default=2048)),
+    "visual_pos": lambda m: _normal(BATCH, 5, setting(m.config, "visual_pos_dim", default=4)),
+    "grid_thw": lambda m: grid(),
+    "image_grid_thw": lambda m: grid(),
+    "target_sizes": lambda m: shapes(),
+    "spatial_shapes": lambda m: shapes(),
+    "image_sizes": lambda m: torch.tensor([_side(m.config)] * BATCH),
+    "merge_sizes": lambda m: torch.full((BATCH,), 2),
+    "image_merge_sizes": lambda m: torch.full((BATCH,), 2),
+    "classes_input_ids": lambda m: tokens(m, 5),
+    "classes_structure": lambda m: torch.ones(BATCH, dtype=torch.long),
+    "tasks_input_ids": lambda m: tokens(m, 5),
     "past_values": lambda m: _series(m),
     "past_time_features": lambda m: _series(m)[..., None],
-    "past_observed_mask": lambda m: torch.ones_like(_series(m)),
     "query_embeds": lambda m: _normal(BATCH, 6, setting(m.config, "hidden_size", default=32)),
     "qformer_input_ids": tokens,
 }  # fmt: skip
+
+# Parameters that have a default, and are given where a signature has them: without them the model refuses, or leaves out a part.
+_OPTIONAL = (
+    "image_grid_thw", "image_sizes", "spatial_shapes", "image_merge_sizes", "target_sizes", "high_res_pixel_values", "is_longer",
+    "visual_feats", "visual_pos", "actions", "rewards", "returns_to_go", "timesteps", "encoder_hidden_states", "input_features",
+)  # fmt: skip
+# What comes as patches if the signature names one of these.
+_GRIDS = frozenset({"grid_thw", "image_grid_thw", "target_sizes", "spatial_shapes"})
+_PATCHED = ("hidden_states", "pixel_values")
+
+
+# Other shapes of the same things, for a model that does not take the first: dimensions for frames, tiles or channels; other orders, sizes.
+_OTHER: dict[str, tuple[Callable[[nn.Module], Any], ...]] = {
+    "pixel_values": (lambda m: pictures(m)[:, None], lambda m: pictures(m, 64), lambda m: pictures(m, 224)),
+    "pixel_values_videos": (lambda m: _normal(BATCH, 4, 3, 64, 64), lambda m: _normal(BATCH, 4, 3, 336, 336)),
+    "input_values": (lambda m: _normal(BATCH, 1, 6400), lambda m: _normal(BATCH, 6400),
+                     lambda m: _normal(BATCH, setting(m.config, "max_length", default=64), setting(m.config, "num_mel_bins", default=16))),
+    "input_features": (lambda m: _spectrum(m).transpose(1, 2),
+                       lambda m: _normal(BATCH, 1, 64, setting(m.config, "num_mel_bins", default=64)),
+                       lambda m: _normal(BATCH, 64, setting(m.config, "num_mel_bins", "input_feat_per_channel", default=80))),
+    "hidden_states": (lambda m: _hidden(m).transpose(1, 2), lambda m: _normal(BATCH, 1, 6400)),
+    "latents": (lambda m: _hidden(m),),
+    "decoder_input_ids": (lambda m: tokens(m, 7)[..., None].repeat(1, 1, setting(m.config, "num_channels", default=9)),),
+    "input_ids": (tokens, lambda m: tokens(m)[..., None].repeat(1, 1, setting(m.config, "num_codebooks", default=1) + 1)),
+}
+
+
+def _made(model: nn.Module, parameter: str, parameters: Any, variant: int) -> Any:
+    if parameter in _PATCHED and not _GRIDS.isdisjoint(parameters):
+        return patches(model, flat=variant != 1, batched="spatial_shapes" in parameters)
+    others = _OTHER.get(parameter, ())
+    make = _MAKERS.get(parameter) if variant == 0 or not others else others[min(variant, len(others)) - 1]
+    if make is None:
+        raise NoModel(f"no rule makes its input {parameter}")
+    return make(model)
 
 
 def _mask(ids: Tensor) -> Tensor:
@@ -114,7 +186,11 @@ def _with_pictures(model: nn.Module, made: dict[str, Any]) -> None:
     with torch.no_grad():
         features = body.get_image_features(**{k: v for k, v in made.items() if k in accepted and k != "input_ids"})
     text, pictures = made["input_ids"], torch.full((BATCH, _count(features)), token)
-    made["input_ids"] = torch.cat([text[:, :3], pictures, text[:, 3:]], 1)
+    start = setting(model.config, "vision_start_token_id")
+    before = text[:, :0] if start is None else torch.full((BATCH, 1), start)
+    made["input_ids"] = torch.cat([text[:, :3], before, pictures, text[:, 3:]], 1)
+    if "mm_token_type_ids" in inspect.signature(type(model).forward).parameters:
+        made["mm_token_type_ids"] = (made["input_ids"] == token).int()
 
 
 def _wanted(model: nn.Module, parameters: Any) -> list[str]:
@@ -125,20 +201,38 @@ def _wanted(model: nn.Module, parameters: Any) -> list[str]:
                if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD or p.name in ("input_ids", "pixel_values")]
     if model.config.is_encoder_decoder and "decoder_input_ids" in parameters:
         wanted.append("decoder_input_ids")
+    wanted += [name for name in _OPTIONAL if name in parameters]
     return list(dict.fromkeys(wanted))
 
 
-def inputs(name: str, model: nn.Module) -> dict[str, Any]:
-    """What `model` is called with: its main inputs, what it cannot do without, decoder tokens, a mask over text."""
+_MASKED = {
+    "classes_attention_mask": "classes_input_ids", "tasks_attention_mask": "tasks_input_ids", "past_observed_mask": "past_values",
+    "input_features_mask": "input_features", "audio_mel_mask": "audio_mel", "pixel_attention_mask": "pixel_values",
+}  # fmt: skip
+
+
+def _masks(made: dict[str, Any], parameters: Any) -> None:
+    """Masks of ones over what is not text."""
+    for mask, of in _MASKED.items():
+        required = mask in parameters and (parameters[mask].default is inspect.Parameter.empty or mask != "pixel_attention_mask")
+        if of in made and (required or mask in parameters and "spatial_shapes" in parameters):
+            made[mask] = torch.ones(made[of].shape[:2], dtype=torch.long)
+
+
+def inputs(name: str, model: nn.Module, variant: int = 0) -> dict[str, Any]:
+    """What `model` is called with: its main inputs, what it cannot do without, decoder tokens, a mask over text.
+
+    `variant`: which of the shapes that models of its kind may take.
+    """
     parameters = inspect.signature(type(model).forward).parameters
     made: dict[str, Any] = {}
     for parameter in _wanted(model, parameters):
-        if parameter not in _MAKERS:
-            raise NoModel(f"no rule makes its input {parameter}")
-        made[parameter] = _MAKERS[parameter](model)
-    if name in FRAMES:
+        if not parameter.endswith("_mask"):
+            made[parameter] = _made(model, parameter, parameters, variant)
+    _masks(made, parameters)
+    if name in FRAMES and variant == 0:
         made["pixel_values"] = made["pixel_values"][:, None].repeat(1, FRAMES[name], 1, 1, 1)
-    if name in CHANNELS:
+    if name in CHANNELS and variant == 0:
         made["input_values"] = made["input_values"][:, None]
     if name in BOXED:
         made["bbox"] = _boxes(made["input_ids"])

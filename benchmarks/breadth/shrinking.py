@@ -58,6 +58,10 @@ _LAYER_KINDS = ("layer_types", "layers_block_type", "block_types", "layers_types
 _WIDTHS = re.compile(r"(?:.*_)?(?:hidden_size|hidden_dim|embed_dim|d_model|intermediate_size|num_attention_heads|num_heads|head_dim)|depth")
 
 
+_COUNTS = re.compile(r".*layers?|depth|.*vocab.*|.*_token_(?:id|index)|.*experts.*|.*_id|num_blocks|.*_depth")
+DEGREES = 3
+
+
 def _rule(name: str) -> int | None:
     return next((value for pattern, value in _COMPILED if pattern.fullmatch(name)), None)
 
@@ -84,8 +88,8 @@ def _pyramid(like: PreTrainedConfig) -> bool:
     return any(isinstance(_value(like, n), (list, tuple)) for n in ("num_heads", "num_attention_heads", "hidden_sizes", "depths"))
 
 
-def _size(name: str, value: int, like: PreTrainedConfig) -> int | None:
-    if _pyramid(like) and _WIDTHS.fullmatch(name):
+def _size(name: str, value: int, like: PreTrainedConfig, degree: int) -> int | None:
+    if (_pyramid(like) or degree > 0) and _WIDTHS.fullmatch(name) or degree > 1 and not _COUNTS.fullmatch(name):
         return None
     size = _rule(name)
     if size is None or name.endswith(("_id", "_index")):
@@ -107,10 +111,10 @@ def _rope(value: dict[str, Any]) -> dict[str, Any] | None:
     return {**value, "mrope_section": [2, 1, 1]} if "mrope_section" in value else None
 
 
-def _setting(field: dataclasses.Field[Any], value: Any, like: PreTrainedConfig) -> Any:
+def _setting(field: dataclasses.Field[Any], value: Any, like: PreTrainedConfig, degree: int) -> Any:
     """The small value of a setting; None to leave it to the class."""
     if type(value) is int and type(field.default) in (int, type(None)):
-        return _size(field.name, value, like)
+        return _size(field.name, value, like, degree)
     if isinstance(value, (list, tuple)):
         return _stages(field.name, value)
     if isinstance(value, dict):
@@ -118,8 +122,10 @@ def _setting(field: dataclasses.Field[Any], value: Any, like: PreTrainedConfig) 
     return value if type(value) in _KEPT and value != field.default and not field.name.startswith("_") else None
 
 
-def small(cls: type[PreTrainedConfig], like: PreTrainedConfig | None = None, **settings: Any) -> PreTrainedConfig:
+def small(cls: type[PreTrainedConfig], like: PreTrainedConfig | None = None, degree: int = 0, **settings: Any) -> PreTrainedConfig:
     """A configuration of `cls` with small sizes; `settings` (also of sub-configurations, as dictionaries) prevail.
+
+    `degree` 1 leaves widths as they are, which hang together in ways of their own; 2 all but the numbers of layers, tokens and experts.
 
     Sub-configurations have the classes that they have in `like` (default: `cls()`), so that a family keeps its usual parts.
     """
@@ -129,7 +135,7 @@ def small(cls: type[PreTrainedConfig], like: PreTrainedConfig | None = None, **s
         own = settings.pop(field.name, None)
         value = _value(like, field.name)
         if isinstance(value, PreTrainedConfig) and (own is None or isinstance(own, dict)):
-            chosen[field.name] = small(type(value), value, **(own or {}))
-        elif (new := own if own is not None else _setting(field, value, like)) is not None:
+            chosen[field.name] = small(type(value), value, degree, **(own or {}))
+        elif (new := own if own is not None else _setting(field, value, like, degree)) is not None:
             chosen[field.name] = new
     return cls(**chosen, **settings)
