@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
 _ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
-_SERIES = {"prediction_length": 2, "context_length": 8, "lags_sequence": [1, 2], "d_model": 32}
+_SERIES = {"prediction_length": 2, "context_length": 8, "lags_sequence": [1, 2], "d_model": 32, "num_time_features": 1}
+_SHARED = {"num_kv_shared_layers": 0}
+_FEW_TOKENS = {"mm_tokens_per_image": 4}
 _HYBRID = {"num_hidden_layers": 4}
 
 # Settings by model type; dictionaries for sub-configurations.
 SETTINGS: dict[str, dict[str, Any]] = {
     "funnel": {"block_sizes": [1, 1], "num_decoder_layers": 1},
-    **dict.fromkeys(("glm_image_text", "glm4v_text", "glm_ocr_text", "qwen2_5_vl_text", "qwen2_vl_text", "glm4v_moe_text"), _MROPE),
     **dict.fromkeys(("ministral", "hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text"), _ROPE),
     **dict.fromkeys(("autoformer", "informer", "time_series_transformer"), _SERIES),
-    **dict.fromkeys(("bamba", "granitemoehybrid", "kimi_linear", "qwen3_next"), _HYBRID),
-    "codegen": {"rotary_dim": 4},
-    "deepseek_v2": {"n_routed_experts": 4},
-    "dots1": {"n_routed_experts": 4},
+    **dict.fromkeys(("kimi_linear", "qwen3_next"), _HYBRID),
+    **dict.fromkeys(("codegen", "gptj"), {"rotary_dim": 4}),
+    **dict.fromkeys(("deepseek_v2", "dots1"), {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}),
+    **dict.fromkeys(("gemma3n_text", "gemma4_unified_assistant"), _SHARED),
+    "gemma3n": {"text_config": _SHARED},
+    **dict.fromkeys(("gemma3", "t5gemma2_encoder"), _FEW_TOKENS),
+    "t5gemma2": {"encoder": _FEW_TOKENS},
+    "mamba2": {"hidden_size": 32, "num_heads": 8, "head_dim": 8, "expand": 2, "n_groups": 1},
+    "granitemoehybrid": {"num_hidden_layers": 2, "layer_types": ["mamba", "attention"]},
+    "bamba": {"num_hidden_layers": 2, "attn_layer_indices": [1]},
+    "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
+    "depth_pro": {"scaled_images_ratios": [0.25, 0.5, 1]},
     "dpt": {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3]},
     "efficientnet": {"hidden_dim": 2560},
     "ernie4_5_moe": {"moe_k": 2},

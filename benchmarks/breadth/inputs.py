@@ -15,7 +15,7 @@ from benchmarks.breadth.patches import BATCH, grid, patches, shapes
 from benchmarks.breadth.shrinking import IMAGE, VOCABULARY
 
 LENGTH = 12
-VARIANTS = 4
+VARIANTS = 5
 _RESERVED = 5  # tokens below are padding, beginning, end; those above VOCABULARY - 10 stand for pictures and the like
 
 
@@ -131,7 +131,8 @@ _PATCHED = ("hidden_states", "pixel_values")
 
 # Other shapes of the same things, for a model that does not take the first: dimensions for frames, tiles or channels; other orders, sizes.
 _OTHER: dict[str, tuple[Callable[[nn.Module], Any], ...]] = {
-    "pixel_values": (lambda m: pictures(m)[:, None], lambda m: pictures(m, 64), lambda m: pictures(m, 224)),
+    "pixel_values": (lambda m: pictures(m)[:, None].repeat(1, 2 if hasattr(m.config, "image_grid_pinpoints") else 1, 1, 1, 1),
+                     lambda m: pictures(m, 64), lambda m: pictures(m, 224)),
     "pixel_values_videos": (lambda m: _normal(BATCH, 4, 3, 64, 64), lambda m: _normal(BATCH, 4, 3, 336, 336)),
     "input_values": (lambda m: _normal(BATCH, 1, 6400), lambda m: _normal(BATCH, 6400),
                      lambda m: _normal(BATCH, setting(m.config, "max_length", default=64), setting(m.config, "num_mel_bins", default=16))),
@@ -225,7 +226,8 @@ def inputs(name: str, model: nn.Module, variant: int = 0) -> dict[str, Any]:
     `variant`: which of the shapes that models of its kind may take.
     """
     parameters = inspect.signature(type(model).forward).parameters
-    made: dict[str, Any] = {}
+    made: dict[str, Any] = {"use_cache": False} if variant == VARIANTS - 1 and "use_cache" in parameters else {}
+    variant %= VARIANTS - 1
     for parameter in _wanted(model, parameters):
         if not parameter.endswith("_mask"):
             made[parameter] = _made(model, parameter, parameters, variant)
@@ -237,6 +239,6 @@ def inputs(name: str, model: nn.Module, variant: int = 0) -> dict[str, Any]:
     if name in BOXED:
         made["bbox"] = _boxes(made["input_ids"])
     _with_pictures(model, made)
-    if "attention_mask" in parameters and set(made) <= {"input_ids", "decoder_input_ids"}:
+    if "attention_mask" in parameters and set(made) <= {"input_ids", "decoder_input_ids", "use_cache"}:
         made["attention_mask"] = _mask(made["input_ids"])
     return made

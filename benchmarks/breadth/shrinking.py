@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import re
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -94,11 +96,21 @@ def _size(name: str, value: int, like: PreTrainedConfig, degree: int) -> int | N
     size = _rule(name)
     if size is None or name.endswith(("_id", "_index")):
         return size
+    if name == "window_size" and _value(like, "patch_size") or size == _LAYERS and _named_stages(like) > _LAYERS:
+        return None
+    if size == IMAGE and isinstance(patch := _value(like, "patch_size"), int) and patch >= IMAGE:
+        size = 4 * patch
     if name == "num_key_value_heads" and value == _value(like, "num_attention_heads"):
         return _HEADS
     if size == _LAYERS and "layers" in name:
         size = _layers(like)
     return min(size, value)
+
+
+def _named_stages(like: PreTrainedConfig) -> int:
+    """The last of the stages whose results a backbone gives."""
+    names = _value(like, "out_features")
+    return max((int(n) for name in names for n in re.findall(r"\d+$", name)), default=0) if isinstance(names, (list, tuple)) else 0
 
 
 def _stages(name: str, value: Any) -> Any:
@@ -116,10 +128,21 @@ def _setting(field: dataclasses.Field[Any], value: Any, like: PreTrainedConfig, 
     if type(value) is int and type(field.default) in (int, type(None)):
         return _size(field.name, value, like, degree)
     if isinstance(value, (list, tuple)):
-        return _stages(field.name, value)
+        if field.name == "image_grid_pinpoints":
+            return [[IMAGE, IMAGE]]
+        kept = degree > 0 and value != field.default and not field.name.startswith("_")
+        return value if kept else _stages(field.name, value)
     if isinstance(value, dict):
         return _rope(value) if field.name.startswith("rope") else None
+    if value is None and field.name == "head_dim" and degree == 0 and _value(like, "num_attention_heads"):
+        return _rule("head_dim")
     return value if type(value) in _KEPT and value != field.default and not field.name.startswith("_") else None
+
+
+def _speaks_of(cls: type[PreTrainedConfig], word: str) -> bool:
+    """Whether the text of the model's module has a word."""
+    module = importlib.util.find_spec(cls.__module__.replace("configuration_", "modeling_"))
+    return module is not None and module.origin is not None and word in Path(module.origin).read_text()
 
 
 def small(cls: type[PreTrainedConfig], like: PreTrainedConfig | None = None, degree: int = 0, **settings: Any) -> PreTrainedConfig:
@@ -138,4 +161,8 @@ def small(cls: type[PreTrainedConfig], like: PreTrainedConfig | None = None, deg
             chosen[field.name] = small(type(value), value, degree, **(own or {}))
         elif (new := own if own is not None else _setting(field, value, like, degree)) is not None:
             chosen[field.name] = new
+    if _named_stages(like):
+        chosen["out_features"] = list(_value(like, "out_features"))
+    if not degree and "rope_parameters" in (f.name for f in dataclasses.fields(cls)) and _speaks_of(cls, "mrope_section"):
+        chosen.setdefault("rope_parameters", {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]})
     return cls(**chosen, **settings)

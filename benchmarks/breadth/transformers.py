@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # noqa: I001 - what transformers imports looks for operators that the benchmark's models declare
 
+import copy
 import functools
 import itertools
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ class _Fit:
 
     def config(self, name: str) -> Any:
         """Of the class that the head names: a model of text has the configuration of the text."""
-        return small(self.model_class.config_class or CONFIG_MAPPING[name], degree=self.degree, **SETTINGS.get(name, {}))
+        return small(self.model_class.config_class or CONFIG_MAPPING[name], degree=self.degree, **copy.deepcopy(SETTINGS.get(name, {})))
 
     def is_small(self, name: str) -> bool:
         with torch.device("meta"):
