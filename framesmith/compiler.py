@@ -37,7 +37,7 @@ from framesmith.pipeline import Report
 from framesmith.util import log
 from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off, hide_from_dynamo
-from framesmith.util.errors import BuildError, CompilerMissing, MemorySeen, NeedsGrad, SharedMemory, Unsupported, drop_traces
+from framesmith.util.errors import BuildError, CompilerMissing, FirstCall, MemorySeen, NeedsGrad, SharedMemory, Unsupported, drop_traces
 from framesmith.util.timing import stage
 
 VARYING = 6
@@ -231,6 +231,9 @@ class FrameCompiler:
                 raise
             seen.raising.again()
             return None
+        except FirstCall as error:
+            drop_traces(error, handled)
+            return _C.EAGER
         except Unsupported as refusal:
             drop_traces(refusal, handled)
             if self.config.fullgraph:

@@ -69,8 +69,12 @@ class _Fit:
         return small(self.model_class.config_class or CONFIG_MAPPING[name], degree=self.degree, **copy.deepcopy(SETTINGS.get(name, {})))
 
     def is_small(self, name: str) -> bool:
-        with torch.device("meta"):
-            return sum(p.numel() for p in self.build(name).parameters()) <= _MOST_PARAMETERS
+        """Whether few numbers are to be made; where that cannot be told without data, the smallest sizes are taken to be small."""
+        try:
+            with torch.device("meta"):
+                return sum(p.numel() for p in self.build(name).parameters()) <= _MOST_PARAMETERS
+        except Exception:
+            return self.degree == 0
 
 
 @functools.lru_cache(maxsize=1)
@@ -82,8 +86,8 @@ def _fit(name: str) -> _Fit:
     for head, degree in itertools.product(dict.fromkeys(_classes()[name][:_MOST_HEADS]), range(DEGREES)):
         fit = _Fit(head, degree, 0)
         try:
-            if degree and not fit.is_small(name):
-                continue
+            if not fit.is_small(name):
+                raise NoModel(f"more than {_MOST_PARAMETERS} parameters")
             model = seeded(lambda fit=fit: fit.build(name))  # type: ignore[misc]
         except Exception as problem:
             first = first or problem

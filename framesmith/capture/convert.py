@@ -18,7 +18,7 @@ from torch.fx import Graph
 
 from framesmith.fake import Recorder
 from framesmith.fake.schema import draws
-from framesmith.util.errors import FrameSeen, FramesmithError, NeedsGrad, SharedMemory, TooLong, Unsupported
+from framesmith.util.errors import FirstCall, FrameSeen, FramesmithError, NeedsGrad, SharedMemory, TooLong, Unsupported
 from framesmith.util.stack import Place, user_frame
 
 from . import functions, opcodes
@@ -31,6 +31,7 @@ from .modes import restore_devices
 from .outputs import call_in_mode, settle
 from .residual import Residual, argument_names
 from .session import BreakHere, Session, read_state, restore_state
+from .settings import undo
 from .sources import Cell, Guard, Local, Pinned, Source
 from .stopping import GENERATORS, StopAt, choose_stop, refuse_abandoned
 from .varying import entered, number_tensors
@@ -140,7 +141,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         except Unsupported as e:
             where = user_place(cx) or (code.co_filename, code.co_firstlineno, code.co_name)
             e.at = e.at or where[:2]
-            if config is not None and config.fullgraph or isinstance(e, (NeedsGrad, TooLong)):
+            if config is not None and config.fullgraph or isinstance(e, (NeedsGrad, TooLong, FirstCall)):
                 raise
             seen = e.callers + 1 if isinstance(e, FrameSeen) else 0
             limit_here = cx.steps if step < 0 else step
@@ -153,6 +154,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 raise
             step, depth = new
         finally:
+            undo(cx.settings)
             cx.release()
     raise Unsupported(f"no way to break {code.co_qualname} up" + (f" ({reason.reason})" if reason else ""))
 

@@ -17,6 +17,7 @@ from .peeking import advance
 from .rebuild import Rebuilder, set_changes
 from .rebuild_attributes import assignment
 from .session import read_state
+from .settings import restoring
 from .sources import MISSING, DictAttr, Global
 
 
@@ -41,6 +42,7 @@ def replay(rb: Rebuilder) -> list[str]:
     for space, name in [(s, n) for (_, n), (s, _) in cx.global_writes.items()]:
         _global(rb, space, name, late)
     _state(rb, late)
+    late.extend(restoring(rb.hold, rb.cx.settings))
     return late
 
 
@@ -168,6 +170,7 @@ def _dict(rb: Rebuilder, x: t.Dict, late: list[str]) -> None:
         if k in still and _is(v, x.value[old[k]]):
             continue
         late.append(f"{rb.hold(cls.__setitem__)}({name}, {rb.key(k)}, {rb.value(v)})")
+    late.extend(f"{name}.{k} = {rb.value(v)}" for k, v in (x.attrs or {}).items())
 
 
 def _set(rb: Rebuilder, x: t.Set, late: list[str]) -> None:

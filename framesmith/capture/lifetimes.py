@@ -113,7 +113,8 @@ def may_have_died(cx: Any, target: Any) -> bool:
     now = cx.frames[0].locals
     unread = {slot for slot in cx.pending if now[slot] is None}
     dropped = [value for slot, value in cx.arguments.items() if slot not in unread and id(value) not in here]
-    changed = [x.value for x in cx.mutated.values() if not isinstance(x, (t.Tensor, t.Module)) and hasattr(x, "value")]
+    changed = [x.value for x in cx.mutated.values()
+               if not isinstance(x, (t.Tensor, t.Module)) and getattr(x, "value", target) is not target]
     return any(_may_hold(value, target) for value in dropped + changed)
 
 

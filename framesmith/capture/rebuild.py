@@ -273,6 +273,8 @@ def _dict(rb: Rebuilder, x: t.Dict) -> str:
         make = f"{rb.klass(x.cls)}({rb.value(x.factory)})"
     name = rb.bind(x, make)
     fill_dict(rb, name, x.entries)
+    for k, v in (x.attrs or {}).items():
+        rb.emit(f"{name}.{k} = {rb.value(v)}")
     return name
 
 

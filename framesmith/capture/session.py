@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.numbers import Number
-from framesmith.util.errors import FramesmithError, NeedsGrad, TooLong, Unsupported
+from framesmith.util.errors import FirstCall, FramesmithError, NeedsGrad, TooLong, Unsupported
 
 from . import data
 from . import trackers as t
@@ -33,6 +33,7 @@ from .overrides import overridden
 from .registry import OPAQUE
 from .resume import STACK
 from .seeds import Seeds
+from .settings import Written
 from .showing import Showing
 from .sources import MISSING, OWN, Attr, Cell, DictAttr, GlobalState, Guard, Item, Local, Pinned, Source, TensorSpec
 from .stopping import Stop
@@ -81,6 +82,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         """Inputs that require grad: nothing may be computed of them in grad mode."""
         self.cleaning: list[tuple[t.Generator, Stop | None]] = []
         """Generators with handlers that the frame made, and where capture could have stopped before."""
+        self.settings: dict[Any, Written] = {}
+        """Settings of the process that the program has changed, by what reads them."""
         self.locks: dict[int, t.Tracker] = {}
         """Locks that captured code has taken or given back."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
@@ -152,6 +155,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
             return found
         if source is None:
             raise Unsupported("a tensor that has no path from the frame")
+        if torch.nn.parameter.is_lazy(value):
+            raise FirstCall("a parameter that the first call makes")
         if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             raise Unsupported(f"tensor subclass {type(value).__name__}")
         if value.is_nested:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from framesmith.util.errors import Unsupported
@@ -26,11 +27,49 @@ def reads_setting(fn: Any) -> bool:
 def read_setting(cx: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
     """The value of a call of `fn`, for as long as it stays the same."""
     given = tuple([a.real(cx) for a in args])
+    written = cx.settings.get((fn, given))
+    if written is not None and not kwargs:
+        return cx.made(written.now)
     value = cx.folded(fn, given, {k: v.real(cx) for k, v in kwargs.items()})
     if type(value) not in CONSTANT_TYPES or kwargs:
         raise Unsupported(f"call of torch._C.{fn.__name__}")
     cx.guard(Pinned(fn), "callable", Unchanged(given, value))
     return cx.made(value)
+
+
+@dataclass(slots=True)
+class Written:
+    """A setting that the program has changed, for real during capture: no call that is captured depends on it, so residual code sets
+    what it is at the end."""
+
+    setter: Callable[..., Any]
+    before: Any
+    now: Any
+
+
+def write_setting(cx: Any, setter: Any, getter: Any, args: list[t.Tracker]) -> t.Tracker:
+    """`setter(*args)`, the last of which is the value that `getter` of the others will give."""
+    if any(x.value.device.type != "cpu" for x in cx.inputs):
+        raise Unsupported(f"call of torch._C.{setter.__name__}")
+    *where, now = [a.real(cx) for a in args]
+    key = (getter, tuple(where))
+    if key in cx.settings:
+        cx.settings[key].now = now
+    else:
+        cx.settings[key] = Written(setter, read_setting(cx, getter, args[:-1], {}).real(cx), now)
+    cx.folded(setter, (*where, now))
+    return t.NONE
+
+
+def undo(settings: dict[Any, Written]) -> None:
+    """Set back what was set for real during capture."""
+    for (_, where), written in settings.items():
+        written.setter(*where, written.before)
+
+
+def restoring(hold: Callable[[Any], str], settings: dict[Any, Written]) -> list[str]:
+    """Statements that leave the settings as the program leaves them."""
+    return [f"{hold(w.setter)}({', '.join(map(repr, (*where, w.now)))})" for (_, where), w in settings.items() if w.now != w.before]
 
 
 class Unchanged:
@@ -46,4 +85,4 @@ class Unchanged:
         return bool(fn(*self.args) == self.value)
 
 
-__all__ = ["read_setting", "reads_setting"]
+__all__ = ["Written", "read_setting", "reads_setting", "restoring", "undo", "write_setting"]

@@ -77,6 +77,10 @@ class SharedMemory(Unsupported):
     """Inputs of this call share memory, and one is written. Other calls may have inputs that do not."""
 
 
+class FirstCall(Unsupported):
+    """The program sets itself up in this call, as lazy modules do: plain Python runs it, and later calls are captured."""
+
+
 class CompileError(FramesmithError):
     """A stage after capture failed on a graph that it should have taken."""
 

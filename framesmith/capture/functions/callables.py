@@ -186,7 +186,7 @@ OPAQUE[(weakref.ReferenceType, "__call__")] = _deref
 @calls(weakref.ref)
 def _ref(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     target = args[0]
-    if len(args) > 1 or kwargs or target.source is None or not isinstance(target, (t.Object, t.Static)):
+    if len(args) > 1 or kwargs or target.source is None or not isinstance(target, (t.Object, t.Static, t.Dict)):
         raise Unsupported("a weak reference to an object that only the frame holds, or with a callback")
     return t.WeakRef(target)
 

@@ -11,7 +11,7 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..overrides import overriding
 from ..registry import by_name, calls, named
-from ..settings import read_setting
+from ..settings import read_setting, write_setting
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -76,6 +76,18 @@ _of_the_process(
 
 if torch.distributed.is_available():
     calls(torch.distributed.is_initialized)(lambda cx, args, kwargs: read_setting(cx, torch.distributed.is_initialized, args, kwargs))
+
+
+def _writes(setter: str, getter: str) -> None:
+    """What concerns no device that is captured for."""
+    fn, reads = named(f"torch._C.{setter}"), named(f"torch._C.{getter}")
+    if fn is not None and reads is not None:
+        calls(fn)(lambda cx, args, kwargs: write_setting(cx, fn, reads, args))
+
+
+for _name in ("enabled", "benchmark", "deterministic", "allow_tf32", "depthwise_kernel"):
+    _writes(f"_set_cudnn_{_name}", f"_get_cudnn_{_name}")
+_writes("_set_fp32_precision_setter", "_get_fp32_precision_getter")
 
 
 @calls(named("torch.jit.annotate"))

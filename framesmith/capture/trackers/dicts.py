@@ -12,7 +12,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from ..contents import values_of
-from ..sources import Item, Source
+from ..sources import DictAttr, Item, Source
 from .base import Bound, Tracker, has_member
 from .checked import CheckedIter, Way
 from .keys import Hashed
@@ -22,7 +22,7 @@ from .sequences import Sequence
 class Dict(Tracker):
     """A dict.  One from outside is read key by key; `complete` once all keys were guarded and read."""
 
-    __slots__ = ("absent", "cleared", "cls", "complete", "entries", "factory", "popped", "value")
+    __slots__ = ("absent", "attrs", "cleared", "cls", "complete", "entries", "factory", "popped", "value")
 
     def __init__(self, entries: dict[Any, Tracker] | None, *, cls: type = dict, value: Any = None, source: Source | None = None) -> None:
         self.entries: dict[Any, Tracker] = {} if entries is None else entries
@@ -36,6 +36,8 @@ class Dict(Tracker):
         self.popped = 0
         """How often `popitem` took the last entry."""
         self.factory: Tracker | None = None
+        self.attrs: dict[str, Tracker] | None = None
+        """What the program has set in the instance dict of an OrderedDict."""
 
     def pytype(self) -> type:
         return self.cls
@@ -160,9 +162,25 @@ class Dict(Tracker):
             return cx.made(self.cls)
         if name == "default_factory" and issubclass(self.cls, collections.defaultdict):
             return self.factory if self.factory is not None else cx.made(None)
+        if self.attrs is not None and name in self.attrs:
+            return self.attrs[name]
         if not has_member(self.cls, name):
-            return cx.no_attribute(self, name)
+            return self.own(cx, name)
         return Bound(self, name)
+
+    def own(self, cx: Any, name: str) -> Tracker:
+        """An entry of the instance dict that an OrderedDict from outside has."""
+        if self.cls is collections.OrderedDict and self.value is not None:
+            if name in self.value.__dict__:
+                return cx.wrap(self.value.__dict__[name], None if self.source is None else DictAttr(self.source, name))
+            cx.guard(self.source, "not_hasattr", name)
+        return cx.no_attribute(self, name)
+
+    def set(self, cx: Any, name: str, value: Tracker) -> None:
+        if self.cls is not collections.OrderedDict or has_member(self.cls, name):
+            super().set(cx, name, value)
+        self.attrs = {**(self.attrs or {}), name: value}
+        cx.mutates(self)
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return cx.apply_row(Dict, self, name, args, kwargs)

@@ -91,6 +91,8 @@ class PyModule(Static):
     def set(self, cx: Any, name: str, value: Tracker) -> None:
         if type(self.value) is not ModuleType and isinstance(cx.lookup(type(self.value), "__setattr__"), FunctionType):
             raise Unsupported(f"assignment to {name!r} of {self.describe()}, whose class has a __setattr__")
+        if type(self.value) is not ModuleType and hasattr(type(cx.lookup(type(self.value), name)), "__set__"):
+            raise Unsupported(f"assignment to {name!r} of {self.describe()}, which is a property")
         cx.store_global(self.value.__dict__, name, value)
 
 
