@@ -24,10 +24,10 @@ from .faults import is_own_fault
 from .frame import Frame
 from .hashing import Hashing
 from .identity import kept_apart
-from .inference import Modes, autocast_depth, set_autocast_depth
+from .inference import Modes
 from .iteration import Iteration
 from .lifetimes import may_have_died, stays
-from .modes import default_device, devices, restore_devices
+from .modes import devices, restore_devices
 from .operations import Operations
 from .overrides import overridden
 from .registry import OPAQUE
@@ -35,9 +35,10 @@ from .resume import STACK
 from .seeds import Seeds
 from .settings import Written
 from .showing import Showing
-from .sources import MISSING, OWN, Attr, Cell, DictAttr, GlobalState, Guard, Item, Local, Pinned, Source, TensorSpec
+from .sources import MISSING, OWN, Attr, Cell, DictAttr, Guard, Item, Local, Pinned, Source, TensorSpec
 from .stopping import Stop
 from .text import Texts
+from .thread_state import casting, read_state, restore_state
 from .trackers.objects import namespace_of
 from .values import CONSTANT_TYPES, Values
 from .varying import given, varying_local
@@ -467,32 +468,6 @@ def is_param(source: Source) -> bool:
 def tensor_spec(x: torch.Tensor) -> TensorSpec:
     """What the graph assumes of an input."""
     return TensorSpec(type(x), x.dtype, x.device, x.layout, tuple(x.shape), x.stride(), x.requires_grad, _dispatch_keys(x).raw_repr())
-
-
-def read_state() -> GlobalState:
-    """The thread's state that capture depends on."""
-    autocast = tuple([(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")])
-    return GlobalState(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_dtype(),
-                       torch.are_deterministic_algorithms_enabled(), default_device(), autocast_depth(), torch.is_autocast_cache_enabled())
-
-
-def casting(state: GlobalState) -> tuple[str, ...]:
-    """The device types for which autocast is on."""
-    return tuple([device for device, enabled, _ in state.autocast if enabled])
-
-
-def restore_state(state: GlobalState) -> None:
-    """Set back what capture may have changed."""
-    torch._C._set_grad_enabled(state.grad_enabled)
-    for device, enabled, dtype in state.autocast:
-        torch.set_autocast_enabled(device, enabled)
-        torch.set_autocast_dtype(device, dtype)
-    if any(enabled for _, enabled, _ in state.autocast) or autocast_depth() != state.autocast_depth:
-        torch.clear_autocast_cache()  # it may hold fakes
-    set_autocast_depth(state.autocast_depth)
-    torch.set_autocast_cache_enabled(state.autocast_cache)
-    if torch.get_default_dtype() is not state.default_dtype:
-        torch.set_default_dtype(state.default_dtype)
 
 
 __all__ = ["BreakHere", "Session", "is_param", "read_state", "restore_state", "tensor_spec"]

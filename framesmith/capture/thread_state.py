@@ -1,0 +1,38 @@
+"""The thread's torch state that capture depends on: read, and set back."""
+
+from __future__ import annotations
+
+import torch
+
+from .inference import autocast_depth, set_autocast_depth
+from .modes import default_device
+from .sources import GlobalState
+
+
+def read_state() -> GlobalState:
+    """The thread's state that capture depends on."""
+    autocast = tuple([(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")])
+    return GlobalState(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_dtype(),
+                       torch.are_deterministic_algorithms_enabled(), default_device(), autocast_depth(), torch.is_autocast_cache_enabled())
+
+
+def casting(state: GlobalState) -> tuple[str, ...]:
+    """The device types for which autocast is on."""
+    return tuple([device for device, enabled, _ in state.autocast if enabled])
+
+
+def restore_state(state: GlobalState) -> None:
+    """Set back what capture may have changed."""
+    torch._C._set_grad_enabled(state.grad_enabled)
+    for device, enabled, dtype in state.autocast:
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+    if any(enabled for _, enabled, _ in state.autocast) or autocast_depth() != state.autocast_depth:
+        torch.clear_autocast_cache()  # it may hold fakes
+    set_autocast_depth(state.autocast_depth)
+    torch.set_autocast_cache_enabled(state.autocast_cache)
+    if torch.get_default_dtype() is not state.default_dtype:
+        torch.set_default_dtype(state.default_dtype)
+
+
+__all__ = ["casting", "read_state", "restore_state"]
