@@ -90,8 +90,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
         self.checks: list[t.Tracker] = []
         """Conditions that the program asserts: see `assertions`."""
-        self.assumes = True
-        """Whether assertions on data may be taken to hold."""
+        self.assumes = True  # whether assertions on data may be taken to hold
         self.mutated: dict[int, t.Tracker] = {}
         self.dtypes, self.seeds = DefaultDtypes(recorder), Seeds(recorder)
         self.devices = devices()
