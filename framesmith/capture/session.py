@@ -57,6 +57,9 @@ class BreakHere(Exception):
 class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iteration, Hashing, Texts, Showing):
     """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
 
+    assumes = True
+    """Whether assertions on data may be taken to hold."""
+
     def __init__(self, recorder: Recorder, root_globals: dict[str, Any], break_step: int = -1, break_depth: int = 0,
                  max_steps: int = -1) -> None:
         Namespaces.__init__(self)
@@ -90,7 +93,6 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
         self.checks: list[t.Tracker] = []
         """Conditions that the program asserts: see `assertions`."""
-        self.assumes = True  # whether assertions on data may be taken to hold
         self.mutated: dict[int, t.Tracker] = {}
         self.dtypes, self.seeds = DefaultDtypes(recorder), Seeds(recorder)
         self.devices = devices()
