@@ -26,7 +26,7 @@ _DUNDER = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "
 _MIRROR = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
 _SYMBOL = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "** or pow()",
            "matmul": "@", "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>"}
-_NUMERIC = (t.Tensor, t.Sym)
+_NUMERIC = (t.Tensor, t.Sym, t.Array)
 
 
 class Operations(Attempts):
@@ -54,13 +54,19 @@ class Operations(Attempts):
             shown = self.shown_container(b, False) if isinstance(b, (t.Sequence, t.Dict)) else self.shown(b)
             return self.fold(fn, (a.value, shown))  # type: ignore[attr-defined]
         if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
-            return self.torch_call(fn, [a, b], {})
+            return self.numeric("<operator>", fn, [a, b])
         if type(a) is t.Data or type(b) is t.Data:
             found = data.computed(fn, a, b)
             return self.binary(name, data.known(self, a), data.known(self, b), symbol) if found is None else found
         if (isinstance(a, t.Static) or isinstance(b, t.Static)) and _folds(a) and _folds(b):
             return self.fold(fn, (a.real(self), b.real(self)))
         return self.by_dunder(name.rstrip("_"), a, b, symbol or _SYMBOL[name])
+
+    def numeric(self, how: str, fn: Callable[..., Any], args: list[t.Tracker]) -> t.Tracker:
+        """An operator of tensors, or of NumPy arrays."""
+        if any(type(a) is t.Array for a in args):
+            return cast(t.Tracker, self.methods(t.Array, how)(self, fn.__name__, args))
+        return self.torch_call(fn, args, {})
 
     def constants(self, fn: Callable[..., Any], *args: Any) -> t.Tracker:
         """An operator on constants."""
@@ -86,7 +92,7 @@ class Operations(Attempts):
         if a.constant and b.constant:
             return self.constants(OPERATORS[name], a, b)
         if isinstance(a, _NUMERIC):
-            return self.torch_call(OPERATORS[name], [a, b], {})
+            return self.numeric("<inplace>", OPERATORS[name], [a, b])
         if type(a) is t.Data:
             found = data.computed(OPERATORS[name], a, b)
             return self.inplace(name, data.known(self, a), b) if found is None else found
@@ -101,7 +107,7 @@ class Operations(Attempts):
         if a.constant:
             return self.constants(OPERATORS[name], a)
         if isinstance(a, _NUMERIC):
-            return self.torch_call(OPERATORS[name], [a], {})
+            return self.numeric("<operator>", OPERATORS[name], [a])
         if type(a) is t.Data:
             return self.unary(name, data.known(self, a))
         result = self.attempt(a, f"__{name}__", [])
@@ -114,9 +120,9 @@ class Operations(Attempts):
         if a.constant and b.constant:
             return self.constants(fn, a, b)
         if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
-            if name in ("==", "!=") and t.NONE in (a, b):
+            if name in ("==", "!=") and t.NONE in (a, b) and t.Array not in (type(a), type(b)):
                 return t.boolean(name == "!=")
-            return self.torch_call(fn, [a, b], {})
+            return self.numeric("<operator>", fn, [a, b])
         if type(a) is t.Data or type(b) is t.Data:
             found = data.compared(fn, a, b)
             return self.compare(name, data.known(self, a), data.known(self, b)) if found is None else found

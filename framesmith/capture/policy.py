@@ -39,7 +39,7 @@ _REFUSED = {
     "asyncio": "asyncio",
     "threading": "threads",
     "subprocess": "processes",
-    "numpy": "NumPy is not captured yet",
+    "numpy": "NumPy's Python",
 }
 
 _FOLLOWED = frozenset({

@@ -217,6 +217,12 @@ def _data(rb: Rebuilder, x: t.Data) -> str:
     return rb.temp(x.write(*rb.values(list(x.parts))))
 
 
+def _array(rb: Rebuilder, x: t.Array) -> str:
+    if x.value is not None and x.source is not None:
+        return rb.temp(rb.source(x.source))
+    return rb.temp(f"{rb.value(x.tensor)}.numpy(){'[()]' if x.scalar else ''}")
+
+
 def _static(rb: Rebuilder, x: t.Static) -> str:
     return rb.hold(x.value)
 
@@ -425,7 +431,7 @@ def _inference(rb: Rebuilder, x: t.InferenceGuard) -> str:
 
 
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
-    t.Inner: _never, t.Pullback: _never,
+    t.Array: _array, t.Inner: _never, t.Pullback: _never,
     t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _never, t.Late: _late, t.MadeClass: classes.made_class,
     t.Wrapped: classes.wrapped,
     t.Static: _static, t.Builtin: _static, t.Data: _data,

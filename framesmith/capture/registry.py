@@ -35,6 +35,9 @@ OPAQUE: dict[tuple[type, str], Handler] = {}
 BY_NAME: dict[str, Handler] = {}
 """module and qualified name of a function -> handler: for functions of modules that the package does not import"""
 
+OUTSIDE: dict[str, Handler] = {}
+"""module and name of a class that the package does not import -> handler(cx, value, source) -> Tracker of an instance from outside"""
+
 FOLDED: set[Any] = set()
 """Pure functions: run for real when all arguments are constants."""
 

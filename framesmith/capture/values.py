@@ -30,6 +30,7 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .contents import entries_of
 from .peeking import FORESEEN, foreseen
+from .registry import OUTSIDE
 from .sources import Applied, Attr, DictAttr, Item, Pinned, Source
 from .trackers.locks import Lock
 from .trackers.opaque import Opaque
@@ -391,6 +392,9 @@ def _fake(cx: Any, value: Any, source: Source | None) -> t.Tracker:
 
 
 def _refuse_numpy(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    row = OUTSIDE.get(f"{type(value).__module__}.{type(value).__name__}")
+    if row is not None:
+        return row(cx, value, source)
     raise Unsupported(f"NumPy value {source}", hint="convert it to a tensor before the call")
 
 

@@ -128,10 +128,11 @@ def picture(value: Any, args: list[torch.Tensor]) -> Any:
         return type(value), [picture(v, args) for v in value]
     if isinstance(value, (set, frozenset)):
         return type(value), len(value)
+    if type(value).__module__ == "numpy":
+        numbers = value.tolist() if getattr(value, "dtype", None) is None or value.dtype.kind not in "fc" else torch.tensor(value.copy())
+        return type(value), str(getattr(value, "dtype", "")), getattr(value, "shape", ()), numbers
     if isinstance(value, float):
         return float, repr(value)
-    if type(value).__module__ == "numpy":
-        return type(value), str(getattr(value, "dtype", "")), getattr(value, "shape", ()), value.tolist()
     if isinstance(value, torch.nn.Module):
         return type(value), [picture(v, args) for m in value.modules() for v in (m.training, own_state(m))]
     if isinstance(value, torch.Generator):
@@ -160,7 +161,7 @@ def tensor_picture(x: torch.Tensor, args: list[torch.Tensor]) -> tuple[Any, ...]
 
 def storage(x: torch.Tensor) -> int:
     """The identity of a tensor's memory; 0 if it has none."""
-    return x.untyped_storage()._cdata if x.layout == torch.strided and x.numel() else 0
+    return x.untyped_storage().data_ptr() if x.layout == torch.strided and x.numel() else 0
 
 
 def flat(value: Any) -> list[torch.Tensor]:

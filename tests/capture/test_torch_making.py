@@ -402,6 +402,6 @@ def nested_tensor(x):
     return n.to_padded_tensor(0.0), x + 1
 
 
-@program(X, breaks=True)
+@program(X)
 def from_numpy_made(x):
     return torch.from_numpy(x.numpy()), x + 1

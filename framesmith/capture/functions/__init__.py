@@ -1,6 +1,7 @@
 """What known functions and methods do to trackers, registered in `registry.CALLS`, `METHODS` and `FOLDED`."""
 
 from . import (
+    arrays,
     builtin,
     callables,
     checkpointing,
@@ -30,10 +31,11 @@ from . import (
     torch_making,
     torch_rows,
     transforms,
+    ufuncs,
 )
 
 __all__ = [
-    "builtin", "callables", "checkpointing", "class_statements", "containers", "defaults", "deques", "dicts", "errors", "folded",
-    "frames", "iterating", "marks", "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns", "polyfilled",
-    "scans", "serial", "sets", "state", "text", "torch_making", "torch_rows", "transforms",
+    "arrays", "builtin", "callables", "checkpointing", "class_statements", "containers", "defaults", "deques", "dicts", "errors",
+    "folded", "frames", "iterating", "marks", "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns",
+    "polyfilled", "scans", "serial", "sets", "state", "text", "torch_making", "torch_rows", "transforms", "ufuncs",
 ]

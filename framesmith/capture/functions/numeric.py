@@ -7,7 +7,6 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import BUILTIN_KINDS
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -19,14 +18,14 @@ _PURE = frozenset((
 ))
 
 
-def _ufunc(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def ufunc_of_numbers(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return _scalar(cx, fn, cx.folded(fn, tuple([a.real(cx) for a in args]), {k: v.real(cx) for k, v in kwargs.items()}))
 
 
-def _dispatched(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def dispatched_number(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if fn.__name__ not in _PURE or any(isinstance(a, t.Tensor) for a in [*args, *kwargs.values()]):
         raise Unsupported(f"NumPy function {fn.__name__}", hint="use torch's function")
-    return _ufunc(cx, fn, args, kwargs)
+    return ufunc_of_numbers(cx, fn, args, kwargs)
 
 
 def _scalar(cx: Any, fn: Any, value: Any) -> t.Tracker:
@@ -35,5 +34,4 @@ def _scalar(cx: Any, fn: Any, value: Any) -> t.Tracker:
     return cx.made(value)
 
 
-BUILTIN_KINDS["ufunc"] = _ufunc
-BUILTIN_KINDS["_ArrayFunctionDispatcher"] = _dispatched
+__all__ = ["dispatched_number", "ufunc_of_numbers"]

@@ -13,6 +13,7 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..registry import calls
 from ..varying import is_late
+from .arrays import made_of_array
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -46,7 +47,9 @@ for _cls, _dtype in _LEGACY.items():
 
 @calls(torch.tensor)
 def _tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Of nested sequences with tensors of no dimension among the numbers: these are stacked, in the type that all promote to."""
+    """Of an array; of nested sequences, with tensors of no dimension among the numbers: stacked, in the type that all promote to."""
+    if args and isinstance(args[0], t.Array):
+        return made_of_array(cx, torch.tensor, args, kwargs)
     if len(args) == 1 and is_late(args[0]) and kwargs.keys() <= {"dtype"} and args[0].pytype() in (int, float):
         natural = torch.int64 if args[0].pytype() is int else torch.get_default_dtype()
         return cx.torch_call(torch.scalar_tensor, args, {"dtype": cx.made(natural), **kwargs})

@@ -116,4 +116,3 @@ def _untorch(name: str, *functions: Any) -> None:
 
 
 _untorch("torch.compile inside of compiled code", named("torch.compile"))
-_untorch("NumPy arrays are not captured yet", torch.from_numpy)

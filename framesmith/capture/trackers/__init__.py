@@ -1,5 +1,6 @@
 """What the interpreter holds in place of values, one file a family."""
 
+from .arrays import Array
 from .base import NULL, Bound, CapturedError, Handled, Lasti, Null, Tracker
 from .checked import CheckedIter, Fixed, Walk, Way
 from .constants import FALSE, NONE, TRUE, Const, boolean
@@ -25,11 +26,11 @@ from .tensors import Sym, Tensor, TensorMethod
 from .weak import WeakRef
 
 __all__ = [
-    "Address", "AddressKey", "Backward", "Bound", "Builtin", "ByRow", "CapturedError", "Cell", "CheckedIter", "Class", "Const", "DELETED",
-    "Data", "Deque", "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "FrameEnd", "Function", "Generator", "Handed", "Handled",
-    "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method", "Module", "NONE",
-    "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements", "Scripted", "SeqIter",
-    "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker", "Tuple", "Walk",
-    "Way", "WeakRef", "Wrapped", "boolean", "enumerated", "filtered", "is_plain_tuple", "late", "mapped", "super_of",
+    "Address", "AddressKey", "Array", "Backward", "Bound", "Builtin", "ByRow", "CapturedError", "Cell", "CheckedIter", "Class", "Const",
+    "DELETED", "Data", "Deque", "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "FrameEnd", "Function", "Generator", "Handed",
+    "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method",
+    "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements",
+    "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker",
+    "Tuple", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "enumerated", "filtered", "is_plain_tuple", "late", "mapped", "super_of",
     "zipped",
 ]

@@ -40,6 +40,9 @@ _REFUSED = {
 }
 
 
+_BY_ROW = frozenset(("numpy",))
+"""Methods that have a handler."""
+
 _NUMBERS = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"))
 """Methods that give Python values of the data: folded where it is constant."""
 
@@ -205,6 +208,9 @@ class TensorMethod(Tracker):
         name = self.name
         if name in _NUMBERS and (known := self.obj.known(cx) if name == "item" else self.obj.assumed(cx)) is not None:
             return cx.made(cx.folded(getattr(known, name), tuple([a.real(cx) for a in args])))
+        row = cx.methods(Tensor, name) if name in _BY_ROW else None
+        if row is not None:
+            return row(cx, self.obj, *args, **kwargs)
         refused = _REFUSED.get(name)
         if refused is not None and not (name == "requires_grad_" and cx.same_grad_flag(self.obj, args, kwargs)):
             raise Unsupported(f"Tensor.{name}: {refused}")

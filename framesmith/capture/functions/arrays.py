@@ -1,0 +1,393 @@
+"""NumPy arrays that are followed: how they come of tensors and become tensors, their elements, and functions of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..registry import BUILTIN_KINDS, METHODS, OUTSIDE, calls, method, named
+from ..sources import Applied, Source
+from ..trackers.arrays import DTYPES
+from .numeric import dispatched_number, ufunc_of_numbers
+from .ufuncs import cast, dtype_of, of_tensor, run, ufunc
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+
+
+# --- in and out -------------------------------------------------------------------------------------------------------
+def as_input(x: Any) -> torch.Tensor | None:
+    """The tensor over an array's memory; None where it can have none."""
+    numpy = sys.modules["numpy"]
+    if type(x) is not numpy.ndarray or str(x.dtype) not in DTYPES or not x.dtype.isnative or not x.flags.writeable or not x.flags.aligned:
+        return None
+    if any(n < 0 or n % x.itemsize for n in x.strides):
+        return None
+    return torch.from_numpy(x)
+
+
+def _outside(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    """An array of the caller's: its memory is an input of the graph."""
+    found = cx.known(value, source)
+    if found is not None:
+        return found
+    with cx.recorder.off():
+        tensor = as_input(value) if source is not None else None
+    if tensor is None or source is None:
+        raise Unsupported(f"NumPy array {source}", hint="convert it to a tensor before the call")
+    cx.guard(source, "type", type(value))
+    made = t.Array(cx.input(tensor, Applied(source, as_input, "{}")), value=value, source=source)
+    return cx.remember(value, made)
+
+
+def array_of(cx: Any, x: t.Tensor) -> t.Array:
+    """`x.numpy()`: an array over the tensor's memory."""
+    fake = x.fake
+    if type(x) is not t.Tensor or fake.requires_grad or fake.is_conj() or fake.is_neg() or fake.device.type != "cpu" \
+            or x.pyclass is not torch.Tensor or str(fake.dtype)[6:] not in DTYPES:
+        raise Unsupported(f"NumPy array of {x.describe()}")
+    return t.Array(x)
+
+
+@method(t.Tensor, "numpy")
+def _numpy(cx: Any, x: t.Tensor, force: t.Tracker = t.FALSE) -> t.Tracker:
+    return array_of(cx, x)
+
+
+@calls(torch.as_tensor, torch.asarray)
+def _as_tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    fn = torch.as_tensor
+    return made_of_array(cx, fn, args, kwargs) if args and isinstance(args[0], t.Array) else cx.torch_call(fn, args, kwargs)
+
+
+@calls(torch.from_numpy)
+def _from_numpy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if not isinstance(args[0], t.Array) or args[0].scalar:
+        raise Unsupported("torch.from_numpy of what is no array")
+    return cx.torch_call(torch.Tensor.detach, [args[0].tensor], {})
+
+
+def made_of_array(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """`torch.tensor` copies an array; `torch.as_tensor` and `torch.asarray` share its memory if they can."""
+    array = args[0]
+    assert isinstance(array, t.Array)
+    if array.scalar or len(args) > 1 or kwargs.keys() - {"dtype"}:
+        raise Unsupported(f"{fn.__name__} of a {array.describe()} with these arguments")
+    dtype = kwargs["dtype"].real(cx) if "dtype" in kwargs else None
+    if dtype not in (None, array.tensor.fake.dtype):
+        return cx.torch_call(torch.Tensor.to, [array.tensor, cx.made(dtype)], {})
+    return cx.torch_call(torch.clone if fn is torch.tensor else torch.Tensor.detach, [array.tensor], {})
+
+
+def as_array(cx: Any, x: t.Tracker, dtype: t.Tracker | None = None, copy: bool = False) -> t.Array:
+    """`numpy.asarray(x, dtype)`, or `numpy.array`."""
+    if isinstance(x, t.Tensor):
+        x = array_of(cx, x)
+    if not isinstance(x, t.Array):
+        raise Unsupported("a NumPy array of Python data")
+    wanted = x.dtype if dtype is None or dtype is t.NONE else numpy_dtype(cx, dtype)
+    if wanted != x.dtype:
+        return t.Array(cast(cx, x.tensor, wanted))
+    return t.Array(run(cx, torch.clone, x.tensor)) if copy or x.scalar else x
+
+
+def numpy_dtype(cx: Any, x: t.Tracker) -> Any:
+    return cx.folded(sys.modules["numpy"].dtype, (x.real(cx),))
+
+
+# --- elements ---------------------------------------------------------------------------------------------------------
+def _key(cx: Any, x: t.Array, key: t.Tracker) -> tuple[t.Tracker, bool]:
+    """The key for torch, and whether it picks by arrays."""
+    parts = key.open(cx) if isinstance(key, t.Tuple) else [key]
+    arrays = [p for p in parts if isinstance(p, t.Array)]
+    plain = [p.real(cx) for p in parts if isinstance(p, (t.Const, t.Slice))]
+    if len(plain) + len(arrays) != len(parts) or any(isinstance(p, bool) for p in plain) or any(str(a.dtype) == "bool" for a in arrays):
+        raise Unsupported(f"this key of a {x.describe()}")
+    ints = [p for p in plain if type(p) is int or isinstance(p, sys.modules["numpy"].integer)]
+    if arrays and ints or any(type(p) is slice and (p.step or 1) < 0 for p in plain):
+        raise Unsupported("numbers beside arrays, or a negative step, in a key of a NumPy array")
+    new = [cast(cx, p.tensor, "int64") if isinstance(p, t.Array) else t.Const(int(p.real(cx))) if p.real(cx) in ints and p.constant else p
+           for p in parts]
+    return (t.Tuple(list(new)) if isinstance(key, t.Tuple) else new[0]), bool(arrays)
+
+
+@method(t.Array, "__getitem__")
+def _item(cx: Any, x: t.Array, key: t.Tracker) -> t.Tracker:
+    at, picks = _key(cx, x, key)
+    out = run(cx, torch.Tensor.__getitem__, x.tensor, at)
+    if out.fake.dim() or picks or Ellipsis in [p.real(cx) for p in (at.items if isinstance(at, t.Tuple) else [at]) if p.constant]:
+        return t.Array(out)
+    return of_tensor(cx, run(cx, torch.clone, out))
+
+
+@method(t.Array, "__setitem__")
+def _set_item(cx: Any, x: t.Array, key: t.Tracker, value: t.Tracker) -> t.Tracker:
+    if x.scalar:
+        raise Unsupported("a NumPy scalar does not change")
+    at, _ = _key(cx, x, key)
+    if isinstance(value, t.Const) and dtype_of(value) is not complex:
+        cell = sys.modules["numpy"].zeros((), x.dtype)
+        cx.folded(cell.__setitem__, ((), value.value))
+        new: t.Tracker = t.Const(cell.item())
+    elif isinstance(value, t.Array):
+        new = cast(cx, value.tensor, x.dtype)
+    else:
+        raise Unsupported("an assignment to elements of a NumPy array")
+    run(cx, torch.Tensor.__setitem__, x.tensor, at, new)
+    return t.NONE
+
+
+# --- reductions -------------------------------------------------------------------------------------------------------
+def _reduction(name: str, fn: Callable[..., Any], inner: Callable[[Any, Any], Any], several: bool = True) -> None:
+    """`inner(dtype, result dtype)`: what to compute in; `several`: torch's function takes many dimensions, or none for all."""
+
+    def row(cx: Any, x: t.Array, axis: t.Tracker = t.NONE, keepdims: t.Tracker = t.FALSE, **more: t.Tracker) -> t.Tracker:
+        numpy = sys.modules["numpy"]
+        kept, ddof = keepdims.truth(cx), more.pop("ddof", None)
+        if more or ddof is not None and name not in ("std", "var") or not x.tensor.fake.numel() or str(x.dtype).startswith("complex"):
+            raise Unsupported(f"NumPy's {name} with these arguments")
+        dtype = getattr(numpy, name)(numpy.ones(1, x.dtype)).dtype
+        source = cast(cx, x.tensor, inner(x.dtype, dtype))
+        dims = axis.real(cx)
+        if dims is None:
+            if kept:
+                raise Unsupported(f"NumPy's {name} of all with keepdims")
+            source, dims = run(cx, torch.Tensor.reshape, source, t.Const(-1)), 0
+        if isinstance(dims, tuple) and not several:
+            raise Unsupported(f"NumPy's {name} over several axes")
+        options = {} if ddof is None and name not in ("std", "var") else {"correction": ddof or t.Const(0)}
+        return of_tensor(cx, cast(cx, run(cx, fn, source, cx.made(dims), keepdim=t.boolean(kept), **options), dtype))
+
+    METHODS[t.Array][name] = row
+    FUNCTIONS[name] = row
+
+
+FUNCTIONS: dict[str, Callable[..., t.Tracker]] = {}
+"""Functions of the module `numpy` that take an array first -> handler(cx, array, *args, **kwargs)"""
+
+_fn: Any
+for _name, _fn in (("sum", torch.sum), ("mean", torch.mean), ("std", torch.std), ("var", torch.var)):
+    _reduction(_name, _fn, lambda own, result: result)
+_reduction("prod", torch.prod, lambda own, result: result, False)
+for _name, _fn in (("max", torch.amax), ("min", torch.amin), ("any", torch.any), ("all", torch.all)):
+    _reduction(_name, _fn, lambda own, result: own)
+for _name, _fn in (("argmax", torch.argmax), ("argmin", torch.argmin)):
+    _reduction(_name, _fn, lambda own, result: "uint8" if str(own) == "bool" else own, False)
+FUNCTIONS["amax"], FUNCTIONS["amin"] = FUNCTIONS["max"], FUNCTIONS["min"]
+
+
+# --- shape and copies -------------------------------------------------------------------------------------------------
+def both(*names: str) -> Callable[[Callable[..., t.Tracker]], Callable[..., t.Tracker]]:
+    """Register a method that is a function of the module, too."""
+
+    def register(fn: Callable[..., t.Tracker]) -> Callable[..., t.Tracker]:
+        for name in names:
+            METHODS[t.Array][name] = FUNCTIONS[name] = fn
+        return fn
+
+    return register
+
+
+@both("reshape")
+def _reshape(cx: Any, x: t.Array, *shape: t.Tracker) -> t.Tracker:
+    """A view where NumPy has one, too: of what lies in order."""
+    if not x.tensor.fake.is_contiguous():
+        raise Unsupported("reshape of a NumPy array that does not lie in order")
+    sizes = shape[0] if len(shape) == 1 else t.Tuple(list(shape))
+    return t.Array(run(cx, torch.Tensor.reshape, x.tensor, sizes))
+
+
+@both("transpose")
+def _transpose(cx: Any, x: t.Array, *axes: t.Tracker) -> t.Tracker:
+    order = [a.real(cx) for a in axes]
+    order = list(order[0]) if len(order) == 1 and isinstance(order[0], (tuple, list)) else order
+    order = list(range(len(x.shape)))[::-1] if order in ([], [None]) else order
+    return t.Array(run(cx, torch.Tensor.permute, x.tensor, cx.made(tuple(order))))
+
+
+@both("swapaxes")
+def _swapaxes(cx: Any, x: t.Array, a: t.Tracker, b: t.Tracker) -> t.Tracker:
+    return t.Array(run(cx, torch.Tensor.transpose, x.tensor, a, b))
+
+
+@both("ravel")
+def _ravel(cx: Any, x: t.Array) -> t.Tracker:
+    return _reshape(cx, x, t.Const(-1))
+
+
+@method(t.Array, "flatten")
+def _flatten(cx: Any, x: t.Array) -> t.Tracker:
+    return t.Array(run(cx, torch.clone, run(cx, torch.Tensor.reshape, x.tensor, t.Const(-1))))
+
+
+@both("squeeze")
+def _squeeze(cx: Any, x: t.Array, axis: t.Tracker = t.NONE) -> t.Tracker:
+    if axis is t.NONE:
+        return t.Array(run(cx, torch.squeeze, x.tensor))
+    if type(axis.real(cx)) is not int or x.shape[axis.real(cx)] != 1:
+        raise Unsupported("squeeze of a NumPy array along this axis")
+    return t.Array(run(cx, torch.squeeze, x.tensor, axis))
+
+
+@both("copy")
+def _copy(cx: Any, x: t.Array) -> t.Tracker:
+    """In row-major order, as both the method and the function are used for."""
+    if not x.tensor.fake.is_contiguous():
+        raise Unsupported("copy of a NumPy array that does not lie in order")
+    return t.Array(run(cx, torch.clone, x.tensor))
+
+
+@method(t.Array, "astype")
+def _astype(cx: Any, x: t.Array, dtype: t.Tracker) -> t.Tracker:
+    out = cast(cx, x.tensor, numpy_dtype(cx, dtype))
+    return t.Array(run(cx, torch.clone, out) if out is x.tensor else out, scalar=x.scalar)
+
+
+@both("cumsum")
+def _cumsum(cx: Any, x: t.Array, axis: t.Tracker = t.NONE) -> t.Tracker:
+    numpy = sys.modules["numpy"]
+    source = cast(cx, x.tensor, numpy.cumsum(numpy.ones(1, x.dtype)).dtype)
+    if axis is t.NONE:
+        source, axis = run(cx, torch.Tensor.reshape, source, t.Const(-1)), t.Const(0)
+    return t.Array(run(cx, torch.cumsum, source, axis))
+
+
+@both("clip")
+def _clip(cx: Any, x: t.Array, low: t.Tracker, high: t.Tracker) -> t.Tracker:
+    numpy, out = sys.modules["numpy"], x
+    for fn, limit in ((numpy.maximum, low), (numpy.minimum, high)):
+        out = out if limit is t.NONE else ufunc(cx, fn, [out, limit], {})  # type: ignore[assignment]
+    return out
+
+
+@both("dot")
+def _dot(cx: Any, x: t.Array, y: t.Tracker) -> t.Tracker:
+    if not isinstance(y, t.Array) or not 0 < len(y.shape) < 3:
+        raise Unsupported("numpy.dot of these arrays")
+    return ufunc(cx, sys.modules["numpy"].matmul, [x, y], {})
+
+
+# --- functions of the module ------------------------------------------------------------------------------------------
+_FIRST = t.Const(0)
+
+
+def _of_several(name: str, fn: Callable[..., Any]) -> None:
+    def row(cx: Any, arrays: t.Tracker, axis: t.Tracker = _FIRST) -> t.Tracker:
+        parts = arrays.items_list(cx)
+        if not parts or not all(isinstance(p, t.Array) for p in parts):
+            raise Unsupported(f"numpy.{name} of what are no arrays")
+        dtype = sys.modules["numpy"].result_type(*[p.dtype for p in parts])  # type: ignore[attr-defined]
+        return t.Array(run(cx, fn, t.List([cast(cx, p.tensor, dtype) for p in parts]), axis))  # type: ignore[attr-defined]
+
+    FUNCTIONS[name] = row
+
+
+_of_several("concatenate", torch.cat)
+_of_several("stack", torch.stack)
+
+
+def _function(name: str) -> Callable[[Callable[..., t.Tracker]], Callable[..., t.Tracker]]:
+    def register(fn: Callable[..., t.Tracker]) -> Callable[..., t.Tracker]:
+        FUNCTIONS[name] = fn
+        return fn
+
+    return register
+
+
+@_function("where")
+def _where(cx: Any, condition: t.Tracker, *choices: t.Tracker) -> t.Tracker:
+    numpy = sys.modules["numpy"]
+    if not isinstance(condition, t.Array) or len(choices) != 2 or not any(isinstance(x, t.Array) for x in choices):
+        raise Unsupported("numpy.where of these arguments")
+    dtype = numpy.result_type(*[x.dtype if isinstance(x, t.Array) else x.real(cx) for x in choices])
+    parts = [cast(cx, x.tensor, dtype) if isinstance(x, t.Array)
+             else run(cx, torch.scalar_tensor, t.Const(numpy.asarray(x.real(cx), dtype).item()), dtype=cx.made(getattr(torch, str(dtype))))
+             for x in choices]
+    return t.Array(run(cx, torch.where, cast(cx, condition.tensor, "bool"), *parts))
+
+
+@_function("expand_dims")
+def _expand_dims(cx: Any, x: t.Tracker, axis: t.Tracker) -> t.Tracker:
+    if not isinstance(x, t.Array) or type(axis.real(cx)) is not int:
+        raise Unsupported("numpy.expand_dims of these arguments")
+    return t.Array(run(cx, torch.unsqueeze, x.tensor, axis))
+
+
+def _like(name: str, fn: Callable[..., Any]) -> None:
+    def row(cx: Any, x: t.Tracker) -> t.Tracker:
+        if not isinstance(x, t.Array):
+            raise Unsupported(f"numpy.{name} of what is no array")
+        return t.Array(run(cx, fn, x.tensor))
+
+    FUNCTIONS[name] = row
+
+
+_like("zeros_like", torch.zeros_like)
+_like("ones_like", torch.ones_like)
+
+
+# --- dispatch ---------------------------------------------------------------------------------------------------------
+def _followed(cx: Any, args: Args) -> bool:
+    return any(isinstance(a, t.Array) or isinstance(a, t.Sequence) and _followed(cx, a.open(cx)) for a in args)
+
+
+def _ufunc(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    given = [array_of(cx, a) if isinstance(a, t.Tensor) else a for a in args]
+    if not _followed(cx, given):
+        return ufunc_of_numbers(cx, fn, args, kwargs)
+    out = ufunc(cx, fn, given, kwargs)
+    if not any(isinstance(a, t.Tensor) for a in args):
+        return out
+    assert isinstance(out, t.Array)  # a tensor among the arguments makes the result one, and has no bool
+    return cast(cx, out.tensor, "uint8") if str(out.dtype) == "bool" else out.tensor
+
+
+def _dispatched(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    row = FUNCTIONS.get(fn.__name__)
+    if not _followed(cx, [*args, *kwargs.values()]):
+        return dispatched_number(cx, fn, args, kwargs)
+    if row is None or fn.__module__ != "numpy":
+        raise Unsupported(f"NumPy function {fn.__name__}", hint="use torch's function")
+    try:
+        return row(cx, *args, **kwargs)
+    except TypeError as e:
+        raise Unsupported(f"NumPy function {fn.__name__} with these arguments") from e
+
+
+def _made(fn: Any, copy: bool | None) -> None:
+    """`copy`: whether `fn(array)` is another array; None: it takes none, but numbers."""
+
+    @calls(fn)
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        if copy is not None and args and isinstance(args[0], (t.Array, t.Tensor)):
+            if len(args) > 2 or kwargs.keys() - {"dtype"}:
+                raise Unsupported(f"NumPy's {fn.__name__} with these arguments")
+            return as_array(cx, args[0], args[1] if len(args) > 1 else kwargs.get("dtype"), copy)
+        array = cx.folded(fn, tuple([a.real(cx) for a in args]), {k: v.real(cx) for k, v in kwargs.items()})
+        if str(array.dtype) not in DTYPES or array.nbytes > _LARGEST:
+            raise Unsupported(f"NumPy's {fn.__name__}: a large array, or one of Python objects")
+        with cx.recorder.off():
+            tensor = torch.from_numpy(array.copy())
+        return t.Array(cx.torch_call(_constant, [t.Const(cx.recorder), t.Const(tensor)], {}))
+
+
+def _constant(recorder: Any, value: torch.Tensor) -> torch.Tensor:
+    return torch.clone(recorder.constant(value))
+
+
+_LARGEST = 1 << 20
+for _name, _copies in (("asarray", False), ("ascontiguousarray", False), ("array", True), ("zeros", None), ("ones", None), ("full", None),
+                       ("arange", None), ("linspace", None), ("eye", None)):
+    if (_fn := named(f"numpy.{_name}")) is not None:
+        _made(_fn, _copies)
+BUILTIN_KINDS["ufunc"] = _ufunc
+BUILTIN_KINDS["_ArrayFunctionDispatcher"] = _dispatched
+OUTSIDE["numpy.ndarray"] = _outside
+
+__all__ = ["array_of", "made_of_array"]

@@ -1,0 +1,96 @@
+"""NumPy arrays, and scalars that are computed: a tensor in the recorder under NumPy's face."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from framesmith.util.errors import DataDependent, Unsupported
+
+from ..sources import Source
+from .base import Bound, Tracker
+from .constants import Const
+from .sequences import Tuple
+from .tensors import Tensor
+
+DTYPES = frozenset(("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128"))
+"""Names of the dtypes that NumPy and torch have in common."""
+
+
+class Array(Tracker):
+    """An `ndarray` over the memory of `tensor`; `scalar`: a NumPy scalar, which is its value alone. `value`: the real array of an input."""
+
+    __slots__ = ("scalar", "tensor", "value")
+
+    def __init__(self, tensor: Tensor, *, scalar: bool = False, value: Any = None, source: Source | None = None) -> None:
+        self.tensor = tensor
+        self.scalar = scalar
+        self.value = value
+        self.source = source
+
+    @property
+    def dtype(self) -> Any:
+        return sys.modules["numpy"].dtype(str(self.tensor.fake.dtype)[6:])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.fake.shape)
+
+    def pytype(self) -> type:
+        return self.dtype.type if self.scalar else sys.modules["numpy"].ndarray
+
+    def describe(self) -> str:
+        return f"NumPy {'scalar' if self.scalar else 'array'}{f' {self.source}' if self.source is not None else ''}"
+
+    def identity(self) -> Any:
+        return self.value if self.value is not None else self
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        row = _ATTRIBUTES.get(name)
+        if row is not None:
+            return row(self, cx)
+        if cx.methods(Array, name) is None:
+            raise Unsupported(f"attribute {name!r} of a {self.describe()}", hint="use torch's function")
+        return Bound(self, name)
+
+    def truth(self, cx: Any) -> bool:
+        raise DataDependent(f"truth of a {self.describe()}", hint="numpy.where chooses without a branch")
+
+    def size(self, cx: Any) -> int:
+        if not self.shape:
+            raise Unsupported("len of a NumPy scalar")
+        return self.shape[0]
+
+    def item(self, cx: Any, key: Tracker) -> Tracker:
+        return cx.methods(Array, "__getitem__")(cx, self, key)
+
+    def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
+        cx.methods(Array, "__setitem__")(cx, self, key, value)
+
+    def iterate(self, cx: Any) -> Tracker:
+        return cx.iterator([self.item(cx, Const(i)) for i in range(self.size(cx))])
+
+    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return cx.apply_row(Array, self, name, args, kwargs)
+
+    def key(self, cx: Any) -> Any:
+        raise Unsupported(f"a {self.describe()} as a key")
+
+
+def _bytes(x: Array) -> int:
+    return int(x.dtype.itemsize)
+
+
+_ATTRIBUTES = {
+    "shape": lambda x, cx: Tuple([Const(n) for n in x.shape]),
+    "ndim": lambda x, cx: Const(len(x.shape)),
+    "size": lambda x, cx: Const(x.tensor.fake.numel()),
+    "dtype": lambda x, cx: Const(x.dtype),
+    "itemsize": lambda x, cx: Const(_bytes(x)),
+    "nbytes": lambda x, cx: Const(_bytes(x) * x.tensor.fake.numel()),
+    "strides": lambda x, cx: Tuple([Const(n * _bytes(x)) for n in x.tensor.fake.stride()]),
+    "T": lambda x, cx: x.get(cx, "transpose").call(cx, [], {}),
+    "__class__": lambda x, cx: cx.made(x.pytype()),
+}
+
+__all__ = ["DTYPES", "Array"]
