@@ -190,8 +190,6 @@ def _with_pictures(model: nn.Module, made: dict[str, Any]) -> None:
     start = setting(model.config, "vision_start_token_id")
     before = text[:, :0] if start is None else torch.full((BATCH, 1), start)
     made["input_ids"] = torch.cat([text[:, :3], before, pictures, text[:, 3:]], 1)
-    if "mm_token_type_ids" in inspect.signature(type(model).forward).parameters:
-        made["mm_token_type_ids"] = (made["input_ids"] == token).int()
 
 
 def _wanted(model: nn.Module, parameters: Any) -> list[str]:

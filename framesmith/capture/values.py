@@ -404,7 +404,7 @@ def _proxied(cx: Any, key: Any) -> Any:
 
 def _proxy(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     """A mapping proxy: one that stands in a class or was made of it is as constant as the class."""
-    if type(next(iter(gc.get_referents(value)), None)) is not dict:
+    if type(next(iter(gc.get_referents(value)), None)) not in (dict, collections.OrderedDict):
         return _opaque(cx, value, source)
     if source is None or isinstance(source, Pinned):
         return t.Dict({_proxied(cx, k): cx.wrap_static(v, None) for k, v in value.items()}, cls=types.MappingProxyType)

@@ -1,5 +1,7 @@
 """Modules that change themselves in forward: lazy ones, hooks that come and go, state dicts, settings of the process."""
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -106,3 +108,14 @@ def test_settings_that_the_program_changes():
         assert framesmith.compile(beyond, backend="eager")(X)[1] is True and torch.backends.cudnn.benchmark
     finally:
         torch.backends.cudnn.benchmark = before
+
+
+def test_parameters_of_a_signature_are_counted():
+    def program(x, fn):
+        parameters = inspect.signature(fn).parameters
+        return x + len(parameters), list(parameters), [p.kind for p in parameters.values()]
+
+    def called(a, *, b=1):
+        pass
+
+    assert framesmith.compile(program, fullgraph=True, backend="eager")(X, called)[1:] == program(X, called)[1:]
