@@ -367,14 +367,14 @@ class Calls:
             return t.Module(cls)
         if issubclass(cls, BaseException):
             return self.methods(t.Error, "__new__")(self, cls, args)
-        if builtin_part(cls) is object:
+        new = self.lookup(cls, "__new__")
+        if builtin_part(cls) is object and (new is object.__new__ or isinstance(new, staticmethod)):
             self.takes_nothing(cls, "__new__", bool(args or kwargs))
         obj = t.Object(cls)
         for base, make in _PAYLOADS:
             if issubclass(cls, base):
                 obj.payload = make(self, args)
                 return obj
-        new = self.lookup(cls, "__new__")
         if cls.__flags__ & _ABSTRACT:
             self.folded(object.__new__, (cls,))
         if new is not object.__new__ and not isinstance(new, staticmethod) and cls not in PLAIN:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import operator
 import re
 import warnings
@@ -157,7 +158,15 @@ def weak_methods():
     return a() == first.method, a()(), a == b, a == c, a != b, a != c, refs
 
 
-PROGRAMS = [weak_methods, annotations_of_classes, keywords_that_are_no_text, index_of_a_float, what_builtin_objects_are_not,
+def instances_of_classes_of_c():
+    scanner = json.scanner.make_scanner(json.JSONDecoder())
+    try:
+        type(scanner)(3)
+    except AttributeError as e:
+        return str(e)
+
+
+PROGRAMS = [instances_of_classes_of_c, weak_methods, annotations_of_classes, keywords_that_are_no_text, index_of_a_float, what_builtin_objects_are_not,
             thrown_classes_that_make_no_exception, super_after_breaks, fields_of_an_error_from_a_library, warnings_of_calls_on_constants,
             a_pattern_that_prints]
 
