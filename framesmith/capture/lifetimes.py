@@ -10,7 +10,7 @@ import inspect
 import itertools
 import weakref
 from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, ModuleType
+from types import CodeType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import torch
@@ -22,14 +22,14 @@ from .bridges import STAYS
 from .bytecode.liveness import liveness
 from .frame import Frame
 
-_ATOMS = (torch.Tensor, torch.nn.Module, type, FunctionType, BuiltinFunctionType, ModuleType, CodeType, str, bytes, int, float, complex,
-          type(None), type(Ellipsis), torch.dtype, torch.device, torch.Size, weakref.ReferenceType)
+_ATOMS = (torch.Tensor, torch.nn.Module, type, ModuleType, CodeType)
+_VALUES = frozenset({str, bytes, int, float, complex, bool, type(None), type(Ellipsis), torch.dtype, torch.device, torch.Size})
 _ROOM = 128
 
 
 def _is_atom(x: Any) -> bool:
     """Whether `x` is taken to live on elsewhere, or to hold nothing. (`isinstance` would ask the object.)"""
-    return issubclass(type(x), _ATOMS)
+    return type(x) in _VALUES or issubclass(type(x), _ATOMS)
 
 
 def _reached(value: Any, depth: int) -> Iterator[Any]:
@@ -40,7 +40,14 @@ def _reached(value: Any, depth: int) -> Iterator[Any]:
         if not _is_atom(x):
             yield x
             if depth:
-                work += [(y, depth - 1) for y in gc.get_referents(x)[:_ROOM]]
+                work += [(y, depth - 1) for y in _referents(x)]
+
+
+def _referents(x: Any) -> list[Any]:
+    """What an object holds; of a function, what is its own."""
+    if type(x) is FunctionType:
+        return [*(x.__closure__ or ()), *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values(), *vars(x).values()]
+    return gc.get_referents(x)[:_ROOM]
 
 
 def noticed(value: Any) -> bool:
@@ -99,9 +106,13 @@ def _dropping(handler: Callable[[Frame, Any], Any], what: Callable[[Frame, Any],
     return drop
 
 
+_ARRANGES = STAYS | {"PUSH_NULL", "KW_NAMES", "PRECALL", "NOP", "PUSH_EXC_INFO", "POP_EXCEPT", "JUMP_FORWARD", "JUMP_BACKWARD",
+                      "JUMP_BACKWARD_NO_INTERRUPT"}
+
+
 def stays(frame: Frame) -> bool:
-    """Whether no bridge can run the instruction that the frame has come to."""
-    return frame.dec.instrs[frame.ip - 1].name in STAYS
+    """Whether no bridge can run the instruction that the frame has come to, or need not: it only arranges the stack."""
+    return frame.dec.instrs[frame.ip - 1].name in _ARRANGES
 
 
 # --- weak references that are read ------------------------------------------------------------------------------------
@@ -138,8 +149,10 @@ def held_on(rb: Any, frame: Frame, code: CodeType, index: int) -> dict[str, str]
 
 def _keeps(rb: Any, x: t.Tracker, depth: int) -> bool:
     """Whether a value is, or holds, an object that exists without it."""
-    if x.constant or isinstance(x, (t.Null, t.Tensor, t.Static, t.Module)):
+    if x.constant or isinstance(x, (t.Null, t.Tensor, t.Class, t.PyModule, t.Module)):
         return False
+    if isinstance(x, t.WeakRef):
+        return True
     if x.source is not None:
         return not _is_atom(getattr(x, "value", None))
     if id(x) in rb.names:

@@ -29,7 +29,7 @@ from .rebuild_attributes import assignment, own_dict
 from .rebuild_classes import tuple_text
 from .rebuild_sources import SOURCES
 from .registry import PLAIN
-from .sources import Cell, Source
+from .sources import Cell, Local, Source
 from .trackers.functions import FunctionDict
 from .trackers.locks import Lock
 from .trackers.opaque import Opaque
@@ -223,7 +223,10 @@ def _array(rb: Rebuilder, x: t.Array) -> str:
     return rb.temp(f"{rb.value(x.tensor)}.numpy(){'[()]' if x.scalar else ''}")
 
 
-def _static(rb: Rebuilder, x: t.Static) -> str:
+def _static(rb: Rebuilder, x: t.Static | t.Function) -> str:
+    """The object itself: an argument of the frame is not kept alive by residual code."""
+    if x.source is not None and type(x.source.chain()[0]) is Local:
+        return rb.temp(rb.source(x.source))
     return rb.hold(x.value)
 
 
@@ -317,7 +320,7 @@ def _slice(rb: Rebuilder, x: t.Slice) -> str:
 
 def _function(rb: Rebuilder, x: t.Function) -> str:
     if x.value is not None:
-        return rb.hold(x.value) if id(x.value) not in rb.cx.of_made else classes.function_of_made(rb, x.value)
+        return _static(rb, x) if id(x.value) not in rb.cx.of_made else classes.function_of_made(rb, x.value)
     cells = tuple_text(rb.values(list(x.closure))) if x.closure else "None"
     defaults = tuple_text(rb.values(x.defaults)) if x.defaults else "None"
     name = rb.bind(x, f"{rb.hold(types.FunctionType)}({rb.hold(x.code)}, {rb.hold(x.globals)}, {x.name!r}, {defaults}, {cells})")
@@ -356,6 +359,8 @@ def _cell(rb: Rebuilder, x: t.Cell) -> str:
 def _method(rb: Rebuilder, x: t.Method) -> str:
     if isinstance(x.func, t.Const) and not callable(x.func.value):
         raise Unsupported("a method of what cannot be called")
+    if x.value is not None and x.source is not None:
+        return rb.temp(rb.source(x.source))
     return rb.temp(f"{rb.hold(types.MethodType)}({rb.value(x.func)}, {rb.value(x.obj)})")
 
 

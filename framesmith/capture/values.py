@@ -311,10 +311,13 @@ def _compiled(cx: Any, value: Any, source: Source | None) -> t.Tracker:
 
 
 def _method(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = cx.known(value, source)
+    if found is not None:
+        return found
     cx.guard(source, "type", types.MethodType)
     func = cx.wrap(value.__func__, None if source is None else Attr(source, "__func__"))
     obj = cx.wrap(value.__self__, None if source is None else Attr(source, "__self__"))
-    return t.Method(func, obj, source)
+    return cx.remember(value, t.Method(func, obj, source, value))
 
 
 def _builtin(cx: Any, value: Any, source: Source | None) -> t.Tracker:

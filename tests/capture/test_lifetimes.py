@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 
+import framesmith
 from framesmith import _C
 from framesmith.compiler import FrameCompiler, Ledger
 from framesmith.config import Config
@@ -161,3 +162,38 @@ def test_they_die_where_they_die_in_python(fn):
             y, *rest = compiled(x)
             assert torch.equal(y, want[0])
             assert tuple(rest) == want[1:]
+
+
+def of_functions_and_methods():
+    f = lambda: 3  # noqa: E731
+    held = weakref.ref(f)
+    first = held() is f
+    del f
+    m = Thing().__init__
+    n = Told.log.append
+    return first, held(), m is m, n is n
+
+
+class Number(float):
+    pass
+
+
+def of_values_and_references():
+    number = Number(2.0)
+    p = weakref.proxy(number)
+    o = Thing()
+    a, b = weakref.ref(o), weakref.ref(o)
+    return p + 1.0, 1.0 + p, a is b, weakref.getweakrefcount(o)
+
+
+def one_method(holder):
+    return holder.go is holder.go, holder.go() is holder
+
+
+def test_what_else_may_die():
+    thing = Thing()
+    thing.go = (lambda self: self).__get__(thing)
+    for program, args in ((of_functions_and_methods, ()), (of_values_and_references, ()), (one_method, (thing,))):
+        want = program(*args)
+        fast = framesmith.compile(program, backend="eager", options={"keep_graphless": True, "warn": False})
+        assert [fast(*args), fast(*args)] == [want] * 2

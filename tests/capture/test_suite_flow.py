@@ -166,9 +166,9 @@ def instances_of_classes_of_c():
         return str(e)
 
 
-PROGRAMS = [instances_of_classes_of_c, weak_methods, annotations_of_classes, keywords_that_are_no_text, index_of_a_float, what_builtin_objects_are_not,
-            thrown_classes_that_make_no_exception, super_after_breaks, fields_of_an_error_from_a_library, warnings_of_calls_on_constants,
-            a_pattern_that_prints]
+PROGRAMS = [instances_of_classes_of_c, weak_methods, annotations_of_classes, keywords_that_are_no_text, index_of_a_float,
+            what_builtin_objects_are_not, thrown_classes_that_make_no_exception, super_after_breaks, fields_of_an_error_from_a_library,
+            warnings_of_calls_on_constants, a_pattern_that_prints]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)

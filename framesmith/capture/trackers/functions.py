@@ -211,12 +211,16 @@ _FUNCTION_ATTRS = {
 class Method(Tracker):
     """A function bound to its first argument."""
 
-    __slots__ = ("func", "obj")
+    __slots__ = ("func", "obj", "value")
 
-    def __init__(self, func: Tracker, obj: Tracker, source: Source | None = None) -> None:
+    def __init__(self, func: Tracker, obj: Tracker, source: Source | None = None, value: Any = None) -> None:
         self.func = func
         self.obj = obj
         self.source = source
+        self.value = value
+
+    def identity(self) -> Any:
+        return self.value if self.value is not None else self
 
     def pytype(self) -> type:
         return MethodType
