@@ -41,7 +41,8 @@ from framesmith.util.errors import BuildError, CompilerMissing, FirstCall, Memor
 from framesmith.util.timing import stage
 
 VARYING = 6
-"""Misses of variants because of a number's value after which capture does not assume the value any more (three calls miss so often)."""
+"""Misses of variants because of a number's value after which capture does not assume the value any more (three calls miss so often).
+For a float one is enough."""
 IDLE = 12
 """Breaks without a tensor operation before them after which a function runs in plain Python."""
 
@@ -269,7 +270,8 @@ class FrameCompiler:
 
     def _varying(self, seen: Seen) -> frozenset[str] | None:
         """Numbers and tensors on whose value several variants have failed."""
-        found = frozenset([path for (path, kind), times in seen.times.items() if kind in ("equals", "callable") and times >= VARYING])
+        found = frozenset([guard[0] for guard, times in seen.times.items()
+                           if seen.misses[guard].measure or guard[1] in ("equals", "callable") and times >= VARYING])
         return None if self.config.dynamic is False or self.config.fullgraph and not found else found
 
     def _is_idle(self, seen: Seen, code: CodeType, captured: Captured) -> bool:

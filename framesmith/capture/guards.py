@@ -26,10 +26,14 @@ __all__ = ["GuardTree", "Miss", "compile_guards", "why_missed"]
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """Why a variant does not take a call. `guard`: path and kind of what failed; `text`: in the user's terms."""
+    """Why a variant does not take a call. `guard`: path and kind of what failed; `text`: in the user's terms.
+
+    `measure`: a float was assumed, which is seldom what a program branches on.
+    """
 
     guard: tuple[str, str]
     text: str
+    measure: bool = False
 
 
 class GuardTree(_C.GuardTree):
@@ -66,7 +70,7 @@ class GuardTree(_C.GuardTree):
         if accessor >= 0:
             return Miss((str(self.paths[accessor]), "there"), f"{self.paths[accessor]} is not there any more")
         note = self.notes[number]
-        return Miss((str(note.path), note.kind), explain(note, value))
+        return Miss((str(note.path), note.kind), explain(note, value), note.kind == "equals" and type(note.value) is float)
 
     def describe(self) -> list[str]:
         """One line a guard."""

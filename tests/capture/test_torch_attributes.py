@@ -485,17 +485,17 @@ def set_item_wrong(x):
     x[0] = torch.ones(3)
 
 
-@program(torch.randn(4), torch.tensor(2), breaks=True)
+@program(torch.randn(4), torch.tensor(2))
 def index_by_scalar_tensor(x, i):
     return x[i], x[i - 1], x[i.long()]
 
 
-@program([1, 2, 3, 4], torch.tensor(2), breaks=True)
+@program([1, 2, 3, 4], torch.tensor(2))
 def list_index_by_tensor(xs, i):
     return xs[i] + i
 
 
-@program(X, breaks=True)
+@program(X)
 def item_of_input(x):
     return x.sum().item() + 1, x * 2
 
@@ -519,7 +519,7 @@ def int_of_input(x):
     return float(x.sum()), n, bool(x.any()), complex(x[0, 0]), x * n
 
 
-@program(torch.tensor([0, 3, 0, 2]), breaks=True)
+@program(torch.tensor([0, 3, 0, 2]))
 def data_sized(x):
     return (x.nonzero(), x.unique(), x[x > 0], torch.masked_select(x, x > 1), torch.where(x), torch.unique_consecutive(x),
         x.argwhere(), x.bincount(), x.repeat_interleave(x))
