@@ -315,7 +315,7 @@ def asked_for_overrides(x):
 
 
 # --- NumPy ------------------------------------------------------------------------------------------------------------
-@program(X, breaks=True)
+@program(X)
 def through_numpy(x):
     a = x.numpy() * 2
     return torch.from_numpy(np.sin(a)), x + 1
