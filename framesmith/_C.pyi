@@ -22,6 +22,9 @@ raised at the call. Entries and verdicts belong to the callback object; both hol
 def instance_dict(object: Any, /) -> dict[str, Any] | None:
     """The instance dict of an object, past any `__dict__` of its class; None if it has none or none yet."""
 
+def not_shown(object: Any, /) -> bool:
+    """False within the making of a container's own text, which shows the container as dots."""
+
 def stored_hashes(container: Any, /) -> dict[int, int]:
     """{id of an element: its hash, as it was put in} of a dict's keys or of a set."""
 

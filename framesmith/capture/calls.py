@@ -368,7 +368,7 @@ class Calls:
         if issubclass(cls, BaseException):
             return self.methods(t.Error, "__new__")(self, cls, args)
         new = self.lookup(cls, "__new__")
-        if builtin_part(cls) is object and (new is object.__new__ or isinstance(new, staticmethod)):
+        if builtin_part(cls) is object and (new is object.__new__ or isinstance(new, (staticmethod, FunctionType))):
             self.takes_nothing(cls, "__new__", bool(args or kwargs))
         obj = t.Object(cls)
         for base, make in _PAYLOADS:

@@ -62,6 +62,8 @@ class Namespaces:
     mutated: dict[int, t.Tracker]
     root_globals: dict[str, Any]
     changes: int
+    registrations: Any = None
+    """The guard on what is registered with abstract classes, once something depended on it."""
 
     def __init__(self) -> None:
         self.namespaces: dict[int, tuple[Any, dict[str, Any]]] = {}

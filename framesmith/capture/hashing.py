@@ -22,7 +22,8 @@ class Hashing:
     unkey: Callable[..., t.Tracker]
     made: Callable[..., t.Tracker]
     mutated: dict[int, t.Tracker]
-    changes: int
+    changes = 0
+    """How many changes of anything were seen."""
 
     def hash_of(self, x: t.Tracker) -> int:
         """`hash(x)`, where it is no address."""

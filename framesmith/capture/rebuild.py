@@ -24,6 +24,7 @@ from . import rebuild_errors as errors
 from . import rebuild_iterators as iterators
 from . import trackers as t
 from .inference import Inference
+from .interned import Kept, lasts
 from .outputs import view_text
 from .rebuild_attributes import assignment, own_dict
 from .rebuild_classes import tuple_text
@@ -129,6 +130,8 @@ class Rebuilder:
             raise Unsupported("a field of a dataclass made in the frame lives across the end of captured code")
         if id(v) in self.cx.fields:
             return classes.field(self, v)
+        if type(v) is str and x.source is None and not lasts(v):
+            return f"{self.hold(Kept(v))}.value"
         if x.source is None or type(v) not in BY_EQUALITY and type(v).__module__ != "numpy":
             return self.hold(v)
         name = self.names.get(id(x))
@@ -401,7 +404,7 @@ def _object(rb: Rebuilder, x: t.Object) -> str:
         return rb.names[id(x)]
     name = rb.bind(x, _new_text(rb, x, cls))
     if isinstance(x.payload, t.Dict):
-        fill_dict(rb, name, x.payload.entries, rb.hold(vars(x.payload.cls)["__setitem__"]))
+        fill_dict(rb, name, x.payload.entries, rb.hold(vars(x.payload.base)["__setitem__"]))
     elif isinstance(x.payload, t.List) and x.payload.items:
         rb.emit(f"{rb.hold(list.extend)}({name}, [{', '.join(rb.values(x.payload.items))}])")
     elif isinstance(x.payload, t.Set) and x.payload.cls is set:
@@ -447,7 +450,7 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.SeqIter: iterators.sequence_iterator, t.Outside: iterators.outside_iterator, t.Iter: iterators.values_iterator,
     t.Backward: iterators.sequence_iterator, t.Walk: iterators.constant_iterator, t.CheckedIter: iterators.checked_iterator,
     t.Fixed: iterators.fixed_iterator,
-    t.Lazy: iterators.lazy_iterator, t.Generator: iterators.generator,
+    t.Lazy: iterators.lazy_iterator, t.Until: iterators.calling_iterator, t.Generator: iterators.generator,
     t.Traceback: errors.traceback, t.FrameEnd: errors.frame_end, t.Error: errors.error,
     Lock: _object_outside, Opaque: _object_outside, t.Object: _object, t.Module: _object,
 }

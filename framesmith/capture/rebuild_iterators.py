@@ -69,6 +69,13 @@ def outside_iterator(rb: Any, x: t.Outside) -> str:
     return rb.temp(rb.source(x.source))
 
 
+def calling_iterator(rb: Any, x: t.Until) -> str:
+    """Of the same function; one that has come to its end calls none."""
+    if x.fn is None:
+        return _advanced(rb, rb.temp(f"{rb.hold(iter)}({rb.hold(int)}, 0)"), 1)
+    return rb.temp(f"{rb.hold(iter)}({rb.value(x.fn)}, {rb.value(x.sentinel)})")
+
+
 def lazy_iterator(rb: Any, x: t.Lazy) -> str:
     """Made anew of what it reads from."""
     if x.parts is None:

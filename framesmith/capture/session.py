@@ -100,8 +100,6 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         """Calls that change the default device, not taken back yet."""
         self.transformed = False
         """The program is in a function transform: gradients there are part of what it computes."""
-        self.changes = 0
-        """How many changes of anything were seen."""
         self.makes_parameters = False
         """The program made a parameter that requires grad."""
         self.keyed: dict[int, t.Tracker] = {}
@@ -423,6 +421,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
                 raise self.due
             self.break_step = self.steps + 1
         elif self.breaking:
+            if len(self.frames) != self.break_depth + 1 or not all(f.direct for f in self.frames):
+                raise Unsupported("the program went another way than in the attempt before")
             raise BreakHere(self.break_depth)
         else:
             raise TooLong(self.last_step)

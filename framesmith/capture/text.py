@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from framesmith._C import not_shown
 from framesmith.util.errors import Unsupported
 
 from . import data
@@ -25,6 +26,7 @@ class Texts:
     class_function: Callable[..., t.Tracker]
     unkey: Callable[..., t.Tracker]
     shown_container: Callable[..., Any]
+    guard: Callable[..., None]
 
     def format_value(self, v: t.Tracker, conversion: int, spec: str) -> t.Tracker:
         """One field of an f-string: converted (by !s, !r, !a), then formatted."""
@@ -67,6 +69,7 @@ class Texts:
             return self._checked(self.class_function(raw).call(self, [v], {}), name)
         if isinstance(v, t.Object) and raw is not MISSING:
             return v.builtin_method(self, name, [], {})
+        self.not_shown(v)
         row = _CONTAINERS.get(type(v))
         if row is not None and v.pytype().__repr__ in _PLAIN:
             return t.Const(row(self, v))
@@ -83,6 +86,14 @@ class Texts:
                                   f"{', not' if name == '__format__' else ' (type'} {made.pytype().__name__}"
                                   f"{'' if name == '__format__' else ')'}"))
         return made.payload if isinstance(made, t.Object) and made.payload is not None else made
+
+    def not_shown(self, v: t.Tracker) -> None:
+        """Outside of what is captured, no text of this container is being made, in which it would be dots."""
+        value = getattr(v, "value", None)
+        if value is not None and isinstance(v, (t.Sequence, t.Dict, t.Set)):
+            if not not_shown(value):
+                raise Unsupported(f"the text of {v.describe()} within its own")
+            self.guard(v.source, "callable", not_shown)
 
     def repr_text(self, v: t.Tracker) -> str:
         return self.text(v, "__repr__").real(self)
@@ -121,11 +132,13 @@ def _dict_items(cx: Any, v: Any) -> list[str]:
 
 
 def _set(cx: Any, v: Any) -> str:
-    items = ", ".join([cx.repr_text(x) for x in v.items_list(cx)])
     name = v.pytype().__name__
-    if not items:
+    if any(x is v for x in _open):
+        return f"{name}(...)"
+    if not v.size(cx):
         return f"{name}()"
-    return f"{{{items}}}" if name == "set" else f"{name}({{{items}}})"
+    left, right = ("{", "}") if name == "set" else (f"{name}({{", "})")
+    return _nested(left, right, lambda cx, v: [cx.repr_text(x) for x in v.items_list(cx)])(cx, v)
 
 
 _CONTAINERS: dict[type, Callable[[Any, Any], str]] = {

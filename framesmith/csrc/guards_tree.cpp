@@ -249,7 +249,18 @@ PyObject* stored_hashes(PyObject*, PyObject* container) {
   return out;
 }
 
+// What Py_ReprEnter keeps while the text of a container is made: a list in the thread's dict.
+PyObject* not_shown(PyObject*, PyObject* object) {
+  PyObject* dict = PyThreadState_GetDict();
+  PyObject* shown = dict ? PyDict_GetItemString(dict, "Py_Repr") : nullptr;
+  if (shown && PyList_Check(shown))
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(shown); ++i)
+      if (PyList_GET_ITEM(shown, i) == object) Py_RETURN_FALSE;
+  Py_RETURN_TRUE;
+}
+
 PyMethodDef functions[] = {
+    {"not_shown", not_shown, METH_O, "False within the making of a container's own text, which shows the container as dots."},
     {"stored_hashes", stored_hashes, METH_O, "{id of an element: its hash, as it was put in} of a dict's keys or of a set."},
     {"instance_dict", own_dict, METH_O, "The instance dict of an object, past any `__dict__` of its class; None if it has none or none yet."},
     {nullptr, nullptr, 0, nullptr}};

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import builtins
 import operator
 import threading
+import types
 from types import FunctionType
 from typing import Any
 
@@ -24,8 +26,31 @@ Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
 
 
+class SameRegistrations:
+    """No class was registered with an abstract one since."""
+
+    __slots__ = ("token",)
+
+    def __init__(self) -> None:
+        self.token = abc.get_cache_token()
+
+    def __call__(self, _: Any) -> bool:
+        return self.token == abc.get_cache_token()
+
+
+def by_registration(cx: Any, kind: type, klass: Any) -> None:
+    """Where an abstract class is not a base of `kind`, what is registered with it decides whether `kind` is a subclass: that is guarded."""
+    for one in klass if isinstance(klass, tuple) else getattr(klass, "__args__", ()) if isinstance(klass, types.UnionType) else (klass,):
+        if isinstance(one, (tuple, types.UnionType)):
+            by_registration(cx, kind, one)
+        elif issubclass(type(one), abc.ABCMeta) and one not in kind.__mro__:
+            cx.registrations = cx.registrations or SameRegistrations()
+            cx.guard(Pinned(abc), "callable", cx.registrations)
+
+
 def class_test(cx: Any, kind: type, klass: Any, asked: Any = issubclass) -> bool:
     """issubclass of a class or nested tuple of classes; an error is that of `asked`."""
+    by_registration(cx, kind, klass)
     try:
         return issubclass(kind, klass)
     except TypeError:
@@ -53,9 +78,11 @@ def _isinstance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     hook = _own_check(cx, want, "__instancecheck__")
     if hook is not None and obj.pytype() is not want.value:  # type: ignore[attr-defined]
         return t.boolean(cx.class_function(hook).call(cx, [want, obj], {}).truth(cx))
-    if isinstance(obj, t.Const):
-        return t.boolean(cx.folded(isinstance, (obj.value, want.real(cx))))
     klass = want.real(cx)
+    if isinstance(obj, (t.Const, t.Static)):
+        by_registration(cx, type(obj.value), klass)
+    if isinstance(obj, t.Const):
+        return t.boolean(cx.folded(isinstance, (obj.value, klass)))
     if isinstance(obj, t.Tensor) and obj.pyclass is torch.Tensor:
         return t.boolean(_tensor_kind(cx, obj, klass))
     if isinstance(obj, t.Static):
@@ -99,7 +126,10 @@ def _issubclass(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     hook = _own_check(cx, want, "__subclasscheck__")
     if hook is not None:
         return t.boolean(cx.class_function(hook).call(cx, [want, kind], {}).truth(cx))
-    return t.boolean(cx.folded(issubclass, (kind.real(cx), want.real(cx))))
+    real = kind.real(cx)
+    if isinstance(real, type):
+        by_registration(cx, real, want.real(cx))
+    return t.boolean(cx.folded(issubclass, (real, want.real(cx))))
 
 
 @calls(type.__instancecheck__)

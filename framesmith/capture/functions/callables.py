@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import operator
@@ -97,6 +98,24 @@ BUILTIN_KINDS["_lru_cache_wrapper"] = _cached
 
 
 # --- functools.singledispatch -----------------------------------------------------------------------------------------
+_find_impl: Any = functools._find_impl  # type: ignore[attr-defined]
+
+
+def _dispatching(dispatch: Any) -> tuple[Any, Any, Any]:
+    """The registry of a generic function, its cache, and the state of abstract classes that the cache is of."""
+    space = {name: cell.cell_contents for name, cell in zip(dispatch.__code__.co_freevars, dispatch.__closure__)}
+    return space["registry"], space["dispatch_cache"], space["cache_token"]
+
+
+def _choice(dispatch: Any, kind: type) -> Any:
+    """What a generic function chooses for a class; its cache is read and not written, as neither capture nor guards change anything."""
+    registry, cache, token = _dispatching(dispatch)
+    chosen = cache.get(kind) if token is None or token == abc.get_cache_token() else None
+    if chosen is None:
+        chosen = registry[kind] if kind in registry else _find_impl(kind, registry)
+    return chosen
+
+
 class SameChoice:
     """The function that a generic function chooses for a class."""
 
@@ -107,12 +126,19 @@ class SameChoice:
         self.chosen = chosen
 
     def __call__(self, dispatch: Any) -> bool:
-        return dispatch(self.kind) is self.chosen
+        return _choice(dispatch, self.kind) is self.chosen
 
 
 def _choose(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if fn.value is None:
+        return cx.inline(fn, args, kwargs)
+    registry, cache, _ = _dispatching(fn.value)
+    if type(cache) is not weakref.WeakKeyDictionary:
+        return cx.inline(fn, args, kwargs)
+    if any(id(cx.seen.get(id(x))) in cx.mutated for x in (registry, vars(cache)["data"])):
+        raise Unsupported("a call of a generic function that the frame has changed")
     kind = args[0].real(cx)
-    chosen = cx.folded(fn.value, (kind,))
+    chosen = cx.folded(_choice, (fn.value, kind))
     cx.guard(Pinned(fn.value), "callable", SameChoice(kind, chosen))
     return cx.made(chosen)
 

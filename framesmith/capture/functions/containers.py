@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -54,15 +56,42 @@ def _iter(cx: Any, self: t.Sequence) -> t.Tracker:
 
 @method(t.Sequence, "__contains__")
 def _contains(cx: Any, self: t.Sequence, item: t.Tracker) -> t.Tracker:
-    return t.boolean(any(cx.equal(v, item) for v in self.open(cx)))
+    return t.boolean(any(cx.equal(v, item) for _, v in present(cx, self, "__contains__")))
+
+
+class _Clears:
+    """Takes all elements out of a deque that compares them with it."""
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+
+    def __eq__(self, other: object) -> bool:
+        self.of.clear()
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def present(cx: Any, self: t.Sequence, name: str) -> Iterator[tuple[int, t.Tracker]]:
+    """Each element and its place, for the method `name`, as long as there are any: what is done with one may change the sequence."""
+    items = self.open(cx)
+    version = self.version if isinstance(self, t.Deque) else 0
+    i = 0
+    while i < len(items):
+        yield i, items[i]
+        i += 1
+        if isinstance(self, t.Deque) and self.version != version:
+            real = collections.deque([None])
+            cx.folded(getattr(real, name), (_Clears(real),))  # raises, in the words of the running version
 
 
 @method(t.Sequence, "index")
 def _index(cx: Any, self: t.Sequence, item: t.Tracker, *rest: t.Tracker) -> t.Tracker:
     items = self.open(cx)
     bounds = slice(*[cx.index(r) for r in rest]) if len(rest) > 1 else slice(cx.index(rest[0]), None) if rest else slice(None)
-    for i in range(*bounds.indices(len(items))):
-        if cx.equal(items[i], item):
+    places = range(*bounds.indices(len(items)))
+    for i, v in present(cx, self, "index"):
+        if i in places and cx.equal(v, item):
             return t.Const(i)
     kind = _KINDS.get(type(self))
     return cx.raise_(ValueError(f"{cx.text(item, '__repr__').real(cx)} is not in {kind}" if kind else "tuple.index(x): x not in tuple"))
@@ -73,7 +102,7 @@ _KINDS: dict[type, str] = {t.List: "list", t.Deque: "deque"}
 
 @method(t.Sequence, "count")
 def _count(cx: Any, self: t.Sequence, item: t.Tracker) -> t.Tracker:
-    return t.Const(sum(cx.equal(v, item) for v in self.open(cx)))
+    return t.Const(sum(cx.equal(v, item) for _, v in present(cx, self, "count")))
 
 
 @method(t.Sequence, "__add__")
@@ -112,7 +141,7 @@ def _eq(cx: Any, self: t.Sequence, other: t.Tracker) -> t.Tracker | None:
     if type(other) is not type(self):
         return None
     a, b = self.open(cx), other.open(cx)  # type: ignore[attr-defined]
-    return t.boolean(len(a) == len(b) and all(cx.equal(x, y) for x, y in zip(a, b)))
+    return t.boolean(len(a) == len(b) and all(cx.equal(x, y) for x, y in zip(a, b)) and len(a) == len(b))
 
 
 def _ordering(symbol: str) -> Any:
@@ -199,9 +228,9 @@ def _pop(cx: Any, self: t.List, *at: t.Tracker) -> t.Tracker:
 @method(t.List, "remove")
 def _remove(cx: Any, self: t.List, item: t.Tracker) -> t.Tracker:
     items = self.touch(cx)
-    for i, v in enumerate(items):
+    for i, v in present(cx, self, "remove"):
         if cx.equal(v, item):
-            del items[i]
+            del items[i:i + 1]
             return t.NONE
     return cx.raise_(ValueError("list.remove(x): x not in list"))
 

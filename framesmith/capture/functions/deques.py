@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import trackers as t
 from ..registry import calls, method
+from .containers import present
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -86,7 +87,7 @@ def _insert(cx: Any, self: t.Deque, at: t.Tracker, item: t.Tracker) -> t.Tracker
 
 @method(t.Deque, "remove")
 def _remove(cx: Any, self: t.Deque, item: t.Tracker) -> t.Tracker:
-    for i, v in enumerate(self.open(cx)):
+    for i, v in present(cx, self, "remove"):
         if cx.equal(v, item):
             del self.touch(cx)[i]
             return t.NONE

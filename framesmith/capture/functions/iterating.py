@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .. import trackers as t
-from ..polyfills.iterators import until
 from ..registry import calls
 from ..sources import MISSING
 from .builtin import callable_
@@ -23,7 +22,7 @@ def _iter(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if len(args) == 2:
         if not callable_(cx, args[0]):
             cx.folded(iter, (0, 0))  # raises, in the words of the running version
-        return cx.made(until).call(cx, args, kwargs)
+        return t.Until(args[0], args[1])
     return args[0].iterate(cx)
 
 

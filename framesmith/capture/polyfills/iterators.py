@@ -1,4 +1,4 @@
-"""itertools, lazily, and iter() with a sentinel."""
+"""itertools, lazily."""
 
 from __future__ import annotations
 
@@ -7,15 +7,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 _NONE: Any = object()
-
-
-def until(fn: Callable[[], Any], sentinel: Any) -> Generator[Any]:
-    """iter(fn, sentinel)"""
-    while True:
-        value = fn()
-        if value is sentinel or value == sentinel:
-            return
-        yield value
 
 
 def accumulate(iterable: Iterable[Any], func: Any = None, *, initial: Any = None) -> Generator[Any]:

@@ -11,7 +11,7 @@ from .errors import Error, FrameEnd, Traceback
 from .functions import Address, AddressKey, ByRow, Cell, Function, Method, Partial
 from .inner import Handed, Inner, Pullback
 from .instance import InstanceDict
-from .iterators import Backward, Generator, Iter, Lazy, Outside, SeqIter, enumerated, filtered, mapped, zipped
+from .iterators import Backward, Generator, Iter, Lazy, Outside, SeqIter, Until, enumerated, filtered, mapped, zipped
 from .keys import Hashed, Number
 from .late import Late, late
 from .made import MadeClass, Wrapped
@@ -31,6 +31,7 @@ __all__ = [
     "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method",
     "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements",
     "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker",
-    "Tuple", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "enumerated", "filtered", "is_plain_tuple", "late", "mapped", "super_of",
+    "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "enumerated", "filtered", "is_plain_tuple", "late", "mapped",
+    "super_of",
     "zipped",
 ]

@@ -11,7 +11,7 @@ from framesmith.util.errors import Unsupported
 
 from ..peeking import ahead, component, components, upcoming, walked
 from ..sources import Applied, Item, Source
-from .base import NULL, Bound, Tracker, has_member
+from .base import NULL, Bound, CapturedError, Tracker, has_member
 from .constants import NONE, Const, boolean
 from .sequences import Sequence
 
@@ -212,6 +212,52 @@ class Lazy(Tracker):
         if name == "__class__":
             return cx.made(self.pytype())
         return Bound(self, name) if has_member(self.pytype(), name) else cx.no_attribute(self, name)
+
+    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return cx.iterator_method(self, name, args)
+
+
+class Until(Tracker):
+    """iter(fn, sentinel); `fn` is None at the end."""
+
+    __slots__ = ("fn", "sentinel")
+
+    def __init__(self, fn: Tracker, sentinel: Tracker) -> None:
+        self.source = None
+        self.fn: Tracker | None = fn
+        self.sentinel = sentinel
+
+    def pytype(self) -> type:
+        return type(iter(int, 1))
+
+    def iterate(self, cx: Any) -> Tracker:
+        return self
+
+    def next(self, cx: Any) -> Tracker | None:
+        if self.fn is None:
+            return None
+        try:
+            value = self.fn.call(cx, [], {})
+        except CapturedError as e:
+            if not issubclass(e.tracker.pytype(), StopIteration):
+                raise
+            self.fn = None
+            return None
+        if self.fn is None:  # the call has come to the end of this very iterator
+            return None
+        if cx.equal(self.sentinel, value):
+            self.fn = None
+            return None
+        return value
+
+    def real(self, cx: Any) -> Any:
+        return [v.real(cx) for v in self.items_list(cx)]
+
+    def truth(self, cx: Any) -> bool:
+        return True
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        return Bound(self, name)
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return cx.iterator_method(self, name, args)

@@ -1,0 +1,210 @@
+"""What CPython's own tests found about the standard library: single dispatch, abstract classes, texts, iter() with a sentinel, search."""
+
+import abc
+import collections
+import functools
+import operator
+import reprlib
+import weakref
+from typing import Any
+
+import pytest
+
+import framesmith
+
+PROGRAMS: list[Any] = []
+
+
+def program(fn: Any) -> Any:
+    PROGRAMS.append(fn)
+    return fn
+
+
+def said(*calls):
+    out = []
+    for call in calls:
+        try:
+            out.append(call())
+        except Exception as e:
+            out.append((type(e), str(e)))
+    return out
+
+
+class Wrapper:
+    def __repr__(self):
+        return repr(self.value)
+
+
+class Guarded:
+    @reprlib.recursive_repr("again")
+    def __repr__(self):
+        return f"<{self.of!r}>"
+
+
+class Counter:
+    def __init__(self):
+        self.i = 0
+
+    def __call__(self):
+        self.i += 1
+        return self.i
+
+
+class Clearing:
+    def __init__(self, of):
+        self.of = of
+
+    def __eq__(self, other):
+        self.of.clear()
+        return False
+
+
+@program
+def dispatch_that_is_registered_meanwhile():
+    @functools.singledispatch
+    def kind(x):
+        return "object"
+
+    out = [kind(1)]
+    kind.register(int, lambda x: "int")
+    out.append(kind(1))
+    framesmith.graph_break()
+    kind.register(bool, lambda x: "bool")
+    return [*out, kind(True), kind(1), kind("")]
+
+
+@program
+def dispatch_of_class_methods():
+    class Made:
+        def __init__(self, arg):
+            self.arg = arg
+
+        @functools.singledispatchmethod
+        @classmethod
+        def of(cls, arg):
+            return cls("base")
+
+        @of.register(int)
+        @classmethod
+        def _(cls, arg):
+            return cls("int")
+
+    return said(lambda: Made.of(0).arg) + said(lambda: Made.of("").arg)
+
+
+@program
+def an_ambiguous_dispatch():
+    @functools.singledispatch
+    def kind(x):
+        return "object"
+
+    kind.register(collections.abc.Sized, lambda x: "sized")
+    kind.register(collections.abc.Container, lambda x: "container")
+
+    class Long:
+        def __len__(self):
+            return 0
+
+    first = kind(Long())
+    collections.abc.Container.register(Long)
+    return first, said(lambda: kind(Long()))[0][0]
+
+
+@program
+def texts_within_texts():
+    w, g = Wrapper(), Guarded()
+    w.value = s = {w}
+    g.of = [g]
+    other = Wrapper()
+    other.value = frozenset([other])
+    framesmith.graph_break()
+    return repr(s), repr(w), repr(g), repr(other.value), repr([other]), f"{[g]}"
+
+
+@program
+def until_a_sentinel():
+    c = Counter()
+    it = iter(c, 5)
+    first = [next(it)]
+    framesmith.graph_break()
+    first += list(it)
+    framesmith.graph_break()
+    return first, c.i, list(it), c.i, type(it).__name__
+
+
+@program
+def until_the_call_has_come_to_the_end():
+    def calls():
+        if calls.inside:
+            return 2
+        calls.inside = True
+        list(calls.it)
+        return 1
+
+    calls.inside = False
+    calls.it = iter(calls, 2)
+    return said(lambda: next(calls.it))
+
+
+@program
+def equal_strings_that_are_two():
+    a = b = "abcdef"
+    c = a[:3] + b[3:]
+    framesmith.graph_break()
+    return operator.is_(a, b), operator.is_(a, c), a is c, c is c, a == c
+
+
+@program
+def searches_that_clear():
+    out = []
+    for made in (collections.deque, list):
+        for ask in ("index", "count", "remove", "__contains__"):
+            d = made([0, 1, 2])
+            d[1] = Clearing(d)
+            out += said(lambda d=d, ask=ask: getattr(d, ask)(2))
+            out.append(len(d))
+    return out
+
+
+@program
+def getters():
+    return said(lambda: operator.attrgetter("real")(3), lambda: operator.itemgetter(1)("ab"), lambda: operator.methodcaller("upper")("a"))
+
+
+@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
+def test_library(fn):
+    fast = framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
+    for _ in range(2):
+        assert fast() == fn()
+
+
+def test_registrations_are_guarded():
+    class Shape(abc.ABC):
+        @abc.abstractmethod
+        def area(self):
+            return 0
+
+    class Square:
+        pass
+
+    def is_shape(x):
+        return isinstance(x, Shape), issubclass(type(x), (int, Shape))
+
+    fast = framesmith.compile(is_shape, backend="eager", options={"keep_graphless": True, "warn": False})
+    assert fast(Square()) == (False, False)
+    Shape.register(Square)
+    assert fast(Square()) == (True, True)
+
+
+def test_capture_leaves_the_cache_of_dispatch_alone():
+    @functools.singledispatch
+    def kind(x):
+        return "object"
+
+    def ask(x):
+        return kind(x)
+
+    cells = dict(zip(kind.dispatch.__code__.co_freevars, kind.dispatch.__closure__, strict=True))
+    assert framesmith.compile(ask, backend="eager", options={"keep_graphless": True, "warn": False})(1) == "object"
+    assert isinstance(cells["dispatch_cache"].cell_contents, weakref.WeakKeyDictionary)
+    assert not len(cells["dispatch_cache"].cell_contents)
