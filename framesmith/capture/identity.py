@@ -8,7 +8,7 @@ from typing import Any
 
 from . import data
 from . import trackers as t
-from .sources import Guard, Pinned, Source
+from .sources import Attr, Guard, Pinned, Source
 
 
 def same_object(cx: Any, a: t.Tracker, b: t.Tracker) -> bool:
@@ -45,6 +45,9 @@ def kept_apart(cx: Any) -> Iterator[Guard]:
 
 def _place(x: t.Tracker) -> Source | None:
     """Where a value from outside was read, if another could be there in another call."""
+    if isinstance(x, t.InstanceDict):
+        owner = _place(x.obj)
+        return None if owner is None else Attr(owner, "__dict__")
     place = None if getattr(x, "value", None) is None else x.source
     return None if isinstance(place, Pinned) else place
 

@@ -136,6 +136,33 @@ def elements_that_share_memory_are_written(x, a, b):
     return a, b, y
 
 
+class Own:
+    def __init__(self, a):
+        self.a = a
+
+
+def _own(a, shared=True):
+    o = Own(a)
+    return o, vars(o) if shared else {"a": a}
+
+
+@taken(make=lambda: _own(1), others=[lambda: _own(1, False), lambda: _own(2)])
+def an_object_and_its_dict(x, o, d):
+    same = vars(o) is d, vars(o) is o.__dict__, vars(o) is vars(Own(1))
+    d["b"] = 2
+    o.c = 3
+    del d["a"]
+    return x + 1, same, o, d
+
+
+@broken(make=lambda: _own(1), others=[lambda: _own(2)])
+def a_dict_and_its_object(x, o, d):
+    d["b"] = 2
+    o.c = 3
+    d["e"] = o.b = 5
+    return x + 1, o, list(d)
+
+
 test_program = programs.test()
 
 

@@ -25,6 +25,11 @@ def varying(x, n, f):
         int(n), float(n), bool(n), str(f), n.bit_length(), n & 1, not n, type(n), isinstance(n, bool), complex(n, f)
 
 
+@taken(make=lambda: (0,), others=[lambda n=n: (n,) for n in (1, 2, 3, 0, 1, 2, 3, 1)])
+def varying_index(x, n):
+    return x[n % 2], x[:, n % 3:], x[[n % 2, 0]], x[-1:n]
+
+
 @taken
 def methods(x):
     n = x.shape[1]
