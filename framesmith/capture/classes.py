@@ -16,6 +16,7 @@ from . import trackers as t
 from .class_making import ANSWERS_ITSELF, builtin_part, getattr_static
 from .registry import DESCRIPTORS, METHODS
 from .sources import MISSING, Attr, Builtin, Global, GlobalOf, Item, Pinned, Source
+from .spaces import Spaces
 from .standins import Placeholder
 from .values import STATIC_TYPES
 
@@ -42,7 +43,7 @@ class ClassInfo:
         self.delattr = hook("__delattr__", object.__delattr__)
 
 
-class Namespaces:
+class Namespaces(Spaces):
     """The part of the session that reads classes, modules and globals."""
 
     guard: Callable[..., None]
@@ -66,6 +67,7 @@ class Namespaces:
     """The guard on what is registered with abstract classes, once something depended on it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.namespaces: dict[int, tuple[Any, dict[str, Any]]] = {}
         self.class_cache: dict[type, dict[str, Any]] = {}
         self.infos: dict[type, ClassInfo] = {}

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from . import trackers as t
-from .assertions import checks
 from .inference import set_autocast_depth
 from .peeking import advance
 from .rebuild import Rebuilder, set_changes
@@ -24,7 +23,7 @@ from .sources import MISSING, DictAttr, Global
 def replay(rb: Rebuilder) -> list[str]:
     """The statements; the values that they use are computed through `rb`."""
     cx = rb.cx
-    late = checks(rb)
+    late: list[str] = []
     _classes(rb)
     for x in sorted(cx.mutated.values(), key=lambda x: not isinstance(x, t.Outside)):  # iterators see the containers as they were read
         row = next(r for c, r in _ROWS.items() if isinstance(x, c))

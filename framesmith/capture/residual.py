@@ -21,6 +21,7 @@ from framesmith import _C
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .assertions import checks
 from .bridges import Place, bridge, operands
 from .bytecode import localsplus_names
 from .effects import replay
@@ -71,7 +72,7 @@ class Residual:
     def returns(self, value: t.Tracker) -> None:
         """The frame was captured to its return."""
         text = self.rb.value(value)
-        self.late = replay(self.rb)
+        self.late = [*checks(self.rb, self.plain), *replay(self.rb)]
         self.tail.append((0, f"return {text}"))
 
     def breaks(self, frames: list[Frame]) -> None:
@@ -80,7 +81,7 @@ class Residual:
         call = f"{make}({self.leave(frames[-1])})"
         for frame in reversed(frames[:-1]):
             call = f"{make}({self.leave(frame, call)})"
-        self.late = replay(self.rb)
+        self.late = [*checks(self.rb, self.plain), *replay(self.rb)]
         self.tail.append((0, f"return {call}"))
 
     def leave(self, frame: Frame, inner: str | None = None) -> str:

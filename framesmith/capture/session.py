@@ -88,10 +88,6 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         """Generators with handlers that the frame made, and where capture could have stopped before."""
         self.settings: dict[Any, Written] = {}
         """Settings of the process that the program has changed, by what reads them."""
-        self.spaces: dict[int, t.Object] = {}
-        """Objects from outside by their instance dicts."""
-        self.own_dicts: dict[int, t.InstanceDict] = {}
-        """Instance dicts as values, by their objects' trackers."""
         self.locks: dict[int, t.Tracker] = {}
         """Locks that captured code has taken or given back."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
@@ -367,13 +363,6 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
             missed = " (missed __exit__ method)" if name == "__exit__" else ""
             return self.raise_(TypeError(f"'{obj.pytype().__name__}' object does not support the context manager protocol{missed}"))
         return self.bound_special(obj, name, raw)
-
-    def instance_dict(self, obj: t.Object) -> t.Tracker:
-        """`obj.__dict__`"""
-        found = self.own_dicts.get(id(obj))
-        if found is None:
-            found = self.own_dicts[id(obj)] = t.InstanceDict(obj)
-        return found
 
     def tuple_fields(self, cls: type) -> dict[str, int]:
         """Field names of a namedtuple or a structseq."""

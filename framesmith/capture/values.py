@@ -232,12 +232,8 @@ def _tuple(cx: Any, value: Any, source: Source | None) -> t.Tracker:
 
 def _dict(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     found = cx.known(value, source)
-    if found is None and (owner := cx.spaces.get(id(value))) is not None:
-        if owner.source is None:
-            cx.guard(source, "id", value)
-        else:
-            cx.guard(source, "same", Attr(owner.source, "__dict__"))
-        return cx.instance_dict(owner)
+    if found is None:
+        found = cx.as_space(value, source)
     if found is None:
         if cx.global_writes and any(space is value for space, _ in cx.global_writes.values()):
             raise Unsupported("a namespace as a dict, to which names were assigned")
@@ -280,7 +276,7 @@ def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     cx.guard(source, "type", cls)
     family = t.Module if issubclass(cls, nn.Module) else t.Error if issubclass(cls, BaseException) else t.Object
     obj = family(cls, value=value, source=source)
-    _own_space(cx, obj)
+    cx.owns_space(obj)
     if issubclass(cls, dict):
         obj.payload = t.Dict(None, cls=_base_of(cls, (collections.OrderedDict, collections.defaultdict, dict)), value=value, source=source)
         _factory(cx, value, source, obj.payload)
@@ -295,13 +291,6 @@ def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
         else:
             cx.guard(source, "equals", value)
     return cx.remember(value, obj)
-
-
-def _own_space(cx: Any, obj: t.Object) -> None:
-    """The object alone is to be known to hold its instance dict: what is written there is written to it."""
-    if id(obj.own) in cx.spaces or id(obj.own) in cx.seen:
-        raise Unsupported("an instance dict that is used apart from its object")
-    cx.spaces[id(obj.own)] = obj
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,51 @@
+"""Instance dicts as values: one that comes on a path of its own is its object's, and what is written there is written to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from . import trackers as t
+from .sources import Attr, Source
+
+
+class Spaces:
+    """The part of the session that knows whose instance dict a dict is."""
+
+    guard: Callable[..., None]
+    seen: dict[int, t.Tracker]
+
+    def __init__(self) -> None:
+        self._owners: dict[int, t.Object] = {}
+        """Objects from outside, by the addresses of their instance dicts."""
+        self._views: dict[int, t.InstanceDict] = {}
+
+    def instance_dict(self, obj: t.Object) -> t.InstanceDict:
+        """`obj.__dict__`"""
+        found = self._views.get(id(obj))
+        if found is None:
+            found = self._views[id(obj)] = t.InstanceDict(obj)
+        return found
+
+    def owns_space(self, obj: t.Object) -> None:
+        """An object has come from outside."""
+        at = id(obj.own)
+        if at in self._owners or at in self.seen:
+            raise Unsupported("an instance dict that is used apart from its object")
+        self._owners[at] = obj
+
+    def as_space(self, value: dict[Any, Any], source: Source | None) -> t.Tracker | None:
+        """A dict from outside as the instance dict of an object that is known; None: it is of none."""
+        owner = self._owners.get(id(value))
+        if owner is None:
+            return None
+        if owner.source is None:
+            self.guard(source, "id", value)
+        else:
+            self.guard(source, "same", Attr(owner.source, "__dict__"))
+        return self.instance_dict(owner)
+
+
+__all__ = ["Spaces"]
