@@ -10,7 +10,7 @@ import inspect
 import itertools
 import weakref
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType, GeneratorType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import torch
@@ -59,7 +59,13 @@ def _speaks(x: Any) -> bool:
     if hasattr(type(x), "__del__") or type(x) is GeneratorType and _cleans_up(x):
         return True
     return weakref.getweakrefcount(x) > 0 and any(
-        issubclass(type(r), weakref.ReferenceType) and r.__callback__ is not None for r in weakref.getweakrefs(x))
+        issubclass(type(r), weakref.ReferenceType) and r.__callback__ is not None and not _is_guards(r.__callback__)
+        for r in weakref.getweakrefs(x))
+
+
+def _is_guards(callback: Any) -> bool:
+    """Whether it is by this that guards learn of a death."""
+    return type(callback) is BuiltinFunctionType and callback.__module__ == "framesmith._C"
 
 
 def _cleans_up(x: GeneratorType[Any, Any, Any]) -> bool:

@@ -17,7 +17,9 @@ bool Holdings::watch(PyObject* object) {
   if (watched_.contains(object)) return true;
   if (!listener_) {
     PyObject* capsule = PyCapsule_New(this, nullptr, nullptr);
-    listener_ = capsule ? PyCFunction_New(&death_method_, capsule) : nullptr;
+    PyObject* module = PyUnicode_FromString("framesmith._C");  // by which capture knows it from the program's own callbacks
+    listener_ = capsule && module ? PyCFunction_NewEx(&death_method_, capsule, module) : nullptr;
+    Py_XDECREF(module);
     Py_XDECREF(capsule);
     if (!listener_) return false;
   }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 import weakref
 
 import pytest
 import torch
 
+import framesmith
 import framesmith
 from framesmith import _C
 from framesmith.compiler import FrameCompiler, Ledger
@@ -197,3 +199,18 @@ def test_what_else_may_die():
         want = program(*args)
         fast = framesmith.compile(program, backend="eager", options={"keep_graphless": True, "warn": False})
         assert [fast(*args), fast(*args)] == [want] * 2
+
+
+class Mode(enum.Enum):
+    ON = 1
+
+
+def test_what_guards_watch_is_dropped_unseen():
+    def fn(x, mode):
+        y = x + mode.value
+        mode = None
+        return y, mode
+
+    compiled = framesmith.compile(fn, backend="eager", fullgraph=True)
+    for x in (torch.ones(2), torch.ones(3), torch.ones(2, 2)):
+        assert torch.equal(compiled(x, Mode.ON)[0], x + 1)
