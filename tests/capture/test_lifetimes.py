@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import framesmith
-import framesmith
 from framesmith import _C
 from framesmith.compiler import FrameCompiler, Ledger
 from framesmith.config import Config
