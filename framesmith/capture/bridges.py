@@ -97,7 +97,7 @@ def group(dec: Decoded, index: int, kw_names: Sequence[str], n_consts: int) -> l
     if pushes_null(ins):
         name, bit = PLAIN[ins.name]
         return [Instr(name, ins.arg & ~bit, ins.offset, ins.line)]
-    name = ins.name.replace("_BACKWARD_IF", "_FORWARD_IF")
+    name = emit["jump"][0] if ins.op == "JUMP" else ins.name.replace("_BACKWARD_IF", "_FORWARD_IF")
     return [Instr(name, ins.arg, ins.offset, ins.line)]
 
 

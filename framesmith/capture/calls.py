@@ -25,7 +25,7 @@ from .settings import read_setting, reads_setting
 from .sources import MISSING
 from .stopping import Stop, choose_stop
 from .values import CONSTANT_TYPES, ONE_OF_A_KIND
-from .wrong_calls import FAILURES, explain, fits
+from .wrong_calls import FAILURES, KEYWORDS, explain, fits
 
 _GENERATOR = 0x20
 _ABSTRACT = 1 << 20
@@ -78,7 +78,7 @@ class Calls:
     # --- rows ---------------------------------------------------------------------------------------------------------
     def by_row(self, row: Callable[..., t.Tracker], fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """The handler of a known callable."""
-        if type(fn) is BuiltinFunctionType and not fits(fn, len(args) + len(kwargs), tuple(kwargs)):
+        if (type(fn) is BuiltinFunctionType or fn in KEYWORDS) and not fits(fn, len(args) + len(kwargs), tuple(kwargs)):
             explain(self, fn, args, kwargs)
         try:
             return row(self, args, kwargs)
@@ -329,12 +329,14 @@ class Calls:
             return self.made(meta).call(self, args, kwargs)
         if cls in ONE_OF_A_KIND:
             raise Unsupported(f"a new {cls.__name__}, which residual code could only share between calls")
+        if cls.__module__ == "typing" and any(map(_holds_object, args)):
+            raise Unsupported(f"a {cls.__name__} of an object")
         if cls in CONSTANT_TYPES or cls in FOLDED or cls.__module__ == "numpy" and hasattr(cls, "item"):
             return self.fold_call(cls, args, kwargs)
         new = self.lookup(cls, "__new__")
         if isinstance(new, (staticmethod, FunctionType)):
             obj = self.class_function(getattr(new, "__func__", new)).call(self, [klass, *args], kwargs)
-            if not issubclass(obj.pytype(), cls):
+            if cls not in obj.pytype().__mro__:
                 return obj
         else:
             obj = self.blank(cls, args, kwargs)
@@ -380,6 +382,11 @@ class Calls:
         if new is not object.__new__ and not isinstance(new, staticmethod) and cls not in PLAIN:
             raise Unsupported(f"instance of {cls.__module__}.{cls.__qualname__}")
         return obj
+
+
+def _holds_object(x: t.Tracker) -> bool:
+    """An instance of a class of the program's is in a constant what it is, not what builtin part it has."""
+    return isinstance(x, t.Object) or isinstance(x, t.Tuple) and x._items is not None and any(map(_holds_object, x.items))
 
 
 def _initialises(obj: t.Tracker) -> bool:

@@ -35,6 +35,7 @@ class ClassMaking:
     store_cell: Callable[..., None]
     raise_: Callable[..., Any]
     folded: Callable[..., Any]
+    meta_is_plain: Callable[..., None]
     unkey: Callable[..., t.Tracker]
     mapping: Callable[..., dict[Any, t.Tracker]]
     no_attribute: Callable[..., Any]
@@ -53,6 +54,16 @@ class ClassMaking:
         real = row(self, x) if row is not None else Placeholder()
         self.remember(real, x)
         return real
+
+    def mentions_made(self, value: Any, depth: int = 8) -> bool:
+        """Whether a constant is an instance of a stand-in, or a type expression or signature that has one in it."""
+        if type(value) in self.made_classes or issubclass(type(value), type) and value in self.made_classes:
+            return True
+        if depth and type(value) in (tuple, list):
+            return any(self.mentions_made(v, depth - 1) for v in value)
+        if not depth or type(value).__module__ not in _NAMING:
+            return False
+        return any(self.mentions_made(getattr(value, name, None), depth - 1) for name in _PARTS)
 
     def of_stand_in(self, source: Source | None) -> bool:
         """Whether the path begins at a stand-in, or at a function in one: nothing of it exists in another call."""
@@ -87,8 +98,11 @@ class ClassMaking:
         if not all(isinstance(b, t.Class) for b in bases):
             self.raise_(TypeError("bases must be types"))
         reals = tuple(b.value for b in bases)  # type: ignore[attr-defined]
+        self.meta_is_plain(meta.value)  # type: ignore[attr-defined]
         if self.lookup(meta.value, "mro") is not type.__dict__["mro"]:  # type: ignore[attr-defined]
             raise Unsupported(f"class {name}, whose metaclass has an mro() of its own")
+        if kept := next((n for n in entries if n not in _ASSIGNED and hasattr(type(type.__dict__.get(n)), "__set__")), None):
+            raise Unsupported(f"class {name} with an attribute {kept}, which `type` keeps itself")
         cell = entries.pop("__classcell__", None)
         if cell is not None and not isinstance(cell, t.Cell):
             self.folded(type, ("", (), {"__classcell__": self.stand_in(cell)}))
@@ -172,13 +186,18 @@ class ClassMaking:
         written = self.overlay.get(base)
         if written is not None and name in written:
             return written[name]
-        return base.__dict__.get(name, MISSING)
+        return dict_of(base).get(name, MISSING)
 
     def class_changed(self, cls: type) -> None:
         """Forget what was looked up in a class and those below it."""
         for cache in (self.class_cache, self.infos):
             for known in [c for c in cache if issubclass_real(c, cls)]:  # type: ignore[attr-defined]
                 del cache[known]  # type: ignore[attr-defined]
+
+
+_NAMING = frozenset({"typing", "types", "inspect", "collections.abc"})
+_PARTS = ("__origin__", "__args__", "__metadata__", "__bound__", "__constraints__", "__supertype__", "annotation", "return_annotation",
+          "default")
 
 
 def issubclass_real(cls: type, base: type) -> bool:
@@ -196,9 +215,21 @@ ANSWERS_ITSELF: frozenset[type] = frozenset({types.ModuleType, super, threading.
 """Classes of C whose lookup of an instance's attributes is not that of `object`."""
 
 
+dict_of = type.__dict__["__dict__"].__get__
+"""The dict of a class, past what its metaclass calls `__dict__`."""
+
+
 def getattr_static(cls: type, name: str) -> Any:
     """The raw attribute of a class by its mro, or MISSING."""
-    return next((b.__dict__[name] for b in cls.__mro__ if name in b.__dict__), MISSING)
+    for base in cls.__mro__:
+        space = dict_of(base)
+        if name in space:
+            return space[name]
+    return MISSING
+
+
+_ASSIGNED = frozenset({*AT_CREATION, "__annotations__", "__abstractmethods__"})
+"""Attributes that `type` keeps itself and that a class may be given afterwards, or is given at its creation."""
 
 
 def _function(cx: Any, x: t.Function) -> Any:

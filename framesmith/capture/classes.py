@@ -7,13 +7,13 @@ import enum
 import operator
 import sys
 from collections.abc import Callable
-from types import FunctionType, MappingProxyType, MethodDescriptorType, WrapperDescriptorType
+from types import FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
-from .class_making import ANSWERS_ITSELF, builtin_part, getattr_static
+from .class_making import ANSWERS_ITSELF, builtin_part, dict_of, getattr_static
 from .registry import DESCRIPTORS, METHODS
 from .sources import MISSING, Attr, Builtin, Global, GlobalOf, Item, Pinned, Source
 from .spaces import Spaces
@@ -72,6 +72,7 @@ class Namespaces(Spaces):
         self.class_cache: dict[type, dict[str, Any]] = {}
         self.infos: dict[type, ClassInfo] = {}
         self.plainly_named: set[type] = set()
+        self.plain_metas: set[type] = {type}
         self.made_classes: set[type] = set()
         """Stand-ins of the classes that the frame made."""
         self.fields: dict[int, dict[str, t.Tracker]] = {}
@@ -113,6 +114,8 @@ class Namespaces(Spaces):
         except KeyError:
             pass
         raw = MISSING
+        if type(cls) not in self.plain_metas:
+            self.meta_is_plain(type(cls))
         if cls.__mro__ is None:
             raise Unsupported("a class whose mro is being made")
         for base in cls.__mro__:
@@ -129,9 +132,15 @@ class Namespaces(Spaces):
         self.note_class(cls, name)
         return raw
 
+    def meta_is_plain(self, meta: type) -> None:
+        """Whoever asks a class of this metaclass for an attribute runs no code of the program's."""
+        if isinstance(getattr_static(meta, "__getattribute__"), FunctionType):
+            raise Unsupported(f"a class of {meta.__qualname__}, which has a __getattribute__")
+        self.plain_metas.add(meta)
+
     def names_are_plain(self, cls: type) -> None:
         """A lookup in the class runs no code of the program's: its dict has no keys but text."""
-        if not all(type(name) is str for name in cls.__dict__):
+        if not all(type(name) is str for name in dict_of(cls)):
             raise Unsupported(f"{cls.__qualname__}, a class with names that are no plain text")
         self.plainly_named.add(cls)
 
@@ -162,11 +171,12 @@ class Namespaces(Spaces):
 
     def class_attr(self, klass: t.Class, name: str) -> t.Tracker:
         """`cls.name`"""
-        cls = klass.value
+        cls, meta = klass.value, type(klass.value)
+        if meta not in self.plain_metas:
+            self.meta_is_plain(meta)
         row = _CLASS_ATTRS.get(name)
         if row is not None:
             return row(self, cls)
-        meta = type(cls)
         meta_raw = MISSING if meta is type else self.lookup(meta, name)
         if isinstance(meta_raw, property):
             return self.call_property(meta_raw, "fget", [klass])
@@ -235,6 +245,8 @@ class Namespaces(Spaces):
         raw = self.lookup(cls, "__class_getitem__")
         if isinstance(raw, classmethod) and isinstance(raw.__func__, FunctionType) and raw.__func__.__module__ not in ("typing", "torch"):
             return self.class_function(raw.__func__).call(self, [klass, key], {})
+        if any(isinstance(k, t.Object) for k in (key.open(self) if isinstance(key, t.Tuple) else [key])):
+            raise Unsupported(f"{klass.describe()} of an object")
         return self.fold(operator.getitem, (klass.value, key.real(self)))
 
     def methods(self, family: type, name: str) -> Any:
@@ -273,7 +285,7 @@ class Namespaces(Spaces):
         if space is self.root_globals:
             return Global(name)
         owner = space.get("__name__")
-        if isinstance(owner, str) and getattr(sys.modules.get(owner), "__dict__", None) is space:
+        if isinstance(owner, str) and type(module := sys.modules.get(owner)) is ModuleType and vars(module) is space:
             return GlobalOf(owner, name)
         return Item(Pinned(space), name)
 
@@ -332,10 +344,11 @@ def _annotations(cx: Any, cls: type) -> t.Tracker:
 
 def _class_dict(cx: Any, cls: type) -> t.Tracker:
     if cls.__flags__ & _HEAP and cls not in cx.made_classes:
-        for name in cls.__dict__:
+        for name in dict_of(cls):
             cx.note_class(cls, name)
         cx.guard(Pinned(cls), "callable", _SameNames(cls))
-    return cx.made(MappingProxyType(dict(cls.__dict__)))
+    entries = {name: cx.wrap_static(value, None) for name, value in dict_of(cls).items()}
+    return t.ClassDict(entries, cls)
 
 
 class _SameNames:
@@ -344,10 +357,13 @@ class _SameNames:
     __slots__ = ("names",)
 
     def __init__(self, cls: type) -> None:
-        self.names = tuple(cls.__dict__)
+        self.names = self.of(cls)
+
+    def of(self, cls: type) -> list[str]:
+        return [name for name in dict_of(cls) if name != "__annotations__"]  # made when somebody asks
 
     def __call__(self, cls: type) -> bool:
-        return tuple(cls.__dict__) == self.names
+        return self.of(cls) == self.names
 
 
 def _slot(name: str, kind: str, told_by: str | None = None) -> Callable[[Any, type], t.Tracker]:

@@ -92,7 +92,7 @@ def _global(rb: Rebuilder, space: dict[str, Any], name: str, late: list[str]) ->
         return
     text = rb.value(value)
     if space is rb.cx.root_globals and isinstance(rb.cx.global_source(space, name), Global):
-        late.append(f"globals()[{name!r}] = {text}" if "globals" not in space else f"{rb.hold(space)}[{name!r}] = {text}")
+        late.append(f"{rb.namespace(space)}[{name!r}] = {text}")
     else:
         late.append(f"{rb.hold(space)}[{name!r}] = {text}")
 

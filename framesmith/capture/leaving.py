@@ -66,5 +66,4 @@ def function_text(rb: Any, frame: Frame, code: CodeType, cells: list[str]) -> st
     """The expression of a function of `code` in the frame's globals."""
     if not cells:
         return rb.hold(FunctionType(code, frame.globals, code.co_name))
-    space = "globals()" if frame.globals is rb.cx.root_globals and "globals" not in frame.globals else rb.hold(frame.globals)
-    return f"{rb.hold(FunctionType)}({rb.hold(code)}, {space}, {code.co_name!r}, None, ({', '.join(cells)},))"
+    return f"{rb.hold(FunctionType)}({rb.hold(code)}, {rb.namespace(frame.globals)}, {code.co_name!r}, None, ({', '.join(cells)},))"

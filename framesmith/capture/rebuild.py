@@ -23,6 +23,7 @@ from . import rebuild_classes as classes
 from . import rebuild_errors as errors
 from . import rebuild_iterators as iterators
 from . import trackers as t
+from .class_making import dict_of
 from .inference import Inference
 from .interned import Kept, lasts
 from .outputs import view_text
@@ -41,8 +42,10 @@ from .values import BY_EQUALITY
 class Rebuilder:
     """Collects statements (text, user's line) and graph outputs."""
 
-    def __init__(self, cx: Any, arg_names: dict[str, str]) -> None:
+    def __init__(self, cx: Any, arg_names: dict[str, str], free: tuple[str, ...]) -> None:
         self.cx = cx
+        self.free = free
+        """Free variables of the code: in its text no global is known by such a name."""
         self.types: dict[Source, type] = {}
         self.types_of = -1
         self.arg_names = arg_names
@@ -72,7 +75,8 @@ class Rebuilder:
 
     def namespace(self, space: dict[str, Any]) -> str:
         """An expression for a globals dict."""
-        return "globals()" if space is self.cx.root_globals and "globals" not in space else self.hold(space)
+        plain = space is self.cx.root_globals and "globals" not in space and "globals" not in self.free
+        return "globals()" if plain else self.hold(space)
 
     def klass(self, cls: type) -> str:
         """An expression for a class: one that the frame made is made again."""
@@ -122,7 +126,7 @@ class Rebuilder:
     def const(self, x: t.Const) -> str:
         """The very object: one that guards compare by equality is read again, where it came from."""
         v = x.value
-        if self.cx.made_classes and (type(v) in self.cx.made_classes or getattr(v, "__origin__", None) in self.cx.made_classes):
+        if self.cx.made_classes and self.cx.mentions_made(v):
             raise Unsupported(f"{type(v).__name__} of a class made in the frame lives across the end of captured code")
         if v is None or type(v) is bool or type(v) is int and -6 < v < 257:
             return f"({v!r})"
@@ -276,6 +280,8 @@ def fill_dict(rb: Rebuilder, name: str, entries: dict[Any, t.Tracker], setter: s
 def _dict(rb: Rebuilder, x: t.Dict) -> str:
     if isinstance(x, t.InstanceDict):
         return rb.temp(own_dict(rb, rb.value(x.obj), x.obj.pytype()))
+    if isinstance(x, t.ClassDict):
+        return rb.temp(f"{rb.hold(dict_of)}({rb.klass(x.of)})")
     if isinstance(x, FunctionDict):
         return rb.temp(f"{rb.value(x.fn)}.__dict__")
     if x.value is not None and x.source is not None:

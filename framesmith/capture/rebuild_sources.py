@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 import types
 from collections.abc import Callable
@@ -13,6 +14,10 @@ from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, Gl
 
 def _local(rb: Any, s: Any) -> str:
     return rb.arg_names[s.name]
+
+
+def _global(rb: Any, s: Any) -> str:
+    return s.name if s.name not in rb.free else f"{rb.namespace(rb.cx.root_globals)}[{s.name!r}]"
 
 
 def _global_of(rb: Any, s: Any) -> str:
@@ -36,17 +41,17 @@ def _instance_dict(rb: Any, base: Source) -> str:
 
 SOURCES: dict[type, Callable[[Any, Any], str]] = {
     Local: _local,
-    Global: lambda rb, s: s.name,
-    Builtin: lambda rb, s: s.name,
+    Global: _global,
+    Builtin: lambda rb, s: rb.hold(getattr(builtins, s.name)),
     Cell: lambda rb, s: s.name,
     GlobalOf: _global_of,
     Pinned: lambda rb, s: rb.hold(s.obj),
     Attr: lambda rb, s: _instance_dict(rb, s.base) if s.name == "__dict__" else f"{rb.source(s.base)}.{s.name}",
     DictAttr: lambda rb, s: f"{_instance_dict(rb, s.base)}[{s.name!r}]",
     Item: _item,
-    DictKey: lambda rb, s: f"list({rb.source(s.base)})[{s.index}]",
+    DictKey: lambda rb, s: f"{rb.hold(list)}({rb.source(s.base)})[{s.index}]",
     Applied: lambda rb, s: rb.temp(f"{rb.hold(s.function)}({rb.source(s.base)})"),
-    TypeOf: lambda rb, s: f"type({rb.source(s.base)})",
+    TypeOf: lambda rb, s: f"{rb.hold(type)}({rb.source(s.base)})",
 }
 
 __all__ = ["SOURCES"]

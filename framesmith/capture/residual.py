@@ -10,6 +10,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import builtins
 import functools
 import operator
 import re
@@ -46,9 +47,10 @@ def argument_names(code: CodeType) -> tuple[str, ...]:
     return code.co_varnames[:n]
 
 
-def parameter_names(code: CodeType) -> dict[str, str]:
-    """Argument -> its name in residual text (comprehensions have arguments such as `.0`)."""
-    return {n: n if n.isidentifier() else f"__fs_p{i}" for i, n in enumerate(argument_names(code))}
+def parameter_names(code: CodeType, space: dict[str, Any]) -> dict[str, str]:
+    """Argument -> its name in residual text, where no global's and no builtin's name is taken (comprehensions have arguments like `.0`)."""
+    taken = [not n.isidentifier() or n in space or hasattr(builtins, n) for n in argument_names(code)]
+    return {n: f"__fs_p{i}" if taken[i] else n for i, n in enumerate(argument_names(code))}
 
 
 class Residual:
@@ -57,8 +59,8 @@ class Residual:
     def __init__(self, cx: Session, code: CodeType) -> None:
         self.cx = cx
         self.code = code
-        self.params = parameter_names(code)
-        self.rb = Rebuilder(cx, self.params)
+        self.params = parameter_names(code, cx.root_globals)
+        self.rb = Rebuilder(cx, self.params, code.co_freevars)
         self.called: Any = None
         """What calls the graph, if it is not called in the mode in which the frame is."""
         self.numbers: list[str] = []

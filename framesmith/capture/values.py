@@ -69,6 +69,8 @@ class Values:
     guard: Callable[..., None]
     input: Callable[..., t.Tracker]
     made_error: Callable[..., t.Error]
+    made_classes: set[type]
+    mentions_made: Callable[..., bool]
     folded: Callable[..., Any]
 
     # --- from outside -------------------------------------------------------------------------------------------------
@@ -153,6 +155,8 @@ class Values:
             return self.made_error(value)
         if hasattr(cls, "__next__"):
             raise Unsupported(f"a new {cls.__name__}, which residual code could only share between calls")
+        if self.made_classes and self.mentions_made(value):
+            raise Unsupported(f"a {cls.__name__} of a class made in the frame")
         return self.wrap(value, Pinned(value))
 
     def fake(self, value: FakeTensor) -> t.Tracker:
@@ -413,7 +417,8 @@ def _proxy(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     if type(next(iter(gc.get_referents(value)), None)) not in (dict, collections.OrderedDict):
         return _opaque(cx, value, source)
     if source is None or isinstance(source, Pinned):
-        return t.Dict({_proxied(cx, k): cx.wrap_static(v, None) for k, v in value.items()}, cls=types.MappingProxyType)
+        entries = {_proxied(cx, k): cx.wrap_static(v, None) for k, v in value.items()}
+        return t.Dict(entries, cls=types.MappingProxyType, value=value, source=Pinned(value))
     found = cx.known(value, source)
     if found is None:
         cx.guard(source, "type", types.MappingProxyType)

@@ -6,6 +6,7 @@ from . import (
     callables,
     checkpointing,
     class_statements,
+    class_tests,
     containers,
     defaults,
     deques,
@@ -26,6 +27,7 @@ from . import (
     scans,
     serial,
     sets,
+    signatures,
     state,
     text,
     torch_making,
@@ -35,7 +37,8 @@ from . import (
 )
 
 __all__ = [
-    "arrays", "builtin", "callables", "checkpointing", "class_statements", "containers", "defaults", "deques", "dicts", "errors",
+    "arrays", "builtin", "callables", "checkpointing", "class_statements", "class_tests", "containers", "defaults", "deques",
+    "dicts", "errors",
     "folded", "frames", "iterating", "marks", "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns",
-    "polyfilled", "scans", "serial", "sets", "state", "text", "torch_making", "torch_rows", "transforms", "ufuncs",
+    "polyfilled", "scans", "serial", "sets", "signatures", "state", "text", "torch_making", "torch_rows", "transforms", "ufuncs",
 ]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import abc
 import builtins
 import operator
 import threading
-import types
 from types import FunctionType
 from typing import Any
-
-import torch
 
 from framesmith.util.errors import DataDependent, FrameSeen, Unsupported
 
@@ -19,127 +15,10 @@ from .. import trackers as t
 from ..identity import same_object
 from ..registry import calls
 from ..sources import MISSING, Pinned
-from ..trackers.opaque import Opaque
 from ..values import CONSTANT_TYPES
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
-
-
-class SameRegistrations:
-    """No class was registered with an abstract one since."""
-
-    __slots__ = ("token",)
-
-    def __init__(self) -> None:
-        self.token = abc.get_cache_token()
-
-    def __call__(self, _: Any) -> bool:
-        return self.token == abc.get_cache_token()
-
-
-def by_registration(cx: Any, kind: type, klass: Any) -> None:
-    """Where an abstract class is not a base of `kind`, what is registered with it decides whether `kind` is a subclass: that is guarded."""
-    for one in klass if isinstance(klass, tuple) else getattr(klass, "__args__", ()) if isinstance(klass, types.UnionType) else (klass,):
-        if isinstance(one, (tuple, types.UnionType)):
-            by_registration(cx, kind, one)
-        elif issubclass(type(one), abc.ABCMeta) and one not in kind.__mro__:
-            cx.registrations = cx.registrations or SameRegistrations()
-            cx.guard(Pinned(abc), "callable", cx.registrations)
-
-
-def class_test(cx: Any, kind: type, klass: Any, asked: Any = issubclass) -> bool:
-    """issubclass of a class or nested tuple of classes; an error is that of `asked`."""
-    by_registration(cx, kind, klass)
-    try:
-        return issubclass(kind, klass)
-    except TypeError:
-        return bool(cx.folded(asked, (None, klass)))
-
-
-_LIBRARY = ("abc", "typing", "typing_extensions", "torch", "enum")
-"""Whose `__instancecheck__` looks at classes and has no effects."""
-
-
-def _own_check(cx: Any, klass: t.Tracker, name: str) -> Any:
-    """The user's `__instancecheck__` or `__subclasscheck__` that a class's metaclass has, or None."""
-    if not isinstance(klass, t.Class) or type(klass.value) is type:
-        return None
-    hook = cx.lookup(type(klass.value), name)
-    library = isinstance(hook, FunctionType) and (hook.__module__ or "").partition(".")[0] in _LIBRARY
-    return hook if isinstance(hook, FunctionType) and not library else None
-
-
-@calls(isinstance)
-def _isinstance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    obj, want = args
-    if isinstance(want, t.Tuple) and any(_own_check(cx, k, "__instancecheck__") for k in want.open(cx)):
-        return t.boolean(any(_isinstance(cx, [obj, k], {}) is t.TRUE for k in want.open(cx)))
-    hook = _own_check(cx, want, "__instancecheck__")
-    if hook is not None and obj.pytype() is not want.value:  # type: ignore[attr-defined]
-        return t.boolean(cx.class_function(hook).call(cx, [want, obj], {}).truth(cx))
-    klass = want.real(cx)
-    if isinstance(obj, (t.Const, t.Static)):
-        by_registration(cx, type(obj.value), klass)
-    if isinstance(obj, t.Const):
-        return t.boolean(cx.folded(isinstance, (obj.value, klass)))
-    if isinstance(obj, t.Tensor) and obj.pyclass is torch.Tensor:
-        return t.boolean(_tensor_kind(cx, obj, klass))
-    if isinstance(obj, t.Static):
-        return t.boolean(cx.folded(isinstance, (obj.value, klass)))
-    if class_test(cx, obj.pytype(), klass, isinstance):
-        return t.TRUE
-    if isinstance(obj, t.Object) and cx.class_info(obj.cls).getattribute is not None:
-        return t.boolean(_says_instance(cx, obj, klass))
-    if cx.lookup(obj.pytype(), "__class__") is not object.__dict__["__class__"] or isinstance(obj, Opaque):
-        raise Unsupported(f"isinstance of {obj.describe()}, which has a __class__ of its own")
-    return t.FALSE
-
-
-def _says_instance(cx: Any, obj: t.Object, klass: Any) -> bool:
-    """isinstance by the `__class__` that an object's own `__getattribute__` gives."""
-    if type(klass) is not type:
-        raise Unsupported(f"isinstance of {obj.describe()}, which has a __getattribute__ of its own")
-    try:
-        said = obj.get(cx, "__class__")
-    except t.CapturedError as e:
-        if issubclass(e.tracker.pytype(), AttributeError):
-            return False
-        raise
-    return isinstance(said, t.Class) and klass in said.value.__mro__
-
-
-def _tensor_kind(cx: Any, obj: t.Tensor, klass: Any) -> bool:
-    """isinstance of a tensor: torch.FloatTensor and its kin ask for a dtype."""
-    if isinstance(klass, tuple):
-        return any(_tensor_kind(cx, obj, k) for k in klass)
-    if type(klass).__name__ == "tensortype":
-        return obj.fake.type() == f"{klass.__module__}.{klass.__name__}"
-    return class_test(cx, torch.Tensor, klass)
-
-
-@calls(issubclass)
-def _issubclass(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    kind, want = args
-    if isinstance(want, t.Tuple) and any(_own_check(cx, k, "__subclasscheck__") for k in want.open(cx)):
-        return t.boolean(any(_issubclass(cx, [kind, k], {}) is t.TRUE for k in want.open(cx)))
-    hook = _own_check(cx, want, "__subclasscheck__")
-    if hook is not None:
-        return t.boolean(cx.class_function(hook).call(cx, [want, kind], {}).truth(cx))
-    real = kind.real(cx)
-    if isinstance(real, type):
-        by_registration(cx, real, want.real(cx))
-    return t.boolean(cx.folded(issubclass, (real, want.real(cx))))
-
-
-@calls(type.__instancecheck__)
-def _plain_instance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(args[0].real(cx) in args[1].pytype().__mro__)
-
-
-@calls(type.__subclasscheck__)
-def _plain_subclass(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(args[0].real(cx) in args[1].real(cx).__mro__)
 
 
 @calls(len)
@@ -481,4 +360,4 @@ def _range(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return cx.fold(range, tuple([cx.index(a) for a in args]))
 
 
-__all__ = ["CONSTANT_TYPES", "class_test"]
+__all__ = ["CONSTANT_TYPES"]

@@ -82,6 +82,8 @@ def _cached(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
             if (out := row(cx, fn, args, kwargs)) is not None:
                 return out
         return cx.made(fn.__wrapped__).call(cx, args, kwargs)
+    if cx.made_classes and any(cx.mentions_made(a.real(cx)) for a in [*args, *kwargs.values()]):
+        raise Unsupported(f"{fn.__qualname__}, which caches its results, of a class made in the frame")
     real, named = tuple([a.real(cx) for a in args]), {k: v.real(cx) for k, v in kwargs.items()}
     with cx.recorder.off():
         result = cx.folded(fn, real, named)

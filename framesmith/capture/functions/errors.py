@@ -10,6 +10,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
+from ..class_making import builtin_part
 from ..registry import calls, method
 
 Args = list[t.Tracker]
@@ -80,9 +81,8 @@ def _exit_init(cx: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
 
 def _named_init(*names: str) -> Callable[..., None]:
     def row(cx: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
-        for name in kwargs:
-            if name not in names:
-                cx.raise_(TypeError(f"'{name}' is an invalid keyword argument for {error.cls.__name__}()"))
+        if not set(names).issuperset(kwargs):
+            cx.folded(builtin_part(error.cls), (), dict.fromkeys(kwargs))
         error.attrs.update(kwargs)
 
     return row

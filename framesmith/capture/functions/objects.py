@@ -450,6 +450,10 @@ def _asks_kind(fn: Any) -> Any:
             if fn not in _LOOK_INSIDE:
                 return t.boolean(fn in (inspect.ismethod, inspect.isroutine))
             x = x.func
+        if isinstance(x, t.Bound):
+            if x.raw is not None and not isinstance(x.raw, types.MethodDescriptorType):
+                raise Unsupported(f"the kind of {x.describe()}")
+            return t.boolean(fn in (inspect.isbuiltin, inspect.isroutine))
         return t.boolean(bool(fn(cx.stand_in(x)))) if not isinstance(x, t.Object) else t.FALSE
 
     return row
@@ -466,23 +470,6 @@ def _import_module(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if len(args) > 1 or kwargs or module is None:
         raise Unsupported(f"import of {name}, which is not loaded yet", hint="import it before the call")
     return cx.made(module)
-
-
-@calls(inspect.signature)
-def _signature(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    fn = args[0]
-    if isinstance(fn, t.Method) and isinstance(fn.func, t.Function) and fn.func.value is not None:
-        return cx.fold(inspect.signature, (types.MethodType(fn.func.value, None.__class__),))
-    if isinstance(fn, t.Module):
-        return cx.fold(inspect.signature, (fn.cls,)) if fn.value is None else cx.fold(inspect.signature, (fn.value.__call__,))
-    if isinstance(fn, t.Function) and id(fn.value) in cx.of_made:
-        raise Unsupported(f"the signature of {fn.describe()}, a method of a class made in the frame")
-    if isinstance(fn, t.Function) and fn.value is None:
-        cells = tuple(types.CellType() for _ in fn.closure or ())
-        return cx.fold(inspect.signature, (types.FunctionType(fn.code, fn.globals, closure=cells),))
-    return cx.fold_call(inspect.signature, args, kwargs)
-
-
 
 
 folds(importlib.util.find_spec, importlib.metadata.version)

@@ -47,6 +47,8 @@ def _call_ex(f: Frame, flags: int) -> None:
     take = 1
     if flags & 1:
         kwargs = dict(keyword_mapping(f.cx, s[-1], called_name(s[-3])))
+        if any(isinstance(k, t.Hashed) and issubclass(k.tracker.pytype(), str) for k in kwargs):
+            raise Unsupported("keywords that are instances of a subclass of str")
         if not all(isinstance(k, str) for k in kwargs):
             f.cx.raise_(TypeError("keywords must be strings"))
         take = 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from types import FunctionType, ModuleType
 from typing import Any
 
 from framesmith.util.errors import Unsupported
@@ -102,6 +103,9 @@ def _import(f: Frame, name: str) -> None:
         package = space.get("__package__") or str(space.get("__name__", "")).rpartition(".")[0]
         full = cx.folded(importlib.util.resolve_name, ("." * depth + name, package))
     module = sys.modules.get(full)
+    if module is not None and (not issubclass(type(module), ModuleType) or isinstance(
+            cx.lookup(type(module), "__getattribute__"), FunctionType)):
+        raise Unsupported(f"import from {full}, whose attributes are the program's code")
     if module is None or hasattr(module, "__path__") and any(
             n != "*" and not hasattr(module, n) and f"{full}.{n}" not in sys.modules for n in names or ()):
         raise Unsupported(f"import of {full}, which is not loaded yet", hint="import it before the call")

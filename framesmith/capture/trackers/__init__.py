@@ -6,7 +6,7 @@ from .checked import CheckedIter, Fixed, Walk, Way
 from .constants import FALSE, NONE, TRUE, Const, boolean
 from .data import Data
 from .deques import Deque
-from .dicts import Dict, DictView, Proxy
+from .dicts import ClassDict, Dict, DictView, Proxy
 from .errors import Error, FrameEnd, Traceback
 from .functions import Address, AddressKey, ByRow, Cell, Function, Method, Partial
 from .inner import Handed, Inner, Pullback
@@ -32,6 +32,6 @@ __all__ = [
     "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements",
     "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker",
     "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "enumerated", "filtered", "is_plain_tuple", "late", "mapped",
-    "super_of",
+    "ClassDict", "super_of",
     "zipped",
 ]

@@ -222,6 +222,16 @@ class Proxy(Dict):
         return self.of.size(cx)
 
 
+class ClassDict(Dict):
+    """`__dict__` of a class: a proxy, another one at each reading."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, entries: dict[Any, Tracker], of: type) -> None:
+        super().__init__(entries, cls=MappingProxyType)
+        self.of = of
+
+
 class DictView(Tracker):
     """keys(), values() or items() of a dict: `kind` says which."""
 

@@ -1,0 +1,185 @@
+"""What CPython's tests of typing, inspect and calls found: each program gives, captured, what plain Python gives."""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import itertools
+import types
+import typing
+from typing import Annotated, Protocol, TypeVar, runtime_checkable
+
+import pytest
+
+import framesmith
+from tests.capture.test_suite_objects import OPTIONS, said
+
+T = TypeVar("T")
+CONFIG = ["the module's"]
+
+
+def reads_global():
+    return CONFIG
+
+
+def arguments_named_as_globals(CONFIG, globals=None, list=None):  # noqa: A002
+    framesmith.graph_break()
+    return reads_global()[0], CONFIG, globals, list
+
+
+def free_variables_named_as_globals():
+    CONFIG, globals = "closed over", None  # noqa: A001
+
+    def inner():
+        framesmith.graph_break()
+        return reads_global()[0], CONFIG, globals
+
+    return inner
+
+
+INNER = free_variables_named_as_globals()
+
+
+def signatures():
+    def made(a, b=10, *args, c: int = 2, **rest) -> str:
+        pass
+
+    def told():
+        pass
+
+    told.__text_signature__ = "($self, a, b=1)"
+    return str(inspect.signature(made)), str(inspect.signature(told)), str(inspect.signature(signed))
+
+
+def signed(x, y=1):
+    pass
+
+
+def signature_of(fn):
+    return str(inspect.signature(fn))
+
+
+def class_dicts(cls):
+    space = cls.__dict__
+    framesmith.graph_break()
+    return type(space), sorted(space)[-1], "a" in space
+
+
+class HasName:
+    a = 1
+
+
+@runtime_checkable
+class Named(Protocol):
+    name: str
+
+
+class Carries:
+    def __init__(self, name):
+        self.name = name
+
+
+def protocols():
+    @runtime_checkable
+    class Sized(Protocol):
+        size: int
+
+    class C:
+        def __init__(self):
+            self.size = 1
+
+    return isinstance(Carries("a"), Named), isinstance(HasName(), Named), isinstance(C(), Sized), isinstance(HasName(), Sized)
+
+
+def annotated_with_objects():
+    class A(str):
+        pass
+
+    class B(str):
+        pass
+
+    return type(Annotated[str, A("X")].__metadata__[0]) is A, type(Annotated[str, B("X")].__metadata__[0]) is B
+
+
+def aliases_of_classes_made_here():
+    class C(collections.abc.Callable):
+        def __call__(self):
+            return None
+
+    alias = C[[int], T]
+    return alias().__class__ is C, typing.get_args(alias)[1] is T
+
+
+def a_metaclass_that_looks():
+    asked = []
+
+    class Meta(type):
+        def __getattribute__(cls, name):
+            asked.append(name)
+            return super().__getattribute__(name)
+
+    class A(metaclass=Meta):
+        x = 1
+
+    return A.x, "x" in asked
+
+
+class Spelled(str):
+    def __eq__(self, other):
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def wrong_keywords():
+    def takes(**kwargs):
+        return kwargs
+
+    return (said(min, 0, default=1, key=2, foo=3), said(itertools.product, 0, repeat=1, foo=2), said(ImportError, 0, name=1, path=2, foo=3),
+            said(print, 1, **{Spelled("foo"): 1}), takes(**{Spelled("a"): 1}))
+
+
+def kinds_of_callables():
+    return inspect.isroutine([].count), inspect.isbuiltin([].count), inspect.isfunction([].count)
+
+
+def the_dict_of_a_metaclass():
+    class Meta(type):
+        @property
+        def __dict__(cls):
+            raise AssertionError("asked")
+
+    class Thing(metaclass=Meta):
+        spam = 42
+
+    return Thing.spam, Thing().spam, said(inspect.getattr_static, Thing(), "spam")
+
+
+PROGRAMS = {
+    arguments_named_as_globals: lambda: ("given",), INNER: lambda: (), signatures: lambda: (), class_dicts: lambda: (HasName,),
+    protocols: lambda: (), annotated_with_objects: lambda: (), aliases_of_classes_made_here: lambda: (), a_metaclass_that_looks: lambda: (),
+    wrong_keywords: lambda: (), kinds_of_callables: lambda: (), the_dict_of_a_metaclass: lambda: (),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
+def test_program(program):
+    arguments = PROGRAMS[program]
+    compiled = framesmith.compile(program, backend="eager", options=OPTIONS)
+    for _ in range(3):
+        assert compiled(*arguments()) == program(*arguments())
+
+
+def test_a_signature_follows_the_function():
+    def fn(a, b=1):
+        pass
+
+    compiled = framesmith.compile(signature_of, backend="eager", options=OPTIONS)
+    assert compiled(fn) == "(a, b=1)"
+    fn.__defaults__ = (2,)
+    assert compiled(fn) == "(a, b=2)"
+    fn.__annotations__["a"] = int
+    assert compiled(fn) == "(a: int, b=2)"
+    fn.__wrapped__ = signed
+    assert compiled(fn) == "(x, y=1)"
+    assert compiled(types.MethodType(signed, 1)) == "(y=1)"
