@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -548,3 +549,26 @@ def marks_without_a_break(x):
 @program(X, breaks=True)
 def compiled_inside(x):
     return compiled_by_torch(x + 1)
+
+
+# --- cached functions -------------------------------------------------------------------------------------------------
+@functools.lru_cache(maxsize=4)
+def doubled(x, by=2):
+    return x * by
+
+
+@functools.lru_cache(maxsize=4)
+def table(sizes):
+    return torch.ones(sizes)
+
+
+@program(X, breaks=True)
+def cached_by_a_tensor(x):
+    y = x + 1
+    first, again = doubled(x), doubled(x)
+    return first is again, doubled(y) is doubled(y), doubled(y, 3) * 2, doubled.cache_info().hits >= 2
+
+
+@program(X)
+def cached_by_a_tuple(x):
+    return table((3, 4)) + x, table((3, 4)) is table((3, 4))

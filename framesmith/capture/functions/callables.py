@@ -76,11 +76,14 @@ _ASIDE = (int, float, complex, str, bytes, bool, type(None), type, types.Functio
 
 
 def _cached(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """A call of what lru_cache made.  With constants it is made for real: the cache is filled as in plain Python, and hits are guarded."""
-    if not all(a.constant or isinstance(a, t.Static) for a in [*args, *kwargs.values()]):
+    """A call of what lru_cache made.  With constants it is made for real: the cache is filled as in plain Python, and hits are guarded.
+    With tensors it ends the graph: each is a key by its identity, and what was computed for it is kept."""
+    if not all(_is_fixed(a) for a in [*args, *kwargs.values()]):
         for row in CACHED:
             if (out := row(cx, fn, args, kwargs)) is not None:
                 return out
+        if any(_holds_tensor(a) for a in [*args, *kwargs.values()]):
+            raise Unsupported(f"a call with a tensor of {fn.__qualname__}, which lru_cache made", hint="call the function beneath")
         return cx.made(fn.__wrapped__).call(cx, args, kwargs)
     if cx.made_classes and any(cx.mentions_made(a.real(cx)) for a in [*args, *kwargs.values()]):
         raise Unsupported(f"{fn.__qualname__}, which caches its results, of a class made in the frame")
@@ -94,6 +97,17 @@ def _cached(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return cx.made(result)
     cx.guard(Pinned(fn), "callable", SameResult(real, named, result))
     return cx.wrap(result, Pinned(result))
+
+
+def _is_fixed(x: t.Tracker) -> bool:
+    """A constant, or a tuple of such."""
+    if type(x) is t.Tuple and x.cls is tuple and x._items is not None:
+        return all(map(_is_fixed, x._items))
+    return x.constant or isinstance(x, t.Static)
+
+
+def _holds_tensor(x: t.Tracker) -> bool:
+    return isinstance(x, t.Tensor) or type(x) is t.Tuple and any(map(_holds_tensor, x._items or ()))
 
 
 BUILTIN_KINDS["_lru_cache_wrapper"] = _cached
