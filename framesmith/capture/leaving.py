@@ -11,7 +11,7 @@ from .bytecode.layout import HANDLED, LASTI, NULL, VALUE, Layout
 from .bytecode.liveness import liveness
 from .lifetimes import held_on
 from .resume import cell_names
-from .varying import is_late, note_local
+from .varying import note_local, varies
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -56,7 +56,7 @@ def _variables(rb: Any, frame: Frame, code: CodeType, live: frozenset[str]) -> t
             if v is None and frame is cx.frames[0] and i in cx.pending:
                 values[name] = rb.arg_names[name]
             elif v is not None and v is not t.NULL:
-                if is_late(v):
+                if varies(v):
                     note_local(code, name)
                 values[name] = rb.value(v)
     return values, [cells[n] for n in order]

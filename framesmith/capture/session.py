@@ -111,7 +111,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         """All arguments of the root frame, by fast slot."""
         self.varying: frozenset[str] | None = None
         """Sources, as text, of the numbers that vary from call to call; None: all are assumed."""
-        self.numbers: dict[int, tuple[t.Late, Number]] = {}
+        self.numbers: dict[int, tuple[t.Late | t.Data, Number]] = {}
         """Those of them that operators were given."""
         self.state = read_state()
         self.modes = Modes()
@@ -188,10 +188,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
     def torch_call(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """Run `fn` on fakes under the recorder."""
         try:
-            if self.varying is None:
-                real, named = [a.real(self) for a in args], {k: v.real(self) for k, v in kwargs.items()}
-            else:
-                fn, real, named = given(self, fn, args, kwargs)
+            fn, real, named = given(self, fn, args, kwargs)
         except Unsupported:
             out = overridden(self, fn, args, kwargs)
             if out is None:

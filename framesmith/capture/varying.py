@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
+from framesmith.fake.numbers import Number
+
 from . import trackers as t
 from .origins import forgetter, is_continuation, origin
-from .trackers.tensors import get_item, set_item
+from .trackers.tensors import set_item
 
 _SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.iadd: "+", operator.isub: "-", operator.imul: "*",
             operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">", operator.ge: ">="}
@@ -24,7 +26,11 @@ _NUMBERS = (int, float, bool)
 _LARGEST = torch.finfo(torch.float32).max
 _MIRRORED = {operator.lt: operator.gt, operator.le: operator.ge, operator.gt: operator.lt, operator.ge: operator.le,
              operator.eq: operator.eq, operator.ne: operator.ne}
-_THIN = (get_item, set_item)
+
+
+def varies(x: t.Tracker) -> bool:
+    """Whether the next call may find another number here."""
+    return is_late(x) or type(x) is t.Data and x.kind in (int, float)
 
 
 def is_late(*values: t.Tracker) -> bool:
@@ -59,9 +65,11 @@ def joined(cx: Any, parts: list[t.Tracker]) -> t.Tracker:
 
 def given(cx: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> tuple[Any, list[Any], dict[str, Any]]:
     """A call on fakes. A number that varies goes to torch's C++ as one that operators may take for what it is then."""
-    if fn in _MIRRORED and type(args[0]) is t.Late:
+    if fn in _MIRRORED and type(args[0]) in (t.Late, t.Data):
         fn, args = _MIRRORED[fn], args[::-1]
-    take = _taken if not isinstance(fn, FunctionType) or fn in _THIN else _real
+    if fn is set_item:
+        return fn, [args[0].real(cx), args[1].real(cx), _taken(cx, args[2])], {}
+    take = _real if isinstance(fn, FunctionType) else _taken
     return fn, [take(cx, a) for a in args], {k: take(cx, v) for k, v in kwargs.items()}
 
 
@@ -86,6 +94,8 @@ def _real(cx: Any, x: t.Tracker) -> Any:
 
 
 def _taken(cx: Any, x: t.Tracker) -> Any:
+    if type(x) is t.Data and x.kind in (int, float):
+        return _of_data(cx, x).symbol()
     return _number(cx, x) if type(x) is t.Late and not x.settled and type(x.example) in (int, float) else x.real(cx)
 
 
@@ -96,9 +106,35 @@ def _number(cx: Any, x: t.Late) -> Any:
     return found[1].symbol()
 
 
+def _of_data(cx: Any, x: t.Data) -> Number:
+    """A number that the graph itself computes."""
+    found = cx.numbers.get(id(x))
+    if found is None:
+        leaf = x.parts[0] if len(x.parts) == 1 and isinstance(x.parts[0], t.Tensor) else None
+        small = leaf is not None and leaf.fake.dtype is not torch.float64
+        made = Number(x.kind(1), lambda: _in_graph(cx, x), lambda: x.real(cx), small)
+        found = cx.numbers[id(x)] = x, cx.recorder.number_of(made)
+    return found[1]
+
+
+def _in_graph(cx: Any, x: t.Data) -> Any:
+    """The number as float64 or int64: Python's own arithmetic, for floats."""
+    if len(x.parts) == 1 and isinstance(x.parts[0], t.Tensor):
+        return cx.recorder.inside(_scalar, x.parts[0].fake, torch.float64 if x.kind is float else torch.int64)
+    if x.kind is not float:
+        return cx.recorder.inside(torch.scalar_tensor, x.real(cx), dtype=torch.int64)  # it may not be an int64
+    parts = {f"x{i}": float(p.value) if isinstance(p, t.Const) else cx.recorder.inside(torch.Tensor.double, _in_graph(cx, p))
+             for i, p in enumerate(x.parts) if isinstance(p, (t.Const, t.Data))}
+    return eval(x.write(*parts), {}, parts)
+
+
+def _scalar(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return x.reshape(()).to(dtype, copy=True)
+
+
 def entered(cx: Any) -> list[t.Late]:
     """The numbers that the graph takes behind its other inputs, in order."""
-    return [x for x, number in cx.numbers.values() if number.entered]
+    return [x for x, number in cx.numbers.values() if number.entered and type(x) is t.Late]
 
 
 def number_tensors(inputs: tuple[Any, ...], *numbers: Any) -> tuple[Any, ...]:

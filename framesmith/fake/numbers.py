@@ -24,13 +24,15 @@ SYMBOLS = (torch.SymFloat, torch.SymInt)
 
 
 class Number:
-    """What torch finds inside of the SymFloat or SymInt. `fix()` gives the value, which is assumed from then on."""
+    """What torch finds inside of the SymFloat or SymInt: a number of the type of `example`. `fix()` gives the value, which is assumed from
+    then on, or refuses. `small`: float32 holds it, or the graph is not run; eager has errors for others in some operators."""
 
-    __slots__ = ("_fake", "_make", "example", "fix")
+    __slots__ = ("_fake", "_make", "example", "fix", "small")
 
-    def __init__(self, example: Any, make: Callable[[Any], FakeTensor], fix: Callable[[], Any]) -> None:
+    def __init__(self, example: Any, make: Callable[[], FakeTensor], fix: Callable[[], Any], small: bool = True) -> None:
         self.example = example
         self.fix = fix
+        self.small = small
         self._make = make
         self._fake: FakeTensor | None = None
 
@@ -42,7 +44,7 @@ class Number:
     def fake(self) -> FakeTensor:
         """The tensor in its place: float64 or int64."""
         if self._fake is None:
-            self._fake = self._make(self.example)
+            self._fake = self._make()
         return self._fake
 
     def symbol(self) -> Any:
@@ -113,6 +115,11 @@ def _number(value: Any) -> Number | None:
     return value.node if type(value) in SYMBOLS and type(value.node) is Number else None
 
 
+def _small(value: Any) -> Number | None:
+    number = _number(value)
+    return number if number is not None and number.small else None
+
+
 def _computed_in(dtype: torch.dtype, others: list[FakeTensor]) -> torch.dtype | None:
     """The dtype to give a number beside `others` whose common type is `dtype`; None: only a Python number will do."""
     if dtype in (torch.float16, torch.bfloat16):  # computed in float32, with the number as it is
@@ -125,14 +132,15 @@ def _cast(rec: Recorder, number: Number, dtype: torch.dtype) -> FakeTensor:
     return fake if fake.dtype is dtype else rec.dispatch(aten._to_copy.default, (fake,), {"dtype": dtype})
 
 
-def _operands(form: Any, count: int, order: tuple[int, ...] = (), same: bool = False) -> Row:
-    """The first `count` arguments are operands; they go in `order` to `form`. `same`: all tensors must have the common type."""
+def _operands(form: Any, count: int, order: tuple[int, ...] = (), same: bool = False, small: bool = False) -> Row:
+    """The first `count` arguments are operands; they go in `order` to `form`. `same`: all tensors must have the common type; `small`: a
+    number too large for its type is an error."""
 
     def row(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
         given, rest = list(args[:count]), args[count:]
         if any(_number(a) for a in _flat([*rest, *kwargs.values()])) or order and (rest or kwargs):
             return None
-        numbers = [_number(a) for a in given]
+        numbers = [_small(a) if small else _number(a) for a in given]
         tensors = [a for a in given if isinstance(a, FakeTensor)]
         if len(tensors) + sum(n is not None or type(g) in (int, float, type(None)) for n, g in zip(numbers, given)) != len(given):
             return None
@@ -152,7 +160,7 @@ def _scaled(name: str, start: int) -> Row:
     """`x + number * term`: the number is the keyword `name`, the term the product or quotient of the arguments from `start` on."""
 
     def row(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-        number = _number(kwargs.get(name))
+        number = _small(kwargs.get(name))
         if number is None or any(not isinstance(a, FakeTensor) or a.dtype is not args[0].dtype for a in args):
             return None
         dtype = args[0].dtype
@@ -167,7 +175,7 @@ def _scaled(name: str, start: int) -> Row:
 
 
 def _fill(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    number = _number(args[1])
+    number = _small(args[1])
     dtype = args[0].dtype if isinstance(args[0], FakeTensor) else None
     if number is None or dtype not in (torch.float32, torch.float64) and (dtype is not torch.int64 or number.is_float()):
         return None
@@ -175,7 +183,7 @@ def _fill(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _masked(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    number = _number(args[2])
+    number = _small(args[2])
     if number is None or not isinstance(args[0], FakeTensor) or args[0].dtype not in (torch.float32, torch.float64):
         return None
     return aten.masked_fill.Tensor, (args[0], args[1], _cast(rec, number, args[0].dtype)), {}
@@ -183,7 +191,7 @@ def _masked(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _made(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """`full` and `scalar_tensor`: the number, cast and spread."""
-    size, number = ([], _number(args[0])) if func is aten.scalar_tensor.default else (args[0], _number(args[1]))
+    size, number = ([], _small(args[0])) if func is aten.scalar_tensor.default else (args[0], _small(args[1]))
     if number is None or kwargs.get("device") not in (None, torch.device("cpu")) or any(_number(n) for n in _flat([size])):
         return None
     natural = torch.get_default_dtype()
@@ -211,7 +219,7 @@ def _in_place(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 Row = Callable[["Recorder", Any, tuple, dict], Any]
-_choice = _operands(aten.where.self, 2)
+_choice = _operands(aten.where.self, 2, small=True)
 _sum, _term = _operands(aten.add.Tensor, 2), _scaled("alpha", 1)
 ROWS: dict[Any, Row] = {
     aten.add.Tensor: _added,
@@ -220,11 +228,11 @@ ROWS: dict[Any, Row] = {
        for name in ("add", "sub", "mul", "div", "gt", "ge", "lt", "le", "eq", "ne", "remainder", "fmod")},
     aten.rsub.Scalar: _operands(aten.sub.Tensor, 2, (1, 0)),
     aten.remainder.Scalar_Tensor: _operands(aten.remainder.Tensor, 2),
-    aten.clamp.default: _operands(aten.clamp.Tensor, 3),
-    aten.clamp_min.default: _operands(aten.clamp_min.Tensor, 2),
-    aten.clamp_max.default: _operands(aten.clamp_max.Tensor, 2),
+    aten.clamp.default: _operands(aten.clamp.Tensor, 3, small=True),
+    aten.clamp_min.default: _operands(aten.clamp_min.Tensor, 2, small=True),
+    aten.clamp_max.default: _operands(aten.clamp_max.Tensor, 2, small=True),
     aten.where.ScalarOther: _where, aten.where.ScalarSelf: _where,
-    aten.lerp.Scalar: _operands(aten.lerp.Tensor, 3, same=True),
+    aten.lerp.Scalar: _operands(aten.lerp.Tensor, 3, same=True, small=True),
     aten.addcmul.default: _scaled("value", 1), aten.addcdiv.default: _scaled("value", 1),
     aten.masked_fill.Scalar: _masked, aten.fill_.Scalar: _fill, aten.full.default: _made, aten.scalar_tensor.default: _made,
     **dict.fromkeys((aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor, aten.div_.Tensor_mode, aten.lerp_.Scalar,

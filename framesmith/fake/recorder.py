@@ -161,7 +161,10 @@ class Recorder:
 
     def number_input(self, example: Any, fix: Callable[[], Any]) -> Number:
         """A float or int that varies: a placeholder of no dimension, when an operator takes it. `fix` assumes its value and gives it."""
-        number = Number(example, self._number_placeholder, fix)
+        return self.number_of(Number(example, lambda: self._number_placeholder(example), fix))
+
+    def number_of(self, number: Number) -> Number:
+        """From now on, operators look for numbers that vary."""
         self.numbers.append(number)
         return number
 

@@ -7,6 +7,7 @@ import torch
 
 import framesmith
 from framesmith.testing import CompileCounter
+from tests.capture.agree import Program, Programs
 
 X = torch.linspace(-2, 3, 12).reshape(3, 4)
 CASES = []
@@ -83,6 +84,62 @@ def test_native_code_takes_them():
         torch.testing.assert_close(compiled(X, s, n), ternary(X, s, n))
 
 
+ITEMS = Programs()
+
+
+@ITEMS.each()
+def test_items_are_numbers_of_the_graph(program: Program) -> None:
+    program.check()
+
+
+@ITEMS(X)
+def scaled_by_an_item(x):
+    return x / x.max().item(), x * float(x.sum()) + 1, x.max().item() > x
+
+
+@ITEMS(X, torch.tensor(3))
+def an_int(x, n):
+    k = n.item()
+    return x * k, x + k, x.long() + k, k - x
+
+
+@ITEMS(X, torch.tensor(0.7, dtype=torch.float64))
+def an_item_as_it_was(x, s):
+    v = s.item()
+    s.add_(1)
+    return x * v + 2 * v, v, s
+
+
+@ITEMS(X)
+def items_that_fill(x):
+    first = x[0, 0].item()
+    return (x.clone().fill_(first), torch.full((2,), first), x.clamp(min=x.mean().item()), torch.where(x > 0, x, x.min().item()),
+            torch.tensor(first), torch.add(x, x, alpha=first), x.lerp(x * 2, x.std().item()))
+
+
+@ITEMS(X)
+def arithmetic_of_items(x):
+    s = x.sum().item()
+    t = s * 2 + x.max().item()
+    return x * t, t > 1, t, x.half() * s, x.double() - t
+
+
+@ITEMS(X, torch.tensor(2))
+def items_as_indices(x, n):
+    return x[n.item()], x.sum(n.item() - 2), x.view(n.item() * 6)
+
+
+@ITEMS(X, breaks=True)
+def branches_on_items(x):
+    m = x.abs().max().item()
+    return x / m if m > 1 else x * m
+
+
+@ITEMS(X.double() * 1e300, breaks=True, raises=RuntimeError)
+def an_item_that_float32_does_not_hold(x):
+    return torch.full((2,), x.max().item(), dtype=torch.float32)
+
+
 def test_a_float_of_an_item_needs_no_variant():
     def run(x):
         s = x.sum().item()
@@ -96,6 +153,14 @@ def test_a_float_of_an_item_needs_no_variant():
         if i == 1:  # the first float was assumed
             first = counter.frame_count
     assert counter.frame_count == first
+
+
+def test_a_number_that_varies_is_an_index_by_its_value():
+    counter = CompileCounter()
+    compiled = framesmith.compile(lambda x, n: x[n % 3] * n, backend=counter)
+    for n in range(6):
+        assert torch.equal(compiled(X, n), X[n % 3] * n)
+    assert counter.frame_count == 6
 
 
 def test_numbers_of_a_whole_graph():

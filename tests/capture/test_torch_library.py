@@ -322,7 +322,7 @@ def through_numpy(x):
     return torch.from_numpy(np.sin(a)), x + 1
 
 
-@program(np.arange(6.0).reshape(2, 3), breaks=True)
+@program(np.arange(6.0).reshape(2, 3))
 def of_arrays(a):
     return np.sin(a) + a.sum(), a.T @ a
 
@@ -334,7 +334,7 @@ def numpy_numbers(x):
     return x * float(k), x + int(n), np.sqrt(4.0), x * np.pi, math.sqrt(2), x * k
 
 
-@program(X, breaks=True)
+@program(X)
 def constant_arrays(x):
     w = torch.tensor(np.array([1.0, 2.0, 3.0, 4.0]), dtype=torch.float32)
     return x * w, x + torch.from_numpy(np.ones(4, dtype=np.float32))

@@ -50,7 +50,7 @@ def _tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Of an array; of nested sequences, with tensors of no dimension among the numbers: stacked, in the type that all promote to."""
     if args and isinstance(args[0], t.Array):
         return made_of_array(cx, torch.tensor, args, kwargs)
-    if len(args) == 1 and is_late(args[0]) and kwargs.keys() <= {"dtype"} and args[0].pytype() in (int, float):
+    if len(args) == 1 and (is_late(args[0]) or type(args[0]) is t.Data) and kwargs.keys() <= {"dtype"} and args[0].pytype() in (int, float):
         natural = torch.int64 if args[0].pytype() is int else torch.get_default_dtype()
         return cx.torch_call(torch.scalar_tensor, args, {"dtype": cx.made(natural), **kwargs})
     if len(args) != 1 or not isinstance(args[0], t.Sequence) or kwargs.keys() - {"dtype", "device"}:
