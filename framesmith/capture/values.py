@@ -122,8 +122,12 @@ class Values:
     def reads_whole(self, container: Any) -> None:
         """Every element of a container from outside is about to be read, and guarded."""
         kind = next(base for base in _WHOLE if issubclass(type(container), base))
-        if kind.__len__(container) > MOST_GUARDED:
-            raise Unsupported(f"all elements of a {type(container).__name__} that has more than {MOST_GUARDED}")
+        self.many_guarded(kind.__len__(container), f"elements of a {type(container).__name__}")
+
+    def many_guarded(self, n: int, what: str) -> None:
+        """As many values are to be guarded."""
+        if n > MOST_GUARDED:
+            raise Unsupported(f"more than {MOST_GUARDED} {what}")
 
     def known(self, value: Any, source: Source | None) -> t.Tracker | None:
         """The tracker of an object met before; guards that this path leads to the same object."""

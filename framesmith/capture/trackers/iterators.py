@@ -110,7 +110,7 @@ class Outside(Iter):
     `real_iter` is the iterator; `index` the number of values read, one more when the end was found; `taken`: another one reads from it.
     """
 
-    __slots__ = ("over", "real_iter", "taken")
+    __slots__ = ("over", "real_iter", "seen", "taken")
 
     def __init__(self, value: Any, source: Source | None) -> None:
         super().__init__([])
@@ -118,6 +118,8 @@ class Outside(Iter):
         self.source = source
         self.over = False
         self.taken = False
+        self.seen: tuple[int, list[Any]] = 0, []
+        """How far it was looked ahead, and what was there."""
 
     def pytype(self) -> type:
         return type(self.real_iter)
@@ -141,9 +143,11 @@ class Outside(Iter):
         if cx.mutated and any(id(cx.seen.get(id(of))) in cx.mutated for of in walked(self.real_iter)):
             raise Unsupported("an iterator from outside over a container that was changed")
         n = 1 << self.index.bit_length()  # index < n: a few lists serve all values
-        found = upcoming(self.real_iter, n)
-        cx.keep.append(found)
-        return found, None if self.source is None else Applied(self.source, ahead(n), f"the next {n} of {{}}")
+        if n != self.seen[0]:
+            cx.many_guarded(self.index, "values of an iterator")
+            self.seen = n, upcoming(self.real_iter, n)
+            cx.keep.append(self.seen)
+        return self.seen[1], None if self.source is None else Applied(self.source, ahead(n), f"the next {n} of {{}}")
 
     def pull(self, cx: Any, read: Callable[[Any, Source | None], Tracker]) -> Tracker | None:
         """Take the next value, as `read` makes of it and its source."""
