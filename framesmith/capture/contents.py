@@ -22,12 +22,18 @@ def referent(ref: Any) -> Any:
     return weakref.ReferenceType.__call__(ref)
 
 
+def in_order(mapping: Any, keys: Any) -> list[Any]:
+    """The values of a dict for its very keys; none is looked up."""
+    values = {id(k): v for k, v in dict.items(mapping)}
+    return [values[id(k)] for k in keys]
+
+
 def _values(mapping: Any) -> Any:
     return list(dict.values(mapping))
 
 
 def _ordered_values(mapping: Any) -> Any:
-    return list(collections.OrderedDict.values(mapping))
+    return in_order(mapping, collections.OrderedDict.__iter__(mapping))
 
 
 def elements_of(source: Source) -> Source:
@@ -50,4 +56,4 @@ def target_of(source: Source) -> Source:
     return Applied(source, referent, "{}()")
 
 
-__all__ = ["elements_of", "entries_of", "referent", "target_of", "values_of"]
+__all__ = ["elements_of", "entries_of", "in_order", "referent", "target_of", "values_of"]

@@ -388,7 +388,11 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
             return t.Method(self.class_function(raw.__func__), self.made(tup.cls))
         if name == "__class__":
             return self.made(tup.cls)
-        return t.Bound(tup, name) if hasattr(type(raw), "__get__") else self.class_value(tup.cls, name, raw)
+        if type(raw).__name__ == "_tuplegetter":  # a namedtuple's field, in another class
+            return tup.item(self, t.Const(raw.__reduce__()[1][0]))
+        if isinstance(getattr(type(raw), "__get__", None), FunctionType):
+            return self.call_special(self.class_value(tup.cls, name, raw), "__get__", [tup, self.made(tup.cls)])
+        return t.by_class(self, tup, tup.cls, name) if hasattr(type(raw), "__get__") else self.class_value(tup.cls, name, raw)
 
     def is_passable(self, obj: t.Object) -> bool:
         """May the real object be handed to a function that is run for real?"""

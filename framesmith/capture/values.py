@@ -28,6 +28,7 @@ from framesmith.fake import FakeTensor
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .class_making import getattr_static
 from .contents import entries_of
 from .peeking import FORESEEN, foreseen
 from .registry import OUTSIDE
@@ -332,13 +333,19 @@ def _method(cx: Any, value: Any, source: Source | None) -> t.Tracker:
 
 
 def _builtin(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    """A builtin function, or a method of a container that is bound to it."""
-    owner = value.__self__
-    if source is None or type(owner) not in _CONTAINERS:
+    """A builtin function, or a method bound to its object: that is a new one each time."""
+    owner, name = value.__self__, value.__name__
+    if source is None or owner is None or issubclass(type(owner), (type, types.ModuleType)):
+        return _static(cx, value, source)
+    raw = getattr_static(type(owner), name)
+    if not isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return _static(cx, value, source)
     cx.guard(source, "type", type(value))
-    cx.guard(Attr(source, "__name__"), "equals", value.__name__)
-    return t.Bound(cx.wrap(owner, Attr(source, "__self__")), value.__name__)
+    cx.guard(Attr(source, "__name__"), "equals", name)
+    obj = cx.wrap(owner, Attr(source, "__self__"))
+    if obj.constant:
+        return t.Builtin(value, source)
+    return obj.get(cx, name) if isinstance(obj, t.Tensor) else t.Bound(obj, name, raw if isinstance(obj, t.Object) else None)
 
 
 def _partial(cx: Any, value: Any, source: Source | None) -> t.Tracker:
@@ -447,7 +454,6 @@ def _row_of(cls: type) -> Callable[..., t.Tracker]:
 
 
 _WHOLE: tuple[Any, ...] = (list, tuple, dict, set, frozenset, collections.deque)
-_CONTAINERS = (list, dict, set, collections.OrderedDict, collections.defaultdict)
 STATIC_TYPES = (types.FunctionType, type, types.ModuleType, *STATIC_CALLABLES)
 
 WRAP: dict[type, Callable[..., t.Tracker]] = {

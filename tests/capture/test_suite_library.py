@@ -208,3 +208,45 @@ def test_capture_leaves_the_cache_of_dispatch_alone():
     assert framesmith.compile(ask, backend="eager", options={"keep_graphless": True, "warn": False})(1) == "object"
     assert isinstance(cells["dispatch_cache"].cell_contents, weakref.WeakKeyDictionary)
     assert not len(cells["dispatch_cache"].cell_contents)
+
+
+Point = collections.namedtuple("Point", "x y")
+
+
+class Reads(tuple):
+    first = Point.x
+    second = Point.y
+
+
+class Open(Point):
+    pass
+
+
+def fields(p):
+    return p.first, p.second, p.first == 1, p.second == 2, p.count(1)
+
+
+def opened(p):
+    p.w = 5
+    framesmith.graph_break()
+    return p.__dict__ == {"w": 5}, p.w, p.__dict__, p.x == 3
+
+
+def ordered(d):
+    d.x = 10
+    framesmith.graph_break()
+    return isinstance(d.__dict__, dict), d.__dict__, d.x, hasattr(d, "y")
+
+
+def calls(method):
+    return method(3), method.__name__
+
+
+@pytest.mark.parametrize("fn, make", [
+    (fields, lambda: Reads([1, 2])), (opened, lambda: Open(3, 4)), (ordered, lambda: collections.OrderedDict(a=1)),
+    (calls, lambda: [1, 2, 3].index), (calls, lambda: {3: 4}.get), (calls, lambda: (3.0).__add__), (calls, lambda: bytearray(3).append),
+])
+def test_attributes_of_builtin_values(fn, make):
+    fast = framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
+    for _ in range(3):
+        assert fast(make()) == fn(make())

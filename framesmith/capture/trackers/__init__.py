@@ -1,7 +1,7 @@
 """What the interpreter holds in place of values, one file a family."""
 
 from .arrays import Array
-from .base import NULL, Bound, CapturedError, Handled, Lasti, Null, Tracker
+from .base import NULL, Bound, CapturedError, Handled, Lasti, Null, Tracker, by_class
 from .checked import CheckedIter, Fixed, Walk, Way
 from .constants import FALSE, NONE, TRUE, Const, boolean
 from .data import Data
@@ -31,7 +31,7 @@ __all__ = [
     "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method",
     "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements",
     "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker",
-    "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "enumerated", "filtered", "is_plain_tuple", "late", "mapped",
-    "ClassDict", "super_of",
+    "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "by_class", "enumerated", "filtered", "is_plain_tuple", "late",
+    "mapped", "ClassDict", "super_of",
     "zipped",
 ]

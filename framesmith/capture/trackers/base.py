@@ -7,6 +7,7 @@ A tracker stands for one Python value during capture.  Trackers of values that c
 
 from __future__ import annotations
 
+from types import BuiltinFunctionType, ClassMethodDescriptorType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 from framesmith.util.errors import Unsupported
@@ -128,6 +129,19 @@ _HEAP_TYPE = 1 << 9
 def has_member(cls: type, name: str) -> bool:
     """Whether instances of `cls` have the attribute by their class; what its metaclass has they have not."""
     return any(name in base.__dict__ for base in cls.__mro__)
+
+
+def by_class(cx: Any, x: Tracker, kind: type, name: str) -> Tracker:
+    """`x.name`, which is there by the class: a method, or a constant; what is computed is refused."""
+    raw = next(base.__dict__[name] for base in kind.__mro__ if name in base.__dict__)
+    if isinstance(raw, _METHODS):
+        return Bound(x, name)
+    if hasattr(type(raw), "__get__"):
+        raise Unsupported(f"attribute {name!r} of {x.describe()}")
+    return cx.made(raw)
+
+
+_METHODS = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType, BuiltinFunctionType, staticmethod, classmethod)
 
 
 class Null(Tracker):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..contents import elements_of
 from ..sources import Attr, Item, Source
-from .base import Bound, Tracker, has_member
+from .base import Tracker, by_class, has_member
 from .checked import CheckedIter, Way
 from .sequences import Sequence
 
@@ -103,7 +103,7 @@ class Deque(Sequence):
             return cx.made(collections.deque)
         if not has_member(collections.deque, name):
             return cx.raise_(AttributeError(f"'collections.deque' object has no attribute '{name}'"))
-        return Bound(self, name)
+        return by_class(cx, self, collections.deque, name)
 
     def set(self, cx: Any, name: str, value: Tracker) -> None:
         if name == "maxlen":

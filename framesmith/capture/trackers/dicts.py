@@ -11,9 +11,9 @@ from typing import Any
 
 from framesmith.util.errors import Unsupported
 
-from ..contents import values_of
+from ..contents import in_order, values_of
 from ..sources import DictAttr, Item, Source
-from .base import Bound, Tracker, has_member
+from .base import Tracker, by_class, has_member
 from .checked import CheckedIter, Way
 from .keys import Hashed
 from .sequences import Sequence
@@ -68,14 +68,17 @@ class Dict(Tracker):
             value, src = self.value, self.source
             cx.reads_whole(value)
             kind: Any = collections.OrderedDict if self.cls is collections.OrderedDict else dict
-            keys: tuple[Any, ...] = tuple(kind.keys(value))
+            try:
+                keys: tuple[Any, ...] = tuple(kind.keys(value))
+            except KeyError as e:
+                raise Unsupported("an OrderedDict in which keys do not find themselves") from e
             if self.cls is collections.OrderedDict:
                 cx.guard(src, "callable", SameOrder(keys))  # its order is kept beside the dict's own
             else:
                 cx.guard(src, "keys", keys)
             old = self.entries
             self.entries = {}
-            values = kind.values(value)
+            values = in_order(value, keys)
             for i, (k, v, stored) in enumerate(zip(keys, values, cx.stored_keys(keys, value))):
                 known = old.get(k) if stored is k else None
                 if known is None:
@@ -166,7 +169,7 @@ class Dict(Tracker):
             return self.attrs[name]
         if not has_member(self.cls, name):
             return self.own(cx, name)
-        return Bound(self, name)
+        return by_class(cx, self, self.cls, name)
 
     def own(self, cx: Any, name: str) -> Tracker:
         """An entry of the instance dict that an OrderedDict from outside has."""
@@ -304,7 +307,7 @@ class DictView(Tracker):
             raise Unsupported("the mapping of a view")
         if not has_member(self.pytype(), name):
             return cx.raise_(AttributeError(f"'{self.pytype().__name__}' object has no attribute '{name}'"))
-        return Bound(self, name)
+        return by_class(cx, self, self.pytype(), name)
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return cx.apply_row(DictView, self, name, args, kwargs)

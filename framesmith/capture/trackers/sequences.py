@@ -9,7 +9,7 @@ import torch
 from framesmith.util.errors import Unsupported
 
 from ..sources import Item, Source
-from .base import Bound, Tracker, has_member
+from .base import Bound, Tracker, by_class, has_member
 from .constants import Const
 
 
@@ -127,7 +127,7 @@ class List(Sequence):
             return cx.made(list)
         if not has_member(list, name):
             return cx.no_attribute(self, name)
-        return Bound(self, name)
+        return by_class(cx, self, list, name)
 
     def touch(self, cx: Any) -> list[Tracker]:
         """The elements, about to be changed."""
@@ -212,7 +212,7 @@ class Tuple(Sequence):
             return cx.made(tuple)
         if not has_member(tuple, name):
             return cx.no_attribute(self, name)
-        return Bound(self, name)
+        return by_class(cx, self, tuple, name)
 
     def key(self, cx: Any) -> Any:
         keys = [x.key(cx) for x in self.open(cx)]

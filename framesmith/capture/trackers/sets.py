@@ -12,7 +12,7 @@ from framesmith._C import stored_hashes
 from framesmith.util.errors import Unsupported
 
 from ..sources import Source
-from .base import Bound, Tracker, has_member
+from .base import Tracker, by_class, has_member
 from .checked import CheckedIter, Way
 from .keys import Hashed
 from .objects import Object
@@ -132,7 +132,7 @@ class Set(Tracker):
             return cx.made(self.cls)
         if not has_member(self.cls, name):
             return cx.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
-        return Bound(self, name)
+        return by_class(cx, self, self.cls, name)
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return cx.apply_row(Set, self, name, args, kwargs)
