@@ -18,7 +18,8 @@ from .registry import DESCRIPTORS, METHODS
 from .sources import MISSING, Attr, Builtin, Global, GlobalOf, Item, Pinned, Source
 from .spaces import Spaces
 from .standins import Placeholder
-from .values import STATIC_TYPES
+from .trackers.opaque import Opaque
+from .values import CONSTANT_TYPES, STATIC_TYPES
 
 _BUILTINS = builtins.__dict__
 
@@ -72,6 +73,8 @@ class Namespaces(Spaces):
         self.class_cache: dict[type, dict[str, Any]] = {}
         self.infos: dict[type, ClassInfo] = {}
         self.plainly_named: set[type] = set()
+        self.read_whole: set[type] = set()
+        """Classes whose dict was looked at: their names are guarded."""
         self.plain_metas: set[type] = {type}
         self.made_classes: set[type] = set()
         """Stand-ins of the classes that the frame made."""
@@ -171,6 +174,17 @@ class Namespaces(Spaces):
 
     def class_attr(self, klass: t.Class, name: str) -> t.Tracker:
         """`cls.name`"""
+        try:
+            return self.found_in_class(klass, name)
+        except t.CapturedError as e:
+            meta = type(klass.value)
+            hook = None if meta is type or issubclass(meta, enum.EnumMeta) else self.lookup(meta, "__getattr__")
+            if not isinstance(hook, FunctionType) or not issubclass(e.tracker.pytype(), AttributeError):
+                raise
+        return self.class_function(hook).call(self, [klass, t.Const(name)], {})
+
+    def found_in_class(self, klass: t.Class, name: str) -> t.Tracker:
+        """type.__getattribute__"""
         cls, meta = klass.value, type(klass.value)
         if meta not in self.plain_metas:
             self.meta_is_plain(meta)
@@ -216,7 +230,7 @@ class Namespaces(Spaces):
         if meta_raw is MISSING and meta is not type:
             hook = self.lookup(meta, "__getattr__")
             if isinstance(hook, FunctionType) and not issubclass(meta, enum.EnumMeta):
-                return self.class_function(hook).call(self, [klass, t.Const(name)], {})
+                return self.no_attribute(klass, name)
         if meta_raw is not MISSING and not hasattr(type(meta_raw), "__get__"):
             return self.class_value(meta, name, meta_raw)
         try:
@@ -343,12 +357,20 @@ def _annotations(cx: Any, cls: type) -> t.Tracker:
 
 
 def _class_dict(cx: Any, cls: type) -> t.Tracker:
-    if cls.__flags__ & _HEAP and cls not in cx.made_classes:
+    if cls in cx.made_classes:
+        return t.ClassDict({name: _in_stand_in(cx, value) for name, value in dict_of(cls).items()}, cls)
+    if cls.__flags__ & _HEAP and cls not in cx.read_whole:
+        cx.read_whole.add(cls)
         for name in dict_of(cls):
             cx.note_class(cls, name)
         cx.guard(Pinned(cls), "callable", _SameNames(cls))
-    entries = {name: cx.wrap_static(value, None) for name, value in dict_of(cls).items()}
-    return t.ClassDict(entries, cls)
+    return t.ClassDict({name: cx.wrap_static(value, None) for name, value in dict_of(cls).items()}, cls)
+
+
+def _in_stand_in(cx: Any, value: Any) -> t.Tracker:
+    """A value in a stand-in: what the program put there, or what `type` made."""
+    found = cx.seen.get(id(value))
+    return found if found is not None else t.Const(value) if type(value) in CONSTANT_TYPES else Opaque(type(value), value, None)
 
 
 class _SameNames:
@@ -383,6 +405,12 @@ def _module(cx: Any, cls: type) -> t.Tracker:
     return cx.made(cls.__module__)
 
 
+def _abstract_methods(cx: Any, cls: type) -> t.Tracker:
+    """The class's own, never a base's."""
+    cx.note_class(cls, "__abstractmethods__")
+    return cx.fold(type.__getattribute__, (cls, "__abstractmethods__"))
+
+
 _HEAP = 1 << 9
 _OF_C = (WrapperDescriptorType, MethodDescriptorType)
 _PROPERTY: dict[str, Callable[..., Any]] = {"fget": property.__get__, "fset": property.__set__, "fdel": property.__delete__}
@@ -397,6 +425,7 @@ _CLASS_ATTRS: dict[str, Callable[[Any, type], t.Tracker]] = {
     "__dict__": _class_dict,
     "__doc__": lambda cx, cls: cx.made(cls.__doc__),
     "__annotations__": _annotations,
+    "__abstractmethods__": _abstract_methods,
 }
 
 __all__ = ["ClassInfo", "Namespaces", "Unsupported"]

@@ -29,21 +29,22 @@ class Parts:
     cells: list[str]
 
 
-def parts(rb: Any, frame: Frame, code: CodeType, index: int, stack: list[t.Tracker]) -> Parts:
-    """The parts of a frame that is left at instruction `index` of the user's `code` with `stack`."""
+def parts(rb: Any, frame: Frame, code: CodeType, index: int, stack: list[t.Tracker], seen: bool = False) -> Parts:
+    """The parts of a frame that is left at instruction `index` of the user's `code` with `stack`; `seen`: constants that no instruction
+    reads are locals that others may look at."""
     layout, args = [], []
     for v in stack:
         kind = _KINDS.get(type(v), VALUE)
         layout.append(kind)
         if kind in (VALUE, HANDLED):
             args.append(rb.value(v.error if isinstance(v, t.Handled) else v))
-    values, cells = _variables(rb, frame, code, liveness(code, index))
+    values, cells = _variables(rb, frame, code, liveness(code, index), seen)
     values.update(held_on(rb, frame, code, index))
     names = tuple(n for n in code.co_varnames if n in values)
     return Parts(tuple(layout), names, [*args, *[values[n] for n in names]], cells)
 
 
-def _variables(rb: Any, frame: Frame, code: CodeType, live: frozenset[str]) -> tuple[dict[str, str], list[str]]:
+def _variables(rb: Any, frame: Frame, code: CodeType, live: frozenset[str], seen: bool) -> tuple[dict[str, str], list[str]]:
     cx = rb.cx
     order = cell_names(code)
     values: dict[str, str] = {}
@@ -52,7 +53,7 @@ def _variables(rb: Any, frame: Frame, code: CodeType, live: frozenset[str]) -> t
         v = frame.locals[i]
         if name in order:
             cells[name] = rb.value(v) if isinstance(v, t.Cell) else rb.value(t.Cell(v))
-        elif name in live:
+        elif name in live or seen and v is not None and v.constant:
             if v is None and frame is cx.frames[0] and i in cx.pending:
                 values[name] = rb.arg_names[name]
             elif v is not None and v is not t.NULL:

@@ -90,7 +90,7 @@ def generator(rb: Any, x: t.Generator) -> str:
         return rb.temp(f"{rb.hold(_finished)}()")
     start = next(i for i, ins in enumerate(frame.dec.instrs) if ins.name == "RETURN_GENERATOR") + 2
     code, at = origin(frame.code, frame.ip if x.started else start)
-    p = parts(rb, frame, code, at, frame.stack if x.started else [])
+    p = parts(rb, frame, code, at, frame.stack if x.started else [], seen=True)
     first = leading(code)
     names = tuple(n for n in p.names if n != first)
     args = p.args if first is None else _led(p, code, first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections.abc
 import inspect
 import itertools
@@ -183,3 +184,66 @@ def test_a_signature_follows_the_function():
     fn.__wrapped__ = signed
     assert compiled(fn) == "(x, y=1)"
     assert compiled(types.MethodType(signed, 1)) == "(y=1)"
+
+
+class Virtual(type):
+    def __getattr__(cls, name):
+        if name == "eggs":
+            return "scrambled"
+        raise AttributeError(name)
+
+
+class Eggs(metaclass=Virtual):
+    @types.DynamicClassAttribute
+    def eggs(self):
+        return "spam"
+
+
+class Broken:
+    def __get__(self, obj, owner):
+        raise AttributeError("broken")
+
+
+class HasBroken:
+    md = Broken()
+
+
+def attributes_that_only_instances_have():
+    return Eggs.eggs, Eggs().eggs, said(getattr, Eggs, "ham"), inspect.isroutine(vars(HasBroken)["md"]), inspect.isroutine(Eggs())
+
+
+def generator_seen_from_outside():
+    def each(lst, a=None):
+        b = (1, 2, 3)
+        yield from lst
+        return b
+
+    made = each([1, 2, 3])
+    framesmith.graph_break()
+    return inspect.getgeneratorlocals(made)
+
+
+def abstract_while_it_is_made():
+    checks = []
+
+    class Checker(metaclass=abc.ABCMeta):  # noqa: B024
+        def __init_subclass__(cls):
+            checks.append(inspect.isabstract(cls))
+
+    class Abstract(Checker):
+        @abc.abstractmethod
+        def foo(self):
+            pass
+
+    class Whole(Abstract):
+        def foo(self):
+            pass
+
+    return checks, inspect.isabstract(Abstract), inspect.isabstract(Whole)
+
+
+@pytest.mark.parametrize("program", [abstract_while_it_is_made, attributes_that_only_instances_have, generator_seen_from_outside])
+def test_looked_at(program):
+    compiled = framesmith.compile(program, backend="eager", options=OPTIONS)
+    for _ in range(3):
+        assert compiled() == program()

@@ -454,7 +454,10 @@ def _asks_kind(fn: Any) -> Any:
             if x.raw is not None and not isinstance(x.raw, types.MethodDescriptorType):
                 raise Unsupported(f"the kind of {x.describe()}")
             return t.boolean(fn in (inspect.isbuiltin, inspect.isroutine))
-        return t.boolean(bool(fn(cx.stand_in(x)))) if not isinstance(x, t.Object) else t.FALSE
+        if isinstance(x, t.Object):
+            plain = fn is not inspect.isroutine or cx.lookup(x.cls, "__get__") is MISSING or cx.lookup(x.cls, "__set__") is not MISSING
+            return t.boolean(not plain)
+        return t.boolean(bool(fn(cx.stand_in(x))))
 
     return row
 
