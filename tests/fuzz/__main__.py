@@ -28,6 +28,7 @@ def main() -> int:
     p.add_argument("--count", type=int, default=100, help="how many seeds")
     p.add_argument("--jobs", type=int, default=1, help="processes")
     p.add_argument("--breaks", choices=("none", "open", "any"), default="any", help="where graphs break (open: not in try, with)")
+    p.add_argument("--wide", action="store_true", help="with more kinds of values and statements")
     p.add_argument("--backend", choices=("eager", "native"), default="eager", help="who runs the graphs")
     p.add_argument("--tolerance", type=float, help="roundings that a floating number may be off by (native: 16, eager: 0)")
     p.add_argument("--show", type=int, metavar="SEED", help="print a program and its verdict")
@@ -35,7 +36,7 @@ def main() -> int:
     p.add_argument("--file", help="the verdict on a program in a file")
     p.add_argument("--keep", action="store_true", help=f"add the result to {RESULTS.name}")
     a = p.parse_args()
-    options = Options(a.breaks)
+    options = Options(a.breaks, a.wide)
     tolerance = a.tolerance if a.tolerance is not None else ROUNDINGS[a.backend]
     judge = functools.partial(check, backend=a.backend, tolerance=tolerance)
     if a.file is not None:
@@ -78,7 +79,8 @@ def _hunt(a: argparse.Namespace, judge: functools.partial[Verdict]) -> int:
 def _keep(a: argparse.Namespace, kinds: Counter[str], captured: int, failed: list[int]) -> None:
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     rows.append({
-        "start": a.start, "count": a.count, "breaks": a.breaks, "backend": a.backend, "same": kinds["same"], "left_out": kinds["left out"],
+        "start": a.start, "count": a.count, "breaks": a.breaks, "wide": a.wide, "backend": a.backend,
+        "same": kinds["same"], "left_out": kinds["left out"],
         "captured": captured, "failed": sorted(failed), "date": datetime.date.today().isoformat(),
         "python": platform.python_version(), "torch": torch.__version__, "machine": f"{platform.machine()} {platform.system()}",
     })

@@ -151,7 +151,7 @@ def class_(g: Writer) -> None:
                 g.emit("self.t = t")
                 g.emit("self.xs = [k, 1]")
                 g.emit("self.d = {'a': t}")
-        for head, result, parameters, use in g.random.sample(METHODS, g.random.randint(2, 5)):
+        for head, result, parameters, use in g.random.sample(g.methods, g.random.randint(2, 5)):
             method(g, head, result, parameters)
             weight, _, text = use.partition(" ")
             add(g, TABLE_OF.get(result, result), int(weight), text.format(name))

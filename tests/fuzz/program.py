@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import definitions, expressions, statements, tensors
+from tests.fuzz import definitions, expressions, statements, tensors, wide
 from tests.fuzz.writer import Function, Options, Row, Writer
 
 CALLS = 5
@@ -27,7 +27,15 @@ n = 3
 def generate(seed: int, options: Options) -> str:
     """The program of a seed; the same text on every machine."""
     g = Writer(seed, options, {**expressions.TABLES, **tensors.TABLES}, statements.SIMPLE)
-    for line in HEADER.splitlines():
+    g.kinds, g.blocks, g.methods = statements.KINDS, statements.BLOCKS, definitions.METHODS
+    header = HEADER
+    if options.wide:
+        g.kinds, g.blocks, g.methods = g.kinds + wide.KINDS, g.blocks + wide.BLOCKS, g.methods + wide.METHODS
+        g.simple += wide.SIMPLE
+        header += wide.HEADER
+        for kind, table in wide.TABLES.items():
+            g.tables[kind] = g.tables.get(kind, []) + table
+    for line in header.splitlines():
         g.emit(line)
     definitions.globals_(g)
     for write in g.random.choices((definitions.helper, definitions.class_, definitions.generator), (5, 3, 2), k=g.random.randint(1, 4)):

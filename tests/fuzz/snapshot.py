@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import math
 import types
 from collections.abc import Callable, Iterable
@@ -125,6 +127,8 @@ _ROWS: list[tuple[Callable[[Any], bool], Callable[[Any, Numbers, int], Any]]] = 
     (lambda x: isinstance(x, torch.Tensor), _tensor),
     (lambda x: isinstance(x, list), lambda x, s, n: _items(type(x).__name__, x, s, n)),
     (lambda x: isinstance(x, dict), _dict),
+    (lambda x: isinstance(x, collections.deque), lambda x, s, n: (x.maxlen, *_items("deque", x, s, n))),
+    (lambda x: isinstance(x, functools.partial), lambda x, s, n: _items("partial", [x.func, x.args, x.keywords], s, n)),
     (lambda x: isinstance(x, (set, frozenset)), _set),
     (lambda x: isinstance(x, types.FunctionType), _function),
     (lambda x: isinstance(x, types.MethodType), lambda x, s, n: ("method", n, freeze(x.__func__, s), freeze(x.__self__, s))),
@@ -132,7 +136,7 @@ _ROWS: list[tuple[Callable[[Any], bool], Callable[[Any, Numbers, int], Any]]] = 
     (lambda x: isinstance(x, type), _class),
     (lambda x: isinstance(x, tuple), lambda x, s, n: _items(type(x).__name__, x, s, n)),
     (lambda x: type(x).__module__ in ("builtins", "itertools") and hasattr(x, "__next__"), _iterator),
-    (lambda x: type(x).__module__ in ("builtins", "functools") or not hasattr(x, "__dict__"),
+    (lambda x: type(x).__module__ in ("builtins", "functools") or not (hasattr(x, "__dict__") or hasattr(type(x), "__slots__")),
      lambda x, s, n: (type(x).__name__, getattr(x, "__name__", ""), n)),
     (lambda x: True, _object),
 ]

@@ -133,7 +133,7 @@ SIMPLE = rows("""
 
 def assign(g: Writer) -> None:
     """A new variable."""
-    kind = g.random.choice(KINDS)
+    kind = g.random.choice(g.kinds)
     text = g.expr(kind, 3)
     name = g.name("v")
     g.emit(f"{name} = {text}")
@@ -392,7 +392,7 @@ def inner_class(g: Writer, budget: int) -> None:
 
 Writing = Callable[[Writer], None]
 _PLAIN: list[tuple[int, Writing]] = [(30, assign), (55, simple), (2, delete), (3, leave_loop), (2, leave_function), (2, throw)]
-_BLOCKS: list[tuple[int, Callable[[Writer, int], None]]] = [
+BLOCKS: list[tuple[int, Callable[[Writer, int], None]]] = [
     (14, conditional), (14, loop), (9, attempt), (7, within), (4, match), (6, inner_function), (4, inner_generator), (1, inner_class),
 ]
 
@@ -409,7 +409,7 @@ def statement(g: Writer, budget: int) -> None:
         size, indent, scope, names, function = len(g.lines), g.indent, g.scope, dict(g.scope.names), replace(g.scope.function)
         try:
             if budget > 1 and g.chance(40):
-                g.random.choices([w for _, w in _BLOCKS], [n for n, _ in _BLOCKS])[0](g, budget - 2)
+                g.random.choices([w for _, w in g.blocks], [n for n, _ in g.blocks])[0](g, budget - 2)
             else:
                 g.random.choices([w for _, w in _PLAIN], [n for n, _ in _PLAIN])[0](g)
             return

@@ -13,8 +13,9 @@ from __future__ import annotations
 import contextlib
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 HOLE = re.compile(r"<(\^?)((?:bind|new):)?([A-Za-z]\w*|-?\d+\.\.\d+)([!=]?)>")
 ROW = re.compile(r"([bry]*)(\d+) (.*)")
@@ -83,9 +84,10 @@ class NoTemplate(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """`breaks`: "none", "open" (not inside of try, with and generators) or "any"."""
+    """`breaks`: "none", "open" (not inside of try, with and generators) or "any"; `wide`: with the tables of `wide`."""
 
     breaks: str = "any"
+    wide: bool = False
 
 
 class Writer:
@@ -96,6 +98,11 @@ class Writer:
         self.options = options
         self.tables = {kind: list(table) for kind, table in tables.items()}
         self.simple = list(simple)
+        self.kinds: tuple[str, ...] = ()
+        """Of variables that statements make."""
+        self.blocks: list[tuple[int, Callable[[Writer, int], None]]] = []
+        """Writers of compound statements, with their weights."""
+        self.methods: tuple[Any, ...] = ()
         self.lines: list[str] = []
         self.indent = 0
         self.counter = 0
