@@ -405,6 +405,8 @@ def _object(rb: Rebuilder, x: t.Object) -> str:
         if x.source is None:
             return rb.hold(x.value)
         return rb.temp(rb.source(x.source))
+    if x.cls.__module__ in iterators.OURS and x.cls.__name__ in ("Groups", "Group"):
+        raise Unsupported("groups of itertools.groupby live across the end of captured code")
     cls = rb.klass(x.cls)
     if id(x) in rb.names:  # the class refers to it
         return rb.names[id(x)]

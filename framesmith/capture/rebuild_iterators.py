@@ -14,6 +14,9 @@ from .origins import origin
 from .peeking import advance
 from .resume import cell_names, leading, suspended
 
+OURS = frozenset({"framesmith.capture.polyfills.iterators", "framesmith.capture.polyfills.functions"})
+"""Modules whose generators and objects stand for others."""
+
 
 def sequence_iterator(rb: Any, x: t.SeqIter) -> str:
     """Over the very list or tuple, so that later changes of a list are seen."""
@@ -80,12 +83,15 @@ def lazy_iterator(rb: Any, x: t.Lazy) -> str:
     """Made anew of what it reads from."""
     if x.parts is None:
         raise Unsupported(f"an iterator of {x.cls.__name__} lives across the end of captured code")
-    return rb.temp(f"{rb.hold(x.cls)}({', '.join([*rb.values(x.parts), *x.options])})")
+    keywords = [f"{k}={rb.value(v)}" for k, v in x.keywords.items()]
+    return rb.temp(f"{rb.hold(x.made_by or x.cls)}({', '.join([*rb.values(x.parts), *keywords, *x.options])})")
 
 
 def generator(rb: Any, x: t.Generator) -> str:
     """A generator that waits at the same instruction."""
     frame = x.frame
+    if frame.globals.get("__name__") in OURS:
+        raise Unsupported(f"an iterator of {frame.fn.name} lives across the end of captured code")
     if x.done:
         return rb.temp(f"{rb.hold(_finished)}()")
     start = next(i for i, ins in enumerate(frame.dec.instrs) if ins.name == "RETURN_GENERATOR") + 2

@@ -70,6 +70,8 @@ class Texts:
         if isinstance(v, t.Object) and raw is not MISSING:
             return v.builtin_method(self, name, [], {})
         self.not_shown(v)
+        if isinstance(v, (t.Iter, t.Lazy, t.Until, t.Generator)):
+            raise Unsupported("the text of an iterator")
         row = _CONTAINERS.get(type(v))
         if row is not None and v.pytype().__repr__ in _PLAIN:
             return t.Const(row(self, v))

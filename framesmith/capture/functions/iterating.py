@@ -181,7 +181,7 @@ def _chained(cx: Any, its: Iterator[t.Tracker]) -> Iterator[t.Tracker]:
 
 @calls(itertools.chain)
 def _chain(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Lazy(_chained(cx, iter(args)), itertools.chain)
+    return t.Lazy(_chained(cx, iter(args)), itertools.chain, list(args), (), itertools.chain)
 
 
 @calls(itertools.repeat)
@@ -192,14 +192,16 @@ def _repeat(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(itertools.count)
 def _count(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Lazy(map(t.Const, itertools.count(*[a.real(cx) for a in args])), itertools.count)
+    given = [a.real(cx) for a in args], {k: v.real(cx) for k, v in kwargs.items()}
+    return t.Lazy(map(cx.made, cx.folded(itertools.count, *given)), itertools.count, args, (), itertools.count, kwargs)
 
 
 @calls(itertools.islice)
 def _islice(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     it = args[0].iterate(cx)
     bounds = [a.real(cx) for a in args[1:]]
-    return t.Lazy(itertools.islice(iter(lambda: it.next(cx), None), *bounds), itertools.islice)
+    steps = cx.folded(itertools.islice, (iter(lambda: it.next(cx), None), *bounds))
+    return t.Lazy(steps, itertools.islice, [it, *args[1:]], (), itertools.islice)
 
 
 @calls(itertools.product)

@@ -8,11 +8,14 @@ import builtins
 import collections
 import functools
 import importlib.util
+import inspect
 import itertools
 import operator
 import types
 from types import FunctionType
 from typing import Any
+
+from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..polyfills import functions as py
@@ -57,12 +60,55 @@ def _fallbacks(name: str, native: Any) -> None:
 _fallbacks("heapq", _heapq)
 _fallbacks("bisect", _bisect)
 
-for _fn in ("accumulate", "compress", "cycle", "dropwhile", "takewhile", "filterfalse", "starmap", "pairwise", "batched", "zip_longest",
-            "tee"):
+
+
+def iterates(python: Any, fn: Any, *places: int, cls: Any = None) -> None:
+    """Calls of `fn` make an iterator of class `cls` (itself), whose values `python` gives. At once it asks the arguments at `places` for
+    their iterators; at all, if there are none."""
+
+    @calls(fn)
+    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        if not _FITS[fn](len(args), kwargs):
+            cx.folded(fn, (None,) * len(args), dict.fromkeys(kwargs))
+            raise Unsupported(f"a call of {fn.__name__} with these arguments")
+        given = [a.iterate(cx) if i in places or not places else a for i, a in enumerate(args)]
+        steps = cx.made(python).call(cx, given, kwargs)
+        return t.Lazy(iter(lambda: steps.next(cx), None), cls or fn, given, (), fn, kwargs)
+
+    _FITS[fn] = _arity(python)
+
+
+def _arity(python: Any) -> Any:
+    """Whether a number of arguments, and keywords, are right for a Python function or class."""
+    signature = inspect.signature(python)
+
+    def fits(n: int, names: Any) -> bool:
+        try:
+            signature.bind(*[None] * n, **dict.fromkeys(names))
+        except TypeError:
+            return False
+        return True
+
+    return fits
+
+
+_FITS: dict[Any, Any] = {}
+
+for _fn, _places in (("accumulate", (0,)), ("compress", (0, 1)), ("cycle", (0,)), ("dropwhile", (1,)), ("takewhile", (1,)),
+                     ("filterfalse", (1,)), ("starmap", (1,)), ("pairwise", (0,)), ("batched", (0,)), ("zip_longest", ())):
     if hasattr(itertools, _fn):
-        states(getattr(its, _fn), getattr(itertools, _fn))
-states(its.from_iterable, itertools.chain.from_iterable)
-states(its.Groups, itertools.groupby)
+        iterates(getattr(its, _fn), getattr(itertools, _fn), *_places)
+iterates(its.from_iterable, itertools.chain.from_iterable, 0, cls=itertools.chain)
+iterates(its.Groups, itertools.groupby, 0)
+
+
+@calls(itertools.tee)
+def _tee(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    made = cx.made(its.tee).call(cx, args, kwargs).open(cx)
+    return t.Tuple([t.Lazy(iter(functools.partial(one.next, cx), None), _TEE) for one in made])
+
+
+_TEE: Any = type(itertools.tee(())[0])
 states(py.count_elements, collections._count_elements)  # type: ignore[attr-defined]
 states(py.cmp_to_key, functools.cmp_to_key)
 for _fn, _python in (("delitem", py.delitem), ("concat", py.concat), ("iconcat", py.iconcat), ("countOf", py.count_of),

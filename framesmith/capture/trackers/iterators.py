@@ -185,17 +185,21 @@ class Outside(Iter):
 class Lazy(Tracker):
     """An iterator whose next value a Python generator of trackers gives (zip, map, enumerate, itertools, …).
 
-    `parts` and `options` are the arguments of `cls` that make an iterator of what is left; parts is None if none do.
+    `parts` and `options` are the arguments of `cls` that make an iterator of what is left; parts is None if none do.  `made_by`: what makes
+    it of them and of `keywords` as long as no value was taken.
     """
 
-    __slots__ = ("cls", "options", "parts", "steps")
+    __slots__ = ("cls", "keywords", "made_by", "options", "parts", "steps")
 
-    def __init__(self, steps: Iterator[Tracker], cls: type, parts: list[Tracker] | None = None, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, steps: Iterator[Tracker], cls: type, parts: list[Tracker] | None = None, options: tuple[str, ...] = (),
+                 made_by: Any = None, keywords: dict[str, Tracker] | None = None) -> None:
         self.source = None
         self.steps = steps
         self.cls = cls
         self.parts = parts
         self.options = options
+        self.made_by = made_by
+        self.keywords = keywords or {}
 
     def pytype(self) -> type:
         return self.cls
@@ -204,9 +208,13 @@ class Lazy(Tracker):
         return self
 
     def next(self, cx: Any) -> Tracker | None:
+        if self.made_by is not None:
+            self.made_by = self.parts = None
         return next(self.steps, None)
 
     def real(self, cx: Any) -> Any:
+        if self.cls in _ENDLESS:
+            raise Unsupported(f"an iterator of {self.cls.__name__} as an argument of a function that cannot be followed")
         return [v.real(cx) for v in self.items_list(cx)]
 
     def truth(self, cx: Any) -> bool:
@@ -219,6 +227,9 @@ class Lazy(Tracker):
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return cx.iterator_method(self, name, args)
+
+
+_ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)
 
 
 class Until(Tracker):
