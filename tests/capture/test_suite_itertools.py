@@ -1,4 +1,4 @@
-"""What CPython's own tests found about itertools: its objects cross breaks as what they are, and refuse what they refuse in plain Python."""
+"""What CPython's own tests found about itertools: its objects cross breaks as what they are, and refuse what they refuse."""
 
 import itertools
 import pickle
