@@ -30,9 +30,9 @@ class Spaces:
         return found
 
     def owns_space(self, obj: t.Object) -> None:
-        """An object has come from outside."""
+        """An object has come from outside.  A module and its compiled view have one dict."""
         at = id(obj.own)
-        if at in self._owners or at in self.seen:
+        if at in self.seen or at in self._owners and not isinstance(obj, t.Module):
             raise Unsupported("an instance dict that is used apart from its object")
         self._owners[at] = obj
 
