@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -70,10 +71,17 @@ class Super(Tracker):
         if isinstance(raw, BuiltinFunctionType) or not hasattr(type(raw), "__get__"):
             return cx.class_value(start, name, raw)
         if isinstance(raw, ClassMethodDescriptorType):
-            return cx.no_hook(start) if name == "__init_subclass__" else cx.made(raw.__get__(None, start))
+            if name == "__init_subclass__":
+                of_generic = _OF_GENERIC.get(raw.__objclass__)
+                return cx.no_hook(start) if of_generic is None else Method(cx.made(of_generic), cx.made(start))
+            return cx.made(raw.__get__(None, start))
         if isinstance(getattr(type(raw), "__get__", None), FunctionType):
             return cx.call_special(cx.class_value(start, name, raw), "__get__", [cx.made(None) if on_class else self.obj, cx.made(start)])
         raise Unsupported(f"super().{name}: {type(raw).__name__}")
+
+
+_OF_GENERIC = {typing.Generic: getattr(typing, "_generic_init_subclass", None)}
+"""What C calls, from Python 3.12 on."""
 
 
 def super_of(cx: Any, cls: Tracker, obj: Tracker) -> Tracker:
