@@ -1,6 +1,6 @@
 """CPython's own regression tests with the frame hook on for every Python function.
 
-    python tests/cpython_suite.py [NAME ...] [--fast] [--limit SECONDS] [--reasons] [--only TEST]
+    python tests/cpython_suite.py [NAME ...] [--fast] [--jobs N] [--limit SECONDS] [--reasons] [--only TEST] [--keep]
 
 Each test file runs twice, each time in a process of its own: plain, and hooked with the "eager" back end, the standard library's functions
 included. A test that passes plain and fails hooked is a failure of ours. Captures without a tensor are kept, so what runs is residual code:
@@ -10,10 +10,12 @@ the table counts it, a file in which nothing was captured or run from the cache 
 from __future__ import annotations
 
 import argparse
+import datetime
 import faulthandler
 import importlib
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -22,6 +24,7 @@ import time
 import traceback
 import unittest
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,7 @@ FULL = (
     "test_inspect", "test_weakref",
 )
 HOOK_OPTIONS = {"backend": "eager", "standard_library": True, "keep_graphless": True, "warn": False, "max_instructions": 20_000}
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "cpython-suite.json"
 RAN = ("passed", "skipped", "expected failure")
 
 
@@ -303,12 +307,22 @@ def show(verdicts: list[Verdict], reasons: bool) -> None:
             console.print(f"  {v.name} {n:5} {escape(reason)}")
 
 
+def keep(verdicts: list[Verdict]) -> None:
+    """Write the table as JSON."""
+    rows = [{"file": v.name, "passed": v.passed, "failed": sorted(v.broken), "tests": len(v.plain.outcomes), **v.hooked.counts,
+             "plain_s": round(v.plain.seconds, 1), "hooked_s": round(v.hooked.seconds, 1)} for v in verdicts]
+    said = {"python": platform.python_version(), "date": datetime.date.today().isoformat(), "files": rows}
+    RESULTS.write_text(json.dumps(said, indent=1) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="test files; default: all of the list")
     parser.add_argument("--fast", action="store_true", help="the part that CI runs")
     parser.add_argument("--limit", type=float, default=600, help="seconds for one file, plain or hooked")
     parser.add_argument("--reasons", action="store_true", help="print why frames broke or were refused")
+    parser.add_argument("--jobs", type=int, default=1, help="files at a time")
+    parser.add_argument("--keep", action="store_true", help=f"write the table to {RESULTS.name}")
     parser.add_argument("--only", metavar="TEST", help="only tests whose name has this in it")
     for hidden in ("--child", "--events"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -318,10 +332,13 @@ def main() -> int:
         child(args.child, args.hooked, args.events, args.only)
     names = args.names or [n for n in (FAST if args.fast else FULL) if exists(n)]
     verdicts = []
-    for name in names:
-        verdicts.append(compare(name, args.limit, args.only))
-        print(f"{name}: {'passed' if verdicts[-1].passed else 'failed'}", file=sys.stderr, flush=True)
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for verdict in pool.map(lambda name: compare(name, args.limit, args.only), names):
+            verdicts.append(verdict)
+            print(f"{verdict.name}: {'passed' if verdict.passed else 'failed'}", file=sys.stderr, flush=True)
     show(verdicts, args.reasons)
+    if args.keep:
+        keep(verdicts)
     passed = sum(v.passed for v in verdicts)
     print(f"{passed} passed, {len(verdicts) - passed} failed")
     return 0 if passed == len(verdicts) else 1
