@@ -67,9 +67,10 @@ def given(cx: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker])
     """A call on fakes. A number that varies goes to torch's C++ as one that operators may take for what it is then."""
     if fn in _MIRRORED and type(args[0]) in (t.Late, t.Data):
         fn, args = _MIRRORED[fn], args[::-1]
-    if fn is set_item:
+    whole = cx.transformed or cx.recorder.autocast  # what stands between here and the recorder takes a symbol for a number without value
+    if fn is set_item and not whole:
         return fn, [args[0].real(cx), args[1].real(cx), _taken(cx, args[2])], {}
-    take = _real if isinstance(fn, FunctionType) else _taken
+    take = _real if whole or isinstance(fn, FunctionType) else _taken
     return fn, [take(cx, a) for a in args], {k: take(cx, v) for k, v in kwargs.items()}
 
 

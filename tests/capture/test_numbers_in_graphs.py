@@ -66,6 +66,17 @@ def beside_what_needs_the_value(x, s, n):
     return x * s, x[n % 3], x.sum(n % 2)
 
 
+@case
+def in_a_transform(x, s, n):
+    return torch.vmap(lambda r: r * s + n)(x), torch.func.grad(lambda a: (a * s).sum())(x)
+
+
+@case
+def under_autocast(x, s, n):
+    with torch.autocast("cpu", torch.bfloat16):
+        return x @ x.t() * s, torch.addcmul(x, x, x, value=s), x * n
+
+
 NUMBERS = [(0.25 + i / 7, i + 2) for i in range(10)]
 
 
