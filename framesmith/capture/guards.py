@@ -19,6 +19,7 @@ from framesmith.capture import sources as src
 from framesmith.capture.guard_text import Note, explain
 from framesmith.capture.relation_code import postfix
 from framesmith.capture.sources import Guard, Source
+from framesmith.capture.trackers.keys import lasts
 from framesmith.util.errors import GuardError
 
 __all__ = ["GuardTree", "Miss", "compile_guards", "why_missed"]
@@ -178,6 +179,7 @@ _REMEMBER: dict[str, Callable[[Any], Any]] = {
     "namespace": tuple,
     "callable": _name,
     "function": _name,
+    "keys": lambda keys: tuple([k if lasts(k) else _name(k) for k in keys]),
     "shape": lambda value: (str(value[0]), {name: f"{where[0]}" for name, where in value[1].items()}),
 }
 

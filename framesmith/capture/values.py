@@ -193,6 +193,8 @@ class Values:
             return key.tracker
         if isinstance(key, tuple):
             return t.Tuple([self.unkey(k) for k in key], cls=type(key))
+        if not t.lasts(key) and id(key) in self.seen:
+            return self.seen[id(key)]
         return t.Set(key, cls=frozenset) if type(key) is frozenset else self.made(key)
 
     def key_of(self, tracker: t.Tracker) -> Any:

@@ -12,7 +12,7 @@ from .functions import Address, AddressKey, ByRow, Cell, Function, Method, Parti
 from .inner import Handed, Inner, Pullback
 from .instance import InstanceDict
 from .iterators import Backward, Generator, Iter, Lazy, Outside, SeqIter, Until, enumerated, filtered, mapped, zipped
-from .keys import Hashed, Number
+from .keys import Hashed, Number, lasts
 from .late import Late, late
 from .made import MadeClass, Wrapped
 from .modes import InferenceGuard
@@ -31,7 +31,7 @@ __all__ = [
     "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method",
     "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements",
     "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker",
-    "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "by_class", "enumerated", "filtered", "is_plain_tuple", "late",
-    "mapped", "ClassDict", "super_of",
+    "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "by_class", "enumerated", "filtered", "is_plain_tuple", "lasts",
+    "late", "mapped", "ClassDict", "super_of",
     "zipped",
 ]

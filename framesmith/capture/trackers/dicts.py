@@ -12,10 +12,10 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from ..contents import in_order, values_of
-from ..sources import DictAttr, Item, Source
+from ..sources import DictAttr, DictKey, Item, Source
 from .base import Tracker, by_class, has_member
 from .checked import CheckedIter, Way
-from .keys import Hashed
+from .keys import Hashed, lasts
 from .sequences import Sequence
 
 
@@ -81,8 +81,10 @@ class Dict(Tracker):
             values = in_order(value, keys)
             for i, (k, v, stored) in enumerate(zip(keys, values, cx.stored_keys(keys, value))):
                 known = old.get(k) if stored is k else None
+                if src is not None and kind is dict and not lasts(k):
+                    cx.wrap(k, DictKey(src, i))
                 if known is None:
-                    at = None if src is None else Item(src, k) if stored is k else Item(values_of(src, kind is not dict), i)
+                    at = None if src is None else Item(src, k) if stored is k and lasts(k) else Item(values_of(src, kind is not dict), i)
                     known = cx.wrap(v, at)
                 self.entries[stored] = known
             self.complete = True

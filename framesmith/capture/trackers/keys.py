@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import enum
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+import torch
+
 from .base import Tracker
+
+
+def lasts(key: Any) -> bool:
+    """Whether guards and residual code may hold a key from outside: it is a value, or lives as long as the program's modules."""
+    if isinstance(key, (tuple, frozenset)):
+        return all(map(lasts, key))
+    return type(key).__hash__ is not object.__hash__ or issubclass(type(key), _LASTING)
+
+
+_LASTING = (type, FunctionType, BuiltinFunctionType, ModuleType, torch.Tensor, torch.nn.Module, enum.Enum)
 
 
 class Hashed:

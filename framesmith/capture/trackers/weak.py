@@ -32,6 +32,11 @@ class WeakRef(Tracker):
         return weakref.ref(self.target.identity())
 
     def key(self, cx: Any) -> Any:
+        """References are keys by what they refer to: by its identity, unless it has a hash or an equality of its own."""
+        kind = self.target.pytype()
+        if cx.lookup(kind, "__hash__") is not object.__hash__ or cx.lookup(kind, "__eq__") is not object.__eq__:
+            raise Unsupported(f"a weak reference to {self.target.describe()}, which has a hash of its own, as a key")
+        cx.guard(self.target.source, "id", self.target.identity())
         return self.identity()
 
     def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
