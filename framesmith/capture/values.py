@@ -469,7 +469,7 @@ WRAP: dict[type, Callable[..., t.Tracker]] = {
     type(threading.Lock()): _lock, type(threading.RLock()): _lock,
     **dict.fromkeys(STATIC_TYPES, _static), types.BuiltinFunctionType: _builtin, **dict.fromkeys(FORESEEN, _iterator),
 }
-WRAP_CACHE: dict[type, Callable[..., t.Tracker]] = {}
+WRAP_CACHE: weakref.WeakKeyDictionary[type, Callable[..., t.Tracker]] = weakref.WeakKeyDictionary()
 
 _BY_BASE: list[tuple[Any, Callable[..., t.Tracker]]] = [
     (threading.local, _opaque),
