@@ -130,7 +130,10 @@ class _Builder:
         self.scratch = self.n_stack + len(place.names) + waits
         self.consts: list[Any] = [place.kw_names, 0, _C.run, _C.tail_call]
         self.out: list[Instr] = []
+        ins = self.dec.instrs[place.index]
         self.kept = {*place.names} - liveness(place.code, place.index)
+        if ins.name == "LOAD_FAST":  # it may be the last that reads the local, which goes on to hold
+            self.kept |= {*place.names} & {place.code.co_varnames[ins.arg]}
         """Locals that are there to keep alive what they hold."""
         self.height = 0
         """Temporaries in use, at most."""

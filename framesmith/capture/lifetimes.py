@@ -5,6 +5,7 @@ weak reference is read that may have died by then; and a frame that goes on else
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import itertools
@@ -112,8 +113,8 @@ def _dropping(handler: Callable[[Frame, Any], Any], what: Callable[[Frame, Any],
     return drop
 
 
-_ARRANGES = STAYS | {"PUSH_NULL", "KW_NAMES", "PRECALL", "NOP", "PUSH_EXC_INFO", "POP_EXCEPT", "JUMP_FORWARD", "JUMP_BACKWARD",
-                      "JUMP_BACKWARD_NO_INTERRUPT"}
+_ARRANGES = STAYS | {"PUSH_NULL", "LOAD_FAST", "LOAD_CONST", "KW_NAMES", "PRECALL", "NOP", "PUSH_EXC_INFO", "POP_EXCEPT",
+                      "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 
 
 def stays(frame: Frame) -> bool:
@@ -132,7 +133,15 @@ def may_have_died(cx: Any, target: Any) -> bool:
     dropped = [value for slot, value in cx.arguments.items() if slot not in unread and id(value) not in here]
     changed = [x.value for x in cx.mutated.values()
                if not isinstance(x, (t.Tensor, t.Module)) and getattr(x, "value", target) is not target]
-    return any(_may_hold(value, target) for value in dropped + changed)
+    return any(_may_hold(value, target) for value in [*dropped, *changed, *_cells(cx)])
+
+
+def _cells(cx: Any) -> Iterator[Any]:
+    """What the cells held that the frame has stored to."""
+    for x in cx.mutated.values():
+        if isinstance(x, t.Cell) and x.real_cell is not None:
+            with contextlib.suppress(ValueError):
+                yield x.real_cell.cell_contents
 
 
 # --- what a frame that is left still holds ----------------------------------------------------------------------------

@@ -23,4 +23,11 @@ def plain_function(code: weakref.ref[CodeType], space: dict[str, Any], *cells: C
     return FunctionType(made, space, user.co_name, None, cells)
 
 
-__all__ = ["plain_function"]
+def plain_call(rb: Any) -> str:
+    """The call that runs the user's code in place of its residual code."""
+    cells = [f"(lambda: {name}).__closure__[0]" for name in rb.code.co_freevars]
+    function = f"{rb.hold(plain_function)}({', '.join([rb.hold(weakref.ref(rb.code)), f'{rb.hold(globals)}()', *cells])})"
+    return f"{rb.hold(_C.tail_call)}({', '.join([function, *rb.arg_names.values()])})"
+
+
+__all__ = ["plain_call"]

@@ -42,9 +42,10 @@ from .values import BY_EQUALITY
 class Rebuilder:
     """Collects statements (text, user's line) and graph outputs."""
 
-    def __init__(self, cx: Any, arg_names: dict[str, str], free: tuple[str, ...]) -> None:
+    def __init__(self, cx: Any, code: types.CodeType, arg_names: dict[str, str]) -> None:
         self.cx = cx
-        self.free = free
+        self.code = code
+        self.free = code.co_freevars
         """Free variables of the code: in its text no global is known by such a name."""
         self.types: dict[Source, type] = {}
         self.types_of = -1
@@ -63,6 +64,8 @@ class Rebuilder:
         self.cells: list[t.Cell] = []
         """Cells of their functions: what they hold may be keys by a method of such a class, and is made afterwards."""
         self.n_temps = 0
+        self.targets: dict[Source, str] = {}
+        """What weak references refer to, read once: it may die between the guards and here."""
 
     # --- names --------------------------------------------------------------------------------------------------------
     def hold(self, obj: Any) -> str:

@@ -8,6 +8,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from .contents import referent
+from .plainly import plain_call
 from .rebuild_attributes import own_dict
 from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
 
@@ -35,6 +37,16 @@ def _item(rb: Any, s: Any) -> str:
     return f"{base}[{key}]"
 
 
+def _applied(rb: Any, s: Any) -> str:
+    if s.function is not referent:
+        return rb.temp(f"{rb.hold(s.function)}({rb.source(s.base)})")
+    name = rb.targets.get(s)
+    if name is None:
+        name = rb.targets[s] = rb.temp(f"{rb.hold(referent)}({rb.source(s.base)})")
+        rb.emit(f"if {name} is None: return {plain_call(rb)}")
+    return name
+
+
 def _instance_dict(rb: Any, base: Source) -> str:
     return own_dict(rb, rb.source(base), rb.type_at(base))
 
@@ -50,7 +62,7 @@ SOURCES: dict[type, Callable[[Any, Any], str]] = {
     DictAttr: lambda rb, s: f"{_instance_dict(rb, s.base)}[{s.name!r}]",
     Item: _item,
     DictKey: lambda rb, s: f"{rb.hold(list)}({rb.source(s.base)})[{s.index}]",
-    Applied: lambda rb, s: rb.temp(f"{rb.hold(s.function)}({rb.source(s.base)})"),
+    Applied: _applied,
     TypeOf: lambda rb, s: f"{rb.hold(type)}({rb.source(s.base)})",
 }
 

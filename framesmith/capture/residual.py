@@ -14,7 +14,6 @@ import builtins
 import functools
 import operator
 import re
-import weakref
 from types import CodeType
 from typing import Any
 
@@ -29,7 +28,7 @@ from .effects import replay
 from .frame import Frame
 from .leaving import function_text, parts
 from .origins import origin
-from .plainly import plain_function
+from .plainly import plain_call
 from .rebuild import Rebuilder
 from .session import Session
 from .varying import number_tensors
@@ -60,7 +59,7 @@ class Residual:
         self.cx = cx
         self.code = code
         self.params = parameter_names(code, cx.root_globals)
-        self.rb = Rebuilder(cx, self.params, code.co_freevars)
+        self.rb = Rebuilder(cx, code, self.params)
         self.called: Any = None
         """What calls the graph, if it is not called in the mode in which the frame is."""
         self.numbers: list[str] = []
@@ -74,7 +73,7 @@ class Residual:
     def returns(self, value: t.Tracker) -> None:
         """The frame was captured to its return."""
         text = self.rb.value(value)
-        self.late = [*checks(self.rb, self.plain), *replay(self.rb)]
+        self.late = [*checks(self.rb, lambda: plain_call(self.rb)), *replay(self.rb)]
         self.tail.append((0, f"return {text}"))
 
     def breaks(self, frames: list[Frame]) -> None:
@@ -83,7 +82,7 @@ class Residual:
         call = f"{make}({self.leave(frames[-1])})"
         for frame in reversed(frames[:-1]):
             call = f"{make}({self.leave(frame, call)})"
-        self.late = [*checks(self.rb, self.plain), *replay(self.rb)]
+        self.late = [*checks(self.rb, lambda: plain_call(self.rb)), *replay(self.rb)]
         self.tail.append((0, f"return {call}"))
 
     def leave(self, frame: Frame, inner: str | None = None) -> str:
@@ -110,11 +109,13 @@ class Residual:
         params = ", ".join([*self.params.values(), INPUTS])
         body = [f"{self.rb.hold(setter)}({seed})" for setter, seed in self.cx.seeds.before]
         if graph:
+            if self.rb.targets and any(self.cx.recorder.mutated(x.fake) for x in self.cx.inputs):
+                raise Unsupported("what a weak reference refers to lives across the end of code that writes its inputs")
             given = NUMBERS if self.numbers else INPUTS
             called = f"{self.rb.hold(self.called)}({self.rb.hold(GRAPH)}, {given})" if self.called else f"{self.rb.hold(GRAPH)}({given})"
             body += [f"{OUTPUTS} = None", "try:", *(f"    {line}" for line in [*self.numbers, f"{OUTPUTS} = {called}"]),
                      "except Exception:", "    pass",
-                     f"if {OUTPUTS} is None:", f"    return {self.plain()}"]
+                     f"if {OUTPUTS} is None:", f"    return {plain_call(self.rb)}"]
             body += self.settled
         body += self.rb.lines + self.late + self.rb.after
         body += ["    " * indent + line for indent, line in self.tail]
@@ -126,13 +127,6 @@ class Residual:
         uses = f"        if 0: {'; '.join(free)}\n" if free else ""
         outer = ", ".join(f"{n}=None" for n in free)
         return f"def __fs_outer({outer}):\n    def {name}({params}):\n{uses}{inner}\n    return {name}\n"
-
-    def plain(self) -> str:
-        """The call that runs the user's code, with nothing captured."""
-        hold = self.rb.hold
-        cells = [f"(lambda: {name}).__closure__[0]" for name in self.code.co_freevars]
-        function = f"{hold(plain_function)}({', '.join([hold(weakref.ref(self.code)), f'{hold(globals)}()', *cells])})"
-        return f"{hold(_C.tail_call)}({', '.join([function, *self.params.values()])})"
 
     def compile(self, graph_call: Any) -> tuple[CodeType, str]:
         """(residual code, its text)"""

@@ -114,7 +114,7 @@ bool applied(Step& step, Run& run) {
 }
 
 bool prepare_item(Step& step, PyObject* payload, Holdings& holdings) {
-  step.payload = holdings.hold(payload);
+  if (!prepare_key(step, payload, holdings)) return false;
   step.index = PY_SSIZE_T_MIN;  // no index: out of the range of any list
   if (PyLong_CheckExact(payload)) {
     step.index = PyLong_AsSsize_t(payload);

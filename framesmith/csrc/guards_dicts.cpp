@@ -182,8 +182,8 @@ bool class_names(Step& step, Run&) {
 
 constexpr StepKind kinds[] = {
     {"keys", keys, prepare_keys, Op::other, 1, Reach::content},
-    {"contains", contains, prepare_held, Op::other, 1, Reach::content},
-    {"not_contains", not_contains, prepare_held, Op::other, 1, Reach::content},
+    {"contains", contains, prepare_key, Op::other, 1, Reach::content},
+    {"not_contains", not_contains, prepare_key, Op::other, 1, Reach::content},
     {"hasattr", has_attribute, prepare_held, Op::other, 1, Reach::attributes},
     {"not_hasattr", lacks_attribute, prepare_held, Op::other, 1, Reach::attributes},
     {"dict_names", dict_names, prepare_dict_names, Op::other, 2},

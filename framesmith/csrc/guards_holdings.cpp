@@ -67,6 +67,11 @@ bool prepare_watched(Step& step, PyObject* payload, Holdings& holdings) {
   return holdings.watch(payload);
 }
 
+bool prepare_key(Step& step, PyObject* payload, Holdings& holdings) {
+  const bool by_identity = Py_TYPE(payload)->tp_hash == PyBaseObject_Type.tp_hash;
+  return by_identity ? prepare_watched(step, payload, holdings) : prepare_held(step, payload, holdings);
+}
+
 bool prepare_index(Step& step, PyObject* payload, Holdings&) {
   step.index = PyLong_AsSsize_t(payload);
   return !(step.index == -1 && PyErr_Occurred());

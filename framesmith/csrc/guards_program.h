@@ -126,6 +126,7 @@ bool build_program(Program* program, Holdings& holdings, PyObject* accessors, Py
 // `prepare` functions that several kinds share.
 bool prepare_held(Step& step, PyObject* payload, Holdings& holdings);
 bool prepare_watched(Step& step, PyObject* payload, Holdings& holdings);
+bool prepare_key(Step& step, PyObject* payload, Holdings& holdings);  // held, or watched if it is known by its identity alone
 bool prepare_index(Step& step, PyObject* payload, Holdings& holdings);
 bool prepare_nothing(Step& step, PyObject* payload, Holdings& holdings);
 // Reads a tuple or list of register numbers.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 import gc
 import weakref
+from types import FunctionType
 
 import pytest
 import torch
 
 import framesmith
 from framesmith import _C
+from framesmith.capture.convert import convert_frame
 from framesmith.compiler import FrameCompiler, Ledger
 from framesmith.config import Config
 
@@ -213,3 +215,95 @@ def test_what_guards_watch_is_dropped_unseen():
     compiled = framesmith.compile(fn, backend="eager", fullgraph=True)
     for x in (torch.ones(2), torch.ones(3), torch.ones(2, 2)):
         assert torch.equal(compiled(x, Mode.ON)[0], x + 1)
+
+
+class Hashed:
+    def __init__(self, x):
+        self.x = x
+
+    def __hash__(self):
+        return hash(self.x)
+
+    def __eq__(self, other):
+        return self.x == other.x
+
+
+def weak_keys():
+    things, hashed = [Thing() for _ in range(4)], [Hashed(i) for i in range(4)]
+    a, b = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
+    for i, (x, y) in enumerate(zip(things, hashed, strict=True)):
+        a[x] = b[y] = i
+    out = [(a[x], b[y]) for x, y in zip(things, hashed, strict=True)]
+    it = a.items()
+    next(it)
+    del things, x, hashed[1:], y
+    gc.collect()
+    n = len(a), len(b)
+    del it
+    gc.collect()
+    return out, n, len(a)
+
+
+def a_class():
+    told = []
+
+    class Local:
+        pass
+
+    thing = Local()
+    r = weakref.ref(Local, told.append)
+    thing.me = thing
+    del Local, thing
+    gc.collect()
+    return len(told), r() is None
+
+
+def in_a_cell():
+    thing = Thing()
+
+    def raises():
+        raise KeyError(thing)
+
+    r = weakref.ref(thing)
+    try:
+        raises()
+    except KeyError:
+        told = True
+    thing = None
+    return told, r()
+
+
+class Final(weakref.finalize):
+    pass
+
+
+def a_finalizer():
+    thing, told = Thing(), []
+    f = Final(thing, lambda: told.append(1))
+    r = weakref.ref(f)
+    del f
+    first = r() is not None
+    del thing
+    gc.collect()
+    return first, r(), told
+
+
+@pytest.mark.parametrize("program", [weak_keys, a_class, in_a_cell, a_finalizer], ids=lambda f: f.__name__)
+def test_what_guards_and_residual_code_do_not_hold(program):
+    want = program()
+    fast = framesmith.compile(program, backend="eager", options={"keep_graphless": True, "warn": False, "standard_library": True})
+    assert [fast(), fast(), fast()] == [want] * 3
+
+
+def test_a_target_that_dies_behind_the_guards():
+    def run(r):
+        x = r()
+        return 3 if x is None else [x]
+
+    thing = Thing()
+    r = weakref.ref(thing)
+    captured = convert_frame(run.__code__, {"r": r}, globals())
+    residual = FunctionType(captured.residual_code, globals())
+    assert residual(r, ()) == [thing]
+    del thing
+    assert _C.run(residual(r, ())) == 3
