@@ -22,6 +22,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gemma3n": {"text_config": _SHARED},
     **dict.fromkeys(("gemma3", "t5gemma2_encoder"), _FEW_TOKENS),
     "t5gemma2": {"encoder": _FEW_TOKENS},
+    "glm4v_moe_text": {"head_dim": 16},
+    "glm4v_moe": {"text_config": {"head_dim": 16}},
     "mamba2": {"hidden_size": 32, "num_heads": 8, "head_dim": 8, "expand": 2, "n_groups": 1},
     "granitemoehybrid": {"num_hidden_layers": 2, "layer_types": ["mamba", "attention"]},
     "bamba": {"num_hidden_layers": 2, "attn_layer_indices": [1]},

@@ -141,9 +141,16 @@ _OTHER: dict[str, tuple[Callable[[nn.Module], Any], ...]] = {
                        lambda m: _normal(BATCH, 64, setting(m.config, "num_mel_bins", "input_feat_per_channel", default=80))),
     "hidden_states": (lambda m: _hidden(m).transpose(1, 2), lambda m: _normal(BATCH, 1, 6400)),
     "latents": (lambda m: _hidden(m),),
-    "decoder_input_ids": (lambda m: tokens(m, 7)[..., None].repeat(1, 1, setting(m.config, "num_channels", default=9)),),
-    "input_ids": (tokens, lambda m: tokens(m)[..., None].repeat(1, 1, setting(m.config, "num_codebooks", default=1) + 1)),
+    "input_ids": (tokens, lambda m: _codes(m, tokens(m), False), lambda m: _codes(m, tokens(m), True)),
 }
+
+
+def _codes(model: nn.Module, ids: Tensor, rows: bool) -> Tensor:
+    """A token of each codebook, and of the text, at each place; or, `rows`, a row for each codebook."""
+    books = setting(model.config, "num_codebooks")
+    if books is None:
+        return ids
+    return ids.repeat(books, 1) if rows else ids[..., None].repeat(1, 1, books + 1)
 
 
 def _made(model: nn.Module, parameter: str, parameters: Any, variant: int) -> Any:
@@ -190,6 +197,17 @@ def _with_pictures(model: nn.Module, made: dict[str, Any]) -> None:
     start = setting(model.config, "vision_start_token_id")
     before = text[:, :0] if start is None else torch.full((BATCH, 1), start)
     made["input_ids"] = torch.cat([text[:, :3], before, pictures, text[:, 3:]], 1)
+    if "mm_token_type_ids" in inspect.signature(type(model).forward).parameters:
+        made["mm_token_type_ids"] = (made["input_ids"] == token).int()
+        _with_positions(model, made)
+
+
+def _with_positions(model: nn.Module, made: dict[str, Any]) -> None:
+    """The positions that `generate` prepares and gives to forward: rows and columns for what stands for a picture."""
+    body = next((m for m in model.modules() if hasattr(m, "get_rope_index")), None)
+    if body is not None:
+        accepted = inspect.signature(body.get_rope_index).parameters
+        made["position_ids"] = body.get_rope_index(**{k: v for k, v in made.items() if k in accepted})[0]
 
 
 def _wanted(model: nn.Module, parameters: Any) -> list[str]:
@@ -238,5 +256,8 @@ def inputs(name: str, model: nn.Module, variant: int = 0) -> dict[str, Any]:
         made["bbox"] = _boxes(made["input_ids"])
     _with_pictures(model, made)
     if "attention_mask" in parameters and set(made) <= {"input_ids", "decoder_input_ids", "use_cache"}:
-        made["attention_mask"] = _mask(made["input_ids"])
+        ids = made["input_ids"]
+        made["attention_mask"] = _mask(ids if ids.dim() == 2 else ids[..., 0])
+    elif "use_cache" in made and "attention_mask" in parameters and "input_ids" in made:
+        made["attention_mask"] = torch.ones_like(made["input_ids"])
     return made

@@ -139,6 +139,12 @@ def _setting(field: dataclasses.Field[Any], value: Any, like: PreTrainedConfig, 
     return value if type(value) in _KEPT and value != field.default and not field.name.startswith("_") else None
 
 
+def _flat_rope(like: PreTrainedConfig) -> bool:
+    """Whether all layers share one rotary embedding."""
+    parameters = _value(like, "rope_parameters") or {}
+    return not any(isinstance(part, dict) or part in (_value(like, "layer_types") or ()) for item in parameters.items() for part in item)
+
+
 def _speaks_of(cls: type[PreTrainedConfig], word: str) -> bool:
     """Whether the text of the model's module has a word."""
     module = importlib.util.find_spec(cls.__module__.replace("configuration_", "modeling_"))
@@ -163,6 +169,7 @@ def small(cls: type[PreTrainedConfig], like: PreTrainedConfig | None = None, deg
             chosen[field.name] = new
     if _named_stages(like):
         chosen["out_features"] = list(_value(like, "out_features"))
-    if not degree and "rope_parameters" in (f.name for f in dataclasses.fields(cls)) and _speaks_of(cls, "mrope_section"):
+    if not degree and "rope_parameters" in (f.name for f in dataclasses.fields(cls)) and _flat_rope(like) \
+            and _speaks_of(cls, "mrope_section"):
         chosen.setdefault("rope_parameters", {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]})
     return cls(**chosen, **settings)
