@@ -262,3 +262,13 @@ def test_recurrent(kind):
         return torch.func.functional_call(module, dict(zip(names, params)), (x,))
 
     check(f, torch.randn(4, 2, 6), *[p.detach() for p in module.parameters()], tol=1e-6)
+
+
+def test_constants_made_one_after_the_other_at_one_address() -> None:
+    """The first is gone when the second is made, and may leave it its address: they are not one."""
+    rec = Recorder()
+    with rec:
+        first, second = (rec.constant(made(value)) for made, value in ((torch.tensor, 0), (torch.tensor, 1)))
+    assert first is not second
+    graph = rec.finish([first, second])
+    assert [node.args[1] for node in graph.nodes if node.op == "call_function"] == [0, 1]
