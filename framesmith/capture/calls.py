@@ -81,7 +81,10 @@ class Calls:
         if (type(fn) is BuiltinFunctionType or fn in KEYWORDS) and not fits(fn, len(args) + len(kwargs), tuple(kwargs)):
             explain(self, fn, args, kwargs)
         try:
-            return row(self, args, kwargs)
+            out = row(self, args, kwargs)
+            if type(out) is t.Lazy and (out.parts is None or out.made_by is not None):
+                out.stop = choose_stop(self.frames, self.steps)
+            return out
         except FAILURES as e:
             explain(self, fn, args, kwargs)
             raise Unsupported(f"a call of {getattr(fn, '__qualname__', fn)} with these arguments ({type(e).__name__}: {e})") from e

@@ -13,6 +13,7 @@ from .leaving import Parts, function_text, parts
 from .origins import origin
 from .peeking import advance
 from .resume import cell_names, leading, suspended
+from .stopping import StopAt
 
 OURS = frozenset({"framesmith.capture.polyfills.iterators", "framesmith.capture.polyfills.functions"})
 """Modules whose generators and objects stand for others."""
@@ -82,7 +83,7 @@ def calling_iterator(rb: Any, x: t.Until) -> str:
 def lazy_iterator(rb: Any, x: t.Lazy) -> str:
     """Made anew of what it reads from."""
     if x.parts is None:
-        raise Unsupported(f"an iterator of {x.cls.__name__} lives across the end of captured code")
+        raise StopAt(f"an iterator of {x.cls.__name__} lives across the end of captured code", x.stop)
     keywords = [f"{k}={rb.value(v)}" for k, v in x.keywords.items()]
     return rb.temp(f"{rb.hold(x.made_by or x.cls)}({', '.join([*rb.values(x.parts), *keywords, *x.options])})")
 

@@ -186,10 +186,10 @@ class Lazy(Tracker):
     """An iterator whose next value a Python generator of trackers gives (zip, map, enumerate, itertools, …).
 
     `parts` and `options` are the arguments of `cls` that make an iterator of what is left; parts is None if none do.  `made_by`: what makes
-    it of them and of `keywords` as long as no value was taken.
+    it of them and of `keywords` as long as no value was taken.  `stop`: where capture could have stopped for plain Python to make it.
     """
 
-    __slots__ = ("cls", "keywords", "made_by", "options", "parts", "steps")
+    __slots__ = ("cls", "keywords", "made_by", "options", "parts", "steps", "stop")
 
     def __init__(self, steps: Iterator[Tracker], cls: type, parts: list[Tracker] | None = None, options: tuple[str, ...] = (),
                  made_by: Any = None, keywords: dict[str, Tracker] | None = None) -> None:
@@ -200,6 +200,7 @@ class Lazy(Tracker):
         self.options = options
         self.made_by = made_by
         self.keywords = keywords or {}
+        self.stop: Any = None
 
     def pytype(self) -> type:
         return self.cls
