@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from .sources import Applied, Source
@@ -56,4 +57,19 @@ def target_of(source: Source) -> Source:
     return Applied(source, referent, "{}()")
 
 
-__all__ = ["elements_of", "entries_of", "in_order", "referent", "target_of", "values_of"]
+_TEXT = frozenset({str})
+
+
+def plain_names(space: dict[Any, Any]) -> bool:
+    """Whether all keys are plain text: a lookup in an instance dict with others may run the program's code."""
+    return _TEXT.issuperset(map(type, space))
+
+
+def plain_part(value: Any) -> Any:
+    """The builtin part of an instance of a subclass, past what that defines of its own."""
+    return next(read(value) for base, read in _PARTS if issubclass(type(value), base))
+
+
+_PARTS: tuple[tuple[type, Callable[[Any], Any]], ...] = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
+
+__all__ = ["elements_of", "entries_of", "in_order", "plain_names", "plain_part", "referent", "target_of", "values_of"]

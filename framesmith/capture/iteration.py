@@ -6,7 +6,7 @@ import itertools
 import operator
 import sys
 from collections.abc import Callable, Iterator
-from types import FunctionType, TracebackType
+from types import MethodDescriptorType, TracebackType, WrapperDescriptorType
 from typing import Any
 
 from framesmith.util.errors import Unsupported
@@ -109,7 +109,8 @@ class Iteration:
     def ask_length(self, x: t.Object) -> None:
         """`operator.length_hint(x)`, for what the object's methods do. A TypeError counts as no answer."""
         for name in ("__len__", "__length_hint__"):
-            if not isinstance(self.lookup(x.cls, name), FunctionType):
+            raw = self.lookup(x.cls, name)
+            if raw is MISSING or isinstance(raw, (WrapperDescriptorType, MethodDescriptorType)):
                 continue
             try:
                 if name == "__len__":

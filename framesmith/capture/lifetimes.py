@@ -155,7 +155,8 @@ def held_on(rb: Any, frame: Frame, code: CodeType, index: int) -> dict[str, str]
             continue
         v = frame.locals[slot]
         if v is None:
-            if frame is cx.frames[0] and slot in cx.pending and not _is_atom(cx.pending[slot][1]):
+            if frame is cx.frames[0] and slot in cx.pending and (
+                    not _is_atom(value := cx.pending[slot][1]) or _is_local_class(value)):
                 out[name] = rb.arg_names[name]
         elif _keeps(rb, v, 2):
             out[name] = rb.value(v)
@@ -164,7 +165,10 @@ def held_on(rb: Any, frame: Frame, code: CodeType, index: int) -> dict[str, str]
 
 def _keeps(rb: Any, x: t.Tracker, depth: int) -> bool:
     """Whether a value is, or holds, an object that exists without it."""
-    if x.constant or isinstance(x, (t.Null, t.Tensor, t.Class, t.PyModule, t.Module)):
+    if isinstance(x, t.Class):  # its bases know a class that no module has
+        known = not isinstance(x, t.MadeClass) or any(id(y) in rb.names for y in (x, *x.bases))
+        return known and _is_local_class(x.value)
+    if x.constant or isinstance(x, (t.Null, t.Tensor, t.PyModule, t.Module)):
         return False
     if isinstance(x, t.WeakRef):
         return True
@@ -173,6 +177,10 @@ def _keeps(rb: Any, x: t.Tracker, depth: int) -> bool:
     if id(x) in rb.names:
         return True
     return depth > 0 and any(_keeps(rb, y, depth - 1) for y in _parts(x))
+
+
+def _is_local_class(value: Any) -> bool:
+    return issubclass(type(value), type) and "<locals>" in type.__getattribute__(value, "__qualname__")
 
 
 def _parts(x: t.Tracker) -> list[t.Tracker]:

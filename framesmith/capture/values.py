@@ -29,7 +29,7 @@ from framesmith.util.errors import Unsupported
 
 from . import trackers as t
 from .class_making import getattr_static
-from .contents import entries_of
+from .contents import entries_of, plain_names, plain_part
 from .peeking import FORESEEN, foreseen
 from .registry import OUTSIDE
 from .sources import Applied, Attr, DictAttr, Item, Pinned, Source
@@ -287,6 +287,8 @@ def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     cx.guard(source, "type", cls)
     family = t.Module if issubclass(cls, nn.Module) else t.Error if issubclass(cls, BaseException) else t.Object
     obj = family(cls, value=value, source=source)
+    if not plain_names(obj.own):
+        return _opaque(cx, value, source)
     cx.owns_space(obj)
     if issubclass(cls, dict):
         obj.payload = t.Dict(None, cls=_base_of(cls, (collections.OrderedDict, collections.defaultdict, dict)), value=value, source=source)
@@ -296,20 +298,12 @@ def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     elif issubclass(cls, (set, frozenset)):
         obj.payload = t.Set(None, cls=_base_of(cls, (set, frozenset)), value=value, source=source)
     elif issubclass(cls, (str, int, float)):
-        obj.payload = t.Const(_plain(value))
+        obj.payload = t.Const(plain_part(value))
         if isinstance(cx.lookup(cls, "__eq__"), types.FunctionType):  # the program's code, which no guard may run
-            cx.guard(source and Applied(source, _plain, "the plain {}"), "equals", obj.payload.value)
+            cx.guard(source and Applied(source, plain_part, "the plain {}"), "equals", obj.payload.value)
         else:
             cx.guard(source, "equals", value)
     return cx.remember(value, obj)
-
-
-def _plain(value: Any) -> Any:
-    """The builtin part of an instance of a subclass, past what that defines of its own."""
-    return next(read(value) for base, read in _PLAIN if issubclass(type(value), base))
-
-
-_PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
 
 
 def _base_of(cls: type, bases: tuple[type, ...]) -> type:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections.abc
+import gc
 import inspect
 import itertools
 import types
@@ -244,6 +245,66 @@ def abstract_while_it_is_made():
 
 @pytest.mark.parametrize("program", [abstract_while_it_is_made, attributes_that_only_instances_have, generator_seen_from_outside])
 def test_looked_at(program):
+    compiled = framesmith.compile(program, backend="eager", options=OPTIONS)
+    for _ in range(3):
+        assert compiled() == program()
+
+
+class Hint:
+    def __get__(self, obj, owner):
+        owner.asked += 1
+        return lambda: 0
+
+
+class Hinted:
+    asked = 0
+    __length_hint__ = Hint()
+
+    def __iter__(self):
+        return iter(())
+
+
+class Key:
+    def __hash__(self):
+        return hash("a")
+
+    def __eq__(self, other):
+        Evil.a = "changed"
+        return False
+
+
+class Evil:
+    a = Hint()
+
+
+def hints_by_a_descriptor():
+    Hinted.asked = 0
+    return list(Hinted()), Hinted.asked
+
+
+def keys_with_effects():
+    x = Evil()
+    vars(x)[Key()] = 0
+    framesmith.graph_break()
+    Evil.a = "before"
+    return x.a, Evil.a
+
+
+def classes_held_by_locals():
+    class Parent:
+        pass
+
+    class Child(Parent):
+        pass
+
+    framesmith.graph_break()
+    gc.collect()
+    framesmith.graph_break()
+    return len(Parent.__subclasses__())
+
+
+@pytest.mark.parametrize("program", [hints_by_a_descriptor, keys_with_effects, classes_held_by_locals])
+def test_effects_of_lookups(program):
     compiled = framesmith.compile(program, backend="eager", options=OPTIONS)
     for _ in range(3):
         assert compiled() == program()
