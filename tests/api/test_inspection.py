@@ -73,15 +73,13 @@ def test_each_channel_prints(channel, expected, capfd, tmp_path, monkeypatch):
     assert any(expected in line for line in lines)
 
 
-def test_refusals_are_explained():
+def test_refusals_are_explained(monkeypatch):
     def f(x):
-        for _ in range(2):
-            try:
-                x = x.add(len(str(x.numpy())))
-            finally:
-                x = x + 1
+        for _ in range(200):
+            x = x + 1
         return x
 
+    monkeypatch.setenv("FRAMESMITH_MAX_INSTRUCTIONS", "300")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         told = framesmith.explain(f)(X)
