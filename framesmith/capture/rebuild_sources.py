@@ -22,6 +22,12 @@ def _global(rb: Any, s: Any) -> str:
     return s.name if s.name not in rb.free else f"{rb.namespace(rb.cx.root_globals)}[{s.name!r}]"
 
 
+def _pinned(rb: Any, s: Any) -> str:
+    """The object, by its argument if it is one: residual code does not keep those alive."""
+    at = getattr(rb.cx.seen.get(id(s.obj)), "source", None)
+    return rb.source(at) if at is not None and type(at.chain()[0]) is Local else rb.hold(s.obj)
+
+
 def _global_of(rb: Any, s: Any) -> str:
     import_name = rb.hold(sys.modules)
     return f"{import_name}[{s.module!r}].__dict__[{s.name!r}]"
@@ -57,7 +63,7 @@ SOURCES: dict[type, Callable[[Any, Any], str]] = {
     Builtin: lambda rb, s: rb.hold(getattr(builtins, s.name)),
     Cell: lambda rb, s: s.name,
     GlobalOf: _global_of,
-    Pinned: lambda rb, s: rb.hold(s.obj),
+    Pinned: _pinned,
     Attr: lambda rb, s: _instance_dict(rb, s.base) if s.name == "__dict__" else f"{rb.source(s.base)}.{s.name}",
     DictAttr: lambda rb, s: f"{_instance_dict(rb, s.base)}[{s.name!r}]",
     Item: _item,

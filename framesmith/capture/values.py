@@ -174,7 +174,7 @@ class Values:
 
     def walk(self, x: t.Tracker, make: Any) -> t.Tracker:
         """iter() or reversed() of a constant."""
-        return t.Walk([self.made(v) for v in self.folded(make, (x.value,))], x, make)  # type: ignore[attr-defined]
+        return t.Walk(self.folded(make, (x.value,)), x, make)  # type: ignore[attr-defined]
 
     def list_iterator(self, sequence: t.Sequence) -> t.Tracker:
         return t.SeqIter(sequence)

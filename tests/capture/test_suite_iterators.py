@@ -125,3 +125,15 @@ def test_iterators(fn):
     fast = framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
     for _ in range(2):
         assert fast() == fn()
+
+
+def test_a_long_range():
+    def first(n):
+        it = iter(range(2, n))
+        taken = [next(it), next(it)]
+        framesmith.graph_break()
+        return taken, next(it), list(zip(range(2), it))
+
+    fast = framesmith.compile(first, backend="eager", options={"keep_graphless": True, "warn": False})
+    for _ in range(2):
+        assert fast(10**12) == first(10**12)

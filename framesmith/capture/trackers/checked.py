@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -26,14 +27,24 @@ class Fixed(Iter):
 
 
 class Walk(Iter):
-    """Over a constant: what `make` (iter or reversed) gives of it."""
+    """Over a constant: what `make` (iter or reversed) gives of it, taken from `real_iter` one by one, for a range may be long."""
 
-    __slots__ = ("make", "of")
+    __slots__ = ("make", "of", "real_iter")
 
-    def __init__(self, values: list[Tracker], of: Tracker, make: Any) -> None:
-        super().__init__(values)
+    def __init__(self, real_iter: Any, of: Tracker, make: Any) -> None:
+        super().__init__([])
+        self.real_iter = real_iter
         self.of = of
         self.make = make
+
+    def next(self, cx: Any) -> Tracker | None:
+        for value in self.real_iter:
+            self.index += 1
+            return cx.made(value)
+        return None
+
+    def rest(self, cx: Any) -> list[Tracker]:
+        return [cx.made(v) for v in copy.copy(self.real_iter)]
 
     def pytype(self) -> type:
         return type(self.make(self.of.value))  # type: ignore[attr-defined]
