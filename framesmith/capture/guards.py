@@ -166,6 +166,10 @@ def _name(value: Any) -> str:
     return name if name is not None else f"<{type(value).__name__} at {id(value):#x}>"
 
 
+def _key(key: Any) -> Any:
+    return key if lasts(key) else _name(key)
+
+
 def _texts(value: Iterable[Any]) -> tuple[str, ...]:
     return tuple(map(str, value))
 
@@ -179,7 +183,9 @@ _REMEMBER: dict[str, Callable[[Any], Any]] = {
     "namespace": tuple,
     "callable": _name,
     "function": _name,
-    "keys": lambda keys: tuple([k if lasts(k) else _name(k) for k in keys]),
+    "keys": lambda keys: tuple(map(_key, keys)),
+    "contains": _key,
+    "not_contains": _key,
     "shape": lambda value: (str(value[0]), {name: f"{where[0]}" for name, where in value[1].items()}),
 }
 
