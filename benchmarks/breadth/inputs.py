@@ -122,8 +122,10 @@ _MAKERS: dict[str, Callable[[nn.Module], Any]] = {
 # Parameters that have a default, and are given where a signature has them: without them the model refuses, or leaves out a part.
 _OPTIONAL = (
     "image_grid_thw", "image_sizes", "spatial_shapes", "image_merge_sizes", "target_sizes", "high_res_pixel_values", "is_longer",
-    "visual_feats", "visual_pos", "actions", "rewards", "returns_to_go", "timesteps", "encoder_hidden_states", "input_features",
+    "visual_feats", "visual_pos", "actions", "rewards", "returns_to_go", "timesteps",
 )  # fmt: skip
+# The same for what most do without: not given at first.
+_LATER = ("encoder_hidden_states", "input_features")
 # What comes as patches if the signature names one of these.
 _GRIDS = frozenset({"grid_thw", "image_grid_thw", "target_sizes", "spatial_shapes"})
 _PATCHED = ("hidden_states", "pixel_values")
@@ -210,7 +212,7 @@ def _with_positions(model: nn.Module, made: dict[str, Any]) -> None:
         made["position_ids"] = body.get_rope_index(**{k: v for k, v in made.items() if k in accepted})[0]
 
 
-def _wanted(model: nn.Module, parameters: Any) -> list[str]:
+def _wanted(model: nn.Module, parameters: Any, variant: int) -> list[str]:
     """Main inputs, what has no default, and decoder tokens."""
     main = model.main_input_name
     wanted = [main] if isinstance(main, str) else list(main)
@@ -218,7 +220,8 @@ def _wanted(model: nn.Module, parameters: Any) -> list[str]:
                if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD or p.name in ("input_ids", "pixel_values")]
     if model.config.is_encoder_decoder and "decoder_input_ids" in parameters:
         wanted.append("decoder_input_ids")
-    wanted += [name for name in _OPTIONAL if name in parameters]
+    if variant < VARIANTS - 1:
+        wanted += [name for name in (*_OPTIONAL, *(_LATER if variant else ())) if name in parameters]
     return list(dict.fromkeys(wanted))
 
 
@@ -233,7 +236,7 @@ def _masks(made: dict[str, Any], parameters: Any) -> None:
     for mask, of in _MASKED.items():
         required = mask in parameters and (parameters[mask].default is inspect.Parameter.empty or mask != "pixel_attention_mask")
         if of in made and (required or mask in parameters and "spatial_shapes" in parameters):
-            made[mask] = torch.ones(made[of].shape[:2], dtype=torch.long)
+            made[mask] = torch.ones(made[of].shape if of == "past_values" else made[of].shape[:2], dtype=torch.long)
 
 
 def inputs(name: str, model: nn.Module, variant: int = 0) -> dict[str, Any]:
@@ -243,8 +246,9 @@ def inputs(name: str, model: nn.Module, variant: int = 0) -> dict[str, Any]:
     """
     parameters = inspect.signature(type(model).forward).parameters
     made: dict[str, Any] = {"use_cache": False} if variant == VARIANTS - 1 and "use_cache" in parameters else {}
+    wanted = _wanted(model, parameters, variant)
     variant %= VARIANTS - 1
-    for parameter in _wanted(model, parameters):
+    for parameter in wanted:
         if not parameter.endswith("_mask"):
             made[parameter] = _made(model, parameter, parameters, variant)
     _masks(made, parameters)

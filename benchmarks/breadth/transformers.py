@@ -26,7 +26,7 @@ _TABLES = (
     "FOR_IMAGE_CLASSIFICATION", "FOR_OBJECT_DETECTION", "FOR_UNIVERSAL_SEGMENTATION", "FOR_SEMANTIC_SEGMENTATION", "FOR_DEPTH_ESTIMATION",
     "FOR_CTC", "FOR_AUDIO_CLASSIFICATION", "FOR_VIDEO_CLASSIFICATION", "FOR_ZERO_SHOT_IMAGE_CLASSIFICATION",
 )  # fmt: skip
-_MOST_PARAMETERS = 40_000_000
+_MOST_PARAMETERS = 400_000_000, 40_000_000, 40_000_000  # by degree
 _MOST_HEADS = 3
 
 
@@ -72,7 +72,7 @@ class _Fit:
         """Whether few numbers are to be made; where that cannot be told without data, the smallest sizes are taken to be small."""
         try:
             with torch.device("meta"):
-                return sum(p.numel() for p in self.build(name).parameters()) <= _MOST_PARAMETERS
+                return sum(p.numel() for p in self.build(name).parameters()) <= _MOST_PARAMETERS[self.degree]
         except Exception:
             return self.degree == 0
 
@@ -87,7 +87,7 @@ def _fit(name: str) -> _Fit:
         fit = _Fit(head, degree, 0)
         try:
             if not fit.is_small(name):
-                raise NoModel(f"more than {_MOST_PARAMETERS} parameters")
+                raise NoModel(f"more than {_MOST_PARAMETERS[degree]} parameters")
             model = seeded(lambda fit=fit: fit.build(name))  # type: ignore[misc]
         except Exception as problem:
             first = first or problem
