@@ -167,7 +167,7 @@ def _name(value: Any) -> str:
 
 
 def _key(key: Any) -> Any:
-    return key if lasts(key) else _name(key)
+    return key if lasts(key) and src.name_of(key) is None else _name(key)
 
 
 def _texts(value: Iterable[Any]) -> tuple[str, ...]:
