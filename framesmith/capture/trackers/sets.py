@@ -6,7 +6,10 @@ A `Set` keeps a real set of keys (`Tracker.key`), on which CPython's own methods
 from __future__ import annotations
 
 import weakref
+from types import FunctionType
 from typing import Any
+
+import torch
 
 from framesmith._C import stored_hashes
 from framesmith.util.errors import Unsupported
@@ -44,6 +47,8 @@ class Set(Tracker):
         if self._keys is None:
             cx.reads_whole(self.value)
             if self.source is not None:
+                if any(map(_holds_objects, self.base.__iter__(self.value))):
+                    raise Unsupported("a set of tuples with objects that guards would keep alive")
                 cx.guard(self.source, "callable", SameElements(self.value))
             raw = list(self.base.__iter__(self.value))
             numbers = stored_hashes(self.value)
@@ -156,6 +161,12 @@ class SameElements:
     def __call__(self, value: Any) -> bool:
         return tuple(map(type, value)) == self.types and all(
             x() is now if type(x) is weakref.ReferenceType else x == now for x, now in zip(self.elements, value, strict=True))
+
+
+def _holds_objects(x: Any) -> bool:
+    """A tuple with objects of the program's that have a hash of their own: it would have to be held as a whole."""
+    return type(x) is tuple and any(
+        isinstance(type(y).__hash__, FunctionType) and not issubclass(type(y), (torch.Tensor, torch.nn.Module)) for y in x)
 
 
 def _by_identity(x: Any) -> bool:
