@@ -48,7 +48,7 @@ class Dict(Tracker):
     @property
     def base(self) -> type:
         """The builtin kind, as far as its iterators and views differ."""
-        return collections.OrderedDict if issubclass(self.cls, collections.OrderedDict) else dict
+        return next((kind for kind in (collections.OrderedDict, MappingProxyType) if issubclass(self.cls, kind)), dict)
 
     def real(self, cx: Any) -> Any:
         if any(isinstance(k, (Tracker, Hashed)) for k in self.open(cx)):
