@@ -303,7 +303,7 @@ def _view(rb: Rebuilder, x: t.DictView) -> str:
     of = x.owner if x.owner is not None else x.dict
     if type(of) is t.Dict and of.cls in (dict, collections.OrderedDict):
         return rb.temp(f"{rb.value(of)}.{x.kind}()")
-    return rb.temp(f"{rb.hold(getattr(x.dict.base, x.kind))}({rb.value(of)})")
+    return rb.temp(f"{rb.hold(getattr(x.dict.viewed, x.kind))}({rb.value(of)})")
 
 
 def _set(rb: Rebuilder, x: t.Set) -> str:

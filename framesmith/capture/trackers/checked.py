@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -52,7 +53,7 @@ class Walk(Iter):
 
 _ORDERED = collections.OrderedDict
 _VIEWS: dict[tuple[type, str], Callable[[Any], Any]] = {
-    (kind, name): getattr(kind, name) for kind in (dict, _ORDERED) for name in ("keys", "values", "items")
+    (kind, name): getattr(kind, name) for kind in (dict, _ORDERED, types.MappingProxyType) for name in ("keys", "values", "items")
 }
 _WORDS: dict[type, str] = {
     dict: "dictionary changed size during iteration", _ORDERED: "OrderedDict mutated during iteration",
@@ -66,10 +67,10 @@ class Way:
 
     __slots__ = ("kind", "steps")
 
-    def __init__(self, kind: Any, view: str = "", reverse: bool = False) -> None:
+    def __init__(self, kind: Any, view: str = "", reverse: bool = False, viewed: Any = None) -> None:
         self.kind = kind
         if view:
-            self.steps: tuple[Any, ...] = (_VIEWS[kind, view], reversed if reverse else iter)
+            self.steps: tuple[Any, ...] = (_VIEWS[viewed or kind, view], reversed if reverse else iter)
         else:
             self.steps = (kind.__reversed__ if reverse else kind.__iter__,)
 

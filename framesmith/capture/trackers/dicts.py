@@ -48,7 +48,12 @@ class Dict(Tracker):
     @property
     def base(self) -> type:
         """The builtin kind, as far as its iterators and views differ."""
-        return next((kind for kind in (collections.OrderedDict, MappingProxyType) if issubclass(self.cls, kind)), dict)
+        return collections.OrderedDict if issubclass(self.cls, collections.OrderedDict) else dict
+
+    @property
+    def viewed(self) -> type:
+        """The builtin class whose methods give the views of the real one."""
+        return MappingProxyType if issubclass(self.cls, MappingProxyType) else self.base
 
     def real(self, cx: Any) -> Any:
         if any(isinstance(k, (Tracker, Hashed)) for k in self.open(cx)):
@@ -275,7 +280,7 @@ class DictView(Tracker):
             return cx.unkey(key) if self.kind == "keys" else cx.tuple([cx.unkey(key), value])
 
         keys = list(of.open(cx))
-        made = CheckedIter(of, Way(of.base, self.kind, reverse), keys[::-1] if reverse else keys, lambda: of.open(cx), read)
+        made = CheckedIter(of, Way(of.base, self.kind, reverse, of.viewed), keys[::-1] if reverse else keys, lambda: of.open(cx), read)
         made.owner = self.owner
         return made
 
