@@ -309,6 +309,17 @@ def generic(x):
     return Box(x).get(), IntBox(2).get()
 
 
+MRO = vars(type)["__mro__"].__get__
+
+
+@program
+def mro_by_its_descriptor(x):
+    class A:
+        pass
+
+    return MRO(bool), MRO(type(x)), MRO(A) == (A, object)
+
+
 @program
 def class_attributes(x):
     class A:

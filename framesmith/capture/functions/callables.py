@@ -263,5 +263,12 @@ def _same_target(cx: Any, self: t.WeakRef, other: t.Tracker) -> t.Tracker | None
     return _same(cx, self, self.target, other)
 
 
+def _of_type(cx: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker | None:
+    """What `type` keeps of a class, by its descriptor: `inspect` reads `__mro__` so in Python 3.12."""
+    return args[0].get(cx, self.value.__name__) if self.value.__objclass__ is type and isinstance(args[0], t.Class) else None
+
+
+for _kind in (types.GetSetDescriptorType, types.MemberDescriptorType):
+    CONSTANT_METHODS[(_kind, "__get__")] = _of_type
 CONSTANT_METHODS[(types.FunctionType, "__get__")] = lambda cx, self, args, kwargs: (
     cx.made(self.value) if args[0] is t.NONE else t.Method(cx.made(self.value), args[0]))

@@ -284,6 +284,8 @@ class Partial(Tracker):
             return cx.tuple(self.args)
         if name == "keywords":
             return cx.dict(dict(self.kwargs))
+        if name == "__module__":
+            return cx.made(functools.partial.__module__)
         return super().get(cx, name)
 
 

@@ -20,7 +20,7 @@ taken, broken = programs.taken, programs.broken
 @taken(make=lambda: (7, 2.5), others=[lambda: (8, 2.5), lambda: (7, -0.0), lambda: (True, 2.5), lambda: (7, float("inf")),
     lambda: (-7, 1)])
 def varying(x, n, f):
-    return x * n + f, n // 2, n % 3, n ** 2, n << 1, n | 8, n ^ 1, ~n, -n, +n, abs(n), n / 2, divmod(n, 3), f * 2, f == 0, n > 3, \
+    return x * n + f, n // 2, n % 3, n ** 2, n << 1, n | 8, n ^ 1, ~(n + 0), -n, +n, abs(n), n / 2, divmod(n, 3), f * 2, f == 0, n > 3, \
         round(f, 1) if f < 1e9 else f, \
         int(n), float(n), bool(n), str(f), n.bit_length(), n & 1, not n, type(n), isinstance(n, bool), complex(n, f)
 
