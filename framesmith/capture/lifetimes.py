@@ -5,6 +5,7 @@ weak reference is read that may have died by then; and a frame that goes on else
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import gc
 import inspect
@@ -25,6 +26,7 @@ from .frame import Frame
 
 _ATOMS = (torch.Tensor, torch.nn.Module, type, ModuleType, CodeType)
 _VALUES = frozenset({str, bytes, int, float, complex, bool, type(None), type(Ellipsis), torch.dtype, torch.device, torch.Size})
+_CONTAINERS = frozenset({list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict})
 _ROOM = 128
 
 
@@ -122,6 +124,13 @@ def stays(frame: Frame) -> bool:
     return frame.dec.instrs[frame.ip - 1].name in _ARRANGES
 
 
+def let_go(x: t.Tracker) -> None:
+    """A container from outside is to be changed: refuse if it holds what somebody may see die."""
+    value = x.value  # type: ignore[attr-defined]
+    if type(value) in _CONTAINERS and any(_speaks(y) for y in itertools.islice(_reached(value, 1), _ROOM)):
+        raise Unsupported(f"a change of {x.describe()}: somebody may see what it held die")
+
+
 # --- weak references that are read ------------------------------------------------------------------------------------
 def may_have_died(cx: Any, target: Any) -> bool:
     """Whether what the frame has dropped or changed so far may have held `target`."""
@@ -191,4 +200,4 @@ def _parts(x: t.Tracker) -> list[t.Tracker]:
     return [v for v in x.attrs.values() if isinstance(v, t.Tracker)] if isinstance(x, t.Object) else []
 
 
-__all__ = ["held_on", "may_have_died", "noticed", "stays", "watch"]
+__all__ = ["held_on", "let_go", "may_have_died", "noticed", "stays", "watch"]

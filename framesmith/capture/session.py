@@ -26,7 +26,7 @@ from .hashing import Hashing
 from .identity import kept_apart
 from .inference import Modes
 from .iteration import Iteration
-from .lifetimes import may_have_died, stays
+from .lifetimes import let_go, may_have_died, stays
 from .modes import devices, restore_devices
 from .operations import Operations
 from .overrides import overridden
@@ -330,7 +330,9 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
                 raise Unsupported("a change of a namespace as a dict, of which names were read")
             if self.locks and any(lock.held > 0 for lock in self.locks.values()):  # type: ignore[attr-defined]
                 raise Unsupported("a change under a lock")
-            self.mutated.setdefault(id(tracker), tracker)
+            if id(tracker) not in self.mutated:
+                let_go(tracker)
+                self.mutated[id(tracker)] = tracker
 
     def may_have_died(self, target: Any) -> bool:
         """Whether what the frame has dropped or changed so far may have held `target`."""

@@ -299,10 +299,8 @@ def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
         obj.payload = t.Set(None, cls=_base_of(cls, (set, frozenset)), value=value, source=source)
     elif issubclass(cls, (str, int, float)):
         obj.payload = t.Const(plain_part(value))
-        if isinstance(cx.lookup(cls, "__eq__"), types.FunctionType):  # the program's code, which no guard may run
-            cx.guard(source and Applied(source, plain_part, "the plain {}"), "equals", obj.payload.value)
-        else:
-            cx.guard(source, "equals", value)
+        # of the value itself a guard would run the program's `__eq__`, and keep it alive
+        cx.guard(source and Applied(source, plain_part, "the plain {}"), "equals", obj.payload.value)
     return cx.remember(value, obj)
 
 

@@ -24,16 +24,21 @@ struct GuardTree {
   Program program;
   std::unique_ptr<Holdings> holdings;
   bool dead;
+  int running;  // checks under way, which point at what is held
   void (*notify)(void*);
   void* notify_arg;
 };
 
 GuardTree* as_tree(PyObject* object) { return reinterpret_cast<GuardTree*>(object); }
 
-void on_death(void* object) {
-  GuardTree* tree = as_tree(static_cast<PyObject*>(object));
+void on_death(void* arg) {
+  auto* object = static_cast<PyObject*>(arg);
+  GuardTree* tree = as_tree(object);
   tree->dead = true;
+  Py_INCREF(object);  // whoever is notified may let go of the tree
   if (auto* notify = std::exchange(tree->notify, nullptr)) notify(tree->notify_arg);
+  if (!tree->running) tree->holdings->drop();
+  Py_DECREF(object);
 }
 
 inline bool perform(Step& step, Run& run) {
@@ -68,13 +73,17 @@ inline bool perform(Step& step, Run& run) {
 
 // The step that fails, or null.
 Step* first_failure(GuardTree* tree, Run& run) {
+  Step* failed = nullptr;
+  tree->running++;
   for (Step& step : tree->program.steps) {
     if (!perform(step, run)) {
       PyErr_Clear();
-      return step.op == Op::block ? static_cast<Block*>(step.data)->failed : &step;
+      failed = step.op == Op::block ? static_cast<Block*>(step.data)->failed : &step;
+      break;
     }
   }
-  return nullptr;
+  tree->running--;
+  return failed;
 }
 
 // Room for the registers: on the stack unless there are very many.

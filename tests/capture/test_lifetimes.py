@@ -149,7 +149,29 @@ def an_argument_that_is_replaced(x, k=1):
         return x, str(e)
 
 
-PROGRAMS = [deleted, after_a_break, not_read_again, in_a_list, in_a_set, in_an_attribute, finalizer, finalizer_of_what_is_replaced,
+class Clearing(int):
+    def __del__(self):
+        self.owner.clear()
+
+
+def dies_while_its_dict_is_iterated(x):
+    d = {}
+    for i in range(6):
+        d[i] = Clearing(i)
+        d[i].owner = d
+    seen = []
+    try:
+        for k, v in d.items():
+            seen.append((k, int(v)))
+            if k == 2:
+                d[2] = None
+    except RuntimeError as e:
+        seen.append(str(e))
+    return x, seen
+
+
+PROGRAMS = [dies_while_its_dict_is_iterated,
+            deleted, after_a_break, not_read_again, in_a_list, in_a_set, in_an_attribute, finalizer, finalizer_of_what_is_replaced,
             callback,
             weak_values, held_by_an_exception, a_proxy, an_argument_that_is_replaced]
 

@@ -145,7 +145,10 @@ class Outside(Iter):
         n = 1 << self.index.bit_length()  # index < n: a few lists serve all values
         if n != self.seen[0]:
             cx.many_guarded(self.index, "values of an iterator")
-            self.seen = n, upcoming(self.real_iter, n)
+            try:
+                self.seen = n, upcoming(self.real_iter, n)
+            except RuntimeError as e:
+                raise Unsupported(f"an iterator from outside that raises {e}") from None
             cx.keep.append(self.seen)
         return self.seen[1], None if self.source is None else Applied(self.source, ahead(n), f"the next {n} of {{}}")
 
