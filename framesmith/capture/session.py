@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -326,7 +327,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         """A tracker is changed; of something that exists outside, the final state is to be replayed."""
         self.changes += 1
         if getattr(tracker, "value", None) is not None:
-            if id(tracker.value) in self.global_values:  # type: ignore[attr-defined]
+            if id(tracker.value) in self.global_values or tracker.value is _BUILTINS:  # type: ignore[attr-defined]
                 raise Unsupported("a change of a namespace as a dict, of which names were read")
             if self.locks and any(lock.held > 0 for lock in self.locks.values()):  # type: ignore[attr-defined]
                 raise Unsupported("a change under a lock")
@@ -437,6 +438,7 @@ class _BeginsAt:
         return x.storage_offset() == self.offset
 
 
+_BUILTINS = vars(builtins)
 UNSET = object()
 
 
