@@ -29,7 +29,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FAST = ("test_with", "test_keywordonlyarg", "test_bisect", "test_enumerate", "test_math")
+FAST = (
+    "test_bisect", "test_class", "test_defaultdict", "test_enumerate", "test_extcall", "test_generators", "test_genexps", "test_keywordonlyarg",
+    "test_list", "test_listcomps", "test_named_expressions", "test_patma", "test_property", "test_raise", "test_scope", "test_slice",
+    "test_string", "test_super", "test_unpack", "test_with",
+)
 FULL = (
     "test_grammar", "test_raise", "test_exceptions", "test_with", "test_scope", "test_closures", "test_generators", "test_genexps",
     "test_listcomps", "test_contextlib", "test_dict", "test_list", "test_tuple", "test_set", "test_slice", "test_range", "test_iter",

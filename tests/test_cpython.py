@@ -12,6 +12,6 @@ SUITE = Path(__file__).with_name("cpython_suite.py")
 
 @pytest.mark.skipif(importlib.util.find_spec("test.test_with") is None, reason="this interpreter came without its tests")
 def test_cpythons_own_tests_pass_under_the_hook():
-    done = subprocess.run([sys.executable, str(SUITE), "--fast"], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([sys.executable, str(SUITE), "--fast", "--jobs", "2"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.rstrip().endswith(" passed, 0 failed")
