@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 FAST = (
-    "test_bisect", "test_class", "test_defaultdict", "test_enumerate", "test_extcall", "test_generators", "test_genexps", "test_keywordonlyarg",
-    "test_list", "test_listcomps", "test_named_expressions", "test_patma", "test_property", "test_raise", "test_scope", "test_slice",
-    "test_string", "test_super", "test_unpack", "test_with",
+    "test_bisect", "test_class", "test_defaultdict", "test_enumerate", "test_extcall", "test_generators", "test_genexps",
+    "test_keywordonlyarg", "test_list", "test_listcomps", "test_named_expressions", "test_patma", "test_property", "test_raise",
+    "test_scope", "test_slice", "test_string", "test_super", "test_unpack", "test_with",
 )
 FULL = (
     "test_grammar", "test_raise", "test_exceptions", "test_with", "test_scope", "test_closures", "test_generators", "test_genexps",

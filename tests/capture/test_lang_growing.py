@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import collections
 
-from tests.capture.lang import Programs, check
+import torch
+
+import framesmith
+from tests.capture.lang import X, Programs, check
 
 program = Programs()
 
@@ -146,7 +149,6 @@ def pairs_before_a_wrong_one_are_kept(x, d):
     return out
 
 
-@program.on(list)
 def each_value_is_used_before_the_next_is_made(x, notes):
     def made(n):
         for i in range(n):
@@ -161,3 +163,14 @@ def each_value_is_used_before_the_next_is_made(x, notes):
 @program.each()
 def test_programs(fn, make):
     check(fn, make)
+
+
+def test_a_hash_that_is_seen_is_asked_by_plain_python():
+    mine, theirs = [], []
+    want = each_value_is_used_before_the_next_is_made(X, mine)
+    compiled = framesmith.compile(each_value_is_used_before_the_next_is_made, backend="eager")
+    with torch.no_grad():
+        for _ in range(2):
+            theirs.clear()
+            assert compiled(X, theirs) == want
+            assert theirs == mine
