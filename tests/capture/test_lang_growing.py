@@ -7,7 +7,7 @@ import collections
 import torch
 
 import framesmith
-from tests.capture.lang import X, Programs, check
+from tests.capture.lang import Programs, X, check
 
 program = Programs()
 
