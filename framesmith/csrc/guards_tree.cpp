@@ -35,6 +35,7 @@ void on_death(void* arg) {
   auto* object = static_cast<PyObject*>(arg);
   GuardTree* tree = as_tree(object);
   tree->dead = true;
+  if (!Py_REFCNT(object)) return;  // it is letting go of all that it holds
   Py_INCREF(object);  // whoever is notified may let go of the tree
   if (auto* notify = std::exchange(tree->notify, nullptr)) notify(tree->notify_arg);
   if (!tree->running) tree->holdings->drop();
