@@ -36,7 +36,7 @@ def _is_foreign(target: Any) -> bool:
 
 def run_eager(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
     """The captured graph, operator by operator: for finding out which stage is to blame."""
-    return _settled(_C.CompiledFunction(lambda *inputs: run(graph, inputs), None)), None
+    return _settled(lambda *inputs: run(graph, inputs)), None
 
 
 def run_user(fn: Callable[..., Any], graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
@@ -49,6 +49,8 @@ def _settled(call: Callable[..., Sequence[Any]]) -> Compiled:
     runs it, of back ends and of custom operators, is captured."""
 
     def compiled(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not torch.is_grad_enabled() and not torch._C._is_any_autocast_enabled():
+            return tuple(call(*inputs))
         with torch.no_grad(), torch._C._DisableAutocast():
             return tuple(call(*inputs))
 

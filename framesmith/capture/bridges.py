@@ -131,9 +131,8 @@ class _Builder:
         self.consts: list[Any] = [place.kw_names, 0, _C.run, _C.tail_call]
         self.out: list[Instr] = []
         ins = self.dec.instrs[place.index]
-        self.kept = {*place.names} - liveness(place.code, place.index)
-        if ins.name == "LOAD_FAST":  # it may be the last that reads the local, which goes on to hold
-            self.kept |= {*place.names} & {place.code.co_varnames[ins.arg]}
+        last = {place.code.co_varnames[ins.arg]} if ins.name == "LOAD_FAST" else set()  # it may be read for the last time, and holds on
+        self.kept = {*place.names} - (liveness(place.code, place.index) - last)
         """Locals that are there to keep alive what they hold."""
         self.height = 0
         """Temporaries in use, at most."""

@@ -77,11 +77,8 @@ def _cleans_up(x: GeneratorType[Any, Any, Any]) -> bool:
 
 
 def _may_hold(value: Any, target: Any) -> bool:
-    room = 0
-    for room, x in enumerate(itertools.islice(_reached(value, 4), _ROOM)):  # noqa: B007
-        if x is target:
-            return True
-    return room == _ROOM - 1
+    reached = list(itertools.islice(_reached(value, 4), _ROOM))
+    return len(reached) == _ROOM or any(x is target for x in reached)
 
 
 # --- locals that are dropped ------------------------------------------------------------------------------------------
@@ -98,10 +95,12 @@ def watch(frame: Frame) -> None:
     frame.ops = ops
 
 
+def _local(frame: Frame, slot: int) -> t.Tracker | None:
+    return frame.cx.local(frame, slot)  # type: ignore[no-any-return]
+
+
 _DROPS: dict[str, Callable[[Frame, Any], t.Tracker | None]] = {
-    "STORE_FAST": lambda frame, slot: frame.cx.local(frame, slot),
-    "DELETE_FAST": lambda frame, slot: frame.cx.local(frame, slot),
-    "POP_TOP": lambda frame, _: frame.stack[-1],
+    "STORE_FAST": _local, "DELETE_FAST": _local, "POP_TOP": lambda frame, _: frame.stack[-1],
 }
 
 

@@ -16,32 +16,13 @@ from .constants import NONE, Const, boolean
 from .sequences import Sequence
 
 
-class Iter(Tracker):
-    """Over a list of trackers, from `index`; sees later growth of the list, as a list iterator does."""
+class Walk(Tracker):
+    """What iterators share whose class has no more than CPython's builtin ones."""
 
-    __slots__ = ("index", "values")
-
-    def __init__(self, values: list[Tracker], index: int = 0) -> None:
-        self.source = None
-        self.values = values
-        self.index = index
-
-    def pytype(self) -> type:
-        return type(iter([]))
+    __slots__ = ()
 
     def iterate(self, cx: Any) -> Tracker:
         return self
-
-    def next(self, cx: Any) -> Tracker | None:
-        i = self.index
-        if i >= len(self.values):
-            return None
-        self.index = i + 1
-        return self.values[i]
-
-    def rest(self, cx: Any) -> list[Tracker]:
-        """The values to come."""
-        return self.values[self.index:]
 
     def real(self, cx: Any) -> Any:
         """For a function that is run for real: the values to come, as a list."""
@@ -57,6 +38,31 @@ class Iter(Tracker):
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return cx.iterator_method(self, name, args)
+
+
+class Iter(Walk):
+    """Over a list of trackers, from `index`; sees later growth of the list, as a list iterator does."""
+
+    __slots__ = ("index", "values")
+
+    def __init__(self, values: list[Tracker], index: int = 0) -> None:
+        self.source = None
+        self.values = values
+        self.index = index
+
+    def pytype(self) -> type:
+        return type(iter([]))
+
+    def next(self, cx: Any) -> Tracker | None:
+        i = self.index
+        if i >= len(self.values):
+            return None
+        self.index = i + 1
+        return self.values[i]
+
+    def rest(self, cx: Any) -> list[Tracker]:
+        """The values to come."""
+        return self.values[self.index:]
 
 
 class SeqIter(Iter):
@@ -185,7 +191,7 @@ class Outside(Iter):
         return out
 
 
-class Lazy(Tracker):
+class Lazy(Walk):
     """An iterator whose next value a Python generator of trackers gives (zip, map, enumerate, itertools, …).
 
     `parts` and `options` are the arguments of `cls` that make an iterator of what is left; parts is None if none do.  `made_by`: what makes
@@ -208,9 +214,6 @@ class Lazy(Tracker):
     def pytype(self) -> type:
         return self.cls
 
-    def iterate(self, cx: Any) -> Tracker:
-        return self
-
     def next(self, cx: Any) -> Tracker | None:
         if self.made_by is not None:
             self.made_by = self.parts = None
@@ -219,24 +222,13 @@ class Lazy(Tracker):
     def real(self, cx: Any) -> Any:
         if self.cls in _ENDLESS:
             raise Unsupported(f"an iterator of {self.cls.__name__} as an argument of a function that cannot be followed")
-        return [v.real(cx) for v in self.items_list(cx)]
-
-    def truth(self, cx: Any) -> bool:
-        return True
-
-    def get(self, cx: Any, name: str) -> Tracker:
-        if name == "__class__":
-            return cx.made(self.pytype())
-        return Bound(self, name) if has_member(self.pytype(), name) else cx.no_attribute(self, name)
-
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return cx.iterator_method(self, name, args)
+        return super().real(cx)
 
 
 _ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)
 
 
-class Until(Tracker):
+class Until(Walk):
     """iter(fn, sentinel); `fn` is None at the end."""
 
     __slots__ = ("fn", "sentinel")
@@ -248,9 +240,6 @@ class Until(Tracker):
 
     def pytype(self) -> type:
         return type(iter(int, 1))
-
-    def iterate(self, cx: Any) -> Tracker:
-        return self
 
     def next(self, cx: Any) -> Tracker | None:
         if self.fn is None:
@@ -269,17 +258,8 @@ class Until(Tracker):
             return None
         return value
 
-    def real(self, cx: Any) -> Any:
-        return [v.real(cx) for v in self.items_list(cx)]
-
-    def truth(self, cx: Any) -> bool:
-        return True
-
     def get(self, cx: Any, name: str) -> Tracker:
         return Bound(self, name)
-
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return cx.iterator_method(self, name, args)
 
 
 def zipped(cx: Any, its: list[Tracker], strict: bool) -> Iterator[Tracker]:
