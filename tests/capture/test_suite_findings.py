@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import framesmith
+from tests.capture.suite import agree
 
 PLAIN: dict[str, Any] = {}
 # this file has `from __future__ import annotations`; the program below is compiled without
@@ -27,7 +27,4 @@ CASES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_program(name):
-    fn, arguments = CASES[name]
-    compiled = framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
-    for _ in range(3):
-        assert compiled(*arguments()) == fn(*arguments())
+    agree(*CASES[name])

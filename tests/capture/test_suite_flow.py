@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import framesmith
+from tests.capture.suite import kept
 
 
 def compiled(fn: Any) -> Any:
-    return framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False, "standard_library": True})
+    return kept(fn, standard_library=True)
 
 
 class Annotated:

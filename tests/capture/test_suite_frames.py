@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import framesmith
+from tests.capture.suite import agree, kept
 
 
 def own_names(h):
@@ -92,16 +92,14 @@ PROGRAMS: dict[str, Any] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name):
     fn, *args = PROGRAMS[name]
-    compiled = framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
-    for _ in range(3):
-        assert compiled(*args) == fn(*args)
+    agree(fn, lambda: args)
 
 
 def test_attributes_of_a_function_made_in_the_frame():
     plain = describe(3)
-    compiled = framesmith.compile(decorated, backend="eager", options={"keep_graphless": True, "warn": False})
+    compiled = kept(decorated)
     fn, space, annotations = compiled(3)
     assert fn.__dict__ is space and fn.__annotations__ is annotations
-    whole = framesmith.compile(describe, backend="eager", options={"keep_graphless": True, "warn": False})
+    whole = kept(describe)
     assert whole(3) == plain
     assert (fn.__name__, fn.__doc__, annotations, fn(2)) == (plain[0], plain[2], plain[4], plain[9])

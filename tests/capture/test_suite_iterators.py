@@ -1,18 +1,11 @@
 """What CPython's own tests found about iterators that cross a break: their types, and that they see the containers that they walk over."""
 
 import collections
-from typing import Any
-
-import pytest
 
 import framesmith
+from tests.capture.suite import Programs, kept
 
-PROGRAMS: list[Any] = []
-
-
-def program(fn: Any) -> Any:
-    PROGRAMS.append(fn)
-    return fn
+program = Programs()
 
 
 class Named(dict):
@@ -120,11 +113,7 @@ def while_elements_are_replaced():
     return list(it), list(q)
 
 
-@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
-def test_iterators(fn):
-    fast = framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
-    for _ in range(2):
-        assert fast() == fn()
+test_iterators = program.test()
 
 
 def test_a_long_range():
@@ -134,6 +123,6 @@ def test_a_long_range():
         framesmith.graph_break()
         return taken, next(it), list(zip(range(2), it))
 
-    fast = framesmith.compile(first, backend="eager", options={"keep_graphless": True, "warn": False})
+    fast = kept(first)
     for _ in range(2):
         assert fast(10**12) == first(10**12)

@@ -2,28 +2,11 @@
 
 import itertools
 import pickle
-from typing import Any
-
-import pytest
 
 import framesmith
+from tests.capture.suite import Programs, said
 
-PROGRAMS: list[Any] = []
-
-
-def program(fn: Any) -> Any:
-    PROGRAMS.append(fn)
-    return fn
-
-
-def said(*calls):
-    out = []
-    for call in calls:
-        try:
-            out.append(type(call()).__name__)
-        except Exception as e:
-            out.append((type(e), str(e)))
-    return out
+program = Programs()
 
 
 def small(x):
@@ -63,7 +46,8 @@ def refused():
                 lambda: itertools.cycle(5), lambda: itertools.pairwise(None), lambda: itertools.starmap(10),
                 lambda: itertools.islice("a", "b"), lambda: itertools.count("a"), lambda: itertools.count(1, 2, 3),
                 lambda: itertools.zip_longest(5), lambda: itertools.chain(5), lambda: list(itertools.chain(5)),
-                lambda: itertools.groupby(None), lambda: itertools.groupby("a", bad=1), lambda: itertools.islice([1], -1))
+                lambda: itertools.groupby(None), lambda: itertools.groupby("a", bad=1), lambda: itertools.islice([1], -1),
+                of=lambda it: type(it).__name__)
 
 
 @program
@@ -73,8 +57,4 @@ def used():
             [list(one) for one in itertools.tee("ab", 3)])
 
 
-@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
-def test_itertools(fn):
-    fast = framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
-    for _ in range(2):
-        assert fast() == fn()
+test_itertools = program.test()

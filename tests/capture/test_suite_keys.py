@@ -3,18 +3,11 @@
 import collections
 import functools
 import sys
-from typing import Any
-
-import pytest
 
 import framesmith
+from tests.capture.suite import Programs, kept, said
 
-PROGRAMS: list[Any] = []
-
-
-def program(fn: Any) -> Any:
-    PROGRAMS.append(fn)
-    return fn
+program = Programs()
 
 
 class Counting:
@@ -51,16 +44,6 @@ class Like:
 
     def __repr__(self):
         return f"like {self.text}"
-
-
-def said(*calls):
-    out = []
-    for call in calls:
-        try:
-            out.append(call())
-        except Exception as e:
-            out.append((type(e), str(e)))
-    return out
 
 
 @program
@@ -202,18 +185,14 @@ def partials_of_partials():
     return outer.func is inner, outer.args, functools.partial(other, 2).args
 
 
-@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
-def test_keys(fn):
-    fast = framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
-    for _ in range(2):
-        assert repr(fast()) == repr(fn())
+test_keys = program.test(repr)
 
 
 def test_many_keys_are_not_guarded():
     def total(d):
         return sum(d.values()), len(d), d[3]
 
-    fast = framesmith.compile(total, backend="eager", options={"keep_graphless": True, "warn": False})
+    fast = kept(total)
     for n in (10, 20_000):
         d = dict.fromkeys(range(n), 1)
         assert fast(d) == total(d)

@@ -6,28 +6,13 @@ import functools
 import operator
 import reprlib
 import weakref
-from typing import Any
 
 import pytest
 
 import framesmith
+from tests.capture.suite import Programs, kept, said
 
-PROGRAMS: list[Any] = []
-
-
-def program(fn: Any) -> Any:
-    PROGRAMS.append(fn)
-    return fn
-
-
-def said(*calls):
-    out = []
-    for call in calls:
-        try:
-            out.append(call())
-        except Exception as e:
-            out.append((type(e), str(e)))
-    return out
+program = Programs()
 
 
 class Wrapper:
@@ -171,11 +156,7 @@ def getters():
     return said(lambda: operator.attrgetter("real")(3), lambda: operator.itemgetter(1)("ab"), lambda: operator.methodcaller("upper")("a"))
 
 
-@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
-def test_library(fn):
-    fast = framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
-    for _ in range(2):
-        assert fast() == fn()
+test_library = program.test()
 
 
 def test_registrations_are_guarded():
@@ -190,7 +171,7 @@ def test_registrations_are_guarded():
     def is_shape(x):
         return isinstance(x, Shape), issubclass(type(x), (int, Shape))
 
-    fast = framesmith.compile(is_shape, backend="eager", options={"keep_graphless": True, "warn": False})
+    fast = kept(is_shape)
     assert fast(Square()) == (False, False)
     Shape.register(Square)
     assert fast(Square()) == (True, True)
@@ -205,7 +186,7 @@ def test_capture_leaves_the_cache_of_dispatch_alone():
         return kind(x)
 
     cells = dict(zip(kind.dispatch.__code__.co_freevars, kind.dispatch.__closure__, strict=True))
-    assert framesmith.compile(ask, backend="eager", options={"keep_graphless": True, "warn": False})(1) == "object"
+    assert kept(ask)(1) == "object"
     assert isinstance(cells["dispatch_cache"].cell_contents, weakref.WeakKeyDictionary)
     assert not len(cells["dispatch_cache"].cell_contents)
 
@@ -247,6 +228,6 @@ def calls(method):
     (calls, lambda: [1, 2, 3].index), (calls, lambda: {3: 4}.get), (calls, lambda: (3.0).__add__), (calls, lambda: bytearray(3).append),
 ])
 def test_attributes_of_builtin_values(fn, make):
-    fast = framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
+    fast = kept(fn)
     for _ in range(3):
         assert fast(make()) == fn(make())

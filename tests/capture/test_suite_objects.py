@@ -11,8 +11,9 @@ import typing
 import pytest
 
 import framesmith
+from tests.capture.suite import agree, kept
 
-OPTIONS = {"keep_graphless": True, "warn": False, "standard_library": True, "suppress_errors": False}
+OPTIONS = {"standard_library": True, "suppress_errors": False}
 
 
 def said(fn, *args, **kwargs):
@@ -394,10 +395,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
 def test_program(program):
-    arguments = PROGRAMS[program]
-    compiled = framesmith.compile(program, backend="eager", options=OPTIONS)
-    for _ in range(3):
-        assert compiled(*arguments()) == program(*arguments())
+    agree(program, PROGRAMS[program], **OPTIONS)
 
 
 def test_a_tracer_sees_the_lines_of_code_without_a_graph():
@@ -406,7 +404,7 @@ def test_a_tracer_sees_the_lines_of_code_without_a_graph():
             return x
         return -x
 
-    compiled = framesmith.compile(work, backend="eager", options=OPTIONS)
+    compiled = kept(work, **OPTIONS)
     compiled(2)
     lines = []
 
@@ -430,7 +428,7 @@ def test_a_list_that_holds_itself_in_a_message():
 
     x = ([],)
     x[0].append(x)
-    compiled = framesmith.compile(program, backend="eager", options=OPTIONS)
+    compiled = kept(program, **OPTIONS)
     assert compiled(x) == 1 and compiled((1, 2)) == 2 and compiled(x) == 1
 
 
@@ -441,5 +439,5 @@ def test_a_tuple_is_another_in_each_call():
     def constant(x):
         return (1, 2)
 
-    compiled, constants = [framesmith.compile(fn, backend="eager", options=OPTIONS) for fn in (program, constant)]
+    compiled, constants = [kept(fn, **OPTIONS) for fn in (program, constant)]
     assert compiled(1) is not compiled(1) and constants(1) is constants(1)

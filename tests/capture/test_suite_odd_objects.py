@@ -3,13 +3,8 @@
 import datetime
 import threading
 import weakref
-from typing import Any
 
-import framesmith
-
-
-def compiled(fn: Any) -> Any:
-    return framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
+from tests.capture.suite import kept
 
 
 class Lies:
@@ -35,11 +30,11 @@ def other_class(o):
 
 
 def test_nobody_asks_an_object_for_its_class():
-    fast = compiled(own_class)
+    fast = kept(own_class)
     for _ in range(2):
         assert fast(Lies()) == (True, Lies)
     assert Lies.asked == []
-    assert compiled(other_class)(Lies()) is True
+    assert kept(other_class)(Lies()) is True
     assert "dict" not in Lies.asked
 
 
@@ -54,7 +49,7 @@ def through_a_proxy(p, local):
 def test_proxies_and_thread_locals():
     thing, local = Thing(), threading.local()
     local.x = 5
-    fast = compiled(through_a_proxy)
+    fast = kept(through_a_proxy)
     assert [fast(weakref.proxy(thing), local) for _ in range(2)] == [(3, True, 5)] * 2
     local.x = 6
     assert fast(weakref.proxy(thing), local) == (3, True, 6)
@@ -73,7 +68,7 @@ def makes_a_class():
 
 
 def test_a_class_is_made_in_each_call():
-    fast = compiled(makes_a_class)
+    fast = kept(makes_a_class)
     classes = [fast() for _ in range(3)]
     assert made == classes and len(set(classes)) == 3
 
@@ -83,7 +78,7 @@ def reads_the_clock():
 
 
 def test_the_clock_is_read_in_each_call():
-    fast = compiled(reads_the_clock)
+    fast = kept(reads_the_clock)
     assert fast() < fast() < fast()
 
 
@@ -100,6 +95,6 @@ def takes_anything(x):
 
 
 def test_nobody_asks_for_the_text_of_an_object_that_a_guard_refuses():
-    fast = compiled(takes_anything)
+    fast = kept(takes_anything)
     for x in (3, Shy(), 10 ** 5000, None, -(10 ** 5000), "a", Shy(), (Shy(),), float):
         assert fast(x) == takes_anything(x)

@@ -2,18 +2,13 @@
 
 import copy
 import functools
-from typing import Any
 
 import pytest
 
 import framesmith
+from tests.capture.suite import Programs, kept
 
-PROGRAMS: list[Any] = []
-
-
-def program(fn: Any) -> Any:
-    PROGRAMS.append(fn)
-    return fn
+program = Programs()
 
 
 class Doubled:
@@ -103,16 +98,12 @@ def the_hash_of_a_made_class():
     return known[hash((Made((1,)), Made))], known[Made]
 
 
-@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
-def test_slots(fn):
-    fast = framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
-    for _ in range(2):
-        assert fast() == fn()
+test_slots = program.test()
 
 
 @pytest.mark.parametrize("fn, make", [(setter, Doubled), (deleter, Slotted), (lambda s: vars(s), Slotted)])
 def test_objects_from_outside(fn, make):
-    fast = framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
+    fast = kept(fn)
     for _ in range(2):
         a, b = make(), make()
         assert fast(a) == fn(b)

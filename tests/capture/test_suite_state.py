@@ -7,11 +7,7 @@ from typing import Any
 
 import pytest
 
-import framesmith
-
-
-def compiled(fn: Any) -> Any:
-    return framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
+from tests.capture.suite import kept
 
 
 def nested(lock, other):
@@ -39,11 +35,11 @@ def counts(lock, box):
 
 
 def test_locks():
-    fast = compiled(nested)
+    fast = kept(nested)
     lock, other = threading.Lock(), threading.RLock()
     for _ in range(3):
         assert fast(lock, other) == nested(lock, other) == (False, True, False, False)
-    held, given = compiled(takes), compiled(gives)
+    held, given = kept(takes), kept(gives)
     for _ in range(2):
         assert held(lock, other) == (True, True)
         assert lock.locked() and other._is_owned()
@@ -53,7 +49,7 @@ def test_locks():
     with pytest.raises(RuntimeError, match="release unlocked lock"):
         given(lock, other)
     box: list[bool] = []
-    assert compiled(counts)(lock, box) is False
+    assert kept(counts)(lock, box) is False
     assert box == [True]
 
 
@@ -68,7 +64,7 @@ once.first = True  # type: ignore[attr-defined]
 
 
 def test_an_attribute_of_a_function_is_guarded():
-    fast = compiled(once)
+    fast = kept(once)
     assert [fast() for _ in range(3)] == ["first", "later", "later"]
 
 
@@ -77,7 +73,7 @@ def passes(n, s, x, pair):
 
 
 def test_constants_are_the_very_objects():
-    fast = compiled(passes)
+    fast = kept(passes)
     for k in range(3):
         n, s, x, pair = 10 ** 5000 + k - k, "".join(["a", " b"]), float("1.5"), (1, [2])
         out = fast(n, s, x, pair)
@@ -87,7 +83,7 @@ def test_constants_are_the_very_objects():
 def test_no_warning_of_ours():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert compiled(passes)(1, "a", 2.0, ()) == (1, "a", 2.0, (1, "a"), ())
+        assert kept(passes)(1, "a", 2.0, ()) == (1, "a", 2.0, (1, "a"), ())
 
 
 class Node:
@@ -107,7 +103,7 @@ def copies(items):
 
 
 def test_deep_copies():
-    fast = compiled(copies)
+    fast = kept(copies)
     for _ in range(2):
         shared = [1]
         items = [((1, 2), 3), (shared, shared), Node(shared)]
@@ -131,7 +127,7 @@ def circle_of_contexts():
 
 
 def test_a_circle_of_contexts_ends():
-    assert compiled(circle_of_contexts)() == circle_of_contexts()
+    assert kept(circle_of_contexts)() == circle_of_contexts()
 
 
 def class_of_an_error(n):
@@ -140,7 +136,7 @@ def class_of_an_error(n):
 
 
 def test_the_class_of_an_error():
-    assert compiled(class_of_an_error)(3) == class_of_an_error(3)
+    assert kept(class_of_an_error)(3) == class_of_an_error(3)
 
 
 LONG = "def long(items, x):\n    if items.marked:\n" + "".join(f"        x = x + {i}\n" for i in range(300)) + "    return x, items\n"
@@ -158,7 +154,7 @@ class Marked:
 def test_a_break_at_a_jump_over_much_code():
     space: dict[str, Any] = {}
     exec(LONG, space)
-    fast, plain = compiled(space["long"]), space["long"]
+    fast, plain = kept(space["long"]), space["long"]
     for items in (b"", b"a", b""):
         m = Marked(items)
         assert fast(m, 1) == plain(m, 1)

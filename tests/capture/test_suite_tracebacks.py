@@ -4,15 +4,11 @@ import contextlib
 import re
 import traceback
 import unittest
-from typing import Any
 
 import pytest
 
 import framesmith
-
-
-def compiled(fn: Any) -> Any:
-    return framesmith.compile(fn, backend="eager", options={"keep_graphless": True, "warn": False})
+from tests.capture.suite import kept
 
 
 def raises(x):
@@ -48,13 +44,13 @@ def places(error: BaseException) -> list[tuple[str, int | None]]:
 
 
 def test_a_caught_exception_that_is_returned():
-    fast = compiled(keeps)
+    fast = kept(keeps)
     for _ in range(2):
         assert places(fast(3)) == places(keeps(3))
 
 
 def test_the_traceback_that_a_context_manager_is_given():
-    fast = compiled(leaves)
+    fast = kept(leaves)
     for _ in range(2):
         assert fast(1) == leaves(1)
 
@@ -188,7 +184,7 @@ def set_and_taken(x):
 @pytest.mark.parametrize("program", [raised_again, raised_again_after_a_break, out_of_a_frame_that_broke, through_a_generator,
                                      thrown_into_generators, of_a_library, of_a_context_manager, set_and_taken], ids=lambda p: p.__name__)
 def test_texts(program):
-    fast = framesmith.compile(program, backend="eager", options={"keep_graphless": True, "warn": False, "standard_library": True})
+    fast = kept(program, standard_library=True)
     want = [text_of(e) for e in program(7)]
     for _ in range(3):
         assert [text_of(e) for e in fast(7)] == want
@@ -207,7 +203,7 @@ def test_locals_and_suggestions_of_frames_that_are_gone():
         except NameError as e:
             return e
 
-    fast = compiled(run)
+    fast = kept(run)
     for _ in range(2):
         frame = fast(1).__traceback__.tb_next.tb_frame
         assert frame.f_code is closed.__code__ and "blech" in frame.f_code.co_varnames
@@ -241,5 +237,5 @@ def test_where_frames_have_ended():
         return [(line, frame.f_lineno, frame.f_code.co_name) for line, frame in out], out[1][1] is out[2][1]
 
     want = run()
-    fast = compiled(run)
+    fast = kept(run)
     assert [fast(), fast()] == [want] * 2

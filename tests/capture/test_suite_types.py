@@ -14,6 +14,7 @@ from typing import Annotated, Protocol, TypeVar, runtime_checkable
 import pytest
 
 import framesmith
+from tests.capture.suite import agree, kept
 from tests.capture.test_suite_objects import OPTIONS, said
 
 T = TypeVar("T")
@@ -168,17 +169,14 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
 def test_program(program):
-    arguments = PROGRAMS[program]
-    compiled = framesmith.compile(program, backend="eager", options=OPTIONS)
-    for _ in range(3):
-        assert compiled(*arguments()) == program(*arguments())
+    agree(program, PROGRAMS[program], **OPTIONS)
 
 
 def test_a_signature_follows_the_function():
     def fn(a, b=1):
         pass
 
-    compiled = framesmith.compile(signature_of, backend="eager", options=OPTIONS)
+    compiled = kept(signature_of, **OPTIONS)
     assert compiled(fn) == "(a, b=1)"
     fn.__defaults__ = (2,)
     assert compiled(fn) == "(a, b=2)"
@@ -247,9 +245,7 @@ def abstract_while_it_is_made():
 
 @pytest.mark.parametrize("program", [abstract_while_it_is_made, attributes_that_only_instances_have, generator_seen_from_outside])
 def test_looked_at(program):
-    compiled = framesmith.compile(program, backend="eager", options=OPTIONS)
-    for _ in range(3):
-        assert compiled() == program()
+    agree(program, **OPTIONS)
 
 
 class Hint:
@@ -307,6 +303,4 @@ def classes_held_by_locals():
 
 @pytest.mark.parametrize("program", [hints_by_a_descriptor, keys_with_effects, classes_held_by_locals])
 def test_effects_of_lookups(program):
-    compiled = framesmith.compile(program, backend="eager", options=OPTIONS)
-    for _ in range(3):
-        assert compiled() == program()
+    agree(program, **OPTIONS)
