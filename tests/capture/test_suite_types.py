@@ -160,7 +160,43 @@ def the_dict_of_a_metaclass():
     return Thing.spam, Thing().spam, said(inspect.getattr_static, Thing(), "spam")
 
 
+def a_subclasshook_that_looks_at_its_class():
+    class Wants(Wanting):
+        pass
+
+    return abc.ABCMeta.__instancecheck__(Wants, HasName()), abc.ABCMeta.__subclasscheck__(Wants, HasName)
+
+
+@classmethod
+def has_all(cls, other):
+    return all(name in vars(other) for name in getattr(cls, "wanted", ()))
+
+
+class Wanting(abc.ABC):  # noqa: B024
+    def __init_subclass__(cls):
+        cls.wanted = {"size"}
+        cls.__subclasshook__ = has_all
+
+
+def the_base_of_attributes():
+    out = []
+    for o in (3, "s", None, 2.5):
+        for name in ("__dict__", "real", "upper", "nope"):
+            try:
+                out.append(type(object.__getattribute__(o, name)))
+            except AttributeError as e:
+                out.append(str(e))
+    return out
+
+
+def a_descriptor_of_type():
+    get = type.__dict__["__mro__"].__get__
+    return get(HasName), get(type)[-1] is object, said(get, 3), said(get, HasName())
+
+
 PROGRAMS = {
+    a_descriptor_of_type: lambda: (),
+    a_subclasshook_that_looks_at_its_class: lambda: (), the_base_of_attributes: lambda: (),
     arguments_named_as_globals: lambda: ("given",), INNER: lambda: (), signatures: lambda: (), class_dicts: lambda: (HasName,),
     protocols: lambda: (), annotated_with_objects: lambda: (), aliases_of_classes_made_here: lambda: (), a_metaclass_that_looks: lambda: (),
     wrong_keywords: lambda: (), kinds_of_callables: lambda: (), the_dict_of_a_metaclass: lambda: (),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 
 import framesmith
@@ -33,6 +35,14 @@ def properties(x):
     y = x * 2
     return (y.dtype, y.device, y.layout, y.requires_grad, y.is_leaf, y.grad, y.grad_fn, y.is_cuda, y.is_sparse, y.is_quantized, y.is_meta,
             y.is_nested, y.is_mkldnn, y.itemsize, y.nbytes, y.output_nr, y.retains_grad, y.is_mps, y.is_xpu, y)
+
+
+@program(X)
+def looked_up_statically(x):
+    y = x + 1
+    before = inspect.getattr_static(y, "tag", None)
+    y.tag = 3
+    return y, before, inspect.getattr_static(y, "tag"), inspect.getattr_static(x, "tag", None), inspect.getattr_static(x, "shape")
 
 
 @program(X)

@@ -89,7 +89,8 @@ def an_ensemble(x):
 
 @program(X, W)
 def callables(x, w):
-    return vmap(functools.partial(torch.add, w[0]))(x), grad(torch.sum)(x), vmap(w.mv)(x), DOUBLED(x), DOUBLED
+    add = functools.partial(torch.add, w[0])
+    return vmap(add)(x), hasattr(add, "__name__"), grad(torch.sum)(x), vmap(w.mv)(x), DOUBLED(x), DOUBLED
 
 
 @program(X)

@@ -265,7 +265,12 @@ def _same_target(cx: Any, self: t.WeakRef, other: t.Tracker) -> t.Tracker | None
 
 def _of_type(cx: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker | None:
     """What `type` keeps of a class, by its descriptor: `inspect` reads `__mro__` so in Python 3.12."""
-    return args[0].get(cx, self.value.__name__) if self.value.__objclass__ is type and isinstance(args[0], t.Class) else None
+    x, name = args[0], self.value.__name__
+    if self.value.__objclass__ is not type:
+        return None
+    if x is not t.NONE and not issubclass(x.pytype(), type):
+        cx.raise_(TypeError(f"descriptor '{name}' for 'type' objects doesn't apply to a '{x.pytype().__name__}' object"))
+    return x.get(cx, name) if isinstance(x, t.Class) else None
 
 
 for _kind in (types.GetSetDescriptorType, types.MemberDescriptorType):

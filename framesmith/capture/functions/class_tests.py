@@ -54,13 +54,14 @@ def class_test(cx: Any, kind: type, klass: Any, asked: Any = issubclass) -> bool
 
 
 def _refuse_hooks(cx: Any, klass: Any) -> None:
-    """A class made in the frame is asked by name only if no function of the program has a say: what stands for it cannot run."""
+    """A class made in the frame is asked by name only if no function that may look at it has a say: it is not there yet."""
     for k in klass if isinstance(klass, tuple) else (klass,):
         if isinstance(k, tuple):
             _refuse_hooks(cx, k)
         elif cx.made_classes and k in cx.made_classes and type(k) is not type:
             hook = cx.lookup(k, "__subclasshook__")
-            if id(getattr(hook, "__func__", hook)) in cx.seen:
+            hook = getattr(hook, "__func__", hook)
+            if id(hook) in cx.seen or isinstance(hook, FunctionType) and hook.__module__ != "_collections_abc":
                 raise Unsupported(f"a __subclasshook__ of {k.__qualname__}, which the frame made")
 
 

@@ -152,7 +152,26 @@ def _generic(x: t.Tracker) -> t.Object:
 
 @calls(object.__getattribute__)
 def _object_getattribute(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return _generic(args[0]).generic_get(cx, args[1].real(cx))
+    obj, name = args[0], args[1].real(cx)
+    if isinstance(obj, (t.Const, t.Tensor)):  # their classes look up as `object` does
+        return obj.get(cx, name)
+    return _generic(obj).generic_get(cx, name)
+
+
+_static_entry: Any = getattr(inspect, "_check_instance")  # noqa: B009
+_absent = getattr(inspect, "_sentinel")  # noqa: B009
+
+
+@calls(_static_entry)
+def _entry_of_tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """What inspect.getattr_static finds in an instance dict; a tensor's is not followed as a dict."""
+    obj, name = args
+    if not isinstance(obj, t.Tensor):
+        return cx.inline(cx.made(_static_entry), args, kwargs)  # type: ignore[no-any-return]
+    try:
+        return obj.own(cx, name.real(cx))
+    except t.CapturedError:
+        return cx.made(_absent)  # type: ignore[no-any-return]
 
 
 # --- nn.Module --------------------------------------------------------------------------------------------------------

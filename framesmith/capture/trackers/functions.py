@@ -286,6 +286,8 @@ class Partial(Tracker):
             return cx.dict(dict(self.kwargs))
         if name == "__module__":
             return cx.made(functools.partial.__module__)
+        if self.value is None and not has_member(functools.partial, name):
+            return cx.no_attribute(self, name)
         return super().get(cx, name)
 
 

@@ -171,7 +171,7 @@ def _holds_objects(x: Any) -> bool:
 
 def _by_identity(x: Any) -> bool:
     """An element that is equal to itself alone, and may be referred to weakly."""
-    return type(x).__eq__ is object.__eq__ and type(x).__weakrefoffset__ > 0 and type(x) is not weakref.ReferenceType
+    return type(x).__eq__ is object.__eq__ and type(x).__weakrefoffset__ != 0 and type(x) is not weakref.ReferenceType
 
 
 def _by_address(cx: Any, key: Any) -> bool:

@@ -92,7 +92,9 @@ class Tensor(Tracker):
 
     def own(self, cx: Any, name: str) -> Tracker:
         """An entry of the instance dict."""
-        if self.value is not None and self.source is not None and (self.attrs is None or name not in self.attrs):
+        if self.attrs is not None and name in self.attrs:
+            return self.attrs[name] if self.attrs[name] is not DELETED else cx.no_attribute(self, name)
+        if self.value is not None and self.source is not None:
             if name in self.value.__dict__:
                 return cx.wrap(self.value.__dict__[name], DictAttr(self.source, name))
             cx.guard(self.source, "not_hasattr", name)
