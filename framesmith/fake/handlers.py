@@ -187,15 +187,16 @@ def become(rec: Recorder, target: FakeTensor, other: FakeTensor) -> None:
 
 def _in_place(rec: Recorder, func: Any, form: Any, position: int, args: tuple, kwargs: dict) -> Any:
     target = args[position]
+    others = [x for i, arg in enumerate((*args, *kwargs.values())) if i != position for x in _fakes(arg)]
     if isinstance(target, (list, tuple)) and all(isinstance(t, FakeTensor) for t in target):
+        for i, one in enumerate(target):  # one after the other: what a later one reads, an earlier one has written
+            keep_apart(func, args, kwargs, one, [*others, *target[:i]])
         for one, value in zip(target, rec.inside(form, *args, **kwargs)):
             store(rec, one, value, func, args, kwargs)
         return None
     if not isinstance(target, FakeTensor):
         raise Unsupported(f"{func} writes a tensor that is not an input of the graph")
-    if any(type(arg) is FakeTensor and reads_written(func, arg, target) for arg in args[1:]):
-        true_error(func, args, kwargs)
-        raise Unsupported(f"{func} reads memory that it writes")
+    keep_apart(func, args, kwargs, target, others)
     args, kwargs = lifted(rec, args, kwargs)
     store(rec, target, rec.inside(form, *args, **kwargs), func, args, kwargs)
     return target
@@ -204,6 +205,9 @@ def _in_place(rec: Recorder, func: Any, form: Any, position: int, args: tuple, k
 def _with_out(rec: Recorder, func: Any, form: Any, names: tuple, args: tuple, kwargs: dict) -> Any:
     kwargs = dict(kwargs)
     outs = [kwargs.pop(name) for name in names]
+    others = [x for arg in (*args, *kwargs.values()) for x in _fakes(arg)]
+    for i, out in enumerate(outs):
+        keep_apart(func, args, {**kwargs, **dict(zip(names, outs))}, out, [*others, *outs[:i]])
     results = rec.inside(form, *args, **kwargs)
     for out, result in zip(outs, (results,) if isinstance(results, FakeTensor) else results):
         if not same_shape(out.shape, result.shape):
@@ -228,6 +232,19 @@ def store(rec: Recorder, target: FakeTensor, value: FakeTensor, func: Any, args:
             true_error(func, args, kwargs)
         value = rec.dispatch(aten._to_copy.default, (value,), {"dtype": target.dtype})
     rec.write(target._alias, rec.nodes(value))
+
+
+def keep_apart(func: Any, args: tuple, kwargs: dict, written: FakeTensor, read: list[FakeTensor]) -> None:
+    """An operator that writes `written` as it reads `read` must not meet its own writes."""
+    if any(reads_written(func, x, written) for x in read):
+        true_error(func, args, kwargs)
+        raise Unsupported(f"{func} reads memory that it writes")
+
+
+def _fakes(value: Any) -> list[FakeTensor]:
+    if isinstance(value, (list, tuple)):
+        return [x for x in value if isinstance(x, FakeTensor)]
+    return [value] if isinstance(value, FakeTensor) else []
 
 
 def reads_written(func: Any, read: FakeTensor, written: FakeTensor) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from framesmith.fake.handlers import WITHOUT_SIZES, composite, functional, handles, known, positional, store, view, with_values
+from framesmith.fake.handlers import WITHOUT_SIZES, composite, functional, handles, keep_apart, known, positional, store, view, with_values
 from framesmith.fake.layout import infer_size, is_dense, same_shape, view_strides
 from framesmith.fake.promotion import result_type
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
@@ -152,13 +152,20 @@ def embedding_bag(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.copy_.default)
 def copy_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    """The value is the source itself where nothing has to be stretched, cast or laid out anew."""
+    """Of another tensor, or of a view of the same memory that does not meet what is written."""
     target, source = args[0], args[1]
+    if isinstance(source, FakeTensor):
+        keep_apart(func, args, kwargs, target, [source])
+    return _copied(rec, target, source)
+
+
+def _copied(rec: Recorder, target: FakeTensor, source: torch.Tensor) -> FakeTensor:
+    """The value is the source itself where nothing has to be stretched, cast or laid out anew."""
     if not isinstance(source, FakeTensor):
         source = rec.constant(source)
     same = source.dtype == target.dtype and same_shape(source.shape, target.shape) and source.stride() == target.stride()
     value = source if same else functional(rec, aten.copy.default, (target, source), {})
-    store(rec, target, value, func, args, kwargs)
+    store(rec, target, value, aten.copy_.default, (target, source), {})
     return target
 
 
@@ -169,7 +176,7 @@ def fill_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     value = args[1] if len(args) > 1 else 0
     if isinstance(value, torch.Tensor):
         if isinstance(value, FakeTensor):
-            return copy_(rec, aten.copy_.default, (target, value), {})
+            return _copied(rec, target, value)  # read before anything is written
         value = value.item()
     val = new_fake(tuple(target.shape), contiguous_strides(tuple(target.shape)), target.dtype, target.device)
     options = {"dtype": target.dtype, "device": target.device}
