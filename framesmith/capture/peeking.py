@@ -55,8 +55,8 @@ def upcoming(it: Iterator[Any], n: int) -> list[Any]:
 
 
 def walked(it: Any) -> list[Any]:
-    """The container that an iterator walks over, and what else it holds."""
-    return gc.get_referents(it)
+    """The containers that an iterator walks over, itself or by those it reads from, and what else they hold."""
+    return [*gc.get_referents(it), *(x for part in components(it) for x in walked(part))]
 
 
 def components(it: Any) -> list[Any]:

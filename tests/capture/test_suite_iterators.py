@@ -113,6 +113,20 @@ def while_elements_are_replaced():
     return list(it), list(q)
 
 
+@program
+def of_iterators_over_what_changes():
+    m, n, out = [1, 2], [1, 2], []
+    for a, _ in zip(m, range(6)):
+        framesmith.graph_break()
+        m[1:1] = [a + 5]
+        out.append(a)
+    for i, (a, _) in enumerate(zip(n, range(6))):
+        framesmith.graph_break()
+        n.insert(0, i)
+        out.append(a)
+    return m, n, out
+
+
 test_iterators = program.test()
 
 
