@@ -6,9 +6,35 @@ import functools
 import pytest
 
 import framesmith
-from tests.capture.suite import Programs, kept
+from tests.capture.suite import Programs, kept, said
 
 program = Programs()
+
+
+class Cached:
+    def __init__(self):
+        self.asked = []
+
+    @functools.cached_property
+    def kept(self):
+        self.asked.append(1)
+        return len(self.asked)
+
+    nameless = [functools.cached_property(len)]
+
+
+class Dictless:
+    __slots__ = ("asked",)
+    kept = Cached.kept
+    __init__ = Cached.__init__
+
+
+class Renamed(Cached):
+    pass
+
+
+Renamed.other = Cached.kept  # type: ignore[attr-defined]
+Renamed.none = Cached.nameless[0]  # type: ignore[attr-defined]
 
 
 class Doubled:
@@ -96,6 +122,16 @@ def the_hash_of_a_made_class():
     known = {hash((Made((1,)), Made)): 1, Made: 2}
     framesmith.graph_break()
     return known[hash((Made((1,)), Made))], known[Made]
+
+
+@program
+def cached_properties():
+    c, d, r = Cached(), Dictless(), Renamed()
+    first = c.kept, c.kept
+    del c.kept
+    c.more = 1
+    told = said(lambda: c.kept, lambda: d.kept, lambda: r.other, lambda: r.other, lambda: r.none)
+    return first, told, c.__dict__, d.asked, r.__dict__
 
 
 test_slots = program.test()

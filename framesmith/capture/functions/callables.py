@@ -172,8 +172,7 @@ def _cached_property(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.T
     found = obj.own_attr(cx, name)
     if found is None:
         found = prop.get(cx, "func").call(cx, [obj], {})
-        obj.note(cx, name)
-        obj.attrs[name] = found
+        obj.put(cx, name, found)
     return found
 
 

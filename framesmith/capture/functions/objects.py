@@ -25,7 +25,7 @@ from .. import trackers as t
 from ..attempts import NOT_IMPLEMENTED
 from ..class_making import builtin_part
 from ..identity import same_object
-from ..registry import DESCRIPTORS, PLAIN, calls, folds, method, opaque
+from ..registry import PLAIN, calls, folds, method, opaque
 from ..sources import MISSING, Item, Pinned
 from .torch_making import other_memory, same_memory
 
@@ -220,16 +220,6 @@ def _is_dataclass(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 # --- functools --------------------------------------------------------------------------------------------------------
-def _cached_property(cx: Any, obj: t.Object, raw: functools.cached_property[Any], name: str) -> t.Tracker:
-    """The first reading: computed, and kept in the instance dict (before 3.12 under a lock, which captured code needs not)."""
-    value = cx.class_function(raw.func).call(cx, [obj], {})
-    cx.instance_dict(obj).set_item(cx, t.Const(raw.attrname), value)
-    return value
-
-
-DESCRIPTORS[functools.cached_property] = _cached_property
-
-
 def _has_dict(cx: Any, x: t.Partial) -> bool:
     """Whether a partial from outside has an instance dict: then one made of it calls it."""
     if x.value is None:
