@@ -37,6 +37,19 @@ Renamed.other = Cached.kept  # type: ignore[attr-defined]
 Renamed.none = Cached.nameless[0]  # type: ignore[attr-defined]
 
 
+class Missing:
+    def __get__(self, obj, cls):
+        raise AttributeError("missing")
+
+
+class Fallen:
+    kept = functools.cached_property(lambda self: self.nothing)  # type: ignore[attr-defined]
+    own = Missing()
+
+    def __getattr__(self, name):
+        return name, "asked"
+
+
 class Doubled:
     @property
     def x(self):
@@ -132,6 +145,12 @@ def cached_properties():
     c.more = 1
     told = said(lambda: c.kept, lambda: d.kept, lambda: r.other, lambda: r.other, lambda: r.none)
     return first, told, c.__dict__, d.asked, r.__dict__
+
+
+@program
+def descriptors_without_an_answer():
+    f = Fallen()
+    return f.kept, f.own, said(lambda: object.__getattribute__(f, "own")), hasattr(f, "own"), vars(f)
 
 
 test_slots = program.test()

@@ -6,6 +6,7 @@ came from outside are guarded as they happen; writes stay in `attrs` and are rep
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -308,8 +309,13 @@ def _function(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
 
 
 def _property(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    return _told(cx, self, name, info, lambda: cx.call_property(raw, "fget", [self]))
+
+
+def _told(cx: Any, self: Object, name: str, info: Any, ask: Callable[[], Tracker]) -> Tracker:
+    """What code of a descriptor gives; when that is an AttributeError, `__getattr__` is asked."""
     try:
-        return cx.call_property(raw, "fget", [self])
+        return ask()
     except CapturedError as e:
         if info is None or info.getattr is None or not issubclass(e.tracker.pytype(), AttributeError):
             raise
@@ -399,7 +405,7 @@ def _other(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
     row = cx.descriptor_row(kind)
     if row is not None:
         return row(cx, self, raw, name)
-    return cx.call_special(cx.class_value(self.cls, name, raw), "__get__", [self, cx.made(self.cls)])
+    return _told(cx, self, name, info, lambda: cx.call_special(cx.class_value(self.cls, name, raw), "__get__", [self, cx.made(self.cls)]))
 
 
 DESCRIPTORS = {
