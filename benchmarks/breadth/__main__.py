@@ -1,7 +1,7 @@
 """How many architectures `framesmith.compile(model, fullgraph=True)` takes, equal to eager; each that fails with its reason.
 
     python -m benchmarks.breadth transformers|timm [--only PATTERN] [--backend eager|native] [--failed | --new] [--limit SECONDS]
-                                [--readme] [--out FILE]
+                                [--jobs N] [--readme] [--out FILE]
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--unbuilt", action="store_true", help="list what could not be built, too")
     parser.add_argument("--readme", action="store_true", help="write the share into the README")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds for one architecture")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, default=None, help="the JSON file to write")
     return parser.parse_args()
 
@@ -46,7 +47,8 @@ def main() -> None:
     outcomes: report.Outcomes = json.loads(out.read_text())["outcomes"] if keep and out.exists() else {}
     names = [n for n in suite.names() if _wanted(n, args, outcomes)]
     chosen: report.Outcomes = {}
-    for name, outcome in track(runner.judged(args.suite, names, args.backend, args.limit), args.suite, len(names), console=console):
+    judged = runner.judged(args.suite, names, args.backend, args.limit, args.jobs)
+    for name, outcome in track(judged, args.suite, len(names), console=console):
         outcomes[name] = chosen[name] = outcome
         _write(out, args.backend, outcomes)
         if outcome["status"] not in ("pass", "no model"):

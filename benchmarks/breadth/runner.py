@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -57,14 +58,24 @@ class _Child:
         self._process.wait()
 
 
-def judged(suite: str, names: list[str], backend: str, limit: float) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(name, outcome) of each; a child serves `MODELS_PER_PROCESS` names, fewer if one kills it."""
-    child = None
+def judged(suite: str, names: list[str], backend: str, limit: float, jobs: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name, outcome) of each, as they come; a child serves `MODELS_PER_PROCESS` names, fewer if one kills it."""
+    waiting, done = queue.SimpleQueue[str](), queue.SimpleQueue[tuple[str, dict[str, Any]]]()
     for name in names:
-        if child is None or not child.usable:
-            if child is not None:
-                child.close()
-            child = _Child(suite, backend, limit)
-        yield name, child.judge(name)
-    if child is not None:
+        waiting.put(name)
+
+    def work() -> None:
+        child = _Child(suite, backend, limit)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                name = waiting.get_nowait()
+                if not child.usable:
+                    child.close()
+                    child = _Child(suite, backend, limit)
+                done.put((name, child.judge(name)))
         child.close()
+
+    for _ in range(jobs):
+        threading.Thread(target=work, daemon=True).start()
+    for _ in names:
+        yield done.get()
