@@ -94,7 +94,8 @@ def judge(case: Case, backend: str) -> Outcome:
             return {"status": "differs", "reason": (str(difference).splitlines() or ["other containers"])[0][:300]}
         noted = {"note": note}
     if [bool(r.operators) for r in ledger.records] != [True]:
-        return {"status": "recompiles", "reason": f"{len(ledger.records)} compilations for two equal calls"}
+        made = ", ".join(f"{r.function} ({_short(r.file)}:{r.line})" for r in ledger.records)
+        return {"status": "recompiles", "reason": f"{len(ledger.records)} compilations for two equal calls: {made}"}
     return {"status": "pass", "seconds": round(seconds, 2), "operators": sum(ledger.records[0].operators.values()), **noted}
 
 

@@ -65,10 +65,12 @@ _WORDS: dict[type, str] = {
 class Way:
     """How a container of the builtin class `kind` is walked over: the functions that make the real iterator of it, first to last."""
 
-    __slots__ = ("kind", "steps")
+    __slots__ = ("kind", "outer", "steps")
 
     def __init__(self, kind: Any, view: str = "", reverse: bool = False, viewed: Any = None) -> None:
         self.kind = kind
+        self.outer = None if viewed in (None, kind) else viewed
+        """What is around the container, whose methods give the views."""
         if view:
             self.steps: tuple[Any, ...] = (_VIEWS[viewed or kind, view], reversed if reverse else iter)
         else:
@@ -78,6 +80,11 @@ class Way:
         for step in self.steps:
             real = step(real)
         return real
+
+    def gives(self) -> type:
+        """The class of the real iterator."""
+        empty = self.kind()
+        return type(self(empty if self.outer is None else self.outer(empty)))
 
 
 class CheckedIter(Iter):
@@ -98,7 +105,7 @@ class CheckedIter(Iter):
         self.length = len(now())
 
     def pytype(self) -> type:
-        return type(self.way(self.way.kind()))
+        return self.way.gives()
 
     @property
     def changed(self) -> bool:

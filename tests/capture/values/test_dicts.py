@@ -214,7 +214,7 @@ def user_dict(x, d):
     others=[lambda: (types.MappingProxyType({"a": 2}),), lambda: (types.MappingProxyType({"a": 1, "b": 2}),)])
 def proxies(x, p):
     return x * p["a"], list(p), len(p), "a" in p, p.get("z"), dict(p), list(p.items()), isinstance(p, dict), \
-        isinstance(p, collections.abc.Mapping), {**p}, p == {"a": 1}
+        isinstance(p, collections.abc.Mapping), {**p}, p == {"a": 1}, next(iter(p.values())), next(iter(p), None), [*iter(p.items())]
 
 
 class Movie(typing.TypedDict):
