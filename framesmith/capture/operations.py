@@ -15,6 +15,7 @@ from . import data
 from . import trackers as t
 from .attempts import NOT_IMPLEMENTED, Attempts
 from .identity import same_object
+from .sources import MISSING
 from .varying import computed, is_late
 
 OPERATORS: dict[str, Callable[..., Any]] = {
@@ -42,8 +43,6 @@ class Operations(Attempts):
     call_special: Callable[..., t.Tracker]
     is_iterable: Callable[..., bool]
     class_function: Callable[..., t.Tracker]
-    shown: Callable[..., Any]
-    shown_container: Callable[..., Any]
 
     def binary(self, name: str, a: t.Tracker, b: t.Tracker, symbol: str | None = None) -> t.Tracker:
         """`a <name> b`; `symbol` is the operator as errors show it."""
@@ -51,8 +50,7 @@ class Operations(Attempts):
         if a.constant and b.constant:
             return self.constants(fn, a, b)
         if name == "mod" and a.constant and issubclass(a.pytype(), (str, bytes)):
-            shown = self.shown_container(b, False) if isinstance(b, (t.Sequence, t.Dict)) else self.shown(b)
-            return self.fold(fn, (a.value, shown))  # type: ignore[attr-defined]
+            return self.by_dunder("mod", a, b, "%")
         if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
             return self.numeric("<operator>", fn, [a, b])
         if type(a) is t.Data or type(b) is t.Data:
@@ -173,6 +171,26 @@ class Operations(Attempts):
                 return True
         return False
 
+    def index(self, key: t.Tracker, of: str | None = None) -> Any:
+        """A number of elements, or a subscript of a sequence of kind `of`: an int or a slice (or what the sequence itself will refuse)."""
+        if isinstance(key, (t.Const, t.Slice, t.Data)):
+            return key.real(self)
+        if isinstance(key, t.Sym):
+            return int(key.value)
+        if isinstance(key, t.Tensor):
+            return key.builtin_method(self, "__index__", [], {}).real(self)
+        if isinstance(key, t.Object) and key.payload is not None and issubclass(key.payload.pytype(), int):
+            return key.payload.real(self)
+        kind = key.pytype().__name__
+        if self.lookup(key.pytype(), "__index__") is MISSING:
+            self.raise_(TypeError(_SUBSCRIPTS.get(of, "{} indices must be integers or slices, not {}").format(of, kind)))
+        told = self.call_special(key, "__index__", [])
+        if told.pytype() is not int:
+            if issubclass(told.pytype(), int):
+                raise Unsupported(f"__index__ of {key.describe()}, which gives a {told.pytype().__name__}")
+            self.raise_(TypeError(f"__index__ returned non-int (type {told.pytype().__name__})"))
+        return self.index(told)
+
     def mapping(self, v: t.Tracker) -> dict[Any, t.Tracker]:
         """The entries of anything that ** takes."""
         if isinstance(v, t.Dict):
@@ -202,5 +220,7 @@ def _refusal(base: str, symbol: str, left: type, right: type) -> str:
     return f"unsupported operand type(s) for {symbol}: '{left.__name__}' and '{right.__name__}'"
 
 
+_SUBSCRIPTS = {None: "'{1}' object cannot be interpreted as an integer",
+               "str": "string indices must be integers, not '{1}'", "bytes": "byte indices must be integers or slices, not {1}"}
 _SEQUENCES = frozenset({list, tuple, str, bytes, collections.deque})
 _UNARY = {"neg": "-", "pos": "+", "invert": "~"}

@@ -340,22 +340,6 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         return may_have_died(self, target)
 
     # --- small protocols ----------------------------------------------------------------------------------------------
-    def index(self, key: t.Tracker, of: str | None = None) -> Any:
-        """A number of elements, or a subscript of a sequence of kind `of`: an int or a slice (or what the sequence itself will refuse)."""
-        if isinstance(key, (t.Const, t.Slice, t.Data)):
-            return key.real(self)
-        if isinstance(key, t.Sym):
-            return int(key.value)
-        if isinstance(key, t.Tensor):
-            return key.builtin_method(self, "__index__", [], {}).real(self)
-        if isinstance(key, t.Object) and key.payload is not None:
-            return key.payload.real(self)
-        if self.lookup(key.pytype(), "__index__") is MISSING:
-            kind = key.pytype().__name__
-            self.raise_(TypeError(f"{of} indices must be integers or slices, not {kind}" if of is not None
-                                  else f"'{kind}' object cannot be interpreted as an integer"))
-        return self.call_special(key, "__index__", []).real(self)
-
     def special_method(self, obj: t.Tracker, name: str) -> t.Tracker:
         """A method of the context manager protocol, bound."""
         raw = self.lookup(obj.pytype(), name)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import collections
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
 from . import trackers as t
+from .sources import MISSING
 
 
 class Shown:
     """Stands for a tracked value in a real container or call whose text is wanted."""
 
-    __slots__ = ("_cx", "_tracker")
-
-    def __init__(self, cx: Any, tracker: t.Tracker) -> None:
-        self._cx = cx
-        self._tracker = tracker
+    _cx: Any
+    _tracker: t.Tracker
 
     def __repr__(self) -> str:
         return self._cx.text(self._tracker, "__repr__").real(self._cx)
@@ -33,8 +33,64 @@ class Shown:
     def __getattr__(self, name: str) -> Any:
         return self._cx.shown(self._tracker.get(self._cx, name))
 
-    def __getitem__(self, key: Any) -> Any:
-        return self._cx.shown(self._tracker.item(self._cx, self._cx.made(key)))
+
+class Refused(t.CapturedError, TypeError):
+    """A TypeError of the captured program: C may put one of its own in its place."""
+
+
+def _told(ask: Callable[[Any, t.Tracker], t.Tracker]) -> Callable[[Shown], Any]:
+    def method(self: Shown) -> Any:
+        try:
+            return ask(self._cx, self._tracker).real(self._cx)
+        except t.CapturedError as e:
+            raise (Refused(e.tracker) if issubclass(e.tracker.pytype(), TypeError) else e) from None
+
+    return method
+
+
+def _item(self: Shown, key: Any) -> Any:
+    return self._cx.shown(self._tracker.item(self._cx, self._cx.made(key)))
+
+
+_SPECIAL: dict[str, Callable[..., Any]] = {
+    "__int__": _told(lambda cx, v: cx.made(int).call(cx, [v], {})),
+    "__float__": _told(lambda cx, v: cx.made(float).call(cx, [v], {})),
+    "__index__": _told(lambda cx, v: cx.made(operator.index).call(cx, [v], {})),
+    "__bytes__": _told(lambda cx, v: cx.call_special(v, "__bytes__", [])),
+    "__getitem__": _item,
+}
+"""What a stand-in has if the class of what it stands for has it."""
+_BUILTIN = (int, float, str, bytes)
+"""Builtin parts that C takes as they are."""
+
+
+@functools.lru_cache(maxsize=256)
+def _class_like(name: str, base: type, special: tuple[str, ...]) -> Any:
+    """A class of stand-ins whose name errors are to show."""
+    return type(name, (Shown, *([] if base is object else [base])), {n: _SPECIAL[n] for n in special})
+
+
+def stand_in(cx: Any, v: t.Tracker) -> Shown:
+    """What shows as `v`, is of its class as C's errors tell, and has of it what C asks for."""
+    cls = v.pytype()
+    special = tuple([n for n in _SPECIAL if cx.lookup(cls, n) is not MISSING])
+    part = scalar_part(v)
+    base: Any = object if part is None else type(part)
+    made = _class_like(cls.__name__, base, special)(*[] if part is None else [part])
+    made._cx, made._tracker = cx, v
+    return made  # type: ignore[no-any-return]
+
+
+def scalar_part(v: t.Tracker) -> Any:
+    """The number or text that an object is by its class, or None."""
+    part = v.payload if isinstance(v, t.Object) else None
+    return part.value if isinstance(part, t.Const) and type(part.value) in _BUILTIN else None
+
+
+def bare(v: t.Object) -> Any:
+    """The builtin part of `v`, of a class that has the name of its class and nothing else of it."""
+    part = scalar_part(v)
+    return type(v.cls.__name__, (type(part),), {})(part)
 
 
 class Showing:
@@ -46,7 +102,7 @@ class Showing:
 
     def shown(self, v: t.Tracker) -> Any:
         """A real object with the text of `v`."""
-        return v.real(self) if v.constant or isinstance(v, (t.Static, t.Sym)) else Shown(self, v)
+        return v.real(self) if v.constant or isinstance(v, (t.Static, t.Sym)) else stand_in(self, v)
 
     def shown_container(self, v: t.Tracker, settled: bool = True) -> Any:
         """A real container of stand-ins (`settled`: of which only the repr matters); others as they are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -11,6 +12,7 @@ from framesmith.util.errors import Unsupported
 
 from . import data
 from . import trackers as t
+from .showing import bare, scalar_part
 from .sources import MISSING
 from .varying import is_late, written
 
@@ -25,6 +27,7 @@ class Texts:
     lookup: Callable[..., Any]
     class_function: Callable[..., t.Tracker]
     unkey: Callable[..., t.Tracker]
+    shown: Callable[..., Any]
     shown_container: Callable[..., Any]
     guard: Callable[..., None]
 
@@ -48,7 +51,9 @@ class Texts:
         if isinstance(raw, FunctionType):
             return self._checked(self.class_function(raw).call(self, [v, t.Const(spec)], {}), "__format__")
         if isinstance(v, t.Object) and v.payload is not None and raw is not object.__format__:
-            return self.formatted(v.payload, spec)
+            if not spec and raw in _TEXT_ALONE:
+                return self.text(v)
+            return self.fold(format, (bare(v), spec)) if scalar_part(v) is not None else self.formatted(v.payload, spec)
         if raw is object.__format__:
             if spec:
                 self.raise_(TypeError(f"unsupported format string passed to {v.pytype().__name__}.__format__"))
@@ -56,6 +61,12 @@ class Texts:
         if _has_tensor(v):
             raise Unsupported("text of a tensor's data")
         return self.fold(format, (v.real(self), spec))
+
+    def percent(self, a: t.Const, b: t.Tracker) -> t.Tracker:
+        """`a % b` of a text or bytes."""
+        arguments = b.payload if isinstance(b, t.Object) and isinstance(b.payload, t.Tuple) else b
+        shown = self.shown_container(arguments, False) if isinstance(arguments, (t.Sequence, t.Dict)) else self.shown(b)
+        return self.fold(operator.mod, (a.value, shown))
 
     def text(self, v: t.Tracker, name: str = "__str__") -> t.Tracker:
         """str(v) or, by `name`, repr(v)."""
@@ -101,6 +112,8 @@ class Texts:
         return self.text(v, "__repr__").real(self)
 
 
+_TEXT_ALONE = (int.__format__, float.__format__, complex.__format__, str.__format__)
+"""Without a format, these say what str() says."""
 _PLAIN = frozenset({list.__repr__, tuple.__repr__, dict.__repr__, set.__repr__, frozenset.__repr__})
 _open: list[t.Tracker] = []
 """Containers whose text is being made; one that holds itself shows as dots."""

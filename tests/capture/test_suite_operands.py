@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.capture.suite import kept
+from tests.capture.suite import kept, said
 
 
 class Text(str):
@@ -45,6 +45,48 @@ class Backwards(int):
     __hash__ = int.__hash__
 
 
+class Index:
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+
+class Number(Index):
+    def __int__(self):
+        return self.value
+
+    def __float__(self):
+        return self.value
+
+
+class Seventh(int):
+    def __int__(self):
+        return 7
+
+
+class Sixth(str):
+    def __int__(self):
+        return 6
+
+
+class Worded(str):
+    def __str__(self):
+        return "worded"
+
+    def __repr__(self):
+        return "W"
+
+    def __rmod__(self, other):
+        return "format", other
+
+
+class Fifth(int):
+    def __str__(self):
+        return "fifth"
+
+
 class Plain:
     def method(self):
         return self
@@ -72,6 +114,20 @@ def in_place(a, n):
 
 def methods(a, b):
     return a.method == a.method, a.method == b.method, a.method != b.method, len == len, [].append == [].append
+
+
+def numbers(x):
+    return said(lambda: int(x), lambda: float(x), lambda: int(x, 16), lambda: [0, 1, 2, 3][x], lambda: "abcd"[x], lambda: range(9)[x])
+
+
+def fields(x):
+    whole, real, text, nothing, two, form = "%d", "%f", "%s", "no", "%s %x", "a{:.1f}"
+    return said(lambda: whole % x, lambda: real % x, lambda: text % x, lambda: nothing % x, lambda: two % (x, x), lambda: f"{x:d}",
+                lambda: f"{x!s:>5}", lambda: form.format(x), lambda: b"%d" % x)
+
+
+def texts_of(x):
+    return said(lambda: f"{x}", lambda: f"{x:>4}", lambda: f"{x!r}", lambda: Text("%s") % x, lambda: Text("%5s") % (x,), lambda: format(x))
 
 
 def same(a: Any, b: Any) -> bool:
@@ -109,3 +165,10 @@ def test_in_place(make):
 def test_methods():
     a, b = Plain(), Plain()
     assert kept(methods)(a, b) == methods(a, b)
+
+
+@pytest.mark.parametrize("x", [Index(3), Index("x"), Index(2.5), Number(3), Number("x"), Number(2.5), Seventh(3), Sixth("12"), Text("12"),
+                               Real(2.5), Many([1]), Pair((1,)), Pair((1, 2)), Plain(), {}, Worded("1"), Fifth(5)])
+@pytest.mark.parametrize("fn", [numbers, fields, texts_of])
+def test_numbers(fn, x):
+    assert same(kept(fn)(x), fn(x))

@@ -8,6 +8,7 @@ from . import (
     class_statements,
     class_tests,
     containers,
+    conversions,
     defaults,
     deques,
     dicts,
@@ -37,8 +38,8 @@ from . import (
 )
 
 __all__ = [
-    "arrays", "builtin", "callables", "checkpointing", "class_statements", "class_tests", "containers", "defaults", "deques",
-    "dicts", "errors",
+    "arrays", "builtin", "callables", "checkpointing", "class_statements", "class_tests", "containers", "conversions", "defaults",
+    "deques", "dicts", "errors",
     "folded", "frames", "iterating", "marks", "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns",
     "polyfilled", "scans", "serial", "sets", "signatures", "state", "text", "torch_making", "torch_rows", "transforms", "ufuncs",
 ]

@@ -8,7 +8,7 @@ import threading
 from types import FunctionType
 from typing import Any
 
-from framesmith.util.errors import DataDependent, FrameSeen, Unsupported
+from framesmith.util.errors import FrameSeen, Unsupported
 
 from .. import data
 from .. import trackers as t
@@ -135,33 +135,6 @@ def _super_here(cx: Any, frame: Any) -> t.Tracker:
     if not isinstance(klass, t.Class):
         return cx.raise_(RuntimeError(f"super(): __class__ is not a type ({klass.pytype().__name__})"))
     return t.super_of(cx, klass, first)
-
-
-def _scalar(kind: type) -> Any:
-    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        if not args:
-            return t.Const(kind())
-        x = args[0]
-        if isinstance(x, t.Tensor):
-            known = x.known(cx)
-            if known is None:
-                if (found := data.number(cx, x, kind)) is not None:
-                    return found
-                raise DataDependent(f"{kind.__name__}() of a tensor's data")
-            return cx.fold(kind, (known,))
-        if isinstance(x, t.Sym):
-            return cx.fold(kind, (x.value,))
-        if isinstance(x, t.Object):
-            if x.payload is not None:
-                return cx.fold_call(kind, [x.payload, *args[1:]], kwargs)
-            return cx.call_special(x, f"__{kind.__name__}__", [])
-        return cx.fold_call(kind, args, kwargs)
-
-    return row
-
-
-for _kind in (int, float):
-    calls(_kind)(_scalar(_kind))
 
 
 @calls(bool)
