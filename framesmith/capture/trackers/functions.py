@@ -284,8 +284,8 @@ class Partial(Tracker):
             return cx.tuple(self.args)
         if name == "keywords":
             return cx.dict(dict(self.kwargs))
-        if name == "__module__":
-            return cx.made(functools.partial.__module__)
+        if name == "__module__" or name == "__doc__" and self.value is None:
+            return cx.made(getattr(functools.partial, name))
         if self.value is None and not has_member(functools.partial, name):
             return cx.no_attribute(self, name)
         return super().get(cx, name)
