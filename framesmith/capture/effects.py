@@ -149,12 +149,12 @@ def _deque(rb: Rebuilder, x: t.Deque, late: list[str]) -> None:
 
 def _dict(rb: Rebuilder, x: t.Dict, late: list[str]) -> None:
     cx = rb.cx
-    keys = list(x.value)
+    cls: Any = x.cls  # its own methods: the program's class may have others
+    keys = list(cls.__iter__(x.value))
     old = dict(zip(cx.stored_keys(keys, x.value), keys))
     new = list(x.entries)
     kept = [k for k in old if k in x.entries]
     name = rb.value(x)
-    cls: Any = x.cls
     if x.cleared or new[:len(kept)] != kept:
         late.append(f"{rb.hold(cls.clear)}({name})")
         kept = []
@@ -166,7 +166,7 @@ def _dict(rb: Rebuilder, x: t.Dict, late: list[str]) -> None:
             late.extend(f"{rb.hold(cls.__delitem__)}({name}, {rb.key(k)})" for k in gone)
     still = set(kept)
     for k, v in x.entries.items():
-        if k in still and _is(v, x.value[old[k]]):
+        if k in still and _is(v, cls.__getitem__(x.value, old[k])):
             continue
         late.append(f"{rb.hold(cls.__setitem__)}({name}, {rb.key(k)}, {rb.value(v)})")
     late.extend(f"{name}.{k} = {rb.value(v)}" for k, v in (x.attrs or {}).items())

@@ -199,7 +199,8 @@ class Operations(Attempts):
 
     def mapping_items(self, v: t.Tracker) -> Iterator[tuple[Any, t.Tracker]]:
         """Keys and values of what has `keys`; each value is read when it is asked for."""
-        if isinstance(v, t.Object) and isinstance(v.payload, t.Dict) and not isinstance(self.lookup(v.cls, "keys"), FunctionType):
+        if isinstance(v, t.Object) and isinstance(v.payload, t.Dict) and (self.lookup(v.cls, "__iter__") is dict.__iter__ or not any(
+                isinstance(self.lookup(v.cls, name), FunctionType) for name in ("keys", "__getitem__"))):  # as PyDict_Merge looks
             yield from list(v.payload.open(self).items())
             return
         for k in v.get(self, "keys").call(self, [], {}).items_list(self):

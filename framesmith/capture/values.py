@@ -146,7 +146,7 @@ class Values:
             return row(self, value)
         if cls in CONSTANT_TYPES or issubclass(cls, enum.Enum):
             return t.Const(value)
-        if issubclass(cls, tuple) and not getattr(value, "__dict__", None):
+        if issubclass(cls, tuple) and not getattr(value, "__dict__", None) and not t.is_own_sequence(cls):
             return t.Tuple([self.made(v) for v in value], cls=cls)
         if issubclass(cls, STATIC_TYPES):
             if issubclass(cls, (types.BuiltinFunctionType, types.MethodWrapperType)):
@@ -295,6 +295,8 @@ def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
         _factory(cx, value, source, obj.payload)
     elif issubclass(cls, list):
         obj.payload = t.List(None, value=value, source=source)
+    elif issubclass(cls, tuple):
+        obj.payload = t.Tuple(None, value=value, source=source)
     elif issubclass(cls, (set, frozenset)):
         obj.payload = t.Set(None, cls=_base_of(cls, (set, frozenset)), value=value, source=source)
     elif issubclass(cls, (str, int, float)):
@@ -466,7 +468,7 @@ WRAP_CACHE: weakref.WeakKeyDictionary[type, Callable[..., t.Tracker]] = weakref.
 _BY_BASE: list[tuple[Any, Callable[..., t.Tracker]]] = [
     (threading.local, _opaque),
     (enum.Enum, _const_id), (torch.Tensor, _tensor), (type, _static), (types.FunctionType, _static), (types.ModuleType, _static),
-    (tuple, _tuple),
+    (tuple, lambda cx, v, source: (_object if t.is_own_sequence(type(v)) else _tuple)(cx, v, source)),
 ]
 
 MADE: dict[type, Callable[[Any, Any], t.Tracker]] = {

@@ -35,7 +35,8 @@ def _size(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(tuple.__new__)
 def _tuple_new(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Tuple(cx.listed(args[1]) if len(args) > 1 else [], cls=args[0].real(cx))
+    cls = args[0].real(cx)
+    return cx.blank(cls, args[1:]) if t.is_own_sequence(cls) else t.Tuple(cx.listed(args[1]) if len(args) > 1 else [], cls=cls)
 
 
 # --- tuple and list ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ Kwargs = dict[str, t.Tracker]
 
 def keys_of(cx: Any, source: t.Tracker) -> Any:
     """What a method of a real set takes in place of `source`: a set, a dict, or a list of keys."""
-    if isinstance(source, t.Object) and source.payload is not None:
+    if isinstance(source, t.Object) and isinstance(source.payload, t.Set):
         source = source.payload
     if isinstance(source, t.Set):
         return source.open(cx)
@@ -63,6 +63,13 @@ def _combining(name: str) -> None:
         return loosened(_result(cx, cx.folded(getattr(self.open(cx), name), tuple([keys_of(cx, o) for o in others]))), (self, *others))
 
 
+@method(t.Set, "isdisjoint")
+def _isdisjoint(cx: Any, self: t.Set, other: t.Tracker) -> t.Tracker:
+    """Of all methods only this one walks over an instance of a subclass of set."""
+    keys = [v.key(cx) for v in cx.each(other)] if isinstance(other, t.Object) else keys_of(cx, other)
+    return t.boolean(self.open(cx).isdisjoint(keys))
+
+
 def _operating(name: str) -> None:
     """Operators take sets only."""
 
@@ -75,7 +82,7 @@ def _operating(name: str) -> None:
         return loosened(_result(cx, getattr(self.open(cx), name)(other.open(cx))), (self, other))
 
 
-for _name in ("union", "intersection", "difference", "symmetric_difference", "issubset", "issuperset", "isdisjoint", "copy"):
+for _name in ("union", "intersection", "difference", "symmetric_difference", "issubset", "issuperset", "copy"):
     _combining(_name)
 for _name in ("and", "or", "xor", "sub"):
     _operating(f"__{_name}__")

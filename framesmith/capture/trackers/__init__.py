@@ -18,7 +18,7 @@ from .made import MadeClass, Wrapped
 from .modes import InferenceGuard
 from .modules import Module
 from .objects import DELETED, Object
-from .sequences import List, Sequence, Slice, Tuple, is_plain_tuple
+from .sequences import List, Sequence, Slice, Tuple, is_own_sequence, is_plain_tuple
 from .sets import SameElements, Set
 from .statics import Builtin, Class, Disabled, PyModule, Scripted, Static
 from .supers import Super, super_of
@@ -31,7 +31,6 @@ __all__ = [
     "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method",
     "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements",
     "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker",
-    "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "by_class", "enumerated", "filtered", "is_plain_tuple", "lasts",
-    "late", "mapped", "ClassDict", "super_of",
-    "zipped",
+    "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "by_class", "enumerated", "filtered", "is_own_sequence",
+    "is_plain_tuple", "lasts", "late", "mapped", "ClassDict", "super_of", "zipped",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -39,9 +40,9 @@ class Sequence(Tracker):
         items = self._items
         if items is None:
             cx.reads_whole(self.value)
-            cx.guard(self.source, "len", len(self.value))
+            cx.guard(self.source, "len", self.kind.__len__(self.value))
             src = self.source
-            raw = list.__iter__(self.value) if isinstance(self.value, list) else tuple.__iter__(self.value)
+            raw = self.kind.__iter__(self.value)
             items = self._items = [self.seen.get(i) or cx.wrap(v, None if src is None else Item(src, i)) for i, v in enumerate(raw)]
             items += self.added
         return items
@@ -54,10 +55,10 @@ class Sequence(Tracker):
         found = self.seen.get(index)
         if found is not None:
             return found
-        if index >= len(self.value):
+        if index >= self.kind.__len__(self.value):
             items = self.open(cx)
             return items[index] if index < len(items) else None
-        raw = list.__getitem__(self.value, index) if isinstance(self.value, list) else tuple.__getitem__(self.value, index)
+        raw = self.kind.__getitem__(self.value, index)
         found = self.seen[index] = cx.wrap(raw, None if self.source is None else Item(self.source, index))
         return found
 
@@ -66,14 +67,14 @@ class Sequence(Tracker):
 
     def truth(self, cx: Any) -> bool:
         if self._items is None:
-            cx.guard(self.source, "len", len(self.value))
-            return len(self.value) + len(self.added) > 0
+            cx.guard(self.source, "len", self.kind.__len__(self.value))
+            return self.kind.__len__(self.value) + len(self.added) > 0
         return bool(self._items)
 
     def size(self, cx: Any) -> int:
         if self._items is None:
-            cx.guard(self.source, "len", len(self.value))
-            return len(self.value) + len(self.added)
+            cx.guard(self.source, "len", self.kind.__len__(self.value))
+            return self.kind.__len__(self.value) + len(self.added)
         return len(self._items)
 
     def items_list(self, cx: Any) -> list[Tracker]:
@@ -84,7 +85,7 @@ class Sequence(Tracker):
         if type(index) is int and index < 0 and self._items is None:  # from the end: the length need not be known
             if -index <= len(self.added):
                 return self.added[index]
-            if not self.added and -index <= len(self.value):
+            if not self.added and -index <= self.kind.__len__(self.value):
                 return cx.wrap(self.kind.__getitem__(self.value, index), None if self.source is None else Item(self.source, index))
         if type(index) is int and index >= 0:
             found = self.peek(cx, index)
@@ -224,7 +225,14 @@ def is_plain_tuple(cls: type) -> bool:
     return not hasattr(cls, "n_sequence_fields") and next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE) is tuple
 
 
+def is_own_sequence(cls: type) -> bool:
+    """Whether a subclass of tuple is another sequence than the tuple that it is: its own code answers what a tuple is asked."""
+    return any(type(getattr(cls, name, None)) is FunctionType for name in _ANSWERS)
+
+
 _HEAP_TYPE = 1 << 9
+_ANSWERS = ("__iter__", "__len__", "__getitem__", "__contains__", "__bool__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
+            "__hash__", "__add__", "__radd__", "__mul__", "__rmul__", "__getattribute__")
 
 
 class Slice(Tracker):
