@@ -16,6 +16,7 @@ class Deque(Sequence):
     """A deque; `maxlen` bounds it.  One from outside is read whole."""
 
     __slots__ = ("maxlen", "version")
+    kind = collections.deque
 
     def __init__(self, items: list[Tracker] | None, maxlen: int | None, *, value: Any = None, source: Source | None = None) -> None:
         super().__init__(items, value=value, source=source)
