@@ -287,7 +287,7 @@ class Calls:
     def unbound(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """`dict.get(d, key)`: a method of a builtin type with its object as the first argument."""
         obj = args[0]
-        if isinstance(obj, t.Const):
+        if isinstance(obj, t.Const) and fn.__name__ not in t.CHANGES:
             return self.fold_call(fn, args, kwargs)
         return self.call_raw(fn, obj, args[1:], kwargs)
 

@@ -381,7 +381,10 @@ def _partial(rb: Rebuilder, x: t.Partial) -> str:
         return rb.temp(rb.source(x.source))
     args = "".join(f", {a}" for a in rb.values(x.args))
     kwargs = "".join(f", {k}={rb.value(v)}" for k, v in x.kwargs.items())
-    return rb.temp(f"{rb.hold(functools.partial)}({rb.value(x.func)}{args}{kwargs})")
+    made = rb.temp(f"{rb.hold(functools.partial)}({rb.value(x.func)}{args}{kwargs})")
+    if x.space is not None and x.space.entries:
+        rb.emit(f"{made}.__dict__.update({rb.value(x.space)})")
+    return made
 
 
 def _bound(rb: Rebuilder, x: t.Bound | t.TensorMethod) -> str:

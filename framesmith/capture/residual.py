@@ -120,13 +120,12 @@ class Residual:
         body += self.rb.lines + self.late + self.rb.after
         body += ["    " * indent + line for indent, line in self.tail]
         body = [f"__fs_h{i} = '__fs_held_{i}__'" for i in range(len(self.rb.held))] + body
-        name = self.code.co_name if self.code.co_name.isidentifier() else "frame"
         inner = "\n".join("        " + line for line in body)
         free = self.code.co_freevars
         # every free variable of the user's code is one of the residual code too
         uses = f"        if 0: {'; '.join(free)}\n" if free else ""
         outer = ", ".join(f"{n}=None" for n in free)
-        return f"def __fs_outer({outer}):\n    def {name}({params}):\n{uses}{inner}\n    return {name}\n"
+        return f"def __fs_outer({outer}):\n    def __fs_frame({params}):\n{uses}{inner}\n    return __fs_frame\n"
 
     def compile(self, graph_call: Any) -> tuple[CodeType, str]:
         """(residual code, its text)"""
@@ -144,7 +143,8 @@ class Residual:
         code = fill(code, held)
         if code.co_freevars != self.code.co_freevars:
             raise Unsupported("free variables of residual code")
-        return code.replace(co_firstlineno=self.code.co_firstlineno), text
+        # the name comes last: in the text, it would stand between the code and a global of that name
+        return code.replace(co_firstlineno=self.code.co_firstlineno, co_name=self.code.co_name, co_qualname=self.code.co_qualname), text
 
 
 GRAPH = type("Graph", (), {"__repr__": lambda self: "<graph>"})()

@@ -25,6 +25,18 @@ removed = 2
 
 
 @program
+def partials_with_attributes(x):
+    """Text."""
+    p = functools.partial(torch.add, x)
+    functools.update_wrapper(p, partials_with_attributes)
+    q = functools.partial(p)
+    q.tag = 3
+    q.__dict__["more"] = [x + 1]
+    return (p(x), p.__doc__, p.__module__, p.__name__, p.__wrapped__ is partials_with_attributes, hasattr(p, "nope"), q.tag, q.more, q.func is p,
+            len(q.__dict__), q(x), vars(functools.partial(p, tag=3)))
+
+
+@program
 def closures(x):
     n = 1
     fs = []

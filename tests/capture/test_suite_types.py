@@ -340,3 +340,17 @@ def classes_held_by_locals():
 @pytest.mark.parametrize("program", [hints_by_a_descriptor, keys_with_effects, classes_held_by_locals])
 def test_effects_of_lookups(program):
     agree(program, **OPTIONS)
+
+
+def test_attributes_of_an_alias():
+    def change(alias, meta):
+        object.__setattr__(alias, "kept", meta)
+        typing._GenericAlias.__setattr__(alias, "__told__", meta)  # type: ignore[attr-defined]
+        object.__delattr__(alias, "kept")
+        return said(int.__setattr__, 3, "real", 4), said(str.__delattr__, "a", "nope")
+
+    alias, fast = typing.List[int], kept(change, **OPTIONS)  # noqa: UP006
+    for _ in range(3):
+        meta = (Spelled("X"),)
+        assert fast(alias, meta) == change(typing.List[str], meta)  # noqa: UP006
+        assert alias.__told__ is meta and "kept" not in vars(alias)

@@ -221,9 +221,9 @@ def _is_dataclass(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 # --- functools --------------------------------------------------------------------------------------------------------
 def _has_dict(cx: Any, x: t.Partial) -> bool:
-    """Whether a partial from outside has an instance dict: then one made of it calls it."""
+    """Whether a partial has an instance dict: then one made of it calls it."""
     if x.value is None:
-        return False
+        return x.space is not None
     has = instance_dict(x.value) is not None
     cx.guard(x.source, "callable", _with_dict if has else _without_dict)
     return has

@@ -3,7 +3,7 @@
 from .arrays import Array
 from .base import NULL, Bound, CapturedError, Handled, Lasti, Null, Tracker, by_class
 from .checked import CheckedIter, Fixed, Walk, Way
-from .constants import FALSE, NONE, TRUE, Const, boolean
+from .constants import CHANGES, FALSE, NONE, TRUE, Const, boolean
 from .data import Data
 from .deques import Deque
 from .dicts import ClassDict, Dict, DictView, Proxy
@@ -26,10 +26,10 @@ from .tensors import Sym, Tensor, TensorMethod
 from .weak import WeakRef
 
 __all__ = [
-    "Address", "AddressKey", "Array", "Backward", "Bound", "Builtin", "ByRow", "CapturedError", "Cell", "CheckedIter", "Class", "Const",
-    "DELETED", "Data", "Deque", "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "FrameEnd", "Function", "Generator", "Handed",
-    "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass", "Method",
-    "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements",
+    "Address", "AddressKey", "Array", "Backward", "Bound", "Builtin", "ByRow", "CHANGES", "CapturedError", "Cell", "CheckedIter", "Class",
+    "Const", "DELETED", "Data", "Deque", "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "FrameEnd", "Function", "Generator",
+    "Handed", "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass",
+    "Method", "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements",
     "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker",
     "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "by_class", "enumerated", "filtered", "is_own_sequence",
     "is_plain_tuple", "lasts", "late", "mapped", "ClassDict", "super_of", "zipped",

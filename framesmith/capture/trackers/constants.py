@@ -71,6 +71,9 @@ class Const(Tracker):
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         if name in _FORMATS and isinstance(self.value, str):
             return cx.fold(getattr(self.value, name), tuple([cx.shown(a) for a in args]), {k: cx.shown(v) for k, v in kwargs.items()})
+        if name in CHANGES:  # some constants, as typing's aliases, have attributes that can be set
+            getattr(self, "set" if name == "__setattr__" else "delete")(cx, args[0].real(cx), *args[1:])
+            return NONE
         found = cx.constant_method(self, name, args, kwargs)
         return cx.fold_call(getattr(self.value, name), args, kwargs) if found is None else found
 
@@ -79,6 +82,9 @@ class Const(Tracker):
 
     def key(self, cx: Any) -> Any:
         return self.value
+
+
+CHANGES = ("__setattr__", "__delattr__")
 
 
 def _generic(alias: Const, cx: Any, made: Tracker) -> Tracker:

@@ -252,7 +252,7 @@ class Method(Tracker):
 class Partial(Tracker):
     """functools.partial."""
 
-    __slots__ = ("args", "func", "kwargs", "value")
+    __slots__ = ("args", "func", "kwargs", "space", "value")
 
     def __init__(self, func: Tracker, args: list[Tracker], kwargs: dict[str, Tracker], *, value: Any = None,
                  source: Source | None = None) -> None:
@@ -261,6 +261,8 @@ class Partial(Tracker):
         self.kwargs = kwargs
         self.value = value
         self.source = source
+        self.space: Dict | None = None
+        """The instance dict of one made in the frame, once it was asked for."""
 
     def pytype(self) -> type:
         return functools.partial
@@ -284,11 +286,29 @@ class Partial(Tracker):
             return cx.tuple(self.args)
         if name == "keywords":
             return cx.dict(dict(self.kwargs))
+        if self.space is not None and name in self.space.entries:
+            return self.space.entries[name]
         if name == "__module__" or name == "__doc__" and self.value is None:
             return cx.made(getattr(functools.partial, name))
+        if self.value is None and name == "__dict__":
+            return self.namespace()
         if self.value is None and not has_member(functools.partial, name):
             return cx.no_attribute(self, name)
         return super().get(cx, name)
+
+    def namespace(self) -> Dict:
+        """`__dict__` of one made in the frame."""
+        if self.space is None:
+            self.space = Dict({})
+        return self.space
+
+    def set(self, cx: Any, name: str, value: Tracker) -> None:
+        if self.value is not None or name in _PARTS:
+            super().set(cx, name, value)
+        self.namespace().entries[name] = value
+
+
+_PARTS = ("func", "args", "keywords", "__dict__", "__class__")
 
 
 class ByRow(Tracker):
