@@ -234,6 +234,7 @@ class FrameCompiler:
             return None
         except FirstCall as error:
             drop_traces(error, handled)
+            seen.raising.again()
             return _C.EAGER
         except Unsupported as refusal:
             drop_traces(refusal, handled)

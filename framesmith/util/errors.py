@@ -78,7 +78,7 @@ class SharedMemory(Unsupported):
 
 
 class FirstCall(Unsupported):
-    """The program sets itself up in this call, as lazy modules do: plain Python runs it, and later calls are captured."""
+    """The program sets itself up in this call, as lazy modules and caches do: plain Python runs it, and later calls are captured."""
 
 
 class CompileError(FramesmithError):

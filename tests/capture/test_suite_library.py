@@ -35,6 +35,24 @@ class Counter:
         return self.i
 
 
+TOLD: list[object] = []
+
+
+def told(*args, **kwargs):
+    TOLD.append((args, kwargs))
+    if args == (7,):
+        raise ValueError(TOLD.pop())
+    return [args]
+
+
+def refused(fn, *args):
+    TOLD.append("before")
+    try:
+        fn(*args)
+    except (TypeError, ValueError) as e:
+        TOLD.append(str(e))
+
+
 class Clearing:
     def __init__(self, of):
         self.of = of
@@ -231,3 +249,51 @@ def test_attributes_of_builtin_values(fn, make):
     fast = kept(fn)
     for _ in range(3):
         assert fast(make()) == fn(make())
+
+
+def test_the_first_call_of_a_cached_function_comes_in_its_place():
+    def run(fn):
+        TOLD.append("before")
+        out = fn(1), fn(1)
+        TOLD.append("between")
+        more = fn(1, k=2), fn(1, k=2), fn("a")
+        refused(fn, 7)
+        refused(fn, [])
+        return out[0] is out[1], more[0] is more[1]
+
+    for make in (functools.cache, functools.lru_cache(1), functools.lru_cache(4, typed=True)):
+        fast = kept(run)
+        for fn in (make(told), make(told)):
+            plain = make(told)
+            for _ in range(3):
+                TOLD.clear()
+                want, order = run(plain), TOLD.copy()
+                TOLD.clear()
+                assert fast(fn) == want
+                assert order == TOLD
+
+
+class Asked:
+    def __init__(self, n):
+        self.n = n
+
+    @functools.lru_cache(None)  # noqa: B019
+    def about(self, x):
+        TOLD.append(x)
+        return [self.n, x]
+
+
+def test_a_cached_method_runs_once():
+    def run(a):
+        b = Asked(2)
+        first = a.about(1)
+        a.n += 1
+        return first is a.about(1), b.about(1) is b.about(1), first
+
+    fast, mine, plain = kept(run), Asked(1), Asked(1)
+    for _ in range(3):
+        TOLD.clear()
+        want, order = run(plain), TOLD.copy()
+        TOLD.clear()
+        assert fast(mine) == want
+        assert order == TOLD

@@ -5,6 +5,8 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import gc
+import itertools
 import operator
 import reprlib
 import types
@@ -12,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from framesmith.util.errors import Unsupported
+from framesmith.util.errors import FirstCall, Unsupported
 
 from .. import trackers as t
 from ..contents import referent, target_of
@@ -72,22 +74,50 @@ class SameResult:
         return fn(*self.args, **self.kwargs) is self.result
 
 
+def _keeps(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the cache holds a result for these arguments, so that a call runs no code of the program's; False where CPython hides it."""
+    held = gc.get_referents(fn)
+    at = next((i for i in range(len(held) - 3, -1, -1) if type(held[i]) is dict and type(held[i + 2]) is object), None)  # cache, fn, mark
+    if at is None or not hasattr(fn, "cache_parameters"):
+        return False
+    key: Any = [*args, *((held[at + 2], *itertools.chain(*kwargs.items())) if kwargs else ())]
+    if fn.cache_parameters()["typed"]:
+        key += map(type, (*args, *kwargs.values()))
+    elif len(key) == 1 and type(key[0]) in (int, str):
+        key = key[0]
+    try:
+        return (tuple(key) if type(key) is list else key) in held[at]
+    except TypeError:
+        return False
+
+
 _ASIDE = (int, float, complex, str, bytes, bool, type(None), type, types.FunctionType, types.BuiltinFunctionType)
 
 
 def _cached(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """A call of what lru_cache made.  With constants it is made for real: the cache is filled as in plain Python, and hits are guarded.
-    With tensors it ends the graph: each is a key by its identity, and what was computed for it is kept."""
-    if not all(_is_fixed(a) for a in [*args, *kwargs.values()]):
+    With an object the cache must have the result.  With what else is a key by its identity, as tensors are, the call ends the graph."""
+    given = [*args, *kwargs.values()]
+    for a in given:
+        if isinstance(a, (t.List, t.Dict, t.Set)):
+            a.key(cx)  # most cannot be: the program's error
+    fixed = all(_is_fixed(cx, a) for a in given)
+    if not fixed:
         for row in CACHED:
             if (out := row(cx, fn, args, kwargs)) is not None:
                 return out
-        if any(_holds_tensor(a) for a in [*args, *kwargs.values()]):
-            raise Unsupported(f"a call with a tensor of {fn.__qualname__}, which lru_cache made", hint="call the function beneath")
-        return cx.made(fn.__wrapped__).call(cx, args, kwargs)
-    if cx.made_classes and any(cx.mentions_made(a.real(cx)) for a in [*args, *kwargs.values()]):
+        strange = next((a for a in given if not _is_fixed(cx, a) and not _is_known(cx, a)), None)
+        if strange is not None:
+            told = f"a call with {strange.describe()} of {fn.__qualname__}, which lru_cache made"
+            raise Unsupported(told, hint="call the function beneath")
+    if cx.made_classes and any(cx.mentions_made(_real(cx, a)) for a in given):
         raise Unsupported(f"{fn.__qualname__}, which caches its results, of a class made in the frame")
-    real, named = tuple([a.real(cx) for a in args]), {k: v.real(cx) for k, v in kwargs.items()}
+    real, named = tuple([_real(cx, a) for a in args]), {k: _real(cx, v) for k, v in kwargs.items()}
+    if (not fixed or cx.mutated or cx.global_writes) and not _keeps(fn, real, named):
+        raise FirstCall(f"a call of {fn.__qualname__}, which has no result for these arguments yet, after changes still to be made")
+    for a in given:
+        if isinstance(a, t.Object):
+            cx.guard(a.source, "id", a.value)
     with cx.recorder.off():
         result = cx.folded(fn, real, named)
         again = cx.folded(fn, real, named)
@@ -99,15 +129,21 @@ def _cached(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return cx.wrap(result, Pinned(result))
 
 
-def _is_fixed(x: t.Tracker) -> bool:
+def _is_fixed(cx: Any, x: t.Tracker) -> bool:
     """A constant, or a tuple of such."""
-    if type(x) is t.Tuple and x.cls is tuple and x._items is not None:
-        return all(map(_is_fixed, x._items))
+    if type(x) is t.Tuple:
+        return all(_is_fixed(cx, part) for part in x.open(cx))
     return x.constant or isinstance(x, t.Static)
 
 
-def _holds_tensor(x: t.Tracker) -> bool:
-    return isinstance(x, t.Tensor) or type(x) is t.Tuple and any(map(_holds_tensor, x._items or ()))
+def _is_known(cx: Any, x: t.Tracker) -> bool:
+    """An object from outside that is a key by its identity."""
+    return isinstance(x, t.Object) and x.value is not None and all(
+        cx.lookup(x.cls, name) is getattr(object, name) for name in ("__hash__", "__eq__"))
+
+
+def _real(cx: Any, x: t.Tracker) -> Any:
+    return x.value if isinstance(x, t.Object) else x.real(cx)
 
 
 BUILTIN_KINDS["_lru_cache_wrapper"] = _cached
