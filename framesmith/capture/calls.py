@@ -25,7 +25,7 @@ from .settings import read_setting, reads_setting
 from .sources import MISSING
 from .stopping import Stop, choose_stop
 from .values import CONSTANT_TYPES, ONE_OF_A_KIND
-from .wrong_calls import FAILURES, KEYWORDS, explain, fits
+from .wrong_calls import FAILURES, TAKES, explain, fits
 
 _GENERATOR = 0x20
 _ABSTRACT = 1 << 20
@@ -78,7 +78,7 @@ class Calls:
     # --- rows ---------------------------------------------------------------------------------------------------------
     def by_row(self, row: Callable[..., t.Tracker], fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """The handler of a known callable."""
-        if (type(fn) is BuiltinFunctionType or fn in KEYWORDS) and not fits(fn, len(args) + len(kwargs), tuple(kwargs)):
+        if (type(fn) is BuiltinFunctionType or fn in TAKES) and not fits(fn, len(args) + len(kwargs), tuple(kwargs)):
             explain(self, fn, args, kwargs)
         try:
             out = row(self, args, kwargs)

@@ -1,9 +1,11 @@
 """What CPython's own tests found about iterators that cross a break: their types, and that they see the containers that they walk over."""
 
 import collections
+import functools
+import itertools
 
 import framesmith
-from tests.capture.suite import Programs, kept
+from tests.capture.suite import Programs, kept, said
 
 program = Programs()
 
@@ -125,6 +127,21 @@ def of_iterators_over_what_changes():
         n.insert(0, i)
         out.append(a)
     return m, n, out
+
+
+@program
+def of_wrong_arguments():
+    def calls():
+        return said(map, lambda: map(abs), lambda: zip([1], other=1), lambda: filter(None, [1], 2), lambda: enumerate([1], 1, 2),
+                    lambda: enumerate([1], "a"), lambda: reversed([1], 1), lambda: iter(1, 2, 3), lambda: next(iter([]), 1, 2),
+                    lambda: itertools.chain(x=1), lambda: getattr(1, "a", 2, 3), lambda: bool(1, 2), lambda: int(x=1),
+                    lambda: slice(1, 2, 3, 4), lambda: collections.deque([1], 1, 2), lambda: collections.deque().rotate("a"),
+                    lambda: sum([1], ""), lambda: sum(["a"], start=b""), lambda: min(1, 2, default=3), lambda: max([1], [2], key=5),
+                    lambda: functools.reduce(max, 5), lambda: functools.partial(5), lambda: [].sort(5), lambda: print(1, sep=5))
+
+    made = calls()
+    framesmith.graph_break()
+    return made == calls(), made
 
 
 test_iterators = program.test()

@@ -254,12 +254,13 @@ def _reverse(cx: Any, self: t.List) -> t.Tracker:
 
 
 @method(t.List, "sort")
-def _sort(cx: Any, self: t.List, key: t.Tracker = t.NONE, reverse: t.Tracker = t.FALSE) -> t.Tracker:
+def _sort(cx: Any, self: t.List, *, key: t.Tracker = t.NONE, reverse: t.Tracker = t.FALSE) -> t.Tracker:
+    descending = backwards(cx, reverse)
     items = self.touch(cx)
     sorting = items[:]
     items.clear()  # as CPython does: a key function sees an empty list
     try:
-        order(cx, sorting, key, reverse.truth(cx))
+        order(cx, sorting, key, descending)
     finally:
         changed = bool(items)
         items[:] = sorting
@@ -307,6 +308,13 @@ def ordered(cx: Any, items: list[t.Tracker], key: t.Tracker, reverse: bool) -> l
     out = items[:]
     order(cx, out, key, reverse)
     return out
+
+
+def backwards(cx: Any, reverse: t.Tracker) -> bool:
+    """The truth of `reverse`, unless this Python takes only numbers for it."""
+    if reverse.constant:
+        cx.folded([].sort, (), {"reverse": reverse.real(cx)})
+    return reverse.truth(cx)
 
 
 def order(cx: Any, items: list[t.Tracker], key: t.Tracker, reverse: bool) -> None:

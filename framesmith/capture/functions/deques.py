@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import operator
 from typing import Any
 
 from .. import trackers as t
@@ -97,6 +98,8 @@ def _remove(cx: Any, self: t.Deque, item: t.Tracker) -> t.Tracker:
 @method(t.Deque, "rotate")
 def _rotate(cx: Any, self: t.Deque, n: t.Tracker = t.Const(1)) -> t.Tracker:  # noqa: B008
     items = self.touch(cx)
+    if n.constant:
+        cx.folded(operator.index, (n.real(cx),))
     if items:
         k = cx.index(n) % len(items)
         items[:] = items[len(items) - k:] + items[:len(items) - k]

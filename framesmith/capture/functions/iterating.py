@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from .. import trackers as t
 from ..registry import calls
 from ..sources import MISSING
 from .builtin import callable_
-from .containers import ordered
+from .containers import backwards, ordered
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -58,6 +59,8 @@ def _map(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(enumerate)
 def _enumerate(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     start = args[1] if len(args) > 1 else kwargs.get("start", t.Const(0))
+    if start.constant and start.pytype() is not int:
+        start = cx.fold(operator.index, (start.real(cx),))
     parts = [args[0].iterate(cx), start]
     return t.Lazy(t.enumerated(cx, parts), enumerate, parts)
 
@@ -107,7 +110,7 @@ def unordered(cx: Any, x: t.Tracker, key: t.Tracker) -> Iterable[t.Tracker]:
 @calls(sorted)
 def _sorted(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     x = args[0]
-    reverse = kwargs.get("reverse", t.FALSE).truth(cx)
+    reverse = backwards(cx, kwargs.get("reverse", t.FALSE))
     key = kwargs.get("key", t.NONE)
     items = cx.listed(x) if isinstance(x, t.Object) else list(unordered(cx, x, key))
     return t.List(ordered(cx, items, key, reverse))
@@ -135,6 +138,9 @@ def _all(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _sum(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     total = args[1] if len(args) > 1 else kwargs.get("start", t.Const(0))
     it = args[0].iterate(cx)
+    for text in (str, bytes, bytearray):
+        if issubclass(total.pytype(), text):
+            cx.folded(sum, ((), text()))
     while (v := it.next(cx)) is not None:
         total = cx.binary("add", total, v)
     return total
@@ -142,6 +148,8 @@ def _sum(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(functools.reduce)
 def _reduce(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if not cx.is_iterable(args[1]):
+        cx.raise_(TypeError("reduce() arg 2 must support iteration"))
     it = args[1].iterate(cx)
     first = args[2] if len(args) > 2 else it.next(cx)
     acc: t.Tracker = first if first is not None else cx.raise_(TypeError("reduce() of empty iterable with no initial value"))
@@ -153,8 +161,10 @@ def _reduce(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _extreme(symbol: str, real: Any) -> Any:
     def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         key = kwargs.get("key", t.NONE)
+        if len(args) > 1 and "default" in kwargs:
+            cx.folded(real, (None, None), {"default": None})
         items = args if len(args) > 1 else unordered(cx, args[0], key)
-        plain = isinstance(key, t.Const)
+        plain = isinstance(key, t.Const) and key.value is None
         best, best_key = None, None
         for v in items:
             k = v if plain else key.call(cx, [v], {})

@@ -84,6 +84,9 @@ def _has_python_write(x: t.Tracker) -> bool:
 def _print(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if (id(sys.__dict__), "stdout") in cx.global_writes:
         raise Unsupported("print() to a stdout that the frame has changed")
+    for name in ("sep", "end"):
+        if name in kwargs and not issubclass(kwargs[name].pytype(), (str, type(None))):
+            cx.raise_(TypeError(f"{name} must be None or a string, not {kwargs[name].pytype().__name__}"))
     file = kwargs.get("file", t.NONE)
     if file is not t.NONE and (getattr(file, "value", None) is None or _has_python_write(file)):
         raise Unsupported("print to a file object of the program's own")

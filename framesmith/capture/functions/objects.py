@@ -27,6 +27,7 @@ from ..class_making import builtin_part
 from ..identity import same_object
 from ..registry import PLAIN, calls, folds, method, opaque
 from ..sources import MISSING, Item, Pinned
+from .builtin import callable_
 from .torch_making import other_memory, same_memory
 
 Args = list[t.Tracker]
@@ -240,6 +241,8 @@ def _without_dict(x: Any) -> bool:
 @calls(functools.partial)
 def _partial(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     fn, rest = args[0], args[1:]
+    if not callable_(cx, fn):
+        cx.raise_(TypeError("the first argument must be callable"))
     if isinstance(fn, t.Partial) and not _has_dict(cx, fn):
         return t.Partial(fn.func, [*fn.args, *rest], {**fn.kwargs, **kwargs})
     return t.Partial(fn, rest, kwargs)
