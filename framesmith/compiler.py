@@ -385,11 +385,14 @@ _STANDARD = tuple({p.rsplit("/", 1)[0] + "/" for p in (traceback.__file__, threa
 
 
 def _is_machinery(code: CodeType, standard_library: bool) -> bool:
-    """Frames of torch (but its modules' own forward), framesmith and, unless wanted, the standard library stay as they are.
+    """Frames of torch (but its modules' own forward), framesmith and, unless wanted, the standard library stay as they are; so do
+    finalisers, which run where the collector will.
 
     What they call is seen.
     """
     file = code.co_filename
+    if code.co_name == "__del__":
+        return True
     if file.startswith(_TORCH):
         return not file.startswith(_TORCH + "nn/modules/") or file.endswith("/module.py")
     if file.startswith(_OWN):
