@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import machine, models, peers, run, table
+from benchmarks import machine, models, peers, readme, run, table
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -50,19 +50,18 @@ def main() -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(results, indent=1) + "\n")
     if args.ablate:
-        console.print(table.ablation(results))
+        console.print(table.terminal("speed-up over eager, one option off at a time", *table.ablation(results)))
         return
-    console.print(table.terminal(results))
-    for one in results["models"]:
-        for name, row in one["peers"].items():
-            if "failed" in row:
-                console.print(f"{one['model']}, {name}: {row['failed']}")
+    header, rows = table.rows_of(results)
+    console.print(table.terminal("speed-up over eager (seconds of the first call with an empty cache)", header, rows))
+    for line in table.failures(results):
+        console.print(line, markup=False)
     if args.plot:
         from benchmarks import plot
 
         plot.bars(results, out.with_suffix(".png"))
     if args.readme:
-        table.write_into(Path(__file__).parent.parent / "README.md", results)
+        readme.write_between("figures", table.markdown(results, header, rows))
 
 
 if __name__ == "__main__":

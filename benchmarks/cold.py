@@ -8,41 +8,32 @@ The parent gives every run an empty cache directory (or the one of the run befor
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from benchmarks import child
 
 
-def _caches(folder: Path) -> dict[str, str]:
-    return {
-        "FRAMESMITH_CACHE_DIR": str(folder / "framesmith"),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "TRITON_CACHE_DIR": str(folder / "triton"),
-        "HF_HUB_OFFLINE": "1",
-    }
-
-
-def first_call(model: str, peer: str, folder: Path, timeout: float = 600.0) -> dict[str, float]:
-    """Run this module in a fresh process whose caches live in `folder`; its report, or {"error": text}."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.cold", model, peer],
-        env=os.environ | _caches(folder), capture_output=True, text=True, timeout=timeout, check=False,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        return {"error": (done.stderr or done.stdout).strip()[-300:]}  # type: ignore[dict-item]
-    return json.loads(lines[-1])
-
-
-def cold_and_warm(model: str, peer: str, again: bool) -> tuple[dict[str, float], dict[str, float]]:
+def cold_and_warm(model: str, peer: str, again: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """The first call with an empty cache, then (if `again`) in another process with the cache that it left."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        cold = first_call(model, peer, Path(folder))
-        warm = first_call(model, peer, Path(folder)) if again and "error" not in cold else {}
+        environment = child.caches(Path(folder))
+        cold = child.report_of("benchmarks.cold", model, peer, environment=environment)
+        warm = child.report_of("benchmarks.cold", model, peer, environment=environment) if again and "error" not in cold else {}
     return cold, warm
+
+
+def print_first(first: Callable[[], object], eager: Callable[[], object]) -> None:
+    """Time each once and print the line."""
+    start = time.perf_counter()
+    first()
+    between = time.perf_counter()
+    eager()
+    print(json.dumps({"seconds": between - start, "eager_seconds": time.perf_counter() - between}))
 
 
 def _main(model_name: str, peer: str) -> None:
@@ -52,13 +43,7 @@ def _main(model_name: str, peer: str) -> None:
 
     model, args = models.named()[model_name]()
     with torch.inference_mode():
-        start = time.perf_counter()
-        peers.build(peer, model, args)()
-        first = time.perf_counter() - start
-        start = time.perf_counter()
-        model(*args)
-        eager = time.perf_counter() - start
-    print(json.dumps({"seconds": first, "eager_seconds": eager}))
+        print_first(lambda: peers.build(peer, model, args)(), lambda: model(*args))
 
 
 if __name__ == "__main__":

@@ -15,15 +15,30 @@ from benchmarks.measure import interleaved
 Report = Callable[[str], None]
 
 
+def relative_error(expected: torch.Tensor, actual: torch.Tensor) -> float:
+    """In the Frobenius norm, in float64; infinite for NaN, which never passes."""
+    wide = expected.double()
+    error = (wide - actual.double()).norm().item() / (wide.norm().item() or 1.0)
+    return math.inf if math.isnan(error) else error
+
+
 def error_against(expected: Any, actual: Any) -> float:
-    """Largest relative error (Frobenius norm, in float64) over the tensors of two outputs."""
-    worst = 0.0
-    for e, a in zip(peers.flat_tensors(expected), peers.flat_tensors(actual), strict=True):
-        e64, a64 = e.double(), a.double()
-        scale = e64.norm().item() or 1.0
-        error = (e64 - a64).norm().item() / scale
-        worst = max(worst, math.inf if math.isnan(error) else error)  # NaN never passes
-    return worst
+    """Largest relative error over the tensors of two outputs."""
+    pairs = zip(peers.flat_tensors(expected), peers.flat_tensors(actual), strict=True)
+    return max((relative_error(e, a) for e, a in pairs), default=0.0)
+
+
+def failure(problem: Exception) -> dict[str, str]:
+    """What the row of a contender that raised holds: a peer's failure is a result, whatever it raises."""
+    return {"failed": f"{type(problem).__name__}: {problem}".splitlines()[0][:200]}
+
+
+def timed(calls: dict[str, peers.Call], rounds: int, rows: dict[str, dict[str, Any]]) -> None:
+    """Add the interleaved times of `calls`, and their ratios to eager's, to `rows`."""
+    for name, timing in interleaved(calls, rounds).items():
+        rows[name] |= {"seconds": timing.median, "low": timing.low, "high": timing.high}
+    for name in calls:
+        rows[name]["speedup"] = rows["eager"]["seconds"] / rows[name]["seconds"]
 
 
 def _prepare(names: Iterable[str], model: Any, args: tuple[Any, ...], expected: Any, rows: dict[str, dict[str, Any]],
@@ -39,8 +54,8 @@ def _prepare(names: Iterable[str], model: Any, args: tuple[Any, ...], expected: 
             if peers.flat_tensors(out):
                 rows[name]["error"] = error_against(expected, out)
             calls[name] = call
-        except Exception as problem:  # a peer's failure is a result, whatever it raises
-            rows[name]["failed"] = f"{type(problem).__name__}: {problem}".splitlines()[0][:200]
+        except Exception as problem:
+            rows[name] |= failure(problem)
     return calls
 
 
@@ -54,14 +69,10 @@ def measure(
         expected = model(*args)
         calls = _prepare(names, model, args, expected, rows, report)
         report("timing")
-        for name, timing in interleaved(calls, rounds).items():
-            rows[name] |= {"seconds": timing.median, "low": timing.low, "high": timing.high}
+        timed(calls, rounds, rows)
         if "framesmith" in calls:
             found = framesmith.explain(model)(*args)
             rows["framesmith"] |= {"graphs": found.graph_count, "breaks": found.break_count}
-    for row in rows.values():
-        if "seconds" in row:
-            row["speedup"] = rows["eager"]["seconds"] / row["seconds"]
     if cold_start:
         for name in names:
             if name != "eager" and "failed" not in rows[name]:

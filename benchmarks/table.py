@@ -1,15 +1,13 @@
-"""Results as tables: for the terminal, and for the README (between two markers)."""
+"""Results as tables: for the terminal, and for the README."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 from rich.table import Table
 
 from benchmarks.run import geometric_mean
-
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def _cell(row: dict[str, Any] | None) -> str:
@@ -36,16 +34,14 @@ def rows_of(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         ])
     means = []
     for n in names:
-        done = [one["peers"][n]["speedup"] for one in results["models"] if "speedup" in one["peers"].get(n, {})]
-        means.append(f"{geometric_mean(done):.2f} × of {len(done)}" if done else "–")
+        means.append(mean(one["peers"][n]["speedup"] for one in results["models"] if "speedup" in one["peers"].get(n, {})))
     rows.append(["geometric mean", "", *means, "", "", ""])
     return header, rows
 
 
-def terminal(results: dict[str, Any]) -> Table:
-    """A rich table of `results`."""
-    header, rows = rows_of(results)
-    table = Table(title="speed-up over eager (seconds of the first call with an empty cache)")
+def terminal(title: str, header: list[str], rows: list[list[str]]) -> Table:
+    """A rich table; the last row stands apart."""
+    table = Table(title=title)
     for i, name in enumerate(header):
         table.add_column(name, justify="left" if i == 0 else "right")
     for row in rows:
@@ -53,9 +49,8 @@ def terminal(results: dict[str, Any]) -> Table:
     return table
 
 
-def markdown(results: dict[str, Any]) -> str:
-    """The same table for the README."""
-    header, rows = rows_of(results)
+def markdown(results: dict[str, Any], header: list[str], rows: list[list[str]]) -> str:
+    """The same table for the README, and what it was measured on."""
     m = results["machine"]
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
@@ -64,22 +59,21 @@ def markdown(results: dict[str, Any]) -> str:
     return "\n".join([*lines, "", note])
 
 
-def write_into(readme: Path, results: dict[str, Any]) -> None:
-    """Replace what stands between the markers in `readme`."""
-    text = readme.read_text()
-    before, rest = text.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    readme.write_text(f"{before}{BEGIN}\n{markdown(results)}\n{END}{after}")
+def mean(ratios: Iterable[float]) -> str:
+    """The cell of a geometric mean."""
+    done = list(ratios)
+    return f"{geometric_mean(done):.2f} × of {len(done)}" if done else "–"
 
 
-def ablation(results: dict[str, Any]) -> Table:
-    """Speed-up over eager with each option off."""
-    table = Table(title="speed-up over eager, one option off at a time")
+def failures(results: dict[str, Any]) -> list[str]:
+    """A line for each contender that failed on a model."""
+    rows = [(one["model"], name, row) for one in results["models"] for name, row in one["peers"].items()]
+    return [f"{model}, {name}: {row['failed']}" for model, name, row in rows if "failed" in row]
+
+
+def ablation(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: speed-up over eager with each option off."""
     columns = list(results["models"][0]["ablation"])
-    for name in ("model", *columns):
-        table.add_column(name, justify="left" if name == "model" else "right")
-    for one in results["models"]:
-        table.add_row(one["model"], *(f"{one['ablation'][c]:.2f}" for c in columns))
+    rows = [[one["model"], *(f"{one['ablation'][c]:.2f}" for c in columns)] for one in results["models"]]
     means = (geometric_mean(one["ablation"][c] for one in results["models"]) for c in columns)
-    table.add_row("geometric mean", *(f"{m:.2f}" for m in means))
-    return table
+    return ["model", *columns], [*rows, ["geometric mean", *(f"{m:.2f}" for m in means)]]

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import machine
+from benchmarks import machine, readme
 from benchmarks.breadth import report, runner
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -55,7 +55,7 @@ def main() -> None:
             console.print(f"{name}: {outcome['status']}: {outcome['reason']}", markup=False, highlight=False)
     console.print(report.terminal(args.suite, chosen, built_too=args.unbuilt))
     if args.readme:
-        report.write_into(Path(__file__).parents[2] / "README.md", args.suite, json.loads(out.read_text()))
+        readme.write_between(f"breadth: {args.suite}", report.sentence(args.suite, json.loads(out.read_text())))
     console.print("{} of {} in {}".format(*report.share(outcomes), out.name))
 
 

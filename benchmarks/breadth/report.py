@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -47,10 +46,3 @@ def sentence(suite: str, results: dict[str, Any]) -> str:
     m, passed, counted = results["machine"], results["passed"], results["architectures"]
     return (f"{passed} of {counted} architectures of {suite} ({100 * passed / max(counted, 1):.0f} %) become one graph and equal eager "
             f"({results['backend']} back end, PyTorch {m['torch']}, Python {m['python']}, {results['date']}).")
-
-
-def write_into(readme: Path, suite: str, results: dict[str, Any]) -> None:
-    """Replace what stands between the suite's markers in `readme`."""
-    begin, end = (f"<!-- breadth: {suite}: {word} -->" for word in ("begin", "end"))
-    before, rest = readme.read_text().split(begin, 1)
-    readme.write_text(f"{before}{begin}\n{sentence(suite, results)}\n{end}{rest.split(end, 1)[1]}")
