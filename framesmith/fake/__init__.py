@@ -2,10 +2,13 @@
 
 from framesmith.fake import (  # noqa: F401  each registers the rows of its table
     fused,
+    recurrent,
     rules_factories,
     rules_nn,
+    rules_padding,
     rules_pointwise,
     rules_reductions,
+    rules_training,
     rules_views,
     special,
 )

@@ -182,11 +182,12 @@ def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, paddin
     if any(n <= 0 for n in sizes) or any(n == 0 for n in x.shape):
         return NotImplemented
     shape = (x.shape[0], weight.shape[0], *sizes)
-    return new_fake(shape, _convolution_strides(x, weight, shape), x.dtype, x.device)
+    return new_fake(shape, convolution_strides(x, weight, shape), x.dtype, x.device)
 
 
-def _convolution_strides(x: FakeTensor, weight: FakeTensor, shape: tuple) -> tuple:
-    if is_channels_last(x) or is_channels_last(weight):
+def convolution_strides(x: FakeTensor, weight: FakeTensor, shape: tuple) -> tuple:
+    """Of what a convolution or its backward gives: channels-last where `x` or `weight` is, but for the plain kernel of three dimensions."""
+    if (is_channels_last(x) or is_channels_last(weight)) and not (len(shape) == 5 and x.dtype is torch.float64):
         return channels_last_strides(shape)
     return contiguous_strides(shape)
 
@@ -208,7 +209,7 @@ def _deconvolved(
     if any(n <= 0 for n in sizes) or any(n == 0 for n in x.shape) or x.shape[1] % groups:
         return NotImplemented
     shape = (x.shape[0], outs, *sizes)
-    return new_fake(shape, _convolution_strides(x, weight, shape), x.dtype, x.device)
+    return new_fake(shape, convolution_strides(x, weight, shape), x.dtype, x.device)
 
 
 @rule(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)

@@ -266,11 +266,11 @@ def batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     return out[0]
 
 
-@handles(aten.native_batch_norm.default)
+@handles(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
 def native_batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     x, weight, bias, mean, var, training, momentum, eps = positional(func, args, kwargs)
     if not training or mean is None:
-        return functional(rec, func, args, kwargs)
+        return functional(rec, aten.native_batch_norm.default, (x, weight, bias, mean, var, training, momentum, eps), {})
     form = aten._native_batch_norm_legit_functional.default
     out = functional(rec, form, (x, weight, bias, mean, var, True, momentum, eps), {})
     for running, new in ((mean, out[3]), (var, out[4])):
@@ -318,6 +318,19 @@ def bernoulli_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     target, p = (*positional(func, args, {}), 0.5)[:2]
     store(rec, target, functional(rec, aten.bernoulli.p, (target, p), kwargs), func, args, kwargs)
     return target
+
+
+@handles(aten.rrelu_with_noise.default)
+def rrelu_with_noise(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """In training the slopes drawn are written to `noise`."""
+    given = positional(func, args, kwargs)
+    filled: tuple = (*given[:5], *(0.125, 1 / 3, False)[len(given) - 2 :])
+    x, noise, lower, upper, training = filled
+    if not training:
+        return functional(rec, aten.leaky_relu.default, (x, (lower + upper) / 2), {})
+    out, drawn = functional(rec, aten.rrelu_with_noise_functional.default, (x, noise, lower, upper, True), {})
+    store(rec, noise, drawn, func, args, kwargs)
+    return out
 
 
 @handles(aten.fill_diagonal_.default)

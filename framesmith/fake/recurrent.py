@@ -1,0 +1,65 @@
+"""Recurrent layers under autograd: oneDNN's layer and its backward, recorded as the operators of csrc/training.cpp, which do not ask
+whether gradients are on (a graph that holds its own derivative runs with them off), and take arguments of any strides."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from framesmith import _C
+from framesmith.fake.handlers import functional, handles
+from framesmith.fake.infer import rule
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+from framesmith.util.errors import Unsupported
+
+if TYPE_CHECKING:
+    from framesmith.fake.recorder import Recorder
+
+assert _C.LANES  # importing the core registers the operators
+aten = torch.ops.aten
+LAYER = torch.ops.framesmith.mkldnn_rnn_layer.default
+BACKWARD = torch.ops.framesmith.mkldnn_rnn_layer_backward.default
+
+
+def _dense(x: FakeTensor, shape: tuple, dtype: torch.dtype | None = None) -> FakeTensor:
+    return new_fake(shape, contiguous_strides(shape), dtype or x.dtype, x.device)
+
+
+@handles(aten.mkldnn_rnn_layer.default)
+def rnn_layer(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    return functional(rec, LAYER, args, kwargs)
+
+
+@handles(aten.mkldnn_rnn_layer_backward.default)
+def rnn_layer_backward(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    return functional(rec, BACKWARD, args, kwargs)
+
+
+@rule(LAYER)
+def layer_results(x: FakeTensor, w0: FakeTensor, w1: FakeTensor, w2: Any, w3: Any, hidden: FakeTensor, cell: FakeTensor, *args: Any) -> Any:
+    """Only the kernel knows the size of its workspace: it is run, once for each geometry."""
+    if any(type(n) is not int for t in (x, w0, hidden) for n in t.shape):
+        raise Unsupported("a recurrent layer of symbolic sizes under autograd")
+    geometry = tuple([tuple(t.shape) for t in (x, w0, w1, hidden)])
+    kept = _workspace(x.dtype, geometry, tuple([tuple(a) if isinstance(a, list) else a for a in args]))
+    out = (*x.shape[:2], hidden.shape[-1])
+    return _dense(x, out), _dense(x, tuple(hidden.shape)), _dense(x, tuple(cell.shape)), _dense(x, (kept,), torch.uint8)
+
+
+@cache
+def _workspace(dtype: torch.dtype, geometry: tuple, args: tuple) -> int:
+    x, w0, w1, hidden = [torch.zeros(size, dtype=dtype) for size in geometry]
+    bias = torch.zeros(w0.shape[0], dtype=dtype)
+    return LAYER(x, w0, w1, bias, bias, hidden, hidden, *args)[3].numel()
+
+
+@rule(BACKWARD)
+def layer_gradients(
+    x: FakeTensor, w0: FakeTensor, w1: FakeTensor, w2: FakeTensor, w3: FakeTensor, hidden: FakeTensor, cell: FakeTensor, *args: Any
+) -> Any:
+    """In float32, whatever the dtype of the layer; of biases also where there are none (zeros of the weights' shapes stand for them)."""
+    bias = tuple(w0.shape[:1])
+    shapes = (tuple(x.shape), tuple(w0.shape), tuple(w1.shape), bias, bias, tuple(hidden.shape), tuple(cell.shape))
+    return tuple([_dense(x, shape, torch.float32) for shape in shapes])

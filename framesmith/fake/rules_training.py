@@ -1,0 +1,56 @@
+"""Metadata rows of the operators that calls become under autograd, and of those that the engine calls for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from framesmith.fake.infer import rule
+from framesmith.fake.rules_nn import batch_norm, convolution_strides
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+
+aten = torch.ops.aten
+
+
+def _dense(x: FakeTensor, shape: tuple, dtype: torch.dtype | None = None) -> FakeTensor:
+    return new_fake(shape, contiguous_strides(shape), dtype or x.dtype, x.device)
+
+
+# -- batch norm
+
+
+@rule(aten.native_batch_norm.default)
+def native_batch_norm(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *args: Any) -> Any:
+    """Without training no statistics are saved: tensors without elements."""
+    out = batch_norm(x, weight, bias, mean, var)
+    if out is NotImplemented:
+        return out
+    like = next((t for t in (weight, bias, mean, var) if t is not None), x)
+    saved = tuple(x.shape[1:2]) if training else (0,)
+    return out, _dense(like, saved), _dense(like, saved)
+
+
+# -- convolution
+
+
+@rule(aten.convolution_backward.default)
+def convolution_backward(
+    grad: FakeTensor, x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, extra: Any, groups: Any, mask: Any,
+) -> Any:  # fmt: skip
+    if grad.dim() != x.dim() or x.dim() != weight.dim() or x.dim() not in (3, 4, 5) or not x.dtype is weight.dtype is grad.dtype:
+        return NotImplemented
+    if any(type(n) is int and n == 0 for t in (x, weight, grad) for n in t.shape):
+        return NotImplemented
+    outs = weight.shape[1] * groups if transposed else weight.shape[0]
+    grads = [new_fake(tuple(t.shape), convolution_strides(x, weight, tuple(t.shape)), t.dtype, t.device) for t in (x, weight)]
+    return tuple([g if asked else None for g, asked in zip((*grads, _dense(x, (outs,))), mask)])
+
+
+# -- losses
+
+
+@rule(aten.multi_margin_loss_backward.default, aten.multilabel_margin_loss_backward.default)
+def like_second(grad: FakeTensor, x: FakeTensor, *args: Any) -> Any:
+    return _dense(x, tuple(x.shape))
