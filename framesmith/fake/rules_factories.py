@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.infer import RULES, rule
-from framesmith.fake.layout import formatted_strides, preserved_strides
+from framesmith.fake.layout import broadcast, formatted_strides, preserved_strides
 from framesmith.fake.tensor import CPU, FakeTensor, new_fake
 
 aten = torch.ops.aten
@@ -74,9 +74,22 @@ def new(x: FakeTensor, size: Any, *_: Any, dtype: Any = None, device: Any = None
     return _made(size, dtype or x.dtype, x.device if device is None else device)
 
 
-@rule(aten.bernoulli.p, aten.uniform.default, aten.normal_functional.default, aten.exponential.default)
+@rule(aten.uniform.default, aten.normal_functional.default, aten.exponential.default)
 def drawn(x: FakeTensor, *_: Any, **__: Any) -> Any:
     return new_fake(x.shape, preserved_strides(x), x.dtype, x.device)
+
+
+@rule(aten.bernoulli.p, aten.poisson.default, aten.normal.float_Tensor)
+def drawn_in_order(x: Any, y: Any = None, *_: Any, **__: Any) -> Any:
+    """Contiguous whatever the argument (for which torch's own meta kernels answer otherwise)."""
+    tensor = x if isinstance(x, FakeTensor) else y
+    return _made(tensor.shape, tensor.dtype, tensor.device)
+
+
+@rule(aten.normal.Tensor_Tensor)
+def normal(mean: FakeTensor, std: FakeTensor, *_: Any, **__: Any) -> Any:
+    shape = broadcast(mean.shape, std.shape)
+    return NotImplemented if shape is None else _made(shape, mean.dtype, mean.device)
 
 
 @rule(aten.randint.default)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from framesmith.fake.handlers import WITHOUT_SIZES, composite, functional, handles, keep_apart, known, positional, store, view, with_values
-from framesmith.fake.layout import infer_size, is_dense, same_shape, view_strides
+from framesmith.fake.layout import dense_order, infer_size, is_dense, same_shape, view_strides
 from framesmith.fake.promotion import result_type
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
 from framesmith.util.errors import DataDependent, Unsupported
@@ -314,10 +315,26 @@ def repeat_interleave(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> An
 
 @handles(aten.bernoulli_.float)
 def bernoulli_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Its functional form has no default probability."""
+    """Its functional form has no default probability, and draws for a contiguous tensor."""
     target, p = (*positional(func, args, {}), 0.5)[:2]
-    store(rec, target, functional(rec, aten.bernoulli.p, (target, p), kwargs), func, args, kwargs)
+    outwards = dense_order(target.shape, [target.stride()])[::-1]
+    if outwards == sorted(outwards) or not _draws_as_in_memory():
+        drawn = functional(rec, aten.bernoulli.p, (target, p), kwargs)
+    else:
+        back = [outwards.index(dim) for dim in range(len(outwards))]
+        drawn = rec.inside(lambda: torch.ops.aten.bernoulli.p(target.permute(outwards), p, **kwargs).permute(back))
+    store(rec, target, drawn, func, args, kwargs)
     return target
+
+
+@cache
+def _draws_as_in_memory() -> bool:
+    """Whether `bernoulli_` goes through a tensor in the order of its memory: so it is unless MKL draws (on one vendor's processors)."""
+    with torch._C._DisableTorchDispatch():
+        columns, rows = (
+            torch.empty_strided((8, 8), strides).bernoulli_(0.5, generator=torch.Generator().manual_seed(0)) for strides in ((1, 8), (8, 1))
+        )
+        return torch.equal(columns.t(), rows)
 
 
 @handles(aten.rrelu_with_noise.default)

@@ -54,6 +54,11 @@ def is_pure(node: Node) -> bool:
     return node.op == "get_attr"
 
 
+def draws(node: Node) -> bool:
+    """Whether the node advances a generator: which number goes to which element then depends on the layout of its arguments."""
+    return node.op == "call_function" and kind_of(node.target) == RANDOM and not _switched_off(node)
+
+
 def is_needed(node: Node) -> bool:
     """Whether the node must stay even when nothing uses its value."""
     return node.op in ("placeholder", "output") or not is_pure(node)

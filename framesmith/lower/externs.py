@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.graph.purity import draws
 from framesmith.loops.nest import Call
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import Size, row_major, same_layout
@@ -79,6 +80,7 @@ class _Arguments:
         self.reads: list[str] = []
         self.values: list[Strided] = []
         self.want = ARGUMENT_LAYOUTS.get(target)
+        self.eager = _eager_strides(node) if draws(node) else None
         self.position = -1
 
     def convert(self, arg: Any) -> Any:
@@ -94,6 +96,8 @@ class _Arguments:
 
     def in_memory(self, arg: Value) -> Strided:
         want = self.want(self.position, arg) if self.want is not None else None
+        if self.eager is not None:
+            want = self.eager[self.position]
         if want is not None:
             return self.ctx.realise(arg, want)
         return self.ctx.realise(arg)
@@ -152,26 +156,24 @@ def _result_strides(
 
 def _as_eager(node: fx.Node, values: list[Strided]) -> bool:
     """Whether every tensor argument has the strides that eager would have given it."""
-    inputs: list[fx.Node] = []
-    _tensor_nodes((node.args, node.kwargs), inputs)
-    if len(inputs) != len(values):
+    eager = _eager_strides(node)
+    if len(eager) != len(values):
         return False
-    for arg, value in zip(inputs, values):
-        stride = getattr(arg.meta.get("val"), "stride", None)
-        if stride is None or not same_layout(value.shape, value.stride, stride):
-            return False
-    return True
+    return all(stride is not None and same_layout(value.shape, value.stride, stride) for stride, value in zip(eager, values))
 
 
-def _tensor_nodes(arg: Any, out: list[fx.Node]) -> None:
+def _eager_strides(node: fx.Node) -> list[Any]:
+    """The strides that eager gives to each of the node's tensor arguments (None: not known)."""
+    specs = [arg.meta.get("val") for arg in _nodes((node.args, node.kwargs))]
+    return [spec.stride for spec in specs if hasattr(spec, "stride")]
+
+
+def _nodes(arg: Any) -> list[fx.Node]:
+    """The nodes among nested arguments, in order, repeated ones repeated."""
     if isinstance(arg, fx.Node):
-        out.append(arg)
-    elif isinstance(arg, (tuple, list)):
-        for a in arg:
-            _tensor_nodes(a, out)
-    elif isinstance(arg, dict):
-        for a in arg.values():
-            _tensor_nodes(a, out)
+        return [arg]
+    inner = arg.values() if isinstance(arg, dict) else arg if isinstance(arg, (tuple, list)) else ()
+    return [node for item in inner for node in _nodes(item)]
 
 
 def predict_strides(target: Any, call: _Arguments, args: Any, kwargs: dict[str, Any]) -> list[Any]:

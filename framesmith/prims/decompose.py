@@ -1,8 +1,9 @@
 """ATen graph in, graph of prims out: every call with a rule is replaced, every other stays as an extern call.
 
 Contract: placeholders keep their names, order and meta; the output keeps its form. Every node's `meta["val"]` is a `Spec` (a tuple of them
-for several results, an `Expr` for a symbolic integer); a node that stands for an ATen call's result has eager's strides there. A result
-that eager would have made fresh is never a view of an input, and two results that eager makes apart are apart.
+for several results, an `Expr` for a symbolic integer); a node that stands for an ATen call's result, or that a random draw takes, has
+eager's strides there. A result that eager would have made fresh is never a view of an input, and two results that eager makes apart are
+apart.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import fx
 
 from framesmith.graph.dce import dce
 from framesmith.graph.digest import target_name
+from framesmith.graph.purity import draws
 from framesmith.prims.builder import Builder, Opaque, Value
 from framesmith.prims.core import DTYPES, Spec, size_of
 from framesmith.prims.registry import rules
@@ -121,6 +123,8 @@ class _Decomposition:
             result = self._replaced(node, rule, args, kwargs, val)
             if result is not NotImplemented:
                 return result
+        if draws(node):
+            args, kwargs = self._laid_out(node.args), {name: self._laid_out(arg) for name, arg in node.kwargs.items()}
         return b.extern(node.target, args, kwargs, val=val)
 
     def _replaced(self, node: fx.Node, rule: Any, args: Any, kwargs: dict[str, Any], val: Any) -> Any:
@@ -147,6 +151,16 @@ class _Decomposition:
         if isinstance(arg, (tuple, list)):
             return tuple([self._arguments(item) for item in arg])
         return size_of(arg) if isinstance(arg, torch.SymInt) else arg
+
+    def _laid_out(self, arg: Any) -> Any:
+        """As `_arguments`; each tensor has the strides that eager gives it."""
+        if isinstance(arg, (tuple, list)):
+            return tuple([self._laid_out(item) for item in arg])
+        value = self._arguments(arg)
+        if isinstance(value, Value) and value.spec.stride != (stride := _spec_of(arg.meta["val"]).stride):
+            value = self.b.fresh(value)
+            value.spec.stride = stride
+        return value
 
     def _takes_foreign(self, node: fx.Node) -> bool:
         """Tensors of other dtypes, and what is neither tensor nor integer, are left to extern calls."""
