@@ -39,6 +39,16 @@ def compiles_otherwise(ours: Any, model: nn.Module, inputs: Callable[[], dict[st
     return "equal to eager under torch.compiler.is_compiling(), where the model itself computes otherwise"
 
 
+def raises_when_compiled(problem: BaseException, model: nn.Module, inputs: Callable[[], dict[str, Any]], call: Call) -> bool:
+    """Whether eager raises the same as `problem` when the program is told that it is being compiled: the model's own fault."""
+    with said_to_compile():
+        try:
+            call(model, inputs())
+        except Exception as own:
+            return type(own) is type(problem) and str(own) == str(problem)
+    return False
+
+
 def as_exact(ours: Any, eager: Any, model: nn.Module, inputs: Callable[[], dict[str, Any]], call: Call) -> str | None:
     """A note if each tensor of `ours` that differs is as near to what float64 gives as eager's is, by a factor of 1.5; else None."""
     wide = call(copy.deepcopy(model).double(), {k: _wide(v) for k, v in inputs().items()})
@@ -61,4 +71,4 @@ def _wide(value: Any) -> Any:
     return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-__all__ = ["as_exact", "compiles_otherwise"]
+__all__ = ["as_exact", "compiles_otherwise", "raises_when_compiled"]

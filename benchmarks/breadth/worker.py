@@ -20,7 +20,7 @@ import torch
 
 import framesmith
 from benchmarks.breadth.case import Case, NoModel
-from benchmarks.breadth.exactness import as_exact, compiles_otherwise
+from benchmarks.breadth.exactness import as_exact, compiles_otherwise, raises_when_compiled
 from benchmarks.comparing import assert_same
 from framesmith.compiler import Ledger
 from framesmith.util.errors import FramesmithError, Unsupported
@@ -83,6 +83,8 @@ def judge(case: Case, backend: str) -> Outcome:
     except FramesmithError as problem:
         return {"status": "refused", "reason": _words(problem), "at": _where(problem)}
     except Exception as problem:
+        if raises_when_compiled(problem, model, functools.partial(case.inputs, model), _run):
+            return {"status": "no model", "reason": f"eager raises too under torch.compiler.is_compiling(): {_words(problem)}"}
         return {"status": "error", "reason": _words(problem), "at": _where(problem)}
     noted: Outcome = {}
     try:

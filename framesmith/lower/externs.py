@@ -165,7 +165,7 @@ def _as_eager(node: fx.Node, values: list[Strided]) -> bool:
 def _eager_strides(node: fx.Node) -> list[Any]:
     """The strides that eager gives to each of the node's tensor arguments (None: not known)."""
     specs = [arg.meta.get("val") for arg in _nodes((node.args, node.kwargs))]
-    return [spec.stride for spec in specs if hasattr(spec, "stride")]
+    return [spec.stride for spec in specs if spec is not None and hasattr(spec, "stride")]
 
 
 def _nodes(arg: Any) -> list[fx.Node]:
