@@ -59,7 +59,7 @@ def shown(cx: Any, x: t.Tensor | t.Data, name: str) -> t.Tracker:
     """str(x) or repr(x), by the method's name. (A tensor's printer would take the recorder off the stack of modes.)"""
     if isinstance(x, t.Data):
         return x if x.kind is str and name == "__str__" else t.Data(str, (x,), lambda a: f"{a}.{name}()")
-    if x.pyclass is not torch.Tensor or x.fake.requires_grad or type(x) is t.Inner:
+    if x.pyclass is not torch.Tensor or cx.wants_grad(x.fake) or type(x) is t.Inner:
         raise DataDependent("text of a tensor's data")
     return t.Data(str, (settled(cx, x),), lambda a: f"{a}.{name}()")
 
@@ -87,7 +87,7 @@ def _fits(kind: type, spec: str) -> bool:
 
 def number(cx: Any, x: t.Tensor, kind: type | None = None) -> t.Tracker | None:
     """`x.item()`, or `kind(x)`; None if that may fail, or is none of the numbers that are followed."""
-    if x.fake.numel() != 1 or x.fake.requires_grad or type(x) is t.Inner:
+    if x.fake.numel() != 1 or cx.wants_grad(x.fake) or type(x) is t.Inner:
         return None
     dtype = x.fake.dtype
     own = bool if dtype is torch.bool else int if dtype in _INTEGRAL else float if dtype.is_floating_point else None

@@ -177,7 +177,7 @@ class Rebuilder:
         node = self.cx.recorder.input_aliased(x.fake)
         owner = None if node is None else next((i for i in self.cx.inputs if i.fake._alias.storage.input is node), None)
         if owner is not None:
-            base = self.input(owner) + (".detach()" if owner.fake.requires_grad else "")
+            base = self.input(owner) + (".detach()" if owner.fake.requires_grad and not self.cx.wants_grad(x.fake) else "")
             name = self.temp(self.of_class(x, view_text(self.hold, base, x.fake)))
             self.own_attributes(x, name)
             return name

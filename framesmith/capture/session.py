@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.numbers import Number
-from framesmith.util.errors import FirstCall, FramesmithError, NeedsGrad, TooLong, Unsupported
+from framesmith.util.errors import FirstCall, FramesmithError, TooLong, Unsupported
 
 from . import data
 from . import trackers as t
@@ -23,6 +23,7 @@ from .default_dtypes import DefaultDtypes
 from .errors import Errors
 from .faults import is_own_fault
 from .frame import Frame
+from .gradients import Gradients
 from .hashing import Hashing
 from .identity import kept_apart
 from .inference import Modes
@@ -55,7 +56,7 @@ class BreakHere(Exception):
         self.depth = depth
 
 
-class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iteration, Hashing, Texts, Showing):
+class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iteration, Hashing, Texts, Showing):
     """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
 
     assumes = True
@@ -64,6 +65,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
     def __init__(self, recorder: Recorder, root_globals: dict[str, Any], break_step: int = -1, break_depth: int = 0,
                  max_steps: int = -1) -> None:
         Namespaces.__init__(self)
+        Gradients.__init__(self)
         self.recorder = recorder
         self.root_globals = root_globals
         self.guards: dict[tuple[Source | None, str, Any], Guard] = {}
@@ -83,8 +85,6 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         self.due: Unsupported | None = None
         """Why capture is to end at the next instruction that a bridge can run."""
         self.inputs: list[t.Tensor] = []
-        self.differentiable: dict[Node, Source] = {}
-        """Inputs that require grad: nothing may be computed of them in grad mode."""
         self.cleaning: list[tuple[t.Generator, Stop | None]] = []
         """Generators with handlers that the frame made, and where capture could have stopped before."""
         self.settings: dict[Any, Written] = {}
@@ -167,7 +167,8 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
         name = f"i{len(self.inputs)}"
         fake = self.fake_input(value, name)
         if value.requires_grad:
-            self.differentiable[fake._alias.node] = source
+            self.differentiable[fake._alias.node] = source, value.is_leaf
+            fake._alias.node.meta["requires_grad"] = True
         self.guard(source, "tensor", tensor_spec(value))
         if is_param(source):
             fake._alias.node.meta["param"] = True
@@ -196,7 +197,7 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
                 raise
             return out
         self.recorder.stack = self.user_stack()
-        before = (next(iter(reversed(self.recorder.graph.nodes)), None), len(self.recorder.written)) if self.differentiable else None
+        before = self.mark()
         try:
             out = fn(*real, **named)
         except (FramesmithError, RecursionError, MemoryError):
@@ -207,22 +208,9 @@ class Session(Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iterat
             return self.raise_(e)
         self.dtypes.note()
         self.seeds.note()
-        if before is not None and torch.is_grad_enabled() and not self.transformed:
-            self.check_grad(*before)
+        if before is not None and not self.transformed:
+            self.follow(*before)
         return self.made(out)
-
-    def check_grad(self, last: Node | None, writes: int) -> None:
-        """Refuse if a node recorded after `last`, in grad mode, reads an input that requires grad, or a write after the first `writes`
-        is to one."""
-        for storage in self.recorder.written[writes:]:
-            if storage.input in self.differentiable:
-                raise NeedsGrad(self.differentiable[storage.input])
-        for node in reversed(self.recorder.graph.nodes):
-            if node is last:
-                return
-            for arg in node.all_input_nodes:
-                if arg in self.differentiable:
-                    raise NeedsGrad(self.differentiable[arg])
 
     def release(self) -> None:
         """Let go of everything (trackers refer to each other in circles, and would keep the user's model until the next collection), and

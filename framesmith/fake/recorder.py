@@ -56,8 +56,8 @@ class Recorder:
         self._below_autograd = below_autograd
         self._guards: list[Any] = []
         self._names: dict[Any, str] = {}
-        self.written: list[Storage] = []
-        """The storages of all writes, in order."""
+        self.written: list[tuple[Alias, Alias]] = []
+        """For each write, in order: the base of the storage, and what was written, the base or a view of it."""
         self.placed: list[FakeTensor] = []
         """Inputs of which the graph assumes where they begin in their storage."""
         self.content: Content | None = None
@@ -131,13 +131,21 @@ class Recorder:
         )
         if isinstance(real, torch.nn.Parameter):
             fake._is_param = True
-        node = self._placeholder(name, fake)
-        storage = Storage(self, node)
-        fake._alias = Alias(storage, node, fake)
+        self._give_place(fake, name)
         key = real.untyped_storage()._cdata
         other = self._by_storage.setdefault(key, fake._alias)
         if other is not fake._alias:
-            other.storage.shared = storage.shared = True
+            other.storage.shared = fake._alias.storage.shared = True
+        return fake
+
+    def input_like(self, val: FakeTensor, name: str, grad: bool = False) -> FakeTensor:
+        """A fake with the metadata of another recorder's, and a placeholder for it; `grad`: it is a leaf that requires grad."""
+        fake = new_fake(tuple(val.shape), val.stride(), val.dtype, val.device, val.storage_offset(), grad)
+        return self._give_place(fake, name)
+
+    def _give_place(self, fake: FakeTensor, name: str) -> FakeTensor:
+        node = self._placeholder(name, fake)
+        fake._alias = Alias(Storage(self, node), node, fake)
         self.inputs.append(fake)
         return fake
 
@@ -305,7 +313,7 @@ class Recorder:
             node = self.emit(torch.ops.aten.copy.default, (target.node, node), target.val)
             exact = exact and target is not alias
         storage.version += 1
-        self.written.append(storage)
+        self.written.append((target, alias))
         target.node = node
         target.version = storage.version
         if exact and target is not alias:

@@ -49,7 +49,7 @@ def _outside(cx: Any, value: Any, source: Source | None) -> t.Tracker:
 def array_of(cx: Any, x: t.Tensor) -> t.Array:
     """`x.numpy()`: an array over the tensor's memory."""
     fake = x.fake
-    if type(x) is not t.Tensor or fake.requires_grad or fake.is_conj() or fake.is_neg() or fake.device.type != "cpu" \
+    if type(x) is not t.Tensor or cx.wants_grad(fake) or fake.is_conj() or fake.is_neg() or fake.device.type != "cpu" \
             or x.pyclass is not torch.Tensor or str(fake.dtype)[6:] not in DTYPES:
         raise Unsupported(f"NumPy array of {x.describe()}")
     return t.Array(x)

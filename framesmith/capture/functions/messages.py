@@ -32,7 +32,7 @@ def settled(cx: Any, x: t.Tracker) -> t.Tracker:
     if isinstance(x, (t.Const, t.Static, t.Data)):
         return x
     if isinstance(x, t.Tensor):
-        if x.fake.requires_grad or x.pytype() is not torch.Tensor:
+        if cx.wants_grad(x.fake) or x.pytype() is not torch.Tensor:
             raise Unsupported(f"a message about {x.describe()}", hint=_LATER)
         return cx.torch_call(torch.clone, [x], {})
     if type(x) is t.Tuple and x.cls is tuple:

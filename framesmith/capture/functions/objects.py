@@ -377,7 +377,7 @@ def _deep_tensor(cx: Any, x: t.Tensor) -> t.Tracker:
     """Of a plain tensor that has its storage for itself."""
     fake = x.fake
     whole = x.value is None or x.value.untyped_storage().nbytes() == fake.numel() * fake.element_size()
-    if x.pyclass is not torch.Tensor or fake.requires_grad or not whole or not fake.is_contiguous() or x.attrs:
+    if x.pyclass is not torch.Tensor or cx.wants_grad(fake) or not whole or not fake.is_contiguous() or x.attrs:
         raise Unsupported(f"deepcopy of {x.describe()}", hint="use clone()")
     return cx.torch_call(torch.clone, [x], {})
 

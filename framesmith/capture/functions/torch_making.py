@@ -103,7 +103,7 @@ def other_memory(cx: Any, x: t.Tensor) -> t.Tracker:
 
 
 def _plain(x: t.Tensor) -> t.Tensor:
-    if x.pyclass is not torch.Tensor or x.fake.requires_grad:
+    if x.pyclass is not torch.Tensor or cx.wants_grad(x.fake):
         raise Unsupported(f"a copy of {x.describe()}")
     return x
 

@@ -68,7 +68,7 @@ def _apply(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     klass = args[0]
     if cx.transformed:
         raise Unsupported("torch.autograd.Function within a function transform")
-    if torch.is_grad_enabled() and any(isinstance(a, t.Tensor) and a.fake.requires_grad for a in args):
+    if torch.is_grad_enabled() and any(isinstance(a, t.Tensor) and cx.wants_grad(a.fake) for a in args):
         raise Unsupported("torch.autograd.Function under grad mode")
     forward = klass.get(cx, "forward")
     if klass.real(cx).setup_context is not torch.autograd.function._SingleLevelFunction.setup_context:

@@ -55,7 +55,7 @@ class _Run:
         cx = self.cx
         recorder, grad = cx.recorder, cx.transformed
         given = [self.given(a) for a in args], {k: self.given(v) for k, v in kwargs.items()}
-        nodes, writes = next(iter(reversed(recorder.graph.nodes)), None), len(recorder.written)
+        before = cx.mark()
         cx.transformed = True
         try:
             out = transform(*given[0], **given[1])
@@ -67,8 +67,8 @@ class _Run:
             return cx.raise_(e)
         finally:
             cx.transformed = grad
-        if not grad and cx.differentiable and torch.is_grad_enabled():
-            cx.check_grad(nodes, writes)
+        if not grad and before is not None:
+            cx.follow(*before, transformed=True)
         return cx.made(out)
 
 

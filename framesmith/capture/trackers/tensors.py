@@ -176,6 +176,24 @@ def _grad(self: Tensor, cx: Any) -> Tracker:
     return cx.wrap(self.value.grad, Attr(self.source, "grad") if self.source is not None else None)
 
 
+def _requires_grad(self: Tensor, cx: Any) -> Tracker:
+    if not cx.differentiable or cx.transformed:
+        return cx.torch_call(getattr, [self, cx.made("requires_grad")], {})
+    return cx.made(self.value is not None and self.value.requires_grad or cx.wants_grad(self.fake))
+
+
+def _is_leaf(self: Tensor, cx: Any) -> Tracker:
+    if self.value is not None and self.value.requires_grad:
+        return cx.made(self.value.is_leaf)
+    return cx.made(not cx.wants_grad(self.fake))
+
+
+def _grad_fn(self: Tensor, cx: Any) -> Tracker:
+    if not _is_leaf(self, cx).real(cx):
+        raise Unsupported("the autograd node of a tensor")
+    return NONE
+
+
 def _refuse(reason: str) -> Any:
     def row(self: Tensor, cx: Any) -> Tracker:
         raise Unsupported(reason)
@@ -186,6 +204,9 @@ def _refuse(reason: str) -> Any:
 _ATTRIBUTES = {
     "__class__": lambda self, cx: cx.made(self.pyclass),
     "grad": _grad,
+    "requires_grad": _requires_grad,
+    "is_leaf": _is_leaf,
+    "grad_fn": _grad_fn,
     "_version": _refuse("the version counter of a tensor"),
     "_base": _refuse("the base of a view"),
     "__dict__": _refuse("the instance dict of a tensor"),

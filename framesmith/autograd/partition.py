@@ -1,0 +1,160 @@
+"""The joint graph in two: a forward graph, which also gives what the backward graph will need, and the backward graph.
+
+What is kept between them is the cheapest cut of the values that the backward reads, priced in bytes moved: a value that the forward writes
+to memory anyway costs its reading; one that would stay in registers costs its writing too. Pointwise work, views and constants may be done
+again from what is kept; contractions, reductions, searches and random draws are not.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.autograd.cut import FREE, cheapest_cut
+from framesmith.autograd.joint import Joint
+from framesmith.graph.purity import is_needed, is_pure, is_view
+
+aten = torch.ops.aten
+_SAME_ELEMENTS = frozenset((
+    aten.clone.default, aten._to_copy.default, aten.alias.default, aten.expand.default, aten._unsafe_view.default, aten.reshape.default,
+    aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.native_dropout_backward.default, aten.constant_pad_nd.default,
+    aten.cat.default, aten.stack.default, aten.full.default, aten.arange.start_step, aten.scalar_tensor.default, aten.full_like.default,
+    aten.zeros_like.default, aten.ones_like.default, aten.zeros.default, aten.ones.default,
+))
+"""Operators that are no arithmetic, but as cheap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """`forward` takes the joint graph's inputs and gives its results and then the tensors of `kept` that are neither an input nor a result.
+    `backward` takes the values of `kept` and then the tangents, and gives the gradients.
+
+    `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras).
+    """
+
+    forward: fx.Graph
+    backward: fx.Graph
+    kept: tuple[tuple[str, int], ...]
+    extras: int
+
+
+def partition(joint: Joint, recompute: bool = True) -> Parts:
+    """Cut `joint`; without `recompute`, everything that the backward reads of the forward is kept."""
+    nodes = list(joint.graph.nodes)
+    places = [n for n in nodes if n.op == "placeholder"]
+    inputs, tangents = places[:joint.inputs], places[joint.inputs:]
+    values = nodes[-1].args[0]
+    results, grads = values[:joint.results], values[joint.results:]  # type: ignore[index]
+    late = _descendants(tangents)
+    read = _read_by(late, grads)
+    kept = _cheapest(nodes, late, read, set(inputs)) if recompute else read
+    written = {n.args[0] for n in nodes if n.target is aten.copy_.default}
+    order = [n for n in nodes if n in kept]
+    ways, extras = _ways(order, inputs, results, written)
+    forward = _graph(nodes, inputs, [*results, *extras], late)
+    return Parts(forward, _graph(nodes, [*order, *tangents], grads, None), tuple(ways), len(extras))
+
+
+def _descendants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    found, queue = set(nodes), list(nodes)
+    while queue:
+        for user in queue.pop().users:
+            if user not in found and user.op != "output":
+                found.add(user)
+                queue.append(user)
+    return found
+
+
+def _read_by(late: set[fx.Node], grads: Iterable[Any]) -> set[fx.Node]:
+    """What the backward reads of the forward, tensors each."""
+    read = {arg for n in late for arg in n.all_input_nodes if arg not in late}
+    read.update(g for g in grads if isinstance(g, fx.Node) and g not in late)
+    return read
+
+
+def _ways(order: list[fx.Node], inputs: list[fx.Node], results: Any, written: set[Any]) -> tuple[list[tuple[str, int]], list[fx.Node]]:
+    """How each kept value comes to the backward, and those that the forward has to give besides its results."""
+    ways: list[tuple[str, int]] = []
+    extras: list[fx.Node] = []
+    of_input = {n: k for k, n in enumerate(inputs) if n not in written}
+    of_result = {n: k for k, n in reversed([*enumerate(results)]) if isinstance(n, fx.Node)}
+    for node in order:
+        if node in of_input:
+            ways.append(("input", of_input[node]))
+        elif node in of_result and node.op != "placeholder":
+            ways.append(("result", of_result[node]))
+        else:
+            ways.append(("extra", len(extras)))
+            extras.append(node)
+    return ways, extras
+
+
+def _cheapest(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node]) -> set[fx.Node]:
+    early = _ancestors(read)
+    prices = {n: _price(n, inputs) for n in nodes if n in early}
+    fixed = [n for n in prices if n.op == "placeholder" or not _is_cheap(n)]
+    cheap = set(prices) - set(fixed)
+    edges = [(arg, n) for n in cheap for arg in n.all_input_nodes] + [(n.args[0], n) for n in fixed if n.target is operator.getitem]
+    return cheapest_cut(prices, edges, fixed, read)
+
+
+def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    found, queue = set(nodes), list(nodes)
+    while queue:
+        for arg in queue.pop().all_input_nodes:
+            if arg not in found:
+                found.add(arg)
+                queue.append(arg)
+    return found
+
+
+def _is_cheap(node: fx.Node) -> bool:
+    if node.target is operator.getitem:
+        return True
+    tags = getattr(node.target, "tags", ())
+    return is_pure(node) and (torch.Tag.pointwise in tags or is_view(node.target) or node.target in _SAME_ELEMENTS)
+
+
+def _price(node: fx.Node, inputs: set[fx.Node]) -> int:
+    """Bytes moved for keeping a value; inputs are alive anyway, and what a costly operator reads or gives is in memory anyway."""
+    val = node.meta["val"]
+    if not isinstance(val, torch.Tensor):
+        return FREE
+    size = max(1, val.numel() * val.element_size())
+    if node in inputs:
+        return 1
+    in_memory = not _is_cheap(node) or any(not _is_cheap(u) and u.op != "output" for u in node.users)
+    return size if in_memory else 2 * size
+
+
+def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[fx.Node] | None) -> fx.Graph:
+    """The part that computes `outputs` from `places`; with `late`, whatever has an effect is in it, but for what depends on these."""
+    needed = {n for n in nodes if late is not None and n not in late and n.op == "call_function" and is_needed(n)}
+    queue = [n for n in outputs if isinstance(n, fx.Node)] + list(needed)
+    cut = set(places)
+    needed.update(queue)
+    while queue:
+        node = queue.pop()
+        for arg in node.all_input_nodes if node not in cut else ():
+            if arg not in needed:
+                needed.add(arg)
+                queue.append(arg)
+    graph = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
+    for place in places:
+        made[place] = graph.placeholder(place.name)
+        made[place].meta.update({k: v for k, v in place.meta.items() if late is not None or k in ("val", "stack", "constant", "source")})
+    for node in nodes:
+        if node in needed and node not in cut:
+            made[node] = graph.node_copy(node, made.__getitem__)
+    out = graph.output(tuple(made[n] if isinstance(n, fx.Node) else n for n in outputs))
+    out.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in outputs)
+    return graph
+
+
+__all__ = ["Parts", "partition"]
