@@ -24,6 +24,8 @@ import torch
 from torch import fx, nn
 
 from framesmith import _C
+from framesmith.autograd.joint import requires_grad
+from framesmith.autograd.node import Differentiable
 from framesmith.backends import BACKENDS, Compiled, run_user
 from framesmith.capture.convert import Break, Captured, CompileFn, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, Miss, compile_guards, why_missed
@@ -286,6 +288,21 @@ class FrameCompiler:
         return not self.config.keep_graphless and (user.idle > IDLE if captured.breaks else seen.graphless > 1)
 
     def _backend(self, graph: fx.Graph, examples: Sequence[Any]) -> tuple[Compiled, Report | None]:
+        if not requires_grad(graph):
+            return self._straight(graph, examples)
+        reports: list[Report | None] = []
+
+        def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
+            with _turn(), stage("back end"):
+                call, report = self._straight(part, given)
+            reports.append(report)
+            return call
+
+        program = Differentiable(graph, examples, compile, self.config.partitioner)
+        return _C.CompiledFunction(lambda inputs: program(inputs), None), reports[0]
+
+    def _straight(self, graph: fx.Graph, examples: Sequence[Any]) -> tuple[Compiled, Report | None]:
+        """Code of a graph without gradients."""
         backend = self.config.backend
         if isinstance(backend, str):
             return BACKENDS[backend](graph, examples, self.config)

@@ -22,6 +22,7 @@ class Config:
     plain Python from then on. `keep_graphless`: keep variants without tensor operations; otherwise a code object that twice had none runs
     in plain Python. `max_instructions`: a frame that takes more interpreted instructions to capture runs in plain Python.
     `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain Python.
+    `partitioner`: choose what a forward keeps for its backward; otherwise all that the backward reads is kept.
     `parallel_threshold`: elements of work in a kernel below which it runs on one thread.
     """
 
@@ -36,6 +37,7 @@ class Config:
     packing: bool = True
     vectorize: bool = True
     freezing: bool = True
+    partitioner: bool = True
     max_variants: int = 8
     parallel_threshold: int = 32768
     threads: int | None = None

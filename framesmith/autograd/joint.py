@@ -117,8 +117,14 @@ class _Replay:
         args, kwargs = self._read(node.args), self._read(node.kwargs)
         if not node.meta.get("no_grad"):
             return node.target(*args, **kwargs)  # type: ignore[operator]
+        last = next(iter(reversed(self.recorder.graph.nodes)))
         with torch.no_grad():
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+            value = node.target(*args, **kwargs)  # type: ignore[operator]
+        for made in reversed(self.recorder.graph.nodes):  # the joint graph may be differentiated in its turn
+            if made is last:
+                return value
+            made.meta["no_grad"] = True
+        return value
 
     def _read(self, value: Any) -> Any:
         if isinstance(value, fx.Node):

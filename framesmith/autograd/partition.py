@@ -17,7 +17,7 @@ from torch import fx
 
 from framesmith.autograd.cut import FREE, cheapest_cut
 from framesmith.autograd.joint import Joint
-from framesmith.graph.purity import is_needed, is_pure, is_view
+from framesmith.graph.purity import RANDOM, is_needed, is_pure, is_view, kind_of
 
 aten = torch.ops.aten
 _SAME_ELEMENTS = frozenset((
@@ -34,13 +34,15 @@ class Parts:
     """`forward` takes the joint graph's inputs and gives its results and then the tensors of `kept` that are neither an input nor a result.
     `backward` takes the values of `kept` and then the tangents, and gives the gradients.
 
-    `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras).
+    `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `names`: its node in the joint graph.
+    `drawn`: places among them of random values.
     """
 
     forward: fx.Graph
     backward: fx.Graph
     kept: tuple[tuple[str, int], ...]
-    extras: int
+    names: tuple[str, ...]
+    drawn: tuple[int, ...]
 
 
 def partition(joint: Joint, recompute: bool = True) -> Parts:
@@ -52,12 +54,45 @@ def partition(joint: Joint, recompute: bool = True) -> Parts:
     results, grads = values[:joint.results], values[joint.results:]  # type: ignore[index]
     late = _descendants(tangents)
     read = _read_by(late, grads)
-    kept = _cheapest(nodes, late, read, set(inputs)) if recompute else read
+    random = _drawn(read)
+    kept = (_cheapest(nodes, late, read, set(inputs)) if recompute else read) | random
     written = {n.args[0] for n in nodes if n.target is aten.copy_.default}
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results, written)
     forward = _graph(nodes, inputs, [*results, *extras], late)
-    return Parts(forward, _graph(nodes, [*order, *tangents], grads, None), tuple(ways), len(extras))
+    backward = _graph(nodes, [*order, *tangents], grads, None)
+    return Parts(forward, backward, tuple(ways), tuple([n.name for n in order]), tuple([k for k, n in enumerate(order) if n in random]))
+
+
+def backward_of(joint: Joint, names: Iterable[str]) -> fx.Graph:
+    """The backward graph of another joint graph of the same captured one, for the values that a forward graph has kept."""
+    nodes = list(joint.graph.nodes)
+    by_name = {n.name: n for n in nodes}
+    tangents = [n for n in nodes if n.op == "placeholder"][joint.inputs:]
+    return _graph(nodes, [*[by_name[name] for name in names], *tangents], nodes[-1].args[0][joint.results:], None)  # type: ignore[index]
+
+
+def gradient_of(joint: Joint, names: Iterable[str], requires: Iterable[bool]) -> fx.Graph:
+    """The gradients as a function of the joint graph's inputs, the random values `names` that were drawn in its forward, and the tangents;
+    `requires`: which of these require grad."""
+    nodes = list(joint.graph.nodes)
+    by_name = {n.name: n for n in nodes}
+    places = [n for n in nodes if n.op == "placeholder"]
+    given = [*places[:joint.inputs], *[by_name[name] for name in names], *places[joint.inputs:]]
+    graph = _graph(nodes, given, nodes[-1].args[0][joint.results:], None)  # type: ignore[index]
+    for place, flag in zip((n for n in graph.nodes if n.op == "placeholder"), requires, strict=True):
+        place.meta["requires_grad"] = flag
+    return graph
+
+
+def _drawn(read: Iterable[fx.Node]) -> set[fx.Node]:
+    """The random values that `read` depends on: who computes it again must not draw again."""
+    return {n for n in _ancestors(read) if isinstance(n.meta["val"], torch.Tensor) and _is_drawn(n)}
+
+
+def _is_drawn(node: fx.Node) -> bool:
+    source = node.args[0] if node.target is operator.getitem else node
+    return isinstance(source, fx.Node) and source.op == "call_function" and kind_of(source.target) == RANDOM and not is_pure(source)
 
 
 def _descendants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
@@ -99,7 +134,7 @@ def _cheapest(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inpu
     prices = {n: _price(n, inputs) for n in nodes if n in early}
     fixed = [n for n in prices if n.op == "placeholder" or not _is_cheap(n)]
     cheap = set(prices) - set(fixed)
-    edges = [(arg, n) for n in cheap for arg in n.all_input_nodes] + [(n.args[0], n) for n in fixed if n.target is operator.getitem]
+    edges = [(arg, n) for n in cheap for arg in n.all_input_nodes]
     return cheapest_cut(prices, edges, fixed, read)
 
 

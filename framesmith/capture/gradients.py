@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from framesmith.fake.schema import is_view
 from framesmith.fake.tensor import Alias, FakeTensor, Storage
+from framesmith.graph.purity import is_view
 from framesmith.util.errors import NeedsGrad, Unsupported
 
 from .sources import Source

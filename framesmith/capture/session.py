@@ -8,7 +8,6 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch.fx import Node
 
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.numbers import Number

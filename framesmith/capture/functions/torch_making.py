@@ -91,7 +91,7 @@ def _generator(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 def same_memory(cx: Any, x: t.Tensor) -> t.Tracker:
     """copy.copy: another tensor over the same memory, with the same attributes."""
-    return _with_attributes(cx, x, cx.torch_call(torch.Tensor.detach, [_plain(x)], {}))
+    return _with_attributes(cx, x, cx.torch_call(torch.Tensor.detach, [_plain(cx, x)], {}))
 
 
 def other_memory(cx: Any, x: t.Tensor) -> t.Tracker:
@@ -99,10 +99,10 @@ def other_memory(cx: Any, x: t.Tensor) -> t.Tracker:
     base = x.fake._alias
     if base.parent is not None or not is_dense(x.fake.shape, x.fake.stride()):
         raise Unsupported("deepcopy of a view, which copies all that it views")
-    return _with_attributes(cx, x, cx.torch_call(torch.clone, [_plain(x)], {}))
+    return _with_attributes(cx, x, cx.torch_call(torch.clone, [_plain(cx, x)], {}))
 
 
-def _plain(x: t.Tensor) -> t.Tensor:
+def _plain(cx: Any, x: t.Tensor) -> t.Tensor:
     if x.pyclass is not torch.Tensor or cx.wants_grad(x.fake):
         raise Unsupported(f"a copy of {x.describe()}")
     return x

@@ -53,7 +53,7 @@ class _Run:
 
     def __call__(self, transform: Callable[..., Any], args: Args, kwargs: Kwargs) -> t.Tracker:
         cx = self.cx
-        recorder, grad = cx.recorder, cx.transformed
+        grad = cx.transformed
         given = [self.given(a) for a in args], {k: self.given(v) for k, v in kwargs.items()}
         before = cx.mark()
         cx.transformed = True
