@@ -60,7 +60,7 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint
         leaves = [replay.inputs[i] for i in wanted]
         grads: Sequence[Any] = [None] * len(leaves)
         if used:
-            grads = torch.autograd.grad([results[asked[k]] for k in used], leaves, [tangents[k] for k in used], allow_unused=True)
+            grads = _run_engine([results[asked[k]] for k in used], [tangents[k] for k in used], leaves)
         nodes = [recorder.nodes(v) for v in (*results, *grads)]
     for node, value in replay.copies:
         recorder.emit(aten.copy_.default, (node, recorder.nodes(value)), value)
@@ -68,6 +68,12 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint
     output = closed.output(tuple(nodes))
     output.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in nodes)
     return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked), tuple(wanted))
+
+
+def _run_engine(results: list[FakeTensor], tangents: list[FakeTensor], leaves: list[FakeTensor]) -> Sequence[Any]:
+    """`torch.autograd.grad` with `allow_unused`, without its checks of shapes (which load the peer's symbolic sizes)."""
+    engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+    return engine.run_backward(tuple(results), tuple(tangents), False, False, tuple(leaves), allow_unreachable=True, accumulate_grad=False)  # type: ignore[no-any-return]
 
 
 class _Replay:

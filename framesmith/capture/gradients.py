@@ -59,7 +59,7 @@ class Gradients:
         for node in reversed(new):
             self._follow(node, enabled, transformed)
         for base, alias in self.recorder.written[writes:]:
-            self._written(base, alias, enabled)
+            self._written(base, alias, enabled and not _is_detached(alias))
 
     def _follow(self, node: Node, enabled: bool, transformed: bool) -> None:
         read = node.all_input_nodes
@@ -93,6 +93,12 @@ class Gradients:
             alias.version = alias.version if alias is base else -1
         if known is not None:
             node.meta["stale"] = True
+
+
+def _is_detached(alias: Alias) -> bool:
+    while alias.parent is not None and alias.func is not aten.detach.default:
+        alias = alias.parent
+    return alias.parent is not None
 
 
 def _is_differentiable(val: Any) -> bool:

@@ -60,6 +60,8 @@ class Recorder:
         """For each write, in order: the base of the storage, and what was written, the base or a view of it."""
         self.placed: list[FakeTensor] = []
         """Inputs of which the graph assumes where they begin in their storage."""
+        self.follows_grad = False
+        """Inputs require grad: where gradients end is part of the program."""
         self.content: Content | None = None
         """What says which inputs' contents may be assumed."""
         self.numbers: list[Number] = []

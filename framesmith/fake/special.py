@@ -29,11 +29,15 @@ def same_alias(fake: FakeTensor) -> FakeTensor:
 @handles(aten.detach.default, aten.alias.default)
 def detach(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     source = args[0]
+    if func is aten.detach.default and rec.follows_grad:  # gradients end here
+        return view(rec, func, args, kwargs)
     return same_alias(source if isinstance(source, FakeTensor) else rec.constant(source))
 
 
 @handles(aten.detach_.default)
 def detach_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    if rec.follows_grad:
+        raise Unsupported("detach_ where tensors require grad", hint="use detach()")
     return args[0]
 
 

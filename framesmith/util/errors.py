@@ -58,11 +58,10 @@ class MemorySeen(FrameSeen):
 
 
 class NeedsGrad(Unsupported):
-    """A tensor that requires grad is computed with while grad mode is on. `source` is its path from the frame (a capture source)."""
+    """A leaf that requires grad is written in grad mode, which autograd refuses. `source` is its path from the frame (a capture source)."""
 
     def __init__(self, source: object) -> None:
-        super().__init__(f"training is not compiled yet, and {source} requires grad",
-                         hint="call it under torch.no_grad() or torch.inference_mode()")
+        super().__init__(f"{source}, a leaf that requires grad, is written in place", hint="write it under torch.no_grad()")
         self.source = source
 
 

@@ -159,7 +159,7 @@ def grad_mode_with_parameters_inside_no_grad(w, x):
         return w * x
 
 
-@program(torch.randn(4, requires_grad=True), X, breaks=True)
+@program(torch.randn(4, requires_grad=True), X)
 def grad_turned_on_with_parameters(w, x):
     with torch.enable_grad():
         y = w * x
