@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +18,10 @@ STEPS = 2
 VANISHING = 1e-3
 """Relative error of eager's own gradient, against float64, from which on it is called rounding noise: it should be zero (the bias of a key
 in attention, or before a batch-norm; nearly, the scale of a batch-norm before another), and an error relative to it says nothing."""
+NUDGES = 4
+"""Further runs of eager with parameters and inputs an ulp aside: they show what rounding does where a relu or a maximum is on the edge."""
+ENOUGH = 1e-5
+"""A relative error that needs no excuse."""
 
 State = dict[str, Tensor | None]
 
@@ -73,23 +76,40 @@ def _errors(expected: State, actual: State) -> dict[str, float]:
     return errors
 
 
-@dataclass(frozen=True)
-class Judge:
-    """`expected`: eager's state; `exact`: the same in float64."""
+def nudged(task: Task, seed: int) -> Task:
+    """A copy whose parameters and inputs are each an ulp (or none) larger or smaller."""
+    copy = task.copy()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for x in (*copy.module.parameters(), *copy.inputs):
+            if x.is_floating_point():
+                x += x * (torch.rand(x.shape, generator=generator) * 2 - 1) * torch.finfo(x.dtype).eps
+    return copy
 
-    expected: State
-    exact: State
+
+class Judge:
+    """Compares states with `expected`, eager's, and with the same in float64, as far from which eager's own roundings are."""
+
+    def __init__(self, task: Task, expected: State) -> None:
+        self.expected = expected
+        self.exact = exact(task)
+        own = _errors(self.exact, expected)
+        self.vanishing = {name for name, error in own.items() if VANISHING < error < float("inf")}
+        for seed in range(NUDGES):
+            other = nudged(task, seed)
+            again = _errors(self.exact, after(other.step("eager"), other))
+            own = {name: max(error, again[name]) for name, error in own.items()}
+        self.own = own
 
     def judge(self, actual: State) -> dict[str, Any]:
-        """`error`: the largest against eager, and `worst`, where; `exact_error`: the largest against float64; `noise`: for the `vanishing`
-        tensors, which should be zero, the largest distance from float64 in units of eager's. Infinite: a gradient is missing, too many, or
-        NaN."""
-        own = _errors(self.exact, self.expected)
-        vanishing = {name for name, error in own.items() if VANISHING < error < float("inf")}
-        against = {name: error for name, error in _errors(self.expected, actual).items() if name not in vanishing}
-        exact = _errors(self.exact, actual)
-        worst = max(against, key=against.__getitem__)
+        """`error`: the largest against eager but for tensors that vanish, and `worst`, where. `exact_error`: the same against float64.
+        `beyond`: the largest distance from float64 of any tensor in units of eager's own, or of `ENOUGH` if that is less. Infinite: a
+        gradient is missing, too many, or NaN."""
+        against, exact = _errors(self.expected, actual), _errors(self.exact, actual)
+        counted = [name for name in against if name not in self.vanishing]
+        worst = max(counted, key=against.__getitem__)
         return {
-            "error": against[worst], "worst": worst, "exact_error": max(exact[name] for name in against),
-            "noise": max((exact[name] / own[name] for name in vanishing), default=0.0), "vanishing": len(vanishing),
+            "error": against[worst], "worst": worst, "exact_error": max(exact[name] for name in counted),
+            "own_error": max(self.own[name] for name in counted),
+            "beyond": max(error / max(self.own[name], ENOUGH) for name, error in exact.items()),
         }  # fmt: skip

@@ -86,7 +86,6 @@ def _steps(name: str, contenders: Contenders, rounds: int, environment: dict[str
 def in_this_process(name: str, contenders: Contenders, rounds: int) -> Rows:
     """Check the contenders against eager, before and after timing them in turn. Each has its own copy of model and inputs."""
     start = task(name)
-    exact = numerics.exact(start)
     judge: numerics.Judge | None = None
     rows: Rows = {}
     copies: dict[str, tuple[Task, Callable[[], None]]] = {}
@@ -95,7 +94,7 @@ def in_this_process(name: str, contenders: Contenders, rounds: int) -> Rows:
         try:
             step = own.step(peer, **options)
             state = numerics.after(step, own)
-            judge = judge or numerics.Judge(state, exact)
+            judge = judge or numerics.Judge(start, state)
             rows[label] |= judge.judge(state)
             copies[label] = own, step
         except Exception as problem:

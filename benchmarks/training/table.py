@@ -52,7 +52,8 @@ def _columns(names: list[str], measured: set[str]) -> list[Column]:
     if "memory" in measured:
         columns += [Column(f"{n}: peak memory", n, _memory, "memory") for n in others]
     columns += [Column(f"{n}: error", n, _number("error", ".0e")) for n in ours]
-    columns += [Column(f"{n}: vs f64", n, _number("exact_error", ".0e")) for n in ("eager", *(n for n in ours if n == "framesmith"))]
+    exact = {"eager": "own_error", "framesmith": "exact_error"}
+    columns += [Column(f"{n}: vs f64", n, _number(key, ".0e")) for n, key in exact.items() if n in names]
     return [*columns, *(Column("graphs/breaks", n, _graphs) for n in ours if n == "framesmith")]
 
 
