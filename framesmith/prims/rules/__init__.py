@@ -8,6 +8,8 @@ from framesmith.prims.rules import (
     comparisons,
     factories,
     gradients,
+    gradients_images,
+    gradients_losses,
     images,
     indexing,
     linalg,
@@ -17,4 +19,5 @@ from framesmith.prims.rules import (
     views,
 )
 
-FAMILIES = (activations, arithmetic, comparisons, factories, gradients, images, indexing, linalg, losses, norms, reductions, views)
+GRADIENTS = (gradients, gradients_images, gradients_losses)
+FAMILIES = (activations, arithmetic, comparisons, factories, images, indexing, linalg, losses, norms, reductions, views, *GRADIENTS)

@@ -9,7 +9,8 @@ import torch
 
 from framesmith.prims.builder import Builder, Value
 from framesmith.prims.registry import decomposes, decomposes_named
-from framesmith.prims.rules.views import slice_bounds
+from framesmith.prims.rules.indexing import diagonal_scatter
+from framesmith.prims.rules.views import row_major, slice_bounds
 
 aten = torch.ops.aten
 
@@ -108,60 +109,49 @@ def softplus_backward(b: Builder, grad: Value, x: Value, beta: Any, threshold: A
     return _rounded(b, b.where(scaled > float(threshold), up, up * b.sigmoid(scaled)), grad)
 
 
+@decomposes(aten.log_sigmoid_backward.default)
+def log_sigmoid_backward(b: Builder, grad: Value, x: Value, buffer: Value) -> Value:
+    """What the forward has kept is computed again: exp(-|x|)."""
+    wide = b.wide(x)
+    decay = b.exp(b.neg(b.abs(wide)))
+    share = decay / (decay + 1.0)
+    return _rounded(b, b.wide(grad) * b.where(wide < 0.0, 1.0 - share, share), grad)
+
+
+@decomposes(aten.hardshrink_backward.default, aten.softshrink_backward.default)
+def shrink_backward(b: Builder, grad: Value, x: Value, lambd: Any) -> Value:
+    bound = float(lambd)
+    return b.where((x >= -bound) & (x <= bound), 0.0, grad)
+
+
+@decomposes(aten.glu_backward.default)
+def glu_backward(b: Builder, grad: Value, x: Value, dim: int) -> Value:
+    dim %= x.ndim
+    half = x.shape[dim] // 2
+    left, right = (b.wide(b.slice(x, dim, start, start + half, 1)) for start in (0, half))
+    gate, up = b.sigmoid(right), b.wide(grad)
+    return b.cat((_rounded(b, up * gate, grad), _rounded(b, up * left * gate * (1.0 - gate), grad)), dim)
+
+
+@decomposes_named("_prelu_kernel_backward")
+def prelu_backward(b: Builder, grad: Value, x: Value, weight: Value) -> tuple[Value, Value]:
+    up = x > 0.0
+    return b.where(up, grad, grad * weight), b.where(up, 0.0, grad * x)
+
+
+@decomposes(aten.rrelu_with_noise_backward.default)
+def rrelu_backward(b: Builder, grad: Value, x: Value, noise: Value, lower: Any, upper: Any, training: bool, self_is_result: bool) -> Value:
+    if training and upper - lower > 1e-6:
+        return grad * noise
+    return leaky_relu_backward(b, grad, x, (lower + upper) / 2, self_is_result)
+
+
 @decomposes(aten.logit_backward.default)
 def logit_backward(b: Builder, grad: Value, x: Value, eps: float | None = None) -> Value:
     wide = b.wide(x)
     slope = b.wide(grad) / (wide * (1.0 - wide))
     low, high, outside = (0.0, 1.0, math.nan) if eps is None else (float(eps), 1.0 - float(eps), 0.0)
     return _rounded(b, b.where((wide < low) | (wide > high), outside, slope), grad)
-
-
-# -- softmax and losses -----------------------------------------------------------------------------------------------
-
-
-@decomposes(aten._softmax_backward_data.default)
-def softmax_backward(b: Builder, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Any:
-    if not y.ndim:
-        return NotImplemented
-    wide = b.wide(y)
-    weighted = b.wide(grad) * wide
-    out = weighted - wide * b.sum(weighted, (dim % y.ndim,), True)
-    return b.convert(out, input_dtype)
-
-
-@decomposes(aten._log_softmax_backward_data.default)
-def log_softmax_backward(b: Builder, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Any:
-    if not y.ndim:
-        return NotImplemented
-    up = b.wide(grad)
-    out = up - b.exp(b.wide(y)) * b.sum(up, (dim % y.ndim,), True)
-    return b.convert(out, input_dtype)
-
-
-@decomposes(aten.mse_loss_backward.default)
-def mse_loss_backward(b: Builder, grad: Value, x: Value, target: Value, reduction: int) -> Any:
-    count = x.spec.numel
-    if type(count) is not int or x.dtype is not target.dtype:
-        return NotImplemented
-    factor = 2.0 / count if reduction == 1 else 2.0
-    return _rounded(b, (b.wide(x) - b.wide(target)) * factor * b.wide(grad), x)
-
-
-@decomposes(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
-def nll_loss_backward(
-    b: Builder, grad: Value, x: Value, target: Value, weight: Any, reduction: int, ignore_index: int, total_weight: Value
-) -> Value:
-    dim = 1 if x.ndim > 1 else 0
-    counts = b.ne(target, ignore_index)
-    safe = b.where(counts, target, 0)
-    up = grad / total_weight if reduction == 1 else grad
-    if reduction == 0 and weight is None:
-        up = b.expand(up, target.shape)
-    share = up if weight is None else up * b.index(weight, (safe,), 0)
-    share = b.where(b.expand(counts, target.shape), b.neg(b.expand(share, target.shape)), 0.0)
-    classes = b.along(b.iota(x.shape[dim], 0, 1, torch.int64, x.device), dim, x.ndim)
-    hit = b.eq(b.unsqueeze(safe, dim), classes)
-    return b.where(hit, b.expand(b.unsqueeze(share, dim), x.shape), 0.0)
 
 
 # -- norms ------------------------------------------------------------------------------------------------------------
@@ -184,6 +174,34 @@ def layer_norm_backward(b: Builder, grad: Value, x: Value, shape: Any, mean: Val
         second = b.convert(b.reshape(b.sum(up * normal, outer, False), weight.shape), weight.dtype)
     if mask[2] and bias is not None:
         third = b.convert(b.reshape(b.sum(up, outer, False), bias.shape), bias.dtype)
+    return first, second, third
+
+
+@decomposes(aten.native_group_norm_backward.default)
+def group_norm_backward(
+    b: Builder, grad: Value, x: Value, mean: Value, rstd: Value, weight: Any, n: Any, c: Any, hxw: Any, groups: int, mask: Any
+) -> Any:
+    """Two sums over the places of each channel; the rest is made of them."""
+    if 0 in x.shape or type(count := math.prod(x.shape[1:])) is not int:
+        return NotImplemented
+    batch, channels = x.shape[:2]
+    split = (batch, groups, channels // groups, *x.shape[2:])
+    wide, up = (b.reshape(b.wide(one), split) for one in (x, grad))
+    small = (batch, groups, *[1] * (len(split) - 2))
+    centre, scale = (b.reshape(b.convert(one, wide.dtype), small) for one in (mean, rstd))
+    places = tuple(range(3, len(split)))
+    total, dot = b.sum(up, places, True), b.sum(up * (wide - centre), places, True)
+    factor = None if weight is None else b.reshape(b.wide(weight), (1, groups, channels // groups, *[1] * len(places)))
+    first = second = third = None
+    if mask[0]:
+        drift, pull = (b.sum(one if factor is None else one * factor, (2,), True) * (float(groups) / count) for one in (total, dot))
+        direct = up * scale if factor is None else up * (scale * factor)
+        moved = direct - (wide - centre) * (pull * scale * scale * scale) - drift * scale
+        first = b.convert(b.reshape(moved, x.shape), x.dtype)
+    if mask[1] and weight is not None:
+        second = b.convert(b.reshape(b.sum(dot * scale, (0,), False), weight.shape), b.out[1].dtype)
+    if mask[2]:
+        third = b.convert(b.reshape(b.sum(total, (0,), False), (channels,)), b.out[2].dtype)
     return first, second, third
 
 
@@ -222,7 +240,7 @@ def slice_backward(b: Builder, grad: Value, sizes: Any, dim: int, start: Any, en
     shape = tuple(sizes)
     dim %= len(shape)
     low, high = slice_bounds(shape[dim], start, end, grad.shape[dim], step)
-    zeros = b.full(shape, b.cast(0, grad.dtype), grad.dtype, grad.device)
+    zeros = _zeros(b, grad, shape)
     return b.slice_scatter(zeros, grad, dim, low, high, step)
 
 
@@ -230,8 +248,69 @@ def slice_backward(b: Builder, grad: Value, sizes: Any, dim: int, start: Any, en
 def select_backward(b: Builder, grad: Value, sizes: Any, dim: int, index: Any) -> Value:
     shape = tuple(sizes)
     dim %= len(shape)
-    zeros = b.full(shape, b.cast(0, grad.dtype), grad.dtype, grad.device)
+    zeros = _zeros(b, grad, shape)
     return b.select_scatter(zeros, grad, dim, index + shape[dim] if index < 0 else index)
+
+
+@decomposes(aten.diagonal_backward.default)
+def diagonal_backward(b: Builder, grad: Value, sizes: Any, offset: int, dim1: int, dim2: int) -> Value:
+    return diagonal_scatter(b, _zeros(b, grad, sizes), grad, offset, dim1, dim2)
+
+
+_MOST_PARTS = 16
+
+
+@decomposes(aten.unfold_backward.default)
+def unfold_backward(b: Builder, grad: Value, sizes: Any, dim: int, size: int, step: int) -> Any:
+    if not sizes:
+        return b.reshape(grad, ())
+    dim %= len(sizes)
+    zeros = _zeros(b, grad, sizes)
+    windows = grad.shape[dim]
+    values = b.permute(grad, (*range(dim + 1), grad.ndim - 1, *range(dim + 1, grad.ndim - 1)))
+    if type(windows) is not int or size > _MOST_PARTS:
+        starts = b.unsqueeze(b.iota(windows, 0, step, torch.int64, grad.device), 1)
+        return b.index_put(zeros, values, (starts + b.iota(size, 0, 1, torch.int64, grad.device),), dim, True)
+    for inside in range(size):
+        part = b.slice(zeros, dim, inside, inside + (windows - 1) * step + 1, step)
+        zeros = b.slice_scatter(zeros, part + b.select(values, dim + 1, inside), dim, inside, inside + (windows - 1) * step + 1, step)
+    return zeros
+
+
+@decomposes(aten.as_strided_scatter.default)
+def as_strided_scatter(b: Builder, x: Value, src: Value, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+    """Where the window covers all of the memory, each element once, it is `src` in another order."""
+    recorded = b.source.args[0].meta["val"]  # type: ignore[union-attr]
+    base = row_major(b, x, tuple(recorded.stride()), recorded.storage_offset())
+    numbers = (*size, *stride, *x.shape)
+    if base is None or any(type(n) is not int for n in numbers) or storage_offset is None or _meets_itself(size, stride) or 0 in numbers:
+        return NotImplemented
+    src = b.convert(src, x.dtype)
+    if storage_offset == 0 and src.spec.numel == base.spec.numel and (whole := row_major(b, src, tuple(stride), 0)) is not None:
+        out = b.reshape(whole, base.shape)
+    else:
+        place: Any = storage_offset
+        for dim, (length, step) in enumerate(zip(size, stride)):
+            place = b.along(b.iota(length, 0, step, torch.int64, x.device), dim, len(size)) + place
+        place = b.reshape(b.expand(place, tuple(size)), (src.spec.numel,)) if size else b.full((1,), place, torch.int64, x.device)
+        flat = b.reshape(base, (base.spec.numel,))
+        out = b.reshape(b.index_put(flat, b.reshape(src, (src.spec.numel,)), (place,), 0, False), base.shape)
+    order = sorted(range(x.ndim), key=lambda dim: (-recorded.stride()[dim], dim))
+    return b.permute(out, tuple([order.index(dim) for dim in range(x.ndim)]))
+
+
+def _meets_itself(size: Any, stride: Any) -> bool:
+    """Whether two places of a window may be the same element: false only where each dimension steps over all smaller ones."""
+    reach = 0
+    for step, length in sorted((step, length) for step, length in zip(stride, size) if length > 1):
+        if step <= reach:
+            return True
+        reach += step * (length - 1)
+    return False
+
+
+def _zeros(b: Builder, like: Value, sizes: Any) -> Value:
+    return b.full(tuple(sizes), b.cast(0, like.dtype), like.dtype, like.device)
 
 
 @decomposes(aten.embedding_dense_backward.default)

@@ -121,8 +121,8 @@ def _nll(b: Builder, logs: Value, target: Value, weight: Any, reduction: int, ig
 @decomposes(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def nll_loss_forward(b: Builder, x: Value, target: Value, weight: Any, reduction: int, ignore_index: int) -> Any:
     loss, total = _nll(b, b.wide(x), target, weight, reduction, ignore_index)
-    if reduction == 0:
-        return NotImplemented
+    if reduction == 0:  # eager leaves the total weight as it is, and reads it nowhere
+        total = b.full(b.out[1].shape, 0.0, total.dtype, x.device)
     return b.convert(loss, b.out[0].dtype), b.convert(total, b.out[1].dtype)
 
 
