@@ -133,3 +133,26 @@ VECTOR_REGISTERS: Final[int]
 def contract(a: int, b: int, out: int, geometry: tuple[int, ...], /) -> None: ...
 def pack(*args: int) -> None:
     """pack(weight, out, depth, n, k_stride, n_stride, columns)"""
+
+class DifferentiableGraph:
+    """Calls `forward` with a tuple, and puts its results into the autograd engine as those of one node.
+
+    `forward` gives `results` values and then extras; the first `outputs` of them are returned, the others written to the inputs `written`,
+    in grad mode. `differentiable`: results that have a gradient. `wanted`: inputs that get one. `kept`: what the node keeps, (0 input, 1
+    result, 2 extra; place). The engine calls `program.backward(kept, tangents)`, or `program.whole(inputs, kept, tangents)` in grad mode;
+    both give a tuple, a gradient or None for each of `wanted`.
+    """
+
+    def __new__(
+        cls,
+        program: Any,
+        forward: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+        results: int,
+        outputs: int,
+        differentiable: Sequence[int],
+        wanted: Sequence[int],
+        written: Sequence[int],
+        kept: Sequence[tuple[int, int]],
+        /,
+    ) -> DifferentiableGraph: ...
+    def __call__(self, inputs: tuple[Any, ...], /) -> tuple[Any, ...]: ...

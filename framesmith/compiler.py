@@ -298,8 +298,7 @@ class FrameCompiler:
             reports.append(report)
             return call
 
-        program = Differentiable(graph, examples, compile, self.config.partitioner)
-        return _C.CompiledFunction(lambda inputs: program(inputs), None), reports[0]
+        return Differentiable(graph, examples, compile, self.config.partitioner).in_engine(), reports[0]
 
     def _straight(self, graph: fx.Graph, examples: Sequence[Any]) -> tuple[Compiled, Report | None]:
         """Code of a graph without gradients."""

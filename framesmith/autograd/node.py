@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith._C import DifferentiableGraph
 from framesmith.autograd.joint import trace_joint
 from framesmith.autograd.partition import backward_of, gradient_of, partition
 
@@ -24,11 +25,11 @@ Compile = Callable[[fx.Graph, Sequence[Any]], Compiled]
 Pattern = tuple[bool, ...]
 
 
-class Differentiable:
-    """A captured graph, called with one tuple of inputs; its outputs have gradients.
+_KINDS = {"input": 0, "result": 1, "extra": 2}
 
-    `recompute`: see `partition`.
-    """
+
+class Differentiable:
+    """A captured graph with its gradients. `recompute`: see `partition`."""
 
     def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True) -> None:
         self._graph = graph
@@ -37,19 +38,16 @@ class Differentiable:
         self.joint = trace_joint(graph)
         self.parts = partition(self.joint, recompute)
         self.forward = compile(self.parts.forward, examples)
-        self.constant = tuple([i for i in range(self.joint.results) if i not in self.joint.differentiable])
         self.drawn = self.parts.drawn
         self._backwards: dict[Pattern, Compiled] = {}
-        self._wholes: dict[Pattern, Differentiable] = {}
+        self._wholes: dict[Pattern, Compiled] = {}
         self._lock = threading.RLock()
 
-    def __call__(self, inputs: Values) -> Values:
-        joint = self.joint
-        with torch.enable_grad():
-            results = _Node.apply(self, *inputs)
-            for place, value in zip(joint.written, results[joint.outputs:], strict=True):
-                inputs[place].copy_(value)
-        return results[:joint.outputs]  # type: ignore[no-any-return]
+    def in_engine(self) -> Compiled:
+        """What is called in the graph's place: the forward, with the backward below as its node."""
+        j = self.joint
+        kept = [(_KINDS[kind], place) for kind, place in self.parts.kept]
+        return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written, kept)
 
     def backward(self, kept: Values, tangents: Sequence[torch.Tensor | None]) -> Values:
         """The gradients of the wanted inputs. A tangent that is None is none of the graph's: what depends on it alone has no gradient."""
@@ -76,7 +74,8 @@ class Differentiable:
                 names = [self.parts.names[k] for k in self.drawn]
                 graph = gradient_of(trace_joint(self._graph, pattern[:len(tangents)]), names, requires)
                 drop_missing(graph, given)
-                found = self._wholes[pattern] = Differentiable(graph, _there(given), self._compile, self._recompute)
+                found = Differentiable(graph, _there(given), self._compile, self._recompute).in_engine()
+                self._wholes[pattern] = found
         return found(_there(given))
 
 
@@ -111,31 +110,6 @@ def _in_layout(x: torch.Tensor, val: torch.Tensor) -> torch.Tensor:
     if x.stride() == val.stride():
         return x
     return torch.empty_strided(val.shape, val.stride(), dtype=x.dtype, device=x.device).copy_(x)
-
-
-class _Node(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, program: Differentiable, *inputs: torch.Tensor) -> Any:  # type: ignore[override]
-        values = program.forward(inputs)
-        results, extras = values[:program.joint.results], values[program.joint.results:]
-        where = {"input": inputs, "result": results, "extra": extras}
-        ctx.program, ctx.inputs = program, inputs
-        ctx.save_for_backward(*[where[kind][k] for kind, k in program.parts.kept])
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*[results[i] for i in program.constant if results[i] is not None])
-        return results
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        program: Differentiable = ctx.program
-        out: list[torch.Tensor | None] = [None] * (1 + len(ctx.inputs))
-        tangents = [grads[i] for i in program.joint.differentiable]
-        if any(x is not None for x in tangents):
-            kept = ctx.saved_tensors
-            found = program.whole(ctx.inputs, kept, tangents) if torch.is_grad_enabled() else program.backward(kept, tangents)
-            for i, grad in zip(program.joint.wanted, found, strict=True):
-                out[1 + i] = grad
-        return tuple(out)
 
 
 __all__ = ["Compile", "Differentiable"]

@@ -1,0 +1,210 @@
+// `_C.DifferentiableGraph`: calls a forward graph and puts its results into the autograd engine, as those of one node.
+//
+// The node keeps what the backward will read as SavedVariables, so that version checks, saved-tensor hooks and "a second time" are the
+// engine's own; its backward calls back into `program` (framesmith/autograd/node.py), which owns the backward graphs.
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace framesmith {
+namespace {
+
+namespace ag = torch::autograd;
+using NodePointer = decltype(std::declval<ag::Edge>().function);  // a shared pointer in some versions, an intrusive one in others
+
+// Where the values of a call are, by number. `kept`: (0 input, 1 result, 2 extra; place).
+struct Layout {
+  int64_t results = 0, outputs = 0;
+  std::vector<int64_t> differentiable, wanted, written;
+  std::vector<std::pair<int, int64_t>> kept;
+};
+
+struct GraphObject {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject *program, *forward;
+  Layout* layout;
+};
+
+PyObject* wrapped(const at::Tensor& x) { return x.defined() ? THPVariable_Wrap(x) : Py_NewRef(Py_None); }
+
+PyObject* tuple_of(const ag::variable_list& values) {
+  PyObject* out = PyTuple_New(static_cast<Py_ssize_t>(values.size()));
+  if (!out) throw python_error();
+  for (size_t i = 0; i < values.size(); ++i) PyTuple_SET_ITEM(out, i, wrapped(values[i]));
+  return out;
+}
+
+at::Tensor tensor_at(PyObject* tuple, int64_t i) {
+  PyObject* item = PyTuple_GET_ITEM(tuple, i);
+  return THPVariable_Check(item) ? THPVariable_Unpack(item) : at::Tensor();
+}
+
+struct GraphNode : public ag::Node {
+  // Invariant: `owner` is a GraphObject; it is let go of under the interpreter's lock.
+  explicit GraphNode(GraphObject* graph) : owner(Py_NewRef(reinterpret_cast<PyObject*>(graph))) {}
+
+  ~GraphNode() override {
+    if (!Py_IsInitialized()) return;
+    py::gil_scoped_acquire lock;
+    Py_DECREF(owner);
+  }
+
+  std::string name() const override { return "CompiledBackward"; }
+
+  ag::variable_list apply(ag::variable_list&& grads) override {
+    const Layout& layout = *reinterpret_cast<GraphObject*>(owner)->layout;
+    ag::variable_list out(layout.wanted.size());
+    if (std::none_of(grads.begin(), grads.end(), [](const at::Tensor& g) { return g.defined(); })) return out;
+    TORCH_CHECK(!released, ag::ERR_BACKWARD_TWICE);
+    ag::variable_list values;
+    values.reserve(saved.size());
+    for (auto& one : saved) values.push_back(one.unpack(getptr()));
+    py::gil_scoped_acquire lock;
+    const bool again = at::GradMode::is_enabled();
+    auto kept = py::reinterpret_steal<py::object>(tuple_of(values));
+    auto tangents = py::reinterpret_steal<py::object>(tuple_of(grads));
+    values.clear();
+    PyObject* program = reinterpret_cast<GraphObject*>(owner)->program;
+    py::object found;
+    if (again) {
+      auto given = py::reinterpret_steal<py::object>(tuple_of(inputs));
+      found = py::reinterpret_borrow<py::object>(program).attr("whole")(given, kept, tangents);
+    } else {
+      found = py::reinterpret_borrow<py::object>(program).attr("backward")(kept, tangents);
+    }
+    TORCH_CHECK(PyTuple_Check(found.ptr()) && PyTuple_GET_SIZE(found.ptr()) == static_cast<Py_ssize_t>(out.size()),
+                "framesmith: a backward gave another number of gradients");
+    for (size_t i = 0; i < out.size(); ++i)
+      if (task_should_compute_output(i)) out[i] = tensor_at(found.ptr(), static_cast<int64_t>(i));
+    return out;
+  }
+
+  void release_variables() override {
+    released = true;
+    for (auto& one : saved) one.reset_data();
+    inputs.clear();
+  }
+
+  PyObject* owner;
+  std::vector<ag::SavedVariable> saved;
+  ag::variable_list inputs;  // for a backward that is differentiated in its turn
+  bool released = false;
+};
+
+template <class Pointer, class N = GraphNode>
+Pointer new_node(GraphObject* graph) {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<ag::Node>>)
+    return Pointer(new N(graph), [](auto* node) { deleteNode(node); });
+  else
+    return c10::make_intrusive<N>(graph);
+}
+
+// The forward's values as a new tuple; recorded by nobody.
+py::object run_forward(GraphObject* self, PyObject* inputs) {
+  at::AutoGradMode off(false);
+  PyObject* values = PyObject_CallOneArg(self->forward, inputs);
+  if (!values) throw python_error();
+  return py::reinterpret_steal<py::object>(values);
+}
+
+void keep(GraphNode& node, const Layout& layout, PyObject* inputs, PyObject* values) {
+  node.saved.reserve(layout.kept.size());
+  for (auto [kind, place] : layout.kept) {
+    const bool result = kind == 1;
+    at::Tensor value = kind == 0 ? tensor_at(inputs, place) : tensor_at(values, result ? place : layout.results + place);
+    node.saved.emplace_back(value, result && value.grad_fn().get() == &node);
+  }
+}
+
+PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyVectorcall_NARGS(nargsf) == 1 && !kwnames && PyTuple_Check(args[0]), "framesmith: a compiled graph takes one tuple");
+  auto* self = reinterpret_cast<GraphObject*>(object);
+  const Layout& layout = *self->layout;
+  PyObject* inputs = args[0];
+  py::object values = run_forward(self, inputs);
+  at::AutoGradMode on(true);
+  NodePointer pointer = new_node<NodePointer>(self);
+  auto& node = static_cast<GraphNode&>(*pointer);
+  ag::edge_list edges;
+  for (int64_t i : layout.wanted) edges.push_back(ag::impl::gradient_edge(tensor_at(inputs, i)));
+  node.set_next_edges(std::move(edges));
+  for (int64_t i : layout.differentiable) ag::set_history(tensor_at(values.ptr(), i), pointer);
+  keep(node, layout, inputs, values.ptr());
+  const Py_ssize_t count = PyTuple_GET_SIZE(inputs);
+  for (Py_ssize_t i = 0; i < count; ++i) node.inputs.push_back(tensor_at(inputs, i));
+  for (size_t k = 0; k < layout.written.size(); ++k)
+    tensor_at(inputs, layout.written[k]).copy_(tensor_at(values.ptr(), layout.outputs + static_cast<int64_t>(k)));
+  return PyTuple_GetSlice(values.ptr(), 0, layout.outputs);
+  END_HANDLE_TH_ERRORS
+}
+
+// DifferentiableGraph(program, forward, results, outputs, differentiable, wanted, written, kept)
+PyObject* new_graph(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  HANDLE_TH_ERRORS
+  auto layout = std::make_unique<Layout>();
+  PyObject *program, *forward, *differentiable, *wanted, *written, *kept;
+  if (kwargs && PyDict_GET_SIZE(kwargs)) TORCH_CHECK_TYPE(false, "DifferentiableGraph takes no keywords");
+  if (!PyArg_ParseTuple(args, "OOLLOOOO", &program, &forward, &layout->results, &layout->outputs, &differentiable, &wanted, &written, &kept))
+    return nullptr;
+  layout->differentiable = py::cast<std::vector<int64_t>>(differentiable);
+  layout->wanted = py::cast<std::vector<int64_t>>(wanted);
+  layout->written = py::cast<std::vector<int64_t>>(written);
+  layout->kept = py::cast<std::vector<std::pair<int, int64_t>>>(kept);
+  auto* self = reinterpret_cast<GraphObject*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->vectorcall = call;
+  self->program = Py_NewRef(program);
+  self->forward = Py_NewRef(forward);
+  self->layout = layout.release();
+  return reinterpret_cast<PyObject*>(self);
+  END_HANDLE_TH_ERRORS
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<GraphObject*>(object);
+  Py_VISIT(self->program);
+  Py_VISIT(self->forward);
+  return 0;
+}
+
+int clear(PyObject* object) {
+  auto* self = reinterpret_cast<GraphObject*>(object);
+  Py_CLEAR(self->program);
+  Py_CLEAR(self->forward);
+  return 0;
+}
+
+void dealloc(PyObject* object) {
+  PyObject_GC_UnTrack(object);
+  clear(object);
+  delete reinterpret_cast<GraphObject*>(object)->layout;
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyTypeObject graph_type = [] {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = "framesmith._C.DifferentiableGraph";
+  type.tp_basicsize = sizeof(GraphObject);
+  type.tp_vectorcall_offset = offsetof(GraphObject, vectorcall);
+  type.tp_call = PyVectorcall_Call;
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
+  type.tp_doc = "A forward graph whose results have gradients; called with one tuple.";
+  type.tp_traverse = traverse;
+  type.tp_clear = clear;
+  type.tp_dealloc = dealloc;
+  type.tp_new = new_graph;
+  return type;
+}();
+
+}  // namespace
+}  // namespace framesmith
+
+int init_node(PyObject* module) {
+  if (PyType_Ready(&framesmith::graph_type) < 0) return -1;
+  return PyModule_AddObjectRef(module, "DifferentiableGraph", reinterpret_cast<PyObject*>(&framesmith::graph_type));
+}
