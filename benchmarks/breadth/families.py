@@ -9,6 +9,11 @@ _SERIES = {"prediction_length": 2, "context_length": 8, "lags_sequence": [1, 2],
 _SHARED = {"num_kv_shared_layers": 0}
 _FEW_TOKENS = {"mm_tokens_per_image": 4}
 _HYBRID = {"num_hidden_layers": 4}
+_VIT = {"vision_config": {"model_args": {"img_size": 64, "patch_size": 16, "embed_dim": 64, "depth": 2, "num_heads": 4}}}
+_HIERA = {
+    "image_size": [64, 64], "hidden_size": 16, "embed_dim_per_stage": [16, 32, 64, 128], "blocks_per_stage": [1, 2, 3, 2],
+    "global_attention_blocks": [4],
+}  # fmt: skip
 
 # Settings by model type; dictionaries for sub-configurations.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -38,7 +43,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "longcat_flash": {"qk_rope_head_dim": 8, "head_dim": 8},
     "nemotron": {"num_key_value_heads": 2, "head_dim": 8},
     "recurrent_gemma": {"num_hidden_layers": 3},
+    "pe_video": {"video_config": _VIT},
+    "pe_video_encoder": _VIT,
     "reformer": {"is_decoder": True, "axial_pos_shape": [3, 4], "axial_pos_embds_dim": [16, 16]},
+    "sam2_vision_model": {
+        "backbone_config": _HIERA, "backbone_channel_list": [128, 64, 32, 16], "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+    },
     "timm_backbone": {"backbone": "resnet18"},
     "wav2vec2-bert": {"vocab_size": 32},
     "wav2vec2-conformer": {"vocab_size": 32},
