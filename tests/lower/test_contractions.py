@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -209,3 +211,21 @@ class Scaled(nn.Module):
 @pytest.mark.parametrize("shape", [(), (1,), (3, 1, 1, 1)])
 def test_numbers_that_stand_before_the_tiles(shape, own):
     check(Scaled(*shape), torch.randn(3, 16, 12, 12), own)
+
+
+LONG = [
+    (nn.Linear(20000, 40), (3, 20000)),
+    (nn.Conv1d(700, 24, 3), (2, 700, 12)),
+    (nn.Conv2d(96, 24, (5, 6)), (1, 96, 9, 9)),
+    (nn.Conv2d(5, 24, (70, 40), dilation=2), (1, 5, 145, 90)),
+]
+
+
+@pytest.mark.parametrize("module,shape", LONG, ids=str)
+def test_the_errors_of_long_sums_do_not_grow_with_them(module, shape, own):
+    module.requires_grad_(False)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    result, inputs = compiled(module, x, own)
+    (actual,) = result.call(inputs)
+    exact = copy.deepcopy(module).double()(x.double())
+    assert ((actual - exact).abs().mean() / exact.std()) < 4e-7

@@ -2,6 +2,7 @@
 // A is read a row at a time (stride `lda` between rows of the tile), contiguous over k; its runs are two nested strided loops. B comes packed in
 // panels of NV vectors: runs * depth rows of NV * W contiguous floats. The MR * NV accumulators stay in registers for the whole sum and are then
 // written to a small tile in L1, from which the kernel's epilogue reads: the product is compiled once a tile shape, whatever follows it.
+// A long sum is one of sums of at most SPAN products each, so that rounding errors grow with its length as slowly as a library's.
 #pragma once
 #include "kernel.h"
 namespace fs {
@@ -18,7 +19,7 @@ FN vf hold(vf x) {
   return x;
 }
 template <int MR, int NV>
-static __attribute__((noinline)) void contract_tile(const float* a0, i64 lda, const Runs& runs, const float* b, float* out) {
+static __attribute__((noinline)) void contract_span(const float* a0, i64 lda, const Runs& runs, const float* b, float* out) {
   vf acc[MR][NV] = {};
   for (i64 p = 0; p < runs.outer; p++)
     for (i64 q = 0; q < runs.inner; q++) {
@@ -39,6 +40,26 @@ static __attribute__((noinline)) void contract_tile(const float* a0, i64 lda, co
   for (int i = 0; i < MR; i++)
 #pragma GCC unroll 8
     for (int j = 0; j < NV; j++) store(out + (i * NV + j) * W, acc[i][j], Full());
+}
+
+constexpr i64 SPAN = 512;
+template <int MR, int NV>
+static __attribute__((noinline)) void contract_tile(const float* a, i64 lda, const Runs& all, const float* b, float* out) {
+  if (all.outer * all.inner * all.depth <= SPAN) return contract_span<MR, NV>(a, lda, all, b, out);
+  // A span is a part of one run, some runs of an inner loop, or some inner loops: what B holds in one piece.
+  const i64 depth = min(all.depth, SPAN), inner = max(min(all.inner, SPAN / all.depth), (i64)1);
+  const i64 outer = max(min(all.outer, SPAN / (all.depth * all.inner)), (i64)1);
+  float part[MR * NV * W], *to = out;
+  for (i64 p = 0; p < all.outer; p += outer)
+    for (i64 q = 0; q < all.inner; q += inner)
+      for (i64 k = 0; k < all.depth; k += depth) {
+        const Runs runs{min(outer, all.outer - p), all.outer_stride, min(inner, all.inner - q), all.inner_stride, min(depth, all.depth - k)};
+        contract_span<MR, NV>(a + p * all.outer_stride + q * all.inner_stride + k, lda, runs, b, to);
+        b += runs.outer * runs.inner * runs.depth * NV * W;
+        if (to == part)
+          for (int i = 0; i < MR * NV * W; i += W) store(out + i, load(out + i, Full()) + load(part + i, Full()), Full());
+        to = part;
+      }
 }
 
 // Positions [p0, p1) x [q0, q1) of a depthwise kernel of `wide` columns; strides between its rows and columns in the image.
