@@ -76,6 +76,10 @@ def _run_engine(results: list[FakeTensor], tangents: list[FakeTensor], leaves: l
     return engine.run_backward(tuple(results), tuple(tangents), False, False, tuple(leaves), allow_unreachable=True, accumulate_grad=False)  # type: ignore[no-any-return]
 
 
+_DIFFERENTIABLE: dict[Any, Any] = {aten._embedding_bag_forward_only.default: aten._embedding_bag.default}
+"""What stands below autograd for an operator that has a derivative, and that operator."""
+
+
 class _Replay:
     """Runs a captured graph on fakes of `recorder`."""
 
@@ -121,11 +125,12 @@ class _Replay:
 
     def _call(self, node: fx.Node) -> Any:
         args, kwargs = self._read(node.args), self._read(node.kwargs)
+        target: Any = _DIFFERENTIABLE.get(node.target, node.target)
         if not node.meta.get("no_grad"):
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+            return target(*args, **kwargs)
         last = next(iter(reversed(self.recorder.graph.nodes)))
         with torch.no_grad():
-            value = node.target(*args, **kwargs)  # type: ignore[operator]
+            value = target(*args, **kwargs)
         for made in reversed(self.recorder.graph.nodes):  # the joint graph may be differentiated in its turn
             if made is last:
                 return value

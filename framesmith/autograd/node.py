@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith._C import DifferentiableGraph
+from framesmith._C import CompiledFunction, DifferentiableGraph
 from framesmith.autograd.joint import trace_joint
 from framesmith.autograd.partition import backward_of, gradient_of, partition
 
@@ -56,7 +56,7 @@ class Differentiable:
         with self._lock:
             call = self._backwards.get(pattern)
             if call is None:
-                call = self._backwards[pattern] = self._compiled_backward(pattern, given)
+                call = self._backwards[pattern] = CompiledFunction(self._compiled_backward, None)(pattern, given)
         return call(given)
 
     def _compiled_backward(self, pattern: Pattern, given: Values) -> Compiled:
@@ -71,12 +71,14 @@ class Differentiable:
         with self._lock:
             found = self._wholes.get(pattern)
             if found is None:
-                names = [self.parts.names[k] for k in self.drawn]
-                graph = gradient_of(trace_joint(self._graph, pattern[:len(tangents)]), names, requires)
-                drop_missing(graph, given)
-                found = Differentiable(graph, _there(given), self._compile, self._recompute).in_engine()
-                self._wholes[pattern] = found
+                found = self._wholes[pattern] = CompiledFunction(self._compiled_whole, None)(pattern[:len(tangents)], requires, given)
         return found(_there(given))
+
+    def _compiled_whole(self, pattern: Pattern, requires: Pattern, given: Values) -> Compiled:
+        names = [self.parts.names[k] for k in self.drawn]
+        graph = gradient_of(trace_joint(self._graph, pattern), names, requires)
+        drop_missing(graph, given)
+        return Differentiable(graph, _there(given), self._compile, self._recompute).in_engine()
 
 
 class _Fitted:

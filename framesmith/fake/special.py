@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx import Node
 
 from framesmith.fake.handlers import WITHOUT_SIZES, composite, functional, handles, keep_apart, known, positional, store, view, with_values
 from framesmith.fake.layout import dense_order, infer_size, is_dense, same_shape, view_strides
@@ -36,9 +37,21 @@ def detach(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.detach_.default)
 def detach_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    if rec.follows_grad:
+    if rec.follows_grad and _comes_of_grad(rec.nodes(args[0])):
         raise Unsupported("detach_ where tensors require grad", hint="use detach()")
     return args[0]
+
+
+def _comes_of_grad(node: Node) -> bool:
+    """Whether an input that requires grad is among what `node` was computed of."""
+    found, queue = {node}, [node]
+    while queue:
+        node = queue.pop()
+        if node.meta.get("requires_grad"):
+            return True
+        queue += [arg for arg in node.all_input_nodes if arg not in found]
+        found.update(queue)
+    return False
 
 
 @handles(aten.lift_fresh.default, aten.lift.default, aten.lift_fresh_copy.default)
