@@ -41,7 +41,16 @@ class Joint:
 def requires_grad(graph: fx.Graph) -> bool:
     """Whether a result or a written value of a captured graph requires grad in the program."""
     leaving = [arg for node in graph.nodes if node.op == "output" or node.target is aten.copy_.default for arg in node.all_input_nodes]
-    return any(node.meta.get("grad") for node in leaving)
+    return any(map(_requires, leaving))
+
+
+def _requires(node: fx.Node) -> bool:
+    if node.op == "placeholder":
+        return bool(node.meta.get("requires_grad"))
+    known = node.meta.get("grad")
+    if known is None:  # a copy or a view that the recorder made at the end
+        known = node.meta["grad"] = any(map(_requires, node.all_input_nodes))
+    return bool(known)
 
 
 def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint:

@@ -1,7 +1,8 @@
 """What of a graph requires grad, as autograd would have it: capture records below autograd, and says it of each node.
 
-`meta["grad"]`: the value requires grad in the program. `meta["no_grad"]`: it was computed of such values with grad mode off, so no gradient
-goes through it. `meta["stale"]`: a tensor that requires grad, after a write with grad mode off; autograd goes on from what it was before.
+`meta["grad"]`: whether the value requires grad in the program. `meta["no_grad"]`: it was computed of such values with grad mode off, so no
+gradient goes through it. `meta["stale"]`: a tensor that requires grad, after a write with grad mode off; autograd goes on from what it was
+before.
 """
 
 from __future__ import annotations
@@ -39,8 +40,7 @@ class Gradients:
 
     def wants_grad(self, x: FakeTensor) -> bool:
         """`x.requires_grad`, of any tensor of the program."""
-        node = x._alias.node
-        return node in self.differentiable or bool(node.meta.get("grad"))
+        return self._requires(x._alias.node)
 
     def mark(self) -> tuple[Node | None, int] | None:
         """Where the graph ends before an operator; None while nothing requires grad."""
@@ -58,8 +58,8 @@ class Gradients:
         enabled = torch.is_grad_enabled()
         for node in reversed(new):
             self._follow(node, enabled, transformed)
-        for base, alias in self.recorder.written[writes:]:
-            self._written(base, alias, enabled and not _is_detached(alias))
+        for base, alias, before in self.recorder.written[writes:]:
+            self._written(base, alias, before, enabled and not _is_detached(alias))
 
     def _follow(self, node: Node, enabled: bool, transformed: bool) -> None:
         read = node.all_input_nodes
@@ -68,27 +68,32 @@ class Gradients:
                 raise Unsupported("a tensor that requires grad is read in grad mode after it was written without",
                                   hint="write it at the end of the step, or outside of the compiled code")
             node.meta["stale"] = is_view(node.target)
-        if not any(n in self.differentiable or n.meta.get("grad") for n in read):
+        if not any(map(self._requires, read)):
+            node.meta["grad"] = False
             return
         if transformed and enabled:
             raise Unsupported("a function transform over tensors that require grad", hint="call it under torch.no_grad()")
         if not enabled:
             node.meta["no_grad"] = True
-        elif node.target not in _WITHOUT and _is_differentiable(node.meta["val"]):
-            node.meta["grad"] = True
+        node.meta["grad"] = enabled and node.target not in _WITHOUT and _is_differentiable(node.meta["val"])
 
-    def _written(self, base: Alias, alias: Alias, enabled: bool) -> None:
+    def _requires(self, node: Node) -> bool:
+        return node in self.differentiable or bool(node.meta.get("grad"))
+
+    def _written(self, base: Alias, alias: Alias, before: Node, enabled: bool) -> None:
         storage, node = base.storage, base.node
         known = self.differentiable.get(storage.input)  # type: ignore[arg-type]
         if enabled and known is not None and known[1]:
             raise NeedsGrad(known[0])  # eager refuses a write to a leaf
         if enabled:
-            if node in self.differentiable or node.meta.get("grad"):
+            if self._requires(node):
                 self.requiring.add(storage)
+            elif self._requires(before):
+                raise Unsupported("a tensor that requires grad is overwritten whole by what does not", hint="make a new tensor")
             return
         if storage in self.requiring:
             raise Unsupported("a tensor that requires grad is written with grad mode off")
-        if node in self.differentiable or node.meta.get("grad"):  # the write gave it another tensor's value as it was
+        if self._requires(node):  # the write gave it another tensor's value as it was
             node = base.node = self.recorder.emit(aten.detach.default, (node,), base.val)
             alias.version = alias.version if alias is base else -1
         if known is not None:

@@ -56,8 +56,8 @@ class Recorder:
         self._below_autograd = below_autograd
         self._guards: list[Any] = []
         self._names: dict[Any, str] = {}
-        self.written: list[tuple[Alias, Alias]] = []
-        """For each write, in order: the base of the storage, and what was written, the base or a view of it."""
+        self.written: list[tuple[Alias, Alias, Node]] = []
+        """For each write, in order: the base of the storage, what was written (the base or a view of it), the base's value before."""
         self.placed: list[FakeTensor] = []
         """Inputs of which the graph assumes where they begin in their storage."""
         self.follows_grad = False
@@ -315,7 +315,7 @@ class Recorder:
             node = self.emit(torch.ops.aten.copy.default, (target.node, node), target.val)
             exact = exact and target is not alias
         storage.version += 1
-        self.written.append((target, alias))
+        self.written.append((target, alias, target.node))
         target.node = node
         target.version = storage.version
         if exact and target is not alias:
