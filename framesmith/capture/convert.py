@@ -206,9 +206,9 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
         graph = None
         if outputs:
             raise Unsupported("outputs without a graph")
+    repeatable(cx, recorded)
     if graph is not None:
         aliasing(cx, graph)
-        repeatable(cx, graph)
         if numbers:
             residual.take(numbers)
         call = under(dtype, compile_fn, graph, examples) if compile_fn is not None else None
@@ -241,8 +241,10 @@ def aliasing(cx: Session, graph: Graph) -> None:
 
 
 def repeatable(cx: Session, graph: Graph) -> None:
-    """Where an assertion does not hold, the frame runs again: its graph must not have drawn random numbers."""
-    if cx.checks and any(isinstance(n.target, torch._ops.OpOverload) and draws(n.target, n.args, n.kwargs) for n in graph.nodes):
+    """Where an assertion does not hold, the frame runs again: neither it nor its graph must have drawn random numbers."""
+    if not cx.checks:
+        return
+    if cx.draws or any(isinstance(n.target, torch._ops.OpOverload) and draws(n.target, n.args, n.kwargs) for n in graph.nodes):
         raise AssumedInVain("an assertion on a tensor's data in code that draws random numbers")
 
 

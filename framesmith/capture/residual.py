@@ -72,18 +72,25 @@ class Residual:
     # --- the two ends -------------------------------------------------------------------------------------------------
     def returns(self, value: t.Tracker) -> None:
         """The frame was captured to its return."""
+        self.draw()
         text = self.rb.value(value)
         self.late = [*checks(self.rb, lambda: plain_call(self.rb)), *replay(self.rb)]
         self.tail.append((0, f"return {text}"))
 
     def breaks(self, frames: list[Frame]) -> None:
         """Capture stops before the present instruction of `frames[-1]`; every frame goes on from a bridge."""
+        self.draw()
         make = self.rb.hold(_C.tail_call)
         call = f"{make}({self.leave(frames[-1])})"
         for frame in reversed(frames[:-1]):
             call = f"{make}({self.leave(frame, call)})"
         self.late = [*checks(self.rb, lambda: plain_call(self.rb)), *replay(self.rb)]
         self.tail.append((0, f"return {call}"))
+
+    def draw(self) -> None:
+        """The random numbers of Python's generators, also those that nothing uses, before any value."""
+        for x in self.cx.draws:
+            self.rb.value(x)
 
     def leave(self, frame: Frame, inner: str | None = None) -> str:
         """The bridge of a frame and its arguments, as text; `inner` is the call that a frame waits for."""

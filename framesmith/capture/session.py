@@ -91,6 +91,8 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
         self.locks: dict[int, t.Tracker] = {}
         """Locks that captured code has taken or given back."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
+        self.draws: list[t.Draw] = []
+        """Random numbers that the program drew of Python's generators, in order."""
         self.checks: list[t.Tracker] = []
         """Conditions that the program asserts: see `assertions`."""
         self.mutated: dict[int, t.Tracker] = {}

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.numbers import Number
+from framesmith.util.errors import DataDependent
 
 from . import trackers as t
 from .origins import forgetter, is_continuation, origin
@@ -111,6 +112,8 @@ def _of_data(cx: Any, x: t.Data) -> Number:
     """A number that the graph itself computes."""
     found = cx.numbers.get(id(x))
     if found is None:
+        if x.drawn:
+            raise DataDependent("a random number of Python's in a tensor's arithmetic", hint="torch.rand draws within the graph")
         leaf = x.parts[0] if len(x.parts) == 1 and isinstance(x.parts[0], t.Tensor) else None
         small = leaf is not None and leaf.fake.dtype is not torch.float64
         made = Number(x.kind(1), lambda: _in_graph(cx, x), lambda: x.real(cx), small)

@@ -12,6 +12,7 @@ from . import (
     defaults,
     deques,
     dicts,
+    drawing,
     errors,
     folded,
     frames,
@@ -39,7 +40,7 @@ from . import (
 
 __all__ = [
     "arrays", "builtin", "callables", "checkpointing", "class_statements", "class_tests", "containers", "conversions", "defaults",
-    "deques", "dicts", "errors",
+    "deques", "dicts", "drawing", "errors",
     "folded", "frames", "iterating", "marks", "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns",
     "polyfilled", "scans", "serial", "sets", "signatures", "state", "text", "torch_making", "torch_rows", "transforms", "ufuncs",
 ]

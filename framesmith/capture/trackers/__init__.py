@@ -4,7 +4,7 @@ from .arrays import Array
 from .base import NULL, Bound, CapturedError, Handled, Lasti, Null, Tracker, by_class
 from .checked import CheckedIter, Fixed, Walk, Way
 from .constants import CHANGES, FALSE, NONE, TRUE, Const, boolean
-from .data import Data
+from .data import Data, Draw
 from .deques import Deque
 from .dicts import ClassDict, Dict, DictView, Proxy
 from .errors import Error, FrameEnd, Traceback
@@ -27,7 +27,8 @@ from .weak import WeakRef
 
 __all__ = [
     "Address", "AddressKey", "Array", "Backward", "Bound", "Builtin", "ByRow", "CHANGES", "CapturedError", "Cell", "CheckedIter", "Class",
-    "Const", "DELETED", "Data", "Deque", "Dict", "DictView", "Disabled", "Error", "FALSE", "Fixed", "FrameEnd", "Function", "Generator",
+    "Const", "DELETED", "Data", "Deque", "Dict", "DictView", "Disabled", "Draw", "Error", "FALSE", "Fixed", "FrameEnd", "Function",
+    "Generator",
     "Handed", "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass",
     "Method", "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements",
     "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker",

@@ -1,4 +1,5 @@
-"""Python values of tensors' data: residual code makes them of what the graph gives; capture knows their type alone."""
+"""Python values of tensors' data and random numbers: residual code makes them of what the graph gives, or draws them; capture knows their
+type alone."""
 
 from __future__ import annotations
 
@@ -13,6 +14,23 @@ from .base import Tracker
 from .constants import Const
 
 _HINT = "keep it a tensor, or use it where its value decides nothing"
+_DRAWN = "draw it before the call, or use it where its value decides nothing"
+
+
+class Draw(Tracker):
+    """What a generator of `random` gives next: residual code draws each number once, in order, before it uses any."""
+
+    __slots__ = ("generator",)
+
+    def __init__(self, generator: Tracker) -> None:
+        self.source = None
+        self.generator = generator
+
+    def pytype(self) -> type:
+        return float
+
+    def assumed(self, cx: Any) -> None:
+        """No value may be assumed."""
 
 
 class Data(Tracker):
@@ -32,7 +50,14 @@ class Data(Tracker):
     def pytype(self) -> type:
         return self.kind
 
+    @property
+    def drawn(self) -> bool:
+        """Whether a random number is among what it is made of."""
+        return any(type(p) is Draw or type(p) is Data and p.drawn for p in self.parts)
+
     def describe(self) -> str:
+        if self.drawn:
+            return f"{'text' if self.kind is str else f'the {self.kind.__name__}'} of a random number"
         return f"{'text' if self.kind is str else f'the {self.kind.__name__}'} of a tensor's data"
 
     def assumed(self, cx: Any) -> tuple[Any] | None:
@@ -62,8 +87,8 @@ class Data(Tracker):
     def _known(self, cx: Any, what: str, hint: str) -> Const:
         found = self.assumed(cx)
         if found is None:
-            raise DataDependent(what, hint=hint)
+            raise DataDependent(what, hint=_DRAWN if self.drawn else hint)
         return Const(found[0])
 
 
-__all__ = ["Data"]
+__all__ = ["Data", "Draw"]

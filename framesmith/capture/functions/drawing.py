@@ -1,0 +1,27 @@
+"""Random numbers of Python's own generators: drawn by residual code, each once and in order."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..registry import CONSTANT_METHODS, opaque
+
+
+@opaque(Random, "random")
+def _drawn(cx: Any, generator: t.Tracker) -> t.Tracker:
+    """The next number of a generator; what its seed and state are is not looked at."""
+    if any(lock.held > 0 for lock in cx.locks.values()):
+        raise Unsupported("a random number drawn under a lock")
+    cx.changes += 1
+    draw = t.Draw(generator)
+    cx.draws.append(draw)
+    return t.Data(float, (draw,), lambda x: x)
+
+
+CONSTANT_METHODS[(Random, "random")] = lambda cx, generator, args, kwargs: None if args or kwargs else _drawn(cx, generator)
+
+__all__: list[str] = []
