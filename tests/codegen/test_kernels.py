@@ -243,6 +243,44 @@ def test_adding_by_columns_needs_no_atomics():
     torch.testing.assert_close(y, torch.zeros(5, 100).index_add(0, index, x))
 
 
+@pytest.mark.parametrize("width", (100, 1), ids=("rows", "elements"))
+def test_threads_add_to_what_they_own(width):
+    """A range of the index each, in the order of the positions; also where each lane has an index of its own."""
+    index = torch.arange(3000) * 7 % 13
+    x, y = data(F32, 3000, width), torch.zeros(13, width)
+    rows, columns = axis("i0", 3000), axis("i1", width)
+    k = load("p0", rows.symbol, torch.int64)
+    at = Indirect((k,), Symbol("j0", 0, 12), as_expr(13), False, False)
+    place = columns.symbol if width > 1 else 0
+    v = load("p1", rows.symbol * width + place)
+    add = store("p2", at.symbol * width + place, v, mode="add")
+    inner = (loop(columns, v, add),) if width > 1 else (v, add)
+    types = [torch.int64, F32, F32]
+    built = kernel(types, [k, at, *inner], (rows,), work=1 << 20) if width > 1 else kernel(types, [loop(rows, k, at, *inner)], work=1 << 20)
+    text = emit_kernel(built, "k", Target(width=WIDTH)).text
+    assert "omp parallel" in text and "owner" in text and "atomic" not in text
+    run(built, index, x, y)
+    one_by_one = torch.zeros(13, width)
+    for i, row in zip(index, x):
+        one_by_one[i] += row
+    assert torch.equal(y, one_by_one)
+
+
+def test_rows_that_do_not_meet_are_shared():
+    index = torch.arange(600).view(30, 20) * 7 % 13
+    x, y = data(F32, 30, 20), torch.zeros(30, 13)
+    rows, columns = axis("i0", 30), axis("i1", 20)
+    k = load("p0", rows.symbol * 20 + columns.symbol, torch.int64)
+    at = Indirect((k,), Symbol("j0", 0, 12), as_expr(13), False, False)
+    v = load("p1", rows.symbol * 20 + columns.symbol)
+    body = [loop(columns, k, at, v, store("p2", rows.symbol * 13 + at.symbol, v, mode="add"))]
+    built = kernel([torch.int64, F32, F32], body, (rows,), work=1 << 20)
+    text = emit_kernel(built, "k", Target(width=WIDTH)).text
+    assert "parallel for" in text and "atomic" not in text and "owner" not in text
+    run(built, index, x, y)
+    torch.testing.assert_close(y, torch.zeros(30, 13).scatter_add(1, index, x))
+
+
 @pytest.mark.parametrize("kind", ("sum", "max", "argmax"))
 def test_few_columns_are_shared_out_by_rows(kind):
     rows, columns = axis("i1", 5000), axis("i0", 20)

@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+from framesmith.codegen.cpp.adding import owners, sharing
 from framesmith.codegen.cpp.contraction import contraction
 from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.cpp.loops import block, rows
@@ -13,7 +14,7 @@ from framesmith.codegen.cpp.state import State, Target
 from framesmith.codegen.cpp.tiles import tiled_pair
 from framesmith.codegen.cpp.types import type_row
 from framesmith.loops.contract import Contract
-from framesmith.loops.ir import Kernel, Launch, Origin, Param, Program
+from framesmith.loops.ir import Indirect, Kernel, Launch, Origin, Param, Program
 from framesmith.util.text import Indented
 
 
@@ -111,13 +112,27 @@ def _nest(s: State, kernel: Kernel) -> None:
     if type(last) is Contract:
         contraction(s, kernel, last)
         return
-    shared = s.parallel and bool(kernel.outer)
-    if shared:
-        depth = len(kernel.outer)
-        condition = "" if kernel.work.is_const else f" if ({expr_text(kernel.work, {})} >= {s.target.threshold})"
+    condition = "" if kernel.work.is_const else f" if ({expr_text(kernel.work, {})} >= {s.target.threshold})"
+    how = sharing(kernel) if s.parallel else None
+    if how is not None and how.owned is not None:
+        _by_owners(s, kernel, how.owned, condition)
+        return
+    if s.parallel and kernel.outer:
+        depth = how.depth if how is not None else len(kernel.outer)
         s.out.line("#pragma omp parallel for" + (f" collapse({depth})" if depth > 1 else "") + " schedule(static)" + condition)
+    s.apart = how is not None
     s.top = not kernel.outer
     _axes(s, kernel, 0)
+
+
+def _by_owners(s: State, kernel: Kernel, owned: Indirect, condition: str) -> None:
+    """Each thread goes through all of the loops, and adds where the index is its own."""
+    s.apart, s.owned = True, owned.symbol
+    s.out.line("#pragma omp parallel" + condition)
+    head, bounds = owners(owned)
+    with s.out.block(head, "}"):
+        s.out.line(bounds)
+        _axes(s, kernel, 0)
 
 
 def _axes(s: State, kernel: Kernel, depth: int) -> None:

@@ -3,6 +3,7 @@
 // Lane types: vf float, vi int32 (and narrower), vl int64, vd double (the last two are pairs of halves), vm a mask (0 or -1 a lane).
 #pragma once
 #define FN static inline __attribute__((always_inline))
+extern "C" int omp_get_thread_num(), omp_get_num_threads();
 namespace fs {
 #if defined(__AVX512F__)
 enum { W = 16 };

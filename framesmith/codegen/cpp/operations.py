@@ -161,8 +161,10 @@ def _indirect(s: State, op: Indirect) -> None:
     texts = s.values[op].texts
     if lanes:
         s.lane_symbols[op.symbol] = texts
-    else:
-        s.names[op.symbol] = texts
+        return
+    s.names[op.symbol] = texts
+    if op.symbol is s.owned:
+        s.out.line(f"if ({texts[0]} < owned_from || {texts[0]} >= owned_to) continue;")
 
 
 # ------------------------------------------------------------------------------------------------------------------ memory
@@ -249,12 +251,12 @@ def _store_text(s: State, op: Store, k: int) -> str:
     masked = mask is not None and s.is_vector(mask)
     lanes = how != "one" or masked or s.is_vector(stored)
     value = s.operand(stored, k, lanes)
-    prefix = "" if op.mode is None else "atomic_" if s.parallel and not _private(s, op) else "add_"
+    prefix = "" if op.mode is None else "atomic_" if s.parallel and not (s.apart or _private(s, op)) else "add_"
     one = _place(s, op.buffer, op.index, k) if how != "any" else ""
     if not lanes:
         text = f"{prefix}to({one}, {value})" if prefix else f"store({one}, {value})"
-    elif masked:
-        m = s.operand(mask, k, True)  # type: ignore[arg-type]
+    elif masked or s.owned in s.lane_symbols:
+        m = _among_owned(s, s.operand(mask, k, True) if mask is not None else None, k)
         run = how == "run" and not prefix
         text = f"store_if({one}, {value}, {m}, {s.live})" if run else f"{prefix}scatter({_gathered(s, op, k)}, {value}, {m}, {s.live})"
     elif how == "run" and prefix != "atomic_":
@@ -265,6 +267,13 @@ def _store_text(s: State, op: Store, k: int) -> str:
     else:
         text = f"{prefix}scatter({_gathered(s, op, k)}, {value}, {s.live})"
     return f"if ({s.operand(mask, k, False)}) {text};" if mask is not None and not masked else f"{text};"
+
+
+def _among_owned(s: State, mask: str | None, k: int) -> str:
+    """The lanes to write: those of `mask`, where threads own indices those of the thread's own alone."""
+    at = s.lanes_of(k).get(s.owned) if s.owned is not None else None
+    own = f"(~lt({at}, splat(owned_from)) & lt({at}, splat(owned_to)))" if at is not None else None
+    return " & ".join(text for text in (mask, own) if text is not None)
 
 
 def _store(s: State, op: Store) -> None:

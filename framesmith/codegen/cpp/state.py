@@ -45,6 +45,7 @@ class State:
     `accumulators`: of reductions under way; `parts`: structures that hold results with several parts. `checks`: some index is checked.
     `tiles`: accesses that go to a row of a tile instead of memory.
     `columns`: the axis of the top-level loop that threads share, while inside of it.
+    `apart`: no two threads add to one element; `owned`: the index whose values threads share out, if they do.
     `parallel`: work is to be shared among threads; `top`: we stand outside of all loops; `in_chain`: in a chain of reduction loops.
     """
 
@@ -64,6 +65,8 @@ class State:
     parts: dict[Op, tuple[tuple[str, ...], bool]] = field(default_factory=dict)
     tiles: dict[Op, str] = field(default_factory=dict)
     columns: Axis | None = None
+    apart: bool = False
+    owned: Symbol | None = None
     checks: bool = False
     parallel: bool = False
     top: bool = False
