@@ -1,0 +1,404 @@
+"""What the autograd engine gives its nodes it gives compiled ones: hooks, accumulation, partial and repeated backward, errors."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import threading
+import warnings
+
+import torch
+from torch import nn
+
+from tests.autograd.driver import Scenarios, agree, error_of
+
+scenario = Scenarios()
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+def leaf(*shape):
+    return torch.randn(shape, requires_grad=True)
+
+
+def net():
+    return nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 2))
+
+
+@scenario
+def hooks_on_tensors(c):
+    x, seen = leaf(3, 4), []
+    x.register_hook(lambda g: seen.append(g.clone()))
+    h = x * 2
+    h.register_hook(lambda g: g * 3)
+    y = c(lambda h: (h * h).sin())(h)
+    y.register_hook(lambda g: seen.append(g.clone()))
+    y.retain_grad()
+    y.sum().backward()
+    return x, y.grad, seen
+
+
+@scenario
+def hooks_on_parameters(c):
+    m, seen = net(), []
+    for p in m.parameters():
+        p.register_hook(lambda g: seen.append(g.shape) or g * 0.5)
+        p.register_post_accumulate_grad_hook(lambda p: seen.append((tuple(p.grad.shape), p.grad.clone())))
+    c(m)(X).sum().backward()
+    return m, sorted(map(str, seen))
+
+
+@scenario
+def an_optimiser_in_the_hook(c):
+    m = net()
+    opts = {p: torch.optim.SGD([p], lr=0.1, momentum=0.9) for p in m.parameters()}
+
+    def step(p):
+        opts[p].step()
+        opts[p].zero_grad()
+
+    for p in m.parameters():
+        p.register_post_accumulate_grad_hook(step)
+    f = c(m)
+    for _ in range(3):
+        f(X).square().sum().backward()
+    return m
+
+
+@scenario(breaks=None)
+def hooks_on_modules(c):
+    m, seen = net(), []
+    m[0].register_forward_pre_hook(lambda mod, args: (args[0] * 2,))
+    m[1].register_forward_hook(lambda mod, args, out: out + 1)
+    m[2].register_full_backward_hook(lambda mod, gin, gout: seen.append((gin[0].clone(), gout[0].clone())))
+    m[3].register_full_backward_pre_hook(lambda mod, gout: (gout[0] * 2,))
+    m.register_full_backward_hook(lambda mod, gin, gout: seen.append(gout[0].clone()))
+    f = c(m)
+    for _ in range(2):
+        f(X).sum().backward()
+    return m, seen
+
+
+@scenario
+def retain_graph(c):
+    m = net()
+    y = c(m)(X).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    return m, error_of(y.backward)
+
+
+@scenario
+def twice_without_retain_graph(c):
+    x, w = leaf(3, 4), leaf(4)
+    y = c(lambda x, w: (x * w).sin().sum())(x, w)
+    y.backward()
+    return x, w, error_of(y.backward)
+
+
+@scenario
+def an_output_that_is_not_used(c):
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 2), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.a(x).tanh(), self.b(x).sigmoid()
+
+    m = M()
+    f = c(m)
+    f(X)[0].sum().backward()
+    first = [p.grad is None for p in m.parameters()]
+    f(X)[1].sum().backward()
+    a, b = f(X)
+    (a * b).sum().backward()
+    return m, first
+
+
+@scenario
+def grad_of_some(c):
+    x, w, v = leaf(3, 4), leaf(4), leaf(3)
+    y, z = c(lambda x, w, v: ((x * w).sum(1), v * 2))(x, w, v)
+    g = torch.autograd.grad(y.sum(), [w], retain_graph=True)
+    h = torch.autograd.grad((y * z).sum(), [x, v])
+    u = torch.autograd.grad(c(lambda x: x.exp())(x).sum(), [x, v], allow_unused=True)
+    return g, h, u, error_of(lambda: torch.autograd.grad(c(lambda x: x * 2)(x).sum(), [v])), x, w, v
+
+
+@scenario
+def accumulation(c):
+    m = net()
+    f = c(m)
+    for _ in range(3):
+        f(X).sum().backward()
+    kept = [p.grad for p in m.parameters()]
+    m.zero_grad(set_to_none=False)
+    f(X * 2).sum().backward()
+    same = [p.grad is k for p, k in zip(m.parameters(), kept, strict=True)]
+    m.zero_grad(set_to_none=True)
+    none = [p.grad is None for p in m.parameters()]
+    f(X * 3).sum().backward()
+    return m, same, none
+
+
+@scenario
+def gradients_are_the_owners_own(c):
+    x, w = leaf(3, 4), leaf(3, 4)
+    g = torch.ones(3, 4)
+    y = c(lambda x, w: x + w)(x, w)
+    y.backward(g)
+    x.grad.mul_(5)
+    g.mul_(7)
+    return x, w, g
+
+
+@scenario
+def anomaly_mode(c):
+    x = leaf(3, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.autograd.detect_anomaly():
+            y = c(lambda x: (x * 2).sqrt().sum())(x.abs() + 1)
+            y.backward()
+            bad = c(lambda x: (x * 0).sqrt().mul(0).sum())(x)
+            return x.grad.clone(), error_of(bad.backward)
+
+
+@scenario
+def hooks_on_what_is_saved(c):
+    x, w = leaf(3, 4), leaf(4)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), lambda t: t):
+        y = c(lambda x, w: (x * w).exp().matmul(w).sum())(x, w)
+    y.backward()
+    return x, w
+
+
+@scenario
+def saved_on_the_cpu(c):
+    m = net()
+    with torch.autograd.graph.save_on_cpu():
+        y = c(m)(X).sum()
+    y.backward()
+    return m
+
+
+@scenario
+def backward_in_another_thread(c):
+    m = net()
+    f = c(m)
+    for _ in range(2):
+        y = f(X).sum()
+        t = threading.Thread(target=y.backward)
+        t.start()
+        t.join()
+    return m
+
+
+@scenario
+def forwards_in_threads(c):
+    m = net()
+    f = c(m)
+
+    def step():
+        f(X).sum().backward()
+
+    for _ in range(2):
+        threads = [threading.Thread(target=step) for _ in range(3)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    return m
+
+
+@scenario
+def weights_changed_before_the_backward(c):
+    m = net()
+    y = c(m)(X).sum()
+    with torch.no_grad():
+        m[3].weight.mul_(2)
+    return error_of(y.backward)
+
+
+@scenario
+def weights_that_no_gradient_needs_change(c):
+    x, w, b = leaf(3, 4), leaf(4, 4), leaf(4)
+    y = c(lambda x, w, b: torch.addmm(b, x, w).relu().sum())(x, w, b)
+    with torch.no_grad():
+        b.mul_(2)
+    y.backward()
+    return x, w, b
+
+
+@scenario
+def an_input_changed_before_the_backward(c):
+    x, w = torch.randn(3, 4), leaf(4)
+    y = c(lambda x, w: (x * w).sum())(x, w)
+    x.add_(1)
+    return error_of(y.backward)
+
+
+@scenario
+def a_saved_output_is_written(c):
+    x = leaf(3, 4)
+    y = c(lambda x: x.exp().sigmoid())(x)
+    y.mul_(2)
+    return error_of(lambda: y.sum().backward())
+
+
+@scenario(breaks=None)
+def a_saved_intermediate_is_written(c):
+    x = leaf(3, 4)
+
+    def fn(x):
+        y = x.exp()
+        z = y[0]
+        y.mul_(2)
+        return y + z
+
+    c(lambda x: x * 2)(x)
+    return error_of(lambda: c(fn)(x).sum().backward())
+
+
+@scenario(breaks=None)
+def a_saved_input_is_written_inside(c):
+    x, w = torch.randn(3, 4), leaf(4)
+
+    def fn(x, w):
+        y = (x * w).sum()
+        x.add_(1)
+        return y
+
+    c(lambda x: x * 2)(w)
+    return error_of(lambda: c(fn)(x, w).backward()), x
+
+
+@scenario
+def gradients_of_wrong_shape_or_dtype(c):
+    x = leaf(3, 4)
+    f = c(lambda x: x.sin() * 2)
+    errors = [error_of(lambda: f(x).backward(torch.ones(2, 4))), error_of(lambda: f(x).backward()),
+              error_of(lambda: f(x).backward(torch.ones(3, 4, dtype=torch.int64))),
+              error_of(lambda: f(x).backward(torch.ones(3, 4, dtype=torch.float64)))]
+    return errors, x
+
+
+@scenario
+def gradients_in_any_layout(c):
+    x = leaf(3, 4)
+    f = c(lambda x: x.sin() * 2)
+    f(x).backward(torch.randn(4, 3).t())
+    f(x).backward(torch.ones(()).expand(3, 4))
+    f(x).backward(torch.randn(6, 8)[::2, ::2])
+    return x
+
+
+@scenario
+def a_gradient_is_a_zero_tensor(c):
+    x = leaf(3)
+    y, z = c(lambda x: (x * 2, x.sin()))(x)
+    (torch.zeros(3) * y).sum().backward(retain_graph=True)
+    z.sum().backward()
+    return x
+
+
+@scenario
+def deep_copies_after_a_backward(c):
+    f = c(net())
+    f(X).sum().backward()
+    g = copy.deepcopy(f)
+    g(X).square().sum().backward()
+    f(X).sum().backward()
+    return [*f.parameters()], [*g.parameters()]
+
+
+@scenario
+def a_state_dict_after_a_backward(c):
+    m = net()
+    f = c(m)
+    f(X).sum().backward()
+    file = io.BytesIO()
+    torch.save(f.state_dict(), file)
+    file.seek(0)
+    other = net()
+    other.load_state_dict(torch.load(file))
+    c(other)(X).sum().backward()
+    return m, other
+
+
+@scenario
+def a_training_loop(c):
+    m = net()
+    f = c(m)
+    opt = torch.optim.Adam(m.parameters(), lr=0.01)
+    losses = []
+    for k in range(5):
+        opt.zero_grad()
+        loss = (f(X * (k + 1)) - 1).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(m.parameters(), 1.0)
+        opt.step()
+        losses.append(loss.item())
+    return m, [round(v, 4) for v in losses]
+
+
+@scenario
+def an_evaluation_between(c):
+    m = net()
+    f = c(m)
+    out = []
+    for _ in range(2):
+        f(X).sum().backward()
+        with torch.no_grad():
+            out.append(f(X))
+        with torch.inference_mode():
+            out.append(f(X).sum().item())
+    return m, out
+
+
+@scenario
+def the_node_of_an_output(c):
+    x = leaf(3)
+    y, z = c(lambda x: (x * 2, x + 1))(x)
+    with contextlib.suppress(AttributeError):
+        y.grad_fn.metadata["key"] = 1
+    return y.grad_fn is not None, y.is_leaf, z.requires_grad, len(y.grad_fn.next_functions) > 0
+
+
+@scenario
+def an_output_that_dies(c):
+    m = net()
+    f = c(m)
+    f(X)
+    y = f(X)
+    del y
+    f(X).sum().backward()
+    return m
+
+
+@scenario
+def the_gradient_edge(c):
+    x = leaf(3)
+    h = x * 2
+    y = c(lambda h: h.sin())(h)
+    g = torch.autograd.grad(y.sum(), torch.autograd.graph.get_gradient_edge(h))
+    return g
+
+
+@scenario.each()
+def test_engine(scenario, how):
+    agree(scenario, **how)
+
+
+def test_a_pickle_after_a_backward():
+    import pickle
+
+    import framesmith
+
+    with torch.enable_grad():
+        f = framesmith.compile(net(), backend="eager")
+        f(X).sum().backward()
+        g = pickle.loads(pickle.dumps(f))
+        g(X).sum().backward()
+    assert all(torch.allclose(p.grad, 2 * q.grad) or torch.allclose(p.grad, q.grad) for p, q in zip(g.parameters(), f.parameters(), strict=True))
