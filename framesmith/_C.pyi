@@ -139,8 +139,12 @@ class DifferentiableGraph:
 
     `forward` gives `results` values and then extras; the first `outputs` of them are returned, the others written to the inputs `written`,
     in grad mode. `differentiable`: results that have a gradient. `wanted`: inputs that get one. `kept`: what the node keeps, (0 input, 1
-    result, 2 extra; place). The engine calls `program.backward(kept, tangents)`, or `program.whole(inputs, kept, tangents)` in grad mode;
-    both give a tuple, a gradient or None for each of `wanted`.
+    result, 2 extra; place). `watched`: what nobody may write before the backward, though it is not kept. `needed`: inputs that `whole` is
+    given; `exact`: those of them that nobody may write; `copied`: inputs that the graph writes, but that are needed as they were.
+
+    The engine calls `program.backward(kept, tangents, asked)`, or `program.whole(inputs, kept, tangents, asked)` in grad mode; both give
+    a tuple, a gradient or None for each of `wanted`, None where it is not `asked` for. Where that or a tangent is missing, or in grad mode,
+    it calls `program.reads(tangents there, asked, grad mode)` before, which says what of `kept` to give.
     """
 
     def __new__(
@@ -153,6 +157,10 @@ class DifferentiableGraph:
         wanted: Sequence[int],
         written: Sequence[int],
         kept: Sequence[tuple[int, int]],
+        watched: Sequence[tuple[int, int]],
+        needed: Sequence[int],
+        exact: Sequence[int],
+        copied: Sequence[int],
         /,
     ) -> DifferentiableGraph: ...
     def __call__(self, inputs: tuple[Any, ...], /) -> tuple[Any, ...]: ...

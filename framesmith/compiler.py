@@ -24,7 +24,7 @@ import torch
 from torch import fx, nn
 
 from framesmith import _C
-from framesmith.autograd.joint import requires_grad
+from framesmith.autograd.joint import requires_grad, without_history
 from framesmith.autograd.node import Differentiable
 from framesmith.backends import BACKENDS, Compiled, run_user
 from framesmith.capture.convert import Break, Captured, CompileFn, UserError, convert_frame
@@ -289,7 +289,7 @@ class FrameCompiler:
 
     def _backend(self, graph: fx.Graph, examples: Sequence[Any]) -> tuple[Compiled, Report | None]:
         if not requires_grad(graph):
-            return self._straight(graph, examples)
+            return self._straight(without_history(graph), examples)
         reports: list[Report | None] = []
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:

@@ -7,7 +7,8 @@ This second pass costs some 10 us an operator, and keeps autograd's own rules fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,13 @@ import torch
 from torch import fx
 
 from framesmith.fake import FakeTensor, Recorder
+from framesmith.fake.outputs import memory_of
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
+UNREAD: dict[Any, tuple[int, ...]] = {aten._native_batch_norm_legit_functional.default: (3, 4)}
+"""Arguments, by place, on which in training neither what the operator gives nor a gradient depends (but its new statistics)."""
+TANGENT = "tangent_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,8 @@ class Joint:
     (its outputs, then the new values of `written`), and then a gradient (or None) for each of `wanted`.
 
     `differentiable`: places among the results that require grad. `wanted`: inputs that do. `written`: inputs whose new values are
-    results; a write of which no gradient is asked stays a `copy_` in the graph.
+    results; a write of which no gradient is asked stays a `copy_` in the graph. `saved_inputs`, `saved_results`: places of what autograd
+    would keep for its backward, and so forbids to be written before.
     """
 
     graph: fx.Graph
@@ -36,11 +42,14 @@ class Joint:
     written: tuple[int, ...]
     differentiable: tuple[int, ...]
     wanted: tuple[int, ...]
+    saved_inputs: tuple[int, ...] = ()
+    saved_results: tuple[int, ...] = ()
 
 
 def requires_grad(graph: fx.Graph) -> bool:
     """Whether a result or a written value of a captured graph requires grad in the program."""
-    leaving = [arg for node in graph.nodes if node.op == "output" or node.target is aten.copy_.default for arg in node.all_input_nodes]
+    leaving = list(output_node(graph).all_input_nodes)
+    leaving += [n.args[1] for n in graph.nodes if n.target is aten.copy_.default and history(n.args[1]) is not n.args[0]]
     return any(map(_requires, leaving))
 
 
@@ -49,8 +58,27 @@ def _requires(node: fx.Node) -> bool:
         return bool(node.meta.get("requires_grad"))
     known = node.meta.get("grad")
     if known is None:  # a copy or a view that the recorder made at the end
-        known = node.meta["grad"] = any(map(_requires, node.all_input_nodes))
+        known = node.meta["grad"] = node.target is not aten.detach.default and any(map(_requires, node.all_input_nodes))
     return bool(known)
+
+
+def history(node: Any) -> Any:
+    """Where autograd goes on from after writes with grad mode off."""
+    while node.meta.get("straight"):
+        node = node.args[0]
+    return node
+
+
+def without_history(graph: fx.Graph) -> fx.Graph:
+    """A graph that is not to be differentiated, without the nodes that only say where gradients go."""
+    for node in [n for n in graph.nodes if n.meta.get("straight")]:
+        node.replace_all_uses_with(node.args[1])
+        graph.erase_node(node)
+    return graph
+
+
+def output_node(graph: fx.Graph) -> fx.Node:
+    return next(iter(reversed(graph.nodes)))
 
 
 def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint:
@@ -59,11 +87,11 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint
     Raises `Unsupported` where a derivative cannot be recorded; what autograd itself refuses is its own error.
     """
     recorder = Recorder(below_autograd=False)
-    with torch.inference_mode(False), torch.enable_grad(), torch._C._DisableAutocast(), recorder:
-        replay = _Replay(recorder, graph)
+    replay = _Replay(recorder, graph)
+    with torch.inference_mode(False), torch.enable_grad(), torch._C._DisableAutocast(), _no_anomalies(), recorder, replay:
         results, written = replay.run()
         asked = [i for i, value in enumerate(results) if isinstance(value, FakeTensor) and value.requires_grad]
-        tangents = [recorder.input_like(results[i], f"tangent_{k}") for k, i in enumerate(asked)]
+        tangents = [recorder.input_like(results[i], f"{TANGENT}{k}") for k, i in enumerate(asked)]
         used = [k for k in range(len(asked)) if defined is None or defined[k]]
         wanted = [i for i, x in enumerate(replay.inputs) if x.requires_grad]
         leaves = [replay.inputs[i] for i in wanted]
@@ -74,9 +102,34 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint
     for node, value in replay.copies:
         recorder.emit(aten.copy_.default, (node, recorder.nodes(value)), value)
     closed = recorder.graph
+    _drop_statistics(closed)
     output = closed.output(tuple(nodes))
     output.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in nodes)
-    return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked), tuple(wanted))
+    saved = replay.saved_nodes()
+    return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked), tuple(wanted),
+                 _places(saved, [n for n in graph.nodes if n.op == "placeholder"]), _places(saved, output_node(graph).args[0]))
+
+
+def _drop_statistics(graph: fx.Graph) -> None:
+    """In training, the gradient of a batch norm does not depend on its running statistics."""
+    for node in graph.nodes:
+        if node.target is aten.native_batch_norm_backward.default and node.args[7]:
+            node.args = (*node.args[:3], None, None, *node.args[5:])
+
+
+def _places(saved: set[fx.Node], nodes: Any) -> tuple[int, ...]:
+    return tuple([i for i, n in enumerate(nodes) if isinstance(n, fx.Node) and memory_of(n)[0] in saved])
+
+
+@contextmanager
+def _no_anomalies() -> Iterator[None]:
+    """Anomaly mode is for values, which fakes have none of."""
+    before, check = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    torch.set_anomaly_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_anomaly_enabled(before, check)
 
 
 def _run_engine(results: list[FakeTensor], tangents: list[FakeTensor], leaves: list[FakeTensor]) -> Sequence[Any]:
@@ -89,8 +142,20 @@ _DIFFERENTIABLE: dict[Any, Any] = {aten._embedding_bag_forward_only.default: ate
 """What stands below autograd for an operator that has a derivative, and that operator."""
 
 
+class _Straight(torch.autograd.Function):
+    """The value of the second, with the gradient of the first."""
+
+    @staticmethod
+    def forward(ctx: Any, before: FakeTensor, now: FakeTensor) -> Any:  # type: ignore[override]
+        return aten.copy.default(before, now)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+        return grad, None
+
+
 class _Replay:
-    """Runs a captured graph on fakes of `recorder`."""
+    """Runs a captured graph on fakes of `recorder`; a context in which it sees what autograd keeps."""
 
     def __init__(self, recorder: Recorder, graph: fx.Graph) -> None:
         self.recorder = recorder
@@ -99,6 +164,49 @@ class _Replay:
         self.inputs: list[FakeTensor] = []
         self.copies: list[tuple[fx.Node, FakeTensor]] = []
         """Writes of inputs of which no gradient is asked: the input's node, and its new value."""
+        self.current: fx.Node | None = None
+        self.kept: list[tuple[fx.Node | None, Any]] = []
+        """What autograd keeps, and the node that it keeps it for."""
+
+    def __enter__(self) -> None:
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(self._keep, self._give)
+        self.hooks.__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        self.hooks.__exit__()
+        self.kept = [(node, None if value is None else self._memory(value)) for node, value in self.kept]
+
+    def _keep(self, x: torch.Tensor) -> int:
+        self.kept.append((self.current, x))
+        return len(self.kept) - 1
+
+    def _give(self, k: int) -> torch.Tensor:
+        return self.kept[k][1]  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _memory(x: torch.Tensor) -> fx.Node | None:
+        if not isinstance(x, FakeTensor):
+            return None
+        alias = x._alias
+        while alias.parent is not None:
+            alias = alias.parent
+        return alias.node
+
+    def saved_nodes(self) -> set[fx.Node]:
+        """The captured nodes whose memory autograd keeps. Raises `Unsupported` where the program writes over what was kept."""
+        captured = {self._memory(value): node for node, value in reversed(self.values.items()) if isinstance(value, FakeTensor)}
+        found = set()
+        for saver, node in self.kept:
+            origin = captured.get(node)
+            if saver is None or origin is None:
+                continue
+            unread = [saver.args[i] for i in UNREAD.get(saver.target, ())]  # type: ignore[arg-type]
+            if origin in unread:
+                continue
+            if saver.meta.get("turn", 0) < origin.meta.get("overwritten", 0):
+                raise Unsupported("a tensor is written that a gradient still needs")
+            found.add(origin)
+        return found
 
     def run(self) -> tuple[list[Any], list[int]]:
         """The results, and the inputs that the last of them are written to."""
@@ -116,7 +224,7 @@ class _Replay:
             elif node.target is aten.copy_.default:
                 target, value = node.args[0], self._read(node.args[1])
                 assert isinstance(target, fx.Node)
-                if value.requires_grad:
+                if value.requires_grad and history(node.args[1]) is not target:
                     written.append(places[target])
                     late.append(value)
                 else:
@@ -135,6 +243,11 @@ class _Replay:
     def _call(self, node: fx.Node) -> Any:
         args, kwargs = self._read(node.args), self._read(node.kwargs)
         target: Any = _DIFFERENTIABLE.get(node.target, node.target)
+        self.current = node
+        if node.meta.get("straight"):
+            value = _Straight.apply(*args)
+            value._alias.node.meta["straight"] = True
+            return value
         if not node.meta.get("no_grad"):
             return target(*args, **kwargs)
         last = next(iter(reversed(self.recorder.graph.nodes)))
@@ -156,4 +269,4 @@ class _Replay:
         return value
 
 
-__all__ = ["Joint", "Unsupported", "requires_grad", "trace_joint"]
+__all__ = ["Joint", "Unsupported", "requires_grad", "trace_joint", "without_history"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,8 +23,8 @@ Values = tuple[Any, ...]
 Compiled = Callable[[Values], Values]
 Compile = Callable[[fx.Graph, Sequence[Any]], Compiled]
 """(graph, examples of its inputs) -> what computes it, without gradients."""
-Pattern = tuple[bool, ...]
-
+Pattern = tuple[tuple[bool, ...], ...]
+"""Of a backward: which tangents there are; which gradients are asked for; of a differentiable one, which of its inputs require grad."""
 
 _KINDS = {"input": 0, "result": 1, "extra": 2}
 
@@ -38,47 +39,77 @@ class Differentiable:
         self.joint = trace_joint(graph)
         self.parts = partition(self.joint, recompute)
         self.forward = compile(self.parts.forward, examples)
-        self.drawn = self.parts.drawn
-        self._backwards: dict[Pattern, Compiled] = {}
+        self._backwards: dict[Pattern, _Backward] = {}
         self._wholes: dict[Pattern, Compiled] = {}
         self._lock = threading.RLock()
 
     def in_engine(self) -> Compiled:
         """What is called in the graph's place: the forward, with the backward below as its node."""
-        j = self.joint
-        kept = [(_KINDS[kind], place) for kind, place in self.parts.kept]
-        return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written, kept)
+        j, parts = self.joint, self.parts
+        kept = [(_KINDS[kind], place) for kind, place in parts.kept]
+        watched = [(_KINDS["input"], k) for k in j.saved_inputs] + [(_KINDS["result"], k) for k in j.saved_results]
+        watched = [(kind, k) for kind, k in watched if (kind, k) not in kept and (kind or k not in j.written)]
+        return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written, kept, watched,
+                                   parts.needed, parts.exact, parts.copied)
 
-    def backward(self, kept: Values, tangents: Sequence[torch.Tensor | None]) -> Values:
+    def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool) -> tuple[bool, ...]:
+        """Which of the kept values a backward takes, by which tangents there are and which gradients are asked for.
+
+        `again`: it is to be differentiated in its turn.
+        """
+        if again:
+            return tuple([k in self.parts.drawn for k in range(len(self.parts.kept))])
+        with self._lock:
+            return self._plan(there, wanted).reads
+
+    def backward(self, kept: Values, tangents: Values, wanted: tuple[bool, ...]) -> Values:
         """The gradients of the wanted inputs. A tangent that is None is none of the graph's: what depends on it alone has no gradient."""
-        pattern = tuple([x is not None for x in tangents])
-        given = (*kept, *tangents)
         with self._lock:
-            call = self._backwards.get(pattern)
-            if call is None:
-                call = self._backwards[pattern] = CompiledFunction(self._compiled_backward, None)(pattern, given)
-        return call(given)
+            there = tuple([x is not None for x in tangents])
+            given = (*[x for x in kept if x is not None], *tangents)
+            plan = self._plan(there, wanted)
+            if plan.call is None:
+                plan.call = CompiledFunction(_Fitted, None)(plan.graph, given, self._compile)
+        return plan.call(given)
 
-    def _compiled_backward(self, pattern: Pattern, given: Values) -> Compiled:
-        graph = self.parts.backward if all(pattern) else backward_of(trace_joint(self._graph, pattern), self.parts.names)
-        return _Fitted(graph, given, self._compile)
+    def _plan(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
+        found = self._backwards.get((there, wanted))
+        if found is None:
+            if all(there) and all(wanted):
+                found = _Backward(self.parts.backward, (True,) * len(self.parts.kept))
+            else:
+                found = CompiledFunction(self._partial, None)(there, wanted)
+            self._backwards[there, wanted] = found
+        return found
 
-    def whole(self, inputs: Values, kept: Values, tangents: Sequence[torch.Tensor | None]) -> Values:
-        """The same, differentiable."""
-        given = (*inputs, *[kept[k] for k in self.drawn], *tangents)
+    def _partial(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
+        graph, reads = backward_of(trace_joint(self._graph, there), self.parts, wanted)
+        return _Backward(graph, tuple(reads))
+
+    def whole(self, inputs: Values, kept: Values, tangents: Values, wanted: tuple[bool, ...]) -> Values:
+        """The same, differentiable; of the kept values, those that were drawn."""
+        given = (*inputs, *[kept[k] for k in self.parts.drawn], *tangents)
+        there = tuple([x is not None for x in tangents])
         requires = tuple([x is not None and x.requires_grad for x in given])
-        pattern = (*[x is not None for x in tangents], *requires)
         with self._lock:
-            found = self._wholes.get(pattern)
+            found = self._wholes.get((there, wanted, requires))
             if found is None:
-                found = self._wholes[pattern] = CompiledFunction(self._compiled_whole, None)(pattern[:len(tangents)], requires, given)
+                found = self._wholes[there, wanted, requires] = CompiledFunction(self._compiled_whole, None)(there, wanted, requires, given)
         return found(_there(given))
 
-    def _compiled_whole(self, pattern: Pattern, requires: Pattern, given: Values) -> Compiled:
-        names = [self.parts.names[k] for k in self.drawn]
-        graph = gradient_of(trace_joint(self._graph, pattern), names, requires)
+    def _compiled_whole(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...], given: Values) -> Compiled:
+        graph = gradient_of(trace_joint(self._graph, there), self.parts, wanted, requires)
         drop_missing(graph, given)
         return Differentiable(graph, _there(given), self._compile, self._recompute).in_engine()
+
+
+@dataclass(slots=True)
+class _Backward:
+    """A backward graph, what computes it once it has run, and which of the kept values it takes."""
+
+    graph: fx.Graph
+    reads: tuple[bool, ...]
+    call: Compiled | None = None
 
 
 class _Fitted:

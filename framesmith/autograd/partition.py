@@ -8,15 +8,17 @@ again from what is kept; contractions, reductions, searches and random draws are
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import fx
 
 from framesmith.autograd.cut import FREE, cheapest_cut
-from framesmith.autograd.joint import Joint
+from framesmith.autograd.joint import TANGENT, UNREAD, Joint, output_node
+from framesmith.autograd.numbering import Table, numbered
 from framesmith.graph.purity import RANDOM, is_needed, is_pure, is_view, kind_of
 
 aten = torch.ops.aten
@@ -34,15 +36,20 @@ class Parts:
     """`forward` takes the joint graph's inputs and gives its results and then the tensors of `kept` that are neither an input nor a result.
     `backward` takes the values of `kept` and then the tangents, and gives the gradients.
 
-    `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `names`: its node in the joint graph.
-    `drawn`: places among them of random values.
+    `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `numbers`: what it is, in `table`.
+    `drawn`: places among them of random values. `needed`: the inputs that gradients can be computed of, with the drawn values. `exact`:
+    those of them whose values matter. `copied`: those that the graph writes, of which the backward needs the value before.
     """
 
     forward: fx.Graph
     backward: fx.Graph
     kept: tuple[tuple[str, int], ...]
-    names: tuple[str, ...]
+    numbers: tuple[int, ...]
     drawn: tuple[int, ...]
+    needed: tuple[int, ...]
+    exact: tuple[int, ...]
+    copied: tuple[int, ...]
+    table: Table
 
 
 def partition(joint: Joint, recompute: bool = True) -> Parts:
@@ -56,33 +63,58 @@ def partition(joint: Joint, recompute: bool = True) -> Parts:
     read = _read_by(late, grads)
     random = _drawn(read)
     kept = (_cheapest(nodes, late, read, set(inputs)) if recompute else read) | random
-    written = {n.args[0] for n in nodes if n.target is aten.copy_.default}
     order = [n for n in nodes if n in kept]
-    ways, extras = _ways(order, inputs, results, written)
+    ways, extras = _ways(order, inputs, results)
     forward = _graph(nodes, inputs, [*results, *extras], late)
     backward = _graph(nodes, [*order, *tangents], grads, None)
-    return Parts(forward, backward, tuple(ways), tuple([n.name for n in order]), tuple([k for k, n in enumerate(order) if n in random]))
+    table: Table = {}
+    numbers = numbered(nodes, table)
+    roots = [g for g in grads if isinstance(g, fx.Node)]
+    needed, exact = ([k for k, n in enumerate(inputs) if n in found] for found in (_ancestors(roots), _ancestors(roots, UNREAD)))
+    written = {n.args[0] for n in nodes if n.target is aten.copy_.default} | {inputs[k] for k in joint.written}
+    copied = [k for k, n in enumerate(inputs) if n in written and (n in kept or k in exact)]
+    return Parts(forward, backward, tuple(ways), tuple([numbers[n] for n in order]), tuple([k for k, n in enumerate(order) if n in random]),
+                 tuple(needed), tuple(exact), tuple(copied), table)
 
 
-def backward_of(joint: Joint, names: Iterable[str]) -> fx.Graph:
-    """The backward graph of another joint graph of the same captured one, for the values that a forward graph has kept."""
+def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.Graph, list[bool]]:
+    """The backward graph of another joint graph of the same captured one, for some of the gradients, and which of the kept values are its
+    inputs, before the tangents."""
     nodes = list(joint.graph.nodes)
-    by_name = {n.name: n for n in nodes}
+    found = _where(nodes, parts)
     tangents = [n for n in nodes if n.op == "placeholder"][joint.inputs:]
-    return _graph(nodes, [*[by_name[name] for name in names], *tangents], nodes[-1].args[0][joint.results:], None)  # type: ignore[index]
+    grads = [g if asked else None for g, asked in zip(nodes[-1].args[0][joint.results:], wanted, strict=True)]  # type: ignore[index]
+    kept = [found.get(number) for number in parts.numbers]
+    graph = _graph(nodes, [*[n for n in kept if n is not None], *tangents], grads, None)
+    read = {n.name for n in graph.nodes if n.op == "placeholder" and n.users or n in output_node(graph).all_input_nodes}
+    for place in [n for n in graph.nodes if n.op == "placeholder"][:-len(tangents)]:
+        if place.name not in read:
+            graph.erase_node(place)
+    return graph, [n is not None and n.name in read for n in kept]
 
 
-def gradient_of(joint: Joint, names: Iterable[str], requires: Iterable[bool]) -> fx.Graph:
-    """The gradients as a function of the joint graph's inputs, the random values `names` that were drawn in its forward, and the tangents;
+def gradient_of(joint: Joint, parts: Parts, wanted: Sequence[bool], requires: Iterable[bool]) -> fx.Graph:
+    """Some of the gradients as a function of the joint graph's inputs, the random values that were drawn in its forward, and the tangents;
     `requires`: which of these require grad."""
     nodes = list(joint.graph.nodes)
-    by_name = {n.name: n for n in nodes}
+    found = _where(nodes, parts)
     places = [n for n in nodes if n.op == "placeholder"]
-    given = [*places[:joint.inputs], *[by_name[name] for name in names], *places[joint.inputs:]]
-    graph = _graph(nodes, given, nodes[-1].args[0][joint.results:], None)  # type: ignore[index]
+    given = [*places[:joint.inputs], *[found[parts.numbers[k]] for k in parts.drawn], *places[joint.inputs:]]
+    grads = [g if asked else None for g, asked in zip(nodes[-1].args[0][joint.results:], wanted, strict=True)]  # type: ignore[index]
+    graph = _graph(nodes, given, grads, None)
     for place, flag in zip((n for n in graph.nodes if n.op == "placeholder"), requires, strict=True):
         place.meta["requires_grad"] = flag
     return graph
+
+
+def _where(nodes: list[fx.Node], parts: Parts) -> dict[int, fx.Node]:
+    """The nodes of another joint graph by what they compute: one for each number that `parts` has kept, in the place of its equals."""
+    found: dict[int, fx.Node] = {}
+    kept = set(parts.numbers)
+    for node, number in numbered(nodes, parts.table).items():
+        if number in kept and found.setdefault(number, node) is not node:
+            node.replace_all_uses_with(found[number])
+    return found
 
 
 def _drawn(read: Iterable[fx.Node]) -> set[fx.Node]:
@@ -112,11 +144,11 @@ def _read_by(late: set[fx.Node], grads: Iterable[Any]) -> set[fx.Node]:
     return read
 
 
-def _ways(order: list[fx.Node], inputs: list[fx.Node], results: Any, written: set[Any]) -> tuple[list[tuple[str, int]], list[fx.Node]]:
+def _ways(order: list[fx.Node], inputs: list[fx.Node], results: Any) -> tuple[list[tuple[str, int]], list[fx.Node]]:
     """How each kept value comes to the backward, and those that the forward has to give besides its results."""
     ways: list[tuple[str, int]] = []
     extras: list[fx.Node] = []
-    of_input = {n: k for k, n in enumerate(inputs) if n not in written}
+    of_input = {n: k for k, n in enumerate(inputs)}
     of_result = {n: k for k, n in reversed([*enumerate(results)]) if isinstance(n, fx.Node)}
     for node in order:
         if node in of_input:
@@ -138,11 +170,14 @@ def _cheapest(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inpu
     return cheapest_cut(prices, edges, fixed, read)
 
 
-def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+def _ancestors(nodes: Iterable[fx.Node], unread: Mapping[Any, tuple[int, ...]] = MappingProxyType({})) -> set[fx.Node]:
+    """What `nodes` are computed of. `unread`: places of arguments, by operator, that do not count."""
     found, queue = set(nodes), list(nodes)
     while queue:
-        for arg in queue.pop().all_input_nodes:
-            if arg not in found:
+        node = queue.pop()
+        idle = [node.args[i] for i in unread.get(node.target, ())]
+        for arg in node.all_input_nodes:
+            if arg not in found and arg not in idle:
                 found.add(arg)
                 queue.append(arg)
     return found
@@ -184,12 +219,27 @@ def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[
     for place in places:
         made[place] = graph.placeholder(place.name)
         made[place].meta.update({k: v for k, v in place.meta.items() if late is not None or k in ("val", "stack", "constant", "source")})
-    for node in nodes:
-        if node in needed and node not in cut:
-            made[node] = graph.node_copy(node, made.__getitem__)
+    wanted = [n for n in nodes if n in needed and n not in cut]
+    for node in wanted if late is not None else _when_needed(wanted, cut, outputs):
+        made[node] = graph.node_copy(node, made.__getitem__)
     out = graph.output(tuple(made[n] if isinstance(n, fx.Node) else n for n in outputs))
     out.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in outputs)
     return graph
+
+
+def _when_needed(nodes: list[fx.Node], cut: set[fx.Node], outputs: Any) -> list[fx.Node]:
+    """`nodes`, with what is computed again late: just before it is read."""
+    at = {n: k for k, n in enumerate(nodes)}
+    asked = _descendants([n for n in cut if n.name.startswith(TANGENT)])
+    out: dict[fx.Node, None] = {}
+    for node in [*[n for n in nodes if n in asked], *[n for n in outputs if n in at]]:
+        found, queue = {node}, [node]
+        while queue:
+            fresh = [a for a in queue.pop().all_input_nodes if a in at and a not in out and a not in found]
+            found.update(fresh)
+            queue += fresh
+        out.update(dict.fromkeys(sorted(found - out.keys(), key=at.__getitem__)))
+    return list(out)
 
 
 __all__ = ["Parts", "partition"]

@@ -193,7 +193,7 @@ def user_place(cx: Session) -> Place | None:
 
 def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason: Break | None) -> Captured:
     """Close the graph, compile it, and write the residual code."""
-    outputs, residual.settled = settle(residual.rb.hold, residual.rb.outputs, cx.state.inference_mode)
+    outputs, residual.settled = settle(residual.rb.hold, residual.rb.outputs, cx.state.inference_mode, cx.view_grad)
     recorded = cx.recorder.finish(outputs)
     graph: Graph | None = recorded
     call: Any = None

@@ -1,8 +1,9 @@
 """What of a graph requires grad, as autograd would have it: capture records below autograd, and says it of each node.
 
 `meta["grad"]`: whether the value requires grad in the program. `meta["no_grad"]`: it was computed of such values with grad mode off, so no
-gradient goes through it. `meta["stale"]`: a tensor that requires grad, after a write with grad mode off; autograd goes on from what it was
-before.
+gradient goes through it. `meta["straight"]`, of `copy(before, now)`: a tensor that requires grad, written with grad mode off: autograd goes
+on from what it was before. `meta["turn"]`: the number of the torch call that recorded a node; `meta["overwritten"]`: of the one that wrote
+over its memory.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from framesmith.fake.tensor import Alias, FakeTensor, Storage
-from framesmith.graph.purity import is_view
+from framesmith.fake.tensor import Alias, FakeTensor
 from framesmith.util.errors import NeedsGrad, Unsupported
 
 from .sources import Source
@@ -31,16 +31,32 @@ class Gradients:
     """The part of the session that knows which tensors require grad."""
 
     recorder: Any
+    state: Any
 
     def __init__(self) -> None:
         self.differentiable: dict[Node, tuple[Source, bool]] = {}
         """Inputs that require grad: the path, and whether it is a leaf."""
-        self.requiring: set[Storage] = set()
-        """Storages whose present value requires grad."""
+        self.turn = 0
 
     def wants_grad(self, x: FakeTensor) -> bool:
         """`x.requires_grad`, of any tensor of the program."""
-        return self._requires(x._alias.node)
+        alias = x._alias
+        while alias.version != alias.storage.version and alias.parent is not None:
+            if alias.func is aten.detach.default:
+                return False
+            alias = alias.parent
+        return self._requires(alias.node)
+
+    def view_grad(self, base: FakeTensor, view: FakeTensor) -> bool | None:
+        """Whether gradients go through a view that residual code makes again; None: they do what the frame's grad mode says."""
+        if not self.wants_grad(base):
+            return None
+        if not self.wants_grad(view):
+            return False
+        return None if self.state.grad_enabled else True
+
+    def _requires(self, node: Node) -> bool:
+        return node in self.differentiable or bool(node.meta.get("grad"))
 
     def mark(self) -> tuple[Node | None, int] | None:
         """Where the graph ends before an operator; None while nothing requires grad."""
@@ -50,6 +66,7 @@ class Gradients:
 
     def follow(self, last: Node | None, writes: int, transformed: bool = False) -> None:
         """Say of the nodes after `last` what requires grad, and refuse what autograd refuses or what cannot be differentiated here."""
+        self.turn += 1
         new = []
         for node in reversed(self.recorder.graph.nodes):
             if node is last:
@@ -59,16 +76,12 @@ class Gradients:
         for node in reversed(new):
             self._follow(node, enabled, transformed)
         for base, alias, before in self.recorder.written[writes:]:
-            self._written(base, alias, before, enabled and not _is_detached(alias))
+            before.meta.setdefault("overwritten", self.turn)
+            self._written(base, alias, before, enabled)
 
     def _follow(self, node: Node, enabled: bool, transformed: bool) -> None:
-        read = node.all_input_nodes
-        if any(n.meta.get("stale") for n in read):
-            if enabled:
-                raise Unsupported("a tensor that requires grad is read in grad mode after it was written without",
-                                  hint="write it at the end of the step, or outside of the compiled code")
-            node.meta["stale"] = is_view(node.target)
-        if not any(map(self._requires, read)):
+        node.meta["turn"] = self.turn
+        if not any(map(self._requires, node.all_input_nodes)):
             node.meta["grad"] = False
             return
         if transformed and enabled:
@@ -77,27 +90,25 @@ class Gradients:
             node.meta["no_grad"] = True
         node.meta["grad"] = enabled and node.target not in _WITHOUT and _is_differentiable(node.meta["val"])
 
-    def _requires(self, node: Node) -> bool:
-        return node in self.differentiable or bool(node.meta.get("grad"))
-
     def _written(self, base: Alias, alias: Alias, before: Node, enabled: bool) -> None:
-        storage, node = base.storage, base.node
-        known = self.differentiable.get(storage.input)  # type: ignore[arg-type]
-        if enabled and known is not None and known[1]:
-            raise NeedsGrad(known[0])  # eager refuses a write to a leaf
-        if enabled:
-            if self._requires(node):
-                self.requiring.add(storage)
-            elif self._requires(before):
+        node = base.node
+        known = self.differentiable.get(base.storage.input)  # type: ignore[arg-type]
+        if enabled and not _is_detached(alias):
+            if known is not None and known[1]:
+                raise NeedsGrad(known[0])  # eager refuses a write to a leaf
+            if self._requires(before) and not self._requires(node):
                 raise Unsupported("a tensor that requires grad is overwritten whole by what does not", hint="make a new tensor")
             return
-        if storage in self.requiring:
-            raise Unsupported("a tensor that requires grad is written with grad mode off")
-        if self._requires(node):  # the write gave it another tensor's value as it was
-            node = base.node = self.recorder.emit(aten.detach.default, (node,), base.val)
-            alias.version = alias.version if alias is base else -1
-        if known is not None:
-            node.meta["stale"] = True
+        if enabled and self._requires(alias.node):
+            raise Unsupported("a detached tensor is written with one that requires grad", hint="clone() it first")
+        if self._requires(before):
+            base.node = self.recorder.emit(aten.copy.default, (before, node), base.val)
+            base.node.meta.update(straight=True, grad=True, turn=self.turn)
+        elif self._requires(node):  # the write gave it another tensor's value as it was
+            base.node = self.recorder.emit(aten.detach.default, (node,), base.val)
+            base.node.meta.update(grad=False, turn=self.turn)
+        if alias is not base and base.node is not node:
+            alias.version = -1
 
 
 def _is_detached(alias: Alias) -> bool:

@@ -15,14 +15,22 @@ from framesmith.fake import FakeTensor
 from .inference import in_mode, made_in
 
 Hold = Callable[[Any], str]
+ViewGrad = Callable[[FakeTensor, FakeTensor], bool | None]
 
 # Views that read the memory as other numbers: these are made step by step, any others at once.
 _OTHER_NUMBERS = frozenset((torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default, torch.ops.aten.view.dtype,
                          torch.ops.aten._conj.default, torch.ops.aten._neg_view.default))
 
 
-def view_text(hold: Hold, base: str, fake: FakeTensor) -> str:
-    """The expression of the view `fake` of the tensor at `base`, the root of its alias: at the same distance from where that begins."""
+def view_text(hold: Hold, base: str, fake: FakeTensor, grad: bool | None = None) -> str:
+    """The expression of the view `fake` of the tensor at `base`, the root of its alias: at the same distance from where that begins.
+
+    `grad`: gradients go, or do not go, through it, whatever the mode in which the expression is evaluated.
+    """
+    if grad is False:
+        return view_text(hold, f"{base}.detach()", fake)
+    if grad:
+        return f"{hold(_differentiable)}(lambda x: {view_text(hold, 'x', fake)}, {base})"
     chain = []
     alias = fake._alias
     while alias.parent is not None:
@@ -37,12 +45,12 @@ def view_text(hold: Hold, base: str, fake: FakeTensor) -> str:
     return base
 
 
-def settle(hold: Hold, fakes: list[FakeTensor], inferring: bool) -> tuple[list[FakeTensor], list[str]]:
+def settle(hold: Hold, fakes: list[FakeTensor], inferring: bool, view_grad: ViewGrad) -> tuple[list[FakeTensor], list[str]]:
     """What the graph is to give for the outputs `fakes`, and the statements that make `__fs_o`, the tuple of these outputs, of it.
 
-    `inferring`: the frame runs in inference mode.
+    `inferring`: the frame runs in inference mode. `view_grad`: of a base and its view, the `grad` of `view_text`.
     """
-    given, lines = _views(hold, fakes)
+    given, lines = _views(hold, fakes, view_grad)
     if len({fake.is_inference() for fake in given}) > 1:
         parts = [f"__fs_o[{k}]" if fake.is_inference() is inferring else f"{hold(made_in(fake.is_inference()))}(__fs_o[{k}])"
                  for k, fake in enumerate(given)]
@@ -56,7 +64,7 @@ def call_in_mode(inferring: bool, given: list[FakeTensor]) -> Any:
     return in_mode(not inferring) if kinds == {not inferring} else None
 
 
-def _views(hold: Hold, fakes: list[FakeTensor]) -> tuple[list[FakeTensor], list[str]]:
+def _views(hold: Hold, fakes: list[FakeTensor], view_grad: ViewGrad) -> tuple[list[FakeTensor], list[str]]:
     members: dict[int, list[int]] = {}
     for k, fake in enumerate(fakes):
         members.setdefault(id(fake._alias.storage), []).append(k)
@@ -70,8 +78,13 @@ def _views(hold: Hold, fakes: list[FakeTensor]) -> tuple[list[FakeTensor], list[
         at = f"__fs_o[{len(given)}]"
         given.append(whole)
         for k in places:
-            texts[k] = at if fakes[k] is whole else view_text(hold, at, fakes[k])
+            texts[k] = at if fakes[k] is whole else view_text(hold, at, fakes[k], view_grad(base, fakes[k]))
     return given, [f"__fs_o = ({', '.join(texts)},)"]
+
+
+def _differentiable(view: Callable[[torch.Tensor], torch.Tensor], base: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        return view(base)
 
 
 def _starts_late(fake: FakeTensor) -> bool:

@@ -178,8 +178,8 @@ class Rebuilder:
         node = self.cx.recorder.input_aliased(x.fake)
         owner = None if node is None else next((i for i in self.cx.inputs if i.fake._alias.storage.input is node), None)
         if owner is not None:
-            base = self.input(owner) + (".detach()" if owner.fake.requires_grad and not self.cx.wants_grad(x.fake) else "")
-            name = self.temp(self.of_class(x, view_text(self.hold, base, x.fake)))
+            text = view_text(self.hold, self.input(owner), x.fake, self.cx.view_grad(owner.fake, x.fake))
+            name = self.temp(self.of_class(x, text))
             self.own_attributes(x, name)
             return name
         at = self.output_at.get(id(x.fake))

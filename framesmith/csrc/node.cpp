@@ -15,11 +15,14 @@ namespace {
 namespace ag = torch::autograd;
 using NodePointer = decltype(std::declval<ag::Edge>().function);  // a shared pointer in some versions, an intrusive one in others
 
-// Where the values of a call are, by number. `kept`: (0 input, 1 result, 2 extra; place).
+using Places = std::vector<std::pair<int, int64_t>>;  // (0 input, 1 result, 2 extra; place)
+
+// Where the values of a call are, by number. `watched`: what nobody may write before the backward, though it is not kept. `needed`: inputs
+// of a backward that is differentiated, `exact` those of them whose values matter. `copied`: inputs that are written and needed as they were.
 struct Layout {
   int64_t results = 0, outputs = 0;
-  std::vector<int64_t> differentiable, wanted, written;
-  std::vector<std::pair<int, int64_t>> kept;
+  std::vector<int64_t> differentiable, wanted, written, needed, exact, copied;
+  Places kept, watched;
 };
 
 struct GraphObject {
@@ -43,6 +46,32 @@ at::Tensor tensor_at(PyObject* tuple, int64_t i) {
   return THPVariable_Check(item) ? THPVariable_Unpack(item) : at::Tensor();
 }
 
+// The version that a tensor had. Keeps the counter alive, not the tensor.
+struct Version {
+  explicit Version(const at::Tensor& x) : counter(ag::impl::version_counter(x)), was(counter.current_version()) {}
+
+  void check() const {
+    TORCH_CHECK(counter.current_version() == was, "one of the variables needed for gradient computation has been modified by an inplace "
+                "operation: a tensor of a compiled graph is at version ", counter.current_version(), "; expected version ", was, " instead.");
+  }
+
+  c10::VariableVersion counter;
+  uint32_t was;
+};
+
+PyObject* flags(const std::vector<bool>& values) {
+  PyObject* out = PyTuple_New(static_cast<Py_ssize_t>(values.size()));
+  if (!out) throw python_error();
+  for (size_t i = 0; i < values.size(); ++i) PyTuple_SET_ITEM(out, i, Py_NewRef(values[i] ? Py_True : Py_False));
+  return out;
+}
+
+bool all(const std::vector<bool>& values) {
+  return std::all_of(values.begin(), values.end(), [](bool b) { return b; });
+}
+
+py::object steal(PyObject* object) { return py::reinterpret_steal<py::object>(object); }
+
 struct GraphNode : public ag::Node {
   // Invariant: `owner` is a GraphObject; it is let go of under the interpreter's lock.
   explicit GraphNode(GraphObject* graph) : owner(Py_NewRef(reinterpret_cast<PyObject*>(graph))) {}
@@ -60,26 +89,31 @@ struct GraphNode : public ag::Node {
     ag::variable_list out(layout.wanted.size());
     if (std::none_of(grads.begin(), grads.end(), [](const at::Tensor& g) { return g.defined(); })) return out;
     TORCH_CHECK(!released, ag::ERR_BACKWARD_TWICE);
-    ag::variable_list values;
-    values.reserve(saved.size());
-    for (auto& one : saved) values.push_back(one.unpack(getptr()));
+    std::vector<bool> there, wanted;
+    for (const auto& g : grads) there.push_back(g.defined());
+    for (size_t i = 0; i < out.size(); ++i) wanted.push_back(task_should_compute_output(i));
+    const bool again = at::GradMode::is_enabled(), full = all(there) && all(wanted);
+    if (full) for (const auto& version : watched) version.check();
+    if (again) for (const auto& version : versions) version.check();
     py::gil_scoped_acquire lock;
-    const bool again = at::GradMode::is_enabled();
-    auto kept = py::reinterpret_steal<py::object>(tuple_of(values));
-    auto tangents = py::reinterpret_steal<py::object>(tuple_of(grads));
-    values.clear();
-    PyObject* program = reinterpret_cast<GraphObject*>(owner)->program;
-    py::object found;
-    if (again) {
-      auto given = py::reinterpret_steal<py::object>(tuple_of(inputs));
-      found = py::reinterpret_borrow<py::object>(program).attr("whole")(given, kept, tangents);
-    } else {
-      found = py::reinterpret_borrow<py::object>(program).attr("backward")(kept, tangents);
+    auto program = py::reinterpret_borrow<py::object>(reinterpret_cast<GraphObject*>(owner)->program);
+    auto asked = steal(flags(wanted));
+    std::vector<bool> read(saved.size(), true);
+    if (again || !full) read = py::cast<std::vector<bool>>(program.attr("reads")(steal(flags(there)), asked, again));
+    ag::variable_list values(saved.size());
+    {
+      py::gil_scoped_release unlocked;
+      for (size_t k = 0; k < saved.size(); ++k)
+        if (read[k]) values[k] = saved[k].unpack(getptr());
     }
+    auto kept = steal(tuple_of(values)), tangents = steal(tuple_of(grads));
+    values.clear();
+    py::object found = again ? program.attr("whole")(steal(tuple_of(inputs)), kept, tangents, asked)
+                             : program.attr("backward")(kept, tangents, asked);
     TORCH_CHECK(PyTuple_Check(found.ptr()) && PyTuple_GET_SIZE(found.ptr()) == static_cast<Py_ssize_t>(out.size()),
                 "framesmith: a backward gave another number of gradients");
     for (size_t i = 0; i < out.size(); ++i)
-      if (task_should_compute_output(i)) out[i] = tensor_at(found.ptr(), static_cast<int64_t>(i));
+      if (wanted[i]) out[i] = tensor_at(found.ptr(), static_cast<int64_t>(i));
     return out;
   }
 
@@ -92,6 +126,7 @@ struct GraphNode : public ag::Node {
   PyObject* owner;
   std::vector<ag::SavedVariable> saved;
   ag::variable_list inputs;  // for a backward that is differentiated in its turn
+  std::vector<Version> watched, versions;
   bool released = false;
 };
 
@@ -111,11 +146,18 @@ py::object run_forward(GraphObject* self, PyObject* inputs) {
   return py::reinterpret_steal<py::object>(values);
 }
 
-void keep(GraphNode& node, const Layout& layout, PyObject* inputs, PyObject* values) {
+void keep(GraphNode& node, const Layout& layout, const ag::variable_list& inputs, PyObject* values) {
   node.saved.reserve(layout.kept.size());
+  node.inputs.resize(inputs.size());
+  for (int64_t i : layout.needed) node.inputs[i] = inputs[i];
+  auto watch = [](std::vector<Version>& versions, const at::Tensor& x) {
+    if (!x.is_inference()) versions.emplace_back(x);  // others have no version
+  };
+  for (int64_t i : layout.exact) watch(node.versions, inputs[i]);
+  for (auto [kind, place] : layout.watched) watch(node.watched, kind == 0 ? inputs[place] : tensor_at(values, place));
   for (auto [kind, place] : layout.kept) {
     const bool result = kind == 1;
-    at::Tensor value = kind == 0 ? tensor_at(inputs, place) : tensor_at(values, result ? place : layout.results + place);
+    at::Tensor value = kind == 0 ? inputs[place] : tensor_at(values, result ? place : layout.results + place);
     node.saved.emplace_back(value, result && value.grad_fn().get() == &node);
   }
 }
@@ -126,35 +168,41 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   auto* self = reinterpret_cast<GraphObject*>(object);
   const Layout& layout = *self->layout;
   PyObject* inputs = args[0];
-  py::object values = run_forward(self, inputs);
   at::AutoGradMode on(true);
+  ag::variable_list given;
+  for (Py_ssize_t i = 0, count = PyTuple_GET_SIZE(inputs); i < count; ++i) given.push_back(tensor_at(inputs, i));
+  for (int64_t i : layout.copied) given[i] = given[i].clone();
+  py::object values = run_forward(self, inputs);
   NodePointer pointer = new_node<NodePointer>(self);
   auto& node = static_cast<GraphNode&>(*pointer);
   ag::edge_list edges;
   for (int64_t i : layout.wanted) edges.push_back(ag::impl::gradient_edge(tensor_at(inputs, i)));
   node.set_next_edges(std::move(edges));
   for (int64_t i : layout.differentiable) ag::set_history(tensor_at(values.ptr(), i), pointer);
-  keep(node, layout, inputs, values.ptr());
-  const Py_ssize_t count = PyTuple_GET_SIZE(inputs);
-  for (Py_ssize_t i = 0; i < count; ++i) node.inputs.push_back(tensor_at(inputs, i));
+  keep(node, layout, given, values.ptr());
   for (size_t k = 0; k < layout.written.size(); ++k)
     tensor_at(inputs, layout.written[k]).copy_(tensor_at(values.ptr(), layout.outputs + static_cast<int64_t>(k)));
   return PyTuple_GetSlice(values.ptr(), 0, layout.outputs);
   END_HANDLE_TH_ERRORS
 }
 
-// DifferentiableGraph(program, forward, results, outputs, differentiable, wanted, written, kept)
+// DifferentiableGraph(program, forward, results, outputs, differentiable, wanted, written, kept, watched, needed, exact, copied)
 PyObject* new_graph(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
   auto layout = std::make_unique<Layout>();
-  PyObject *program, *forward, *differentiable, *wanted, *written, *kept;
+  PyObject *program, *forward, *differentiable, *wanted, *written, *kept, *watched, *needed, *exact, *copied;
   if (kwargs && PyDict_GET_SIZE(kwargs)) TORCH_CHECK_TYPE(false, "DifferentiableGraph takes no keywords");
-  if (!PyArg_ParseTuple(args, "OOLLOOOO", &program, &forward, &layout->results, &layout->outputs, &differentiable, &wanted, &written, &kept))
+  if (!PyArg_ParseTuple(args, "OOLLOOOOOOOO", &program, &forward, &layout->results, &layout->outputs, &differentiable, &wanted, &written, &kept,
+                        &watched, &needed, &exact, &copied))
     return nullptr;
   layout->differentiable = py::cast<std::vector<int64_t>>(differentiable);
   layout->wanted = py::cast<std::vector<int64_t>>(wanted);
   layout->written = py::cast<std::vector<int64_t>>(written);
-  layout->kept = py::cast<std::vector<std::pair<int, int64_t>>>(kept);
+  layout->needed = py::cast<std::vector<int64_t>>(needed);
+  layout->exact = py::cast<std::vector<int64_t>>(exact);
+  layout->copied = py::cast<std::vector<int64_t>>(copied);
+  layout->kept = py::cast<Places>(kept);
+  layout->watched = py::cast<Places>(watched);
   auto* self = reinterpret_cast<GraphObject*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   self->vectorcall = call;

@@ -33,19 +33,22 @@ class Scenarios(list[tuple[Scenario, dict[str, Any]]]):
         return pytest.mark.parametrize(("scenario", "how"), self, ids=lambda p: getattr(p, "__name__", ""))
 
 
-def agree(scenario: Scenario, breaks: bool = False, backend: str = "eager", rtol: float = 1e-5) -> Ledger:
-    """Compiled (whole, unless it `breaks`) and plain show the same."""
+def agree(scenario: Scenario, breaks: bool | None = False, backend: str = "eager", rtol: float = 1e-5) -> Ledger:
+    """Compiled and plain show the same; compiled whole, unless it `breaks` (None: either will do)."""
     ledger = Ledger()
-    config = Config(backend=backend, fullgraph=not breaks, suppress_errors=False, warn=False)
+    config = Config(backend=backend, fullgraph=breaks is False, suppress_errors=False, warn=False)
 
     def compiled(fn: Any) -> Any:
         callback = FrameCompiler(config, ledger)
-        return wrap_module(fn, callback, Request(compile=compiled, options={})) if isinstance(fn, nn.Module) else wrap_function(fn, callback)
+        if isinstance(fn, nn.Module):
+            return wrap_module(fn, callback, Request(compile=compiled, options={}))
+        return wrap_function(fn, callback)
 
     want, got = _shown(scenario, lambda fn: fn), _shown(scenario, compiled)
     assert not (found := list(differences(want, got, "", rtol))), "\n".join(found)
     assert any(record.operators for record in ledger.records), "nothing was captured"
-    assert breaks is False or any(r.breaks for r in ledger.records) or ledger.refusals, "captured whole; a break was expected"
+    broke = any(r.breaks for r in ledger.records) or ledger.refusals
+    assert broke or not breaks, "captured whole; a break was expected"
     return ledger
 
 

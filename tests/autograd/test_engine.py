@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import pickle
 import threading
 import warnings
 
 import torch
 from torch import nn
 
+import framesmith
 from tests.autograd.driver import Scenarios, agree, error_of
 
 scenario = Scenarios()
@@ -65,7 +67,7 @@ def an_optimiser_in_the_hook(c):
     return m
 
 
-@scenario(breaks=None)
+@scenario(breaks=True)
 def hooks_on_modules(c):
     m, seen = net(), []
     m[0].register_forward_pre_hook(lambda mod, args: (args[0] * 2,))
@@ -382,8 +384,7 @@ def the_gradient_edge(c):
     x = leaf(3)
     h = x * 2
     y = c(lambda h: h.sin())(h)
-    g = torch.autograd.grad(y.sum(), torch.autograd.graph.get_gradient_edge(h))
-    return g
+    return torch.autograd.grad(y.sum(), torch.autograd.graph.get_gradient_edge(h))
 
 
 @scenario.each()
@@ -392,13 +393,10 @@ def test_engine(scenario, how):
 
 
 def test_a_pickle_after_a_backward():
-    import pickle
-
-    import framesmith
-
     with torch.enable_grad():
         f = framesmith.compile(net(), backend="eager")
         f(X).sum().backward()
         g = pickle.loads(pickle.dumps(f))
         g(X).sum().backward()
-    assert all(torch.allclose(p.grad, 2 * q.grad) or torch.allclose(p.grad, q.grad) for p, q in zip(g.parameters(), f.parameters(), strict=True))
+    for p, q in zip(g.parameters(), f.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)

@@ -213,7 +213,7 @@ def grad_called_inside(c):
     return m, x
 
 
-@scenario(breaks=None)
+@scenario(breaks=True)
 def transforms_over_what_requires_grad(c):
     x, w = leaf(3, 4), leaf(4)
 

@@ -1,0 +1,36 @@
+"""What a graph's nodes compute, as numbers: equal expressions of equal inputs have one, in this graph and in others of the same table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import fx
+
+from framesmith.graph.purity import is_pure
+
+Table = dict[Any, int]
+
+
+def numbered(nodes: Iterable[fx.Node], table: Table) -> dict[fx.Node, int]:
+    """The number of each node but the output. Inputs, and what draws or writes, are told apart by their names."""
+    numbers: dict[fx.Node, int] = {}
+
+    def key(value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return fx.Node, numbers[value]
+        if isinstance(value, (list, tuple)):
+            return tuple([key(v) for v in value])
+        if isinstance(value, dict):
+            return tuple([(k, key(v)) for k, v in value.items()])
+        return type(value), value if value.__hash__ is not None else repr(value)
+
+    for node in nodes:
+        if node.op == "output":
+            continue
+        what = (node.target, key(node.args), key(node.kwargs)) if is_pure(node) else node.name
+        numbers[node] = table.setdefault(what, len(table))
+    return numbers
+
+
+__all__ = ["Table", "numbered"]
