@@ -62,7 +62,7 @@ def compile(  # noqa: A001 - torch.compile's name
 
 def _wrap_callable(fn: Callable[..., Any], callback: FrameCompiler, request: Request) -> Callable[..., Any]:
     if isinstance(fn, _C.CompiledFunction):
-        fn = fn.function
+        fn = getattr(fn, "_framesmith_wrapped", fn.function)
     if isinstance(fn, types.BuiltinFunctionType | type):
         return fn
     return wrap_function(fn, callback, request)

@@ -16,12 +16,14 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from framesmith import _C
 from framesmith.capture.registry import calls
 from framesmith.util.errors import Unsupported
 
+_TORCH = next(iter(torch.__path__)) + "/"
 _subclasses: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 
 
@@ -32,20 +34,28 @@ class Request(dict[str, Any]):
         return self
 
 
-def _root_template(module: nn.Module) -> Callable[..., Any]:
+def _root_template(module: Callable[..., Any]) -> Callable[..., Any]:
     def call_module(*args: Any, **kwargs: Any) -> Any:
         return module(*args, **kwargs)
 
     return call_module
 
 
-def root_of(module: nn.Module) -> Callable[..., Any]:
-    """A function that calls `module`, with a code object of its own: the guard cache is kept per code, so per instance."""
+def root_of(module: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls `module` (or a function of torch, whose own frames stay as they are), with a code object of its own: the guard
+    cache is kept per code, so per instance."""
     root = _root_template(module)
-    code = root.__code__.replace(co_qualname=type(module).__qualname__)
-    own = types.FunctionType(code, root.__globals__, type(module).__name__, None, root.__closure__)
-    own.__module__ = type(module).__module__
+    named: Any = type(module) if isinstance(module, nn.Module) else module
+    code = root.__code__.replace(co_qualname=named.__qualname__)
+    own = types.FunctionType(code, root.__globals__, named.__name__, None, root.__closure__)
+    own.__module__ = named.__module__
     return own
+
+
+def _belongs_to_torch(fn: Callable[..., Any]) -> bool:
+    """Whether `fn` is a function or a method whose text is torch's, such as the `step` of an optimiser."""
+    plain = getattr(fn, "__func__", fn)
+    return isinstance(plain, types.FunctionType) and plain.__code__.co_filename.startswith(_TORCH)
 
 
 class CompiledModule:
@@ -111,8 +121,10 @@ def wrap_module(module: nn.Module, callback: Callable[..., Any] | None, request:
 
 def wrap_function(fn: Callable[..., Any], callback: Callable[..., Any] | None, request: Request | None = None) -> Callable[..., Any]:
     """A compiled `fn` with its name, signature and documentation. Without a `request` it cannot be pickled."""
-    compiled: Any = functools.update_wrapper(_C.CompiledFunction(fn, callback), fn)
+    root = root_of(fn) if callback is not None and _belongs_to_torch(fn) else fn
+    compiled: Any = functools.update_wrapper(_C.CompiledFunction(root, callback), fn)
     compiled._framesmith_request = request
+    compiled._framesmith_wrapped = fn
     return compiled
 
 
@@ -126,7 +138,7 @@ def _reduce(compiled: Any) -> str | tuple[Any, ...]:
         return str(name)
     if compiled._framesmith_request is None:
         raise pickle.PicklingError(f"{compiled!r} was not made by framesmith.compile")
-    return _compile_again, (compiled.function, compiled._framesmith_request)
+    return _compile_again, (compiled._framesmith_wrapped, compiled._framesmith_request)
 
 
 copyreg.pickle(_C.CompiledFunction, _reduce)

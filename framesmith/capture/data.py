@@ -18,6 +18,8 @@ from .origins import is_continuation
 
 _SYMBOLS = {operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">", operator.ge: ">="}
 _SUMS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.iadd: "+", operator.isub: "-", operator.imul: "*"}
+_PARTIAL = {operator.truediv: "/", operator.itruediv: "/", operator.pow: "**", operator.ipow: "**"}
+_SIGNS = {operator.neg: "-", operator.pos: "+"}
 _NUMBERS = (int, float, bool)
 _INTEGRAL = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 _MOST = 64
@@ -102,13 +104,23 @@ def joined(parts: list[t.Tracker]) -> t.Tracker:
     return t.Data(str, tuple(parts), lambda *texts: f"''.join([{', '.join(texts)}])")
 
 
-def computed(fn: Callable[..., Any], a: t.Tracker, b: t.Tracker) -> t.Tracker | None:
-    """A sum, difference or product of two numbers; None if they are none."""
-    symbol = _SUMS.get(fn)
-    kinds = a.pytype(), b.pytype()
-    if symbol is None or not all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS for x in (a, b)):
+def computed(fn: Callable[..., Any], *args: t.Tracker) -> t.Tracker | None:
+    """A sum, difference or product of two numbers, or one's negative, and of numbers that allow it a quotient or power; None if it is none."""
+    if not all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS for x in args):
         return None
-    return t.Data(float if float in kinds else int, (a, b), lambda x, y: f"({x} {symbol} {y})")
+    total = any(type(x) is t.Data and x.total for x in args)
+    kind = float if float in [x.pytype() for x in args] else int
+    if len(args) == 1:
+        sign = _SIGNS.get(fn)
+        return None if sign is None else t.Data(kind, args, lambda x: f"({sign}{x})", fn, total)
+    symbol = _SUMS.get(fn)
+    if symbol is None and kind is float and (total or _PARTIAL.get(fn) == "/" and _is_known(args[1])):
+        symbol = _PARTIAL.get(fn)
+    return None if symbol is None else t.Data(kind, args, lambda x, y: f"({x} {symbol} {y})", fn, total)
+
+
+def _is_known(x: t.Tracker) -> bool:
+    return type(x) is t.Const and bool(x.value)
 
 
 def known(cx: Any, x: t.Tracker) -> t.Tracker:

@@ -107,7 +107,8 @@ class Operations(Attempts):
         if isinstance(a, _NUMERIC):
             return self.numeric("<operator>", OPERATORS[name], [a])
         if type(a) is t.Data:
-            return self.unary(name, data.known(self, a))
+            found = data.computed(OPERATORS[name], a)
+            return self.unary(name, data.known(self, a)) if found is None else found
         result = self.attempt(a, f"__{name}__", [])
         if result is NOT_IMPLEMENTED:
             return self.raise_(TypeError(f"bad operand type for unary {_UNARY.get(name, name)}: '{a.pytype().__name__}'"))

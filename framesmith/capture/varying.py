@@ -22,6 +22,8 @@ _SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.ia
             operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">", operator.ge: ">="}
 _DIVISIONS = {operator.truediv: "/", operator.floordiv: "//", operator.mod: "%", operator.itruediv: "/", operator.ifloordiv: "//",
               operator.imod: "%"}
+_OF_TENSORS = frozenset({operator.pow, operator.ipow, operator.truediv, operator.itruediv})
+"""What a tensor and a float do in another way: by a reciprocal, by a square root."""
 _UNARY = {operator.neg: "-", operator.pos: "+"}
 _NUMBERS = (int, float, bool)
 _LARGEST = torch.finfo(torch.float32).max
@@ -115,7 +117,7 @@ def _of_data(cx: Any, x: t.Data) -> Number:
         if x.drawn:
             raise DataDependent("a random number of Python's in a tensor's arithmetic", hint="torch.rand draws within the graph")
         leaf = x.parts[0] if len(x.parts) == 1 and isinstance(x.parts[0], t.Tensor) else None
-        small = leaf is not None and leaf.fake.dtype is not torch.float64
+        small = x.total or leaf is not None and leaf.fake.dtype is not torch.float64
         made = Number(x.kind(1), lambda: _in_graph(cx, x), lambda: x.real(cx), small)
         found = cx.numbers[id(x)] = x, cx.recorder.number_of(made)
     return found[1]
@@ -125,11 +127,18 @@ def _in_graph(cx: Any, x: t.Data) -> Any:
     """The number as float64 or int64: Python's own arithmetic, for floats."""
     if len(x.parts) == 1 and isinstance(x.parts[0], t.Tensor):
         return cx.recorder.inside(_scalar, x.parts[0].fake, torch.float64 if x.kind is float else torch.int64)
-    if x.kind is not float:
-        return cx.recorder.inside(torch.scalar_tensor, x.real(cx), dtype=torch.int64)  # it may not be an int64
-    parts = {f"x{i}": float(p.value) if isinstance(p, t.Const) else cx.recorder.inside(torch.Tensor.double, _in_graph(cx, p))
-             for i, p in enumerate(x.parts) if isinstance(p, (t.Const, t.Data))}
-    return eval(x.write(*parts), {}, parts)
+    if x.kind is not float or x.fn is None:
+        return cx.recorder.inside(torch.scalar_tensor, x.real(cx), dtype=torch.float64 if x.kind is float else torch.int64)
+    operands = [_operand(cx, p, x.fn in _OF_TENSORS) for p in x.parts]
+    return cx.recorder.inside(x.fn, *operands)
+
+
+def _operand(cx: Any, x: t.Tracker, tensor: bool) -> Any:
+    """A part of a number in the graph, as a float64 or, unless it is to be a `tensor`, as a float."""
+    if type(x) is t.Data or is_late(x):
+        fake = (_of_data(cx, x) if type(x) is t.Data else _number(cx, x)).fake()
+        return fake if fake.dtype is torch.float64 else cx.recorder.inside(torch.Tensor.double, fake)
+    return cx.recorder.number(float(x.value), torch.float64) if tensor else float(x.value)  # type: ignore[attr-defined]
 
 
 def _scalar(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

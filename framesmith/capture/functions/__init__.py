@@ -15,6 +15,7 @@ from . import (
     drawing,
     errors,
     folded,
+    foreach,
     frames,
     iterating,
     marks,
@@ -41,6 +42,6 @@ from . import (
 __all__ = [
     "arrays", "builtin", "callables", "checkpointing", "class_statements", "class_tests", "containers", "conversions", "defaults",
     "deques", "dicts", "drawing", "errors",
-    "folded", "frames", "iterating", "marks", "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns",
+    "folded", "foreach", "frames", "iterating", "marks", "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns",
     "polyfilled", "scans", "serial", "sets", "signatures", "state", "text", "torch_making", "torch_rows", "transforms", "ufuncs",
 ]

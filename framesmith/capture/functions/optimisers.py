@@ -36,8 +36,19 @@ def _zero_grad(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(own._get_value)
 def _get_value(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """A number that Python computes with, as in eager: not what a program that is being compiled gets."""
-    return args[0].get(cx, "item").call(cx, [], {}) if isinstance(args[0], t.Tensor) else args[0]
+    """A number that Python computes with, as in eager: not what a program that is being compiled gets. As a count of steps, or a product
+    of momenta, it divides what no count makes an error of."""
+    if not isinstance(args[0], t.Tensor):
+        return args[0]
+    found = args[0].get(cx, "item").call(cx, [], {})
+    if type(found) is t.Data:
+        found.total = True
+    return found
+
+
+@calls(own._stack_if_compiling)
+def _stack_if_compiling(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return args[0]
 
 
 CODES[id(own._use_grad_for_differentiable(lambda self: None).__code__)] = _use_grad

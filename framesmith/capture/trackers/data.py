@@ -37,15 +37,20 @@ class Data(Tracker):
     """A number or text: `write(texts)` is its expression over the texts of `parts`, which cannot fail.
 
     It may be stored, returned, shown and computed with.  Who needs its value gets it if the tensors are known, or may be assumed.
+    `fn` computes it of the parts, if it is arithmetic. `total`: a quotient or power of it is taken for granted, which for some values
+    would be Python's error.
     """
 
-    __slots__ = ("kind", "parts", "write")
+    __slots__ = ("fn", "kind", "parts", "total", "write")
 
-    def __init__(self, kind: type, parts: tuple[Tracker, ...], write: Callable[..., str]) -> None:
+    def __init__(self, kind: type, parts: tuple[Tracker, ...], write: Callable[..., str], fn: Callable[..., Any] | None = None,
+                 total: bool = False) -> None:
         self.source = None
         self.kind = kind
         self.parts = parts
         self.write = write
+        self.fn = fn
+        self.total = total
 
     def pytype(self) -> type:
         return self.kind

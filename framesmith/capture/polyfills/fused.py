@@ -1,0 +1,74 @@
+"""The fused steps of optimisers, which torch has as one operator over all parameters: what they compute for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim.optimizer import _get_value
+
+
+def adam(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, max_exp_avg_sqs: Any, state_steps: Any, **options: Any) -> None:
+    """torch._fused_adam_"""
+    for i, param in enumerate(params):
+        grad = _gradient(grads[i], **options)
+        if options["weight_decay"] != 0:
+            grad = grad.add(param, alpha=options["weight_decay"])
+        most = max_exp_avg_sqs[i] if options["amsgrad"] else None
+        _adam(param, grad, exp_avgs[i], exp_avg_sqs[i], most, state_steps[i], options)
+
+
+def adamw(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, max_exp_avg_sqs: Any, state_steps: Any, **options: Any) -> None:
+    """torch._fused_adamw_"""
+    for i, param in enumerate(params):
+        grad = _gradient(grads[i], **options)
+        if options["weight_decay"] != 0:
+            param.mul_(1 - _get_value(options["lr"]) * options["weight_decay"])
+        most = max_exp_avg_sqs[i] if options["amsgrad"] else None
+        _adam(param, grad, exp_avgs[i], exp_avg_sqs[i], most, state_steps[i], options)
+
+
+def _adam(param: Any, grad: Any, exp_avg: Any, exp_avg_sq: Any, most: Any, step_t: Any, options: Any) -> None:
+    beta1, beta2 = options["beta1"], options["beta2"]
+    exp_avg.lerp_(grad, 1 - beta1)
+    exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+    if most is not None:
+        torch.maximum(most, exp_avg_sq, out=most)
+    step = _get_value(step_t)
+    denom = ((exp_avg_sq if most is None else most).sqrt() / (1 - beta2**step) ** 0.5).add_(options["eps"])
+    param.addcdiv_(exp_avg, denom, value=-(_get_value(options["lr"]) / (1 - beta1**step)))
+
+
+def sgd(params: Any, grads: Any, momentum_buffer_list: Any, **options: Any) -> None:
+    """torch._fused_sgd_"""
+    momentum = options["momentum"]
+    for i, param in enumerate(params):
+        grad = _gradient(grads[i], **options)
+        if options["weight_decay"] != 0:
+            grad = grad.add(param, alpha=options["weight_decay"])
+        if momentum != 0:
+            buffer = momentum_buffer_list[i]
+            if options["is_first_step"]:
+                buffer.copy_(grad)
+            else:
+                buffer.mul_(momentum).add_(grad, alpha=1 - options["dampening"])
+            grad = grad.add(buffer, alpha=momentum) if options["nesterov"] else buffer
+        param.add_(grad, alpha=-_get_value(options["lr"]))
+
+
+def adagrad(params: Any, grads: Any, state_sums: Any, state_steps: Any, **options: Any) -> None:
+    """torch._fused_adagrad_"""
+    for i, param in enumerate(params):
+        grad = _gradient(grads[i], **options)
+        if options["weight_decay"] != 0:
+            grad = grad.add(param, alpha=options["weight_decay"])
+        rate = _get_value(options["lr"]) / (1 + (_get_value(state_steps[i]) - 1) * options["lr_decay"])
+        state_sums[i].addcmul_(grad, grad, value=1)
+        param.addcdiv_(grad, state_sums[i].sqrt().add_(options["eps"]), value=-rate)
+
+
+def _gradient(grad: Any, maximize: bool, **options: Any) -> Any:
+    return -grad if maximize else grad
+
+
+__all__ = ["adagrad", "adam", "adamw", "sgd"]
