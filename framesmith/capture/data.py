@@ -105,7 +105,8 @@ def joined(parts: list[t.Tracker]) -> t.Tracker:
 
 
 def computed(fn: Callable[..., Any], *args: t.Tracker) -> t.Tracker | None:
-    """A sum, difference or product of two numbers, or one's negative, and of numbers that allow it a quotient or power; None if it is none."""
+    """Arithmetic on numbers that cannot fail: a sum, difference or product, a sign, and of numbers that allow it a quotient or power; else
+    None."""
     if not all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS for x in args):
         return None
     total = any(type(x) is t.Data and x.total for x in args)
