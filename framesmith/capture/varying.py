@@ -135,8 +135,9 @@ def _in_graph(cx: Any, x: t.Data) -> Any:
 
 def _operand(cx: Any, x: t.Tracker, tensor: bool) -> Any:
     """A part of a number in the graph, as a float64 or, unless it is to be a `tensor`, as a float."""
-    if type(x) is t.Data or type(x) is t.Late and not x.settled:
-        fake = (_of_data(cx, x) if type(x) is t.Data else _number(cx, x)).fake()
+    found = _of_data(cx, x) if type(x) is t.Data else _number(cx, x).node if type(x) is t.Late and not x.settled else None
+    if found is not None:
+        fake = found.fake()
         return fake if fake.dtype is torch.float64 else cx.recorder.inside(torch.Tensor.double, fake)
     return cx.recorder.number(float(x.value), torch.float64) if tensor else float(x.value)  # type: ignore[attr-defined]
 
