@@ -27,10 +27,12 @@ class Inference:
 class Modes:
     """The modes that the program is in, outermost first."""
 
-    __slots__ = ("active",)
+    __slots__ = ("active", "functions")
 
     def __init__(self) -> None:
         self.active: list[Inference] = []
+        self.functions: list[tuple[Any, Any]] = []
+        """Function modes of torch's own: what the program pushed, and such a mode that sees what is recorded."""
 
     def enter(self, mode: bool) -> Inference:
         self.active.append(Inference(mode))

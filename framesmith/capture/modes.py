@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +26,18 @@ def foreign_mode() -> bool:
     return functions > 1 or functions == 1 and default_device() is None or torch._C._len_torch_dispatch_stack() > 0
 
 
+@contextmanager
+def under_functions(pushed: list[tuple[Any, Any]]) -> Iterator[None]:
+    """Within function modes that captured code is in: as (what the program pushed, the mode)."""
+    for _, mode in pushed:
+        _push_mode(mode)
+    try:
+        yield
+    finally:
+        for _ in pushed:
+            _pop_mode()
+
+
 def devices() -> tuple[Any, ...]:
     """All that `with torch.device(...)` and `torch.set_default_device` change in a thread."""
     modes = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
@@ -41,4 +55,4 @@ def restore_devices(kept: tuple[Any, ...]) -> None:
     torch._GLOBAL_DEVICE_CONTEXT.device_context = default
 
 
-__all__ = ["default_device", "devices", "foreign_mode", "restore_devices"]
+__all__ = ["default_device", "devices", "foreign_mode", "restore_devices", "under_functions"]

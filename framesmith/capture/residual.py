@@ -91,6 +91,8 @@ class Residual:
         """The random numbers of Python's generators, also those that nothing uses, before any value."""
         for x in self.cx.draws:
             self.rb.value(x)
+        if self.cx.modes.functions:
+            raise Unsupported("captured code ends in a function mode")
 
     def leave(self, frame: Frame, inner: str | None = None) -> str:
         """The bridge of a frame and its arguments, as text; `inner` is the call that a frame waits for."""

@@ -28,7 +28,7 @@ from .identity import kept_apart
 from .inference import Modes
 from .iteration import Iteration
 from .lifetimes import let_go, may_have_died, stays
-from .modes import devices, restore_devices
+from .modes import devices, restore_devices, under_functions
 from .operations import Operations
 from .overrides import overridden
 from .registry import OPAQUE
@@ -200,7 +200,8 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
         self.recorder.stack = self.user_stack()
         before = self.mark()
         try:
-            out = fn(*real, **named)
+            with under_functions(self.modes.functions):
+                out = fn(*real, **named)
         except (FramesmithError, RecursionError, MemoryError):
             raise
         except Exception as e:

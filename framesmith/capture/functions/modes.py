@@ -9,7 +9,7 @@ import torch
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import calls
+from ..registry import calls, named
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -42,8 +42,28 @@ for _setter in (torch.set_autocast_enabled, torch.set_autocast_dtype, torch.auto
 
 @calls(torch._C._is_torch_function_mode_enabled)
 def _function_mode(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Nothing is captured under a function mode but the one of the default device, which autocast does not concern."""
-    return t.FALSE
+    """Nothing is captured under a function mode from outside but the one of the default device, which autocast does not concern."""
+    return t.boolean(bool(cx.modes.functions))
+
+
+# Function modes of torch's own without state: what they make of a call is recorded as their own Python makes it.
+_STATELESS = ("torch._dynamo._trace_wrapped_higher_order_op.TransformGetItemToIndex",)
+
+
+@calls(torch._C._push_on_torch_function_stack)
+def _push(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    kind = args[0].pytype()
+    if not any(kind is named(path) for path in _STATELESS):
+        raise Unsupported(f"a function mode of class {kind.__qualname__} entered in captured code")
+    cx.modes.functions.append((args[0], kind()))
+    return t.NONE
+
+
+@calls(torch._C._pop_torch_function_stack)
+def _pop(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if not cx.modes.functions:
+        raise Unsupported("the exit of a function mode entered before")
+    return cx.modes.functions.pop()[0]
 
 
 @calls(torch._C._get_privateuse1_backend_name)

@@ -48,11 +48,13 @@ _constant(False, *filter(None, map(named, ("torch.jit.is_scripting", "torch.jit.
 _constant(None, torch._C._log_api_usage_once, torch._C._get_tracing_state)
 @calls(torch.overrides.has_torch_function)
 def _has_override(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(bool(overriding(cx, args[0].items_list(cx))))
+    return _has_override_among(cx, args[0].items_list(cx), kwargs)
 
 
 @calls(torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic)
 def _has_override_among(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if cx.modes.functions:
+        raise Unsupported("a function of torch's Python in a function mode")
     return t.boolean(bool(overriding(cx, args)))
 
 
