@@ -298,7 +298,7 @@ class FrameCompiler:
             reports.append(report)
             return call
 
-        return Differentiable(graph, examples, compile, self.config.partitioner).in_engine(), reports[0]
+        return Differentiable(graph, examples, compile, self.config.partitioner, self.config.activation_budget).in_engine(), reports[0]
 
     def _straight(self, graph: fx.Graph, examples: Sequence[Any]) -> tuple[Compiled, Report | None]:
         """Code of a graph without gradients."""

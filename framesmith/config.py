@@ -23,6 +23,7 @@ class Config:
     in plain Python. `max_instructions`: a frame that takes more interpreted instructions to capture runs in plain Python.
     `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain Python.
     `partitioner`: choose what a forward keeps for its backward; otherwise all that the backward reads is kept.
+    `activation_budget`: the part, from 0 to 1, of the bytes kept by default that a forward may keep; the rest is computed again.
     `parallel_threshold`: elements of work in a kernel below which it runs on one thread.
     """
 
@@ -38,6 +39,7 @@ class Config:
     vectorize: bool = True
     freezing: bool = True
     partitioner: bool = True
+    activation_budget: float = 1.0
     max_variants: int = 8
     parallel_threshold: int = 32768
     threads: int | None = None
@@ -101,6 +103,13 @@ def _optional_int(name: str, text: str) -> int | None:
     return None if text.strip().lower() in ("", "none", "auto") else _int(name, text)
 
 
+def _float(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise FramesmithError(f"FRAMESMITH_{name.upper()}={text!r} is not a number") from None
+
+
 def _text(name: str, text: str) -> str:
     return text
 
@@ -110,6 +119,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "bool": _bool,
     "bool | None": _optional_bool,
     "int": _int,
+    "float": _float,
     "int | None": _optional_int,
     "str": _text,
     "str | None": _text,

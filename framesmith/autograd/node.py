@@ -30,14 +30,14 @@ _KINDS = {"input": 0, "result": 1, "extra": 2}
 
 
 class Differentiable:
-    """A captured graph with its gradients. `recompute`: see `partition`."""
+    """A captured graph with its gradients. `recompute` and `budget`: see `partition`."""
 
-    def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True) -> None:
+    def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True, budget: float = 1.0) -> None:
         self._graph = graph
         self._compile = compile
-        self._recompute = recompute
+        self._how = recompute, budget
         self.joint = trace_joint(graph)
-        self.parts = partition(self.joint, recompute)
+        self.parts = partition(self.joint, recompute, budget)
         self.forward = compile(self.parts.forward, examples)
         self._backwards: dict[Pattern, _Backward] = {}
         self._wholes: dict[Pattern, Compiled] = {}
@@ -100,7 +100,7 @@ class Differentiable:
     def _compiled_whole(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...], given: Values) -> Compiled:
         graph = gradient_of(trace_joint(self._graph, there), self.parts, wanted, requires)
         drop_missing(graph, given)
-        return Differentiable(graph, _there(given), self._compile, self._recompute).in_engine()
+        return Differentiable(graph, _there(given), self._compile, *self._how).in_engine()
 
 
 @dataclass(slots=True)

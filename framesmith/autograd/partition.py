@@ -1,36 +1,23 @@
 """The joint graph in two: a forward graph, which also gives what the backward graph will need, and the backward graph.
 
-What is kept between them is the cheapest cut of the values that the backward reads, priced in bytes moved: a value that the forward writes
-to memory anyway costs its reading; one that would stay in registers costs its writing too. Pointwise work, views and constants may be done
-again from what is kept; contractions, reductions, searches and random draws are not.
+`keeping` says what is kept between them.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import fx
 
-from framesmith.autograd.cut import FREE, cheapest_cut
 from framesmith.autograd.joint import TANGENT, UNREAD, Joint, output_node
+from framesmith.autograd.keeping import ancestors, drawn, kept_values
 from framesmith.autograd.numbering import Table, numbered
-from framesmith.graph.purity import RANDOM, is_needed, is_pure, is_view, kind_of
+from framesmith.graph.purity import is_needed
 
 aten = torch.ops.aten
-_SAME_ELEMENTS = frozenset((
-    aten.clone.default, aten._to_copy.default, aten.alias.default, aten.expand.default, aten._unsafe_view.default, aten.reshape.default,
-    aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.native_dropout_backward.default, aten.constant_pad_nd.default,
-    aten.cat.default, aten.stack.default, aten.full.default, aten.arange.start_step, aten.scalar_tensor.default, aten.full_like.default,
-    aten.zeros_like.default, aten.ones_like.default, aten.zeros.default, aten.ones.default,
-))
-"""Operators that are no arithmetic, but as cheap."""
-
-
 @dataclass(frozen=True, slots=True)
 class Parts:
     """`forward` takes the joint graph's inputs and gives its results and then the tensors of `kept` that are neither an input nor a result.
@@ -52,8 +39,8 @@ class Parts:
     table: Table
 
 
-def partition(joint: Joint, recompute: bool = True) -> Parts:
-    """Cut `joint`; without `recompute`, everything that the backward reads of the forward is kept."""
+def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Parts:
+    """Cut `joint`; without `recompute`, everything that the backward reads of the forward is kept. `budget`: see `kept_values`."""
     nodes = list(joint.graph.nodes)
     places = [n for n in nodes if n.op == "placeholder"]
     inputs, tangents = places[:joint.inputs], places[joint.inputs:]
@@ -61,8 +48,8 @@ def partition(joint: Joint, recompute: bool = True) -> Parts:
     results, grads = values[:joint.results], values[joint.results:]  # type: ignore[index]
     late = _descendants(tangents)
     read = _read_by(late, grads)
-    random = _drawn(read)
-    kept = (_cheapest(nodes, late, read, set(inputs)) if recompute else read) | random
+    random = drawn(read)
+    kept = (kept_values(nodes, late, read, set(inputs), budget) if recompute else read) | random
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
     forward = _graph(nodes, inputs, [*results, *extras], late)
@@ -70,7 +57,7 @@ def partition(joint: Joint, recompute: bool = True) -> Parts:
     table: Table = {}
     numbers = numbered(nodes, table)
     roots = [g for g in grads if isinstance(g, fx.Node)]
-    needed, exact = ([k for k, n in enumerate(inputs) if n in found] for found in (_ancestors(roots), _ancestors(roots, UNREAD)))
+    needed, exact = ([k for k, n in enumerate(inputs) if n in found] for found in (ancestors(roots), ancestors(roots, UNREAD)))
     written = {n.args[0] for n in nodes if n.target is aten.copy_.default} | {inputs[k] for k in joint.written}
     copied = [k for k, n in enumerate(inputs) if n in written and (n in kept or k in exact)]
     return Parts(forward, backward, tuple(ways), tuple([numbers[n] for n in order]), tuple([k for k, n in enumerate(order) if n in random]),
@@ -117,16 +104,6 @@ def _where(nodes: list[fx.Node], parts: Parts) -> dict[int, fx.Node]:
     return found
 
 
-def _drawn(read: Iterable[fx.Node]) -> set[fx.Node]:
-    """The random values that `read` depends on: who computes it again must not draw again."""
-    return {n for n in _ancestors(read) if isinstance(n.meta["val"], torch.Tensor) and _is_drawn(n)}
-
-
-def _is_drawn(node: fx.Node) -> bool:
-    source = node.args[0] if node.target is operator.getitem else node
-    return isinstance(source, fx.Node) and source.op == "call_function" and kind_of(source.target) == RANDOM and not is_pure(source)
-
-
 def _descendants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     found, queue = set(nodes), list(nodes)
     while queue:
@@ -159,47 +136,6 @@ def _ways(order: list[fx.Node], inputs: list[fx.Node], results: Any) -> tuple[li
             ways.append(("extra", len(extras)))
             extras.append(node)
     return ways, extras
-
-
-def _cheapest(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node]) -> set[fx.Node]:
-    early = _ancestors(read)
-    prices = {n: _price(n, inputs) for n in nodes if n in early}
-    fixed = [n for n in prices if n.op == "placeholder" or not _is_cheap(n)]
-    cheap = set(prices) - set(fixed)
-    edges = [(arg, n) for n in cheap for arg in n.all_input_nodes]
-    return cheapest_cut(prices, edges, fixed, read)
-
-
-def _ancestors(nodes: Iterable[fx.Node], unread: Mapping[Any, tuple[int, ...]] = MappingProxyType({})) -> set[fx.Node]:
-    """What `nodes` are computed of. `unread`: places of arguments, by operator, that do not count."""
-    found, queue = set(nodes), list(nodes)
-    while queue:
-        node = queue.pop()
-        idle = [node.args[i] for i in unread.get(node.target, ())]
-        for arg in node.all_input_nodes:
-            if arg not in found and arg not in idle:
-                found.add(arg)
-                queue.append(arg)
-    return found
-
-
-def _is_cheap(node: fx.Node) -> bool:
-    if node.target is operator.getitem:
-        return True
-    tags = getattr(node.target, "tags", ())
-    return is_pure(node) and (torch.Tag.pointwise in tags or is_view(node.target) or node.target in _SAME_ELEMENTS)
-
-
-def _price(node: fx.Node, inputs: set[fx.Node]) -> int:
-    """Bytes moved for keeping a value; inputs are alive anyway, and what a costly operator reads or gives is in memory anyway."""
-    val = node.meta["val"]
-    if not isinstance(val, torch.Tensor):
-        return FREE
-    size = max(1, val.numel() * val.element_size())
-    if node in inputs:
-        return 1
-    in_memory = not _is_cheap(node) or any(not _is_cheap(u) and u.op != "output" for u in node.users)
-    return size if in_memory else 2 * size
 
 
 def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[fx.Node] | None) -> fx.Graph:
