@@ -13,6 +13,7 @@ from framesmith.symbolic.expr import Symbol
 
 SMALL_WORK = 1 << 15  # element steps below which a kernel runs on one thread anyway
 ROW_BYTES = 1 << 20  # private footprint up to which a second look at a row finds it in cache
+SHORT_RUN, LONG_RUN = 8, 16  # elements side by side: fewer than a vector's, and a vector full
 ENOUGH_TRIPS = 8  # outer iterations that keep the threads busy
 UNKNOWN = 1 << 20  # stand-in for a symbolic number of elements
 TYPICAL = 64  # stand-in for a symbolic extent
@@ -167,7 +168,7 @@ class Fusion:
         if after < ENOUGH_TRIPS and after < min(before, own):
             return False
         if after < before or after < own:
-            return _row_bytes(new, self) <= ROW_BYTES
+            return _row_bytes(new, self) <= ROW_BYTES and not self._chopped(new)
         return True
 
     def _absorb(self, group: Group, preds: list[Group]) -> None:
@@ -209,9 +210,20 @@ class Fusion:
         after = _estimate(cluster.shared, cluster)
         before = [_estimate(c.shared, c) for c in (other, group.cluster)]
         work = max(_work(m, cluster) for m in cluster.members)
-        if work > SMALL_WORK and (after < min(ENOUGH_TRIPS, *before) or _row_bytes(cluster, self) > ROW_BYTES):
+        if work > SMALL_WORK and (after < min(ENOUGH_TRIPS, *before) or _row_bytes(cluster, self) > ROW_BYTES or self._chopped(cluster)):
             return None
         return cluster
+
+    def _chopped(self, cluster: Cluster) -> bool:
+        """Whether a member with much work is left with runs of memory that fill no vector, and has longer ones alone."""
+        if cluster.contract is not None:
+            return False
+        for m in cluster.members:
+            if _work(m, cluster) > SMALL_WORK and _run(m, cluster) < SHORT_RUN:
+                base = self._base(m.compute)
+                if _run(base.members[0], base) >= LONG_RUN:
+                    return True
+        return False
 
     def _position(self, compute: Compute) -> int:
         return self.positions[id(compute)]
@@ -264,6 +276,12 @@ def _estimate(axes: Iterable[Symbol], cluster: Cluster) -> int:
 
 def _work(m: Member, cluster: Cluster) -> int:
     return _estimate((*m.par, *m.red), cluster)
+
+
+def _run(m: Member, cluster: Cluster) -> int:
+    """Elements side by side that one of a member's loops reaches."""
+    indices = [*(index for _, index, _ in m.loads), *(index for _, index in m.stores)]
+    return max((_estimate((s,), cluster) for s in (*m.par, *m.red) if any(index.coeff(s) == 1 for index in indices)), default=1)
 
 
 def _same_loops(a: Member, b: Member) -> bool:

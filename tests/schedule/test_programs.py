@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from framesmith.loops.evaluate import run_program
-from framesmith.loops.ir import Extern, Launch
+from framesmith.loops.ir import Extern, Launch, Loop, walk
 from framesmith.loops.text import kernel_text
 from tests.schedule.harness import check, program_of
 
@@ -68,6 +68,15 @@ def test_rms_norm():
 
 def test_group_norm():
     check(lambda a, w, b: F.group_norm(a, 4, w, b), x(2, 8, 6, 5), x(8), x(8))
+
+
+def test_group_norm_in_channels_last_reads_whole_vectors():
+    """Groups of two channels side by side: the loops over all of the channels are not cut up to share one with the groups."""
+    image = x(3, 64, 12, 15).contiguous(memory_format=torch.channels_last)
+    program = check(lambda a, w, b: F.group_norm(a, 32, w, b), image, x(64), x(64))
+    heavy = [k for k in program.kernels if k.work.const >= image.numel()]
+    axes = [axis for k in heavy for axis in (*k.outer, *(n.axis for n in walk(k.body) if type(n) is Loop))]
+    assert heavy and all(axis.extent.const != 2 for axis in axes)
 
 
 def test_batch_norm_training_writes_its_statistics():

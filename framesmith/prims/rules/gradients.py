@@ -10,6 +10,7 @@ import torch
 from framesmith.prims.builder import Builder, Value
 from framesmith.prims.registry import decomposes, decomposes_named
 from framesmith.prims.rules.indexing import diagonal_scatter
+from framesmith.prims.rules.norms import spread
 from framesmith.prims.rules.views import row_major, slice_bounds
 
 aten = torch.ops.aten
@@ -181,25 +182,25 @@ def layer_norm_backward(b: Builder, grad: Value, x: Value, shape: Any, mean: Val
 def group_norm_backward(
     b: Builder, grad: Value, x: Value, mean: Value, rstd: Value, weight: Any, n: Any, c: Any, hxw: Any, groups: int, mask: Any
 ) -> Any:
-    """Two sums over the places of each channel; the rest is made of them."""
+    """Two sums over the places of each channel, in whatever order `x` lies; the rest is made of them."""
     if 0 in x.shape or type(count := math.prod(x.shape[1:])) is not int:
         return NotImplemented
     batch, channels = x.shape[:2]
-    split = (batch, groups, channels // groups, *x.shape[2:])
-    wide, up = (b.reshape(b.wide(one), split) for one in (x, grad))
-    small = (batch, groups, *[1] * (len(split) - 2))
-    centre, scale = (b.reshape(b.convert(one, wide.dtype), small) for one in (mean, rstd))
-    places = tuple(range(3, len(split)))
-    total, dot = b.sum(up, places, True), b.sum(up * (wide - centre), places, True)
-    factor = None if weight is None else b.reshape(b.wide(weight), (1, groups, channels // groups, *[1] * len(places)))
+    wide, up = b.wide(x), b.wide(grad)
+    split = (batch, groups, channels // groups)
+    scale = b.reshape(b.convert(rstd, wide.dtype), (batch, groups))
+    centred = wide - spread(b, b.convert(mean, wide.dtype), x)
+    places = tuple(range(2, x.ndim))
+    total, dot = b.sum(up, places, True), b.sum(up * centred, places, True)
+    factor = None if weight is None else b.reshape(b.wide(weight), (1, channels, *[1] * len(places)))
     first = second = third = None
     if mask[0]:
-        drift, pull = (b.sum(one if factor is None else one * factor, (2,), True) * (float(groups) / count) for one in (total, dot))
-        direct = up * scale if factor is None else up * (scale * factor)
-        moved = direct - (wide - centre) * (pull * scale * scale * scale) - drift * scale
-        first = b.convert(b.reshape(moved, x.shape), x.dtype)
+        parts = [b.reshape(one if factor is None else one * factor, split) for one in (total, dot)]
+        drift, pull = (b.sum(one, (2,), False) * (float(groups) / count) for one in parts)
+        direct = spread(b, scale, x) if factor is None else spread(b, scale, x) * factor
+        first = b.convert(up * direct - centred * spread(b, pull * scale * scale * scale, x) - spread(b, drift * scale, x), x.dtype)
     if mask[1] and weight is not None:
-        second = b.convert(b.reshape(b.sum(dot * scale, (0,), False), weight.shape), b.out[1].dtype)
+        second = b.convert(b.reshape(b.sum(dot * spread(b, scale, x), (0,), False), weight.shape), b.out[1].dtype)
     if mask[2]:
         third = b.convert(b.reshape(b.sum(total, (0,), False), (channels,)), b.out[2].dtype)
     return first, second, third

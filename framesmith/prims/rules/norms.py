@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -117,12 +118,37 @@ def fused_rms_norm(b: Builder, x: Value, shape: Any, weight: Any, eps: float | N
     return b.convert(_scaled(b, wide * rstd, weight, None), b.out[0].dtype), b.convert(rstd, b.out[1].dtype)
 
 
-def _group_norm(b: Builder, x: Value, groups: int, weight: Any, bias: Any, eps: float) -> tuple[Value, Value, Value]:
+def spread(b: Builder, one: Value, x: Value) -> Value:
+    """A number of each sample and group, (batch, groups), as one of each channel that broadcasts along `x`."""
     batch, channels = x.shape[:2]
-    grouped = b.reshape(b.wide(x), (batch, groups, channels // groups, *x.shape[2:]))
-    variance, mean = b.var_mean(grouped, tuple(range(2, grouped.ndim)), True, 0)
+    groups = one.shape[1]
+    wide = b.expand(b.reshape(one, (batch, groups, 1)), (batch, groups, channels // groups))
+    return b.reshape(wide, (batch, channels, *[1] * (x.ndim - 2)))
+
+
+_FEW_PLACES = 32
+
+
+def _group_moments(b: Builder, wide: Value, groups: int) -> tuple[Value, Value]:
+    """Variance and mean of each sample and group: of those of each channel, whose places are as far apart in any layout."""
+    batch, channels = wide.shape[:2]
+    split = (batch, groups, channels // groups)
+    places = math.prod(wide.shape[2:])
+    if type(places) is not int or type(channels) is not int or places < _FEW_PLACES or channels == groups:
+        grouped = b.reshape(wide, (*split, *wide.shape[2:]))
+        return b.var_mean(grouped, tuple(range(2, grouped.ndim)), False, 0)
+    variance, mean = (b.reshape(one, split) for one in b.var_mean(wide, tuple(range(2, wide.ndim)), False, 0))
+    share = groups / channels
+    whole = b.sum(mean, (2,), True) * share
+    gap = mean - whole
+    return b.sum(variance + gap * gap, (2,), False) * share, b.reshape(whole, (batch, groups))
+
+
+def _group_norm(b: Builder, x: Value, groups: int, weight: Any, bias: Any, eps: float) -> tuple[Value, Value, Value]:
+    wide = b.wide(x)
+    variance, mean = _group_moments(b, wide, groups)
     rstd = b.rsqrt(variance + float(eps))
-    y = b.reshape((grouped - mean) * rstd, x.shape)
+    y = (wide - spread(b, mean, x)) * spread(b, rstd, x)
     along = [None if one is None else b.along(one, 1, x.ndim) for one in (weight, bias)]
     return b.convert(_scaled(b, y, *along), x.dtype), mean, rstd
 
