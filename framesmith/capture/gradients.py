@@ -60,8 +60,10 @@ class Gradients:
 
     def mark(self) -> tuple[Node | None, int] | None:
         """Where the graph ends before an operator; None while nothing requires grad."""
-        if not self.differentiable:
-            return None
+        return self.end() if self.differentiable else None
+
+    def end(self) -> tuple[Node | None, int]:
+        """The graph's last node, and how many writes there were."""
         return next(iter(reversed(self.recorder.graph.nodes)), None), len(self.recorder.written)
 
     def follow(self, last: Node | None, writes: int, transformed: bool = False) -> None:

@@ -55,7 +55,7 @@ class _Run:
         cx = self.cx
         grad = cx.transformed
         given = [self.given(a) for a in args], {k: self.given(v) for k, v in kwargs.items()}
-        before = cx.mark()
+        before = cx.end()
         cx.transformed = True
         try:
             out = transform(*given[0], **given[1])
@@ -67,7 +67,7 @@ class _Run:
             return cx.raise_(e)
         finally:
             cx.transformed = grad
-        if not grad and before is not None:
+        if not grad and cx.differentiable:
             cx.follow(*before, transformed=True)
         return cx.made(out)
 
