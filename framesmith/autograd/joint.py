@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -97,7 +98,11 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint
         leaves = [replay.inputs[i] for i in wanted]
         grads: Sequence[Any] = [None] * len(leaves)
         if used:
+            last = replay.last()
             grads = _run_engine([results[asked[k]] for k in used], [tangents[k] for k in used], leaves)
+            for node in replay.made_since(last):  # what formulas compute of a region's values alone is computed again with them
+                regions = [n.meta["checkpoint"] for n in node.all_input_nodes if "checkpoint" in n.meta]
+                node.meta.update({"checkpoint": regions[0]} if regions else {})
         nodes = [recorder.nodes(v) for v in (*results, *grads)]
     for node, value in replay.copies:
         recorder.emit(aten.copy_.default, (node, recorder.nodes(value)), value)
@@ -248,16 +253,23 @@ class _Replay:
             value = _Straight.apply(*args)
             value._alias.node.meta["straight"] = True
             return value
-        if not node.meta.get("no_grad"):
+        said: dict[str, Any] = {k: node.meta[k] for k in ("no_grad", "checkpoint") if k in node.meta}
+        if not said:
             return target(*args, **kwargs)
-        last = next(iter(reversed(self.recorder.graph.nodes)))
-        with torch.no_grad():
+        last = self.last()
+        with torch.set_grad_enabled("no_grad" not in said):
             value = target(*args, **kwargs)
-        for made in reversed(self.recorder.graph.nodes):  # the joint graph may be differentiated in its turn
-            if made is last:
-                return value
-            made.meta["no_grad"] = True
+        for made in self.made_since(last):  # the joint graph may be differentiated in its turn
+            made.meta.update(said)
         return value
+
+    def last(self) -> fx.Node:
+        return output_node(self.recorder.graph)
+
+    def made_since(self, last: fx.Node) -> list[fx.Node]:
+        """The nodes recorded after `last`, in order."""
+        made = list(takewhile(lambda n: n is not last, reversed(self.recorder.graph.nodes)))
+        return made[::-1]
 
     def _read(self, value: Any) -> Any:
         if isinstance(value, fx.Node):

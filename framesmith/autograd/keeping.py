@@ -2,7 +2,8 @@
 
 A value that the forward writes to memory anyway costs its reading; one that would stay in registers costs its writing too. Pointwise work,
 views and constants may be done again from what is kept, unless forward and backward both need the value in memory; contractions,
-reductions and searches are done again only under a memory budget, where the fewest operations for a byte go first; random draws never are.
+reductions and searches are done again only under a memory budget, where the fewest operations for a byte go first, and in regions of
+activation checkpointing; random draws never are.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class _Problem:
         return sorted(found, key=lambda n: _operations(n) / max(1, _bytes(n)))
 
     def _stays(self, node: fx.Node, tight: bool) -> bool:
+        if "checkpoint" in node.meta and not _draws(node):
+            return False
         if not is_cheap(node):
             return True
         if tight or node.target is operator.getitem or is_view(node.target):
@@ -84,12 +87,19 @@ class _Problem:
         return _is_read(node, lambda u: u not in self.late) and _is_read(node, lambda u: u in self.late)
 
     def _price(self, node: fx.Node) -> int:
-        if not isinstance(node.meta["val"], torch.Tensor):
+        if not isinstance(node.meta["val"], torch.Tensor) or self._is_inside(node):
             return FREE
         if node in self.inputs:
             return 1
         size = max(1, _bytes(node))
         return size if not is_cheap(node) or _is_read(node, lambda u: True) else 2 * size
+
+    def _is_inside(self, node: fx.Node) -> bool:
+        """Whether only its own region of activation checkpointing reads a value in the forward: then it is not kept."""
+        region = node.meta.get("checkpoint")
+        if region is None or _draws(node):
+            return False
+        return all(u in self.late or u.meta.get("checkpoint") == region for u in node.users)
 
 
 def ancestors(nodes: Iterable[fx.Node], unread: Mapping[Any, tuple[int, ...]] = MappingProxyType({})) -> set[fx.Node]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from framesmith.fake.outputs import is_detached
 from framesmith.fake.tensor import Alias, FakeTensor
 from framesmith.util.errors import NeedsGrad, Unsupported
 
@@ -37,6 +38,8 @@ class Gradients:
         self.differentiable: dict[Node, tuple[Source, bool]] = {}
         """Inputs that require grad: the path, and whether it is a leaf."""
         self.turn = 0
+        self.regions = 0
+        """How many regions of activation checkpointing there were."""
 
     def wants_grad(self, x: FakeTensor) -> bool:
         """`x.requires_grad`, of any tensor of the program."""
@@ -48,12 +51,11 @@ class Gradients:
         return self._requires(alias.node)
 
     def view_grad(self, base: FakeTensor, view: FakeTensor) -> bool | None:
-        """Whether gradients go through a view that residual code makes again; None: they do what the frame's grad mode says."""
-        if not self.wants_grad(base):
+        """The grad mode in which residual code makes a view again; None: any, or the frame's."""
+        if not self.wants_grad(base) or is_detached(view._alias):
             return None
-        if not self.wants_grad(view):
-            return False
-        return None if self.state.grad_enabled else True
+        made = self.wants_grad(view)
+        return None if made is self.state.grad_enabled else made
 
     def _requires(self, node: Node) -> bool:
         return node in self.differentiable or bool(node.meta.get("grad"))
@@ -95,7 +97,7 @@ class Gradients:
     def _written(self, base: Alias, alias: Alias, before: Node, enabled: bool) -> None:
         node = base.node
         known = self.differentiable.get(base.storage.input)  # type: ignore[arg-type]
-        if enabled and not _is_detached(alias):
+        if enabled and not is_detached(alias):
             if known is not None and known[1]:
                 raise NeedsGrad(known[0])  # eager refuses a write to a leaf
             if self._requires(before) and not self._requires(node):
@@ -111,12 +113,6 @@ class Gradients:
             base.node.meta.update(grad=False, turn=self.turn)
         if alias is not base and base.node is not node:
             alias.version = -1
-
-
-def _is_detached(alias: Alias) -> bool:
-    while alias.parent is not None and alias.func is not aten.detach.default:
-        alias = alias.parent
-    return alias.parent is not None
 
 
 def _is_differentiable(val: Any) -> bool:

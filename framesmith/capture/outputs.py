@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from framesmith.fake import FakeTensor
+from framesmith.fake.outputs import is_detached
 
 from .inference import in_mode, made_in
 
@@ -25,12 +26,10 @@ _OTHER_NUMBERS = frozenset((torch.ops.aten.view_as_real.default, torch.ops.aten.
 def view_text(hold: Hold, base: str, fake: FakeTensor, grad: bool | None = None) -> str:
     """The expression of the view `fake` of the tensor at `base`, the root of its alias: at the same distance from where that begins.
 
-    `grad`: gradients go, or do not go, through it, whatever the mode in which the expression is evaluated.
+    `grad`: the grad mode in which it is to be evaluated.
     """
-    if grad is False:
-        return view_text(hold, f"{base}.detach()", fake)
-    if grad:
-        return f"{hold(_differentiable)}(lambda x: {view_text(hold, 'x', fake)}, {base})"
+    if grad is not None:
+        return f"{hold(_made_with if grad else _made_without)}(lambda x: {view_text(hold, 'x', fake)}, {base})"
     chain = []
     alias = fake._alias
     while alias.parent is not None:
@@ -38,6 +37,7 @@ def view_text(hold: Hold, base: str, fake: FakeTensor, grad: bool | None = None)
         alias = alias.parent
     if not any(step.func in _OTHER_NUMBERS for step in chain):
         distance = fake.storage_offset() - alias.val.storage_offset()
+        base = f"{base}.detach()" if is_detached(fake._alias) else base
         offset = f", {base}.storage_offset() + {distance}" if distance else ""
         return f"{base}.as_strided({tuple(fake.shape)!r}, {fake.stride()!r}{offset})"
     for step in reversed(chain):
@@ -82,8 +82,13 @@ def _views(hold: Hold, fakes: list[FakeTensor], view_grad: ViewGrad) -> tuple[li
     return given, [f"__fs_o = ({', '.join(texts)},)"]
 
 
-def _differentiable(view: Callable[[torch.Tensor], torch.Tensor], base: torch.Tensor) -> torch.Tensor:
+def _made_with(view: Callable[[torch.Tensor], torch.Tensor], base: torch.Tensor) -> torch.Tensor:
     with torch.enable_grad():
+        return view(base)
+
+
+def _made_without(view: Callable[[torch.Tensor], torch.Tensor], base: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
         return view(base)
 
 

@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from framesmith.fake.layout import preserved_strides
 from framesmith.fake.schema import is_view
-from framesmith.fake.tensor import FakeTensor, Storage
+from framesmith.fake.tensor import Alias, FakeTensor, Storage
 
 if TYPE_CHECKING:
     from framesmith.fake.recorder import Recorder
@@ -34,6 +34,13 @@ def memory_of(node: Node) -> tuple[Node, bool]:
         same_start = same_start and node.target in _FROM_THE_START
         node = node.args[0]  # type: ignore[assignment]
     return node, same_start
+
+
+def is_detached(alias: Alias) -> bool:
+    """Whether no gradient goes from the base of a view through it."""
+    while alias.parent is not None and alias.func is not aten.detach.default:
+        alias = alias.parent
+    return alias.parent is not None
 
 
 def _is_view(target: Any) -> bool:
@@ -78,4 +85,4 @@ def _copy(rec: Recorder, node: Node, fake: FakeTensor) -> Node:
     return rec.emit(aten.copy.default, (fresh, node), fake)
 
 
-__all__ = ["apart", "memory_of"]
+__all__ = ["apart", "is_detached", "memory_of"]

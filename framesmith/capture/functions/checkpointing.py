@@ -1,7 +1,9 @@
-"""Activation checkpointing, which without a backward pass is a call."""
+"""Activation checkpointing: a call, whose nodes say that their values are not to be kept for the backward (`meta["checkpoint"]`: the number
+of the outermost region)."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -20,11 +22,19 @@ def _checkpoint(cx: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) ->
     if reentrant is t.NONE:
         raise Unsupported("checkpoint() without use_reentrant, which warns", hint="pass use_reentrant=False")
     if "context_fn" in kwargs or torch.is_grad_enabled() and reentrant.truth(cx):
-        raise Unsupported("activation checkpointing while grad mode is on, or with contexts of its own")
+        raise Unsupported("reentrant activation checkpointing while grad mode is on, or with contexts of its own")
     rest = {k: v for k, v in kwargs.items() if k not in _IDLE and k != "use_reentrant"}
     if reentrant.truth(cx) and rest:
         cx.raise_(ValueError("Unexpected keyword arguments: " + ",".join(rest)))
-    return args[0].call(cx, args[1:], rest)
+    nodes = cx.recorder.graph.nodes
+    last = next(iter(reversed(nodes)), None)
+    out = args[0].call(cx, args[1:], rest)
+    if torch.is_grad_enabled():
+        cx.regions += 1
+        for node in itertools.takewhile(lambda n: n is not last, reversed(nodes)):
+            if node.op == "call_function":
+                node.meta["checkpoint"] = cx.regions
+    return out
 
 
 __all__: list[str] = []

@@ -1,0 +1,143 @@
+"""torch.utils.checkpoint in training: gradients are eager's, and its regions are computed again."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+import framesmith
+from tests.autograd.driver import Scenarios, agree
+
+scenario = Scenarios()
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+def block():
+    return nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 4))
+
+
+@scenario
+def two_regions(c):
+    a, b = block(), block()
+    f = c(lambda x: checkpoint(b, checkpoint(a, x, use_reentrant=False), use_reentrant=False))
+    for _ in range(2):
+        f(X).square().sum().backward()
+    return [*a.parameters()], [*b.parameters()]
+
+
+@scenario
+def nested_regions(c):
+    a, b = block(), block()
+
+    def inner(x):
+        return checkpoint(b, a(x), use_reentrant=False) * 2
+
+    f = c(lambda x: checkpoint(inner, x, use_reentrant=False))
+    f(X).square().sum().backward()
+    return [*a.parameters()], [*b.parameters()]
+
+
+@scenario
+def a_region_with_dropout(c):
+    m = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5))
+    x = X.clone().requires_grad_()
+    y = c(lambda x: checkpoint(m, x, use_reentrant=False))(x)
+    y.sum().backward()
+    mask = (y != 0).float() * 2
+    return torch.allclose(x.grad, mask.detach() @ m[0].weight.detach(), atol=1e-5)
+
+
+@scenario
+def a_region_that_writes_buffers(c):
+    m = nn.Sequential(nn.Linear(4, 5), nn.Tanh())
+    seen = torch.zeros(5)
+
+    def fn(x):
+        y = checkpoint(m, x, use_reentrant=False)
+        seen.add_(y.detach().mean(0))
+        return y
+
+    f = c(fn)
+    for _ in range(2):
+        f(X).sum().backward()
+    return m, seen
+
+
+@scenario
+def under_create_graph(c):
+    m = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+    x = X.double().clone().requires_grad_()
+    g, = torch.autograd.grad(c(lambda x: checkpoint(m, x, use_reentrant=False))(x).sum(), x, create_graph=True)
+    g.square().sum().backward()
+    return m, x
+
+
+@scenario(breaks=True)
+def a_break_in_a_region(c):
+    m, k = nn.Sequential(nn.Linear(4, 5), nn.Tanh()), nn.Linear(5, 2)
+
+    def inner(x):
+        h = m(x)
+        if h.sum() > 1e9:
+            h = h * 2
+        return k(h).sin()
+
+    f = c(lambda x: checkpoint(inner, x, use_reentrant=False) * 2)
+    for _ in range(2):
+        f(X).square().sum().backward()
+    return m, k
+
+
+@scenario
+def a_batch_norm_in_a_region(c):
+    m = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5, affine=False, track_running_stats=False), nn.Tanh())
+    x = X.clone().requires_grad_()
+    c(lambda x: checkpoint(m, x, use_reentrant=False))(x).square().sum().backward()
+    return m, x
+
+
+@scenario(breaks=None)
+def reentrant(c):
+    m = block()
+    x = X.clone().requires_grad_()
+    f = c(lambda x: checkpoint(m, x * 2, use_reentrant=True))
+    f(x).sum().backward()
+    return m, x
+
+
+@scenario(breaks=None)
+def sequential(c):
+    m = nn.Sequential(block(), block(), block())
+    x = X.clone().requires_grad_()
+    c(lambda x: checkpoint_sequential(m, 2, x, use_reentrant=False))(x).sum().backward()
+    return m, x
+
+
+@scenario.each()
+def test_checkpoint(scenario, how):
+    agree(scenario, **how)
+
+
+def bytes_kept(fn, *args):
+    """What the graph of `fn` keeps for its backward beside its inputs, in bytes."""
+    graphs = []
+
+    def backend(gm, examples):
+        graphs.append(gm.graph)
+        return gm.forward
+
+    kept = []
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        framesmith.compile(fn, backend=backend, fullgraph=True)(*args)
+    given = {x.data_ptr() for a in args for x in (a.parameters() if isinstance(a, nn.Module) else [a])}
+    return sum(x.nbytes for x in kept if x.data_ptr() not in given)
+
+
+def test_a_region_keeps_nothing():
+    m = nn.Sequential(nn.Linear(4, 256), nn.GELU(), nn.Linear(256, 4))
+    x = torch.randn(32, 4)
+    plain = bytes_kept(lambda m, x: m(x).sin(), m, x)
+    checkpointed = bytes_kept(lambda m, x: checkpoint(m, x, use_reentrant=False).sin(), m, x)
+    assert plain >= 32 * 256 * 4
+    assert checkpointed <= 32 * 4 * 4
