@@ -149,7 +149,19 @@ def _overlay(ctx: Context, spec: Any, x: Value, src: Any, dim: int, start: Any, 
 def slice_scatter(ctx: Context, spec: Any, x: Value, src: Value, dim: int, start: Any, stop: Any, step: int) -> Value | None:
     if unsupported_dtype(spec.dtype):
         return None
+    if step != 1 and dim == len(spec.shape) - 1:
+        return _interleaved(ctx, spec, x, src, start, step)
     return _overlay(ctx, spec, x, src, dim, start, stop, step, True)
+
+
+def _interleaved(ctx: Context, spec: Any, x: Value, src: Value, start: Any, step: int) -> Strided:
+    """Both written: as a choice for each element, lanes would read `src` all over."""
+    target = ctx.join_target(spec)
+    ctx.write(x, target)
+    offset = as_expr(target.offset) + as_expr(target.stride[-1]) * start
+    strides = (*target.stride[:-1], plain(as_expr(target.stride[-1]) * step))
+    ctx.write(src, window(target, src.shape, strides, offset), opaque=True)
+    return target
 
 
 @lowers("select_scatter")
