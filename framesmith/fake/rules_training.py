@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from framesmith.fake.infer import rule
-from framesmith.fake.rules_nn import batch_norm, convolution_strides
+from framesmith.fake.layout import suggested_strides
+from framesmith.fake.rules_nn import batch_norm, convolution_strides, group_norm, layer_norm
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
 
 aten = torch.ops.aten
@@ -17,7 +18,37 @@ def _dense(x: FakeTensor, shape: tuple, dtype: torch.dtype | None = None) -> Fak
     return new_fake(shape, contiguous_strides(shape), dtype or x.dtype, x.device)
 
 
-# -- batch norm
+# -- normalisation
+
+
+@rule(aten.native_layer_norm.default)
+def native_layer_norm(x: FakeTensor, over: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """Statistics are kept in the dtype of the parameters."""
+    out = layer_norm(x, over, weight)
+    if out is NotImplemented:
+        return out
+    like = next((t for t in (weight, bias) if t is not None), x)
+    saved = (*x.shape[: x.dim() - len(over)], *[1] * len(over))
+    return out, _dense(like, saved), _dense(like, saved)
+
+
+@rule(aten.native_group_norm.default)
+def native_group_norm(x: FakeTensor, weight: Any, bias: Any, n: Any, c: Any, hxw: Any, groups: int, eps: float) -> Any:
+    out = group_norm(x, groups)
+    if out is NotImplemented:
+        return out
+    like = next((t for t in (weight, bias) if t is not None), x)
+    return out, _dense(like, (n, groups)), _dense(like, (n, groups))
+
+
+@rule(aten.native_group_norm_backward.default)
+def native_group_norm_backward(
+    grad: FakeTensor, x: FakeTensor, mean: FakeTensor, rstd: FakeTensor, weight: Any, n: Any, c: Any, hxw: Any, groups: int, mask: Any
+) -> Any:
+    if weight is None and (mask[1] or mask[2]) or any(type(size) is int and size == 0 for size in x.shape):
+        return NotImplemented
+    first = new_fake(tuple(x.shape), suggested_strides(x, tuple(x.shape)), x.dtype, x.device) if mask[0] else None
+    return first, *[_dense(weight, (c,)) if asked else None for asked in mask[1:]]
 
 
 @rule(aten.native_batch_norm.default)

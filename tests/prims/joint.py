@@ -51,10 +51,13 @@ def _check_layout(node: fx.Node, value: Any) -> None:
                 assert _layout(fake) == _layout(real), (node.format_node(), fake, real.shape, real.stride(), real.dtype)
 
 
-def check_joint(function: Function, *inputs: torch.Tensor, extern: bool | tuple[str, ...] = False, exact: bool = True) -> fx.Graph:
+def check_joint(
+    function: Function, *inputs: torch.Tensor, extern: bool | tuple[str, ...] = False, exact: bool = True, tolerance: float | None = None
+) -> fx.Graph:
     """Records outputs and gradients of `function`; recorded graph and prims give what eager gives, written inputs too.
 
-    `extern` says which calls of ATen may remain; `exact`, that each recorded layout is eager's. Returns the graph of prims.
+    `extern` says which calls of ATen may remain; `exact`, that each recorded layout is eager's; `tolerance`, absolute and relative, what
+    rounding within eager's operators is worth (None: what the dtype stands for). Returns the graph of prims.
     """
     given = list(inputs)
     own = _copies(given)
@@ -70,5 +73,5 @@ def check_joint(function: Function, *inputs: torch.Tensor, extern: bool | tuple[
         with torch.no_grad():
             actual = run(one, [*arguments, *tangents], trace=trace)
         for a, b in zip((*actual, *arguments), (*expected, *own), strict=True):
-            torch.testing.assert_close(a, b, equal_nan=True, check_stride=False)
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=False)
     return prims

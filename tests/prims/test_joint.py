@@ -124,6 +124,17 @@ def test_norms(dtype: torch.dtype) -> None:
     check_joint(lambda x: F.softmax(x, 1).log_softmax(-1), x)
 
 
+@pytest.mark.parametrize("parameters", [torch.bfloat16, torch.float32], ids=str)
+def test_statistics_of_short_floats(parameters: torch.dtype) -> None:
+    """They are kept in the dtype of the parameters, and the gradient of the input has its own."""
+    x, w, b = leaf(3, 6, 4, 5, dtype=torch.bfloat16), leaf(6, dtype=parameters), leaf(6, dtype=parameters)
+    statistics = torch.zeros(6, dtype=parameters), torch.ones(6, dtype=parameters)
+    rough = {"tolerance": 0.05}
+    check_joint(lambda x, w, b: F.layer_norm(x.transpose(1, 3), (6,), w, b), x, w, b, **rough)
+    check_joint(lambda x, w, b: F.group_norm(x, 3, w, b), x, w, b, **rough)
+    check_joint(lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b, True), x, w, b, *statistics, **rough)
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_windows_that_tile(last: bool) -> None:
     x = leaf(2, 3, 6, 8, last=last)
