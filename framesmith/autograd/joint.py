@@ -112,7 +112,7 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint
     output.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in nodes)
     saved = replay.saved_nodes()
     return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked), tuple(wanted),
-                 _places(saved, [n for n in graph.nodes if n.op == "placeholder"]), _places(saved, output_node(graph).args[0]))
+                 _places(saved, [n for n in graph.nodes if n.op == "placeholder"]), _places(saved, replay.given))
 
 
 def _drop_statistics(graph: fx.Graph) -> None:
@@ -169,6 +169,8 @@ class _Replay:
         self.inputs: list[FakeTensor] = []
         self.copies: list[tuple[fx.Node, FakeTensor]] = []
         """Writes of inputs of which no gradient is asked: the input's node, and its new value."""
+        self.given: list[Any] = []
+        """The captured nodes of the results."""
         self.current: fx.Node | None = None
         self.kept: list[tuple[fx.Node | None, Any]] = []
         """What autograd keeps, and the node that it keeps it for."""
@@ -208,6 +210,7 @@ class _Replay:
             unread = [saver.args[i] for i in UNREAD.get(saver.target, ())]  # type: ignore[arg-type]
             if origin in unread:
                 continue
+            origin = origin.meta.get("within", origin)
             if saver.meta.get("turn", 0) < origin.meta.get("overwritten", 0):
                 raise Unsupported("a tensor is written that a gradient still needs")
             found.add(origin)
@@ -225,6 +228,7 @@ class _Replay:
                 self.inputs.append(self._input(node))
                 self.values[node] = self.inputs[-1]
             elif node.op == "output":
+                self.given = [*node.args[0], *self.given]  # type: ignore[misc]
                 return [*self._read(node.args[0]), *late], written
             elif node.target is aten.copy_.default:
                 target, value = node.args[0], self._read(node.args[1])
@@ -232,6 +236,7 @@ class _Replay:
                 if value.requires_grad and history(node.args[1]) is not target:
                     written.append(places[target])
                     late.append(value)
+                    self.given.append(node.args[1])
                 else:
                     self.copies.append((self.inputs[places[target]]._alias.node, value))
             else:

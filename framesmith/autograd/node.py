@@ -47,9 +47,10 @@ class Differentiable:
         """What is called in the graph's place: the forward, with the backward below as its node."""
         j, parts = self.joint, self.parts
         kept = [(_KINDS[kind], place) for kind, place in parts.kept]
-        watched = [(_KINDS["input"], k) for k in j.saved_inputs] + [(_KINDS["result"], k) for k in j.saved_results]
-        watched = [(kind, k) for kind, k in watched if (kind, k) not in kept and (kind or k not in j.written)]
-        return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written, kept, watched,
+        watched = [("input", k) for k in j.saved_inputs if k not in j.written]
+        watched += [("result", k) if k < j.outputs else ("input", j.written[k - j.outputs]) for k in j.saved_results]
+        also = [(_KINDS[kind], place) for kind, place in watched if (kind, place) not in parts.kept or kind == "input" and place in j.written]
+        return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written, kept, also,
                                    parts.needed, parts.exact, parts.copied)
 
     def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool) -> tuple[bool, ...]:
@@ -95,12 +96,11 @@ class Differentiable:
             found = self._wholes.get((there, wanted, requires))
             if found is None:
                 found = self._wholes[there, wanted, requires] = CompiledFunction(self._compiled_whole, None)(there, wanted, requires, given)
-        return found(_there(given))
+        return found(given)
 
     def _compiled_whole(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...], given: Values) -> Compiled:
         graph = gradient_of(trace_joint(self._graph, there), self.parts, wanted, requires)
-        drop_missing(graph, given)
-        return Differentiable(graph, _there(given), self._compile, *self._how).in_engine()
+        return _Fitted(graph, given, lambda part, there: Differentiable(part, there, self._compile, *self._how).in_engine())
 
 
 @dataclass(slots=True)
@@ -113,10 +113,10 @@ class _Backward:
 
 
 class _Fitted:
-    """Code of a backward graph: tangents come in any layout, and not all of them; code takes what the graph says."""
+    """Code of a graph of gradients: what it is given comes in any layout, and may be missing; code takes what the graph says."""
 
     def __init__(self, graph: fx.Graph, given: Values, compile: Compile) -> None:
-        self._vals = drop_missing(graph, given)
+        self._vals = _drop_missing(graph, given)
         self._call = compile(graph, self._fit(given))
 
     def __call__(self, given: Values) -> Values:
@@ -126,17 +126,13 @@ class _Fitted:
         return tuple([_in_layout(x, val) for x, val in zip(given, self._vals, strict=True) if x is not None])
 
 
-def drop_missing(graph: fx.Graph, given: Values) -> list[Any]:
+def _drop_missing(graph: fx.Graph, given: Values) -> list[Any]:
     """Take the placeholders of what is None from the graph, which does not read them; the metadata of all."""
     places = [n for n in graph.nodes if n.op == "placeholder"]
     for node, value in zip(places, given, strict=True):
         if value is None:
             graph.erase_node(node)
     return [n.meta["val"] for n in places]
-
-
-def _there(given: Values) -> Values:
-    return tuple([x for x in given if x is not None])
 
 
 def _in_layout(x: torch.Tensor, val: torch.Tensor) -> torch.Tensor:

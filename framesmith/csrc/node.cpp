@@ -146,15 +146,14 @@ py::object run_forward(GraphObject* self, PyObject* inputs) {
   return py::reinterpret_steal<py::object>(values);
 }
 
+void watch(std::vector<Version>& versions, const at::Tensor& x) {
+  if (!x.is_inference()) versions.emplace_back(x);  // those have no version
+}
+
 void keep(GraphNode& node, const Layout& layout, const ag::variable_list& inputs, PyObject* values) {
   node.saved.reserve(layout.kept.size());
   node.inputs.resize(inputs.size());
   for (int64_t i : layout.needed) node.inputs[i] = inputs[i];
-  auto watch = [](std::vector<Version>& versions, const at::Tensor& x) {
-    if (!x.is_inference()) versions.emplace_back(x);  // others have no version
-  };
-  for (int64_t i : layout.exact) watch(node.versions, inputs[i]);
-  for (auto [kind, place] : layout.watched) watch(node.watched, kind == 0 ? inputs[place] : tensor_at(values, place));
   for (auto [kind, place] : layout.kept) {
     const bool result = kind == 1;
     at::Tensor value = kind == 0 ? inputs[place] : tensor_at(values, result ? place : layout.results + place);
@@ -180,8 +179,10 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   node.set_next_edges(std::move(edges));
   for (int64_t i : layout.differentiable) ag::set_history(tensor_at(values.ptr(), i), pointer);
   keep(node, layout, given, values.ptr());
+  for (int64_t i : layout.exact) watch(node.versions, given[i]);
   for (size_t k = 0; k < layout.written.size(); ++k)
     tensor_at(inputs, layout.written[k]).copy_(tensor_at(values.ptr(), layout.outputs + static_cast<int64_t>(k)));
+  for (auto [kind, place] : layout.watched) watch(node.watched, tensor_at(kind == 0 ? inputs : values.ptr(), place));
   return PyTuple_GetSlice(values.ptr(), 0, layout.outputs);
   END_HANDLE_TH_ERRORS
 }

@@ -8,7 +8,7 @@
 
 The graph is a function of its placeholders; inputs that the program writes are written by `aten.copy_` nodes at its end.
 Each node carries `meta["val"]` (a FakeTensor, or a tuple of them) and `meta["stack"]` (the `stack` of the recorder when
-it was recorded).
+it was recorded). What was written into a part of a tensor has `meta["within"]`, the new value of the whole.
 """
 
 from __future__ import annotations
@@ -319,6 +319,7 @@ class Recorder:
         target.node = node
         target.version = storage.version
         if exact and target is not alias:
+            fresh.meta["within"] = node
             alias.node = fresh
             alias.version = storage.version
 
