@@ -147,6 +147,15 @@ _DIFFERENTIABLE: dict[Any, Any] = {aten._embedding_bag_forward_only.default: ate
 """What stands below autograd for an operator that has a derivative, and that operator."""
 
 
+def _apart(outputs: Sequence[Any], late: list[FakeTensor]) -> Iterator[torch.Tensor]:
+    """`late`, each in memory that is no input's and no other result's."""
+    taken = {memory_of(x._alias.node)[0] for x in outputs if isinstance(x, FakeTensor)}
+    for value in late:
+        root = memory_of(value._alias.node)[0]
+        yield value.clone() if root in taken or root.op == "placeholder" else value
+        taken.add(root)
+
+
 class _Straight(torch.autograd.Function):
     """The value of the second, with the gradient of the first."""
 
@@ -229,7 +238,8 @@ class _Replay:
                 self.values[node] = self.inputs[-1]
             elif node.op == "output":
                 self.given = [*node.args[0], *self.given]  # type: ignore[misc]
-                return [*self._read(node.args[0]), *late], written
+                outputs = self._read(node.args[0])
+                return [*outputs, *_apart(outputs, late)], written
             elif node.target is aten.copy_.default:
                 target, value = node.args[0], self._read(node.args[1])
                 assert isinstance(target, fx.Node)
@@ -245,7 +255,7 @@ class _Replay:
 
     def _input(self, node: fx.Node) -> FakeTensor:
         fake = self.recorder.input_like(node.meta["val"], node.name, bool(node.meta.get("requires_grad")))
-        fake._alias.node.meta.update({k: node.meta[k] for k in ("source", "constant") if k in node.meta})
+        fake._alias.node.meta.update({k: node.meta[k] for k in ("source", "constant", "passing") if k in node.meta})
         if node.meta.get("param") and not fake.requires_grad:
             fake._alias.node.meta["param"] = True
         return fake

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from framesmith.autograd.cut import FREE, cheapest_cut
+from framesmith.fake.outputs import memory_of
 from framesmith.graph.purity import RANDOM, is_pure, is_view, kind_of
 
 aten = torch.ops.aten
@@ -35,10 +36,11 @@ _PRODUCTS: dict[Any, tuple[int, int]] = {
 """The argument, and its dimension, that a product sums over."""
 
 
-def kept_values(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node], budget: float = 1.0) -> set[fx.Node]:
+def kept_values(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node], budget: float = 1.0,
+                barred: Collection[fx.Node] = ()) -> set[fx.Node]:
     """The values to keep of a joint graph: `late` depends on tangents and reads `read`. `budget` is the part, from 0 to 1, of the bytes
-    kept otherwise that may be kept; what is not kept is computed again."""
-    problem = _Problem(nodes, late, read, inputs)
+    kept otherwise that may be kept; what is not kept is computed again. `barred`: what the program may write before the backward."""
+    problem = _Problem(nodes, late, read, inputs, barred)
     kept = problem.solve(())
     if budget >= 1:
         return kept
@@ -55,10 +57,11 @@ def kept_values(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], in
 
 
 class _Problem:
-    def __init__(self, nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node]) -> None:
+    def __init__(self, nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node],
+                 barred: Collection[fx.Node]) -> None:
         early = ancestors(read)
         self.nodes = [n for n in nodes if n in early]
-        self.late, self.read, self.inputs = late, read, inputs
+        self.late, self.read, self.inputs, self.barred = late, read, inputs, barred
         self.prices = {n: self._price(n) for n in self.nodes}
 
     def solve(self, again: Collection[fx.Node]) -> set[fx.Node]:
@@ -87,7 +90,7 @@ class _Problem:
         return _is_read(node, lambda u: u not in self.late) and _is_read(node, lambda u: u in self.late)
 
     def _price(self, node: fx.Node) -> int:
-        if not isinstance(node.meta["val"], torch.Tensor) or self._is_inside(node):
+        if not isinstance(node.meta["val"], torch.Tensor) or self._is_inside(node) or memory_of(node)[0] in self.barred:
             return FREE
         if node in self.inputs:
             return 1

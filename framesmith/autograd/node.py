@@ -47,10 +47,10 @@ class Differentiable:
         """What is called in the graph's place: the forward, with the backward below as its node."""
         j, parts = self.joint, self.parts
         kept = [(_KINDS[kind], place) for kind, place in parts.kept]
-        watched = [("input", k) for k in j.saved_inputs if k not in j.written]
-        watched += [("result", k) if k < j.outputs else ("input", j.written[k - j.outputs]) for k in j.saved_results]
-        also = [(_KINDS[kind], place) for kind, place in watched if (kind, place) not in parts.kept or kind == "input" and place in j.written]
-        return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written, kept, also,
+        saved = [("result", k) for k in j.saved_results if k < j.outputs] + [("input", k) for k in j.saved_inputs if k not in j.written]
+        watched = [(_KINDS[kind], place) for kind, place in saved if (kind, place) not in parts.kept]
+        watched += [(_KINDS["input"], j.written[k - j.outputs]) for k in j.saved_results if k >= j.outputs]
+        return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written, kept, watched,
                                    parts.needed, parts.exact, parts.copied)
 
     def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool) -> tuple[bool, ...]:

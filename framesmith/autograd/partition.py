@@ -15,6 +15,7 @@ from torch import fx
 from framesmith.autograd.joint import TANGENT, UNREAD, Joint, output_node
 from framesmith.autograd.keeping import ancestors, drawn, kept_values
 from framesmith.autograd.numbering import Table, numbered
+from framesmith.fake.outputs import memory_of
 from framesmith.graph.purity import is_needed
 
 aten = torch.ops.aten
@@ -49,7 +50,7 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     late = _descendants(tangents)
     read = _read_by(late, grads)
     random = drawn(read)
-    kept = (kept_values(nodes, late, read, set(inputs), budget) if recompute else read) | random
+    kept = (kept_values(nodes, late, read, set(inputs), budget, _barred(joint, inputs, results)) if recompute else read) | random
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
     forward = _graph(nodes, inputs, [*results, *extras], late)
@@ -102,6 +103,13 @@ def _where(nodes: list[fx.Node], parts: Parts) -> dict[int, fx.Node]:
         if number in kept and found.setdefault(number, node) is not node:
             node.replace_all_uses_with(found[number])
     return found
+
+
+def _barred(joint: Joint, inputs: list[fx.Node], results: Any) -> set[fx.Node]:
+    """What autograd would not keep, so that the program may write it: tensors given, but parameters, and results."""
+    given = {n for k, n in enumerate(inputs) if n.meta.get("passing") and k not in joint.saved_inputs}
+    got = [n for k, n in enumerate(results[:joint.outputs]) if isinstance(n, fx.Node) and k not in joint.saved_results]
+    return given | {n for n in (memory_of(n)[0] for n in got) if n.op != "placeholder"}
 
 
 def _descendants(nodes: Iterable[fx.Node]) -> set[fx.Node]:

@@ -15,6 +15,7 @@ from torch.fx import Node
 
 from framesmith.fake.outputs import is_detached
 from framesmith.fake.tensor import Alias, FakeTensor
+from framesmith.graph.purity import is_view
 from framesmith.util.errors import NeedsGrad, Unsupported
 
 from .sources import Source
@@ -54,7 +55,7 @@ class Gradients:
         """The grad mode in which residual code makes a view again; None: any, or the frame's."""
         if not self.wants_grad(base) or is_detached(view._alias):
             return None
-        made = self.wants_grad(view)
+        made = not view._alias.node.meta.get("no_grad")
         return None if made is self.state.grad_enabled else made
 
     def _requires(self, node: Node) -> bool:
@@ -85,14 +86,15 @@ class Gradients:
 
     def _follow(self, node: Node, enabled: bool, transformed: bool) -> None:
         node.meta["turn"] = self.turn
+        if not enabled:
+            node.meta["no_grad"] = True
         if not any(map(self._requires, node.all_input_nodes)):
             node.meta["grad"] = False
             return
         if transformed and enabled:
             raise Unsupported("a function transform over tensors that require grad", hint="call it under torch.no_grad()")
-        if not enabled:
-            node.meta["no_grad"] = True
-        node.meta["grad"] = enabled and node.target not in _WITHOUT and _is_differentiable(node.meta["val"])
+        may = enabled or is_view(node.target)  # with grad mode off, a view says that it requires grad, though no gradient goes through it
+        node.meta["grad"] = may and node.target not in _WITHOUT and _is_differentiable(node.meta["val"])
 
     def _written(self, base: Alias, alias: Alias, before: Node, enabled: bool) -> None:
         node = base.node

@@ -118,6 +118,7 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
         self.state = read_state()
         self.modes = Modes()
         recorder.autocast = casting(self.state)
+        recorder.follows_grad = self.state.grad_enabled
         recorder.content = lambda node: data.content(self, node)
 
     # --- guards -------------------------------------------------------------------------------------------------------
@@ -169,10 +170,12 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
         fake = self.fake_input(value, name)
         if value.requires_grad:
             self.differentiable[fake._alias.node] = source, value.is_leaf
-            fake._alias.node.meta["requires_grad"] = self.recorder.follows_grad = True
+            fake._alias.node.meta["requires_grad"] = True
         self.guard(source, "tensor", tensor_spec(value))
         if is_param(source):
             fake._alias.node.meta["param"] = True
+        elif not (value.requires_grad and value.is_leaf):
+            fake._alias.node.meta["passing"] = True
         fake._alias.node.meta["source"] = str(source)
         tracker = t.Tensor(fake, value=value, source=source, pyclass=type(value))
         self.inputs.append(tracker)

@@ -30,9 +30,17 @@ def same_alias(fake: FakeTensor) -> FakeTensor:
 @handles(aten.detach.default, aten.alias.default)
 def detach(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     source = args[0]
-    if func is aten.detach.default and rec.follows_grad:  # gradients end here
+    if func is aten.detach.default and rec.follows_grad and not _is_fresh(rec, source):  # gradients end here
         return view(rec, func, args, kwargs)
     return same_alias(source if isinstance(source, FakeTensor) else rec.constant(source))
+
+
+def _is_fresh(rec: Recorder, x: Any) -> bool:
+    """Whether the torch call that is being recorded has just made a tensor: torch's factories detach what they give."""
+    if not isinstance(x, FakeTensor) or x._alias.parent is not None:
+        return not isinstance(x, FakeTensor)
+    node = x._alias.node
+    return node.op == "call_function" and "turn" not in node.meta and node is next(iter(reversed(rec.graph.nodes)))
 
 
 @handles(aten.detach_.default)

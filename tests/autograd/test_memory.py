@@ -70,6 +70,67 @@ def fresh_tensors_written_with_what_requires_grad(c):
 
 
 @scenario
+def fresh_tensors_after_parameters(c):
+    x, w = leaf(3, 4), leaf(4)
+
+    def fn(x, w):
+        y = x * w
+        out = torch.zeros(3, 4)
+        for i in range(3):
+            out[i] = y[2 - i]
+        return out * torch.ones_like(out).mul_(w)
+
+    y = c(fn)(x, w)
+    y.sum().backward()
+    return x, w, y
+
+
+@scenario
+def inputs_take_the_value_of_inputs(c):
+    x, g = leaf(3), leaf(3)
+
+    def fn(h, g):
+        h.copy_(g)
+        return h.detach() * h
+
+    h = x * 2
+    y = c(fn)(h, g)
+    (y.sum() + h.square().sum()).backward()
+    return x, g, y, h.detach()
+
+
+@scenario
+def what_autograd_does_not_keep_may_be_written(c):
+    x, b = leaf(3), torch.randn(3)
+
+    def fn(h, b):
+        return h, h.exp(), b.relu() * h.sin(), b + h
+
+    h = x * 2
+    _, y, z, s = c(fn)(h, b)
+    b.mul_(2)
+    s.mul_(3)
+    (y.sum() + z.sum() + s.sum()).backward()
+    return x, b, y, z, s
+
+
+@scenario
+def views_without_grad_mode_say_that_they_require_grad(c):
+    x = leaf(3, 4)
+
+    def fn(x):
+        with torch.no_grad():
+            v = (x * 2)[0]
+            u = x.t()
+            k = v.relu()
+        return k, u.clone(), u.requires_grad, k.requires_grad
+
+    k, u, *flags = c(fn)(x)
+    u.sum().backward()
+    return x, k, u, flags
+
+
+@scenario
 def batch_norm_statistics(c):
     m = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.BatchNorm2d(4))
     f = c(m)
