@@ -80,6 +80,11 @@ def _own_check(cx: Any, klass: t.Tracker, name: str) -> Any:
     return hook if isinstance(hook, FunctionType) and not library else None
 
 
+def _value(x: t.Const | t.Static) -> Any:
+    """A value of its class: of a number that varies, the present one."""
+    return x.example if type(x) is t.Late else x.value
+
+
 @calls(isinstance)
 def _isinstance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     obj, want = args
@@ -90,9 +95,9 @@ def _isinstance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return t.boolean(cx.class_function(hook).call(cx, [want, obj], {}).truth(cx))
     klass = want.real(cx)
     if isinstance(obj, (t.Const, t.Static)):
-        by_registration(cx, type(obj.value), klass)
+        by_registration(cx, type(_value(obj)), klass)
     if isinstance(obj, t.Const):
-        return t.boolean(cx.folded(isinstance, (obj.value, klass)))
+        return t.boolean(cx.folded(isinstance, (_value(obj), klass)))
     if isinstance(obj, t.Tensor) and obj.pyclass is torch.Tensor:
         return t.boolean(_tensor_kind(cx, obj, klass))
     if isinstance(obj, t.Static):
