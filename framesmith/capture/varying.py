@@ -14,6 +14,7 @@ import torch
 from framesmith.fake.numbers import Number
 from framesmith.util.errors import DataDependent
 
+from . import data
 from . import trackers as t
 from .origins import forgetter, is_continuation, origin
 from .trackers.tensors import set_item
@@ -24,6 +25,8 @@ _DIVISIONS = {operator.truediv: "/", operator.floordiv: "//", operator.mod: "%",
               operator.imod: "%"}
 _OF_TENSORS = frozenset({operator.pow, operator.ipow, operator.truediv, operator.itruediv})
 """What a tensor and a float do in another way: by a reciprocal, by a square root."""
+_SCALARS = frozenset({"alpha", "value"})
+"""Arguments of operators that are numbers: a tensor there is read."""
 _UNARY = {operator.neg: "-", operator.pos: "+"}
 _NUMBERS = (int, float, bool)
 _LARGEST = torch.finfo(torch.float32).max
@@ -74,6 +77,8 @@ def given(cx: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker])
     if fn is set_item and not whole:
         return fn, [args[0].real(cx), args[1].real(cx), _taken(cx, args[2])], {}
     take = _real if whole or isinstance(fn, FunctionType) else _taken
+    if not kwargs.keys().isdisjoint(_SCALARS):
+        kwargs = {k: data.number(cx, v) or v if k in _SCALARS and isinstance(v, t.Tensor) else v for k, v in kwargs.items()}
     return fn, [take(cx, a) for a in args], {k: take(cx, v) for k, v in kwargs.items()}
 
 
