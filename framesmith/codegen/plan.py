@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framesmith.loops.ir import Buffer, Extern, Launch, Program, Ref, SizeOf
+from framesmith.loops.ir import EXTENT, Batch, Buffer, Extern, Launch, Program, Ref, SizeOf
 from framesmith.runtime import plan as rt
 from framesmith.symbolic.expr import Expr
 from framesmith.util.errors import CompileError
@@ -66,8 +66,8 @@ class Planner:
             if type(step) is Extern:
                 self.externs[step] = len(self.calls)
                 self.calls.append(self._call(step))
-            elif type(step) is Launch:
-                for name in step.args:
+            elif isinstance(step, Launch | Batch):
+                for name in _names(step):
                     if program.buffers[name].kind != "arena":
                         self.number(name)
         outputs = tuple(map(self._output, program.outputs))
@@ -152,9 +152,15 @@ class Planner:
                 if not (size.is_const and work.is_const):
                     return True
                 total += max(size.const, work.const)
+            elif type(step) is Batch:
+                total += step.work
         for v in self.values:
             total += 4 * _product(v.size)
         return total >= RELEASE_BYTES
+
+
+def _names(step: Launch | Batch) -> tuple[str, ...]:
+    return step.args if isinstance(step, Launch) else tuple([n for row in step.rows for n in row])
 
 
 def _product(size: tuple[rt.Integer, ...]) -> int:
@@ -172,6 +178,8 @@ def _written_inputs(program: Program) -> frozenset[str]:
     for step in program.steps:
         if type(step) is Launch:
             written.update(name for name, param in zip(step.args, step.kernel.params) if param.mode != "r")
+        elif type(step) is Batch:
+            written.update(name for row in step.rows for name, param in zip(row, step.kernel.params) if param.mode != "r")
         elif type(step) is Extern:
             written.update(name for name in (*step.outputs, *step.mutates) if name is not None)
     bases = {program.buffers[name].base or name for name in written}
@@ -209,5 +217,5 @@ def check_symbols(program: Program) -> None:
     """Every size symbol that a kernel takes must be read from some input: CompileError otherwise."""
     for kernel in program.kernels:
         for symbol in kernel.symbols:
-            if symbol not in program.symbols:
+            if symbol not in program.symbols and symbol is not EXTENT:
                 raise CompileError(f"size symbol {symbol} has no source")

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 import torch
 
-from framesmith.codegen.cpp.emit import Function, Source, emit_kernels
+from framesmith.codegen.cpp.emit import Function, Source, emit_kernels, size_parameters
 from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.cpp.state import Target
 from framesmith.codegen.cpp.types import type_row
 from framesmith.codegen.plan import Planner, check_symbols
-from framesmith.loops.ir import Extern, Launch, Param, Program, Release
+from framesmith.loops.ir import Batch, Extern, Kernel, Launch, Param, Program, Release
 from framesmith.runtime.plan import Plan
 from framesmith.symbolic.expr import Expr
 from framesmith.util.text import Indented
@@ -31,6 +31,8 @@ from framesmith.util.text import Indented
 HOST = """
 struct Host { void* frame; int (*call)(void* frame, int index); void (*release)(void* frame, int value); };
 #define FS_ENTRY extern "C" __attribute__((visibility("default")))
+// The element of a row of n at which one part of a batch ends and the next begins.
+static inline i64 fs_cut(i64 at, i64 n) { at = (at + 15) / 16 * 16; return at < 0 ? 0 : at > n ? n : at; }
 """
 # Kernels are shared out among translation units, to compile in parallel, when each gets at least so much text.
 UNIT_CHARACTERS = 12000
@@ -105,6 +107,30 @@ def _launch(out: Indented, step: Launch, program: Program, planner: Planner, fun
         out.line("if (error) return 2;")
 
 
+def _batch(out: Indented, step: Batch, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
+    """A table of the rows' pointers and sizes. Each thread runs an equal share of all elements, one row after the other."""
+    function, params = functions[step.kernel], step.kernel.params
+    with out.block("{", "}"):
+        fields = " ".join(f"{'const ' if p.mode == 'r' else ''}{type_row(p.dtype).storage}* {p.name};" for p in params)
+        with out.block(f"const struct {{ {fields} i64 size; }} rows[] = {{", "};"):
+            for row, size in zip(step.rows, step.sizes, strict=True):
+                pointers = [_pointer(program, planner, name, param) for name, param in zip(row, params, strict=True)]
+                out.line(f"{{{', '.join(pointers)}, {size}}},")
+        args = ", ".join(f"row.{p.name}" for p in params)
+        if not step.kernel.symbols:
+            out.line(f"for (const auto& row : rows) {function.name}({args});")
+            return
+        if function.threshold is not None and step.work >= function.threshold:
+            out.line("#pragma omp parallel")
+        with out.block("{", "}"):
+            out.line(f"const i64 total = {sum(step.sizes)}, threads = omp_get_num_threads(), me = omp_get_thread_num();")
+            out.line("i64 from = total * me / threads, to = total * (me + 1) / threads;")
+            with out.block("for (const auto& row : rows) {", "}"):
+                out.line("const i64 first = fs_cut(from, row.size), last = fs_cut(to, row.size);")
+                out.line(f"if (first < last) {function.name}({args}, first, last);")
+                out.line("from -= row.size, to -= row.size;")
+
+
 def _pointer(program: Program, planner: Planner, name: str, param: Param) -> str:
     buffer = program.buffers[name]
     cast = f"({'const ' if param.mode == 'r' else ''}{type_row(param.dtype).storage}*)"
@@ -127,7 +153,7 @@ def _release(out: Indented, step: Release, program: Program, planner: Planner, f
         out.line(f"h->release(h->frame, {planner.number(name)});")
 
 
-_STEPS: dict[type, Callable[..., None]] = {Launch: _launch, Extern: _extern, Release: _release}
+_STEPS: dict[type, Callable[..., None]] = {Launch: _launch, Batch: _batch, Extern: _extern, Release: _release}
 
 
 # ------------------------------------------------------------------------------------------------------------------- translation units
@@ -146,13 +172,14 @@ def _units(source: Source, program: Program, entry: str, jobs: int) -> tuple[str
     head = source.header
     units = [head + "".join("\n" + source.functions[i].text for i in sorted(group)) for group in groups]
     elsewhere = sorted(i for group in groups[:-1] for i in group)
-    declared = "".join(_prototype(source.functions[i], program.kernels[i].params, len(program.kernels[i].symbols)) for i in elsewhere)
+    declared = "".join(_prototype(source.functions[i], program.kernels[i]) for i in elsewhere)
     units[-1] += HOST + declared + "\n" + entry
     return tuple(units)
 
 
-def _prototype(function: Function, params: Sequence[Param], symbols: int) -> str:
-    types = [f"{'const ' if p.mode == 'r' else ''}{type_row(p.dtype).storage}*" for p in params] + ["i64"] * symbols
+def _prototype(function: Function, kernel: Kernel) -> str:
+    types = [f"{'const ' if p.mode == 'r' else ''}{type_row(p.dtype).storage}*" for p in kernel.params]
+    types += ["i64"] * len(size_parameters(kernel))
     if function.checks:
         types.append("i64*")
     return f'extern "C" void {function.name}({", ".join(types)});\n'

@@ -12,6 +12,8 @@ import torch
 
 from framesmith.loops.contract import Accumulator, Contract, Window
 from framesmith.loops.ir import (
+    EXTENT,
+    Batch,
     Bitcast,
     Buffer,
     Cast,
@@ -421,6 +423,9 @@ def run_program(program: Program, inputs: Sequence[Any]) -> tuple[Any, ...]:
     for step in program.steps:
         if type(step) is Launch:
             run_kernel(step.kernel, [machine.flat(n) for n in step.args], machine.sizes)
+        elif type(step) is Batch:
+            for row, size in zip(step.rows, step.sizes, strict=True):
+                run_kernel(step.kernel, [machine.flat(n) for n in row], {EXTENT: size})
         elif type(step) is Extern:
             machine.extern(step)
         else:

@@ -1,8 +1,8 @@
 """The loop IR: what the scheduler hands to code generation.
 
-A **Program** is a list of buffers and a list of steps: `Launch` (run a fused kernel), `Extern` (call an operator of eager PyTorch) and
-`Release`. A **Kernel** is one C function over raw pointers: a perfect nest of independent outer loops, and inside it a tree of inner
-loops and scalar operations in SSA form.
+A **Program** is a list of buffers and a list of steps: `Launch` (run a fused kernel), `Batch` (run it for each row of a table of buffers),
+`Extern` (call an operator of eager PyTorch) and `Release`. A **Kernel** is one C function over raw pointers: a perfect nest of independent
+outer loops, and inside it a tree of inner loops and scalar operations in SSA form.
 
     kernel(p0: float32 r, p1: float32 w)
       local t0: float32[768]
@@ -337,6 +337,24 @@ class Launch:
     origins: tuple[Origin, ...] = ()
 
 
+EXTENT = Symbol("extent", 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Run `kernel` on the buffers of each of `rows`, one a parameter, in any order: no row touches what another writes. Threads share the
+    rows as one run of elements.
+
+    `kernel.symbols` is empty, or `EXTENT`: the extent of its one flat loop, which is `sizes[i]` for row i. `work`: of all, see `Kernel`.
+    """
+
+    kernel: Kernel
+    rows: tuple[tuple[str, ...], ...]
+    sizes: tuple[int, ...]
+    work: int
+    origins: tuple[Origin, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Extern:
     """Call `target` (an OpOverload, or any Python callable as a last resort) as eager does.
@@ -364,7 +382,7 @@ class Release:
     names: tuple[str, ...]
 
 
-Step = Launch | Extern | Release
+Step = Launch | Batch | Extern | Release
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import torch
 
 from framesmith.loops.contract import Accumulator, Contract
 from framesmith.loops.ir import (
+    Batch,
     Bitcast,
     Buffer,
     Cast,
@@ -164,6 +165,9 @@ def step_text(step: Step, kernels: dict[int, int]) -> str:
     """One line for a step; `kernels` numbers the kernels by id()."""
     if type(step) is Launch:
         return f"k{kernels[id(step.kernel)]}({', '.join(step.args)})"
+    if type(step) is Batch:
+        rows = "; ".join(", ".join(row) + (f" to {size}" if step.kernel.symbols else "") for row, size in zip(step.rows, step.sizes))
+        return f"k{kernels[id(step.kernel)]}({rows})"
     if type(step) is Release:
         return "release " + ", ".join(step.names)
     assert type(step) is Extern

@@ -6,7 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from framesmith.loops.contract import Contract
-from framesmith.loops.ir import Extern, Index, Indirect, Kernel, Launch, Load, Loop, Node, Op, Pred, Program, Reduce, Ref, Release, Store
+from framesmith.loops.ir import (
+    Batch,
+    Extern,
+    Index,
+    Indirect,
+    Kernel,
+    Launch,
+    Load,
+    Loop,
+    Node,
+    Op,
+    Pred,
+    Program,
+    Reduce,
+    Ref,
+    Release,
+    Store,
+)
 from framesmith.symbolic.expr import Expr, Symbol
 from framesmith.util.errors import VerifyError
 
@@ -127,6 +144,9 @@ def _uses(step: Any) -> tuple[list[str], list[str]]:
     if type(step) is Launch:
         pairs = list(zip(step.args, step.kernel.params, strict=True))
         return [n for n, p in pairs if p.mode == "r"], [n for n, p in pairs if "w" in p.mode]
+    if type(step) is Batch:
+        uses = [_uses(Launch(step.kernel, row)) for row in step.rows]
+        return [n for reads, _ in uses for n in reads], [n for _, writes in uses for n in writes]
     assert type(step) is Extern
     reads = _names(step.args) + _names(tuple(step.kwargs.values()))
     return reads, [o for o in step.outputs if o is not None] + list(step.mutates)

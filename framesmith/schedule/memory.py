@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from framesmith.loops.ir import Extern, Launch, Ref, Release, Step
+from framesmith.loops.ir import Batch, Extern, Launch, Ref, Release, Step
 from framesmith.loops.nest import LoopGraph, Storage
 from framesmith.symbolic.expr import Expr, as_expr
 
@@ -25,6 +25,8 @@ def touched(step: Step, storages: dict[str, Storage]) -> list[str]:
     """Buffers (views resolved to their bases) that a step uses."""
     if type(step) is Launch:
         names = list(step.args)
+    elif type(step) is Batch:
+        names = [n for row in step.rows for n in row]
     elif type(step) is Extern:
         names = names_in(step.args) + names_in(tuple(step.kwargs.values()))
         names += [o for o in step.outputs if o is not None] + list(step.mutates)

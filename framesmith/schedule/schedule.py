@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from framesmith.loops.ir import Buffer, Extern, Kernel, Launch, Program, Step
+from framesmith.loops.ir import Batch, Buffer, Extern, Kernel, Launch, Program, Step
 from framesmith.loops.nest import LoopGraph
 from framesmith.loops.text import kernel_text
+from framesmith.schedule.batch import batched, kernels_of
 from framesmith.schedule.emit import emit
 from framesmith.schedule.fuse import Group, fuse
 from framesmith.schedule.memory import names_in, plan
@@ -29,7 +30,9 @@ def schedule(graph: LoopGraph, fusion: bool = True, vectorize: bool = True) -> P
             continue
         same = kernels.setdefault(kernel_text(kernel), kernel)
         steps.append(Launch(same, launch.args, launch.origins))
-    return _program(graph, steps, list(kernels.values()))
+    if fusion:
+        steps = batched(steps, graph.storages)
+    return _program(graph, steps, kernels_of(steps))
 
 
 def _kept(graph: LoopGraph, groups: list[Group]) -> dict[str, set[int]]:
@@ -57,6 +60,8 @@ def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel]) -> Prog
     for s in steps:
         if type(s) is Launch:
             used.update(s.args)
+        elif type(s) is Batch:
+            used.update(n for row in s.rows for n in row)
         elif type(s) is Extern:
             used.update(names_in(s.args), names_in(tuple(s.kwargs.values())), (o for o in s.outputs if o), s.mutates)
     used.update([graph.storages[n].base for n in used if graph.storages[n].base])  # type: ignore[misc]

@@ -9,12 +9,12 @@ from pathlib import Path
 from framesmith.codegen.cpp.adding import owners, sharing
 from framesmith.codegen.cpp.contraction import contraction
 from framesmith.codegen.cpp.index import expr_text
-from framesmith.codegen.cpp.loops import block, rows
+from framesmith.codegen.cpp.loops import block, rows, span
 from framesmith.codegen.cpp.state import State, Target
 from framesmith.codegen.cpp.tiles import tiled_pair
 from framesmith.codegen.cpp.types import type_row
 from framesmith.loops.contract import Contract
-from framesmith.loops.ir import Indirect, Kernel, Launch, Origin, Param, Program
+from framesmith.loops.ir import EXTENT, Batch, Indirect, Kernel, Launch, Origin, Param, Program
 from framesmith.util.text import Indented
 
 
@@ -23,13 +23,14 @@ class Function:
     """A printed kernel: `extern "C" void name(pointer of each parameter..., i64 of each size symbol..., i64* error)`.
 
     The last parameter is there only if `checks`: the kernel sets `*error` to 1 when an index was out of range. `work`: what it computes,
-    (the user's line or "", operators).
+    (the user's line or "", operators). `threshold`: work from which threads share a batch of it.
     """
 
     name: str
     text: str
     checks: bool
     work: tuple[tuple[str, str], ...] = ()
+    threshold: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def emit_kernels(program: Program, target: Target | None = None) -> Source:
     target = target or Target()
     origins: dict[Kernel, list[Origin]] = {}
     for step in program.steps:
-        if type(step) is Launch:
+        if isinstance(step, Launch | Batch):
             known = origins.setdefault(step.kernel, [])
             known += [o for o in step.origins if o not in known]
     functions = tuple(
@@ -74,15 +75,32 @@ def emit_kernel(kernel: Kernel, name: str, target: Target, origins: tuple[Origin
     out = Indented()
     s = State(kernel, target, out, {p.name: p for p in kernel.params})
     s.parallel = target.threshold is not None and not (kernel.work.is_const and kernel.work.const < target.threshold)
+    flat = kernel.symbols == (EXTENT,)
     with out.indent():
-        _nest(s, kernel)
+        if flat:
+            _part(s, kernel)
+        else:
+            _nest(s, kernel)
     work = _first_lines(origins)
     head = [_comment(o) for o in work]
-    params = [_parameter(p) for p in kernel.params] + [f"i64 {symbol}" for symbol in kernel.symbols]
+    params = [_parameter(p) for p in kernel.params] + [f"i64 {name}" for name in size_parameters(kernel)]
     if s.checks:
         params.append("i64* error")
     head.append(f'extern "C" void {name}({", ".join(params)}) {{')
-    return Function(name, "\n".join(head) + "\n" + str(out) + "}\n", s.checks, tuple(work))
+    return Function(name, "\n".join(head) + "\n" + str(out) + "}\n", s.checks, tuple(work), target.threshold)
+
+
+def size_parameters(kernel: Kernel) -> tuple[str, ...]:
+    """The integers that a kernel takes behind its pointers: size symbols, or the part of the loop of a row that is to be run."""
+    return ("first", "last") if kernel.symbols == (EXTENT,) else tuple(map(str, kernel.symbols))
+
+
+def _part(s: State, kernel: Kernel) -> None:
+    """A kernel of a batch: elements [first, last) of a row, `first` a multiple of the vector's width."""
+    *head, loop = kernel.body
+    block(s, tuple(head))
+    s.parallel = False
+    span(s, loop, "first", "last")  # type: ignore[arg-type]
 
 
 def _first_lines(origins: tuple[Origin, ...]) -> list[tuple[str, str]]:
