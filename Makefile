@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed.stamp
 BUILT := $(VENV)/.built.stamp
 CSRC := $(wildcard framesmith/csrc/*.cpp framesmith/csrc/*.h framesmith/codegen/cpp/*.h)
 
-.PHONY: run test lint bench clean
+.PHONY: run test lint bench bench-training clean
 
 # torch first: whatever asks for plain `torch` afterwards must find it installed.
 $(STAMP): requirements.txt requirements-nodeps.txt
@@ -33,6 +33,9 @@ lint: $(BUILT)
 
 bench: $(BUILT)
 	$(BIN)/python -m benchmarks --peers --cold --plot --readme
+
+bench-training: $(BUILT)
+	$(BIN)/python -m benchmarks.training --peers --cold --memory --readme
 
 clean:
 	rm -rf $(VENV) build *.egg-info framesmith/*.so

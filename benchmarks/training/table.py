@@ -54,6 +54,7 @@ def _columns(names: list[str], measured: set[str]) -> list[Column]:
     columns += [Column(f"{n}: error", n, _number("error", ".0e")) for n in ours]
     exact = {"eager": "own_error", "framesmith": "exact_error"}
     columns += [Column(f"{n}: vs f64", n, _number(key, ".0e")) for n, key in exact.items() if n in names]
+    columns += [Column(f"{n}: roundings", n, _number("beyond", ".1f")) for n in ours]
     return [*columns, *(Column("graphs/breaks", n, _graphs) for n in ours if n == "framesmith")]
 
 
