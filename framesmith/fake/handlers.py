@@ -71,6 +71,8 @@ def view(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     args = positional(func, args, kwargs)
     source = args[0]
     if not isinstance(source, FakeTensor):
+        if isinstance(source, complex):  # a number that C++ has wrapped as a tensor
+            source = torch.tensor(source, dtype=torch.complex128)
         source = rec.constant(source)
         args = (source, *args[1:])
     val = infer(func, args, {})
