@@ -50,6 +50,7 @@ def plain_call(
 ) -> Any:
     """Append a call of `target`; `val` is the spec of its result, or a tuple of specs."""
     call = _Arguments(ctx, node, target)
+    call.frozen = frozenset(k for k, value in enumerate(_values(args)) if _is_constant(ctx, value))
     refs = call.convert(args)
     named = {k: call.convert(v) for k, v in kwargs.items()}
     mutated = call.mutated(args, kwargs)
@@ -80,6 +81,7 @@ class _Arguments:
         self.reads: list[str] = []
         self.values: list[Strided] = []
         self.want = ARGUMENT_LAYOUTS.get(target)
+        self.frozen: frozenset[int] = frozenset()
         self.eager = _eager_strides(node) if draws(node) else None
         self.position = -1
 
@@ -95,7 +97,7 @@ class _Arguments:
         return arg
 
     def in_memory(self, arg: Value) -> Strided:
-        want = self.want(self.position, arg) if self.want is not None else None
+        want = self.want(self.position, arg, self.frozen) if self.want is not None else None
         if self.eager is not None:
             want = self.eager[self.position]
         if want is not None:
@@ -116,6 +118,17 @@ class _Arguments:
                 if isinstance(value, Value):
                     out.append(self.ctx.realise(value).buffer)
         return out
+
+
+def _values(arg: Any) -> list[Value]:
+    """The tensor arguments in order."""
+    if isinstance(arg, Value):
+        return [arg]
+    return [value for a in arg for value in _values(a)] if isinstance(arg, (tuple, list)) else []
+
+
+def _is_constant(ctx: Context, value: Value) -> bool:
+    return isinstance(value, Strided) and ctx.storages[value.buffer].kind == "constant"
 
 
 @cache

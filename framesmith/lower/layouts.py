@@ -12,8 +12,8 @@ from framesmith.lower.values import Strided, Value
 
 aten = torch.ops.aten
 
-# target -> (position among its tensor arguments, value) -> strides wanted, or None: as it is
-ARGUMENT_LAYOUTS: dict[Any, Callable[[int, Value], tuple[Any, ...] | None]] = {}
+# target -> (position among its tensor arguments, value, positions of constants) -> strides wanted, or None: as it is
+ARGUMENT_LAYOUTS: dict[Any, Callable[[int, Value, frozenset[int]], tuple[Any, ...] | None]] = {}
 
 # target -> (spec of a result, tensor arguments in memory) -> strides of the result
 RESULT_LAYOUTS: dict[Any, Callable[[Any, Sequence[Strided]], tuple[Any, ...]]] = {}
@@ -30,8 +30,9 @@ def is_channels_last(value: Strided) -> bool:
     return len(value.shape) in (4, 5) and same_layout(value.shape, value.stride, channels_last(value.shape))
 
 
-def _convolution_argument(position: int, value: Value) -> tuple[Any, ...] | None:
-    if position == 0 and len(value.shape) == 4 and value.dtype in (torch.float32, torch.bfloat16):
+def _convolution_argument(position: int, value: Value, frozen: frozenset[int]) -> tuple[Any, ...] | None:
+    """Channels-last is oneDNN's own for images; but a weight that is not frozen would be laid out anew for it in each call."""
+    if position == 0 and 1 in frozen and len(value.shape) == 4 and value.dtype in (torch.float32, torch.bfloat16):
         return channels_last(value.shape)
     return None
 

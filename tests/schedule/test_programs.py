@@ -196,6 +196,11 @@ def test_linear_and_attention():
     check(f, x(2, 6, 12), x(12, 12), x(12), atol=1e-5)
 
 
+def test_a_convolution_with_a_weight_that_changes_takes_its_image_as_it_lies():
+    program = check(lambda a, w: F.conv2d(a, w), x(2, 3, 8, 8), x(4, 3, 3, 3))
+    assert launches(program) == 0 and len(externs(program)) == 1
+
+
 def test_convolution_block():
     def f(a, w, m, v, s, b):
         h = F.relu(F.batch_norm(F.conv2d(a, w, None, 1, 1), m, v, s, b))
