@@ -79,9 +79,11 @@ def convolution_backward(
     return tuple([g if asked else None for g, asked in zip((*grads, _dense(x, (outs,))), mask)])
 
 
-# -- losses
+# -- what has no meta kernel
 
 
-@rule(aten.multi_margin_loss_backward.default, aten.multilabel_margin_loss_backward.default)
+@rule(
+    aten.multi_margin_loss_backward.default, aten.multilabel_margin_loss_backward.default, aten.fractional_max_pool3d_backward.default
+)  # fmt: skip
 def like_second(grad: FakeTensor, x: FakeTensor, *args: Any) -> Any:
     return _dense(x, tuple(x.shape))

@@ -74,8 +74,10 @@ def test_padding() -> None:
             check_joint(lambda x, mode=mode: F.pad(x, (1, 2, 2, 1, 1, 0), mode=mode), leaf(2, 4, 3, 5, 6, last=last), extern=left)
 
 
-def test_losses_of_margins() -> None:
+def test_what_has_no_meta_kernel() -> None:
     x = leaf(4, 5)
+    at = torch.full((2, 3, 3), 0.5)
+    check_joint(lambda x, at: F.fractional_max_pool3d(x, 2, (2, 2, 2), _random_samples=at), leaf(2, 3, 4, 5, 6), at, extern=True)
     check_joint(lambda x, t: F.multi_margin_loss(x, t), x, torch.tensor([0, 4, 2, 2]), extern=True)
     check_joint(lambda x, t: F.multilabel_margin_loss(x, t), x, torch.tensor([[0, 4, -1, 2, 2]] * 4), extern=True)
 
