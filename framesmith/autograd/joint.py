@@ -91,7 +91,7 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint
     replay = _Replay(recorder, graph)
     with torch.inference_mode(False), torch.enable_grad(), torch._C._DisableAutocast(), _no_anomalies(), recorder, replay:
         results, written = replay.run()
-        asked = [i for i, value in enumerate(results) if isinstance(value, FakeTensor) and value.requires_grad]
+        asked = [i for i, value in enumerate(results) if isinstance(value, FakeTensor) and _has_history(value)]
         tangents = [recorder.input_like(results[i], f"{TANGENT}{k}") for k, i in enumerate(asked)]
         used = [k for k in range(len(asked)) if defined is None or defined[k]]
         wanted = [i for i, x in enumerate(replay.inputs) if x.requires_grad]
@@ -113,6 +113,11 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint
     saved = replay.saved_nodes()
     return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked), tuple(wanted),
                  _places(saved, [n for n in graph.nodes if n.op == "placeholder"]), _places(saved, replay.given))
+
+
+def _has_history(value: FakeTensor) -> bool:
+    """Whether gradients go through a result. (A view made with grad mode off requires grad, but has none.)"""
+    return value.requires_grad and value.grad_fn is not None
 
 
 def _drop_statistics(graph: fx.Graph) -> None:
@@ -143,10 +148,6 @@ def _run_engine(results: list[FakeTensor], tangents: list[FakeTensor], leaves: l
     return engine.run_backward(tuple(results), tuple(tangents), False, False, tuple(leaves), allow_unreachable=True, accumulate_grad=False)  # type: ignore[no-any-return]
 
 
-_DIFFERENTIABLE: dict[Any, Any] = {aten._embedding_bag_forward_only.default: aten._embedding_bag.default}
-"""What stands below autograd for an operator that has a derivative, and that operator."""
-
-
 def _apart(outputs: Sequence[Any], late: list[FakeTensor]) -> Iterator[torch.Tensor]:
     """`late`, each in memory that is no input's and no other result's."""
     taken = {memory_of(x._alias.node)[0] for x in outputs if isinstance(x, FakeTensor)}
@@ -168,6 +169,26 @@ class _Straight(torch.autograd.Function):
         return grad, None
 
 
+class _LaidOut(torch.autograd.Function):
+    """The second, with its gradient, in the layout of the first."""
+
+    @staticmethod
+    def forward(ctx: Any, like: FakeTensor, x: FakeTensor) -> Any:  # type: ignore[override]
+        return aten.copy.default(like, x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+        return None, grad
+
+
+def _copy(like: FakeTensor, x: FakeTensor, non_blocking: bool = False) -> Any:
+    return _LaidOut.apply(like, x.to(like.dtype).expand(like.shape))
+
+
+_DIFFERENTIABLE: dict[Any, Any] = {aten._embedding_bag_forward_only.default: aten._embedding_bag.default, aten.copy.default: _copy}
+"""What has a derivative, for an operator below autograd that has none."""
+
+
 class _Replay:
     """Runs a captured graph on fakes of `recorder`; a context in which it sees what autograd keeps."""
 
@@ -183,6 +204,8 @@ class _Replay:
         self.current: fx.Node | None = None
         self.kept: list[tuple[fx.Node | None, Any]] = []
         """What autograd keeps, and the node that it keeps it for."""
+        self.read: set[int] = set()
+        """Places in `kept` of what its backward reads."""
 
     def __enter__(self) -> None:
         self.hooks = torch.autograd.graph.saved_tensors_hooks(self._keep, self._give)
@@ -197,6 +220,7 @@ class _Replay:
         return len(self.kept) - 1
 
     def _give(self, k: int) -> torch.Tensor:
+        self.read.add(k)
         return self.kept[k][1]  # type: ignore[no-any-return]
 
     @staticmethod
@@ -209,10 +233,10 @@ class _Replay:
         return alias.node
 
     def saved_nodes(self) -> set[fx.Node]:
-        """The captured nodes whose memory autograd keeps. Raises `Unsupported` where the program writes over what was kept."""
+        """The captured nodes whose memory autograd keeps and reads. Raises `Unsupported` where the program writes over that."""
         captured = {self._memory(value): node for node, value in reversed(self.values.items()) if isinstance(value, FakeTensor)}
         found = set()
-        for saver, node in self.kept:
+        for saver, node in [self.kept[k] for k in self.read]:
             origin = captured.get(node)
             if saver is None or origin is None:
                 continue

@@ -55,7 +55,9 @@ class Gradients:
         """The grad mode in which residual code makes a view again; None: any, or the frame's."""
         if not self.wants_grad(base) or is_detached(view._alias):
             return None
-        made = not view._alias.node.meta.get("no_grad")
+        alias, made = view._alias, True
+        while alias.parent is not None:
+            alias, made = alias.parent, made and alias.grad
         return None if made is self.state.grad_enabled else made
 
     def _requires(self, node: Node) -> bool:
@@ -117,10 +119,18 @@ class Gradients:
             alias.version = -1
 
 
+def is_leaf(x: torch.Tensor) -> bool:
+    """`x.is_leaf`, which fails for views that were written in another grad mode than they were made in."""
+    try:
+        return x.is_leaf
+    except RuntimeError as error:
+        raise Unsupported("a view that autograd refuses to use") from error
+
+
 def _is_differentiable(val: Any) -> bool:
     if isinstance(val, (tuple, list)):
         return any(map(_is_differentiable, val))
     return isinstance(val, torch.Tensor) and (val.dtype.is_floating_point or val.dtype.is_complex)
 
 
-__all__ = ["Gradients"]
+__all__ = ["Gradients", "is_leaf"]

@@ -22,7 +22,7 @@ from .default_dtypes import DefaultDtypes
 from .errors import Errors
 from .faults import is_own_fault
 from .frame import Frame
-from .gradients import Gradients
+from .gradients import Gradients, is_leaf
 from .hashing import Hashing
 from .identity import kept_apart
 from .inference import Modes
@@ -169,12 +169,12 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
         name = f"i{len(self.inputs)}"
         fake = self.fake_input(value, name)
         if value.requires_grad:
-            self.differentiable[fake._alias.node] = source, value.is_leaf
+            self.differentiable[fake._alias.node] = source, is_leaf(value)
             fake._alias.node.meta["requires_grad"] = True
         self.guard(source, "tensor", tensor_spec(value))
         if is_param(source):
             fake._alias.node.meta["param"] = True
-        elif not (value.requires_grad and value.is_leaf):
+        elif not (value.requires_grad and is_leaf(value)):
             fake._alias.node.meta["passing"] = True
         fake._alias.node.meta["source"] = str(source)
         tracker = t.Tensor(fake, value=value, source=source, pyclass=type(value))

@@ -146,6 +146,20 @@ py::object run_forward(GraphObject* self, PyObject* inputs) {
   return py::reinterpret_steal<py::object>(values);
 }
 
+// Results that are views, as a forward without autograd made them, become tensors by themselves; nobody has what they view.
+py::object no_views(py::object values, int64_t results) {
+  py::object out = values;
+  for (int64_t i = 0; i < results; ++i) {
+    at::Tensor x = tensor_at(values.ptr(), i);
+    if (!x.defined() || !x.is_view()) continue;
+    if (out.ptr() == values.ptr()) out = steal(PyList_AsTuple(steal(PySequence_List(values.ptr())).ptr()));
+    PyObject* old = PyTuple_GET_ITEM(out.ptr(), i);
+    PyTuple_SET_ITEM(out.ptr(), i, wrapped(x.variable_data()));
+    Py_DECREF(old);
+  }
+  return out;
+}
+
 void watch(std::vector<Version>& versions, const at::Tensor& x) {
   if (!x.is_inference()) versions.emplace_back(x);  // those have no version
 }
@@ -171,7 +185,7 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   ag::variable_list given;
   for (Py_ssize_t i = 0, count = PyTuple_GET_SIZE(inputs); i < count; ++i) given.push_back(tensor_at(inputs, i));
   for (int64_t i : layout.copied) given[i] = given[i].clone();
-  py::object values = run_forward(self, inputs);
+  py::object values = no_views(run_forward(self, inputs), layout.results);
   NodePointer pointer = new_node<NodePointer>(self);
   auto& node = static_cast<GraphNode&>(*pointer);
   ag::edge_list edges;

@@ -34,10 +34,11 @@ class Storage:
 class Alias:
     """One view of a storage: `node` is its value at `version`, valid while that is the storage's version.
 
-    The base of a storage has no parent, and its node is always current. Any other alias is `func(parent, *args)`.
+    The base of a storage has no parent, and its node is always current. Any other alias is `func(parent, *args)`. `grad`: the grad mode
+    in which it was made.
     """
 
-    __slots__ = ("storage", "parent", "func", "args", "node", "version", "val")
+    __slots__ = ("storage", "parent", "func", "args", "node", "version", "val", "grad")
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class Alias:
         self.node = node
         self.version = storage.version
         self.val = val
+        self.grad = torch.is_grad_enabled()
 
 
 class FakeTensor(torch.Tensor):

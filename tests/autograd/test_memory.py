@@ -70,6 +70,23 @@ def fresh_tensors_written_with_what_requires_grad(c):
 
 
 @scenario
+def copies_in_another_layout(c):
+    x, w = leaf(3, 4), leaf(4)
+
+    def fn(h, w):
+        h[:, 0].copy_(w[:3])
+        h.t()[1:].copy_(w[1:].double().unsqueeze(1))
+        y = torch.zeros(4, 3).t()
+        y.copy_(h)
+        return y * 2, h.clone()
+
+    h = x * 2
+    y, z = c(fn)(h, w)
+    (y.square().sum() + z.sum() + h.sum()).backward()
+    return x, w, y, z
+
+
+@scenario
 def fresh_tensors_after_parameters(c):
     x, w = leaf(3, 4), leaf(4)
 
