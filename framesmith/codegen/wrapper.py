@@ -31,6 +31,8 @@ from framesmith.util.text import Indented
 HOST = """
 struct Host { void* frame; int (*call)(void* frame, int index); void (*release)(void* frame, int value); };
 #define FS_ENTRY extern "C" __attribute__((visibility("default")))
+// The memory of a row of a batch: a value of the call, or a place in the arena.
+static inline void* fs_at(char* a, void** p, i64 at) { return at < 0 ? a + ~at : p[at]; }
 // The element of a row of n at which one part of a batch ends and the next begins.
 static inline i64 fs_cut(i64 at, i64 n) { at = (at + 15) / 16 * 16; return at < 0 ? 0 : at > n ? n : at; }
 """
@@ -108,15 +110,14 @@ def _launch(out: Indented, step: Launch, program: Program, planner: Planner, fun
 
 
 def _batch(out: Indented, step: Batch, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
-    """A table of the rows' pointers and sizes. Each thread runs an equal share of all elements, one row after the other."""
+    """A table of the rows: where their memory is, and sizes. Each thread runs an equal share of all elements, one row after the other."""
     function, params = functions[step.kernel], step.kernel.params
     with out.block("{", "}"):
-        fields = " ".join(f"{'const ' if p.mode == 'r' else ''}{type_row(p.dtype).storage}* {p.name};" for p in params)
-        with out.block(f"const struct {{ {fields} i64 size; }} rows[] = {{", "};"):
+        with out.block(f"static const i64 rows[][{len(params) + 1}] = {{", "};"):
             for row, size in zip(step.rows, step.sizes, strict=True):
-                pointers = [_pointer(program, planner, name, param) for name, param in zip(row, params, strict=True)]
-                out.line(f"{{{', '.join(pointers)}, {size}}},")
-        args = ", ".join(f"row.{p.name}" for p in params)
+                out.line(f"{{{', '.join([_place(program, planner, name) for name in row])}, {size}}},")
+        pointers = [f"({'const ' if p.mode == 'r' else ''}{type_row(p.dtype).storage}*)fs_at(a, p, row[{k}])" for k, p in enumerate(params)]
+        args, size_of = ", ".join(pointers), f"row[{len(params)}]"
         if not step.kernel.symbols:
             out.line(f"for (const auto& row : rows) {function.name}({args});")
             return
@@ -126,9 +127,15 @@ def _batch(out: Indented, step: Batch, program: Program, planner: Planner, funct
             out.line(f"const i64 total = {sum(step.sizes)}, threads = omp_get_num_threads(), me = omp_get_thread_num();")
             out.line("i64 from = total * me / threads, to = total * (me + 1) / threads;")
             with out.block("for (const auto& row : rows) {", "}"):
-                out.line("const i64 first = fs_cut(from, row.size), last = fs_cut(to, row.size);")
+                out.line(f"const i64 first = fs_cut(from, {size_of}), last = fs_cut(to, {size_of});")
                 out.line(f"if (first < last) {function.name}({args}, first, last);")
-                out.line("from -= row.size, to -= row.size;")
+                out.line(f"from -= {size_of}, to -= {size_of};")
+
+
+def _place(program: Program, planner: Planner, name: str) -> str:
+    """Where a buffer is, for `fs_at`: the number of its value, or the offset in the arena with all bits inverted."""
+    buffer = program.buffers[name]
+    return f"~{_integer_text(buffer.offset)}" if buffer.kind == "arena" else str(planner.number(name))
 
 
 def _pointer(program: Program, planner: Planner, name: str, param: Param) -> str:
