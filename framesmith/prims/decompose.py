@@ -172,7 +172,9 @@ class _Decomposition:
         if isinstance(val, tuple):
             if not isinstance(result, tuple) or len(result) != len(val):
                 raise VerifyError(f"{node.target} gives {len(val)} results, its rule {result}")
-            return tuple([self._settle(node, one, spec) if isinstance(spec, Spec) else one for one, spec in zip(result, val)])
+            read = {user.args[1] for user in node.users if user.target is operator.getitem}  # what a mask leaves out, nobody reads
+            checked = [isinstance(spec, Spec) and (one is not None or k in read) for k, (one, spec) in enumerate(zip(result, val))]
+            return tuple([self._settle(node, *pair) if check else pair[0] for check, pair in zip(checked, zip(result, val))])
         if not isinstance(result, Value) or not result.spec.same(val):
             raise VerifyError(f"{node.format_node()}: its rule gives {result}, recorded was {val}")
         if node in self.escaping and not _is_view(node.target):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -544,6 +545,50 @@ def complex_numbers(c):
     return x, y
 
 
+@scenario
+def a_batch_norm_used_twice(c):
+    bn, linear = nn.BatchNorm1d(4), nn.Linear(4, 4)
+    f = c(lambda x: bn(linear(bn(x))))
+    for _ in range(2):
+        f(torch.randn(5, 4)).sin().sum().backward()
+    return bn, linear
+
+
+@scenario
+def a_slow_copy_of_the_weights(c):
+    m, slow = nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(False)
+
+    def loss(x):
+        with torch.no_grad():
+            for p, q in zip(m.parameters(), slow.parameters(), strict=True):
+                q.lerp_(p, 0.1)
+            target = slow(x)
+        return (m(x) - target).square().mean()
+
+    f = c(loss)
+    for _ in range(2):
+        f(torch.randn(3, 4)).backward()
+    return m, slow
+
+
+@scenario
+def modules_that_write_in_place(c):
+    m = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3), nn.SiLU(inplace=True))
+    f = c(m)
+    for _ in range(2):
+        f(torch.randn(2, 3, 8, 8)).square().mean().backward()
+    return m
+
+
 @scenario.each()
 def test_memory(scenario, how):
     agree(scenario, **how)
+
+
+@pytest.mark.filterwarnings("error:.*runs in eager's kernel")
+@pytest.mark.parametrize("scenario", [
+    in_place_through_a_view, a_part_of_an_input_is_written, a_written_input_that_is_no_leaf, the_same_tensor_twice,
+    only_views_of_an_intermediate_leave, inputs_take_the_value_of_inputs, a_batch_norm_used_twice,
+])
+def test_in_machine_code(scenario):
+    agree(scenario, backend="native", rtol=1e-4)
