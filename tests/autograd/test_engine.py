@@ -119,6 +119,29 @@ def an_output_that_is_not_used(c):
 
 
 @scenario
+def one_branch_steps_before_the_other(c):
+    a, b = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)), nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+    opt = torch.optim.SGD(a.parameters(), lr=0.1)
+    f = c(lambda x: (a(x), b(x)))
+    for _ in range(2):
+        y, z = f(X)
+        y.sum().backward(retain_graph=True)
+        opt.step()
+        z.sum().backward()
+    return a, b
+
+
+@scenario
+def gradients_of_chosen_inputs(c):
+    m = net()
+    f = c(m)
+    x = leaf(3, 4)
+    f(x).sum().backward(inputs=[x])
+    f(x).sum().backward(inputs=[m[0].weight])
+    return m, x
+
+
+@scenario
 def grad_of_some(c):
     x, w, v = leaf(3, 4), leaf(4), leaf(3)
     y, z = c(lambda x, w, v: ((x * w).sum(1), v * 2))(x, w, v)
