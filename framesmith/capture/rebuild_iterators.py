@@ -41,7 +41,8 @@ def checked_iterator(rb: Any, x: t.CheckedIter) -> str:
     """Over the very container: it goes on to see that this changes."""
     over = x.owner or x.over
     if x.index < 0:
-        return _advanced(rb, _walking(rb, x.way, f"{rb.hold(x.way.kind)}()"), 1)
+        empty = f"{rb.hold(x.way.kind)}()"
+        return _advanced(rb, _walking(rb, x.way, empty if x.way.outer is None else f"{rb.hold(x.way.outer)}({empty})"), 1)
     if x.changed or id(x.over) in rb.cx.mutated:
         raise Unsupported(f"an iterator over a {x.way.kind.__name__} that was changed lives across the end of captured code")
     return _advanced(rb, _walking(rb, x.way, rb.value(over)), x.index)

@@ -339,6 +339,8 @@ def _builtin(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     cx.guard(source, "type", type(value))
     cx.guard(Attr(source, "__name__"), "equals", name)
     obj = cx.wrap(owner, Attr(source, "__self__"))
+    if isinstance(obj, t.Late):
+        obj.settle()  # calls of the method are folded
     if obj.constant:
         return t.Builtin(value, source)
     return obj.get(cx, name) if isinstance(obj, t.Tensor) else t.Bound(obj, name, raw if isinstance(obj, t.Object) else None)

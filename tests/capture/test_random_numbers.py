@@ -8,6 +8,7 @@ import torch
 
 import framesmith
 from framesmith.util.errors import Unsupported
+from tests.capture import suite
 
 X = torch.tensor([1.0, 2.0, 3.0])
 OWN = random.Random(3)
@@ -127,3 +128,12 @@ def test_a_frame_without_tensors():
 def test_what_decides_is_said():
     with pytest.raises(Unsupported, match="a branch on the bool of a random number"):
         framesmith.compile(that_decide, fullgraph=True, backend="eager")(X)
+
+
+def test_methods_of_numbers_that_vary() -> None:
+    def texts(generator):
+        return [generator.random().hex() for _ in range(6)]
+
+    fast = suite.kept(texts, standard_library=True, suppress_errors=False)
+    for _ in range(2):
+        assert fast(random.Random(3)) == texts(random.Random(3))

@@ -3,6 +3,7 @@
 import collections
 import functools
 import itertools
+import types
 
 import framesmith
 from tests.capture.suite import Programs, kept, said
@@ -34,6 +35,16 @@ def of_mappings():
         next(it)
     framesmith.graph_break()
     return left([*its, d.items(), o.keys(), o.values()])
+
+
+@program
+def of_a_proxy_at_its_end():
+    its = [iter(types.MappingProxyType(collections.OrderedDict(a=1)).values()), iter(types.MappingProxyType({1: 2}).items())]
+    for it in its:
+        next(it)
+        next(it, None)
+    framesmith.graph_break()
+    return left(its)
 
 
 @program

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections.abc
+import decimal
 import gc
 import inspect
 import itertools
@@ -194,7 +195,24 @@ def a_descriptor_of_type():
     return get(HasName), get(type)[-1] is object, said(get, 3), said(get, HasName())
 
 
+def static_attributes_of_an_object_made_here():
+    class Thing:
+        d = "class"
+
+    thing = Thing()
+    thing.d = 1
+    return inspect.getattr_static(thing, "d"), inspect.getattr_static(Thing, "d")
+
+
+def numbers_of_decimals():
+    with decimal.localcontext() as context:
+        context.prec = 50
+        root = (decimal.Decimal(2) * decimal.Decimal("1.5")).sqrt()
+        return float(root), int(root), float(decimal.Decimal("2.5"))
+
+
 PROGRAMS = {
+    static_attributes_of_an_object_made_here: lambda: (), numbers_of_decimals: lambda: (),
     a_descriptor_of_type: lambda: (),
     a_subclasshook_that_looks_at_its_class: lambda: (), the_base_of_attributes: lambda: (),
     arguments_named_as_globals: lambda: ("given",), INNER: lambda: (), signatures: lambda: (), class_dicts: lambda: (HasName,),

@@ -305,6 +305,8 @@ def _of_type(cx: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker | 
         return None
     if x is not t.NONE and not issubclass(x.pytype(), type):
         cx.raise_(TypeError(f"descriptor '{name}' for 'type' objects doesn't apply to a '{x.pytype().__name__}' object"))
+    if name == "__dict__" and cx.made_classes and x.identity() in cx.made_classes:
+        raise Unsupported("the dict of a class that the frame made, by its descriptor")
     return x.get(cx, name) if isinstance(x, t.Class) else None
 
 

@@ -48,6 +48,8 @@ def _of_object(cx: Any, kind: type, x: t.Object, more: Args, kwargs: Kwargs) -> 
         if raw is None or name == "__trunc__":
             raise Unsupported(f"{kind.__name__}() by {name} of {x.describe()}")
         return _answer(cx, kind, x, name)
+    if x.payload is None and raw is not MISSING:
+        raise Unsupported(f"{kind.__name__}() of {x.describe()}, which a method in C answers")
     if x.payload is not None and issubclass(x.payload.pytype(), (int, float)):
         return cx.fold_call(kind, [x.payload, *more], kwargs)  # type: ignore[no-any-return]
     like = cx.shown(x) if x.payload is not None and issubclass(x.payload.pytype(), _READ) else type(x.cls.__name__, (), {})()
