@@ -39,7 +39,7 @@ def of_mappings():
 
 @program
 def of_a_proxy_at_its_end():
-    its = [iter(types.MappingProxyType(collections.OrderedDict(a=1)).values()), iter(types.MappingProxyType({1: 2}).items())]
+    its = [iter(types.MappingProxyType({"a": 1}).values()), iter(types.MappingProxyType({1: 2}).items())]
     for it in its:
         next(it)
         next(it, None)
