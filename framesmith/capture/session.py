@@ -170,7 +170,7 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
         fake = self.fake_input(value, name)
         if value.requires_grad:
             self.differentiable[fake._alias.node] = source, is_leaf(value)
-            fake._alias.node.meta["requires_grad"] = True
+            fake._alias.node.meta["requires_grad"] = self.recorder.follows_grad = True
         self.guard(source, "tensor", tensor_spec(value))
         if is_param(source):
             fake._alias.node.meta["param"] = True

@@ -228,4 +228,5 @@ def test_the_errors_of_long_sums_do_not_grow_with_them(module, shape, own):
     result, inputs = compiled(module, x, own)
     (actual,) = result.call(inputs)
     exact = copy.deepcopy(module).double()(x.double())
-    assert ((actual - exact).abs().mean() / exact.std()) < 4e-7
+    error, eager = ((y - exact).abs().mean() / exact.std() for y in (actual, module(x)))
+    assert error < max(4e-7, eager)
