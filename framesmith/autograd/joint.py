@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import fx
 
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.outputs import memory_of
+from framesmith.graph.walk import last_node, nodes_after
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
@@ -79,7 +79,10 @@ def without_history(graph: fx.Graph) -> fx.Graph:
 
 
 def output_node(graph: fx.Graph) -> fx.Node:
-    return next(iter(reversed(graph.nodes)))
+    """Of a closed graph, the last."""
+    node = last_node(graph)
+    assert node is not None
+    return node
 
 
 def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint:
@@ -98,9 +101,9 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint
         leaves = [replay.inputs[i] for i in wanted]
         grads: Sequence[Any] = [None] * len(leaves)
         if used:
-            last = replay.last()
+            last = last_node(recorder.graph)
             grads = _run_engine([results[asked[k]] for k in used], [tangents[k] for k in used], leaves)
-            for node in replay.made_since(last):  # what formulas compute of a region's values alone is computed again with them
+            for node in nodes_after(recorder.graph, last):  # what formulas compute of a region's values alone is computed again with them
                 regions = [n.meta["checkpoint"] for n in node.all_input_nodes if "checkpoint" in n.meta]
                 node.meta.update({"checkpoint": regions[0]} if regions else {})
         nodes = [recorder.nodes(v) for v in (*results, *grads)]
@@ -157,32 +160,21 @@ def _apart(outputs: Sequence[Any], late: list[FakeTensor]) -> Iterator[torch.Ten
         taken.add(root)
 
 
-class _Straight(torch.autograd.Function):
-    """The value of the second, with the gradient of the first."""
+class _Copied(torch.autograd.Function):
+    """The value of the second in the layout of the first, with the gradient of the second, or of the first if that is the one `before`."""
 
     @staticmethod
-    def forward(ctx: Any, before: FakeTensor, now: FakeTensor) -> Any:  # type: ignore[override]
-        return aten.copy.default(before, now)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
-        return grad, None
-
-
-class _LaidOut(torch.autograd.Function):
-    """The second, with its gradient, in the layout of the first."""
-
-    @staticmethod
-    def forward(ctx: Any, like: FakeTensor, x: FakeTensor) -> Any:  # type: ignore[override]
-        return aten.copy.default(like, x)
+    def forward(ctx: Any, first: FakeTensor, second: FakeTensor, before: bool) -> Any:  # type: ignore[override]
+        ctx.before = before
+        return aten.copy.default(first, second)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
-        return None, grad
+        return (grad, None, None) if ctx.before else (None, grad, None)
 
 
 def _copy(like: FakeTensor, x: FakeTensor, non_blocking: bool = False) -> Any:
-    return _LaidOut.apply(like, x.to(like.dtype).expand(like.shape))
+    return _Copied.apply(like, x.to(like.dtype).expand(like.shape), False)
 
 
 _DIFFERENTIABLE: dict[Any, Any] = {aten._embedding_bag_forward_only.default: aten._embedding_bag.default, aten.copy.default: _copy}
@@ -289,26 +281,18 @@ class _Replay:
         target: Any = _DIFFERENTIABLE.get(node.target, node.target)
         self.current = node
         if node.meta.get("straight"):
-            value = _Straight.apply(*args)
+            value = _Copied.apply(*args, True)
             value._alias.node.meta["straight"] = True
             return value
         said: dict[str, Any] = {k: node.meta[k] for k in ("no_grad", "checkpoint") if k in node.meta}
         if not said:
             return target(*args, **kwargs)
-        last = self.last()
+        last = last_node(self.recorder.graph)
         with torch.set_grad_enabled("no_grad" not in said):
             value = target(*args, **kwargs)
-        for made in self.made_since(last):  # the joint graph may be differentiated in its turn
+        for made in nodes_after(self.recorder.graph, last):  # the joint graph may be differentiated in its turn
             made.meta.update(said)
         return value
-
-    def last(self) -> fx.Node:
-        return output_node(self.recorder.graph)
-
-    def made_since(self, last: fx.Node) -> list[fx.Node]:
-        """The nodes recorded after `last`, in order."""
-        made = list(takewhile(lambda n: n is not last, reversed(self.recorder.graph.nodes)))
-        return made[::-1]
 
     def _read(self, value: Any) -> Any:
         if isinstance(value, fx.Node):

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch import fx
 from framesmith.autograd.cut import FREE, cheapest_cut
 from framesmith.fake.outputs import memory_of
 from framesmith.graph.purity import RANDOM, is_pure, is_view, kind_of
+from framesmith.graph.walk import ancestors
 
 aten = torch.ops.aten
 _SAME_ELEMENTS = frozenset((
@@ -105,19 +105,6 @@ class _Problem:
         return all(u in self.late or u.meta.get("checkpoint") == region for u in node.users)
 
 
-def ancestors(nodes: Iterable[fx.Node], unread: Mapping[Any, tuple[int, ...]] = MappingProxyType({})) -> set[fx.Node]:
-    """What `nodes` are computed of, and they themselves. `unread`: places of arguments, by operator, that do not count."""
-    found, queue = set(nodes), list(nodes)
-    while queue:
-        node = queue.pop()
-        idle = [node.args[i] for i in unread.get(node.target, ())]
-        for arg in node.all_input_nodes:
-            if arg not in found and arg not in idle:
-                found.add(arg)
-                queue.append(arg)
-    return found
-
-
 def drawn(read: Iterable[fx.Node]) -> set[fx.Node]:
     """The random values that `read` depends on: who computes it again must not draw again."""
     return {n for n in ancestors(read) if isinstance(n.meta["val"], torch.Tensor) and _draws(n)}
@@ -167,4 +154,4 @@ def _operations(node: fx.Node) -> float:
     return 8.0 * (read + size)
 
 
-__all__ = ["ancestors", "drawn", "is_cheap", "kept_values"]
+__all__ = ["drawn", "is_cheap", "kept_values"]

@@ -13,10 +13,11 @@ import torch
 from torch import fx
 
 from framesmith.autograd.joint import TANGENT, UNREAD, Joint, output_node
-from framesmith.autograd.keeping import ancestors, drawn, kept_values
+from framesmith.autograd.keeping import drawn, kept_values
 from framesmith.autograd.numbering import Table, numbered
 from framesmith.fake.outputs import memory_of
 from framesmith.graph.purity import is_needed
+from framesmith.graph.walk import ancestors, descendants
 
 aten = torch.ops.aten
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     inputs, tangents = places[:joint.inputs], places[joint.inputs:]
     values = nodes[-1].args[0]
     results, grads = values[:joint.results], values[joint.results:]  # type: ignore[index]
-    late = _descendants(tangents)
+    late = descendants(tangents)
     read = _read_by(late, grads)
     random = drawn(read)
     kept = (kept_values(nodes, late, read, set(inputs), budget, _barred(joint, inputs, results)) if recompute else read) | random
@@ -71,7 +72,7 @@ def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.
     nodes = list(joint.graph.nodes)
     found = _where(nodes, parts)
     tangents = [n for n in nodes if n.op == "placeholder"][joint.inputs:]
-    grads = [g if asked else None for g, asked in zip(nodes[-1].args[0][joint.results:], wanted, strict=True)]  # type: ignore[index]
+    grads = _asked(joint, nodes, wanted)
     kept = [found.get(number) for number in parts.numbers]
     graph = _graph(nodes, [*[n for n in kept if n is not None], *tangents], grads, None)
     read = {n.name for n in graph.nodes if n.op == "placeholder" and n.users or n in output_node(graph).all_input_nodes}
@@ -88,11 +89,17 @@ def gradient_of(joint: Joint, parts: Parts, wanted: Sequence[bool], requires: It
     found = _where(nodes, parts)
     places = [n for n in nodes if n.op == "placeholder"]
     given = [*places[:joint.inputs], *[found[parts.numbers[k]] for k in parts.drawn], *places[joint.inputs:]]
-    grads = [g if asked else None for g, asked in zip(nodes[-1].args[0][joint.results:], wanted, strict=True)]  # type: ignore[index]
+    grads = _asked(joint, nodes, wanted)
     graph = _graph(nodes, given, grads, None)
     for place, flag in zip((n for n in graph.nodes if n.op == "placeholder"), requires, strict=True):
         place.meta["requires_grad"] = flag
     return graph
+
+
+def _asked(joint: Joint, nodes: list[fx.Node], wanted: Sequence[bool]) -> list[Any]:
+    """The gradients that are asked for, and None for each other."""
+    grads: Any = nodes[-1].args[0][joint.results:]  # type: ignore[index]
+    return [g if asked else None for g, asked in zip(grads, wanted, strict=True)]
 
 
 def _where(nodes: list[fx.Node], parts: Parts) -> dict[int, fx.Node]:
@@ -110,16 +117,6 @@ def _barred(joint: Joint, inputs: list[fx.Node], results: Any) -> set[fx.Node]:
     given = {n for k, n in enumerate(inputs) if n.meta.get("passing") and k not in joint.saved_inputs}
     got = [n for k, n in enumerate(results[:joint.outputs]) if isinstance(n, fx.Node) and k not in joint.saved_results]
     return given | {n for n in (memory_of(n)[0] for n in got) if n.op != "placeholder"}
-
-
-def _descendants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    found, queue = set(nodes), list(nodes)
-    while queue:
-        for user in queue.pop().users:
-            if user not in found and user.op != "output":
-                found.add(user)
-                queue.append(user)
-    return found
 
 
 def _read_by(late: set[fx.Node], grads: Iterable[Any]) -> set[fx.Node]:
@@ -148,16 +145,9 @@ def _ways(order: list[fx.Node], inputs: list[fx.Node], results: Any) -> tuple[li
 
 def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[fx.Node] | None) -> fx.Graph:
     """The part that computes `outputs` from `places`; with `late`, whatever has an effect is in it, but for what depends on these."""
-    needed = {n for n in nodes if late is not None and n not in late and n.op == "call_function" and is_needed(n)}
-    queue = [n for n in outputs if isinstance(n, fx.Node)] + list(needed)
+    effects = [n for n in nodes if late is not None and n not in late and n.op == "call_function" and is_needed(n)]
     cut = set(places)
-    needed.update(queue)
-    while queue:
-        node = queue.pop()
-        for arg in node.all_input_nodes if node not in cut else ():
-            if arg not in needed:
-                needed.add(arg)
-                queue.append(arg)
+    needed = ancestors([*(n for n in outputs if isinstance(n, fx.Node)), *effects], stop=cut)
     graph = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}
     for place in places:
@@ -174,7 +164,7 @@ def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[
 def _when_needed(nodes: list[fx.Node], cut: set[fx.Node], outputs: Any) -> list[fx.Node]:
     """`nodes`, with what is computed again late: just before it is read."""
     at = {n: k for k, n in enumerate(nodes)}
-    asked = _descendants([n for n in cut if n.name.startswith(TANGENT)])
+    asked = descendants([n for n in cut if n.name.startswith(TANGENT)])
     out: dict[fx.Node, None] = {}
     for node in [*[n for n in nodes if n in asked], *[n for n in outputs if n in at]]:
         found, queue = {node}, [node]

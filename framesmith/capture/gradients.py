@@ -16,6 +16,7 @@ from torch.fx import Node
 from framesmith.fake.outputs import is_detached
 from framesmith.fake.tensor import Alias, FakeTensor
 from framesmith.graph.purity import is_view
+from framesmith.graph.walk import last_node, nodes_after
 from framesmith.util.errors import NeedsGrad, Unsupported
 
 from .sources import Source
@@ -69,18 +70,13 @@ class Gradients:
 
     def end(self) -> tuple[Node | None, int]:
         """The graph's last node, and how many writes there were."""
-        return next(iter(reversed(self.recorder.graph.nodes)), None), len(self.recorder.written)
+        return last_node(self.recorder.graph), len(self.recorder.written)
 
     def follow(self, last: Node | None, writes: int, transformed: bool = False) -> None:
         """Say of the nodes after `last` what requires grad, and refuse what autograd refuses or what cannot be differentiated here."""
         self.turn += 1
-        new = []
-        for node in reversed(self.recorder.graph.nodes):
-            if node is last:
-                break
-            new.append(node)
         enabled = torch.is_grad_enabled()
-        for node in reversed(new):
+        for node in nodes_after(self.recorder.graph, last):
             self._follow(node, enabled, transformed)
         for base, alias, before in self.recorder.written[writes:]:
             before.meta.setdefault("overwritten", self.turn)

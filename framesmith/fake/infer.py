@@ -58,13 +58,17 @@ def _is_written_in_python(func: Any) -> bool:
 
 def _by_kernel(func: Any, args: tuple, kwargs: dict) -> Any:
     """The results' metadata by eager's own kernel, on zeros."""
+    with torch.no_grad():
+        out = _on_zeros(func, args, kwargs)
+    return out if out is NotImplemented else _from_meta(out, CPU, 0)
+
+
+def _on_zeros(func: Any, args: tuple, kwargs: dict) -> Any:
+    """What the operator gives for real zeros of the same metadata; NotImplemented if they would take too much memory."""
     budget = [_LARGEST]
     real_args = tuple([_to_real(a, budget) for a in args])
     real_kwargs = {k: _to_real(v, budget) for k, v in kwargs.items()}
-    if budget[0] < 0:
-        return NotImplemented
-    with torch.no_grad():
-        return _from_meta(func(*real_args, **real_kwargs), CPU, 0)
+    return func(*real_args, **real_kwargs) if budget[0] >= 0 else NotImplemented
 
 
 def by_meta_kernel(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -95,13 +99,8 @@ def true_error(func: Any, args: tuple, kwargs: dict) -> None:
 
     Operators that are not PyTorch's own are not run: they may do anything.
     """
-    if func.namespace != "aten":
-        return
-    budget = [_LARGEST]
-    real_args = tuple([_to_real(a, budget) for a in args])
-    real_kwargs = {k: _to_real(v, budget) for k, v in kwargs.items()}
-    if budget[0] >= 0:
-        func(*real_args, **real_kwargs)
+    if func.namespace == "aten":
+        _on_zeros(func, args, kwargs)
 
 
 def _aliases(func: Any) -> bool:

@@ -6,12 +6,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx import Node
 
 from framesmith.fake.handlers import WITHOUT_SIZES, composite, functional, handles, keep_apart, known, positional, store, view, with_values
 from framesmith.fake.layout import dense_order, infer_size, is_dense, same_shape, view_strides
 from framesmith.fake.promotion import result_type
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+from framesmith.graph.walk import ancestors, last_node
 from framesmith.util.errors import DataDependent, Unsupported
 
 if TYPE_CHECKING:
@@ -40,26 +40,14 @@ def _is_fresh(rec: Recorder, x: Any) -> bool:
     if not isinstance(x, FakeTensor) or x._alias.parent is not None:
         return not isinstance(x, FakeTensor)
     node = x._alias.node
-    return node.op == "call_function" and "turn" not in node.meta and node is next(iter(reversed(rec.graph.nodes)))
+    return node.op == "call_function" and "turn" not in node.meta and node is last_node(rec.graph)
 
 
 @handles(aten.detach_.default)
 def detach_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    if rec.follows_grad and _comes_of_grad(rec.nodes(args[0])):
+    if rec.follows_grad and any(n.meta.get("requires_grad") for n in ancestors([rec.nodes(args[0])])):
         raise Unsupported("detach_ where tensors require grad", hint="use detach()")
     return args[0]
-
-
-def _comes_of_grad(node: Node) -> bool:
-    """Whether an input that requires grad is among what `node` was computed of."""
-    found, queue = {node}, [node]
-    while queue:
-        node = queue.pop()
-        if node.meta.get("requires_grad"):
-            return True
-        queue += [arg for arg in node.all_input_nodes if arg not in found]
-        found.update(queue)
-    return False
 
 
 @handles(aten.lift_fresh.default, aten.lift.default, aten.lift_fresh_copy.default)

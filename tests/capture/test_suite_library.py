@@ -264,13 +264,17 @@ def test_the_first_call_of_a_cached_function_comes_in_its_place():
     for make in (functools.cache, functools.lru_cache(1), functools.lru_cache(4, typed=True)):
         fast = kept(run)
         for fn in (make(told), make(told)):
-            plain = make(told)
-            for _ in range(3):
-                TOLD.clear()
-                want, order = run(plain), TOLD.copy()
-                TOLD.clear()
-                assert fast(fn) == want
-                assert order == TOLD
+            in_order(fast, fn, run, make(told))
+
+
+def in_order(fast, mine, run, plain):
+    """Three calls give what plain ones give, and tell `TOLD` the same in the same order."""
+    for _ in range(3):
+        TOLD.clear()
+        want, order = run(plain), TOLD.copy()
+        TOLD.clear()
+        assert fast(mine) == want
+        assert order == TOLD
 
 
 class Asked:
@@ -290,10 +294,4 @@ def test_a_cached_method_runs_once():
         a.n += 1
         return first is a.about(1), b.about(1) is b.about(1), first
 
-    fast, mine, plain = kept(run), Asked(1), Asked(1)
-    for _ in range(3):
-        TOLD.clear()
-        want, order = run(plain), TOLD.copy()
-        TOLD.clear()
-        assert fast(mine) == want
-        assert order == TOLD
+    in_order(kept(run), Asked(1), run, Asked(1))

@@ -23,7 +23,7 @@ def sum_with_a_column(x):
     x.add_(x[:, 1])
 
 
-@program(torch.arange(6.0), breaks=None)
+@program(torch.arange(6.0))
 def lists_in_order(x):
     a, b = x[:3], x[3:]
     torch._foreach_add_([a, b], [b, a])

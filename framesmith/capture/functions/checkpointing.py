@@ -3,11 +3,11 @@ of the outermost region)."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import torch
 
+from framesmith.graph.walk import last_node, nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
@@ -26,12 +26,11 @@ def _checkpoint(cx: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) ->
     rest = {k: v for k, v in kwargs.items() if k not in _IDLE and k != "use_reentrant"}
     if reentrant.truth(cx) and rest:
         cx.raise_(ValueError("Unexpected keyword arguments: " + ",".join(rest)))
-    nodes = cx.recorder.graph.nodes
-    last = next(iter(reversed(nodes)), None)
+    last = last_node(cx.recorder.graph)
     out = args[0].call(cx, args[1:], rest)
     if torch.is_grad_enabled():
         cx.regions += 1
-        for node in itertools.takewhile(lambda n: n is not last, reversed(nodes)):
+        for node in nodes_after(cx.recorder.graph, last):
             if node.op == "call_function":
                 node.meta["checkpoint"] = cx.regions
     return out

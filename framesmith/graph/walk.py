@@ -1,0 +1,49 @@
+"""Ways through a graph: from its end, and from nodes to all that they depend on or that depends on them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import takewhile
+from types import MappingProxyType
+from typing import Any
+
+from torch.fx import Graph, Node
+
+
+def last_node(graph: Graph) -> Node | None:
+    """The node that was recorded last; None of an empty graph."""
+    return next(iter(reversed(graph.nodes)), None)
+
+
+def nodes_after(graph: Graph, last: Node | None) -> list[Node]:
+    """The nodes behind `last`, in order; all of them for None."""
+    return list(takewhile(lambda n: n is not last, reversed(graph.nodes)))[::-1]
+
+
+def ancestors(nodes: Iterable[Node], unread: Mapping[Any, tuple[int, ...]] = MappingProxyType({}),
+              stop: Collection[Node] = ()) -> set[Node]:
+    """What `nodes` are computed of, and they themselves. `unread`: places of arguments, by operator, that do not count. `stop`: nodes whose
+    own arguments do not."""
+    found, queue = set(nodes), list(nodes)
+    while queue:
+        node = queue.pop()
+        idle = [node.args[i] for i in unread.get(node.target, ())]
+        for arg in node.all_input_nodes if node not in stop else ():
+            if arg not in found and arg not in idle:
+                found.add(arg)
+                queue.append(arg)
+    return found
+
+
+def descendants(nodes: Iterable[Node]) -> set[Node]:
+    """What depends on `nodes`, but the output, and they themselves."""
+    found, queue = set(nodes), list(nodes)
+    while queue:
+        for user in queue.pop().users:
+            if user not in found and user.op != "output":
+                found.add(user)
+                queue.append(user)
+    return found
+
+
+__all__ = ["ancestors", "descendants", "last_node", "nodes_after"]
