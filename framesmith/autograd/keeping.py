@@ -18,7 +18,7 @@ from torch import fx
 
 from framesmith.autograd.cut import FREE, cheapest_cut
 from framesmith.fake.outputs import memory_of
-from framesmith.graph.purity import RANDOM, is_pure, is_view, kind_of
+from framesmith.graph.purity import draws, is_pure, is_view
 from framesmith.graph.walk import ancestors
 
 aten = torch.ops.aten
@@ -120,7 +120,7 @@ def is_cheap(node: fx.Node) -> bool:
 
 def _draws(node: fx.Node) -> bool:
     source = node.args[0] if node.target is operator.getitem else node
-    return isinstance(source, fx.Node) and source.op == "call_function" and kind_of(source.target) == RANDOM and not is_pure(source)
+    return isinstance(source, fx.Node) and draws(source)
 
 
 def _is_read(node: fx.Node, where: Any) -> bool:
