@@ -1,0 +1,49 @@
+"""What the Triton printer makes of a kernel: text, and all that is needed to compile and launch it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from framesmith.symbolic.expr import Expr, Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """One kernel of the loop IR as a Triton function. Equal kernels print equal text, whatever program they stand in.
+
+    `text`: a whole Python module, its imports included, that defines the `@triton.jit` function `name` (and the functions that it calls).
+    `signature`: (name, Triton type) of each run-time parameter in order: the kernel's pointers (``*fp32``), then its size symbols
+    (``i32`` or ``i64``). `constants`: (name, value) of each `tl.constexpr` parameter; they stand behind.
+    `grid`: programs to launch along x, y and z, over size symbols. A launch with a zero among them is no launch.
+    `symbols`: the size symbols that are passed, in order.
+    `divisible`: places in `signature` at which the text may be compiled for multiples of 16 (addresses in bytes). The printer knows
+    nothing about addresses: who compiles for it checks it before each launch.
+    `limits`: expressions over the symbols that must be below 2**31 for this text to be right; the kernel printed with `wide` has none.
+    `asserts`: the text checks indices with `tl.device_assert`, which needs `debug=True` (and `sanitize_overflow=False`) at compilation.
+    `batch`: None for the kernel of a `Launch`. For the kernel of a `Batch`, the elements of a row that one program covers: its
+    parameters are `table` (``*i64``: for each row the addresses of the kernel's pointers and then the row's size) and `where` (``*i32``:
+    for each program its row and the number of its block in the row, see `programs`); the grid is the number of programs, `PROGRAMS`.
+    `work`: what it computes, (the user's line or "", operators).
+    """
+
+    name: str
+    text: str
+    signature: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, int], ...]
+    grid: tuple[Expr | int, ...]
+    num_warps: int
+    num_stages: int
+    symbols: tuple[Symbol, ...]
+    divisible: tuple[int, ...]
+    limits: tuple[Expr, ...] = ()
+    asserts: bool = False
+    batch: int | None = None
+    work: tuple[tuple[str, str], ...] = ()
+
+
+PROGRAMS = Symbol("programs", 0)
+
+
+def programs(sizes: tuple[int, ...], block: int) -> list[tuple[int, int]]:
+    """For rows of these sizes, the row and the block in it of each program of a batched kernel."""
+    return [(row, k) for row, size in enumerate(sizes) for k in range(-(-size // block))]
