@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,29 +18,25 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith.codegen.cpp.emit import emit_kernels, header_text
-from framesmith.codegen.cpp.state import Target
-from framesmith.codegen.wrapper import wrap
 from framesmith.config import Config
 from framesmith.graph.cse import cse
 from framesmith.graph.dce import dce
+from framesmith.graph.devices import main_device
 from framesmith.graph.digest import digest_text
 from framesmith.graph.freeze import Frozen, freeze
 from framesmith.graph.interpreter import run
 from framesmith.graph.printer import print_graph
 from framesmith.loops.nest import graph_text
 from framesmith.loops.text import program_text
-from framesmith.lower.contractions.bags import group_embedding_bags
-from framesmith.lower.contractions.choice import Chooser
 from framesmith.lower.contractions.fold import fold_batch_norm
-from framesmith.lower.contractions.rewrite import rewrite_contractions, worth_freezing
+from framesmith.lower.contractions.rewrite import worth_freezing
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.runtime.load import load
 from framesmith.runtime.plan import Call, Plan
 from framesmith.runtime.toolchain import find
-from framesmith.schedule.schedule import schedule
+from framesmith.targets import TARGETS, Target
 from framesmith.util import log
 from framesmith.util.timing import stage
 
@@ -76,21 +71,23 @@ def compile_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Res
     """
     toolchain = find(config.compiler, config.compiler_flags)
     cache = Cache(config.cache_dir, config.cache)
+    device = main_device(graph)
+    target = TARGETS[device.type](config, toolchain, cache, device)
     with stage("rewrite"):
-        frozen = _rewrite(graph, config, cache)
+        frozen = _rewrite(graph, config, target)
     main = frozen.main if frozen is not None else graph
     with stage("freeze"):
         constants = _Constants(frozen, inputs)
     with stage("cache"):
         places = (frozen.inputs, frozen.parameters, len(inputs)) if frozen is not None else len(inputs)
-        how = config.code_key(), toolchain.fingerprint, torch.get_num_threads()
+        how = config.code_key(), toolchain.fingerprint, torch.get_num_threads(), target.identity()
         key = key_of("generated", package_identity(), digest_text(main), places, *how)
         generated = cache.load(key)
     if generated is None:
-        generated = _generate(main, frozen, constants, len(inputs), config)
+        generated = _generate(main, frozen, constants, len(inputs), config, target)
         cache.store(key, generated)
     if log.enabled("code"):
-        log.emit("code", "\n".join(unit.replace(header_text(), "// kernel.h\n") for unit in generated.units))
+        log.emit("code", target.text(generated.units))
     with stage("build"):
         library = cache.library(generated.units, toolchain)
     with stage("load"):
@@ -146,7 +143,7 @@ class _Constants:
         return compute
 
 
-def _rewrite(graph: fx.Graph, config: Config, cache: Cache) -> Frozen | None:
+def _rewrite(graph: fx.Graph, config: Config, target: Target) -> Frozen | None:
     """Graph rewrites in place, and the split into frozen and main parts (None: nothing to freeze)."""
     cse(graph)
     dce(graph)
@@ -155,34 +152,34 @@ def _rewrite(graph: fx.Graph, config: Config, cache: Cache) -> Frozen | None:
     if not config.freezing:
         return None
     fold_batch_norm(graph)
-    rewrite_contractions(graph, Chooser(config, cache.memory("choices")))
-    group_embedding_bags(graph)
+    target.rewrite(graph)
     return freeze(graph, worth_freezing)
 
 
-def _generate(main: fx.Graph, frozen: Frozen | None, constants: _Constants, count: int, config: Config) -> Generated:
+def _generate(
+    main: fx.Graph, frozen: Frozen | None, constants: _Constants, count: int, config: Config, target: Target
+) -> Generated:
     """From the graph that runs in each call to C++ text and plan."""
     with stage("decompose"):
-        prims = decompose(main)
+        prims = decompose(main, device=target.device)
     if log.enabled("graph"):
         log.emit("graph", print_graph(prims, "prims"))
     given = constants.by_placeholder()
     with stage("lower"):
-        loops = lower(prims, given)
+        loops = lower(prims, given, target.device)
     if log.enabled("loops"):
         log.emit("loops", graph_text(loops))
     with stage("schedule"):
-        program = schedule(loops, config.fusion, config.vectorize)
+        program = target.schedule(loops)
     if log.enabled("schedule"):
         log.emit("schedule", program_text(program))
     with stage("codegen"):
-        source = emit_kernels(program, Target(threshold=config.parallel_threshold))
         watched = frozen.parameters if frozen is not None else ()
-        positions = [*frozen.inputs, *given] if frozen is not None else None
-        wrapped = wrap(program, source, positions=positions, inputs=count, watched=watched, jobs=config.build_jobs or os.cpu_count() or 1)
+        positions = [*frozen.inputs, *given] if frozen is not None else range(count)
+        wrapped, work = target.print(program, positions, count, watched)
         index = {id(tensor): k for k, tensor in enumerate(constants.values)}
         order = tuple(index[id(tensor)] for tensor in wrapped.constants)
-    return Generated(wrapped.units, wrapped.plan, order, tuple(function.work for function in source.functions))
+    return Generated(wrapped.units, wrapped.plan, order, work)
 
 
 def _report(main: fx.Graph, generated: Generated) -> Report:

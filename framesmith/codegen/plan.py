@@ -59,17 +59,20 @@ class Planner:
         self.constants = tuple(program.constants)
         self.written = _written_inputs(program)
 
-    def plan(self, watched: Sequence[int] = (), entry: str = "fs_run") -> rt.Plan:
-        """The plan of the program; also fills `numbers`, `externs` and `table`."""
+    def plan(self, watched: Sequence[int] = (), entry: str = "fs_run", aligned: bool = False) -> rt.Plan:
+        """The plan of the program; also fills `numbers`, `externs` and `table`. `aligned`: kernels want aligned inputs."""
         program = self.program
+        in_kernels: set[int] = set()
         for step in program.steps:
             if type(step) is Extern:
                 self.externs[step] = len(self.calls)
                 self.calls.append(self._call(step))
             elif isinstance(step, Launch | Batch):
                 for name in _names(step):
-                    if program.buffers[name].kind != "arena":
-                        self.number(name)
+                    kind = program.buffers[name].kind
+                    if kind != "arena":
+                        number = self.number(name)
+                        in_kernels.update([number] if kind == "input" else [])
         outputs = tuple(map(self._output, program.outputs))
         arena = self.table.integer(program.arena_bytes)
         symbols = tuple(self._symbol(s) for s in program.symbols.values())
@@ -77,7 +80,7 @@ class Planner:
         table = len(self.table.entries)
         return rt.Plan(
             self.inputs, tuple(self.values), outputs, tuple(self.calls), symbols, table, arena, tuple(bumped), tuple(watched),
-            self._is_long(), entry, len(self.constants),
+            self._is_long(), entry, len(self.constants), aligned=tuple(sorted(in_kernels)) if aligned else (),
         )  # fmt: skip
 
     def number(self, name: str) -> int:

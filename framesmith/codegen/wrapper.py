@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -29,7 +30,13 @@ from framesmith.symbolic.expr import Expr
 from framesmith.util.text import Indented
 
 HOST = """
-struct Host { void* frame; int (*call)(void* frame, int index); void (*release)(void* frame, int value); };
+struct Host {
+  void* frame;
+  int (*call)(void* frame, int index);
+  void (*release)(void* frame, int value);
+  int (*launch)(void* frame, int kernel, unsigned x, unsigned y, unsigned z, void** arguments);
+  void* (*upload)(void* frame, int slot, const void* data, i64 bytes);
+};
 #define FS_ENTRY extern "C" __attribute__((visibility("default")))
 // The memory of a row of a batch: a value of the call, or a place in the arena.
 static inline void* fs_at(char* a, void** p, i64 at) { return at < 0 ? a + ~at : p[at]; }
@@ -38,6 +45,7 @@ static inline i64 fs_cut(i64 at, i64 n) { at = (at + 15) / 16 * 16; return at < 
 """
 # Kernels are shared out among translation units, to compile in parallel, when each gets at least so much text.
 UNIT_CHARACTERS = 12000
+Steps = dict[type, Callable[..., None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +78,25 @@ def wrap(
     planner = Planner(program, positions, len(program.inputs) if inputs is None else inputs)
     plan = planner.plan(watched)
     out = Indented()
-    _entry(out, program, source, planner, plan)
+    functions = dict(zip(program.kernels, source.functions))
+    entry(out, program, planner, plan, _STEPS, functions, any(f.checks for f in source.functions))
     return Wrapped(_units(source, program, str(out), jobs), plan, tuple(program.constants.values()))
 
 
 # ------------------------------------------------------------------------------------------------------------------------ the function
 
 
-def _entry(out: Indented, program: Program, source: Source, planner: Planner, plan: Plan) -> None:
-    functions = dict(zip(program.kernels, source.functions))
+def entry(out: Indented, program: Program, planner: Planner, plan: Plan, steps: Steps, functions: Any, checks: bool = False) -> None:
+    """The function that runs `program` (and the one that computes sizes): a row of `steps` prints a step, given the kernels' `functions`.
+
+    `checks`: some kernel may find an index out of range.
+    """
     with out.block(f"FS_ENTRY int {plan.entry}(char* a, void** p, const i64* n, const Host* h) {{", "}"):
         _symbols(out, program, planner)
-        if any(f.checks for f in source.functions):
+        if checks:
             out.line("i64 error = 0;")
         for step in program.steps:
-            _STEPS[type(step)](out, step, program, planner, functions)
+            steps[type(step)](out, step, program, planner, functions)
         out.line("return 0;")
     if plan.table:
         with out.block(f"FS_ENTRY void {plan.entry}_sizes(i64* n) {{", "}"):
@@ -160,7 +172,8 @@ def _release(out: Indented, step: Release, program: Program, planner: Planner, f
         out.line(f"h->release(h->frame, {planner.number(name)});")
 
 
-_STEPS: dict[type, Callable[..., None]] = {Launch: _launch, Batch: _batch, Extern: _extern, Release: _release}
+OTHERS: Steps = {Extern: _extern, Release: _release}
+_STEPS: Steps = {Launch: _launch, Batch: _batch, **OTHERS}
 
 
 # ------------------------------------------------------------------------------------------------------------------- translation units

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <dlfcn.h>
 
@@ -18,6 +19,8 @@ static F symbol(void* library, const std::string& name) {
   return reinterpret_cast<F>(found);
 }
 
+static c10::Device cuda_device(const Plan& plan) { return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(plan.device)}; }
+
 Graph::Graph(py::handle encoded, const std::string& path, py::object constants, py::object refresh_)
     : refresh(std::move(refresh_)), plan(parse_plan(encoded)) {
   TORCH_CHECK_VALUE(plan.watched.empty() || !refresh.is_none(), "framesmith: watched inputs need a refresh function");
@@ -30,6 +33,9 @@ Graph::Graph(py::handle encoded, const std::string& path, py::object constants, 
   }
   run_ = symbol<RunFunction>(library_, plan.entry);
   if (plan.dynamic()) sizes_ = symbol<SizesFunction>(library_, plan.entry + "_sizes");
+  if (plan.device < 0) return;
+  c10::DeviceGuard here(cuda_device(plan));
+  for (const Image& image : plan.images) kernels_.push_back(load_cuda_kernel(plan.device, image));
 }
 
 Graph::~Graph() {
@@ -51,12 +57,16 @@ void Graph::set_constants(py::handle sequence) {
 
 // ----------------------------------------------------------------------------------------------------------------------------- call
 
-// A frame and an arena for the time of one call.
+// A frame and an arena for the time of one call, and the graph's device as the current one.
 struct Graph::Lease {
   Graph& graph;
+  c10::OptionalDeviceGuard device;
   std::unique_ptr<Frame> frame;
   Arena arena;
-  explicit Lease(Graph& g) : graph(g), frame(g.take_frame()) {}
+  explicit Lease(Graph& g) : graph(g) {
+    if (g.plan.device >= 0) device.reset_device(cuda_device(g.plan));
+    frame = g.take_frame();
+  }
   ~Lease() {
     give_arena(arena);
     frame->clear_call();
@@ -134,6 +144,7 @@ static const c10::DispatchKeySet& outside_keys() {
 void Graph::run(Frame& frame, char* arena) {
   at::internal::lazy_init_num_threads();  // PyTorch's thread count, in this thread as well
   c10::impl::ExcludeDispatchKeyGuard below(outside_keys());
+  frame.realign();
   int status;
   if (plan.release) {
     py::gil_scoped_release unlocked;
@@ -141,6 +152,7 @@ void Graph::run(Frame& frame, char* arena) {
   } else {
     status = run_(arena, frame.pointers.data(), frame.table.data(), &frame.host);
   }
+  if (C10_UNLIKELY(!frame.realigned.empty())) frame.give_back_realigned();
   if (C10_LIKELY(status == 0)) return;
   if (frame.error) std::rethrow_exception(std::exchange(frame.error, nullptr));
   TORCH_CHECK_INDEX(false, "index out of range in self");
@@ -174,6 +186,20 @@ PyObject* Graph::results(Frame& frame) const {
   return tuple.release().ptr();
 }
 
+// The arena of a call.
+char* Graph::take_memory(Lease& lease) const {
+  Frame& frame = *lease.frame;
+  const auto bytes = static_cast<size_t>(plan.arena.get(frame.table.data()));
+  if (plan.device >= 0) {
+    frame.kernels = kernels_.data();
+    frame.stream = cuda_stream(plan.device);
+    return frame.take_scratch(bytes);
+  }
+  lease.arena = take_arena(bytes);
+  if (lease.arena.base) frame.set_arena(lease.arena.base);
+  return lease.arena.base;
+}
+
 PyObject* Graph::call(PyObject* inputs) {
   TORCH_CHECK_TYPE(PyTuple_Check(inputs) && PyTuple_GET_SIZE(inputs) == plan.inputs, "framesmith: a tuple of ", plan.inputs, " inputs expected");
   calls++;
@@ -184,10 +210,9 @@ PyObject* Graph::call(PyObject* inputs) {
   if (plan.dynamic()) read_symbols(frame, inputs);
   if (checked) check(inputs);
   frame.set_constants(constants_, generation_);
-  lease.arena = take_arena(static_cast<size_t>(plan.arena.get(frame.table.data())));
-  if (lease.arena.base) frame.set_arena(lease.arena.base);
+  char* arena = take_memory(lease);
   frame.allocate_outputs();
-  run(frame, lease.arena.base);
+  run(frame, arena);
   for (int i : plan.bumped) {
     const at::Tensor& t = tensor_at(inputs, i);
     if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();

@@ -32,6 +32,7 @@ class Graph {
   void check_constants(PyObject* inputs);
   void set_constants(py::handle sequence);
   void run(Frame& frame, char* arena);
+  char* take_memory(Lease& lease) const;
   PyObject* results(Frame& frame) const;
 
   void* library_ = nullptr;
@@ -39,6 +40,7 @@ class Graph {
   SizesFunction sizes_ = nullptr;
   std::vector<std::unique_ptr<Frame>> idle_;
   std::vector<at::Tensor> constants_;
+  std::vector<CudaKernel> kernels_;
   std::vector<Watch> watches_;
   uint64_t generation_ = 0;  // of constants_; 0: there are none yet
 };

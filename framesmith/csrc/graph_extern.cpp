@@ -55,7 +55,7 @@ static void bind(Frame& f, int value, at::Tensor t, bool clone) {
     at::ScalarType dtype = f.plan.values[value].dtype;
     TORCH_CHECK(t.scalar_type() == dtype && t.sizes() == c10::IntArrayRef(g.size), "framesmith: an operator returned ", t.scalar_type(), t.sizes(),
                 " where ", dtype, c10::IntArrayRef(g.size), " was predicted");
-    if (clone || t.is_neg() || t.is_conj() || !fits(t, g, dtype)) {
+    if (clone || t.is_neg() || t.is_conj() || !fits(t, g, dtype) || (f.plan.device >= 0 && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16)) {
       at::Tensor own = at::empty_strided(g.size, g.stride, t.options());
       own.copy_(t);
       t = std::move(own);

@@ -20,6 +20,17 @@ struct Host {
   struct Frame* frame;
   int (*call)(struct Frame*, int);      // run extern number `int`; non-zero: failed, return at once
   void (*release)(struct Frame*, int);  // drop the RESULT value number `int`
+  // run CUDA kernel number `int` on a grid, with pointers to its arguments; non-zero: failed, return at once
+  int (*launch)(struct Frame*, int, unsigned, unsigned, unsigned, void**);
+  // bytes of the host's memory on the device, kept in slot number `int` as long as they stay the same; null: failed, return at once
+  void* (*upload)(struct Frame*, int, const void*, int64_t);
+};
+
+// Bytes that are on the device already, put there on `stream`.
+struct Upload {
+  std::vector<char> bytes;
+  at::Tensor memory;
+  void* stream = nullptr;
 };
 
 using RunFunction = int (*)(char* arena, void** pointers, const int64_t* table, const Host* host);
@@ -39,9 +50,17 @@ struct Frame {
   std::vector<int64_t> table, previous;
   torch::jit::Stack stack;
   std::exception_ptr error;
+  c10::Storage scratch;                  // on a CUDA device: the arena that `tensors` of arena values look into; it has memory during a call
+  const CudaKernel* kernels = nullptr;   // on a CUDA device: by number
+  void* stream = nullptr;                // of the call
+  std::vector<std::pair<int, const at::Tensor*>> realigned;  // in a call: values, and the inputs that copies stand for
+  std::vector<Upload> uploads;           // by slot
 
   void resolve();                        // geometry from the table
   void set_arena(char* arena);
+  char* take_scratch(size_t bytes);      // memory for the arena on the CUDA device that is current, until `clear_call`
+  void realign();                        // inputs whose memory kernels cannot take as it lies: copies stand for them in this call
+  void give_back_realigned();            // what the call wrote into these copies goes to the inputs
   void set_constants(const std::vector<at::Tensor>& constants, uint64_t generation);
   void allocate_outputs();
   void clear_call();                     // drop what one call made
@@ -53,5 +72,9 @@ at::Tensor window(const at::Tensor& base, const Geometry& geometry, at::ScalarTy
 // Runs extern number `index`; on an exception keeps it in `frame->error` and returns 1.
 int call_extern(Frame* frame, int index);
 void release_value(Frame* frame, int value);
+
+// Queues CUDA kernel number `index` on the stream of the call (cuda_frame.cpp).
+int launch_kernel(Frame* frame, int index, unsigned x, unsigned y, unsigned z, void** arguments);
+void* upload_bytes(Frame* frame, int slot, const void* data, int64_t bytes);
 
 }  // namespace framesmith

@@ -46,6 +46,11 @@ static Result parse_result(py::handle encoded) {
   return r;
 }
 
+static Image parse_image(py::handle encoded) {
+  auto t = encoded.cast<py::tuple>();
+  return {t[0].cast<std::string>(), t[1].cast<py::bytes>(), t[2].cast<unsigned>(), t[3].cast<unsigned>()};
+}
+
 static void mark(Plan& plan, int value) {
   TORCH_CHECK(value >= 0 && value < static_cast<int>(plan.values.size()), "framesmith: a plan names value ", value, " that it does not have");
   Value& v = plan.values[value];
@@ -89,7 +94,7 @@ static void derive(Plan& plan) {
 
 Plan parse_plan(py::handle encoded) {
   auto t = encoded.cast<py::tuple>();
-  TORCH_CHECK_VALUE(t.size() == 12, "framesmith: a plan has 12 parts, not ", t.size());
+  TORCH_CHECK_VALUE(t.size() == 15, "framesmith: a plan has 15 parts, not ", t.size());
   Plan plan;
   plan.inputs = t[0].cast<Py_ssize_t>();
   for (py::handle v : py::object(t[1])) plan.values.push_back(parse_value(v));
@@ -107,6 +112,9 @@ Plan parse_plan(py::handle encoded) {
   plan.release = t[9].cast<bool>();
   plan.entry = t[10].cast<std::string>();
   plan.constants = t[11].cast<size_t>();
+  plan.device = t[12].cast<int>();
+  for (py::handle i : py::object(t[13])) plan.images.push_back(parse_image(i));
+  plan.aligned = parse_ints(t[14]);
   for (const auto* list : {&plan.bumped, &plan.watched})
     for (int i : *list) TORCH_CHECK(i >= 0 && i < plan.inputs, "framesmith: a plan names a missing input");
   derive(plan);

@@ -1,5 +1,7 @@
 // The plan of a compiled graph as C++ data; see framesmith/runtime/plan.py for what each part means.
 #pragma once
+#include "cuda.h"
+
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -67,6 +69,9 @@ struct Plan {
   bool release;
   std::string entry;
   size_t constants;
+  int device;                      // index of the CUDA device on which kernels run; -1: they are functions of the library
+  std::vector<Image> images;       // the kernels of a CUDA device, by number
+  std::vector<int> aligned;        // input values that kernels want aligned
   // Derived: numbers of the values of each kind.
   std::vector<int> input_values, constant_values, output_values, result_values, arena_values, arena_views, call_views;
   bool dynamic() const { return table != 0; }

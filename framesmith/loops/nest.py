@@ -21,7 +21,8 @@ Size = Any  # an int, or an Expr where it is symbolic
 
 @dataclass(slots=True, eq=False)
 class Storage:
-    """A buffer before its place is planned; fields as in `ir.Buffer`. `kind` may still turn from "arena" to "output"."""
+    """A buffer before its place is planned; fields as in `ir.Buffer`. `kind` may still turn from "arena" to "output". `device`: None is
+    the graph's."""
 
     name: str
     dtype: torch.dtype
@@ -31,6 +32,7 @@ class Storage:
     index: int = -1
     base: str | None = None
     offset: Size = 0
+    device: torch.device | None = None
 
 
 @dataclass(slots=True, eq=False)

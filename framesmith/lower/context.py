@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.graph.devices import CPU
 from framesmith.loops.build import Builder
 from framesmith.loops.ir import Axis, Load, Op, Origin, Ref
 from framesmith.loops.nest import Compute, Item, Storage
@@ -22,6 +23,7 @@ from framesmith.lower.geometry import (
 )
 from framesmith.lower.values import Lazy, Strided, Value
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
+from framesmith.util.errors import Unsupported
 
 CHEAP = 6  # scalar work that is done again rather than stored
 DEEP = 150  # scalar work at which a closure is cut into nests (which fuse again)
@@ -31,7 +33,8 @@ BROADCAST_COST = 4  # scalar work on a small operand that is not repeated for ea
 class Context:
     """Everything that rows of the lowering tables may use."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device = CPU) -> None:
+        self.device = device
         self.items: list[Item] = []
         self.storages: dict[str, Storage] = {}
         self.constants: dict[str, torch.Tensor] = {}
@@ -51,19 +54,32 @@ class Context:
         return f"{prefix}{self._counter}"
 
     def storage(
-        self, shape: Sequence[Size], stride: Sequence[Size], dtype: torch.dtype, kind: str = "arena", prefix: str = "b"
+        self, shape: Sequence[Size], stride: Sequence[Size], dtype: torch.dtype, kind: str = "arena", prefix: str = "b",
+        device: torch.device | None = None,
     ) -> Strided:
         """A new buffer, as a window on all of it."""
         name = self.fresh(prefix)
-        self.storages[name] = Storage(name, dtype, tuple(shape), tuple(stride), kind)
+        self.storages[name] = Storage(name, dtype, tuple(shape), tuple(stride), kind, device=self.elsewhere(device))
         return Strided(name, tuple(shape), tuple(stride), 0, dtype)
+
+    def elsewhere(self, device: torch.device | None) -> torch.device | None:
+        """`device`, if it is not the graph's."""
+        return None if device == self.device else device
+
+    def check_devices(self) -> None:
+        """Every nest must stay on the graph's device. Raises `Unsupported`."""
+        for item in self.items:
+            for name in item.reads | item.writes if isinstance(item, Compute) else ():
+                if (device := self.storages[name].device) is not None:
+                    origin = item.origins[0].op if item.origins else "a kernel"
+                    raise Unsupported(f"{origin} on tensors of {device} in a graph on {self.device}")
 
     def constant(self, tensor: torch.Tensor) -> Strided:
         """A buffer that holds `tensor`."""
         name = self.fresh("k")
         self.constants[name] = tensor
         size, stride = tuple(tensor.shape), tuple(tensor.stride())
-        self.storages[name] = Storage(name, tensor.dtype, size, stride, "constant")
+        self.storages[name] = Storage(name, tensor.dtype, size, stride, "constant", device=self.elsewhere(tensor.device))
         return Strided(name, size, stride, 0, tensor.dtype)
 
     def ref(self, value: Strided) -> Ref:

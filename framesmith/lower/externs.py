@@ -58,7 +58,7 @@ def plain_call(
     if val is None:
         specs = []
     strides = _result_strides(target, specs, call, args, kwargs, unknown_layout)
-    kind = "arena" if has_out_variant(target) else "result"
+    into = has_out_variant(target)
     results: list[Any] = []
     for spec, stride in zip(specs, strides):
         if not hasattr(spec, "shape"):
@@ -66,7 +66,9 @@ def plain_call(
                 raise Unsupported(f"operator {target} with a result that is no tensor")
             results.append(None)
             continue
-        results.append(ctx.storage(spec.shape, stride, spec.dtype, kind, "b" if kind == "arena" else "r"))
+        device = getattr(spec, "device", None)
+        kind = "arena" if into and ctx.elsewhere(device) is None else "result"
+        results.append(ctx.storage(spec.shape, stride, spec.dtype, kind, "b" if kind == "arena" else "r", device))
     written = frozenset(r.buffer for r in results if r is not None) | frozenset(mutated)
     names = tuple(r.buffer if r is not None else None for r in results)
     ctx.items.append(Call(target, refs, named, names, tuple(mutated), frozenset(call.reads), written, ctx.origin))

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.graph.devices import main_device
 from framesmith.graph.digest import target_name
 from framesmith.loops.ir import Origin, SizeOf, ValueOf
 from framesmith.loops.nest import LoopGraph, Storage
 from framesmith.lower import factories, indexing, joins, pointwise, pooling, reductions, views
 from framesmith.lower.context import Context
 from framesmith.lower.contractions import lowering as contractions
-from framesmith.lower.externs import call_extern, call_prim
+from framesmith.lower.externs import call_extern, call_prim, plain_call
 from framesmith.lower.geometry import row_major, same_layout
 from framesmith.lower.table import PRIM_ROWS
 from framesmith.lower.values import Lazy, Strided, Value, reads_of
@@ -28,12 +29,13 @@ FAMILIES = (contractions, factories, indexing, joins, pointwise, pooling, reduct
 _COPY = torch.ops.aten.copy_.default
 
 
-def lower(graph: fx.Graph, constants: Mapping[int, torch.Tensor] | None = None) -> LoopGraph:
+def lower(graph: fx.Graph, constants: Mapping[int, torch.Tensor] | None = None, device: torch.device | None = None) -> LoopGraph:
     """Lower a graph of prims and extern calls. `constants` gives, by placeholder index, the tensors that the program holds itself.
 
     Every placeholder keeps its place in `LoopGraph.inputs` (None for those that are constants or symbolic integers).
+    `device`: where the nests run (default: the graph's main device).
     """
-    return _Lowering(graph, constants or {}).run()
+    return _Lowering(graph, constants or {}, device or main_device(graph)).run()
 
 
 def _want(ctx: Context, node: fx.Node) -> None:
@@ -43,10 +45,10 @@ def _want(ctx: Context, node: fx.Node) -> None:
 
 
 class _Lowering:
-    def __init__(self, graph: fx.Graph, constants: Mapping[int, torch.Tensor]) -> None:
+    def __init__(self, graph: fx.Graph, constants: Mapping[int, torch.Tensor], device: torch.device) -> None:
         self.graph = graph
         self.given = constants
-        self.ctx = Context()
+        self.ctx = Context(device)
         self.inputs: list[str | None] = []
         self.symbols: dict[Symbol, SizeOf | ValueOf] = {}
         self.mutated: set[str] | None = None
@@ -61,6 +63,7 @@ class _Lowering:
             self.ctx.node = node
             self.ctx.env[node] = getattr(self, node.op)(node)
         ctx = self.ctx
+        ctx.check_devices()
         return LoopGraph(tuple(self.inputs), self.symbols, ctx.storages, ctx.constants, ctx.items, self.outputs)
 
     # ------------------------------------------------------------------------------------------------------------ kinds of nodes
@@ -83,7 +86,8 @@ class _Lowering:
             if isinstance(size, Symbol):
                 self.symbols.setdefault(size, SizeOf(position, dim))
         if node.users:
-            self.ctx.storages[name] = Storage(name, val.dtype, tuple(val.shape), stride, "input", position)
+            device = self.ctx.elsewhere(getattr(val, "device", None))
+            self.ctx.storages[name] = Storage(name, val.dtype, tuple(val.shape), stride, "input", position, device=device)
         return Strided(name, tuple(val.shape), stride, 0, val.dtype)
 
     def call_function(self, node: fx.Node) -> Any:
@@ -101,6 +105,11 @@ class _Lowering:
             return self.settle(node, result)
         kwargs = {k: self.arguments(v) for k, v in node.kwargs.items()}
         if target is _COPY:
+            if _elsewhere(ctx, args):
+                if self.mutated is None:
+                    self.prepare_write_backs()
+                plain_call(ctx, _COPY, node, (args[0], ctx.env[node.all_input_nodes[-1]]), {}, None)
+                return args[0]
             return self.write_back(node, args[0], args[1])
         return self.settle(node, call_extern(ctx, node, args, kwargs))
 
@@ -194,6 +203,11 @@ class _Lowering:
                 ctx.env[source] = ctx.realise(value)
             elif isinstance(value, Strided) and others:
                 ctx.env[source] = ctx.materialise(value)
+
+
+def _elsewhere(ctx: Context, values: tuple[Any, ...]) -> bool:
+    """Whether one of the values is in memory of another device than the graph's."""
+    return any(isinstance(v, Strided) and ctx.storages[v.buffer].device is not None for v in values)
 
 
 def _needs_memory(user: fx.Node, depth: int = 3) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from framesmith.graph.dce import dce
+from framesmith.graph.devices import devices_of, main_device
 from framesmith.graph.digest import target_name
 from framesmith.graph.purity import draws
 from framesmith.prims.builder import Builder, Opaque, Value
@@ -26,14 +27,19 @@ from framesmith.util.log import warn_once
 
 assert FAMILIES  # importing the package fills the table
 
+# what makes a number: where its value is among the arguments
+_NUMBERS = {torch.ops.aten.full.default: 1, torch.ops.aten.scalar_tensor.default: 0}
 
-def decompose(graph: fx.Graph, *, strict: bool = False) -> fx.Graph:
+
+def decompose(graph: fx.Graph, *, strict: bool = False, device: torch.device | None = None) -> fx.Graph:
     """The same computation over prims and extern calls.
 
     A rule that disagrees with the recorded shapes or dtypes is a fault of the table: `strict` raises VerifyError, otherwise a warning
     names the operator and eager's kernel is called.
+
+    Prims stand for what is computed on `device` (default: the graph's main device); calls on tensors of another stay.
     """
-    return _Decomposition(graph, strict).run()
+    return _Decomposition(graph, strict, device or main_device(graph)).run()
 
 
 def _spec_of(val: Any) -> Any:
@@ -79,13 +85,15 @@ def _is_foreign(val: Any) -> bool:
 class _Decomposition:
     """One run over one graph: `env` maps each old node to what stands for it."""
 
-    def __init__(self, graph: fx.Graph, strict: bool) -> None:
+    def __init__(self, graph: fx.Graph, strict: bool, device: torch.device) -> None:
         self.old = graph
         self.strict = strict
         self.new = fx.Graph()
         self.b = Builder(self.new)
         self.env: dict[fx.Node, Any] = {}
         self.escaping = _escaping(graph)
+        self.device = device
+        self.numbers: dict[Value, Value] = {}
 
     def run(self) -> fx.Graph:
         for node in self.old.nodes:
@@ -119,8 +127,9 @@ class _Decomposition:
         b.stack, b.origin, b.out, b.source = node.meta.get("stack", ()), target_name(node.target), val, node
         kwargs = {name: self._arguments(arg) for name, arg in node.kwargs.items()}
         rule = rules.get(node.target)
-        if rule is not None and not _is_foreign(val) and not any(map(self._takes_foreign, node.all_input_nodes)):
-            result = self._replaced(node, rule, args, kwargs, val)
+        if rule is not None and self._is_ours(node, val):
+            named = {name: self._brought(arg) for name, arg in kwargs.items()}
+            result = self._replaced(node, rule, self._brought(args), named, val)
             if result is not NotImplemented:
                 return result
         if draws(node):
@@ -162,10 +171,38 @@ class _Decomposition:
             value.spec.stride = stride
         return value
 
+    def _is_ours(self, node: fx.Node, val: Any) -> bool:
+        """Whether prims may stand for a call: its results, and its tensors but for numbers, are of dtypes that prims know, on the graph's
+        device."""
+        if _is_foreign(val) or any(device != self.device for device in devices_of(val)):
+            return False
+        return not any(map(self._takes_foreign, node.all_input_nodes))
+
+    def _brought(self, arg: Any) -> Any:
+        """Numbers in the memory of the CPU, which eager takes beside tensors of another device, on the graph's device."""
+        if isinstance(arg, (tuple, list)):
+            return tuple([self._brought(item) for item in arg])
+        if not isinstance(arg, Value) or arg.spec.device == self.device:
+            return arg
+        known = self.numbers.get(arg)
+        if known is None:
+            known = self.numbers[arg] = self._bring(arg)
+        return known
+
+    def _bring(self, number: Value) -> Value:
+        made = number.node
+        if made.target in _NUMBERS:
+            return self.b.full((), made.args[_NUMBERS[made.target]], number.dtype, self.device)
+        spec = Spec((), number.dtype, self.device, ())
+        return self.b.extern(torch.ops.aten._to_copy.default, (number,), {"device": self.device}, val=spec)
+
     def _takes_foreign(self, node: fx.Node) -> bool:
         """Tensors of other dtypes, and what is neither tensor nor integer, are left to extern calls."""
         value = self.env[node]
-        return isinstance(value, Opaque) or (isinstance(value, Value) and value.spec.dtype not in DTYPES)
+        if not isinstance(value, Value):
+            return isinstance(value, Opaque)
+        spec = value.spec
+        return spec.dtype not in DTYPES or spec.device != self.device and not (spec.device.type == "cpu" and not spec.shape)
 
     def _settle(self, node: fx.Node, result: Any, val: Any) -> Any:
         """Check a rule's result against the recorded metadata, keep eager's strides, and keep apart what eager keeps apart."""

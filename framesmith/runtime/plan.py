@@ -64,6 +64,16 @@ class TensorArg:
     value: int
 
 
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A kernel for a CUDA device: a cubin and the name of its entry. `threads` of a block, `shared` bytes of its dynamic memory."""
+
+    name: str
+    image: bytes
+    threads: int
+    shared: int
+
+
 DROPPED = -1
 
 
@@ -132,8 +142,10 @@ class Plan:
 
     `inputs`: length of the tuple that a call passes. `watched`: indices of inputs that the constants are computed from.
     `table`: length of the integer table (0: static). `arena`: bytes. `release`: let other threads run Python during the call.
+    `device`: index of the CUDA device on which the kernels `images` run, and on which scratch memory and outputs are; -1: the CPU.
     `entry`: name of the generated function. `bumped`: indices of inputs that the graph writes, whose version counters must rise.
     `constants`: how many there are.
+    `aligned`: input values whose memory kernels want to begin at a multiple of 16 bytes: in a call in which one does not, a copy is used.
     """
 
     inputs: int
@@ -148,6 +160,9 @@ class Plan:
     release: bool = False
     entry: str = "fs_run"
     constants: int = 0
+    device: int = -1
+    images: tuple[Image, ...] = ()
+    aligned: tuple[int, ...] = ()
 
     def encode(self) -> tuple[Any, ...]:
         """The nested tuples for `_C.CompiledGraph`."""
@@ -164,6 +179,9 @@ class Plan:
             self.release,
             self.entry,
             self.constants,
+            self.device,
+            tuple([(i.name, i.image, i.threads, i.shared) for i in self.images]),
+            self.aligned,
         )
 
 

@@ -88,6 +88,10 @@ class CompilerMissing(CompileError):
     """There is no usable C++ compiler on this machine; the message names what to install."""
 
 
+class TritonMissing(CompilerMissing):
+    """There is no Triton, which kernels for a CUDA device are compiled with."""
+
+
 class BuildError(CompileError):
     """The C++ compiler refused generated code. `command` and `output` are the compiler's."""
 

@@ -1,0 +1,111 @@
+// What the frame of a call does otherwise on a CUDA device: all memory comes from PyTorch's allocator of the device, in the order of the
+// current stream, so that its statistics, its limits and its rules for streams hold.
+#include "graph_frame.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+
+namespace framesmith {
+
+static constexpr int64_t kAlignment = 64;  // of places in the arena (schedule/memory.py)
+
+// Views of the arena are made once for a geometry: their storage is given other memory in each call.
+static void make_views(Frame& f) {
+  c10::InferenceMode normal(false);  // these tensors outlive the call
+  auto over = [&](int v, int64_t offset) {
+    const Value& value = f.plan.values[v];
+    const Geometry& g = f.geometry[v];
+    at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(f.scratch), c10::DispatchKeySet(c10::DispatchKey::CUDA), c10::scalarTypeToTypeMeta(value.dtype));
+    t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride, offset);
+    f.tensors[v] = std::move(t);
+    f.refs[v] = &f.tensors[v];
+  };
+  auto place = [&](int v, int64_t itemsize) { return f.plan.values[v].ref.get(f.table.data()) / itemsize; };
+  for (int v : f.plan.arena_values)
+    if (f.plan.values[v].as_tensor) over(v, place(v, static_cast<int64_t>(c10::elementSize(f.plan.values[v].dtype))));
+  for (int v : f.plan.arena_views) {
+    const Value& value = f.plan.values[v];
+    over(v, place(static_cast<int>(value.ref.literal), static_cast<int64_t>(c10::elementSize(value.dtype))) + f.geometry[v].offset);
+  }
+}
+
+char* Frame::take_scratch(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  c10::Allocator* allocator = c10::GetAllocator(c10::DeviceType::CUDA);
+  c10::DataPtr memory = allocator->allocate(bytes);
+  char* start = static_cast<char*>(memory.get());
+  TORCH_CHECK(reinterpret_cast<uintptr_t>(start) % kAlignment == 0, "framesmith: the device's memory is not aligned");
+  if (!scratch) {
+    scratch = c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, std::move(memory), allocator, false));
+    base = nullptr;
+  } else {
+    scratch.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(memory));
+    scratch.set_nbytes(bytes);
+  }
+  if (!base) make_views(*this);  // no views yet, or of another geometry
+  base = start;
+  return start;
+}
+
+int launch_kernel(Frame* frame, int index, unsigned x, unsigned y, unsigned z, void** arguments) {
+  int status = launch_cuda_kernel(frame->kernels[index], frame->stream, x, y, z, arguments);
+  if (C10_LIKELY(status == 0)) return 0;
+  try {
+    check_cuda(status, "cannot launch a kernel");
+  } catch (...) {
+    frame->error = std::current_exception();
+  }
+  return 1;
+}
+
+static constexpr uintptr_t kVector = 16;  // what kernels are compiled for
+
+void Frame::realign() {
+  for (int v : plan.aligned) {
+    if (C10_LIKELY(reinterpret_cast<uintptr_t>(pointers[v]) % kVector == 0)) continue;
+    const at::Tensor* given = refs[v];
+    at::Tensor own = at::empty_strided(given->sizes(), given->strides(), given->options());
+    own.copy_(*given);
+    pointers[v] = own.mutable_data_ptr();
+    tensors[v] = std::move(own);
+    refs[v] = &tensors[v];
+    realigned.emplace_back(v, given);
+  }
+}
+
+void Frame::give_back_realigned() {
+  for (auto [v, given] : realigned) {
+    if (plan.values[v].written) const_cast<at::Tensor*>(given)->copy_(tensors[v]);
+    refs[v] = given;
+    tensors[v].reset();
+  }
+  realigned.clear();
+}
+
+void* upload_bytes(Frame* frame, int slot, const void* data, int64_t bytes) {
+  Frame& f = *frame;
+  if (f.uploads.size() <= static_cast<size_t>(slot)) f.uploads.resize(static_cast<size_t>(slot) + 1);
+  Upload& known = f.uploads[static_cast<size_t>(slot)];
+  const char* first = static_cast<const char*>(data);
+  if (known.memory.defined() && known.stream == f.stream && std::equal(known.bytes.begin(), known.bytes.end(), first, first + bytes))
+    return known.memory.mutable_data_ptr();
+  try {
+    const auto device = c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(f.plan.device));
+    c10::InferenceMode normal(false);  // it outlives the call
+    known.memory = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));  // what a kernel still reads is left as it is
+    known.bytes.assign(first, first + bytes);
+    known.stream = f.stream;
+    copy_to_cuda(known.memory.mutable_data_ptr(), known.bytes.data(), static_cast<size_t>(bytes), f.stream);
+    return known.memory.mutable_data_ptr();
+  } catch (...) {
+    known = {};
+    f.error = std::current_exception();
+    return nullptr;
+  }
+}
+
+}  // namespace framesmith

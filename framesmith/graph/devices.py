@@ -1,0 +1,34 @@
+"""On which device a graph runs: one, whose kernels are printed; operators on tensors of another are called as eager calls them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.util.errors import Unsupported
+
+CPU = torch.device("cpu")
+KINDS = ("cpu", "cuda")
+
+
+def main_device(graph: fx.Graph) -> torch.device:
+    """The CUDA device on which most of the graph's values are; without any, the CPU. Raises `Unsupported` for a device of another kind."""
+    count: Counter[torch.device] = Counter()
+    for node in graph.nodes:
+        count.update(set(devices_of(node.meta.get("val"))))
+    for device in count:
+        if device.type not in KINDS:
+            raise Unsupported(f"tensors on {device}", hint="kernels are made for the CPU and for CUDA devices")
+    del count[CPU]
+    return max(count, key=count.__getitem__) if count else CPU
+
+
+def devices_of(val: Any) -> list[torch.device]:
+    """The devices of a node's value."""
+    if isinstance(val, (tuple, list)):
+        return [device for item in val for device in devices_of(item)]
+    device = getattr(val, "device", None)
+    return [device] if isinstance(device, torch.device) else []

@@ -1,0 +1,223 @@
+"""Triton's text to machine code for an architecture, without a device: by the disk cache, or in a process beside this one.
+
+    pending = start([source, ...], 90, cache)      # begins; returns at once
+    binaries = pending.wait()                      # one a source, in their order
+
+Triton itself is never imported into the user's process. The process that compiles is started at the first need (or by `prepare`, ahead of
+it) and lives as long as this one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from framesmith.runtime.cache import Cache, key_of
+from framesmith.util import log
+from framesmith.util.errors import BuildError, TritonMissing
+
+WORKER = Path(__file__).with_name("triton_worker.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One kernel as text: the source of a file that defines the `@triton.jit` function `name`.
+
+    `signature`: (parameter, Triton's type), `constants`: (parameter, value) of its `tl.constexpr` parameters. `divisible`: places among all
+    parameters whose arguments are multiples of 16. `debug`: it has assertions.
+    """
+
+    name: str
+    text: str
+    signature: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, Any], ...] = ()
+    divisible: tuple[int, ...] = ()
+    warps: int = 4
+    stages: int = 3
+    debug: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A compiled kernel: a cubin and its entry's name. It takes the arguments of its source's signature in order, then `scratch` pointers
+    that may be null. `shared`: bytes of dynamic shared memory; `warps`: of a block."""
+
+    name: str
+    image: bytes
+    shared: int
+    warps: int
+    scratch: int
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+
+@functools.cache
+def version() -> str:
+    """Triton's version. Raises `TritonMissing`."""
+    if importlib.util.find_spec("triton") is None:
+        raise TritonMissing(
+            "a tensor is on a CUDA device, and Triton, which compiles kernels for it, is not installed: install the version that goes with "
+            "this PyTorch (pip install triton)"
+        )
+    return importlib.metadata.version("triton")
+
+
+def start(sources: Sequence[Source], arch: int, cache: Cache, jobs: int | None = None) -> Pending:
+    """Begin to compile `sources` for `arch` (90: sm_90), at most `jobs` at once; what the cache knows and what is equal is not compiled.
+
+    Raises `TritonMissing`.
+    """
+    keys = [key_of("triton", version(), arch, source) for source in sources]
+    found: dict[str, Binary] = {}
+    missing: dict[str, Source] = {}
+    for key, source in zip(keys, sources):
+        if key not in found and key not in missing:
+            known = cache.load(key)
+            if isinstance(known, Binary):
+                found[key] = known
+            else:
+                missing[key] = source
+    pending = Pending(keys, found, missing, arch, cache)
+    if missing:
+        pending.begin(jobs or os.cpu_count() or 1)
+    return pending
+
+
+def prepare() -> None:
+    """Start the process that compiles, if Triton is there: loading it takes about a second, which may pass beside other work."""
+    if importlib.util.find_spec("triton") is not None:
+        with _lock:
+            _process()
+
+
+@dataclass(slots=True)
+class Pending:
+    """Kernels on their way; see `start`. Between `begin` and `wait` the process works for this one alone."""
+
+    keys: list[str]
+    found: dict[str, Binary]
+    missing: dict[str, Source]
+    arch: int
+    cache: Cache
+    folder: tempfile.TemporaryDirectory[str] | None = field(default=None)
+    process: subprocess.Popen[str] | None = field(default=None)
+
+    def begin(self, jobs: int) -> None:
+        """Hand the missing kernels to the process."""
+        self.folder = tempfile.TemporaryDirectory(prefix="framesmith-triton-")
+        batch = [self._job(number, source) for number, source in enumerate(self.missing.values())]
+        _lock.acquire()
+        try:
+            self.process = _process()
+            self.process.stdin.write(json.dumps([jobs, batch]) + "\n")  # type: ignore[union-attr]
+            self.process.stdin.flush()  # type: ignore[union-attr]
+        except OSError as error:
+            self._leave()
+            raise BuildError(f"Triton's process cannot be reached: {error}") from error
+
+    def wait(self) -> tuple[Binary, ...]:
+        """The binaries. Raises `BuildError` with Triton's words."""
+        if self.process is not None:
+            try:
+                self._collect(self.process)
+            finally:
+                self._leave()
+        return tuple([self.found[key] for key in self.keys])
+
+    def drop(self) -> None:
+        """What was begun is not wanted any more."""
+        if self.process is not None:
+            self.process.kill()
+            self._leave()
+
+    def _collect(self, process: subprocess.Popen[str]) -> None:
+        problems: list[str] = []
+        keys = list(self.missing)
+        for _ in keys:
+            line = process.stdout.readline()  # type: ignore[union-attr]
+            if not line:
+                raise BuildError(f"Triton's process ended with status {process.wait()}")
+            number, problem = json.loads(line)
+            result = {"error": problem} if problem else pickle.loads(self._out(number).read_bytes())
+            if "error" in result:
+                problems.append(f"{self.missing[keys[number]].name}: {result['error']}\n{self.missing[keys[number]].text}")
+                continue
+            self.found[keys[number]] = binary = Binary(**result)
+            self.cache.store(keys[number], binary)
+        if problems:
+            raise BuildError(f"Triton refused generated code ({problems[0].splitlines()[0]}):\n{problems[0]}", output="\n".join(problems))
+
+    def _job(self, number: int, source: Source) -> dict[str, Any]:
+        path = self._out(number).with_suffix(".py")
+        path.write_text(source.text)
+        return {
+            "number": number, "path": str(path), "name": source.name, "signature": dict(source.signature), "constants": dict(source.constants),
+            "divisible": source.divisible, "warps": source.warps, "stages": source.stages, "debug": source.debug,
+            "arch": self.arch, "out": str(self._out(number)),
+        }  # fmt: skip
+
+    def _out(self, number: int) -> Path:
+        assert self.folder is not None
+        return Path(self.folder.name) / f"kernel{number}.bin"
+
+    def _leave(self) -> None:
+        self.process = None
+        _lock.release()
+        assert self.folder is not None
+        self.folder.cleanup()
+
+
+# ------------------------------------------------------------------------------------------------------------------------- the process
+
+_lock = threading.Lock()
+_started: list[subprocess.Popen[str]] = []
+
+
+def _process() -> subprocess.Popen[str]:
+    """The process that compiles, started anew when there is none or it has died. The caller holds the lock."""
+    if _started and _started[0].poll() is None:
+        return _started[0]
+    _started.clear()
+    folder = tempfile.mkdtemp(prefix="framesmith-triton-cache-")
+    atexit.register(_remove, folder)
+    # -P: this file's folder must not stand before Triton's
+    command = [sys.executable, "-P", str(WORKER)]
+    environment = {**os.environ, "TRITON_CACHE_DIR": folder, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    errors = None if log.enabled("code") else subprocess.DEVNULL
+    _started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment))
+    return _started[0]
+
+
+def _remove(folder: str) -> None:
+    for process in _started:
+        process.kill()
+        process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _forget() -> None:
+    """In a forked child: the parent's process is not ours, and whoever held the lock does not exist."""
+    global _lock
+    _lock = threading.Lock()
+    _started.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+__all__ = ["Binary", "Pending", "Source", "prepare", "start", "version"]

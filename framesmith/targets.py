@@ -1,0 +1,116 @@
+"""What the pipeline does otherwise for one kind of device than for another: a row of `TARGETS` by the device's type.
+
+A target rewrites contractions to the kernels that are best on it, schedules for it, and prints kernels and the function that calls them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx
+
+from framesmith.codegen.cpp.emit import emit_kernels, header_text
+from framesmith.codegen.cpp.state import Target as Machine
+from framesmith.codegen.device import wrap_device
+from framesmith.codegen.triton.emit import print_kernels
+from framesmith.codegen.triton.kernel import Printed
+from framesmith.codegen.wrapper import Wrapped, wrap
+from framesmith.config import Config
+from framesmith.loops.ir import Program
+from framesmith.loops.nest import LoopGraph
+from framesmith.lower.contractions.bags import group_embedding_bags
+from framesmith.lower.contractions.choice import Chooser
+from framesmith.lower.contractions.rewrite import rewrite_contractions
+from framesmith.runtime import triton
+from framesmith.runtime.cache import Cache
+from framesmith.runtime.plan import Image
+from framesmith.runtime.toolchain import Toolchain
+from framesmith.schedule.schedule import schedule
+from framesmith.util import log
+
+Work = tuple[tuple[tuple[str, str], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The CPU: kernels in C++, own templates for contractions, constants packed for them."""
+
+    config: Config
+    toolchain: Toolchain
+    cache: Cache
+    device: torch.device
+
+    def identity(self) -> str:
+        """What else than the options changes the code that is made of a graph, for cache keys."""
+        return ""
+
+    def rewrite(self, graph: fx.Graph) -> None:
+        """Choose a kernel for each contraction, in place."""
+        rewrite_contractions(graph, Chooser(self.config, self.cache.memory("choices")))
+        group_embedding_bags(graph)
+
+    def schedule(self, loops: LoopGraph) -> Program:
+        """Nests to fused kernels in order."""
+        return schedule(loops, self.config.fusion, self.config.vectorize)
+
+    def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int]) -> tuple[Wrapped, Work]:
+        """See `codegen.wrapper.wrap`; also what each kernel computes."""
+        source = emit_kernels(program, Machine(threshold=self.config.parallel_threshold))
+        jobs = self.config.build_jobs or os.cpu_count() or 1
+        wrapped = wrap(program, source, positions=positions, inputs=inputs, watched=watched, jobs=jobs)
+        return wrapped, tuple([function.work for function in source.functions])
+
+    def text(self, units: Sequence[str]) -> str:
+        """The generated code for readers."""
+        return "\n".join([unit.replace(header_text(), "// kernel.h\n") for unit in units])
+
+
+class CudaTarget(Target):
+    """A CUDA device: kernels in Triton, contractions in the libraries that eager calls (cuBLAS, cuDNN)."""
+
+    __slots__ = ()
+
+    @property
+    def arch(self) -> int:
+        """90 for sm_90."""
+        major, minor = torch.cuda.get_device_capability(self.device)
+        return 10 * major + minor
+
+    def identity(self) -> str:
+        return f"{self.device} sm_{self.arch} {torch.cuda.get_device_name(self.device)}"
+
+    def rewrite(self, graph: fx.Graph) -> None:
+        """The libraries' own kernels stay."""
+
+    def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int]) -> tuple[Wrapped, Work]:
+        printed = print_kernels(program)
+        if log.enabled("code"):
+            log.emit("code", "\n".join([kernel.text for kernel in printed]))
+        pending = triton.start([source_of(kernel) for kernel in printed], self.arch, self.cache, self.config.build_jobs) if printed else None
+        try:
+            wrapped = wrap_device(program, printed, positions, inputs, watched)
+            self.cache.library(wrapped.units, self.toolchain)  # beside Triton's work
+        except BaseException:
+            if pending is not None:
+                pending.drop()
+            raise
+        binaries = pending.wait() if pending is not None else ()
+        images = tuple([Image(b.name, b.image, b.threads, b.shared) for b in binaries])
+        plan = replace(wrapped.plan, device=self.device.index, images=images)
+        return replace(wrapped, plan=plan), tuple([kernel.work for kernel in printed])
+
+    def text(self, units: Sequence[str]) -> str:
+        return "\n".join(units)
+
+
+def source_of(kernel: Printed) -> triton.Source:
+    """A printed kernel as Triton's process takes it."""
+    return triton.Source(
+        kernel.name, kernel.text, kernel.signature, kernel.constants, kernel.divisible, kernel.num_warps, kernel.num_stages, kernel.asserts
+    )
+
+
+TARGETS: dict[str, type[Target]] = {"cpu": Target, "cuda": CudaTarget}
