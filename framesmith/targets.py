@@ -15,7 +15,6 @@ from torch import fx
 from framesmith.codegen.cpp.emit import emit_kernels, header_text
 from framesmith.codegen.cpp.state import Target as Machine
 from framesmith.codegen.device import wrap_device
-from framesmith.codegen.triton.emit import print_kernels
 from framesmith.codegen.triton.kernel import Printed
 from framesmith.codegen.wrapper import Wrapped, wrap
 from framesmith.config import Config
@@ -30,6 +29,7 @@ from framesmith.runtime.plan import Image
 from framesmith.runtime.toolchain import Toolchain
 from framesmith.schedule.schedule import schedule
 from framesmith.util import log
+from framesmith.util.errors import Unsupported
 
 Work = tuple[tuple[tuple[str, str], ...], ...]
 
@@ -85,11 +85,18 @@ class CudaTarget(Target):
     def rewrite(self, graph: fx.Graph) -> None:
         """The libraries' own kernels stay."""
 
+    def kernels(self, program: Program) -> tuple[Printed, ...]:
+        """The text of the program's kernels. Raises `Unsupported` for what cannot be printed yet."""
+        if program.kernels:
+            raise Unsupported("kernels for CUDA devices")
+        return ()
+
     def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int]) -> tuple[Wrapped, Work]:
-        printed = print_kernels(program)
+        printed = self.kernels(program)
         if log.enabled("code"):
             log.emit("code", "\n".join([kernel.text for kernel in printed]))
-        pending = triton.start([source_of(kernel) for kernel in printed], self.arch, self.cache, self.config.build_jobs) if printed else None
+        sources = [source_of(kernel) for kernel in printed]
+        pending = triton.start(sources, self.arch, self.cache, self.config.build_jobs) if sources else None
         try:
             wrapped = wrap_device(program, printed, positions, inputs, watched)
             self.cache.library(wrapped.units, self.toolchain)  # beside Triton's work

@@ -1,6 +1,6 @@
 """The function that runs a program whose kernels are on a CUDA device: as `wrapper` prints it, with launches in place of calls.
 
-    { void *x0 = p[0], *x1 = a + 4096; int x2 = n[0]; void* x[] = {&x0, &x1, &x2, FS_SCRATCH}; if (h->launch(h->frame, 0, n[0], 1, 1, x)) return 1; }
+    { void* x0 = p[0]; int x1 = n[0]; void* x[] = {&x0, &x1, FS_SCRATCH}; if (h->launch(h->frame, 0, n[0], 1, 1, x)) return 1; }
 
 `a` is then the arena's address on the device.
 """

@@ -167,9 +167,9 @@ class Pending:
         path = self._out(number).with_suffix(".py")
         path.write_text(source.text)
         return {
-            "number": number, "path": str(path), "name": source.name, "signature": dict(source.signature), "constants": dict(source.constants),
-            "divisible": source.divisible, "warps": source.warps, "stages": source.stages, "debug": source.debug,
-            "arch": self.arch, "out": str(self._out(number)),
+            "number": number, "path": str(path), "out": str(self._out(number)), "name": source.name, "arch": self.arch,
+            "signature": dict(source.signature), "constants": dict(source.constants), "divisible": source.divisible,
+            "warps": source.warps, "stages": source.stages, "debug": source.debug,
         }  # fmt: skip
 
     def _out(self, number: int) -> Path:

@@ -1,12 +1,12 @@
-"""The process that compiles Triton kernels, started by `runtime.triton` as a program of its own: it needs no device, no torch and none of our
-modules.
+"""The process that compiles Triton kernels, started by `runtime.triton` as a program of its own: it needs no device, no torch and no
+module of ours.
 
 It reads batches from its input, one a line: `[most at once, [job, ...]]` in JSON. Each job runs in a child, which is born with Triton
 loaded. For each that is done it answers a line: `[number, error or null]`. The result, a pickled dict, is then in the file `out`.
 
-A job: `number`; `path`: a file with the kernel's source; `name`: of the function; `signature`: Triton's types by parameter; `constants`: values
-by `tl.constexpr` parameter; `divisible`: places of arguments that are multiples of 16; `warps`, `stages`;
-`debug`: assertions are kept; `arch`: 90 for sm_90; `out`.
+A job: `number`; `path`: a file with the kernel's source; `name`: of the function; `signature`: Triton's types by parameter; `constants`:
+values by `tl.constexpr` parameter; `divisible`: places of arguments that are multiples of 16; `warps`, `stages`; `debug`: assertions are
+kept; `arch`: 90 for sm_90; `out`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def main() -> None:
     import triton.compiler  # noqa: F401  loaded once, before the first child
 
     for line in sys.stdin:
-        _serve(*json.loads(line), answers)
+        most, jobs = json.loads(line)
+        _serve(most, jobs, answers)
 
 
 if __name__ == "__main__":
