@@ -151,17 +151,21 @@ _EXPRESSIONS: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
 }
 
 
-class Replayed:
-    """One member being built into a `Placer`, with its axes substituted."""
+Lookup = Callable[[Member, Load, Expr], Op | None]
 
-    def __init__(self, placer: Placer, member: Member, sub: Substitutes) -> None:
-        self.member = member
+
+class Replayed:
+    """One member being built into a `Placer`, with its axes substituted. `again`: asked for what is loaded and not known."""
+
+    def __init__(self, placer: Placer, member: Member, sub: Substitutes, again: Lookup | None = None) -> None:
+        self.member, self.again = member, again
         full: Substitutes = {k: as_expr(v).subs(sub) for k, v in member.sub.items()}
         self.replay = Replay(placer, full, {}, self._load)
         self.placer = placer
 
     def _load(self, op: Load, index: Expr) -> Op | None:
-        return self.placer.forward.get((op.buffer, index))
+        found = self.placer.forward.get((op.buffer, index))
+        return self.again(self.member, op, index) if found is None and self.again is not None else found
 
     def inner(self) -> None:
         """The part inside the reduction loops (everything, for a member without)."""

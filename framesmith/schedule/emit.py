@@ -34,6 +34,7 @@ from framesmith.schedule.axes import collapse, ordered, scores, steps
 from framesmith.schedule.blocks import Placer, Replayed
 from framesmith.schedule.cluster import Cluster, Substitutes, axis_symbol, shared_part, trips
 from framesmith.schedule.stages import Stage, stages
+from framesmith.schedule.tiles import Again
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
 
 LOCAL_BYTES = 1 << 16  # of all local arrays of a kernel
@@ -45,8 +46,11 @@ BREAKS = 3  # segments into which a loop may be cut at conditions on its axis, l
 class Emission:
     """One cluster being turned into a kernel."""
 
-    def __init__(self, cluster: Cluster, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True) -> None:
+    def __init__(
+        self, cluster: Cluster, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True, tiles: bool = False
+    ) -> None:
         self.cluster = collapse(cluster)
+        self.tiles = tiles
         self.storages = storages
         self.inside = inside  # buffers that no other step touches
         self.names = 0
@@ -55,11 +59,14 @@ class Emission:
         self.outer: list[Symbol] = []
         self.wrap: Symbol | None = None  # a vector axis around all stages
         self.to: Substitutes = {}
+        self.again = Again(self.cluster, self.placer, self.to).value if tiles else None
 
     def run(self) -> tuple[Kernel, tuple[str, ...], tuple[Origin, ...]]:
         cluster = self.cluster
         if cluster.contract is not None:
             return self._contraction()
+        if self.tiles and any(not cluster.shared.issuperset((*m.par, *m.red)) for m in cluster.members):
+            return self._rows()
         vector = self._vector_axis()
         outside = cluster.shared
         if vector is not None and len(plain := stages(cluster, outside)) == 1 and not (plain[0].par or plain[0].red):
@@ -80,6 +87,20 @@ class Emission:
         if wrapped is not None:
             body = (Loop(wrapped, body, False, True),)
         return self._finish(outer, body, locals_, tile)
+
+    def _rows(self) -> tuple[Kernel, tuple[str, ...], tuple[Origin, ...]]:
+        """A tile program: the shared axes, and inside of them loops over the same axes in the same order."""
+        cluster, members = self.cluster, self.cluster.members
+        domain = [s for s in cluster.axes if s not in cluster.shared]
+        self.outer = ordered(cluster, members, [s for s in cluster.axes if s in cluster.shared], None)
+        outer = [self._axis(s) for s in self.outer]
+        last = max(domain, key=lambda s: (sum(scores(cluster, m).get(s, 0.0) for m in members), domain.index(s)))
+        domain = ordered(cluster, members, domain, last)
+        for stage in stages(cluster, cluster.shared):
+            loops = [self._axis(s) for s in domain] if stage.par or stage.red else []
+            self._emit(stage, loops, 0 if stage.red else len(loops), None)
+        body, locals_ = self._memory(tuple(self.placer.body))
+        return self._finish(outer, body, locals_, None)
 
     def _contraction(self) -> tuple[Kernel, tuple[str, ...], tuple[Origin, ...]]:
         """A tile loop whose body is the members one after another, the first of them starting from the accumulator."""
@@ -162,7 +183,7 @@ class Emission:
         members = stage.members
         par = ordered(cluster, members, [s for s in loops if s in stage.par], vector)
         red = ordered(cluster, members, [s for s in loops if s in stage.red], vector)
-        cuts = self._cuts(stage, vector) if not red and vector is not None else []
+        cuts = self._cuts(stage, vector) if not red and vector is not None and not self.tiles else []
         if not cuts:
             self._emit(stage, [self._axis(s) for s in (*par, *red)], len(par), vector)
             return
@@ -182,7 +203,7 @@ class Emission:
             own = [a.symbol for a in loops if a.symbol in as_expr(self.to[vector]).free]
             symbol = own[0] if own else None
         placer.open([a.symbol for a in loops], par)
-        running = [Replayed(placer, m, self.to) for m in stage.inner]
+        running = [Replayed(placer, m, self.to, self.again) for m in stage.inner]
         for r in running:
             r.inner()
         placer.after_reduction()
@@ -190,7 +211,7 @@ class Emission:
             if r.member.compute.raxes:
                 r.post()
         for m in stage.post:
-            Replayed(placer, m, self.to).inner()
+            Replayed(placer, m, self.to, self.again).inner()
         placer.close(loops, symbol)
 
     def _cuts(self, stage: Stage, vector: Symbol) -> list[int]:
@@ -224,7 +245,7 @@ class Emission:
         locals_: list[Local] = []
         free = LOCAL_BYTES
         for name in sorted(remaining, key=lambda n: self._first_store(n)):
-            shift = self._local(name, body) if self.wrap is None else None
+            shift = self._local(name, body) if self.wrap is None and not self.tiles else None
             if shift is None:
                 continue
             base, size = shift
@@ -390,10 +411,10 @@ def _bytes(storages: dict[str, Storage], modes: dict[str, set[str]]) -> Expr:
 
 
 def emit(
-    cluster: Cluster, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True
+    cluster: Cluster, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True, tiles: bool = False
 ) -> tuple[Launch, Kernel]:
-    """The launch that runs the cluster, and its kernel; `inside` names the buffers that no other step touches."""
-    kernel, args, origins = Emission(cluster, storages, inside, vectorize).run()
+    """The launch that runs the cluster, and its kernel; `inside` names the buffers that no other step touches; `tiles`: see `Target`."""
+    kernel, args, origins = Emission(cluster, storages, inside, vectorize, tiles).run()
     return Launch(kernel, args, origins), kernel
 
 

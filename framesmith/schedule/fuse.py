@@ -9,12 +9,11 @@ from typing import Any
 from framesmith.loops.nest import Call, Compute, LoopGraph
 from framesmith.schedule.axes import collapse
 from framesmith.schedule.cluster import Cluster, Member, joined
+from framesmith.schedule.target import Target
+from framesmith.schedule.tiles import is_tile
 from framesmith.symbolic.expr import Symbol
 
-SMALL_WORK = 1 << 15  # element steps below which a kernel runs on one thread anyway
-ROW_BYTES = 1 << 20  # private footprint up to which a second look at a row finds it in cache
 SHORT_RUN, LONG_RUN = 8, 16  # elements side by side: fewer than a vector's, and a vector full
-ENOUGH_TRIPS = 8  # outer iterations that keep the threads busy
 UNKNOWN = 1 << 20  # stand-in for a symbolic number of elements
 TYPICAL = 64  # stand-in for a symbolic extent
 CANDIDATES = 6
@@ -36,9 +35,10 @@ class Group:
 class Fusion:
     """One run over one loop graph."""
 
-    def __init__(self, graph: LoopGraph, enabled: bool) -> None:
+    def __init__(self, graph: LoopGraph, enabled: bool, target: Target) -> None:
         self.graph = graph
         self.enabled = enabled
+        self.target = target
         self.groups: list[Group] = []
         self.writers: dict[str, list[Group]] = {}
         self.readers: dict[str, list[Group]] = {}
@@ -137,7 +137,7 @@ class Fusion:
             if cluster is None or len(cluster.members) >= MEMBERS or not self._can_join(group, preds):
                 continue
             merged = joined(cluster, compute, self._base(compute))
-            if merged is not None and self._pays(cluster, merged, compute, group):
+            if merged is not None and self._is_kernel(merged) and self._pays(cluster, merged, compute, group):
                 group.cluster = merged
                 return group
         return None
@@ -156,20 +156,29 @@ class Fusion:
             count = count * size if type(size) is int else UNKNOWN
         return count * storage.dtype.itemsize
 
+    def _is_kernel(self, cluster: Cluster) -> bool:
+        return not self.target.tiles or is_tile(cluster)
+
     def _pays(self, old: Cluster, new: Cluster, compute: Compute, group: Group) -> bool:
         last = new.members[-1]
         feeds = bool(old.writes & compute.reads)
         before, after, own = _estimate(old.shared, old), _estimate(new.shared, new), _estimate(last.par, new)
         work = max(_work(m, new) for m in new.members)
-        if work <= SMALL_WORK:
+        if work <= self.target.small_work:
             return feeds or bool(old.writes & compute.writes) or after == before == own
         if not feeds:
             return after == before == own and _same_loops(old.members[-1], last)
-        if after < ENOUGH_TRIPS and after < min(before, own):
+        if self.target.tiles:
+            return self._keeps_busy(new, after, max(before, own))
+        if after < self.target.enough_trips and after < min(before, own):
             return False
         if after < before or after < own:
-            return _row_bytes(new, self) <= ROW_BYTES and not self._chopped(new)
+            return _row_bytes(new, self) <= self.target.row_bytes and not self._chopped(new)
         return True
+
+    def _keeps_busy(self, cluster: Cluster, trips: int, before: int) -> bool:
+        """Whether tiles of the cluster occupy the machine as well as its parts did, or each has little to do."""
+        return trips >= min(before, self.target.enough_trips) or _row_bytes(cluster, self) <= self.target.row_bytes
 
     def _absorb(self, group: Group, preds: list[Group]) -> None:
         """Bring other clusters that feed the one just extended into it, whole."""
@@ -201,7 +210,7 @@ class Fusion:
         cluster = self._base(order[0])
         for compute in order[1:]:
             bigger = joined(cluster, compute, self._base(compute))
-            if bigger is None:
+            if bigger is None or not self._is_kernel(bigger):
                 return None
             feeds = bool(cluster.writes & compute.reads) or not cluster.reads.isdisjoint(compute.reads)
             if not feeds:
@@ -210,7 +219,12 @@ class Fusion:
         after = _estimate(cluster.shared, cluster)
         before = [_estimate(c.shared, c) for c in (other, group.cluster)]
         work = max(_work(m, cluster) for m in cluster.members)
-        if work > SMALL_WORK and (after < min(ENOUGH_TRIPS, *before) or _row_bytes(cluster, self) > ROW_BYTES or self._chopped(cluster)):
+        target = self.target
+        if work <= target.small_work:
+            return cluster
+        if target.tiles:
+            return cluster if self._keeps_busy(cluster, after, max(before)) else None
+        if after < min(target.enough_trips, *before) or _row_bytes(cluster, self) > target.row_bytes or self._chopped(cluster):
             return None
         return cluster
 
@@ -219,7 +233,7 @@ class Fusion:
         if cluster.contract is not None:
             return False
         for m in cluster.members:
-            if _work(m, cluster) > SMALL_WORK and _run(m, cluster) < SHORT_RUN:
+            if _work(m, cluster) > self.target.small_work and _run(m, cluster) < SHORT_RUN:
                 base = self._base(m.compute)
                 if _run(base.members[0], base) >= LONG_RUN:
                     return True
@@ -301,6 +315,6 @@ def _row_bytes(cluster: Cluster, fusion: Fusion) -> int:
     return widest * 4 * max(1, len(buffers))
 
 
-def fuse(graph: LoopGraph, enabled: bool = True) -> list[Group]:
+def fuse(graph: LoopGraph, enabled: bool, target: Target) -> list[Group]:
     """Partition the items of `graph` into kernels and calls, ordered."""
-    return Fusion(graph, enabled).run()
+    return Fusion(graph, enabled, target).run()

@@ -9,12 +9,13 @@ from framesmith.schedule.batch import batched, kernels_of
 from framesmith.schedule.emit import emit
 from framesmith.schedule.fuse import Group, fuse
 from framesmith.schedule.memory import names_in, plan
+from framesmith.schedule.target import CPU, Target
 from framesmith.symbolic.expr import as_expr
 
 
-def schedule(graph: LoopGraph, fusion: bool = True, vectorize: bool = True) -> Program:
+def schedule(graph: LoopGraph, fusion: bool = True, vectorize: bool = True, target: Target = CPU) -> Program:
     """Fuse the nests of `graph` into kernels, order them, and plan memory. `fusion=False`: one kernel a nest."""
-    groups = fuse(graph, fusion)
+    groups = fuse(graph, fusion, target)
     kept = _kept(graph, groups)
     kernels: dict[str, Kernel] = {}
     steps: list[Step] = []
@@ -25,7 +26,7 @@ def schedule(graph: LoopGraph, fusion: bool = True, vectorize: bool = True) -> P
             continue
         assert group.cluster is not None
         inside = frozenset(name for name, users in kept.items() if users == {group.bit})
-        launch, kernel = emit(group.cluster, graph.storages, inside, vectorize)
+        launch, kernel = emit(group.cluster, graph.storages, inside, vectorize, target.tiles)
         if not kernel.body:
             continue
         same = kernels.setdefault(kernel_text(kernel), kernel)

@@ -13,21 +13,22 @@ from framesmith.loops.verify import verify
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.schedule.schedule import schedule
+from framesmith.schedule.target import CPU, Target
 from tests.fake.harness import record, same_strides
 
 
-def program_of(fn: Callable[..., Any], *inputs: Any, fusion: bool = True) -> Program:
+def program_of(fn: Callable[..., Any], *inputs: Any, fusion: bool = True, target: Target = CPU) -> Program:
     graph, _ = record(fn, list(inputs))
-    program = schedule(lower(decompose(graph)), fusion)
+    program = schedule(lower(decompose(graph)), fusion, target=target)
     verify(program)
     return program
 
 
-def check(fn: Callable[..., Any], *inputs: Any, rtol: float = 1e-5, atol: float = 1e-6) -> Program:
+def check(fn: Callable[..., Any], *inputs: Any, rtol: float = 1e-5, atol: float = 1e-6, target: Target = CPU) -> Program:
     """Fused and unfused programs give what eager gives, with eager's strides, and write what eager writes into the inputs."""
     fused = None
     for fusion in (False, True):
-        fused = program_of(fn, *inputs, fusion=fusion)
+        fused = program_of(fn, *inputs, fusion=fusion, target=target)
         mine, theirs = ([_copy(t) for t in inputs] for _ in range(2))
         with torch.no_grad():
             want = torch.utils._pytree.tree_leaves(fn(*theirs))

@@ -1,0 +1,180 @@
+"""Kernels of a program as Triton functions: `print_kernels(program) -> tuple[Printed, ...]`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from framesmith.codegen.triton import reductions
+from framesmith.codegen.triton.form import Dim, Form, form
+from framesmith.codegen.triton.kernel import PROGRAMS, Printed
+from framesmith.codegen.triton.library import IMPORTS, texts_of
+from framesmith.codegen.triton.state import State
+from framesmith.codegen.triton.statements import statement
+from framesmith.codegen.triton.steps import Block, blocks
+from framesmith.codegen.triton.tuning import Config, choose
+from framesmith.codegen.triton.types import type_row
+from framesmith.loops.ir import EXTENT, Batch, Kernel, Launch, Op, Origin, Program, Reduce
+from framesmith.loops.text import kernel_text
+from framesmith.symbolic.expr import Expr, as_expr, ceildiv, simplify_int
+from framesmith.util.text import Indented
+
+
+def print_kernels(program: Program, wide: bool = False) -> tuple[Printed, ...]:
+    """Every distinct kernel of `program`, parallel to `Program.kernels`."""
+    origins: dict[Kernel, dict[Origin, None]] = {}
+    batches: set[Kernel] = set()
+    for step in program.steps:
+        if isinstance(step, Launch | Batch):
+            origins.setdefault(step.kernel, {}).update(dict.fromkeys(step.origins))
+            if isinstance(step, Batch):
+                batches.add(step.kernel)
+    return tuple(print_kernel(k, batch=k in batches, wide=wide, origins=tuple(origins.get(k, ()))) for k in program.kernels)
+
+
+def print_kernel(
+    kernel: Kernel, *, batch: bool = False, wide: bool = False, origins: Sequence[Origin] = (), config: Config | None = None
+) -> Printed:
+    """Print one kernel; `batch`: over the rows of a table; `wide`: with indices of 64 bits; `config`: instead of the one of `tuning`.
+
+    Raises CompileError for a kernel that has no tile program.
+    """
+    shape = form(kernel)
+    config = config or choose(shape)
+    s = State(shape, config, wide, Indented("    "), {p.name: p for p in kernel.params})
+    with s.out.indent():
+        if batch:
+            _row_of_table(s)
+        _body(s, batch)
+    integer = "i64" if wide else "i32"
+    signature = [(p.name, type_row(p.dtype).pointer) for p in kernel.params] + [(str(x), integer) for x in kernel.symbols]
+    constants = tuple((f"{name.upper()}BLOCK", s.block(name)) for name in s.active)
+    if batch:
+        signature = [("table", "*i64"), ("where", "*i32")]
+    name = _name(shape, kernel_text(kernel) + repr((batch, wide, sorted(config.blocks.items()), config)))
+    head = ", ".join([*(n for n, _ in signature), *(f"{n}: tl.constexpr" for n, _ in constants)])
+    function = f"@triton.jit\ndef {name}({head}):\n{s.out}"
+    text = IMPORTS + "".join("\n\n" + t for t in [*texts_of(s.functions), function])
+    grid: tuple[Expr | int, ...] = (PROGRAMS,) if batch else (_programs(s),)
+    pointers = tuple(range(2 if batch else len(kernel.params)))
+    element = config.blocks.get("x", 1) if batch else None
+    return Printed(
+        name, text, tuple(signature), constants, grid, config.warps, config.stages, () if batch else kernel.symbols, pointers,
+        tuple(s.limits), s.asserts, element, tuple(_lines(origins)),
+    )  # fmt: skip
+
+
+def _name(shape: Form, text: str) -> str:
+    kind = "pointwise" if shape.row is None else "rows"
+    return f"{kind}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _lines(origins: Iterable[Origin]) -> list[tuple[str, str]]:
+    """Operators by the user's line, in order."""
+    lines: dict[str, dict[str, None]] = {}
+    for o in origins:
+        lines.setdefault(f"{o.file}:{o.line} in {o.function}" if o.file else "", {})[o.op] = None
+    return [(place, ", ".join(ops)) for place, ops in lines.items()]
+
+
+# ------------------------------------------------------------------------------------------------------------------------ the grid
+
+
+def _programs(s: State) -> Expr | int:
+    """How many programs cover the grid; along x first."""
+    total: Expr | int = 1
+    for d in s.form.grid:
+        total = ceildiv(d.extent, s.block(d.name)) * total
+    return simplify_int(total)
+
+
+def _row_of_table(s: State) -> None:
+    """The pointers of the row that the program has a block of, and the row's size."""
+    params, flat = s.form.kernel.params, s.form.kernel.symbols == (EXTENT,)
+    s.out.line("row = tl.load(where + 2 * tl.program_id(0))")
+    s.out.line(f"table += row * {len(params) + 1}")
+    for k, p in enumerate(params):
+        at = f"tl.load(table + {k}).to(tl.pointer_type({type_row(p.dtype).name}))"
+        s.out.line(f"{p.name} = tl.multiple_of({at}, 16)")
+    if flat:
+        s.out.line(f"{EXTENT} = tl.load(table + {len(params)}).to(tl.int32)")
+
+
+def _grid(s: State, batch: bool) -> None:
+    """The indices of the independent axes, and which of them exist."""
+    if not s.form.grid:
+        return
+    pid = "tl.load(where + 2 * tl.program_id(0) + 1)" if batch else "tl.program_id(0)"
+    if s.wide:
+        pid += ".to(tl.int64)"
+    if len(s.form.grid) == 1:
+        _dimension(s, s.form.grid[0], pid)
+        return
+    y, x = s.form.grid
+    s.out.line(f"pid = {pid}")
+    s.out.line(f"across = {s.expr(ceildiv(x.extent, s.block('x')))}")
+    _dimension(s, y, "(pid // across)")
+    _dimension(s, x, "(pid % across)")
+
+
+def _dimension(s: State, d: Dim, pid: str) -> None:
+    block = s.block(d.name)
+    text = pid if block == 1 else f"{pid} * {d.name.upper()}BLOCK + tl.arange(0, {d.name.upper()}BLOCK){s.slots(d.name)}"
+    _indices(s, d, text)
+
+
+def _indices(s: State, d: Dim, text: str) -> None:
+    """Print the index along `d`, `text`, the axes that it stands for, and which elements exist."""
+    name = d.axes[0].symbol.name if len(d.axes) == 1 else d.name
+    s.out.line(f"{name} = {text}")
+    if s.block(d.name) > 1 and not s.covers(d):
+        s.live[d.name] = f"{d.name}_live"
+        s.out.line(f"{d.name}_live = {name} < {s.expr(d.extent)}")
+    if len(d.axes) == 1:
+        return
+    below = as_expr(1)
+    for k, a in enumerate(reversed(d.axes)):
+        text = f"{d.name} // {s.expr(below)}" if k else d.name
+        if k < len(d.axes) - 1:
+            text = f"{text if not k else f'({text})'} % {s.expr(a.extent)}"
+        s.out.line(f"{a.symbol} = {text}")
+        below = a.extent * below
+
+
+# ------------------------------------------------------------------------------------------------------------------------ the body
+
+
+def _body(s: State, batch: bool) -> None:
+    _grid(s, batch)
+    row, persistent = s.form.row, s.config.persistent
+    if row is not None and persistent:
+        _indices(s, row, f"tl.arange(0, RBLOCK){s.slots('r')}{'.to(tl.int64)' if s.wide else ''}")
+    for block in blocks(s.form, persistent):
+        s.nested = block.nested
+        if block.loop:
+            assert row is not None
+            _loop(s, row, block)
+            continue
+        for op in block.ops:
+            statement(s, op)
+
+
+def _loop(s: State, row: Dim, block: Block) -> None:
+    """One pass over the row, part after part."""
+    reduces = [op for op in block.ops if type(op) is Reduce]
+    for reduce in reduces:
+        reductions.declare(s, reduce)
+    with s.out.block(f"for start in range(0, {s.expr(row.extent)}, RBLOCK):"):
+        start = "start.to(tl.int64)" if s.wide else "start"
+        _indices(s, row, f"{start} + tl.arange(0, RBLOCK){s.slots('r')}")
+        for op in block.ops:
+            _inside(s, op)
+    for reduce in reduces:
+        reductions.finish(s, reduce)
+
+
+def _inside(s: State, op: Op) -> None:
+    if type(op) is Reduce:
+        reductions.accumulate(s, op)
+    else:
+        statement(s, op)

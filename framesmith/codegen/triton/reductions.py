@@ -1,0 +1,202 @@
+"""Reductions over the row: of a tile that holds all of it, or into accumulators that hold one part after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from framesmith.codegen.triton.scalars import cast_text
+from framesmith.codegen.triton.state import Dims, State
+from framesmith.codegen.triton.statements import STATEMENTS
+from framesmith.codegen.triton.types import TypeRow, type_row
+from framesmith.loops.ir import Op, Part, Reduce
+
+ROW: Dims = frozenset("r")
+LAST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A reduction with a neutral element: `step` combines two values, `function` is its name among `functions`."""
+
+    neutral: str
+    step: str
+    function: str
+
+
+FOLDS: dict[str, Fold] = {
+    "sum": Fold("0", "{} + {}", ""),
+    "prod": Fold("1", "{} * {}", "product"),
+    "max": Fold("{low}", "tl.maximum({}, {})", "greater"),
+    "min": Fold("{high}", "tl.minimum({}, {})", "lesser"),
+    "any": Fold("False", "{} | {}", "either"),
+    "all": Fold("True", "{} & {}", "both"),
+}
+# Of floats these keep a NaN.
+FLOAT_FOLDS = {
+    "max": Fold("{low}", "greater_or_nan({}, {})", "greater_or_nan"),
+    "min": Fold("{high}", "lesser_or_nan({}, {})", "lesser_or_nan"),
+}
+BEST = {"argmax": ("greatest_at", "low"), "argmin": ("least_at", "high")}
+
+
+def fold_of(op: Reduce) -> Fold | None:
+    """The row of `op`; None for those with a state of several values."""
+    return (FLOAT_FOLDS.get(op.kind) if op.dtype.is_floating_point else None) or FOLDS.get(op.kind)
+
+
+def _neutral(fold: Fold, row: TypeRow) -> str:
+    return fold.neutral.format(low=row.low, high=row.high)
+
+
+def _axis(s: State) -> int:
+    return s.active.index("r")
+
+
+def _keep(s: State) -> str:
+    return ", keep_dims=True" if len(s.active) > 1 else ""
+
+
+def _spread(s: State, op: Op) -> str:
+    """The value of `op` with the row's dimension, which it may not vary along."""
+    if "r" in s.dims_of(op):
+        return s.text(op)
+    return f"tl.broadcast_to({s.whole(op)}, {s.shape(s.dims_of(op) | ROW)})"
+
+
+def _result_dims(s: State, op: Reduce) -> Dims:
+    return s.dims_of(*op.args) - ROW
+
+
+# ----------------------------------------------------------------------------------------------------------------- of a whole tile
+
+
+def reduce_tile(s: State, op: Reduce) -> None:
+    """`op` of a tile that holds the whole row."""
+    dims = _result_dims(s, op)
+    fold = fold_of(op)
+    live = s.live.get("r")
+    if fold is not None:
+        value = _spread(s, op.args[0])
+        if live:
+            value = f"tl.where({live}, {value}, {_neutral(fold, type_row(op.dtype))})"
+        s.define(op, dims, _folded(s, op, fold, value))
+        return
+    if op.kind == "welford":
+        _two_passes(s, op, dims, live)
+        return
+    function, worst = BEST[op.kind]
+    value, at = _spread(s, op.args[0]), _spread(s, op.args[1])
+    if live:
+        value = f"tl.where({live}, {value}, {getattr(type_row(op.args[0].dtype), worst)})"
+        at = f"tl.where({live}, {at}, {LAST})"
+    _pair(s, op, dims, function, value, at)
+
+
+def _folded(s: State, op: Reduce, fold: Fold, value: str) -> str:
+    """The combination of all elements along the row, in the type of the reduction."""
+    if not fold.function:
+        text = f"tl.sum({value}, {_axis(s)}{_keep(s)})"
+        narrow = not op.dtype.is_floating_point and op.dtype.itemsize < 4
+        return cast_text(text, torch.int32, op.dtype) if narrow else text
+    s.functions.add(fold.function)
+    return f"tl.reduce({value}, {_axis(s)}, {fold.function}{_keep(s)})"
+
+
+def _pair(s: State, op: Reduce, dims: Dims, function: str, value: str, at: str) -> None:
+    s.functions.add(function)
+    s.dims[op] = dims
+    name = s.name(op)
+    s.out.line(f"{name}_best, {name} = tl.reduce(({value}, {at}), {_axis(s)}, {function}{_keep(s)})")
+
+
+def _two_passes(s: State, op: Reduce, dims: Dims, live: str | None) -> None:
+    """The mean, and then the sum of squared deviations from it."""
+    assert s.form.row is not None
+    value, count = _spread(s, op.args[0]), s.expr(s.form.row.extent)
+    s.dims[op] = dims
+    name, kind = s.name(op), type_row(op.dtype).name
+    s.out.line(f"{name}_n = tl.full([], {count}, {kind})" if s.form.row.extent.is_const else f"{name}_n = {count}.to({kind})")
+    held = f"tl.where({live}, {value}, 0)" if live else value
+    s.out.line(f"{name} = tl.sum({held}, {_axis(s)}{_keep(s)}) / {name}_n")
+    away = f"tl.where({live}, {value} - {name}, 0)" if live else f"{value} - {name}"
+    s.out.line(f"{name}_d = {away}")
+    s.out.line(f"{name}_m2 = tl.sum({name}_d * {name}_d, {_axis(s)}{_keep(s)})")
+
+
+# --------------------------------------------------------------------------------------------------------------- part after part
+
+
+def declare(s: State, op: Reduce) -> None:
+    """Print the accumulators of `op`, before the loop over its row."""
+    name, kind = s.name(op), type_row(op.dtype).name
+    s.dims[op] = frozenset(a for a in s.active if a != "r")
+    shape = s.shape(s.active)
+    fold = fold_of(op)
+    if fold is not None:
+        states = [("", _neutral(fold, type_row(op.dtype)), kind)]
+    elif op.kind == "welford":
+        states = [(part, "0", kind) for part in ("", "_m2", "_n")]
+    else:
+        row = type_row(op.args[0].dtype)
+        states = [("_best", getattr(row, BEST[op.kind][1]), row.name), ("", str(LAST), kind)]
+    for part, start, t in states:
+        s.out.line(f"{name}{part}s = tl.full({shape}, {start}, {t})")
+
+
+def accumulate(s: State, op: Reduce) -> None:
+    """Print what `op` does with one part of its row."""
+    name, live = s.values[op], s.live.get("r")
+    fold = fold_of(op)
+    value = _spread(s, op.args[0])
+    if fold is not None:
+        s.functions.add(fold.function)
+        step = fold.step.format(f"{name}s", value)
+        s.out.line(f"{name}s = {f'tl.where({live}, {step}, {name}s)' if live else step}")
+        return
+    if op.kind == "welford":
+        _welford_step(s, op, name, value, live)
+        return
+    function, worst = BEST[op.kind]
+    s.functions.add(function)
+    at = _spread(s, op.args[1])
+    if live:
+        value = f"tl.where({live}, {value}, {getattr(type_row(op.args[0].dtype), worst)})"
+        at = f"tl.where({live}, {at}, {LAST})"
+    s.out.line(f"{name}_bests, {name}s = {function}({name}_bests, {name}s, {value}, {at})")
+
+
+def _welford_step(s: State, op: Reduce, name: str, value: str, live: str | None) -> None:
+    """One more element for each of the accumulators (Welford 1962)."""
+    s.out.line(f"{name}_ns += {f'tl.where({live}, 1.0, 0.0)' if live else '1.0'}")
+    s.out.line(f"{name}_d = {value} - {name}s")
+    away = f"{name}_d / {name}_ns"
+    s.out.line(f"{name}s += {f'tl.where({live}, {away}, 0.0)' if live else away}")
+    square = f"{name}_d * ({value} - {name}s)"
+    s.out.line(f"{name}_m2s += {f'tl.where({live}, {square}, 0.0)' if live else square}")
+
+
+def finish(s: State, op: Reduce) -> None:
+    """Print the results of `op`, after the loop."""
+    name = s.values[op]
+    fold = fold_of(op)
+    if fold is not None:
+        s.out.line(f"{name} = {_folded(s, op, fold, f'{name}s')}")
+    elif op.kind == "welford":
+        s.functions.add("welford")
+        states = f"({name}s, {name}_m2s, {name}_ns)"
+        s.out.line(f"{name}, {name}_m2, {name}_n = tl.reduce({states}, {_axis(s)}, welford{_keep(s)})")
+    else:
+        function = BEST[op.kind][0]
+        s.out.line(f"{name}_best, {name} = tl.reduce(({name}_bests, {name}s), {_axis(s)}, {function}{_keep(s)})")
+
+
+def _part(s: State, op: Part) -> None:
+    (of,) = op.args
+    suffix = ("", "_m2", "_n")[op.part] if of.kind == "welford" else ("", "_best")[op.part]
+    s.values[op], s.dims[op] = s.values[of] + suffix, s.dims[of]
+
+
+STATEMENTS[Part] = _part
+STATEMENTS[Reduce] = reduce_tile

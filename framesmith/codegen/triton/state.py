@@ -1,0 +1,115 @@
+"""What the printer knows at a point of a kernel: the tile's dimensions, the names of values and symbols, and what each varies along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from framesmith.codegen.triton.form import Dim, Form
+from framesmith.codegen.triton.index import expr_text, fits, functions_in, greatest
+from framesmith.codegen.triton.tuning import Config
+from framesmith.codegen.triton.types import operand, typed
+from framesmith.loops.ir import Const, Op, Param
+from framesmith.symbolic.expr import Expr, Symbol
+from framesmith.util.text import Indented
+
+Dims = frozenset[str]
+NONE: Dims = frozenset()
+
+
+@dataclass(slots=True)
+class State:
+    """`active`: dimensions of the tile in order (those with more than one element); a value has all of them, with one element along
+    those that it does not vary along, or it is a scalar. `live`: dimension -> name of the mask of its elements that exist.
+
+    `extents`: of axes and loaded indices. `limits`: see `Printed`. `wide`: indices have 64 bits. `nested`: stores that run for
+    each element of the row.
+    """
+
+    form: Form
+    config: Config
+    wide: bool
+    out: Indented
+    params: dict[str, Param]
+    active: tuple[str, ...] = ()
+    live: dict[str, str] = field(default_factory=dict)
+    values: dict[Op, str] = field(default_factory=dict)
+    dims: dict[Op, Dims] = field(default_factory=dict)
+    along: dict[Symbol, Dims] = field(default_factory=dict)
+    names: dict[Symbol, str] = field(default_factory=dict)
+    extents: dict[Symbol, Expr] = field(default_factory=dict)
+    limits: dict[Expr, None] = field(default_factory=dict)
+    functions: set[str] = field(default_factory=set)
+    asserts: bool = False
+    accumulators: dict[Op, tuple[str, ...]] = field(default_factory=dict)
+    nested: set[Op] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        every = [*self.form.grid, *([self.form.row] if self.form.row else [])]
+        self.active = tuple(d.name for d in every if self.block(d.name) > 1)
+        for d in every:
+            for a in d.axes:
+                self.along[a.symbol] = frozenset((d.name,)) & frozenset(self.active)
+                self.extents[a.symbol] = a.extent
+
+    def block(self, name: str) -> int:
+        """Elements of the tile along a dimension."""
+        return self.config.blocks[name]
+
+    def covers(self, d: Dim) -> bool:
+        """Whether blocks along `d` have no element beyond its end."""
+        return d.extent.is_const and d.extent.const % self.block(d.name) == 0
+
+    # ------------------------------------------------------------------------------------------------------------------------ texts
+
+    def name(self, op: Op) -> str:
+        """A fresh name for the value of `op`."""
+        text = self.values[op] = f"v{len(self.values)}"
+        return text
+
+    def text(self, op: Op) -> str:
+        """The value of `op` as an operand beside another of its type."""
+        return operand(op.value, op.dtype) if type(op) is Const else self.values[op]
+
+    def whole(self, op: Op) -> str:
+        """The value of `op` with a type of its own."""
+        return typed(op.value, op.dtype) if type(op) is Const else self.values[op]
+
+    def expr(self, e: Expr) -> str:
+        """An index as text, in as many bits as it needs."""
+        self.functions |= functions_in(e)
+        how = True if self.wide else fits(e)
+        if how is None:
+            self.limits[greatest(e, self.extents)] = None
+        if how is not False:
+            return expr_text(e, self.names)
+        return expr_text(e, {s: f"{self.names.get(s, s.name)}.to(tl.int64)" for s in e.free})
+
+    def slots(self, name: str) -> str:
+        """The subscript that makes a range vary along dimension `name` of the tile."""
+        if len(self.active) < 2:
+            return ""
+        return f"[{', '.join(':' if a == name else 'None' for a in self.active)}]"
+
+    def shape(self, dims: Iterable[str]) -> str:
+        """The shape of a value that varies along `dims`."""
+        dims = frozenset(dims)
+        return f"[{', '.join(f'{a.upper()}BLOCK' if a in dims else '1' for a in self.active)}]"
+
+    def mask(self, dims: Dims, *more: str) -> str:
+        """The condition that an element along `dims` exists, and the conditions `more`; empty where it always holds."""
+        return " & ".join([*(self.live[d] for d in self.active if d in dims and d in self.live), *more])
+
+    # ------------------------------------------------------------------------------------------------------------------------- dims
+
+    def of(self, *exprs: Expr) -> Dims:
+        """The dimensions along which expressions vary."""
+        return NONE.union(*(self.along.get(s, NONE) for e in exprs for s in e.free))
+
+    def dims_of(self, *ops: Op) -> Dims:
+        return NONE.union(*(self.dims.get(op, NONE) for op in ops))
+
+    def define(self, op: Op, dims: Dims, text: str) -> None:
+        """Print `op` as a value that varies along `dims`."""
+        self.dims[op] = dims
+        self.out.line(f"{self.name(op)} = {text}")

@@ -1,0 +1,120 @@
+"""Statements of a tile program as Triton text, one row a node type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from framesmith.codegen.triton.scalars import cast_text, scalar_text
+from framesmith.codegen.triton.state import State
+from framesmith.codegen.triton.steps import Barrier
+from framesmith.codegen.triton.types import HALF, type_row
+from framesmith.loops.ir import Bitcast, Cast, Const, Index, Indirect, Load, Op, Pred, Scalar, Store
+from framesmith.symbolic.expr import Expr, Product
+
+
+def _scalar(s: State, op: Scalar) -> None:
+    kind = op.args[-1].dtype
+    operands = [s.text(a) for a in op.args]
+    if all(type(a) is Const for a in (op.args[1:] if op.name == "where" else op.args)):
+        operands[-1] = s.whole(op.args[-1])
+    text = scalar_text(op.name, operands, kind)
+    s.functions.add(text.partition("(")[0])
+    s.define(op, s.dims_of(*op.args), text)
+
+
+def _cast(s: State, op: Cast) -> None:
+    (value,) = op.args
+    text = cast_text(s.whole(value), value.dtype, op.dtype)
+    if op.rounding is not None:
+        text = f"{text}.to({type_row(op.rounding).name}).to({type_row(op.dtype).name})"
+    s.define(op, s.dims_of(value), text)
+
+
+def _bitcast(s: State, op: Bitcast) -> None:
+    s.define(op, s.dims_of(*op.args), f"{s.whole(op.args[0])}.to({type_row(op.dtype).name}, bitcast=True)")
+
+
+def _index(s: State, op: Index) -> None:
+    text = s.expr(op.expr)
+    text = f"({text})" if type(op.expr) is Product else text
+    s.define(op, s.of(op.expr), f"{text}.to({type_row(op.dtype).name})")
+
+
+def _pred(s: State, op: Pred) -> None:
+    s.define(op, s.of(op.lhs, op.rhs), f"{s.expr(op.lhs)} < {s.expr(op.rhs)}")
+
+
+def _indirect(s: State, op: Indirect) -> None:
+    """The number as int64 is the value; the symbol has 32 bits where the size allows it."""
+    dims, size = s.dims_of(op.args[0]), s.expr(op.size)
+    s.define(op, dims, f"{s.whole(op.args[0])}.to(tl.int64)")
+    name = s.values[op]
+    if op.wrap:
+        s.out.line(f"{name} = tl.where({name} < 0, {name} + {size}, {name})")
+    if op.check:
+        s.asserts = True
+        mask = s.mask(dims)
+        s.out.line(f'tl.device_assert(({name} >= 0) & ({name} < {size}), "index out of range"{f", {mask}" if mask else ""})')
+    near = not s.wide and op.size.hi is not None and op.size.hi < 1 << 31
+    s.out.line(f"{op.symbol} = {name}{'.to(tl.int32)' if near else ''}")
+    s.along[op.symbol], s.extents[op.symbol] = dims, op.size
+
+
+# ------------------------------------------------------------------------------------------------------------------------ memory
+
+
+def _place(s: State, buffer: str, index: Expr, spread: frozenset[str] | None = None) -> str:
+    """The pointers; `spread`: dimensions along which they must vary in shape."""
+    text = s.expr(index)
+    if spread is not None and spread - s.of(index):
+        return f"{buffer} + tl.full({s.shape(spread)}, 0, tl.int32) + {text}"
+    return buffer if text == "0" else f"{buffer} + {text}"
+
+
+def _load(s: State, op: Load) -> None:
+    param = s.params[op.buffer]
+    dims = s.of(op.index)
+    condition = op.args[0] if op.args else None
+    place = _place(s, op.buffer, op.index)
+    if condition is not None:
+        dims = dims | s.dims_of(condition)
+        place = _place(s, op.buffer, op.index, dims)
+    mask = s.mask(dims, *([s.text(condition)] if condition is not None else []))
+    text = f"tl.load({place}{f', {mask}' if mask else ''}{', other=0' if condition is not None else ''})"
+    s.define(op, dims, text + (".to(tl.float32)" if param.dtype in HALF else ""))
+
+
+def _store(s: State, op: Store) -> None:
+    """Where elements are added, each element of the tile adds its own."""
+    dims = s.of(op.index) | s.dims_of(*op.args)
+    if op.mode is not None:
+        dims = dims | frozenset(a for a in s.active if a != "r" or op in s.nested)
+    place = _place(s, op.buffer, op.index, dims)
+    mask = s.mask(dims, *(s.text(a) for a in op.args[1:]))
+    tail = f", {mask}" if mask else ""
+    value = s.text(op.args[0])
+    if op.mode is None:
+        s.out.line(f"tl.store({place}, {value}{tail})")
+        return
+    name = type_row(s.params[op.buffer].dtype).name
+    s.out.line(f"tl.atomic_add({place}, {s.whole(op.args[0])}.to({name}){tail}, sem='relaxed')")
+
+
+STATEMENTS: dict[type, Callable[[State, Any], None]] = {
+    Const: lambda s, op: None,
+    Index: _index,
+    Pred: _pred,
+    Indirect: _indirect,
+    Load: _load,
+    Store: _store,
+    Scalar: _scalar,
+    Cast: _cast,
+    Bitcast: _bitcast,
+    Barrier: lambda s, op: s.out.line("tl.debug_barrier()"),
+}
+
+
+def statement(s: State, op: Op) -> None:
+    """Print one operation."""
+    STATEMENTS[type(op)](s, op)

@@ -1,0 +1,101 @@
+"""The body of a tile program as blocks of operations: built anew, equal ones once, all nests over the same names.
+
+Where the whole row is one tile (`persistent`) there is one block, and a row that several nests read is read once. Else each nest is a
+block, and only the results of its reductions outlive it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from framesmith.codegen.triton.form import Form, Nest
+from framesmith.loops.build import Builder, Replay
+from framesmith.loops.ir import Load, Op, Reduce
+from framesmith.symbolic.expr import Expr, as_expr
+
+
+@dataclass(slots=True, eq=False)
+class Barrier(Op):
+    """All threads of the program have written what they had to write."""
+
+    args = ()
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """`loop`: `ops` run for each part of the row. `nested`: stores that stand in a loop over the row."""
+
+    loop: bool
+    ops: list[Op] = field(default_factory=list)
+    nested: set[Op] = field(default_factory=set)
+
+
+class Steps(Builder):
+    """Builds the blocks. What was stored stands for what would be loaded again; where it is out of reach it is read after a barrier."""
+
+    __slots__ = ("blocks", "forward", "inside", "written")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks: list[Block] = []
+        self.forward: dict[tuple[str, Expr], Op] = {}
+        self.written: set[str] = set()
+        self.inside = False
+
+    def open(self, loop: bool) -> None:
+        """What is built from now on stands in a new block."""
+        self.blocks.append(Block(loop))
+        self.ops = self.blocks[-1].ops
+
+    def close(self) -> None:
+        """A loop has ended: of what was computed in it, the reductions are left."""
+        gone = {op for op in self.ops if type(op) is not Reduce}
+        self._seen = {k: v for k, v in self._seen.items() if v not in gone}
+        self.forward = {k: v for k, v in self.forward.items() if v not in gone}
+
+    def known(self, op: Load, index: Expr) -> Op | None:
+        """What a load gives, if it was stored here; else see that it finds what was written."""
+        found = self.forward.get((op.buffer, index))
+        if found is None and op.buffer in self.written:
+            if self.blocks[-1].loop:
+                self.blocks.insert(-1, Block(False, [Barrier()]))
+            else:
+                self.ops.append(Barrier())
+            self.written.clear()
+        return found
+
+    def store(self, buffer: str, index: Expr | int, value: Op, mode: str | None = None, mask: Op | None = None) -> None:
+        super().store(buffer, index, value, mode, mask)
+        if self.inside:
+            self.blocks[-1].nested.add(self.ops[-1])
+        self.written.add(buffer)
+        self._seen = {k: v for k, v in self._seen.items() if not (type(v) is Load and v.buffer == buffer)}
+        self.forward = {k: v for k, v in self.forward.items() if k[0] != buffer}
+        if mode is None and mask is None:
+            self.forward[buffer, as_expr(index)] = value
+
+
+def blocks(form: Form, persistent: bool) -> list[Block]:
+    """The blocks of `form`."""
+    steps = Steps()
+    values: dict[Op, Op] = {}
+    replay = Replay(steps, {}, values, steps.known)
+    steps.open(False)
+    for node in form.body:
+        if type(node) is not Nest:
+            if steps.blocks[-1].loop:
+                steps.open(False)
+            replay.run((node,))  # type: ignore[arg-type]
+            continue
+        assert form.row is not None
+        renamed: dict[Expr, Expr | int] = {a.symbol: b.symbol for a, b in zip(node.axes, form.row.axes, strict=True)}
+        outer, replay.sub = replay.sub, {**replay.sub, **renamed}
+        if not persistent:
+            steps.open(True)
+        steps.inside = True
+        replay.run(node.ops)
+        steps.inside = False
+        if not persistent:
+            steps.close()
+        replay.sub = {k: v for k, v in replay.sub.items() if k not in renamed} | outer
+    return [b for b in steps.blocks if b.ops]

@@ -1,0 +1,140 @@
+"""How large tiles are and how many warps share one: a few rules over bytes and shape.
+
+The numbers are for chips of some hundred multiprocessors (A100: 108, H100 and H200: 132, B200: 148), each of which hides the latency of
+memory with some 2,000 threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from framesmith.codegen.triton.form import Dim, Form
+from framesmith.loops.ir import EXTENT, Op, Scalar
+from framesmith.loops.scalar import SCALAR_OPS
+
+UNITS = 132
+TYPICAL = 1 << 20  # stands for a symbolic extent
+VECTOR = 16  # bytes that a thread reads at once
+PERSISTENT = 1 << 13  # elements of a row up to which all of it is one tile...
+PERSISTENT_COLUMN = 64  # ... and where memory runs across the rows
+SHARED_ROWS = 2048  # elements of a tile of several short rows
+LOOPED = 4096  # elements of a tile that goes through long rows
+BATCHED = 4096  # elements of a row of a table that one program covers
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`blocks`: elements of the tile along each dimension, powers of two. `persistent`: the row is one tile."""
+
+    blocks: Mapping[str, int]
+    warps: int
+    persistent: bool = True
+    stages: int = 1
+
+
+def choose(form: Form) -> Config:
+    """The configuration for `form`."""
+    if form.row is not None:
+        return _rows(form, form.row)
+    if len(form.grid) == 2:
+        return _transposing(form)
+    return _pointwise(form) if form.grid else Config({}, 1)
+
+
+def power(n: int) -> int:
+    """The least power of two that is no less than n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def size_of(dim: Dim) -> int:
+    """Elements along `dim`, as far as known."""
+    extent = dim.extent
+    return extent.const if extent.is_const else TYPICAL
+
+
+def _bytes(form: Form) -> int:
+    """Of the narrowest element that is read or written."""
+    kinds = {p.name: p.dtype for p in form.kernel.params}
+    return min((kinds[op.buffer].itemsize for op, _ in form.accesses()), default=4)
+
+
+def _warps(elements: int, each: int) -> int:
+    """Warps such that a thread has about `each` of the tile's elements."""
+    return min(max(power(elements // (32 * each)), 1), 16)
+
+
+def _pointwise(form: Form) -> Config:
+    """Blocks of whole vectors; smaller ones while there are not some for each multiprocessor."""
+    (dim,) = form.grid
+    if dim.extent is EXTENT:
+        return Config({"x": BATCHED // 4}, 4)
+    size, each = size_of(dim), max(4, min(8, VECTOR // _bytes(form)))
+    if _cost(form) > 400:  # as many values alive as fit
+        each = 4
+    block = 128 * each
+    while block > 128 and size // block < 4 * UNITS:
+        block //= 2
+    block = min(block, power(size))
+    return Config({"x": block}, min(4, _warps(block, 1 if block <= 128 else each)))
+
+
+def _cost(form: Form) -> int:
+    return sum(SCALAR_OPS[op.name].cost for op in form.body if isinstance(op, Op) and type(op) is Scalar)
+
+
+def _transposing(form: Form) -> Config:
+    """Square tiles, as far as the dimensions reach."""
+    y, x = form.grid
+    side = 64 if _bytes(form) <= 2 else 32
+    width, height = min(power(size_of(x)), side), min(power(size_of(y)), side)
+    if width < side:
+        height = min(power(size_of(y)), side * side // width)
+    elif height < side:
+        width = min(power(size_of(x)), side * side // height)
+    return Config({"y": height, "x": width}, _warps(width * height, 8))
+
+
+def _rows(form: Form, row: Dim) -> Config:
+    length = size_of(row)
+    count = size_of(form.grid[0]) if form.grid else 1
+    across = _runs_across(form, row)
+    known = row.extent.is_const
+    limit = PERSISTENT_COLUMN if across else PERSISTENT * (2 if len(form.kernel.params) <= 3 else 1)
+    if known and length <= limit:
+        return _persistent(form, max(power(length), 2), count, across)
+    if across:
+        x = min(power(count), 64)
+        r = max(LOOPED // x, 16)
+        return _config(form, x, max(min(r, power(length)), 2), 8, persistent=False)
+    r = max(min(LOOPED, power(length)), 2)
+    return _config(form, 1, r, _warps(r, 8), persistent=False)
+
+
+def _persistent(form: Form, r: int, count: int, across: bool) -> Config:
+    x = max(SHARED_ROWS // r, 1)
+    if across:
+        x = max(min(LOOPED // r, 128), 32)
+    while x > 1 and count // x < 2 * UNITS and not (across and x <= 32):
+        x //= 2
+    x = min(x, power(count))
+    return _config(form, x, r, _warps(x * r, 8 if x * r > 2048 else 4))
+
+
+def _config(form: Form, x: int, r: int, warps: int, persistent: bool = True) -> Config:
+    return Config({"x": x, "r": r} if form.grid else {"r": r}, warps, persistent)
+
+
+def _runs_across(form: Form, row: Dim) -> bool:
+    """Whether memory runs along the grid rather than along the row, by the bytes of what both move."""
+    if not form.grid:
+        return False
+    kinds = {p.name: p.dtype.itemsize for p in form.kernel.params}
+    along = across = 0
+    for op, index in form.accesses():
+        moving = [a for a in row.axes if a.symbol in index.free]
+        if any(index.coeff(a.symbol) == 1 for a in moving):
+            along += kinds[op.buffer]
+        elif moving and any(index.coeff(a.symbol) == 1 for a in form.grid[-1].axes):
+            across += kinds[op.buffer]
+    return across > along

@@ -1,0 +1,27 @@
+"""What the scheduler must know of the machine that kernels are for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`tiles`: kernels are programs over tiles (see `schedule.tiles`): all loops inside of one run over one domain, it has no arrays of its
+    own (what a later loop needs is computed again, which costs nothing where a row is one tile), and no loop is vectorised around others
+    or cut at conditions.
+
+    `small_work`: element steps below which a kernel costs no more than its launch. `enough_trips`: independent iterations of a kernel
+    that keep the machine busy. `row_bytes`: what one iteration may touch in private loops; with `tiles` only where there are not enough
+    iterations.
+    """
+
+    tiles: bool = False
+    small_work: int = 1 << 15
+    enough_trips: int = 8
+    row_bytes: int = 1 << 20
+
+
+CPU = Target()
+# Of 108 to 148 multiprocessors, each goes through some 8,000 elements in the time that a launch takes.
+GPU = Target(tiles=True, small_work=1 << 13, enough_trips=128, row_bytes=1 << 17)

@@ -1,0 +1,105 @@
+"""Kernels that are programs over tiles: what may be one kernel, and values that are computed again rather than kept.
+
+    par i0 < rows:                     # a tile has some rows ...
+      red i1 < row: max of x           # ... and all loops inside run over the same domain
+      red i2 < row: sum of exp(x - max)
+      for i3 < row: store exp(x - max) / sum      # exp(x - max) is computed again: no array holds it
+"""
+
+from __future__ import annotations
+
+from framesmith.loops.build import Replay
+from framesmith.loops.ir import Load, Op, Store
+from framesmith.schedule.blocks import Placer
+from framesmith.schedule.cluster import Cluster, Member, Substitutes
+from framesmith.symbolic.expr import Expr, as_expr
+
+
+def is_tile(cluster: Cluster) -> bool:
+    """Whether the members' private loops run over one domain, and members meet only at equal indices."""
+    shared, domain = cluster.shared, None
+    for m in cluster.members:
+        private = (frozenset(m.par) | frozenset(m.red)) - shared
+        if not private:
+            continue
+        if domain is None:
+            domain = private
+        if private != domain or (m.red and not shared.issuperset(m.par)):
+            return False
+    return _meets_in_place(cluster)
+
+
+def _meets_in_place(cluster: Cluster) -> bool:
+    stored: dict[str, Expr] = {}
+    for m in cluster.members:
+        for name, index in m.stores:
+            if stored.setdefault(name, index) is not index:
+                return False
+    return all(stored.get(name, index) is index or _alone(cluster, name, m) for m in cluster.members for name, index, _ in m.loads)
+
+
+def _alone(cluster: Cluster, name: str, member: Member) -> bool:
+    """Whether nobody but `member` writes `name`: what it reads there is then its own affair."""
+    return all(m is member for m in cluster.members if name in m.compute.writes)
+
+
+class Again:
+    """Values of members that stood in an earlier loop, built anew where a later loop loads them."""
+
+    def __init__(self, cluster: Cluster, placer: Placer, to: Substitutes) -> None:
+        self.members, self.placer, self.to = cluster.members, placer, to
+        self.order = {m: k for k, m in enumerate(cluster.members)}
+        self.writers: dict[str, list[Member]] = {}
+        for m in cluster.members:
+            for name in m.compute.writes:
+                self.writers.setdefault(name, []).append(m)
+        self._possible: dict[Member, bool] = {}
+
+    def value(self, reader: Member, op: Load, index: Expr) -> Op | None:
+        """What `reader` loads by `op` (at `index` in the kernel); None where it must come from memory."""
+        found = self.placer.forward.get((op.buffer, index))
+        if found is not None:
+            return found
+        writer = self._writer(op.buffer, reader)
+        if writer is None or not self._is_possible(writer):
+            return None
+        store = next(s for s in writer.compute.stores if s.buffer == op.buffer)
+        full: Substitutes = {k: as_expr(v).subs(self.to) for k, v in writer.sub.items()}
+        values: dict[Op, Op] = {}
+        Replay(self.placer, full, values, lambda o, i: self.value(writer, o, i)).run(_needed(writer, store))
+        result = self.placer.forward[op.buffer, index] = values[store.args[0]]
+        return result
+
+    def _writer(self, name: str, reader: Member) -> Member | None:
+        """The only member that writes `name`, if it comes before `reader`."""
+        writers = self.writers.get(name, [])
+        return writers[0] if len(writers) == 1 and self.order[writers[0]] < self.order[reader] else None
+
+    def _is_possible(self, m: Member) -> bool:
+        """Whether the elements that `m` stores can be computed again later: what it reads is not written over."""
+        known = self._possible.get(m)
+        if known is None:
+            plain = not m.compute.raxes and all(s.mode is None and len(s.args) == 1 for s in m.compute.stores)
+            known = self._possible[m] = plain and all(self._stays(name, m) for name, _, _ in m.loads)
+        return known
+
+    def _stays(self, name: str, m: Member) -> bool:
+        writer = self._writer(name, m)
+        if writer is None:
+            return name not in self.writers
+        return bool(writer.compute.raxes) or self._is_possible(writer)
+
+
+def _needed(m: Member, store: Store) -> list[Op]:
+    """What the value of `store` is computed from, in order."""
+    needed: set[Op] = set()
+    symbols: set[Expr] = set()
+    for op in reversed(m.compute.ops):
+        if op is store.args[0] or op in needed or getattr(op, "symbol", None) in symbols:
+            needed.add(op)
+            needed.update(op.args)
+            for field in ("index", "expr", "lhs", "rhs", "size"):
+                e = getattr(op, field, None)
+                if isinstance(e, Expr):
+                    symbols |= e.free
+    return [op for op in m.compute.ops if op in needed]

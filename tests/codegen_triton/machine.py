@@ -1,0 +1,130 @@
+"""Printed Triton kernels on a machine without a GPU: compiled to PTX, or run under Triton's interpreter on CPU tensors."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp(prefix="framesmith-triton-"))
+triton = pytest.importorskip("triton", reason="triton is not installed")
+
+import triton.language as tl  # noqa: E402
+from triton._C.libtriton import ir  # noqa: E402
+from triton.backends.compiler import GPUTarget, Language  # noqa: E402
+from triton.backends.nvidia.compiler import CUDABackend  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+from triton.runtime.interpreter import TensorHandle  # noqa: E402
+
+from framesmith.codegen.triton.emit import print_kernels  # noqa: E402
+from framesmith.codegen.triton.kernel import Printed, programs  # noqa: E402
+from framesmith.loops.evaluate import _Machine  # noqa: E402
+from framesmith.loops.ir import Batch, Extern, Launch, Program  # noqa: E402
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_DIR = Path(tempfile.mkdtemp(prefix="framesmith-triton-"))
+
+
+@functools.cache
+def module_of(text: str) -> Any:
+    """The text of a kernel as a module (from a file: Triton reads the source of its functions)."""
+    name = f"kernel_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    path = _DIR / f"{name}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if INTERPRETED:
+        module.libdevice = Libdevice()  # type: ignore[attr-defined]
+    return module
+
+
+def to_ptx(k: Printed, capability: int) -> str:
+    """The PTX of a kernel for an architecture (80, 90, 100), with all that the printer promises."""
+    backend = CUDABackend(GPUTarget("cuda", capability, 32))
+    options = backend.parse_options(
+        {"num_warps": k.num_warps, "num_stages": k.num_stages, "debug": k.asserts, "sanitize_overflow": False}
+    )
+    function = getattr(module_of(k.text), k.name)
+    signature = dict(k.signature) | {name: "constexpr" for name, _ in k.constants}
+    attrs = {(place,): [["tt.divisibility", 16]] for place in k.divisible}
+    source = ASTSource(function, signature, dict(k.constants), attrs)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    code = source.make_ir(backend.target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
+    stages: dict[str, Callable[..., Any]] = {}
+    backend.add_stages(stages, options, Language.TRITON)
+    metadata: dict[str, Any] = {"target": backend.target, **options.__dict__}
+    for name in ("ttir", "ttgir", "llir", "ptx"):
+        code = stages[name](code, metadata)
+    return code
+
+
+# ------------------------------------------------------------------------------------------------------------------- the interpreter
+
+
+class Libdevice:
+    """Stands for CUDA's library of functions, which the interpreter does not have: the same functions of torch, in the same type."""
+
+    NAMES = {"rint": "round", "fmod": "fmod"}
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return functools.partial(_elementwise, getattr(torch, self.NAMES.get(name, name)))
+
+
+def _elementwise(f: Callable[..., torch.Tensor], *args: Any) -> Any:
+    tensors = [a for a in args if isinstance(a, tl.tensor)]
+    scalar = tensors[0].type.scalar
+    arrays = [a.handle.data if isinstance(a, tl.tensor) else np.asarray([a]) for a in args]
+    arrays = np.broadcast_arrays(*arrays) if tensors[0].dtype else arrays
+    kind = torch.float64 if scalar == tl.float64 else torch.float32
+    result = f(*[torch.from_numpy(np.array(a)).to(kind) for a in arrays]).numpy()
+    shaped = max(tensors, key=lambda t: t.handle.data.size)
+    return tl.tensor(TensorHandle(result, scalar), shaped.type if shaped.handle.data.shape == result.shape else _type(scalar, result))
+
+
+def _type(scalar: Any, result: Any) -> Any:
+    return tl.block_type(scalar, list(result.shape))
+
+
+def run_kernel(k: Printed, memory: Sequence[torch.Tensor], sizes: Sequence[int] = (), *, count: int | None = None) -> None:
+    """Run a kernel on flat memories under Triton's interpreter (`TRITON_INTERPRET=1` when its text is loaded)."""
+    env = dict(zip(k.symbols, sizes, strict=True))
+    grid = tuple(g if type(g) is int else count if k.batch else g.evaluate(env) for g in k.grid)
+    if 0 in grid:
+        return
+    getattr(module_of(k.text), k.name)[grid](*memory, *sizes, **dict(k.constants))
+
+
+def run_batch(k: Printed, step: Batch, rows: Sequence[Sequence[torch.Tensor]]) -> None:
+    """Run a kernel over a table of rows of flat memories."""
+    assert k.batch is not None
+    table = [[*(m.data_ptr() for m in row), size] for row, size in zip(rows, step.sizes, strict=True)]
+    where = programs(step.sizes, k.batch)
+    run_kernel(k, [torch.tensor(table).reshape(-1), torch.tensor(where, dtype=torch.int32).reshape(-1)], count=len(where))
+
+
+def run_program(program: Program, inputs: Sequence[Any], wide: bool = False) -> tuple[Any, ...]:
+    """Run `program` with its kernels under the interpreter, and all else as the evaluator of the loop IR does."""
+    machine = _Machine(program, inputs)
+    printed = dict(zip(program.kernels, print_kernels(program, wide)))
+    for step in program.steps:
+        if type(step) is Launch:
+            k = printed[step.kernel]
+            run_kernel(k, [machine.flat(n) for n in step.args], [machine.sizes[s] for s in k.symbols])
+        elif type(step) is Batch:
+            run_batch(printed[step.kernel], step, [[machine.flat(n) for n in row] for row in step.rows])
+        elif type(step) is Extern:
+            machine.extern(step)
+    return tuple(machine.argument(o) for o in program.outputs)
