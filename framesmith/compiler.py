@@ -289,22 +289,24 @@ class FrameCompiler:
 
     def _backend(self, graph: fx.Graph, examples: Sequence[Any]) -> tuple[Compiled, Report | None]:
         if not requires_grad(graph):
-            return self._straight(without_history(graph), examples)
+            return self._straight(without_history(graph), examples, self.config)
         reports: list[Report | None] = []
+
+        config = self.config.with_(scoped_memory=True)
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
             with _turn(), stage("back end"):
-                call, report = self._straight(part, given)
+                call, report = self._straight(part, given, config)
             reports.append(report)
             return call
 
         return Differentiable(graph, examples, compile, self.config.partitioner, self.config.activation_budget).in_engine(), reports[0]
 
-    def _straight(self, graph: fx.Graph, examples: Sequence[Any]) -> tuple[Compiled, Report | None]:
+    def _straight(self, graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
         """Code of a graph without gradients."""
-        backend = self.config.backend
+        backend = config.backend
         if isinstance(backend, str):
-            return BACKENDS[backend](graph, examples, self.config)
+            return BACKENDS[backend](graph, examples, config)
         return run_user(backend, graph, examples), None
 
     # ------------------------------------------------------------------------------------------------------------------- refusals

@@ -24,6 +24,8 @@ class Config:
     `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain Python.
     `partitioner`: choose what a forward keeps for its backward; otherwise all that the backward reads is kept.
     `activation_budget`: the part, from 0 to 1, of the bytes kept by default that a forward may keep; the rest is computed again.
+    `scoped_memory`: large values of a graph have memory of their own, from their first write to their last use, and inputs that the caller
+    gives up die as early; otherwise they have places in one arena (graphs of training have this on, whatever is asked for).
     `parallel_threshold`: elements of work in a kernel below which it runs on one thread.
     """
 
@@ -40,6 +42,7 @@ class Config:
     freezing: bool = True
     partitioner: bool = True
     activation_budget: float = 1.0
+    scoped_memory: bool = False
     max_variants: int = 8
     parallel_threshold: int = 32768
     threads: int | None = None
@@ -71,7 +74,7 @@ class Config:
 
     def code_key(self) -> str:
         """The options that change generated code, as text for cache keys."""
-        return f"{self.fusion} {self.vectorize} {self.parallel_threshold} {self.build_jobs}"
+        return f"{self.fusion} {self.vectorize} {self.scoped_memory} {self.parallel_threshold} {self.build_jobs}"
 
     def with_(self, **changes: Any) -> Config:
         """A copy with some fields replaced."""

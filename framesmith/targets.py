@@ -54,7 +54,7 @@ class Target:
 
     def schedule(self, loops: LoopGraph) -> Program:
         """Nests to fused kernels in order."""
-        return schedule(loops, self.config.fusion, self.config.vectorize)
+        return schedule(loops, self.config.fusion, self.config.vectorize, scoped_memory=self.config.scoped_memory)
 
     def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int]) -> tuple[Wrapped, Work]:
         """See `codegen.wrapper.wrap`; also what each kernel computes."""

@@ -20,7 +20,8 @@ from framesmith.autograd.joint import trace_joint
 from framesmith.autograd.partition import backward_of, gradient_of, partition
 
 Values = tuple[Any, ...]
-Compiled = Callable[[Values], Values]
+Compiled = Callable[[Any], Values]
+"""Called with one tuple, or with a list, which it may empty: what is given up so dies after its last use."""
 Compile = Callable[[fx.Graph, Sequence[Any]], Compiled]
 """(graph, examples of its inputs) -> what computes it, without gradients."""
 Pattern = tuple[tuple[bool, ...], ...]
@@ -63,11 +64,16 @@ class Differentiable:
         with self._lock:
             return self._plan(there, wanted).reads
 
-    def backward(self, kept: Values, tangents: Values, wanted: tuple[bool, ...]) -> Values:
-        """The gradients of the wanted inputs. A tangent that is None is none of the graph's: what depends on it alone has no gradient."""
+    def backward(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...]) -> Values:
+        """The gradients of the wanted inputs. A tangent that is None is none of the graph's: what depends on it alone has no gradient.
+
+        Empties both lists: what is in them may die during the call.
+        """
         with self._lock:
             there = tuple([x is not None for x in tangents])
-            given = (*[x for x in kept if x is not None], *tangents)
+            given = [*[x for x in kept if x is not None], *tangents]
+            kept.clear()
+            tangents.clear()
             plan = self._plan(there, wanted)
             if plan.call is None:
                 plan.call = CompiledFunction(_Fitted, None)(plan.graph, given, self._compile)
@@ -87,7 +93,7 @@ class Differentiable:
         graph, reads = backward_of(trace_joint(self._graph, there), self.parts, wanted)
         return _Backward(graph, tuple(reads))
 
-    def whole(self, inputs: Values, kept: Values, tangents: Values, wanted: tuple[bool, ...]) -> Values:
+    def whole(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...]) -> Values:
         """The same, differentiable; of the kept values, those that were drawn."""
         given = (*inputs, *[kept[k] for k in self.parts.drawn], *tangents)
         there = tuple([x is not None for x in tangents])
@@ -115,18 +121,22 @@ class _Backward:
 class _Fitted:
     """Code of a graph of gradients: what it is given comes in any layout, and may be missing; code takes what the graph says."""
 
-    def __init__(self, graph: fx.Graph, given: Values, compile: Compile) -> None:
+    def __init__(self, graph: fx.Graph, given: Sequence[Any], compile: Compile) -> None:
         self._vals = _drop_missing(graph, given)
-        self._call = compile(graph, self._fit(given))
+        self._call = compile(graph, tuple(self._fit(given)))
 
-    def __call__(self, given: Values) -> Values:
-        return self._call(self._fit(given))
+    def __call__(self, given: Values | list[Any]) -> Values:
+        fitted = self._fit(given)
+        if type(given) is tuple:
+            return self._call(tuple(fitted))
+        given.clear()  # type: ignore[union-attr]
+        return self._call(fitted)
 
-    def _fit(self, given: Values) -> Values:
-        return tuple([_in_layout(x, val) for x, val in zip(given, self._vals, strict=True) if x is not None])
+    def _fit(self, given: Sequence[Any]) -> list[Any]:
+        return [_in_layout(x, val) for x, val in zip(given, self._vals, strict=True) if x is not None]
 
 
-def _drop_missing(graph: fx.Graph, given: Values) -> list[Any]:
+def _drop_missing(graph: fx.Graph, given: Sequence[Any]) -> list[Any]:
     """Take the placeholders of what is None from the graph, which does not read them; the metadata of all."""
     places = [n for n in graph.nodes if n.op == "placeholder"]
     for node, value in zip(places, given, strict=True):

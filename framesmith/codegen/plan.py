@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framesmith.loops.ir import EXTENT, Batch, Buffer, Extern, Launch, Program, Ref, SizeOf
+from framesmith.loops.ir import EXTENT, Allocate, Batch, Buffer, Extern, Launch, Program, Ref, SizeOf
 from framesmith.runtime import plan as rt
 from framesmith.symbolic.expr import Expr
 from framesmith.util.errors import CompileError
@@ -16,6 +16,7 @@ KINDS = {
     "input": rt.Kind.INPUT,
     "constant": rt.Kind.CONSTANT,
     "output": rt.Kind.OUTPUT,
+    "scratch": rt.Kind.OUTPUT,
     "arena": rt.Kind.ARENA,
     "result": rt.Kind.RESULT,
     "view": rt.Kind.VIEW,
@@ -58,6 +59,7 @@ class Planner:
         self.externs: dict[Extern, int] = {}
         self.constants = tuple(program.constants)
         self.written = _written_inputs(program)
+        self.late = frozenset([name for step in program.steps if type(step) is Allocate for name in step.names])
 
     def plan(self, watched: Sequence[int] = (), entry: str = "fs_run", aligned: bool = False) -> rt.Plan:
         """The plan of the program; also fills `numbers`, `externs` and `table`. `aligned`: kernels want aligned inputs."""
@@ -101,8 +103,8 @@ class Planner:
             "view": lambda: self.number(b.base),  # type: ignore[arg-type]
         }.get(b.kind, int)()
         offset = table.integer(b.offset) if b.kind == "view" else 0
-        written = b.name in self.written
-        return rt.Value(KINDS[b.kind], reference, table.integers(b.size), table.integers(b.stride), b.dtype, offset, written)
+        size, stride = table.integers(b.size), table.integers(b.stride)
+        return rt.Value(KINDS[b.kind], reference, size, stride, b.dtype, offset, b.name in self.written, b.name in self.late)
 
     def _symbol(self, source: Any) -> rt.Symbol:
         return rt.Symbol(self.positions[source.input], source.dim if isinstance(source, SizeOf) else -1)

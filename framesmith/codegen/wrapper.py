@@ -8,7 +8,7 @@
     }
 
 `a` is the arena, `p` the pointers by value number, `n` the integer table (see `runtime/plan.py`); csrc/graph_frame.h declares `Host` alike.
-It returns 0, 1 when an operator failed, 2 when a kernel met an index out of range.
+It returns 0, 1 when an operator or an allocation failed, 2 when a kernel met an index out of range.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.cpp.state import Target
 from framesmith.codegen.cpp.types import type_row
 from framesmith.codegen.plan import Planner, check_symbols
-from framesmith.loops.ir import Batch, Extern, Kernel, Launch, Param, Program, Release
+from framesmith.loops.ir import Allocate, Batch, Extern, Kernel, Launch, Param, Program, Release
 from framesmith.runtime.plan import Plan
 from framesmith.symbolic.expr import Expr
 from framesmith.util.text import Indented
@@ -33,6 +33,7 @@ HOST = """
 struct Host {
   void* frame;
   int (*call)(void* frame, int index);
+  int (*allocate)(void* frame, int value);
   void (*release)(void* frame, int value);
   int (*launch)(void* frame, int kernel, unsigned x, unsigned y, unsigned z, void** arguments);
   void* (*upload)(void* frame, int slot, const void* data, i64 bytes);
@@ -167,12 +168,17 @@ def _extern(out: Indented, step: Extern, program: Program, planner: Planner, fun
     out.line(f"if (h->call(h->frame, {planner.externs[step]})) return 1;  // {names or step.target}")
 
 
+def _allocate(out: Indented, step: Allocate, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
+    for name in step.names:
+        out.line(f"if (h->allocate(h->frame, {planner.number(name)})) return 1;")
+
+
 def _release(out: Indented, step: Release, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
     for name in step.names:
         out.line(f"h->release(h->frame, {planner.number(name)});")
 
 
-OTHERS: Steps = {Extern: _extern, Release: _release}
+OTHERS: Steps = {Extern: _extern, Allocate: _allocate, Release: _release}
 _STEPS: Steps = {Launch: _launch, Batch: _batch, **OTHERS}
 
 

@@ -94,7 +94,8 @@ void Graph::read_inputs(Frame& frame, PyObject* inputs) const {
   for (int v : plan.input_values) {
     const Value& value = plan.values[v];
     const at::Tensor& t = tensor_at(inputs, value.ref.literal);
-    frame.refs[v] = &t;
+    if (frame.owns_inputs) frame.tensors[v] = t;
+    frame.refs[v] = frame.owns_inputs ? &frame.tensors[v] : &t;
     if (C10_LIKELY(t.has_storage()))
       frame.pointers[v] = value.written ? t.mutable_data_ptr() : const_cast<void*>(t.const_data_ptr());
     else
@@ -200,18 +201,32 @@ char* Graph::take_memory(Lease& lease) const {
   return lease.arena.base;
 }
 
+// The elements of a list as a tuple; the list is empty then.
+static py::object taken(PyObject* list) {
+  auto tuple = py::reinterpret_steal<py::object>(PyList_AsTuple(list));
+  if (!tuple || PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) < 0) throw python_error();
+  return tuple;
+}
+
 PyObject* Graph::call(PyObject* inputs) {
+  py::object given_up;
+  if (PyList_Check(inputs)) {
+    given_up = taken(inputs);
+    inputs = given_up.ptr();
+  }
   TORCH_CHECK_TYPE(PyTuple_Check(inputs) && PyTuple_GET_SIZE(inputs) == plan.inputs, "framesmith: a tuple of ", plan.inputs, " inputs expected");
   calls++;
   if (plan.constants != 0) check_constants(inputs);
   Lease lease(*this);
   Frame& frame = *lease.frame;
+  frame.owns_inputs = given_up && plan.bumped.empty();
   read_inputs(frame, inputs);
   if (plan.dynamic()) read_symbols(frame, inputs);
   if (checked) check(inputs);
   frame.set_constants(constants_, generation_);
   char* arena = take_memory(lease);
-  frame.allocate_outputs();
+  for (int v : plan.early_values) frame.allocate(v);
+  if (frame.owns_inputs) given_up = py::object();  // the frame alone has them now
   run(frame, arena);
   for (int i : plan.bumped) {
     const at::Tensor& t = tensor_at(inputs, i);

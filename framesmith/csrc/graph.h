@@ -12,7 +12,8 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // Runs the graph on `inputs`, a tuple; returns a new tuple. The caller holds the interpreter's lock.
+  // Runs the graph on `inputs`, a tuple, or a list that it empties: a tensor given up so dies after its last use. Returns a new tuple. The
+  // caller holds the interpreter's lock.
   PyObject* call(PyObject* inputs);
 
   // Throws unless the inputs have the dtypes, sizes and strides that the code was made for.

@@ -131,24 +131,36 @@ static void call_python(Frame& f, const Extern& e) {
 
 // ----------------------------------------------------------------------------------------------------------------------------- call
 
+static bool is_of_call(const Plan& plan, int view) { return plan.values[plan.values[view].ref.literal].kind != Kind::Arena; }
+
+static void make_views(Frame& f, const Extern& e) {
+  for (int v : e.views)
+    if (is_of_call(f.plan, v)) {
+      f.tensors[v] = window(*f.refs[f.plan.values[v].ref.literal], f.geometry[v], f.plan.values[v].dtype);
+      f.refs[v] = &f.tensors[v];
+    }
+}
+
+static void drop_views(Frame& f, const Extern& e) {  // they would keep memory that is released
+  for (int v : e.views)
+    if (is_of_call(f.plan, v)) f.tensors[v].reset();
+}
+
+static void call_operator(Frame& f, const Extern& e) {
+  f.stack.reserve(e.args.size());
+  for (const Argument& a : e.args) f.stack.push_back(argument(f, a));
+  e.op->callBoxed(f.stack);
+  bind_results(f, e, f.stack);
+}
+
 int call_extern(Frame* frame, int index) {
   Frame& f = *frame;
   const Extern& e = f.plan.externs[index];
   try {
-    for (int v : e.views)
-      if (f.plan.values[f.plan.values[v].ref.literal].kind != Kind::Arena) {
-        f.tensors[v] = window(*f.refs[f.plan.values[v].ref.literal], f.geometry[v], f.plan.values[v].dtype);
-        f.refs[v] = &f.tensors[v];
-      }
+    make_views(f, e);
     f.stack.clear();
-    if (!e.op) {
-      call_python(f, e);
-      return 0;
-    }
-    f.stack.reserve(e.args.size());
-    for (const Argument& a : e.args) f.stack.push_back(argument(f, a));
-    e.op->callBoxed(f.stack);
-    bind_results(f, e, f.stack);
+    e.op ? call_operator(f, e) : call_python(f, e);
+    drop_views(f, e);
     return 0;
   } catch (...) {
     f.error = std::current_exception();

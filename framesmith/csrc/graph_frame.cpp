@@ -16,7 +16,7 @@ static size_t extent(const Geometry& g, size_t itemsize) {
 
 Frame::Frame(const Plan& plan_)
     : plan(plan_),
-      host{this, &call_extern, &release_value, &launch_kernel, &upload_bytes},
+      host{this, &call_extern, &allocate_value, &release_value, &launch_kernel, &upload_bytes},
       pointers(plan_.values.size()),
       refs(plan_.values.size()),
       tensors(plan_.values.size()),
@@ -74,27 +74,28 @@ void Frame::set_constants(const std::vector<at::Tensor>& constants, uint64_t now
   generation = now;
 }
 
-void Frame::allocate_outputs() {
+void Frame::allocate(int v) {
   const bool cuda = plan.device >= 0;
   c10::Allocator* allocator = cuda ? c10::GetAllocator(c10::DeviceType::CUDA) : output_allocator();
+  const Geometry& g = geometry[v];
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), g.bytes, allocator->allocate(g.bytes), allocator, /*resizable=*/true);
+  pointers[v] = storage->mutable_data();
   const c10::DispatchKeySet keys(cuda ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
-  for (int v : plan.output_values) {
-    const Geometry& g = geometry[v];
-    auto storage = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), g.bytes, allocator->allocate(g.bytes), allocator, /*resizable=*/true);
-    pointers[v] = storage->mutable_data();
-    at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(std::move(storage)), keys, c10::scalarTypeToTypeMeta(plan.values[v].dtype));
-    t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride);
-    tensors[v] = std::move(t);
-    refs[v] = &tensors[v];
-  }
+  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(storage)), keys, c10::scalarTypeToTypeMeta(plan.values[v].dtype));
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride);
+  tensors[v] = std::move(t);
+  refs[v] = &tensors[v];
 }
 
 void Frame::clear_call() {
   for (int v : plan.output_values) tensors[v].reset();
   for (int v : plan.result_values) tensors[v].reset();
   for (int v : plan.call_views) tensors[v].reset();
+  if (owns_inputs)
+    for (int v : plan.input_values) tensors[v].reset();
+  owns_inputs = false;
   if (scratch) scratch.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, scratch.device()));
   realigned.clear();
   stack.clear();
@@ -108,6 +109,16 @@ at::Tensor window(const at::Tensor& base, const Geometry& g, at::ScalarType dtyp
       c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, base.device())), c10::scalarTypeToTypeMeta(dtype));
   t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride, start + g.offset);
   return t;
+}
+
+int allocate_value(Frame* frame, int value) {
+  try {
+    frame->allocate(value);
+    return 0;
+  } catch (...) {
+    frame->error = std::current_exception();
+    return 1;
+  }
 }
 
 void release_value(Frame* frame, int value) { frame->tensors[value].reset(); }

@@ -19,7 +19,8 @@ struct Geometry {
 struct Host {
   struct Frame* frame;
   int (*call)(struct Frame*, int);      // run extern number `int`; non-zero: failed, return at once
-  void (*release)(struct Frame*, int);  // drop the RESULT value number `int`
+  int (*allocate)(struct Frame*, int);  // memory for the OUTPUT value number `int`; as above
+  void (*release)(struct Frame*, int);  // drop the value number `int`: no longer read, by whoever owns it here
   // run CUDA kernel number `int` on a grid, with pointers to its arguments; non-zero: failed, return at once
   int (*launch)(struct Frame*, int, unsigned, unsigned, unsigned, void**);
   // bytes of the host's memory on the device, kept in slot number `int` as long as they stay the same; null: failed, return at once
@@ -48,6 +49,7 @@ struct Frame {
   std::vector<at::Tensor> tensors;       // by value: what the frame owns
   std::vector<Geometry> geometry;        // by value
   std::vector<int64_t> table, previous;
+  bool owns_inputs = false;              // the caller gave them up
   torch::jit::Stack stack;
   std::exception_ptr error;
   c10::Storage scratch;                  // on a CUDA device: the arena that `tensors` of arena values look into; it has memory during a call
@@ -62,7 +64,7 @@ struct Frame {
   void realign();                        // inputs whose memory kernels cannot take as it lies: copies stand for them in this call
   void give_back_realigned();            // what the call wrote into these copies goes to the inputs
   void set_constants(const std::vector<at::Tensor>& constants, uint64_t generation);
-  void allocate_outputs();
+  void allocate(int value);              // an OUTPUT
   void clear_call();                     // drop what one call made
 };
 
@@ -71,6 +73,7 @@ at::Tensor window(const at::Tensor& base, const Geometry& geometry, at::ScalarTy
 
 // Runs extern number `index`; on an exception keeps it in `frame->error` and returns 1.
 int call_extern(Frame* frame, int index);
+int allocate_value(Frame* frame, int value);
 void release_value(Frame* frame, int value);
 
 // Queues CUDA kernel number `index` on the stream of the call (cuda_frame.cpp).

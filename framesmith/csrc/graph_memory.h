@@ -16,7 +16,7 @@ struct Arena {
 Arena take_arena(size_t bytes);
 void give_arena(Arena arena);
 
-// For results: as PyTorch's CPU allocator, but blocks of 64 KiB and more are kept when freed and handed out again, without page faults.
+// For outputs: as PyTorch's CPU allocator, but memory of 64 KiB and more is kept when freed, cut and merged, and handed out again without page faults.
 c10::Allocator* output_allocator();
 
 // Free what no one uses; returns the bytes freed. Bytes now held idle.

@@ -33,6 +33,7 @@ static Value parse_value(py::handle encoded) {
   v.dtype = reinterpret_cast<THPDtype*>(py::object(t[4]).ptr())->scalar_type;
   v.offset = parse_integer(t[5]);
   v.written = t[6].cast<bool>();
+  v.late = t[7].cast<bool>();
   return v;
 }
 
@@ -86,6 +87,7 @@ static void derive(Plan& plan) {
     } else {
       lists[static_cast<int>(v.kind)]->push_back(i);
     }
+    if (v.kind == Kind::Output && !v.late) plan.early_values.push_back(i);
     if (v.kind == Kind::Input) TORCH_CHECK(v.ref.literal >= 0 && v.ref.literal < plan.inputs, "framesmith: a plan names a missing input");
     if (v.kind == Kind::Constant)
       TORCH_CHECK(v.ref.literal >= 0 && v.ref.literal < static_cast<int64_t>(plan.constants), "framesmith: a plan names a missing constant");

@@ -30,6 +30,7 @@ struct Value {
   at::ScalarType dtype;
   Integer ref, offset;
   std::vector<Integer> size, stride;
+  bool late = false;       // generated code asks for its memory
   bool as_tensor = false;  // an extern or an output needs it as a tensor, not only its pointer
 };
 
@@ -72,8 +73,8 @@ struct Plan {
   int device;                      // index of the CUDA device on which kernels run; -1: they are functions of the library
   std::vector<Image> images;       // the kernels of a CUDA device, by number
   std::vector<int> aligned;        // input values that kernels want aligned
-  // Derived: numbers of the values of each kind.
-  std::vector<int> input_values, constant_values, output_values, result_values, arena_values, arena_views, call_views;
+  // Derived: numbers of the values of each kind; output values that are allocated at the start.
+  std::vector<int> input_values, constant_values, output_values, result_values, arena_values, arena_views, call_views, early_values;
   bool dynamic() const { return table != 0; }
 };
 

@@ -14,7 +14,7 @@ struct GraphObject {
 
 PyObject* graph_vectorcall(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK_TYPE(PyVectorcall_NARGS(nargsf) == 1 && !kwnames, "framesmith: a compiled graph takes one tuple");
+  TORCH_CHECK_TYPE(PyVectorcall_NARGS(nargsf) == 1 && !kwnames, "framesmith: a compiled graph takes one tuple or list");
   return reinterpret_cast<GraphObject*>(self)->graph->call(args[0]);
   END_HANDLE_TH_ERRORS
 }
@@ -91,7 +91,7 @@ PyTypeObject graph_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 void fill_type() {
   graph_type.tp_name = "framesmith._C.CompiledGraph";
-  graph_type.tp_doc = "CompiledGraph(plan, library, constants=None, refresh=None): call it with a tuple of inputs; it returns a tuple.";
+  graph_type.tp_doc = "CompiledGraph(plan, library, constants=None, refresh=None): call it with a tuple of inputs, or a list that it empties; it returns a tuple.";
   graph_type.tp_basicsize = sizeof(GraphObject);
   graph_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
   graph_type.tp_vectorcall_offset = offsetof(GraphObject, vectorcall);

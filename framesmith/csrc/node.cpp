@@ -41,6 +41,15 @@ PyObject* tuple_of(const ag::variable_list& values) {
   return out;
 }
 
+// The tensors as a list, and no longer where they were.
+PyObject* moved(ag::variable_list& values) {
+  PyObject* out = PyList_New(static_cast<Py_ssize_t>(values.size()));
+  if (!out) throw python_error();
+  for (size_t i = 0; i < values.size(); ++i) PyList_SET_ITEM(out, i, wrapped(values[i]));
+  values.clear();
+  return out;
+}
+
 at::Tensor tensor_at(PyObject* tuple, int64_t i) {
   PyObject* item = PyTuple_GET_ITEM(tuple, i);
   return THPVariable_Check(item) ? THPVariable_Unpack(item) : at::Tensor();
@@ -103,11 +112,12 @@ struct GraphNode : public ag::Node {
     ag::variable_list values(saved.size());
     {
       py::gil_scoped_release unlocked;
+      std::lock_guard<std::mutex> lock(mutex_);  // another thread may run the same node
       for (size_t k = 0; k < saved.size(); ++k)
         if (read[k]) values[k] = saved[k].unpack(getptr());
+      if (last) for (auto& one : saved) one.reset_data();
     }
-    auto kept = steal(tuple_of(values)), tangents = steal(tuple_of(grads));
-    values.clear();
+    auto kept = steal(moved(values)), tangents = steal(moved(grads));
     py::object found = again ? program.attr("whole")(steal(tuple_of(inputs)), kept, tangents, asked)
                              : program.attr("backward")(kept, tangents, asked);
     TORCH_CHECK(PyTuple_Check(found.ptr()) && PyTuple_GET_SIZE(found.ptr()) == static_cast<Py_ssize_t>(out.size()),
@@ -117,7 +127,10 @@ struct GraphNode : public ag::Node {
     return out;
   }
 
+  void will_release_variables() override { last = true; }
+
   void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
     released = true;
     for (auto& one : saved) one.reset_data();
     inputs.clear();
@@ -127,7 +140,7 @@ struct GraphNode : public ag::Node {
   std::vector<ag::SavedVariable> saved;
   ag::variable_list inputs;  // for a backward that is differentiated in its turn
   std::vector<Version> watched, versions;
-  bool released = false;
+  bool last = false, released = false;  // the run at hand is the last one; it is over
 };
 
 template <class Pointer, class N = GraphNode>

@@ -13,6 +13,7 @@ import torch
 from framesmith.loops.contract import Accumulator, Contract, Window
 from framesmith.loops.ir import (
     EXTENT,
+    Allocate,
     Batch,
     Bitcast,
     Buffer,
@@ -429,7 +430,7 @@ def run_program(program: Program, inputs: Sequence[Any]) -> tuple[Any, ...]:
         elif type(step) is Extern:
             machine.extern(step)
         else:
-            assert type(step) is Release
+            assert type(step) is Allocate or type(step) is Release
             for name in step.names:
                 machine.tensors.pop(name, None)
     return tuple(machine.argument(o) for o in program.outputs)

@@ -1,8 +1,8 @@
 """The loop IR: what the scheduler hands to code generation.
 
 A **Program** is a list of buffers and a list of steps: `Launch` (run a fused kernel), `Batch` (run it for each row of a table of buffers),
-`Extern` (call an operator of eager PyTorch) and `Release`. A **Kernel** is one C function over raw pointers: a perfect nest of independent
-outer loops, and inside it a tree of inner loops and scalar operations in SSA form.
+`Extern` (call an operator of eager PyTorch), `Allocate` and `Release`. A **Kernel** is one C function over raw pointers: a perfect nest of
+independent outer loops, and inside it a tree of inner loops and scalar operations in SSA form.
 
     kernel(p0: float32 r, p1: float32 w)
       local t0: float32[768]
@@ -291,7 +291,9 @@ class Buffer:
 
     - ``input``    tensor argument number `index` of the call; the pointer is its data_ptr(). A kernel may write to it (in-place epilogue).
     - ``constant`` the tensor `Program.constants[name]`, held by the compiled graph.
-    - ``output``   allocated for each call with `empty_strided(size, stride, dtype)`; it backs one or several of `Program.outputs`.
+    - ``output``   allocated for each call with `empty_strided(size, stride, dtype)`, by its `Allocate` step or else at the start; it backs
+                   one or several of `Program.outputs`.
+    - ``scratch``  as an output, but it backs none: it lives from its `Allocate` to its `Release` step.
     - ``arena``    at byte `offset` of the arena (64-byte aligned). `nbytes` of it. Lifetimes are already planned: buffers may overlap.
     - ``result``   a tensor that an `Extern` step returns (no buffer is passed in); it lives until its `Release` step, or until the call
                    ends when it backs an output. `size` and `stride` are what the metadata predicts.
@@ -362,9 +364,9 @@ class Extern:
     `args`, `kwargs`: nested tuples/lists of `Ref`, `Expr` (an int at run time) and plain Python constants (dtype, device, memory format,
     None...). `outputs`: one entry for each tensor that it returns, in schema order: the name of a buffer, or None when nothing uses it.
     - an output of kind ``result`` takes over the tensor that the operator returns;
-    - an output of kind ``arena``, ``output``, ``input`` or ``view`` (of one of these) is memory to be filled: by the out-variant when
-      there is one (its size is right already, so it does not resize), else by a copy of the returned tensor. `mutates`: names of buffers
-      among the arguments that the operator writes in place (a schema with alias annotations).
+    - an output of kind ``arena``, ``output``, ``scratch``, ``input`` or ``view`` (of one of these) is memory to be filled: by the
+      out-variant when there is one (its size is right already, so it does not resize), else by a copy of the returned tensor.
+    `mutates`: names of buffers among the arguments that the operator writes in place (a schema with alias annotations).
     """
 
     target: Any
@@ -376,13 +378,20 @@ class Extern:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Release:
-    """The ``result`` buffers `names` are not used after this point."""
+class Allocate:
+    """The ``output`` and ``scratch`` buffers `names` get their memory."""
 
     names: tuple[str, ...]
 
 
-Step = Launch | Batch | Extern | Release
+@dataclass(frozen=True, slots=True, eq=False)
+class Release:
+    """The ``result``, ``scratch`` and ``input`` buffers `names` are not used after this point."""
+
+    names: tuple[str, ...]
+
+
+Step = Launch | Batch | Extern | Allocate | Release
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import torch
 
 from framesmith.loops.contract import Accumulator, Contract
 from framesmith.loops.ir import (
+    Allocate,
     Batch,
     Bitcast,
     Buffer,
@@ -168,8 +169,8 @@ def step_text(step: Step, kernels: dict[int, int]) -> str:
     if type(step) is Batch:
         rows = "; ".join(", ".join(row) + (f" to {size}" if step.kernel.symbols else "") for row, size in zip(step.rows, step.sizes))
         return f"k{kernels[id(step.kernel)]}({rows})"
-    if type(step) is Release:
-        return "release " + ", ".join(step.names)
+    if type(step) is Allocate or type(step) is Release:
+        return f"{type(step).__name__.lower()} {', '.join(step.names)}"
     assert type(step) is Extern
     args = [_arg(a) for a in step.args] + [f"{k}={_arg(v)}" for k, v in step.kwargs.items()]
     return f"{', '.join(str(o) for o in step.outputs)} = {step.target}({', '.join(args)})"

@@ -7,6 +7,7 @@ from typing import Any
 
 from framesmith.loops.contract import Contract
 from framesmith.loops.ir import (
+    Allocate,
     Batch,
     Extern,
     Index,
@@ -114,21 +115,29 @@ def _names(arg: Any) -> list[str]:
 
 
 def verify(program: Program) -> None:
-    """Every kernel, every name, and that nothing is read before it was written or after its memory was given to another."""
+    """Every kernel, every name, that nothing is read before it was written or after its memory was given to another, and that nothing is
+    used without memory."""
     for kernel in program.kernels:
         verify_kernel(kernel)
     buffers = program.buffers
     written = {n for n, b in buffers.items() if b.kind in ("input", "constant")}
     owner: dict[tuple[int, int], str] = {}
+    absent = {n for n, b in buffers.items() if b.kind == "scratch"} | {n for s in program.steps if type(s) is Allocate for n in s.names}
     for step in program.steps:
         if type(step) is Release:
             written.difference_update(step.names)
+            absent.update(step.names)
+            continue
+        if type(step) is Allocate:
+            absent.difference_update(step.names)
             continue
         reads, writes = _uses(step)
         for name in (*reads, *writes):
             if name not in buffers:
                 raise VerifyError(f"unknown buffer {name}")
         reads, writes = ([buffers[n].base or n for n in names] for names in (reads, writes))
+        if gone := absent.intersection((*reads, *writes)):
+            raise VerifyError(f"{', '.join(sorted(gone))}: used without memory")
         for name in reads:
             if name not in written and name not in writes:
                 raise VerifyError(f"{name} is read before it is written, or after its memory was reused")

@@ -24,7 +24,7 @@ class Kind(IntEnum):
 
     INPUT = 0  # the caller's tensor; ref: index into the call's tuple
     CONSTANT = 1  # a tensor held by the graph; ref: index of the constant
-    OUTPUT = 2  # allocated anew in each call; ref unused
+    OUTPUT = 2  # memory of its own, allocated anew in each call; ref unused
     RESULT = 3  # made by an extern; ref unused
     ARENA = 4  # planned scratch memory; ref: byte offset in the arena
     VIEW = 5  # a strided window; ref: the base's number (never a view), offset: in elements of the view's dtype
@@ -42,7 +42,8 @@ Integer = int | Dyn
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor: where it lives and its geometry (elements). `written`: an input or constant whose memory the graph writes."""
+    """A tensor: where it lives and its geometry (elements). `written`: an input or constant whose memory the graph writes. `late`: an
+    OUTPUT that generated code asks for; the others are allocated at the start."""
 
     kind: Kind
     ref: Integer
@@ -51,10 +52,11 @@ class Value:
     dtype: torch.dtype
     offset: Integer = 0
     written: bool = False
+    late: bool = False
 
     def encode(self) -> tuple[Any, ...]:
         size, stride = _integers(self.size), _integers(self.stride)
-        return (int(self.kind), _integer(self.ref), size, stride, self.dtype, _integer(self.offset), self.written)
+        return (int(self.kind), _integer(self.ref), size, stride, self.dtype, _integer(self.offset), self.written, self.late)
 
 
 @dataclass(frozen=True, slots=True)

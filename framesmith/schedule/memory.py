@@ -1,15 +1,21 @@
-"""The memory plan: every buffer that only the program sees gets a place in one arena; places are reused when lifetimes do not overlap."""
+"""The memory plan: every buffer that only the program sees gets a place in one arena; places are reused when lifetimes do not overlap.
+
+With `scoped` memory, large buffers have memory of their own instead, from their first to their last use, and results get theirs when they
+are first written: the most that lives at once is the least then, with what the caller gives up counted in.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from framesmith.loops.ir import Batch, Extern, Launch, Ref, Release, Step
+from framesmith.loops.ir import Allocate, Batch, Extern, Launch, Ref, Release, Step
 from framesmith.loops.nest import LoopGraph, Storage
 from framesmith.symbolic.expr import Expr, as_expr
 
 ALIGN = 64
+LARGE = 1 << 16
+"""Bytes from which scoped memory is worth an allocation."""
 
 
 def names_in(arg: Any) -> list[str]:
@@ -46,12 +52,13 @@ def element_span(s: Storage) -> Expr | int:
 
 
 class Plan:
-    """Offsets in the arena; static sizes are packed best fit, symbolic ones stand behind each other."""
+    """Offsets in the arena; static sizes are packed best fit, symbolic ones stand behind each other. `scratch`: what is not in it."""
 
     def __init__(self) -> None:
         self.offset: dict[str, Any] = {}
         self.nbytes: dict[str, Any] = {}
         self.size: Any = 0
+        self.scratch: set[str] = set()
         self._free: list[tuple[int, int]] = []  # (offset, bytes), sorted, of the static part
 
     def take(self, name: str, nbytes: int) -> None:
@@ -90,38 +97,63 @@ def aligned(nbytes: Any) -> Any:
     return (nbytes + (ALIGN - 1)) // ALIGN * ALIGN
 
 
-def plan(graph: LoopGraph, steps: Sequence[Step]) -> tuple[list[Step], Plan]:
-    """Steps with `Release` inserted, and the place of every arena buffer that the steps use."""
-    storages = graph.storages
-    uses = [touched(s, storages) for s in steps]
-    last: dict[str, int] = {}
-    first: dict[str, int] = {}
-    for k, names in enumerate(uses):
-        for n in names:
-            last[n] = k
-            first.setdefault(n, k)
+class _Lifetimes:
+    """The buffers (views resolved to their bases) that each step uses, and the first and last step of each."""
+
+    def __init__(self, graph: LoopGraph, steps: Sequence[Step]) -> None:
+        self.uses = [list(dict.fromkeys(touched(s, graph.storages))) for s in steps]
+        self.first: dict[str, int] = {}
+        self.last: dict[str, int] = {}
+        for k, names in enumerate(self.uses):
+            for n in names:
+                self.last[n] = k
+                self.first.setdefault(n, k)
+
+    def begin(self, k: int) -> list[str]:
+        return [n for n in self.uses[k] if self.first[n] == k]
+
+    def end(self, k: int) -> list[str]:
+        return [n for n in self.uses[k] if self.last[n] == k]
+
+
+def _nbytes(s: Storage) -> Any:
+    return aligned(element_span(s) * s.dtype.itemsize)
+
+
+def _is_large(s: Storage) -> bool:
+    nbytes = _nbytes(s)
+    return type(nbytes) is not int or nbytes >= LARGE
+
+
+def plan(graph: LoopGraph, steps: Sequence[Step], scoped: bool = False) -> tuple[list[Step], Plan]:
+    """Steps with `Allocate` and `Release` inserted, and the place of every arena buffer that the steps use. `scoped`: see above."""
+    storages, lives = graph.storages, _Lifetimes(graph, steps)
     kept = {storages[n].base or n for n in names_in(graph.outputs)}
+    late = {n for n in lives.first if scoped and storages[n].kind in ("arena", "output") and _is_large(storages[n])}
+    given = {n for n in lives.first if scoped and storages[n].kind == "input" and _is_large(storages[n])}
     result = Plan()
-    symbolic: list[tuple[str, Any]] = []
+    result.scratch = {n for n in late if storages[n].kind == "arena"}
+    mortal = (result.scratch | given | {n for n in lives.first if storages[n].kind == "result"}) - kept
+    symbolic: list[str] = []
     out: list[Step] = []
     for k, step in enumerate(steps):
-        mine = list(dict.fromkeys(uses[k]))
-        for n in mine:
-            if storages[n].kind == "arena" and first[n] == k:
-                nbytes = aligned(element_span(storages[n]) * storages[n].dtype.itemsize)
-                if type(nbytes) is int:
-                    result.take(n, nbytes)
-                else:
-                    symbolic.append((n, nbytes))
+        begun, ended = lives.begin(k), lives.end(k)
+        for n in begun:
+            if storages[n].kind != "arena" or n in late:
+                continue
+            if type(nbytes := _nbytes(storages[n])) is int:
+                result.take(n, nbytes)
+            else:
+                symbolic.append(n)
+        if asked := tuple(n for n in begun if n in late):
+            out.append(Allocate(asked))
         out.append(step)
-        ended = [n for n in mine if last[n] == k]
         for n in ended:
             if n in result.offset:
                 result.give(n)
-        released = tuple(n for n in ended if storages[n].kind == "result" and n not in kept)
-        if released:
+        if released := tuple(n for n in ended if n in mortal):
             out.append(Release(released))
-    for n, nbytes in symbolic:
-        result.offset[n], result.nbytes[n] = result.size, nbytes
-        result.size = nbytes + result.size
+    for n in symbolic:
+        result.offset[n], result.nbytes[n] = result.size, _nbytes(storages[n])
+        result.size = result.nbytes[n] + result.size
     return out, result

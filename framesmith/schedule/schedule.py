@@ -13,8 +13,10 @@ from framesmith.schedule.target import CPU, Target
 from framesmith.symbolic.expr import as_expr
 
 
-def schedule(graph: LoopGraph, fusion: bool = True, vectorize: bool = True, target: Target = CPU) -> Program:
-    """Fuse the nests of `graph` into kernels, order them, and plan memory. `fusion=False`: one kernel a nest."""
+def schedule(
+    graph: LoopGraph, fusion: bool = True, vectorize: bool = True, target: Target = CPU, scoped_memory: bool = False
+) -> Program:
+    """Fuse the nests of `graph` into kernels, order them, and plan memory (`memory.plan`). `fusion=False`: one kernel a nest."""
     groups = fuse(graph, fusion, target)
     kept = _kept(graph, groups)
     kernels: dict[str, Kernel] = {}
@@ -33,7 +35,7 @@ def schedule(graph: LoopGraph, fusion: bool = True, vectorize: bool = True, targ
         steps.append(Launch(same, launch.args, launch.origins))
     if fusion:
         steps = batched(steps, graph.storages)
-    return _program(graph, steps, kernels_of(steps))
+    return _program(graph, steps, kernels_of(steps), scoped_memory)
 
 
 def _kept(graph: LoopGraph, groups: list[Group]) -> dict[str, set[int]]:
@@ -55,8 +57,8 @@ def _kept(graph: LoopGraph, groups: list[Group]) -> dict[str, set[int]]:
     return users
 
 
-def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel]) -> Program:
-    planned, arena = plan(graph, steps)
+def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel], scoped_memory: bool) -> Program:
+    planned, arena = plan(graph, steps, scoped_memory)
     used = set(names_in(graph.outputs))
     for s in steps:
         if type(s) is Launch:
@@ -73,7 +75,8 @@ def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel]) -> Prog
             continue
         size, stride = tuple(map(as_expr, b.size)), tuple(map(as_expr, b.stride))
         offset = arena.offset.get(name, 0) if b.kind == "arena" else b.offset
-        buffers[name] = Buffer(name, b.dtype, size, stride, b.kind, b.index, offset, b.base, arena.nbytes.get(name, 0))
+        kind = "scratch" if name in arena.scratch else b.kind
+        buffers[name] = Buffer(name, b.dtype, size, stride, kind, b.index, offset, b.base, arena.nbytes.get(name, 0))
     constants = {n: t for n, t in graph.constants.items() if n in used}
     return Program(
         graph.inputs, graph.symbols, buffers, constants, tuple(planned), graph.outputs, arena.size, tuple(kernels)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from framesmith import _C
 from framesmith.runtime.cache import Cache
 from framesmith.runtime.load import load
 from framesmith.runtime.plan import Call, Dyn, Kind, Output, Plan, PythonCall, Symbol, TensorArg, Value, copied_to
@@ -15,7 +16,7 @@ from framesmith.runtime.toolchain import find
 
 F32 = torch.float32
 PRELUDE = """
-struct Host { void* frame; int (*call)(void*, int); void (*release)(void*, int); };
+struct Host { void* frame; int (*call)(void*, int); int (*allocate)(void*, int); void (*release)(void*, int); };
 extern "C" __attribute__((visibility("default")))
 """
 RUN = "int fs_run(char* a, void** p, const long* n, const Host* h)"
@@ -263,6 +264,68 @@ def test_big_outputs_reuse_freed_blocks(cache):
     assert graph((x,))[0].data_ptr() == address
     second.resize_(2 * size)
     assert torch.equal(second[:size], 2 * x)
+
+
+def test_scratch_lives_from_its_first_write_to_its_last_use(cache):
+    """The second large value has the memory of the first, which is no longer read."""
+    count = 1 << 20
+    values = (tensor(Kind.INPUT, 0, (count,)), *[tensor(Kind.OUTPUT, 0, (count,), late=True) for _ in range(3)])
+    places = []
+    look = [PythonCall(lambda one: places.append(one.data_ptr()), (TensorArg(k),), {}) for k in (1, 3)]
+    allocate, call = "if (h->allocate(h->frame, {})) return 1; ", "if (h->call(h->frame, {})) return 1; "
+    first = allocate.format(1) + double(0, 1, str(count)) + call.format(0)
+    second = allocate.format(2) + double(1, 2, str(count)) + "h->release(h->frame, 1);"
+    third = allocate.format(3) + double(2, 3, str(count)) + call.format(1)
+    graph = make(cache, Plan(1, values, (Output(3),), tuple(look)), first + second + third)
+    _C.trim_memory()
+    x = torch.randn(count)
+    assert torch.equal(graph((x,))[0], 8 * x)
+    assert places[0] == places[1]
+
+
+def test_freed_memory_is_cut_and_merged(cache):
+    def outputs(*sizes):
+        values = (tensor(Kind.INPUT), *[tensor(Kind.OUTPUT, 0, (n,)) for n in sizes])
+        return make(cache, Plan(1, values, tuple([Output(k + 1) for k in range(len(sizes))])), "")((torch.ones(4),))
+
+    _C.trim_memory()
+    whole = outputs(1 << 20)[0]
+    low, high = whole.data_ptr(), whole.data_ptr() + (4 << 20)
+    del whole
+    halves = outputs(1 << 18, 1 << 18)
+    assert all(low <= t.data_ptr() < high for t in halves)
+    del halves
+    assert outputs(1 << 20)[0].data_ptr() == low
+    assert _C.trim_memory() >= 4 << 20 and _C.idle_memory() == 0
+
+
+def test_more_memory_is_asked_for_only_when_what_is_idle_was_given_back(cache):
+    def output(size):
+        return make(cache, Plan(1, (tensor(Kind.INPUT), tensor(Kind.OUTPUT, 0, (size,))), (Output(1),)), "")((torch.ones(4),))
+
+    _C.trim_memory()
+    output(1 << 20)
+    assert 4 << 20 <= _C.idle_memory() < 5 << 20
+    kept = output(1 << 21)
+    assert _C.idle_memory() == 0
+    del kept
+
+
+@pytest.mark.parametrize("release", [False, True])
+def test_what_is_given_up_dies_after_its_last_use(cache, release):
+    seen = []
+    look = PythonCall(lambda: seen.append([ref() is None for ref in refs]), (), {})
+    values = (tensor(Kind.INPUT), tensor(Kind.INPUT, 1), tensor(Kind.OUTPUT))
+    call = "if (h->call(h->frame, 0)) return 1; "
+    graph = make(cache, Plan(2, values, (Output(2),), (look,), release=release), double(0, 2) + call + "h->release(h->frame, 0);" + call)
+    for kept in (False, True):
+        given = [torch.full((4,), 5.0), torch.ones(4)]
+        refs = [weakref.ref(t) for t in given]
+        mine = tuple(given) if kept else ()
+        assert torch.equal(graph(given)[0], torch.full((4,), 10.0)) and given == []
+        assert seen[-2:] == [[False, False], [not kept, False]]
+        assert [ref() is None for ref in refs] == [not kept] * 2
+        del mine
 
 
 def test_a_damaged_library_is_built_again(cache):
