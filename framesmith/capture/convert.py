@@ -31,7 +31,7 @@ from .modes import restore_devices
 from .outputs import call_in_mode, settle
 from .residual import Residual, argument_names
 from .session import BreakHere, Session, read_state, restore_state
-from .settings import undo
+from .settings import read_setting, undo
 from .sources import Cell, Guard, Local, Pinned, Source
 from .stopping import GENERATORS, StopAt, choose_stop, refuse_abandoned
 from .varying import entered, number_tensors
@@ -198,6 +198,8 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
     graph: Graph | None = recorded
     call: Any = None
     restore_devices(cx.devices)
+    if cx.recorder.on_current_device and torch.cuda.device_count() > 1:
+        read_setting(cx, torch._C._cuda_getDevice, [], {})
     dtype = cx.dtypes.of_graph() or cx.state.default_dtype
     numbers = entered(cx)
     inputs = graph_inputs(cx, recorded, len(numbers))

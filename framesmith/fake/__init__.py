@@ -3,6 +3,7 @@
 from framesmith.fake import (  # noqa: F401  each registers the rows of its table
     fused,
     recurrent,
+    rules_attention,
     rules_factories,
     rules_nn,
     rules_padding,

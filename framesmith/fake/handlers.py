@@ -42,7 +42,7 @@ def handles(*funcs: Any) -> Callable[[Handler], Handler]:
 def classify(func: Any) -> Handler:
     """The handler that an operator's schema asks for."""
     if func.namespace == "aten" and func in WHOLE:
-        return functional if autocasts(func) else whole
+        return whole
     if schema.is_data_dependent(func):
         return data_dependent
     if schema.is_composite(func):
@@ -88,7 +88,7 @@ def composite(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """
     if not rec.autocast:
         return rec.inside(func._op_dk, _COMPOSITE, *args, **kwargs)
-    devices, rec.autocast = rec.autocast, () if autocasts(func) else rec.autocast
+    devices, rec.autocast = rec.autocast, () if autocasts(func, rec.autocast) else rec.autocast
     for device in rec.autocast:
         torch.set_autocast_enabled(device, True)
     try:
@@ -100,13 +100,17 @@ def composite(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def whole(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    """A composite that is recorded whole, but for autocast, which casts within it."""
-    return composite(rec, func, args, kwargs) if rec.autocast else functional(rec, func, args, kwargs)
+    """A composite that is recorded whole, but for autocast that casts within it."""
+    within = rec.autocast and not autocasts(func, rec.autocast)
+    return composite(rec, func, args, kwargs) if within else functional(rec, func, args, kwargs)
 
 
-def autocasts(func: Any) -> bool:
-    """Whether autocast has a policy for the operator itself; what such an operator calls is left alone."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "AutocastCPU")
+_AUTOCAST = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
+
+
+def autocasts(func: Any, devices: tuple[str, ...]) -> bool:
+    """Whether autocast on one of the devices has a policy for the operator itself; what such an operator calls is left alone."""
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _AUTOCAST[device]) for device in devices)
 
 
 def refused(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:

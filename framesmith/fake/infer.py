@@ -60,7 +60,8 @@ def _by_kernel(func: Any, args: tuple, kwargs: dict) -> Any:
     """The results' metadata by eager's own kernel, on zeros."""
     with torch.no_grad():
         out = _on_zeros(func, args, kwargs)
-    return out if out is NotImplemented else _from_meta(out, CPU, 0)
+    fakes = [x for x in (*args, *kwargs.values()) if type(x) is FakeTensor]
+    return out if out is NotImplemented else _from_meta(out, _common_device(fakes), 0)
 
 
 def _on_zeros(func: Any, args: tuple, kwargs: dict) -> Any:

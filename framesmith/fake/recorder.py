@@ -29,7 +29,7 @@ from framesmith.fake.known import Content
 from framesmith.fake.layout import meets_itself, strides_like
 from framesmith.fake.numbers import Number, entered
 from framesmith.fake.outputs import apart
-from framesmith.fake.tensor import Alias, FakeTensor, Storage, new_fake
+from framesmith.fake.tensor import Alias, FakeTensor, Storage, current_device, new_fake
 from framesmith.fake.views import PUT_BACK
 from framesmith.util.errors import Unsupported
 
@@ -62,6 +62,8 @@ class Recorder:
         """Inputs of which the graph assumes where they begin in their storage."""
         self.follows_grad = False
         """Inputs require grad: where gradients end is part of the program."""
+        self.on_current_device = False
+        """Tensors may be made on the CUDA device that is current, or moved to it."""
         self.content: Content | None = None
         """What says which inputs' contents may be assumed."""
         self.numbers: list[Number] = []
@@ -101,10 +103,20 @@ class Recorder:
         """Records one call of an operator and gives its result as fakes."""
         if self.numbers:
             func, args, kwargs = entered(self, func, args, kwargs)
+        if "device" in kwargs:
+            kwargs = self._placed(kwargs)
         handler = HANDLERS.get(func)
         if handler is None:
             handler = HANDLERS[func] = classify(func)
         return handler(self, func, args, kwargs)
+
+    def _placed(self, kwargs: dict) -> dict:
+        """A CUDA device without an index is the current one, on which the graph then depends."""
+        device = kwargs["device"]
+        if device is None or (device := torch.device(device)).type != "cuda" or device.index is not None:
+            return kwargs
+        self.on_current_device = True
+        return {**kwargs, "device": current_device()}
 
     def inside(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Runs `call` with recording on; for handlers, which run with it off."""

@@ -16,6 +16,7 @@ from framesmith.fake.layout import (
     strides_in_order,
     suggested_strides,
 )
+from framesmith.fake.rules_attention import choice, result
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
 
 aten = torch.ops.aten
@@ -287,6 +288,8 @@ def attention(
     shape = (*query.shape[:-1], value.shape[-1])
     if not enable_gqa and not same_shape(query.shape[:-2], key.shape[:-2]):
         return NotImplemented
+    if query.device.type == "cuda":
+        return result(choice(query, key, value, mask, dropout, causal, scale, enable_gqa), query, shape)
     if _flash(query, key, value, dropout, enable_gqa) and (mask is None or _flash_mask(query, key, mask)):
         return new_fake(shape, preserved_strides(query), query.dtype, query.device)
     return _dense(query, shape)

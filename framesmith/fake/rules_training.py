@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.infer import rule
-from framesmith.fake.layout import suggested_strides
+from framesmith.fake.layout import preserved_strides, suggested_strides
 from framesmith.fake.rules_nn import batch_norm, convolution_strides, group_norm, layer_norm
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
 
@@ -23,13 +23,14 @@ def _dense(x: FakeTensor, shape: tuple, dtype: torch.dtype | None = None) -> Fak
 
 @rule(aten.native_layer_norm.default)
 def native_layer_norm(x: FakeTensor, over: Any, weight: Any, bias: Any, eps: float) -> Any:
-    """Statistics are kept in the dtype of the parameters."""
+    """Statistics are kept in the dtype of the parameters, on a CUDA device in the one that they are computed in."""
     out = layer_norm(x, over, weight)
     if out is NotImplemented:
         return out
     like = next((t for t in (weight, bias) if t is not None), x)
+    kept = torch.float32 if x.device.type == "cuda" and x.dtype is not torch.float64 else like.dtype
     saved = (*x.shape[: x.dim() - len(over)], *[1] * len(over))
-    return out, _dense(like, saved), _dense(like, saved)
+    return out, _dense(like, saved, kept), _dense(like, saved, kept)
 
 
 @rule(aten.native_group_norm.default)
@@ -60,6 +61,17 @@ def native_batch_norm(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: Any
     like = next((t for t in (weight, bias, mean, var) if t is not None), x)
     saved = tuple(x.shape[1:2]) if training else (0,)
     return out, _dense(like, saved), _dense(like, saved)
+
+
+# -- dropout
+
+
+@rule(aten.native_dropout.default)
+def native_dropout(x: FakeTensor, p: float, train: Any) -> Any:
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    stride = preserved_strides(x)
+    return new_fake(x.shape, stride, x.dtype, x.device), new_fake(x.shape, stride, torch.bool, x.device)
 
 
 # -- convolution

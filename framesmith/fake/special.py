@@ -110,6 +110,13 @@ def to_dtype(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     return functional(rec, aten._to_copy.default, (source,), options)
 
 
+@handles(aten.to.device)
+def to_device(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """The device may be one that the program names without an index."""
+    rec.on_current_device |= torch.device(positional(func, args, kwargs)[1]).type == "cuda"
+    return composite(rec, func, args, kwargs)
+
+
 @handles(aten._to_copy.default)
 def to_copy(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """Also of a Python number, which a function transform has cast itself."""

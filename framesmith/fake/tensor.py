@@ -110,9 +110,16 @@ def new_fake(
     shape: tuple, stride: tuple, dtype: torch.dtype, device: torch.device = CPU, offset: Any = 0, grad: bool = False
 ) -> FakeTensor:
     """A fake without an alias: good as metadata only, until a recorder gives it one."""
+    if device.index is None and device.type == "cuda":
+        device = current_device()
     return _make_wrapper(
         FakeTensor, shape, strides=stride, storage_offset=offset, dtype=dtype, device=device, requires_grad=grad
     )
+
+
+def current_device() -> torch.device:
+    """What `cuda` means without an index."""
+    return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
 
 
 def contiguous_strides(shape: tuple) -> tuple:

@@ -75,6 +75,9 @@ def is_view(target: Any) -> bool:
 _OFF: dict[str, tuple[tuple[int, str, Any], ...]] = {
     "aten::scaled_dot_product_attention": ((4, "dropout_p", 0.0),),
     "aten::_scaled_dot_product_flash_attention_for_cpu": ((3, "dropout_p", 0.0),),
+    "aten::_scaled_dot_product_flash_attention": ((3, "dropout_p", 0.0),),
+    "aten::_scaled_dot_product_efficient_attention": ((5, "dropout_p", 0.0),),
+    "aten::_scaled_dot_product_cudnn_attention": ((5, "dropout_p", 0.0),),
     "aten::_scaled_dot_product_attention_math": ((4, "dropout_p", 0.0),),
     "aten::dropout": ((2, "train", False), (1, "p", 0.0)),
     "aten::native_dropout": ((2, "train", False), (1, "p", 0.0)),

@@ -62,15 +62,15 @@ def plain_call(
     results: list[Any] = []
     for spec, stride in zip(specs, strides):
         if not hasattr(spec, "shape"):
-            if isinstance(spec, (int, float, bool, Expr)):
+            if isinstance(spec, (float, bool, Expr)) or isinstance(spec, int) and not isinstance(val, (tuple, list)):
                 raise Unsupported(f"operator {target} with a result that is no tensor")
-            results.append(None)
+            results.append(None)  # an integer beside tensors was known when it was recorded
             continue
         device = getattr(spec, "device", None)
         kind = "arena" if into and ctx.elsewhere(device) is None else "result"
         results.append(ctx.storage(spec.shape, stride, spec.dtype, kind, "b" if kind == "arena" else "r", device))
     written = frozenset(r.buffer for r in results if r is not None) | frozenset(mutated)
-    names = tuple(r.buffer if r is not None else None for r in results)
+    names = tuple(r.buffer if r is not None else None for r, spec in zip(results, specs) if not isinstance(spec, int))
     ctx.items.append(Call(target, refs, named, names, tuple(mutated), frozenset(call.reads), written, ctx.origin))
     return tuple(results) if isinstance(val, (tuple, list)) else (results[0] if results else None)
 

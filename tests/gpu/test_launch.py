@@ -102,7 +102,9 @@ def test_memory_askew_is_copied(cache):
     graph, _ = loaded(cache, lambda x: x * 2 + 1, [x], lambda k: unary("x * 2 + 1", 1000))
     torch.testing.assert_close(graph((x,))[0], x * 2 + 1)
     expected = x * 2 + 1
-    written, _ = loaded(cache, lambda x: x.mul_(2).add_(1), [x], lambda k: unary("x * 2 + 1", 1000))
+    both = unary("x * 2 + 1", 1000)
+    both = replace(both, text=both.text + "    tl.debug_barrier()\n    tl.store(p0 + i, tl.load(p1 + i, i < 1000), i < 1000)\n")
+    written, _ = loaded(cache, lambda x: x.mul_(2).add_(1), [x], lambda k: both)  # the input, and the result's memory of its own
     written((x,))
     torch.testing.assert_close(x, expected)
 
