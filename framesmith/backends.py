@@ -30,8 +30,12 @@ def compile_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> 
 
 
 def _is_foreign(target: Any) -> bool:
-    """An operator that PyTorch did not define: its kernel may be Python, which is not to be captured while the graph runs."""
-    return isinstance(target, torch._ops.OpOverload) and target.namespace != "aten" or hasattr(target, "positions")
+    """An operator of the program's: its kernel may be Python, which is not to be captured while the graph runs."""
+    return isinstance(target, torch._ops.OpOverload) and target.namespace not in _COMPILED or hasattr(target, "positions")
+
+
+_COMPILED = frozenset({"aten", "mkldnn", "framesmith"})
+"""Namespaces of operators whose kernels are C++."""
 
 
 def run_eager(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "attention.h"
+#include "matmul.h"
 #include "rnn.h"
 
 namespace framesmith {
@@ -143,6 +144,38 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const std::o
   attention_out(q, k, v, mask, causal, scale, out);
   return out;
 }
+
+// ---- products of matrices (m, k) (k, n), or of batches of them, plus what broadcasts to the result
+
+template <class T> Matrices<T> matrices(T* at, const Tensor& t) {
+  const int64_t d = t.dim();
+  return {at, d == 3 ? t.stride(0) : 0, t.stride(d - 2), t.stride(d - 1)};
+}
+
+Tensor& matmul_out(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias, Tensor& out) {
+  const int64_t d = a.dim();
+  TORCH_CHECK((d == 2 || d == 3) && b.dim() == d && a.size(d - 1) == b.size(d - 2) && a.size(0) == (d == 3 ? b.size(0) : a.size(0)),
+              "framesmith: matrices of ", a.sizes(), " and ", b.sizes());
+  Matmul p{};
+  p.batch = d == 3 ? a.size(0) : 1, p.m = a.size(d - 2), p.k = a.size(d - 1), p.n = b.size(d - 1);
+  p.a = matrices(a.const_data_ptr<float>(), a), p.b = matrices(b.const_data_ptr<float>(), b), p.c = matrices(out.data_ptr<float>(), out);
+  TORCH_CHECK(p.c.column == 1 || p.c.row == 1 || out.numel() < 2, "framesmith: a product's rows or columns are dense");
+  if (bias.has_value()) {
+    const Tensor whole = bias->expand(out.sizes());
+    p.bias = matrices(whole.const_data_ptr<float>(), whole);
+  }
+  matmul(p, at::get_num_threads());
+  return out;
+}
+
+Tensor matmul_meta(const Tensor& a, const Tensor& b, const std::optional<Tensor>&) {
+  return a.dim() == 2 ? at::empty({a.size(0), b.size(1)}, a.options()) : at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
+}
+
+Tensor matmul_new(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
+  Tensor out = matmul_meta(a, b, bias);
+  return matmul_out(a, b, bias, out);
+}
 }  // namespace
 
 TORCH_LIBRARY(framesmith, m) {
@@ -155,6 +188,8 @@ TORCH_LIBRARY(framesmith, m) {
 #define ATTENTION "(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale"
   m.def("attention" ATTENTION ") -> Tensor");
   m.def("attention.out" ATTENTION ", *, Tensor(a!) out) -> Tensor(a!)");
+  m.def("matmul(Tensor a, Tensor b, Tensor? bias) -> Tensor");
+  m.def("matmul.out(Tensor a, Tensor b, Tensor? bias, *, Tensor(a!) out) -> Tensor(a!)");
 }
 
 TORCH_LIBRARY_IMPL(framesmith, CPU, m) {
@@ -165,6 +200,8 @@ TORCH_LIBRARY_IMPL(framesmith, CPU, m) {
   m.impl("pack_rnn", pack_rnn);
   m.impl("attention", attention);
   m.impl("attention.out", attention_out);
+  m.impl("matmul", matmul_new);
+  m.impl("matmul.out", matmul_out);
 }
 
 TORCH_LIBRARY_IMPL(framesmith, Meta, m) {
@@ -172,5 +209,6 @@ TORCH_LIBRARY_IMPL(framesmith, Meta, m) {
   m.impl("gru", gru_meta);
   m.impl("pack_rnn", pack_rnn_meta);
   m.impl("attention", attention_meta);
+  m.impl("matmul", matmul_meta);
 }
 }  // namespace framesmith

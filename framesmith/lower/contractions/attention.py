@@ -17,7 +17,7 @@ from torch import fx
 
 from framesmith import _C
 from framesmith.lower.contractions.choice import CANDIDATES, MEASURED_FLOPS, Candidate
-from framesmith.lower.contractions.rewrite import REWRITES, Choose, Request
+from framesmith.lower.contractions.rewrite import Choose, Request, rewrites
 from framesmith.lower.geometry import strides_in_order
 from framesmith.lower.layouts import RESULT_LAYOUTS
 
@@ -100,6 +100,7 @@ def _mask_kind(mask: fx.Node | None) -> int:
     return (3 if value.dtype is torch.bool else 1) + (value.shape[-2] != 1)
 
 
+@rewrites(aten.scaled_dot_product_attention.default)
 def _rewrite(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
     found = _attention(node)
     if found is None:
@@ -134,6 +135,5 @@ def _candidates(request: Request) -> dict[str, Candidate]:
     }
 
 
-REWRITES[aten.scaled_dot_product_attention.default] = _rewrite
 CANDIDATES["attention"] = _candidates
 RESULT_LAYOUTS[library.attention.default] = lambda spec, values: strides_in_order(spec.shape, (0, 2, 1, 3))

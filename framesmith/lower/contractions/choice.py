@@ -25,6 +25,7 @@ PANELS = 384  # columns are cut to a multiple: whole panels of every tile, and a
 REPEATS = 10
 BEHIND = 3.0
 SECONDS = 0.03  # of measuring a shape, after which no round begins
+BRIEFLY = {"product": 0.002}  # the same of kinds that a graph has many shapes of, and whose candidates lie far apart
 # Below this much work the call's own cost decides, and the template has none.
 TRIVIAL_FLOPS = 2e7
 
@@ -118,7 +119,7 @@ def measure(request: Request) -> dict[str, float]:
         best = dict.fromkeys(candidates, float("inf"))
         for run in candidates.values():  # the first run warms up
             run()
-        end = time.perf_counter() + SECONDS
+        end = time.perf_counter() + BRIEFLY.get(request.kind, SECONDS)
         for repeat in range(REPEATS):
             for name, run in candidates.items():
                 if best[name] != float("inf") and best[name] > BEHIND * min(best.values()):
@@ -134,8 +135,9 @@ def measure(request: Request) -> dict[str, float]:
 # The library's kernel must beat the template by this much: it cannot take the epilogue, which costs a pass over the result, and a
 # call of it costs microseconds of its own.
 MARGIN = {"own": 0.85}
+CALLED = frozenset({"product"})  # kinds whose own kernel is called as the library's is
 # Kinds with several candidates that need no weight in another layout; the others then take what eager calls.
-UNPACKED = {"linear": frozenset({"aten", "mkldnn_plain"})}
+UNPACKED = {"linear": frozenset({"aten", "mkldnn_plain"}), "product": frozenset({"aten", "own"})}
 
 
 class Chooser:
@@ -171,6 +173,7 @@ class Chooser:
         if choice is None:
             seconds = self.measured[key] = measure(request)
             names = [name for name in seconds if among is None or name in among]
-            choice = min(names, key=lambda name: seconds[name] * MARGIN.get(name, 1.0))
+            margin = {} if request.kind in CALLED else MARGIN
+            choice = min(names, key=lambda name: seconds[name] * margin.get(name, 1.0))
             self.memory[key] = choice
         return choice

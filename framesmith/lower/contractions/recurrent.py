@@ -17,7 +17,7 @@ from torch import fx
 from framesmith import _C
 from framesmith.graph.freeze import is_parameter_expression
 from framesmith.lower.contractions.choice import CANDIDATES, Candidate
-from framesmith.lower.contractions.rewrite import REWRITES, Choose, Request
+from framesmith.lower.contractions.rewrite import Choose, Request, rewrites
 from framesmith.prims.core import Spec
 
 aten = torch.ops.aten
@@ -132,5 +132,5 @@ def _candidates(request: Request) -> dict[str, Candidate]:
 
 
 for _name, _cell in CELLS.items():
-    REWRITES[_cell.eager] = _rewriter(_name)
+    rewrites(_cell.eager)(_rewriter(_name))
     CANDIDATES[_name] = _candidates

@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A contraction to choose a kernel for. `kind` is "linear" or "conv"; `shape` holds every size that matters."""
+    """A contraction to choose a kernel for. `kind` is a row of `choice.CANDIDATES`; `shape` holds every size that matters."""
 
     kind: str
     dtype: torch.dtype
@@ -39,29 +39,33 @@ class Request:
 
 Choose = Callable[[Request], str]
 Rewrite = Callable[[fx.Graph, fx.Node, Choose], fx.Node | None]
-REWRITES: dict[Any, Rewrite] = {}
+REWRITES: dict[Any, list[Rewrite]] = {}
+"""Of each operator, in the order in which they are tried."""
 
 
 def rewrites(*targets: Any) -> Callable[[Rewrite], Rewrite]:
     def register(rewrite: Rewrite) -> Rewrite:
-        REWRITES.update(dict.fromkeys(targets, rewrite))
+        for target in targets:
+            REWRITES.setdefault(target, []).append(rewrite)
         return rewrite
 
     return register
 
 
 def rewrite_contractions(graph: fx.Graph, choose: Choose) -> fx.Graph:
-    """Replace every contraction that has a frozen weight and a better kernel, in place; returns `graph`."""
+    """Replace every contraction that has a better kernel, in place; returns `graph`."""
     for node in list(graph.nodes):
-        rewrite = REWRITES.get(node.target) if node.op == "call_function" else None
-        if rewrite is None:
+        if node.op != "call_function":
             continue
-        with graph.inserting_before(node):
-            new = rewrite(graph, node, choose)
-        if new is not None:
+        for rewrite in REWRITES.get(node.target, ()):
+            with graph.inserting_before(node):
+                new = rewrite(graph, node, choose)
+            if new is None:
+                continue
             new.meta["val"] = node.meta["val"]  # eager's strides, should it be a result
             node.replace_all_uses_with(new)
             graph.erase_node(node)
+            break
     return graph
 
 
