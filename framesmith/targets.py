@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import fx
@@ -15,6 +16,7 @@ from torch import fx
 from framesmith.codegen.cpp.emit import emit_kernels, header_text
 from framesmith.codegen.cpp.state import Target as Machine
 from framesmith.codegen.device import wrap_device
+from framesmith.codegen.triton.emit import print_kernels
 from framesmith.codegen.triton.kernel import Printed
 from framesmith.codegen.wrapper import Wrapped, wrap
 from framesmith.config import Config
@@ -27,9 +29,9 @@ from framesmith.runtime import triton
 from framesmith.runtime.cache import Cache
 from framesmith.runtime.plan import Image
 from framesmith.runtime.toolchain import Toolchain
+from framesmith.schedule import target as machines
 from framesmith.schedule.schedule import schedule
 from framesmith.util import log
-from framesmith.util.errors import Unsupported
 
 Work = tuple[tuple[tuple[str, str], ...], ...]
 
@@ -42,6 +44,7 @@ class Target:
     toolchain: Toolchain
     cache: Cache
     device: torch.device
+    machine: ClassVar[machines.Target] = machines.CPU
 
     def identity(self) -> str:
         """What else than the options changes the code that is made of a graph, for cache keys."""
@@ -54,7 +57,7 @@ class Target:
 
     def schedule(self, loops: LoopGraph) -> Program:
         """Nests to fused kernels in order."""
-        return schedule(loops, self.config.fusion, self.config.vectorize, scoped_memory=self.config.scoped_memory)
+        return schedule(loops, self.config.fusion, self.config.vectorize, self.machine, self.config.scoped_memory)
 
     def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int]) -> tuple[Wrapped, Work]:
         """See `codegen.wrapper.wrap`; also what each kernel computes."""
@@ -72,6 +75,7 @@ class CudaTarget(Target):
     """A CUDA device: kernels in Triton, contractions in the libraries that eager calls (cuBLAS, cuDNN)."""
 
     __slots__ = ()
+    machine = machines.GPU
 
     @property
     def arch(self) -> int:
@@ -86,10 +90,11 @@ class CudaTarget(Target):
         """The libraries' own kernels stay."""
 
     def kernels(self, program: Program) -> tuple[Printed, ...]:
-        """The text of the program's kernels. Raises `Unsupported` for what cannot be printed yet."""
-        if program.kernels:
-            raise Unsupported("kernels for CUDA devices")
-        return ()
+        """The text of the program's kernels: with indices of 64 bits where 32 may not do. Raises `CompileError`."""
+        narrow = print_kernels(program)
+        if all(map(_is_narrow, narrow)):
+            return narrow
+        return tuple([n if _is_narrow(n) else w for n, w in zip(narrow, print_kernels(program, wide=True))])
 
     def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int]) -> tuple[Wrapped, Work]:
         printed = self.kernels(program)
@@ -111,6 +116,10 @@ class CudaTarget(Target):
 
     def text(self, units: Sequence[str]) -> str:
         return "\n".join(units)
+
+
+def _is_narrow(kernel: Printed) -> bool:
+    return all(limit.is_const and limit.const < 2**31 for limit in kernel.limits)
 
 
 def source_of(kernel: Printed) -> triton.Source:

@@ -72,6 +72,7 @@ void Frame::realign() {
     own.copy_(*given);
     pointers[v] = own.mutable_data_ptr();
     tensors[v] = std::move(own);
+    if (owns_inputs) continue;  // nobody else has it
     refs[v] = &tensors[v];
     realigned.emplace_back(v, given);
   }
