@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed.stamp
 BUILT := $(VENV)/.built.stamp
 CSRC := $(wildcard framesmith/csrc/*.cpp framesmith/csrc/*.h framesmith/codegen/cpp/*.h)
 
-.PHONY: run test lint bench bench-training clean
+.PHONY: run test test-gpu lint bench bench-training clean
 
 # torch first: whatever asks for plain `torch` afterwards must find it installed.
 $(STAMP): requirements.txt requirements-nodeps.txt
@@ -26,6 +26,11 @@ run: $(BUILT)
 
 test: $(BUILT)
 	$(BIN)/python -m pytest
+
+# On a machine with a CUDA device, with its own Python, PyTorch and Triton.
+test-gpu:
+	$(PYTHON) setup.py --quiet build_ext --inplace
+	$(PYTHON) -m pytest -m gpu tests
 
 lint: $(BUILT)
 	$(BIN)/ruff check framesmith tests benchmarks
