@@ -10,6 +10,7 @@ from typing import Any
 from framesmith.util.errors import FramesmithError
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+NUMERICS = ("default", "eager")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Config:
     `activation_budget`: the part, from 0 to 1, of the bytes kept by default that a forward may keep; the rest is computed again.
     `scoped_memory`: large values of a graph have memory of their own, from their first write to their last use, and inputs that the caller
     gives up die as early; otherwise they have places in one arena (graphs of training have this on, whatever is asked for).
+    `numerics`: "eager" rounds each operator's bfloat16 and float16 results before the next operator reads them, as eager does; by default
+    what is computed in float32 stays so within a kernel. Random numbers are eager's either way.
     `parallel_threshold`: elements of work in a kernel below which it runs on one thread.
     """
 
@@ -43,6 +46,7 @@ class Config:
     partitioner: bool = True
     activation_budget: float = 1.0
     scoped_memory: bool = False
+    numerics: str = "default"
     max_variants: int = 8
     parallel_threshold: int = 32768
     threads: int | None = None
@@ -59,6 +63,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise FramesmithError(f"unknown mode {self.mode!r}; known: {', '.join(MODES)}")
+        if self.numerics not in NUMERICS:
+            raise FramesmithError(f"unknown numerics {self.numerics!r}; known: {', '.join(NUMERICS)}")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Config:
@@ -74,7 +80,12 @@ class Config:
 
     def code_key(self) -> str:
         """The options that change generated code, as text for cache keys."""
-        return f"{self.fusion} {self.vectorize} {self.scoped_memory} {self.parallel_threshold} {self.build_jobs}"
+        return f"{self.fusion} {self.vectorize} {self.scoped_memory} {self.parallel_threshold} {self.build_jobs} {self.numerics}"
+
+    @property
+    def rounding(self) -> bool:
+        """Whether 16-bit results are rounded between fused operators."""
+        return self.numerics == "eager"
 
     def with_(self, **changes: Any) -> Config:
         """A copy with some fields replaced."""

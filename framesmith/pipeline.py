@@ -151,7 +151,8 @@ def _rewrite(graph: fx.Graph, config: Config, target: Target) -> Frozen | None:
         log.emit("graph", print_graph(graph, "captured"))
     if not config.freezing:
         return None
-    fold_batch_norm(graph)
+    if not config.rounding:
+        fold_batch_norm(graph)
     target.rewrite(graph)
     return freeze(graph, worth_freezing)
 
@@ -161,7 +162,7 @@ def _generate(
 ) -> Generated:
     """From the graph that runs in each call to C++ text and plan."""
     with stage("decompose"):
-        prims = decompose(main, device=target.device)
+        prims = decompose(main, device=target.device, rounding=config.rounding)
     if log.enabled("graph"):
         log.emit("graph", print_graph(prims, "prims"))
     given = constants.by_placeholder()

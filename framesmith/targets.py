@@ -57,7 +57,8 @@ class Target:
 
     def schedule(self, loops: LoopGraph) -> Program:
         """Nests to fused kernels in order."""
-        return schedule(loops, self.config.fusion, self.config.vectorize, self.machine, self.config.scoped_memory)
+        c = self.config
+        return schedule(loops, c.fusion, c.vectorize, self.machine, c.scoped_memory, c.rounding)
 
     def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int]) -> tuple[Wrapped, Work]:
         """See `codegen.wrapper.wrap`; also what each kernel computes."""

@@ -17,6 +17,8 @@ from torch import fx
 
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.outputs import memory_of
+from framesmith.fake.tensor import new_fake
+from framesmith.graph.derivative import Derivative, passed, refuse, without_derivatives
 from framesmith.graph.walk import last_node, nodes_after
 from framesmith.util.errors import Unsupported
 
@@ -72,6 +74,7 @@ def history(node: Any) -> Any:
 
 def without_history(graph: fx.Graph) -> fx.Graph:
     """A graph that is not to be differentiated, without the nodes that only say where gradients go."""
+    without_derivatives(graph)
     for node in [n for n in graph.nodes if n.meta.get("straight")]:
         node.replace_all_uses_with(node.args[1])
         graph.erase_node(node)
@@ -177,7 +180,54 @@ def _copy(like: FakeTensor, x: FakeTensor, non_blocking: bool = False) -> Any:
     return _Copied.apply(like, x.to(like.dtype).expand(like.shape), False)
 
 
-_DIFFERENTIABLE: dict[Any, Any] = {aten._embedding_bag_forward_only.default: aten._embedding_bag.default, aten.copy.default: _copy}
+class _Own(torch.autograd.Function):
+    """`values` with the program's own derivative: see `graph.derivative`. It stays in the joint graph, which may be differentiated too."""
+
+    @staticmethod
+    def forward(ctx: Any, replay: _Replay, own: Derivative, values: int, inputs: int, *given: Any) -> Any:  # type: ignore[override]
+        recorder = replay.recorder
+        outs, operands = given[:values], given[values + inputs:]
+        vals = tuple([new_fake(tuple(x.shape), x.stride(), x.dtype, x.device) for x in outs])
+        node = recorder.emit(passed, tuple([recorder.nodes(x) for x in (outs, given[values:values + inputs], operands)]), vals)
+        node.meta["derivative"] = own
+        results = recorder.results(node, vals)
+        ctx.replay, ctx.own, ctx.vals, ctx.rest = replay, own, vals, (len(operands), inputs)
+        ctx.save_for_backward(*operands, *[results[k] for k in own.reads])
+        ctx.set_materialize_grads(False)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:  # type: ignore[override]
+        operands, inputs = ctx.rest
+        there = tuple([g is not None for g in grads])
+        if ctx.own.zeros and any(there):
+            grads = tuple([torch.zeros(v.shape, dtype=v.dtype, device=v.device) if g is None else g for g, v in zip(grads, ctx.vals)])
+            there = (True,) * len(grads)
+        given = [_laid_out(g, v) for g, v in zip(grads, ctx.vals) if g is not None]
+        if given and there not in ctx.own.graphs:
+            raise Unsupported("a backward that raises where gradients are missing")
+        found = ctx.replay.part(ctx.own.graphs[there], [*given, *ctx.saved_tensors]) if given else (None,) * inputs
+        return None, None, None, None, *[None] * len(ctx.vals), *found, *[None] * operands
+
+
+def _laid_out(x: FakeTensor, val: FakeTensor) -> Any:
+    """A tangent as the backward was captured with."""
+    if x.stride() == val.stride():
+        return x
+    if val.is_contiguous():
+        return x.clone(memory_format=torch.contiguous_format)
+    return aten.copy.default(torch.empty_strided(val.shape, val.stride(), dtype=val.dtype, device=val.device), x)
+
+
+def _composed(func: Any) -> Any:
+    """An operator as eager writes it in terms of others."""
+    return lambda *args: func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
+
+
+_DIFFERENTIABLE: dict[Any, Any] = {
+    aten._embedding_bag_forward_only.default: aten._embedding_bag.default, aten.copy.default: _copy,
+    aten.silu_backward.default: _composed(aten.silu_backward.default), aten.mish_backward.default: _composed(aten.mish_backward.default),
+}
 """What has a derivative, for an operator below autograd that has none."""
 
 
@@ -269,6 +319,15 @@ class _Replay:
                 self.values[node] = self._call(node)
         raise AssertionError("a graph without an output")
 
+    def part(self, graph: fx.Graph, given: Sequence[Any]) -> Any:
+        """The results of a graph that belongs to a node."""
+        places = iter(given)
+        for node in graph.nodes:
+            if node.op == "output":
+                return self._read(node.args[0])
+            self.values[node] = next(places) if node.op == "placeholder" else self._call(node)
+        raise AssertionError("a graph without an output")
+
     def _input(self, node: fx.Node) -> FakeTensor:
         fake = self.recorder.input_like(node.meta["val"], node.name, bool(node.meta.get("requires_grad")))
         fake._alias.node.meta.update({k: node.meta[k] for k in ("source", "constant", "passing") if k in node.meta})
@@ -280,6 +339,11 @@ class _Replay:
         args, kwargs = self._read(node.args), self._read(node.kwargs)
         target: Any = _DIFFERENTIABLE.get(node.target, node.target)
         self.current = node
+        if target is refuse:
+            val = new_fake(tuple(args[0].shape), args[0].stride(), args[0].dtype, args[0].device)
+            return self.recorder.own(val, self.recorder.emit(refuse, tuple([self.recorder.nodes(a) for a in args]), val))
+        if target is passed:
+            return _Own.apply(self, node.meta["derivative"], len(args[0]), len(args[1]), *args[0], *args[1], *args[2])
         if node.meta.get("straight"):
             value = _Copied.apply(*args, True)
             value._alias.node.meta["straight"] = True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
 from torch import fx
 
+from framesmith.graph.derivative import passed
 from framesmith.graph.purity import is_pure
 
 Table = dict[Any, int]
@@ -28,9 +30,18 @@ def numbered(nodes: Iterable[fx.Node], table: Table) -> dict[fx.Node, int]:
     for node in nodes:
         if node.op == "output":
             continue
+        if (value := behind(node)) is not node:
+            numbers[node] = numbers[value]
+            continue
         what = (node.target, key(node.args), key(node.kwargs)) if is_pure(node) else node.name
         numbers[node] = table.setdefault(what, len(table))
     return numbers
 
 
-__all__ = ["Table", "numbered"]
+def behind(node: fx.Node) -> fx.Node:
+    """What a node gives that only says where gradients go."""
+    source = node.args[0] if node.target is operator.getitem else None
+    return source.args[0][node.args[1]] if isinstance(source, fx.Node) and source.target is passed else node  # type: ignore[index, return-value]
+
+
+__all__ = ["Table", "behind", "numbered"]

@@ -14,8 +14,9 @@ from torch import fx
 
 from framesmith.autograd.joint import TANGENT, UNREAD, Joint, output_node
 from framesmith.autograd.keeping import drawn, kept_values
-from framesmith.autograd.numbering import Table, numbered
+from framesmith.autograd.numbering import Table, behind, numbered
 from framesmith.fake.outputs import memory_of
+from framesmith.graph.derivative import without_derivatives
 from framesmith.graph.purity import is_needed
 from framesmith.graph.walk import ancestors, descendants
 
@@ -43,7 +44,7 @@ class Parts:
 
 def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Parts:
     """Cut `joint`; without `recompute`, everything that the backward reads of the forward is kept. `budget`: see `kept_values`."""
-    nodes = list(joint.graph.nodes)
+    nodes = list(without_derivatives(joint.graph).nodes)
     places = [n for n in nodes if n.op == "placeholder"]
     inputs, tangents = places[:joint.inputs], places[joint.inputs:]
     values = nodes[-1].args[0]
@@ -69,7 +70,7 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
 def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.Graph, list[bool]]:
     """The backward graph of another joint graph of the same captured one, for some of the gradients, and which of the kept values are its
     inputs, before the tangents."""
-    nodes = list(joint.graph.nodes)
+    nodes = list(without_derivatives(joint.graph).nodes)
     found = _where(nodes, parts)
     tangents = [n for n in nodes if n.op == "placeholder"][joint.inputs:]
     grads = _asked(joint, nodes, wanted)
@@ -107,7 +108,7 @@ def _where(nodes: list[fx.Node], parts: Parts) -> dict[int, fx.Node]:
     found: dict[int, fx.Node] = {}
     kept = set(parts.numbers)
     for node, number in numbered(nodes, parts.table).items():
-        if number in kept and found.setdefault(number, node) is not node:
+        if number in kept and behind(node) is node and found.setdefault(number, node) is not node:
             node.replace_all_uses_with(found[number])
     return found
 

@@ -63,7 +63,7 @@ class Namespaces(Spaces):
     seen: dict[int, t.Tracker]
     mutated: dict[int, t.Tracker]
     root_globals: dict[str, Any]
-    changes: int
+    touch: Callable[..., None]
     registrations: Any = None
     """The guard on what is registered with abstract classes, once something depended on it."""
 
@@ -340,7 +340,7 @@ class Namespaces(Spaces):
         """`global name; name = value`"""
         if id(space) in self.seen:
             raise Unsupported("assignment to a name of a namespace that is used as a dict, too")
-        self.changes += 1
+        self.touch(space)
         self.globals_of(space)[name] = value
         self.global_writes[(id(space), name)] = (space, value)
 

@@ -58,6 +58,8 @@ class BreakHere(Exception):
 class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iteration, Hashing, Texts, Showing):
     """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
 
+    touched: list[Any] | None = None
+    """What was changed, while somebody wants to know."""
     assumes = True
     """Whether assertions on data may be taken to hold."""
 
@@ -309,8 +311,14 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
         text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
         return self.raise_(NameError(text, name=name))
 
-    def store_cell(self, cell: Any, value: t.Tracker | None) -> None:
+    def touch(self, what: Any) -> None:
+        """Something is changed that trackers stand for: a tracker, a cell, a namespace."""
         self.changes += 1
+        if self.touched is not None:
+            self.touched.append(what)
+
+    def store_cell(self, cell: Any, value: t.Tracker | None) -> None:
+        self.touch(cell)
         cell.content = value
         cell.written = True
         if cell.real_cell is not None:
@@ -318,7 +326,7 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
 
     def mutates(self, tracker: t.Tracker) -> None:
         """A tracker is changed; of something that exists outside, the final state is to be replayed."""
-        self.changes += 1
+        self.touch(tracker)
         if getattr(tracker, "value", None) is not None:
             if id(tracker.value) in self.global_values or tracker.value is _BUILTINS:  # type: ignore[attr-defined]
                 raise Unsupported("a change of a namespace as a dict, of which names were read")

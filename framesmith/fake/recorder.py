@@ -380,7 +380,7 @@ def _remove_dead(graph: Graph) -> None:
 
 def _has_effect(node: Node) -> bool:
     target: Any = node.target
-    if target is _getitem:
+    if target is _getitem or node.meta.get("spare") or getattr(target, "is_pure", False):
         return False
     schema = getattr(target, "_schema", None)
     if schema is None or schema.is_mutable:

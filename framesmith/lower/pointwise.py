@@ -123,6 +123,11 @@ def copy(ctx: Context, spec: Any, x: Value) -> Lazy | None:
     return None if unsupported_dtype(x.dtype) else pointwise(ctx, spec.shape, spec.dtype, (x,), 0, lambda b, v: v)
 
 
+@lowers("rounded")
+def rounded(ctx: Context, spec: Any, x: Value) -> Lazy:
+    return pointwise(ctx, spec.shape, spec.dtype, (x,), 1, lambda b, v: b.cast(v, spec.dtype))
+
+
 @lowers("convert")
 def convert(ctx: Context, spec: Any, x: Value, dtype: torch.dtype) -> Any:
     if unsupported_dtype(x.dtype) or unsupported_dtype(dtype):

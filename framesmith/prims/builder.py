@@ -129,8 +129,9 @@ def _raw(arg: Any) -> Any:
 class Builder:
     """Adds nodes to `graph`. Every prim is a method; `out` and `source` are the spec(s) and the node of the ATen call being replaced."""
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, rounding: bool = False) -> None:
         self.graph = graph
+        self.rounding = rounding
         self.stack: Any = ()
         self.origin = ""
         self.out: Any = None
@@ -199,9 +200,21 @@ class Builder:
         dtype = floating(result_dtype(*operands))
         return [self.cast(operand, dtype) for operand in operands]
 
+    def factors(self, dtype: torch.dtype, x: Any, y: Any) -> tuple[Any, Any]:
+        """The operands of a product or quotient in `dtype`. What eager's kernels take as a number is one of the dtype that they compute in:
+        then both are in that."""
+        wide = computing(dtype)
+        if wide is not dtype and type(x) is Value and x.ndim and not getattr(y, "shape", ()) and getattr(y, "dtype", None) is not dtype:
+            return self.convert(self.convert(x, dtype), wide), self.cast(y, wide)
+        return self.cast(x, dtype), self.cast(y, dtype)
+
     def wide(self, x: Value) -> Value:
         """A float tensor in the dtype that eager's kernels compute in."""
         return self.convert(x, computing(x.dtype))
+
+    def halfway(self, x: Value, dtype: torch.dtype) -> Value:
+        """A wide value that eager keeps in `dtype` in the middle of an operator: rounded, if results are."""
+        return self.wide(self.convert(x, dtype)) if self.rounding else x
 
     def tensor(self, operand: Any, like: Value) -> Value:
         """A number as a 0-dim tensor of `like`'s dtype; a tensor as it is."""

@@ -18,8 +18,9 @@ from framesmith.graph.dce import dce
 from framesmith.graph.devices import devices_of, main_device
 from framesmith.graph.digest import target_name
 from framesmith.graph.purity import draws
-from framesmith.prims.builder import Builder, Opaque, Value
+from framesmith.prims.builder import ALIASES, Builder, Opaque, Value
 from framesmith.prims.core import DTYPES, Spec, size_of
+from framesmith.prims.promotion import HALF
 from framesmith.prims.registry import rules
 from framesmith.prims.rules import FAMILIES
 from framesmith.util.errors import VerifyError
@@ -29,17 +30,23 @@ assert FAMILIES  # importing the package fills the table
 
 # what makes a number: where its value is among the arguments
 _NUMBERS = {torch.ops.aten.full.default: 1, torch.ops.aten.scalar_tensor.default: 0}
+_ROUNDS_WITHIN = frozenset((torch.ops.aten.cross_entropy_loss.default,))
+"""Operators with a rule of their own that eager composes of others: the results of these are rounded, too."""
+_ROUNDING = frozenset(("", "convert", "rounded"))
+_MOVING = ALIASES | {"abs", "neg", "relu", "copy", "where", "maximum", "minimum", "flip", "roll"}
+"""Prims that give elements of their arguments, but for their sign."""
 
 
-def decompose(graph: fx.Graph, *, strict: bool = False, device: torch.device | None = None) -> fx.Graph:
-    """The same computation over prims and extern calls.
+def decompose(graph: fx.Graph, *, strict: bool = False, device: torch.device | None = None, rounding: bool = False) -> fx.Graph:
+    """The same computation over prims and extern calls. `rounding`: each ATen operator's 16-bit results are rounded, as eager has them in
+    memory; otherwise a later stage may go on with the float32 values that they were computed in.
 
     A rule that disagrees with the recorded shapes or dtypes is a fault of the table: `strict` raises VerifyError, otherwise a warning
     names the operator and eager's kernel is called.
 
     Prims stand for what is computed on `device` (default: the graph's main device); calls on tensors of another stay.
     """
-    return _Decomposition(graph, strict, device or main_device(graph)).run()
+    return _Decomposition(graph, strict, device or main_device(graph), rounding).run()
 
 
 def _spec_of(val: Any) -> Any:
@@ -85,15 +92,18 @@ def _is_foreign(val: Any) -> bool:
 class _Decomposition:
     """One run over one graph: `env` maps each old node to what stands for it."""
 
-    def __init__(self, graph: fx.Graph, strict: bool, device: torch.device) -> None:
+    def __init__(self, graph: fx.Graph, strict: bool, device: torch.device, rounding: bool) -> None:
         self.old = graph
         self.strict = strict
+        self.rounding = rounding
         self.new = fx.Graph()
-        self.b = Builder(self.new)
+        self.b = Builder(self.new, rounding)
         self.env: dict[fx.Node, Any] = {}
         self.escaping = _escaping(graph)
         self.device = device
         self.numbers: dict[Value, Value] = {}
+        self.exact: set[Value] = set()
+        """16-bit results of operators: surely numbers of their dtype."""
 
     def run(self) -> fx.Graph:
         for node in self.old.nodes:
@@ -137,6 +147,8 @@ class _Decomposition:
         return b.extern(node.target, args, kwargs, val=val)
 
     def _replaced(self, node: fx.Node, rule: Any, args: Any, kwargs: dict[str, Any], val: Any) -> Any:
+        if self.rounding and node.target in _ROUNDS_WITHIN and val.dtype in HALF:
+            return NotImplemented
         try:
             result = rule(self.b, *args, **kwargs)
             return result if result is NotImplemented else self._settle(node, result, val)
@@ -214,6 +226,9 @@ class _Decomposition:
             return tuple([self._settle(node, *pair) if check else pair[0] for check, pair in zip(checked, zip(result, val))])
         if not isinstance(result, Value) or not result.spec.same(val):
             raise VerifyError(f"{node.format_node()}: its rule gives {result}, recorded was {val}")
+        if self.rounding and val.dtype in HALF:
+            result = result if self._is_exact(result) else self.b.rounded(result)
+            self.exact.add(result)
         if node in self.escaping and not _is_view(node.target):
             roots = {one.root for one in map(self.env.get, node.all_input_nodes) if isinstance(one, Value)}
             if result.root in roots:
@@ -221,6 +236,12 @@ class _Decomposition:
         if result.spec.stride is None:
             result.spec.stride = val.stride
         return result
+
+    def _is_exact(self, x: Any) -> bool:
+        """Whether each element of a 16-bit value is a number of its dtype, in whatever dtype it was computed."""
+        if not isinstance(x, Value) or x.dtype not in HALF or x in self.exact or x.prim in _ROUNDING:
+            return type(x) is not float
+        return x.prim in _MOVING and all(map(self._is_exact, x.args))
 
     def _result(self, arg: Any, owners: dict[Value, fx.Node]) -> Any:
         if isinstance(arg, (tuple, list)):

@@ -116,6 +116,7 @@ _UNARY: dict[str, Callable[..., torch.Tensor]] = {
     "sign": torch.sign,  # any number
     "bitwise_not": torch.bitwise_not,  # integers; logical not on bool
     "copy": torch.clone,  # any; the identity, as a value that aliases nothing
+    "rounded": torch.clone,  # 16-bit floats; the nearest numbers of the dtype, where computation goes on in float32
     "reciprocal": torch.reciprocal,
     "sqrt": torch.sqrt,
     "rsqrt": torch.rsqrt,
@@ -190,6 +191,7 @@ _COMPARE: dict[str, Callable[..., torch.Tensor]] = {
 _OVERLOADS: dict[str, torch._ops.OpOverload] = {
     "div_floor": aten.floor_divide.default,
     "copy": aten.clone.default,
+    "rounded": aten.clone.default,
     "shift_left": aten.bitwise_left_shift.Tensor,
     "shift_right": aten.bitwise_right_shift.Tensor,
     "pow": aten.pow.Tensor_Tensor,

@@ -61,16 +61,21 @@ def floating(dtype: torch.dtype) -> torch.dtype:
     return dtype if category(dtype) >= FLOAT else torch.get_default_dtype()
 
 
+HALF = (torch.bfloat16, torch.float16)
+
+
 def computing(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which eager's kernels compute: float32 for 16-bit floats, else itself."""
-    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    return torch.float32 if dtype in HALF else dtype
 
 
 _COERCE = {BOOL: bool, INTEGER: int, FLOAT: float, COMPLEX: complex}
 
 
 def coerce(number: Any, dtype: torch.dtype) -> Any:
-    """A Python number as one of the dtype's category; an integer expression stays what it is."""
-    if isinstance(number, (bool, int, float, complex)):
-        return _COERCE[category(dtype)](number)  # type: ignore[operator]
-    return number
+    """A Python number as one of the dtype's category, for a 16-bit float as one of the dtype's; an integer expression stays what it is."""
+    if not isinstance(number, (bool, int, float, complex)):
+        return number
+    if dtype in HALF:
+        return torch.tensor(number, dtype=dtype, device="cpu").item()
+    return _COERCE[category(dtype)](number)  # type: ignore[operator]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from framesmith.loops.build import REPLAY, Builder, Replay
 from framesmith.loops.contract import Accumulator
@@ -15,10 +17,11 @@ from framesmith.symbolic.expr import Expr, Symbol, as_expr
 class Placer(Builder):
     """A builder over a nest that is open: `level` 0 is the body of the kernel, level k the body of the k-th loop of the stage."""
 
-    __slots__ = ("_levels", "_lists", "_post", "_symbols", "body", "count", "depth", "forward", "par", "phase")
+    __slots__ = ("_levels", "_lists", "_post", "_symbols", "body", "count", "depth", "forward", "par", "phase", "rounded")
 
-    def __init__(self) -> None:
+    def __init__(self, rounded: Mapping[str, torch.dtype]) -> None:
         super().__init__()
+        self.rounded = rounded  # buffers of which later operations get what memory would hold: dtypes
         self.body: list[Node] = []  # of the kernel
         self.count = 0  # indirect symbols given out
         self.forward: dict[tuple[str, Expr], Op] = {}  # what a store in scope wrote
@@ -119,6 +122,8 @@ class Placer(Builder):
         return self._emit(key, Indirect, (value,), name, size, wrap, check)
 
     def store(self, buffer: str, index: Expr | int, value: Op, mode: str | None = None, mask: Op | None = None) -> None:
+        if mode is None and buffer in self.rounded:
+            value = self.cast(value, self.rounded[buffer])
         op = Store(buffer, index, (value,) if mask is None else (value, mask), value.dtype, mode)  # type: ignore[arg-type]
         level = self.par if self.phase else self.depth
         self._put(op, level)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from framesmith.loops.build import HALF
 from framesmith.loops.contract import Contract
 from framesmith.loops.ir import (
     Axis,
@@ -47,7 +48,8 @@ class Emission:
     """One cluster being turned into a kernel."""
 
     def __init__(
-        self, cluster: Cluster, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True, tiles: bool = False
+        self, cluster: Cluster, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True, tiles: bool = False,
+        rounding: bool = False,
     ) -> None:
         self.cluster = collapse(cluster)
         self.tiles = tiles
@@ -55,7 +57,7 @@ class Emission:
         self.inside = inside  # buffers that no other step touches
         self.names = 0
         self.vectorize = vectorize
-        self.placer = Placer()
+        self.placer = Placer({n: s.dtype for n, s in storages.items() if s.dtype in HALF} if rounding else {})
         self.outer: list[Symbol] = []
         self.wrap: Symbol | None = None  # a vector axis around all stages
         self.to: Substitutes = {}
@@ -411,10 +413,12 @@ def _bytes(storages: dict[str, Storage], modes: dict[str, set[str]]) -> Expr:
 
 
 def emit(
-    cluster: Cluster, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True, tiles: bool = False
+    cluster: Cluster, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True, tiles: bool = False,
+    rounding: bool = False,
 ) -> tuple[Launch, Kernel]:
-    """The launch that runs the cluster, and its kernel; `inside` names the buffers that no other step touches; `tiles`: see `Target`."""
-    kernel, args, origins = Emission(cluster, storages, inside, vectorize, tiles).run()
+    """The launch that runs the cluster, and its kernel; `inside` names the buffers that no other step touches; `tiles`: see `Target`;
+    `rounding`: see `schedule`."""
+    kernel, args, origins = Emission(cluster, storages, inside, vectorize, tiles, rounding).run()
     return Launch(kernel, args, origins), kernel
 
 

@@ -14,9 +14,10 @@ from framesmith.symbolic.expr import as_expr
 
 
 def schedule(
-    graph: LoopGraph, fusion: bool = True, vectorize: bool = True, target: Target = CPU, scoped_memory: bool = False
+    graph: LoopGraph, fusion: bool = True, vectorize: bool = True, target: Target = CPU, scoped_memory: bool = False, rounding: bool = False
 ) -> Program:
-    """Fuse the nests of `graph` into kernels, order them, and plan memory (`memory.plan`). `fusion=False`: one kernel a nest."""
+    """Fuse the nests of `graph` into kernels, order them, and plan memory (`memory.plan`). `fusion=False`: one kernel a nest. `rounding`:
+    what a nest gives another in a 16-bit buffer is rounded where they are fused, too."""
     groups = fuse(graph, fusion, target)
     kept = _kept(graph, groups)
     kernels: dict[str, Kernel] = {}
@@ -28,7 +29,7 @@ def schedule(
             continue
         assert group.cluster is not None
         inside = frozenset(name for name, users in kept.items() if users == {group.bit})
-        launch, kernel = emit(group.cluster, graph.storages, inside, vectorize, target.tiles)
+        launch, kernel = emit(group.cluster, graph.storages, inside, vectorize, target.tiles, rounding)
         if not kernel.body:
             continue
         same = kernels.setdefault(kernel_text(kernel), kernel)

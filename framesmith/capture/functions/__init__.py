@@ -12,6 +12,7 @@ from . import (
     defaults,
     deques,
     dicts,
+    differentiated,
     drawing,
     errors,
     folded,
@@ -41,7 +42,7 @@ from . import (
 
 __all__ = [
     "arrays", "builtin", "callables", "checkpointing", "class_statements", "class_tests", "containers", "conversions", "defaults",
-    "deques", "dicts", "drawing", "errors",
+    "deques", "dicts", "differentiated", "drawing", "errors",
     "folded", "foreach", "frames", "iterating", "marks", "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns",
     "polyfilled", "scans", "serial", "sets", "signatures", "state", "text", "torch_making", "torch_rows", "transforms", "ufuncs",
 ]

@@ -62,32 +62,6 @@ def _numel(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return cx.torch_call(torch.numel, args, kwargs)
 
 
-@calls(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
-def _apply(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Without grad, Function.apply is its forward."""
-    klass = args[0]
-    if cx.transformed:
-        raise Unsupported("torch.autograd.Function within a function transform")
-    if torch.is_grad_enabled() and any(isinstance(a, t.Tensor) and cx.wants_grad(a.fake) for a in args):
-        raise Unsupported("torch.autograd.Function under grad mode")
-    forward = klass.get(cx, "forward")
-    if klass.real(cx).setup_context is not torch.autograd.function._SingleLevelFunction.setup_context:
-        return _wrapped(cx, forward.call(cx, args[1:], kwargs), args, ())
-    ctx = t.Object(torch.autograd.function.FunctionCtx)
-    out = forward.call(cx, [ctx, *args[1:]], kwargs)
-    dirty = ctx.attrs.get("dirty_tensors")
-    return _wrapped(cx, out, args, dirty.open(cx) if isinstance(dirty, t.Tuple) else ())
-
-
-def _wrapped(cx: Any, out: t.Tracker, args: Args, dirty: Any) -> t.Tracker:
-    """An argument that comes back, and was not written to, comes back as a view of itself."""
-    if isinstance(out, t.Tuple):
-        return t.Tuple([_wrapped(cx, o, args, dirty) if isinstance(o, t.Tensor) else o for o in out.open(cx)], cls=out.cls)
-    if isinstance(out, t.Tensor) and any(out is a for a in args) and not any(out is d for d in dirty):
-        return cx.torch_call(torch.Tensor.view_as, [out, out], {})
-    return out
-
-
 @by_name("torch.jit.isinstance")
 def _script_isinstance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     klass = args[1].real(cx)

@@ -158,7 +158,7 @@ class Object(Tracker):
 
     def put(self, cx: Any, key: Any, value: Tracker | None) -> None:
         """Set the entry of the instance dict, or the slot, or take it away."""
-        cx.changes += 1
+        cx.touch(self)
         self.note(cx, key)
         if value is not None:
             if self.attrs.get(key) is DELETED:

@@ -160,22 +160,28 @@ def _scaled(b: Builder, y: Any, alpha: Any, dtype: torch.dtype) -> Any:
 
 @decomposes(aten.mul.Tensor, aten.mul.Scalar)
 def mul(b: Builder, x: Any, y: Any) -> Value:
-    x, y = b.promote(x, y)
-    dtype = (x if type(x) is Value else y).dtype
-    return b.bitwise_and(x, y) if dtype is torch.bool else b.mul(x, y)
+    dtype = result_dtype(x, y)
+    x, y = b.factors(dtype, x, y)
+    return b.bitwise_and(x, y) if dtype is torch.bool else b.convert(b.mul(x, y), dtype)
 
 
 @decomposes(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
 def div(b: Builder, x: Any, y: Any) -> Value:
-    return b.div(*b.promote_float(x, y))
+    dtype = floating(result_dtype(x, y))
+    return b.convert(b.div(*b.factors(dtype, x, y)), dtype)
 
 
 @decomposes(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(b: Builder, x: Any, y: Any, *, rounding_mode: str | None) -> Any:
     if rounding_mode is None:
         return div(b, x, y)
-    x, y = b.promote(x, y)
-    return _on_numbers(b, "div_floor" if rounding_mode == "floor" else "div_trunc", x, y)
+    return _whole_quotient(b, "div_floor" if rounding_mode == "floor" else "div_trunc", x, y)
+
+
+def _whole_quotient(b: Builder, name: str, x: Any, y: Any) -> Any:
+    dtype = result_dtype(x, y)
+    out = _on_numbers(b, name, *b.factors(dtype, x, y))
+    return out if out is NotImplemented else b.convert(out, dtype)
 
 
 def _on_numbers(b: Builder, name: str, x: Any, y: Any) -> Any:
@@ -212,7 +218,7 @@ def _any_type(prim: str, *paths: str) -> None:
     decomposes_named(*paths)(rule)
 
 
-_numbers("div_floor", "floor_divide", "floor_divide.Scalar")
+decomposes_named("floor_divide", "floor_divide.Scalar")(lambda b, x, y: _whole_quotient(b, "div_floor", x, y))
 _numbers("remainder", "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
 _numbers("fmod", "fmod.Tensor", "fmod.Scalar")
 _floats("atan2", "atan2")
@@ -248,6 +254,8 @@ _FLOAT_POWERS = {
     -1.0: lambda b, x: b.reciprocal(x),
     -2.0: lambda b, x: b.reciprocal(x * x),
 }
+_AFTER_SQUARE: dict[float, Any] = {3: lambda b, square, x: square * x, -2: lambda b, square, x: b.reciprocal(square)}
+"""Powers of which eager's kernel rounds the square to bfloat16."""
 
 
 @decomposes(aten.pow.Tensor_Scalar)
@@ -259,6 +267,9 @@ def pow_scalar(b: Builder, x: Value, exponent: Any) -> Any:
     if exponent == 0:
         return b.full(x.shape, b.cast(1, dtype), dtype, x.device)
     x = b.convert(x, dtype)
+    if dtype is torch.bfloat16 and exponent in _AFTER_SQUARE:
+        wide = b.wide(x)
+        return b.convert(_AFTER_SQUARE[exponent](b, b.halfway(wide * wide, dtype), wide), dtype)
     short = _POWERS.get(exponent) or (_FLOAT_POWERS.get(exponent) if rank == FLOAT else None)
     if short is not None:
         return b.convert(short(b, b.wide(x)), dtype)

@@ -188,10 +188,11 @@ def batch_moments(b: Builder, x: Value) -> tuple[Value, Value, Any]:
 
 
 def _batch_norm(b: Builder, x: Value, weight: Any, bias: Any, eps: float) -> tuple[Value, Value, Value, Value, Any]:
-    """The result in training, the mean, 1/sqrt(var + eps), the variance, and the count."""
+    """The result in training, the mean, 1/sqrt(var + eps), the variance, and the count. Eager keeps the two in the parameters' dtype."""
     variance, mean, count = batch_moments(b, x)
-    rstd = b.rsqrt(variance + float(eps))
     wide = b.wide(x)
+    kept = next((p for p in (weight, bias) if p is not None), x).dtype
+    mean, rstd = (b.halfway(one, kept) for one in (mean, b.rsqrt(variance + float(eps))))
     y = (wide - b.along(mean, 1, x.ndim)) * b.along(rstd, 1, x.ndim)
     along = [None if one is None else b.along(one, 1, x.ndim) for one in (weight, bias)]
     return b.convert(_scaled(b, y, *along), x.dtype), mean, rstd, variance, count

@@ -1,0 +1,101 @@
+"""Values with a derivative of the program's own: `torch.autograd.Function` in a graph.
+
+    passed((y,), (x,), (saved,))    with meta["derivative"]
+
+gives `y` as it is, computed with grad mode off; a gradient goes from it to `x` by the graphs of the derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import Graph, Node
+
+from framesmith.graph.walk import ancestors
+
+Pattern = tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Derivative:
+    """The backward of a function with one or more differentiable results.
+
+    `graphs`: by which results have a gradient. Each takes those gradients (in the layout of its placeholders), then the operands, then the
+    results at `reads`, and gives a gradient or None for each input. `zeros`: a missing gradient counts as zeros; there is one graph then.
+    """
+
+    graphs: Mapping[Pattern, Graph]
+    reads: tuple[int, ...]
+    zeros: bool
+
+
+def passed(values: Sequence[Any], inputs: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, ...]:
+    """`values`; see the module."""
+    return tuple(values)
+
+
+passed.is_pure = True  # type: ignore[attr-defined]
+
+
+def refuse(like: Any, message: str, *tangents: Any) -> Any:
+    """A derivative, of `tangents`, that the program says there is none of."""
+    raise RuntimeError(message)
+
+
+refuse.is_pure = True  # type: ignore[attr-defined]
+
+
+def without_derivatives(graph: Graph) -> Graph:
+    """The graph in place, with the values themselves where `passed` gives them."""
+    for node in [n for n in graph.nodes if n.target is passed]:
+        values: Any = node.args[0]
+        for user in list(node.users):
+            user.replace_all_uses_with(values[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
+    return graph
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A backward as it was recorded in a larger graph: its nodes, those that stand for the gradients given, and the gradients it gives."""
+
+    region: Collection[Node]
+    tangents: Sequence[Node]
+    grads: Sequence[Node | None]
+
+
+def cut_out(traced: Mapping[Pattern, Traced], results: Sequence[Node], zeros: bool) -> tuple[Derivative, list[Node]]:
+    """The derivative of `results`, and its operands: what the backwards read of the graph around them, but the results."""
+    orders = {pattern: _needed(one) for pattern, one in traced.items()}
+    inside = {n for one in traced.values() for n in (*one.region, *one.tangents)}
+    read = dict.fromkeys(a for one, order in zip(traced.values(), orders.values())
+                         for a in (*[a for n in order for a in n.all_input_nodes], *one.grads) if a is not None and a not in inside)
+    operands = [n for n in read if n not in results]
+    reads = tuple([k for k, n in enumerate(results) if n in read])
+    last = [results[k] for k in reads]
+    graphs = {pattern: _graph([*one.tangents, *operands, *last], orders[pattern], one.grads) for pattern, one in traced.items()}
+    return Derivative(graphs, reads, zeros), operands
+
+
+def _needed(traced: Traced) -> list[Node]:
+    """The nodes of the region that the gradients are computed of, in order."""
+    found = ancestors([g for g in traced.grads if g is not None], stop=traced.tangents)
+    return [n for n in traced.region if n in found and n not in traced.tangents]
+
+
+def _graph(places: Sequence[Node], order: Sequence[Node], grads: Sequence[Node | None]) -> Graph:
+    graph = Graph()
+    made: dict[Node, Node] = {}
+    for node in places:
+        made[node] = graph.placeholder(node.name)
+        made[node].meta["val"] = node.meta["val"]
+    for node in order:
+        made[node] = graph.node_copy(node, made.__getitem__)
+    graph.output(tuple([g if g is None else made[g] for g in grads]))
+    return graph
+
+
+__all__ = ["Derivative", "Pattern", "Traced", "cut_out", "passed", "refuse", "without_derivatives"]
