@@ -46,7 +46,7 @@ def key_of(*parts: Any) -> str:
 def package_identity() -> str:
     """Changes with every file of framesmith's own, so that what an earlier version generated is not taken."""
     folder = Path(__file__).parents[1]
-    files = sorted(entry for entry in folder.rglob("*") if entry.suffix in (".py", ".h", ".so"))
+    files = sorted(entry for entry in folder.rglob("*") if entry.suffix in (".py", ".h", ".tl", ".so"))
     return key_of(*((str(file.relative_to(folder)), stat.st_size, stat.st_mtime_ns) for file in files if (stat := file.stat())))
 
 

@@ -23,7 +23,7 @@ from triton._C.libtriton import ir  # noqa: E402
 from triton.backends.compiler import GPUTarget, Language  # noqa: E402
 from triton.backends.nvidia.compiler import CUDABackend  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
-from triton.runtime.interpreter import TensorHandle  # noqa: E402
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle  # noqa: E402
 
 from framesmith.codegen.triton.emit import print_kernels  # noqa: E402
 from framesmith.codegen.triton.kernel import Printed, programs  # noqa: E402
@@ -92,6 +92,22 @@ def _elementwise(f: Callable[..., torch.Tensor], *args: Any) -> Any:
     result = f(*[torch.from_numpy(np.array(a)).to(kind) for a in arrays]).numpy()
     shaped = max(tensors, key=lambda t: t.handle.data.size)
     return tl.tensor(TensorHandle(result, scalar), shaped.type if shaped.handle.data.shape == result.shape else _type(scalar, result))
+
+
+# Where the interpreter is not like a device: its maximum of numbers gives a NaN of either side, and its casts to bfloat16 cut.
+InterpreterBuilder.create_maxnumf = lambda self, x, y: self.binary_op(x, y, np.fmax)
+InterpreterBuilder.create_minnumf = lambda self, x, y: self.binary_op(x, y, np.fmin)
+_cut = InterpreterBuilder.cast_impl
+
+
+def _rounded(self: Any, value: Any, kind: Any) -> Any:
+    if kind.scalar != tl.bfloat16:
+        return _cut(self, value, kind)
+    data = torch.from_numpy(np.array(value.data, dtype=np.float32)).bfloat16().view(torch.int16).numpy().view(np.uint16)
+    return TensorHandle(data, tl.bfloat16)
+
+
+InterpreterBuilder.cast_impl = _rounded
 
 
 def _type(scalar: Any, result: Any) -> Any:

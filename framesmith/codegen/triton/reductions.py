@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from framesmith.codegen.triton.scalars import cast_text
-from framesmith.codegen.triton.state import Dims, State
+from framesmith.codegen.triton.state import NONE, Dims, State
 from framesmith.codegen.triton.statements import STATEMENTS
 from framesmith.codegen.triton.types import TypeRow, type_row
 from framesmith.loops.ir import Op, Part, Reduce
@@ -58,11 +58,10 @@ def _keep(s: State) -> str:
     return ", keep_dims=True" if len(s.active) > 1 else ""
 
 
-def _spread(s: State, op: Op) -> str:
-    """The value of `op` with the row's dimension, which it may not vary along."""
-    if "r" in s.dims_of(op):
-        return s.text(op)
-    return f"tl.broadcast_to({s.whole(op)}, {s.shape(s.dims_of(op) | ROW)})"
+def _spread(s: State, op: Op, dims: Dims = NONE) -> str:
+    """The value of `op` with the row's dimension and `dims`, which it may not vary along."""
+    dims = dims | s.dims_of(op) | ROW
+    return s.text(op) if s.dims_of(op) == dims else f"tl.broadcast_to({s.whole(op)}, {s.shape(dims)})"
 
 
 def _result_dims(s: State, op: Reduce) -> Dims:
@@ -87,7 +86,7 @@ def reduce_tile(s: State, op: Reduce) -> None:
         _two_passes(s, op, dims, live)
         return
     function, worst = BEST[op.kind]
-    value, at = _spread(s, op.args[0]), _spread(s, op.args[1])
+    value, at = (_spread(s, a, dims) for a in op.args)
     if live:
         value = f"tl.where({live}, {value}, {getattr(type_row(op.args[0].dtype), worst)})"
         at = f"tl.where({live}, {at}, {LAST})"

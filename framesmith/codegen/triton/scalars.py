@@ -71,7 +71,7 @@ _INTEGER = {
 _LIBDEVICE = {
     1: """exp exp2 log log2 tanh expm1 log10 log1p sin cos erf tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma trunc
     rsqrt""",
-    2: "copysign fmod fmax fmin pow atan2 hypot nextafter",
+    2: "copysign fmod pow atan2 hypot nextafter",
 }
 _FLOAT = {
     **{name: f"libdevice.{name}({', '.join(['{}'] * n)})" for n, names in _LIBDEVICE.items() for name in names.split()},
@@ -82,6 +82,8 @@ _FLOAT = {
     "relu": "tl.maximum({}, 0.0, propagate_nan=tl.PropagateNan.ALL)",
     "maximum": "tl.maximum({}, {}, propagate_nan=tl.PropagateNan.ALL)",
     "minimum": "tl.minimum({}, {}, propagate_nan=tl.PropagateNan.ALL)",
+    "fmax": "tl.maximum({}, {})",
+    "fmin": "tl.minimum({}, {})",
     "floordiv": "float_floor_divide({}, {})",
     "mod": "float_remainder({}, {})",
     "digamma": "digamma({})",

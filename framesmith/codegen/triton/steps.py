@@ -6,12 +6,15 @@ block, and only the results of its reductions outlive it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from framesmith.codegen.triton.form import Form, Nest
 from framesmith.loops.build import Builder, Replay
-from framesmith.loops.ir import Load, Op, Reduce
+from framesmith.loops.ir import Indirect, Load, Op, Reduce, Store
 from framesmith.symbolic.expr import Expr, as_expr
+
+NEUTRAL = {"sum": 0, "prod": 1, "max": -math.inf, "min": math.inf, "any": False, "all": True}
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +93,9 @@ def blocks(form: Form, persistent: bool) -> list[Block]:
         assert form.row is not None
         renamed: dict[Expr, Expr | int] = {a.symbol: b.symbol for a, b in zip(node.axes, form.row.axes, strict=True)}
         outer, replay.sub = replay.sub, {**replay.sub, **renamed}
+        if any(a.extent.is_const and not a.extent.const for a in node.axes):
+            values.update((op, steps.const(NEUTRAL.get(op.kind, math.nan), op.dtype)) for op in node.ops if type(op) is Reduce)
+            continue
         if not persistent:
             steps.open(True)
         steps.inside = True
@@ -98,4 +104,25 @@ def blocks(form: Form, persistent: bool) -> list[Block]:
         if not persistent:
             steps.close()
         replay.sub = {k: v for k, v in replay.sub.items() if k not in renamed} | outer
+    _drop_dead(steps.blocks)
     return [b for b in steps.blocks if b.ops]
+
+
+def _drop_dead(blocks: list[Block]) -> None:
+    """Leave out what no effect needs."""
+    needed: set[Op] = set()
+    symbols: set[Expr] = set()
+    for block in reversed(blocks):
+        kept = []
+        for op in reversed(block.ops):
+            checks = type(op) is Indirect and (op.check or op.symbol in symbols)
+            if op in needed or checks or type(op) is Store or type(op) is Barrier:
+                kept.append(op)
+                needed.update(op.args)
+                symbols.update(s for e in expressions(op) for s in e.free)
+        block.ops[:] = reversed(kept)
+
+
+def expressions(op: Op) -> tuple[Expr, ...]:
+    """The index expressions of an operation."""
+    return tuple(e for name in ("index", "expr", "lhs", "rhs", "size") if isinstance(e := getattr(op, name, None), Expr))

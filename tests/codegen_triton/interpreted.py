@@ -1,0 +1,57 @@
+"""Graphs under Triton's interpreter against eager; run by `test_interpreter`, in a process of its own with TRITON_INTERPRET=1."""
+
+import pytest
+import torch
+
+from framesmith.codegen.triton import tuning
+from framesmith.schedule.target import GPU
+from tests.codegen_triton.graphs import EXACT, GRAPHS
+from tests.codegen_triton.machine import run_program
+from tests.schedule.harness import program_of
+
+
+def copy(t):
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t) if isinstance(t, torch.Tensor) else t
+
+
+def agree(name, wide=False, fusion=True):
+    """The graph's results, and what it writes into its inputs."""
+    fn, make = GRAPHS[name]
+    program = program_of(fn, *make(), target=GPU, fusion=fusion)
+    mine, theirs = make(), make()
+    with torch.no_grad():
+        want = torch.utils._pytree.tree_leaves(fn(*theirs))
+    got = run_program(program, mine, wide)
+    assert len(got) == len(want)
+    for g, w in zip((*got, *mine), (*want, *theirs)):
+        assert g.shape == w.shape and g.dtype is w.dtype
+        exact = name in EXACT or not w.dtype.is_floating_point
+        rtol, atol = (0.0, 0.0) if exact else (1e-2, 1e-2) if w.dtype.itemsize == 2 else (1e-4, 1e-5)
+        torch.testing.assert_close(g, w, equal_nan=True, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_agrees(name):
+    agree(name)
+
+
+_ROWS = ("sum", "reduction", "softmax", "norm", "extreme", "mean", "element", "entropy", "row")
+ROWS = [name for name in GRAPHS if any(word in name for word in _ROWS)]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_long_rows_go_part_by_part(name, monkeypatch):
+    for limit in ("PERSISTENT", "PERSISTENT_COLUMN"):
+        monkeypatch.setattr(tuning, limit, 1)
+    monkeypatch.setattr(tuning, "LOOPED", 1024)
+    agree(name)
+
+
+@pytest.mark.parametrize("name", ["chain", "gathers", "softmax", "sums", "positions", "updates of many parameters"])
+def test_wide_indices(name):
+    agree(name, wide=True)
+
+
+@pytest.mark.parametrize("name", ["layer norm", "sums", "batch norm in training", "scatters"])
+def test_a_kernel_for_each_nest(name):
+    agree(name, fusion=False)
