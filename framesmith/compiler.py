@@ -300,7 +300,8 @@ class FrameCompiler:
             reports.append(report)
             return call
 
-        return Differentiable(graph, examples, compile, self.config.partitioner, self.config.activation_budget).in_engine(), reports[0]
+        how = self.config.partitioner, self.config.activation_budget
+        return Differentiable(graph, examples, compile, *how, turn=_turn).in_engine(), reports[0]
 
     def _straight(self, graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
         """Code of a graph without gradients."""

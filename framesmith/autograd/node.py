@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ Compiled = Callable[[Any], Values]
 """Called with one tuple, or with a list, which it may empty: what is given up so dies after its last use."""
 Compile = Callable[[fx.Graph, Sequence[Any]], Compiled]
 """(graph, examples of its inputs) -> what computes it, without gradients."""
+Turn = Callable[[], AbstractContextManager[Any]]
 Pattern = tuple[tuple[bool, ...], ...]
 """Of a backward: which tangents there are; which gradients are asked for; of a differentiable one, which of its inputs require grad."""
 
@@ -31,12 +33,15 @@ _KINDS = {"input": 0, "result": 1, "extra": 2}
 
 
 class Differentiable:
-    """A captured graph with its gradients. `recompute` and `budget`: see `partition`."""
+    """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `turn`: what to be in while graphs are recorded, which
+    backwards do in whatever thread they run."""
 
-    def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True, budget: float = 1.0) -> None:
+    def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True, budget: float = 1.0,
+                 turn: Turn = nullcontext) -> None:
         self._graph = graph
         self._compile = compile
-        self._how = recompute, budget
+        self._how = recompute, budget, turn
+        self._turn = turn
         self.joint = trace_joint(graph)
         self.parts = partition(self.joint, recompute, budget)
         self.forward = compile(self.parts.forward, examples)
@@ -90,7 +95,8 @@ class Differentiable:
         return found
 
     def _partial(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
-        graph, reads = backward_of(trace_joint(self._graph, there), self.parts, wanted)
+        with self._turn():
+            graph, reads = backward_of(trace_joint(self._graph, there), self.parts, wanted)
         return _Backward(graph, tuple(reads))
 
     def whole(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...]) -> Values:
@@ -105,8 +111,9 @@ class Differentiable:
         return found(given)
 
     def _compiled_whole(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...], given: Values) -> Compiled:
-        graph = gradient_of(trace_joint(self._graph, there), self.parts, wanted, requires)
-        return _Fitted(graph, given, lambda part, there: Differentiable(part, there, self._compile, *self._how).in_engine())
+        with self._turn():
+            graph = gradient_of(trace_joint(self._graph, there), self.parts, wanted, requires)
+            return _Fitted(graph, given, lambda part, there: Differentiable(part, there, self._compile, *self._how).in_engine())
 
 
 @dataclass(slots=True)
