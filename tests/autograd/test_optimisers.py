@@ -23,8 +23,9 @@ CASES = [
     ("NAdam", {**DECAY, "decoupled_weight_decay": True}, ({},)), ("Adagrad", {**DECAY, "lr_decay": 0.1}, ({}, FOREACH, FUSED)),
     ("Adadelta", DECAY, ({}, FOREACH)), ("RMSprop", {**DECAY, "centered": True, "momentum": 0.9}, ({}, FOREACH)),
     ("Rprop", {}, ({}, FOREACH)), ("Adafactor", DECAY, ({}, FOREACH)),
+    ("RAdam", DECAY, ({}, FOREACH)), ("RAdam", {**DECAY, "decoupled_weight_decay": True, "maximize": True}, ({},)),
+    ("ASGD", DECAY, ({}, FOREACH)), ("ASGD", {**DECAY, "t0": 3}, ({}, FOREACH)),
 ]
-FALLBACKS = [("RAdam", DECAY), ("ASGD", DECAY)]
 
 
 class Net(nn.Module):
@@ -75,9 +76,12 @@ def test_captured_whole(name, options):
     assert 1 <= counter.frame_count <= 2  # the first step makes the state
 
 
-@pytest.mark.parametrize("name, options", FALLBACKS, ids=str)
-def test_fallbacks(name, options):
-    trained(lambda m: getattr(torch.optim, name)(m.parameters(), **options), "eager", 8)
+@pytest.mark.parametrize("name, options", [("RAdam", DECAY), ("ASGD", {**DECAY, "t0": 3})], ids=str)
+def test_branches_on_the_count_of_steps(name, options):
+    """The eighth step goes another way than the first."""
+    counter = CompileCounter()
+    trained(lambda m: getattr(torch.optim, name)(m.parameters(), **options), counter, 8)
+    assert counter.frame_count <= 2
 
 
 NATIVE = [("SGD", {"momentum": 0.9, "lr": 0.1}), ("AdamW", {"amsgrad": True}), ("AdamW", FUSED), ("NAdam", {})]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim import optimizer as own
 
 from .. import trackers as t
+from ..polyfills import branching
 from ..polyfills.functions import in_grad_mode_of
-from ..registry import CODES, by_name, calls
+from ..registry import CODES, by_name, calls, named
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -51,6 +53,20 @@ def _stack_if_compiling(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return args[0]
 
 
+def _branching(name: str, python: Callable[..., None]) -> None:
+    """Calls of the two ways of an optimiser are calls of `python`, unless torch's own Python of it does not branch."""
+    for way in ("single", "multi"):
+        path = f"torch.optim.{name}._{way}_tensor_{name}"
+
+        @by_name(path)
+        def _step(cx: Any, args: Args, kwargs: Kwargs, path: str = path) -> t.Tracker:
+            if kwargs["capturable"].truth(cx):
+                return cx.inline(cx.made(named(path)), args, kwargs)
+            return cx.made(python).call(cx, args, kwargs)
+
+
+_branching("radam", branching.radam)
+_branching("asgd", branching.asgd)
 CODES[id(own._use_grad_for_differentiable(lambda self: None).__code__)] = _use_grad
 
 __all__: list[str] = []
