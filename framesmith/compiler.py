@@ -413,7 +413,7 @@ def _is_machinery(code: CodeType, standard_library: bool) -> bool:
     if code.co_name == "__del__":
         return True
     if file.startswith(_TORCH):
-        return not file.startswith(_TORCH + "nn/modules/") or file.endswith("/module.py")
+        return not file.startswith(_TORCH + "nn/modules/") or file.endswith(("/module.py", "/_functions.py"))
     if file.startswith(_OWN):
         return code.co_name != "call_module"
     return not standard_library and (file.startswith("<frozen") or file.startswith(_STANDARD) and "site-packages" not in file)

@@ -88,8 +88,9 @@ def output_node(graph: fx.Graph) -> fx.Node:
     return node
 
 
-def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint:
-    """The joint graph of a captured one. `defined`: which of the results that require grad have a tangent; all by default.
+def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: Sequence[int] | None = None) -> Joint:
+    """The joint graph of a captured one. `defined`: which of the results that require grad have a tangent; all by default. `wanted`: the
+    inputs that gradients are asked for; by default those that require grad and that one of the results depends on.
 
     Raises `Unsupported` where a derivative cannot be recorded; what autograd itself refuses is its own error.
     """
@@ -100,8 +101,8 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint
         asked = [i for i, value in enumerate(results) if isinstance(value, FakeTensor) and _has_history(value)]
         tangents = [recorder.input_like(results[i], f"{TANGENT}{k}") for k, i in enumerate(asked)]
         used = [k for k in range(len(asked)) if defined is None or defined[k]]
-        wanted = [i for i, x in enumerate(replay.inputs) if x.requires_grad]
-        leaves = [replay.inputs[i] for i in wanted]
+        asked_for = [i for i, x in enumerate(replay.inputs) if x.requires_grad] if wanted is None else list(wanted)
+        leaves = [replay.inputs[i] for i in asked_for]
         grads: Sequence[Any] = [None] * len(leaves)
         if used:
             last = last_node(recorder.graph)
@@ -109,6 +110,8 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint
             for node in nodes_after(recorder.graph, last):  # what formulas compute of a region's values alone is computed again with them
                 regions = [n.meta["checkpoint"] for n in node.all_input_nodes if "checkpoint" in n.meta]
                 node.meta.update({"checkpoint": regions[0]} if regions else {})
+        if wanted is None and any(g is not None for g in grads):
+            asked_for, grads = zip(*[(i, g) for i, g in zip(asked_for, grads) if g is not None])  # type: ignore[assignment]
         nodes = [recorder.nodes(v) for v in (*results, *grads)]
     for node, value in replay.copies:
         recorder.emit(aten.copy_.default, (node, recorder.nodes(value)), value)
@@ -117,7 +120,7 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None) -> Joint
     output = closed.output(tuple(nodes))
     output.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in nodes)
     saved = replay.saved_nodes()
-    return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked), tuple(wanted),
+    return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked), tuple(asked_for),
                  _places(saved, [n for n in graph.nodes if n.op == "placeholder"]), _places(saved, replay.given))
 
 

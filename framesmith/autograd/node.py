@@ -96,7 +96,7 @@ class Differentiable:
 
     def _partial(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
         with self._turn():
-            graph, reads = backward_of(trace_joint(self._graph, there), self.parts, wanted)
+            graph, reads = backward_of(trace_joint(self._graph, there, self.joint.wanted), self.parts, wanted)
         return _Backward(graph, tuple(reads))
 
     def whole(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...]) -> Values:
@@ -112,7 +112,7 @@ class Differentiable:
 
     def _compiled_whole(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...], given: Values) -> Compiled:
         with self._turn():
-            graph = gradient_of(trace_joint(self._graph, there), self.parts, wanted, requires)
+            graph = gradient_of(trace_joint(self._graph, there, self.joint.wanted), self.parts, wanted, requires)
             return _Fitted(graph, given, lambda part, there: Differentiable(part, there, self._compile, *self._how).in_engine())
 
 

@@ -426,3 +426,19 @@ def random_values_of_a_forward(c):
             return g * ctx.saved_tensors[0]
 
     return derivatives(c(lambda x: Drop.apply(x.sin()).exp()), leaf(8))
+
+
+@scenario(breaks=True)
+def a_tensor_that_passes_by_a_graph_of_its_own(c):
+    """What a graph gives back, and does not depend on, is no part of its backward."""
+
+    def f(x):
+        h = x.sin()
+        y = h.detach().requires_grad_()
+        return h, y, (y * y).sum()
+
+    x = leaf(3)
+    h, y, z = c(f)(x)
+    z.backward()
+    h.sum().backward()
+    return x, y

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.nn.modules._functions import BackwardHookFunction
 
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.graph.derivative import Pattern, Traced, cut_out, passed, refuse
@@ -40,6 +41,8 @@ def _apply(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     differentiable = torch.is_grad_enabled() and any(wanted)
     if differentiable and (kwargs or getattr(real, "boxed_grads_call", False)):
         raise Unsupported(f"{real.__name__}.apply with keywords, or with boxed gradients")
+    if differentiable and real is BackwardHookFunction:
+        raise Unsupported("hooks on a module's backward")
     with torch.no_grad():
         out = _forward(cx, klass, real, ctx, given, kwargs)
         dirty = _listed(cx, ctx, "dirty_tensors")
