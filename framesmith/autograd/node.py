@@ -33,8 +33,8 @@ _KINDS = {"input": 0, "result": 1, "extra": 2}
 
 
 class Differentiable:
-    """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `turn`: what to be in while graphs are recorded, which
-    backwards do in whatever thread they run."""
+    """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `turn`: what to be in while graphs are recorded,
+    which backwards do in whatever thread they run."""
 
     def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True, budget: float = 1.0,
                  turn: Turn = nullcontext) -> None:
