@@ -1,0 +1,52 @@
+"""Interleaved timing by the device's own clock: every contender in turn, round after round."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable
+
+import torch
+
+from benchmarks.measure import Timing
+
+
+def milliseconds(call: Callable[[], object], times: int) -> float:
+    """Of one call, between two events around `times` of them."""
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    for _ in range(times):
+        call()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) / times
+
+
+def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15, slice_ms: float = 30.0) -> dict[str, Timing]:
+    """Time each for about `slice_ms` a round, in turn. Seconds a call."""
+    times = {}
+    for name, run in contenders.items():
+        milliseconds(run, 3)
+        times[name] = max(1, min(200, int(slice_ms / max(milliseconds(run, 3), 1e-3))))
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for name, run in contenders.items():
+                samples[name].append(milliseconds(run, times[name]) / 1e3)
+    finally:
+        gc.enable()
+    return {name: Timing(statistics.median(s), min(s), max(s), len(s)) for name, s in samples.items()}
+
+
+def peak(call: Callable[[], object]) -> int:
+    """Bytes of PyTorch's memory that a call takes at its height, over what lived before."""
+    call()
+    torch.cuda.synchronize()
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
