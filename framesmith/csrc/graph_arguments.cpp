@@ -73,7 +73,7 @@ static c10::IValue list_constant(py::handle value, const c10::TypePtr& element, 
 }
 
 static c10::IValue constant(py::handle value, const c10::Argument& argument) {
-  if (value.is_none()) return {};
+  if (value.is_none()) return argument.type()->kind() == TypeKind::TensorType ? c10::IValue(at::Tensor()) : c10::IValue();
   c10::TypePtr type = without_optional(argument.type());
   if (type->kind() == TypeKind::ListType) return list_constant(value, type->castRaw<c10::ListType>()->getElementType(), argument.N());
   if (type->kind() == TypeKind::FloatType) return value.cast<double>();

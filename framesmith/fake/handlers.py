@@ -10,6 +10,7 @@ import torch
 from framesmith.fake import schema
 from framesmith.fake.composites import WHOLE
 from framesmith.fake.custom import functionalised
+from framesmith.fake.devices import refuse_devices
 from framesmith.fake.dtypes import refuse_dtypes
 from framesmith.fake.infer import infer, true_error
 from framesmith.fake.known import known_value
@@ -59,6 +60,8 @@ def classify(func: Any) -> Handler:
 def functional(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """Recorded as it is: new results, nothing written."""
     args, kwargs = lifted(rec, args, kwargs)
+    if rec.on_cuda:
+        refuse_devices(func, args, kwargs)
     vals = infer(func, args, kwargs)
     refuse_dtypes(func, args, kwargs, vals)
     node_args = tuple([rec.nodes(a) for a in args])

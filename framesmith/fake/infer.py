@@ -144,6 +144,11 @@ def _from_meta(value: Any, device: torch.device, offset: Any) -> Any:
     return value
 
 
+def _at_hand(device: torch.device) -> torch.device:
+    """The device, if it is there."""
+    return device if device.type != "cuda" or torch.cuda.is_available() else CPU
+
+
 def _to_real(value: Any, budget: list[int]) -> Any:
     kind = type(value)
     if kind is FakeTensor:
@@ -152,7 +157,7 @@ def _to_real(value: Any, budget: list[int]) -> Any:
         budget[0] -= extent * value.dtype.itemsize
         if budget[0] < 0:
             return value
-        return torch.zeros(extent, dtype=value.dtype).as_strided(sizes, strides)
+        return torch.zeros(extent, dtype=value.dtype, device=_at_hand(value.device)).as_strided(sizes, strides)
     if kind is list or kind is tuple:
         return kind([_to_real(item, budget) for item in value])
     return int(value) if kind is torch.SymInt else value

@@ -62,6 +62,8 @@ class Recorder:
         """Inputs of which the graph assumes where they begin in their storage."""
         self.follows_grad = False
         """Inputs require grad: where gradients end is part of the program."""
+        self.on_cuda = False
+        """There are tensors on a CUDA device."""
         self.on_current_device = False
         """Tensors may be made on the CUDA device that is current, or moved to it."""
         self.content: Content | None = None
@@ -113,7 +115,10 @@ class Recorder:
     def _placed(self, kwargs: dict) -> dict:
         """A CUDA device without an index is the current one, on which the graph then depends."""
         device = kwargs["device"]
-        if device is None or (device := torch.device(device)).type != "cuda" or device.index is not None:
+        if device is None or (device := torch.device(device)).type != "cuda":
+            return kwargs
+        self.on_cuda = True
+        if device.index is not None:
             return kwargs
         self.on_current_device = True
         return {**kwargs, "device": current_device()}
@@ -159,6 +164,7 @@ class Recorder:
 
     def _give_place(self, fake: FakeTensor, name: str) -> FakeTensor:
         node = self._placeholder(name, fake)
+        self.on_cuda |= fake.device.type == "cuda"
         fake._alias = Alias(Storage(self, node), node, fake)
         self.inputs.append(fake)
         return fake

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from framesmith import _C
-from framesmith.fake.handlers import functional, handles
+from framesmith.fake.handlers import classify, functional, handles
 from framesmith.fake.infer import rule
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
 from framesmith.util.errors import Unsupported
@@ -25,6 +25,14 @@ BACKWARD = torch.ops.framesmith.mkldnn_rnn_layer_backward.default
 
 def _dense(x: FakeTensor, shape: tuple, dtype: torch.dtype | None = None) -> FakeTensor:
     return new_fake(shape, contiguous_strides(shape), dtype or x.dtype, x.device)
+
+
+@handles(aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
+def recurrence(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Of cuDNN, whose layer under autograd looks at the memory of its weights."""
+    if rec.follows_grad and args[0].device.type == "cuda":
+        raise Unsupported(f"{func} on a CUDA device where gradients are asked for")
+    return classify(func)(rec, func, args, kwargs)
 
 
 @handles(aten.mkldnn_rnn_layer.default)

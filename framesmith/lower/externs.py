@@ -12,7 +12,7 @@ from framesmith.graph.purity import draws
 from framesmith.loops.nest import Call
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import Size, row_major, same_layout
-from framesmith.lower.layouts import ARGUMENT_LAYOUTS, RESULT_LAYOUTS
+from framesmith.lower.layouts import ARGUMENT_LAYOUTS, CUDA_ARGUMENT_LAYOUTS, RESULT_LAYOUTS
 from framesmith.lower.table import EXTERN_ROWS
 from framesmith.lower.values import Strided, Value
 from framesmith.prims.core import Prim
@@ -82,7 +82,7 @@ class _Arguments:
         self.ctx, self.node, self.target = ctx, node, target
         self.reads: list[str] = []
         self.values: list[Strided] = []
-        self.want = ARGUMENT_LAYOUTS.get(target)
+        self.want = (CUDA_ARGUMENT_LAYOUTS if ctx.device.type == "cuda" else ARGUMENT_LAYOUTS).get(target)
         self.frozen: frozenset[int] = frozenset()
         self.eager = _eager_strides(node) if draws(node) else None
         self.position = -1

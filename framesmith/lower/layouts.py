@@ -15,6 +15,9 @@ aten = torch.ops.aten
 # target -> (position among its tensor arguments, value, positions of constants) -> strides wanted, or None: as it is
 ARGUMENT_LAYOUTS: dict[Any, Callable[[int, Value, frozenset[int]], tuple[Any, ...] | None]] = {}
 
+# The same on a CUDA device.
+CUDA_ARGUMENT_LAYOUTS: dict[Any, Callable[[int, Value, frozenset[int]], tuple[Any, ...] | None]] = {}
+
 # target -> (spec of a result, tensor arguments in memory) -> strides of the result
 RESULT_LAYOUTS: dict[Any, Callable[[Any, Sequence[Strided]], tuple[Any, ...]]] = {}
 
@@ -37,6 +40,17 @@ def _convolution_argument(position: int, value: Value, frozen: frozenset[int]) -
     return None
 
 
+def _convolution_on_cuda(images: int) -> Callable[[int, Value, frozenset[int]], tuple[Any, ...] | None]:
+    """Tensor cores want channels innermost in half precision. In float32, layouts are eager's: the library's choice of a precision goes by
+    them. The first `images` arguments are meant."""
+
+    def wanted(position: int, value: Value, frozen: frozenset[int]) -> tuple[Any, ...] | None:
+        half = value.dtype in (torch.float16, torch.bfloat16)
+        return channels_last(value.shape) if half and position < images and len(value.shape) == 4 else None
+
+    return wanted
+
+
 def _convolution_result(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
     if len(values[0].shape) == 4 and (is_channels_last(values[0]) or is_channels_last(values[1])):
         return channels_last(spec.shape)
@@ -55,6 +69,8 @@ def _row_major(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
 for _op in (aten.convolution.default, aten.conv2d.default):
     ARGUMENT_LAYOUTS[_op] = _convolution_argument
     RESULT_LAYOUTS[_op] = _convolution_result
+    CUDA_ARGUMENT_LAYOUTS[_op] = _convolution_on_cuda(1)
+CUDA_ARGUMENT_LAYOUTS[aten.convolution_backward.default] = _convolution_on_cuda(2)
 for _op in (
     aten.max_pool2d.default,
     aten.max_pool2d_with_indices.default,

@@ -1,0 +1,35 @@
+"""Tensors of several devices in one operator: eager takes numbers in the CPU's memory beside others, and little else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from framesmith.fake.tensor import FakeTensor
+from framesmith.util.errors import Unsupported
+
+aten = torch.ops.aten
+_ACROSS = frozenset((aten._to_copy.default, aten.copy.default, aten.index.Tensor, aten.index_put.default, aten._index_put_impl.default))
+
+
+def refuse_devices(func: Any, args: tuple, kwargs: dict) -> None:
+    """Raise `Unsupported` for a call that eager most likely refuses: its error is then raised where the program stands."""
+    if func in _ACROSS or func.namespace != "aten":
+        return
+    fakes = list(_tensors((*args, *kwargs.values())))
+    devices = {x.device for x in fakes if x.dim() or x.device.type != "cpu"}
+    if len(devices) > 1:
+        raise Unsupported(f"{func} on tensors of {' and '.join(sorted(map(str, devices)))}")
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[FakeTensor]:
+    for value in values:
+        if isinstance(value, FakeTensor):
+            yield value
+        elif type(value) in (list, tuple):
+            yield from _tensors(value)
+
+
+__all__ = ["refuse_devices"]

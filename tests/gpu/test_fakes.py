@@ -1,0 +1,123 @@
+"""What is known of a CUDA tensor without a device: metadata, where operators run, and which of them become kernels."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from framesmith.config import Config
+from framesmith.fake.recorder import Recorder
+from framesmith.fake.tensor import new_fake
+from framesmith.graph.devices import main_device
+from framesmith.graph.freeze import freeze
+from framesmith.graph.interpreter import run
+from framesmith.loops.ir import Extern
+from framesmith.lower.contractions.rewrite import worth_freezing
+from framesmith.targets import CudaTarget
+from framesmith.util.errors import Unsupported
+
+from .fakes import DEVICE, makes_on_cuda, recorded, scheduled  # noqa: F401
+
+X = torch.randn(8, 64)
+
+
+def externs(program):
+    return [str(step.target) for step in program.steps if isinstance(step, Extern)]
+
+
+@pytest.mark.usefixtures("makes_on_cuda")
+def test_factories_make_on_the_device_that_is_named():
+    def fn(x):
+        return x + torch.arange(64, device=x.device), torch.ones(3, device="cuda"), torch.zeros_like(x), x.new_full((2,), 1.0), torch.eye(2)
+
+    graph, out = recorded(fn, X)
+    assert [o.device for o in out] == [DEVICE] * 4 + [torch.device("cpu")]
+    made = [n.kwargs["device"] for n in graph.nodes if n.kwargs.get("device") is not None]
+    assert made and all(d.index == 0 for d in made if d.type == "cuda")
+
+
+def test_the_main_device_is_a_cuda_device_if_there_is_one():
+    graph, _ = recorded(lambda x: x.cpu() * 2 + 1, X)
+    assert main_device(graph) == DEVICE
+    graph, _ = recorded(lambda x: x, X)
+    for node in graph.nodes:
+        node.meta["val"] = torch.empty(3, device="meta")
+    with pytest.raises(Unsupported, match="tensors on meta"):
+        main_device(graph)
+
+
+def test_numbers_of_the_cpu_go_into_the_kernel():
+    graph, _ = recorded(lambda x: x * torch.tensor(2.0) + torch.full((), 3.0), X)
+    program = scheduled(graph)
+    assert externs(program) == [] and len(program.kernels) == 1
+
+
+def test_what_is_computed_on_the_cpu_is_eagers_and_its_number_is_brought():
+    graph, _ = recorded(lambda x: x * (torch.arange(5).sum() * 2), X)
+    program = scheduled(graph)
+    assert externs(program) == ["aten.arange.default", "aten.sum.default", "aten.mul.Tensor", "aten._to_copy.default"]
+    assert len(program.kernels) == 1
+
+
+def test_copies_between_devices_are_operators():
+    graph, out = recorded(lambda x: (x.cpu() + 1, (x * 2).to("cpu").to(DEVICE)), X)
+    assert [o.device.type for o in out] == ["cpu", "cuda"]
+    program = scheduled(graph)
+    assert externs(program) == ["aten._to_copy.default", "aten.add.Tensor", "aten._to_copy.default", "aten._to_copy.default"]
+
+
+def test_a_tensor_of_the_cpu_beside_one_of_the_device_is_left_to_eager():
+    with pytest.raises(Unsupported, match="on tensors of cpu and cuda:0"):
+        recorded(lambda x: x + torch.arange(64), X)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_is_one_operator(dtype):
+    q = torch.randn(2, 16, 4, 32, dtype=dtype).transpose(1, 2)
+    graph, (out,) = recorded(lambda q: F.scaled_dot_product_attention(q, q, q), q)
+    assert externs(scheduled(graph)) == ["aten.scaled_dot_product_attention.default"]
+    assert out.stride() == q.stride()  # both fused kernels leave the heads inside
+
+
+def test_statistics_of_a_norm_are_float32():
+    graph, (out, mean, rstd) = recorded(lambda x: torch.native_layer_norm(x, (64,), None, None, 1e-5), X.bfloat16())
+    assert (out.dtype, mean.dtype, rstd.dtype) == (torch.bfloat16, torch.float32, torch.float32)
+
+
+def test_products_convolutions_and_draws_are_operators():
+    image = torch.randn(2, 3, 8, 8)
+    graph, _ = recorded(lambda x, w: F.conv2d(x, w).relu(), image, torch.randn(4, 3, 3, 3))
+    assert externs(scheduled(graph)) == ["aten.conv2d.default"]
+    graph, _ = recorded(lambda x: (x @ x.t()).relu() + torch.rand_like(x.narrow(1, 0, 8)), X)
+    assert sorted(externs(scheduled(graph))) == ["aten.mm.default", "aten.rand_like.default"]
+
+
+def test_an_input_of_the_cpu_is_written_by_an_operator():
+    rec = Recorder()
+    x = rec.input_like(new_fake((4,), (1,), torch.float32, DEVICE), "x")
+    count = rec.input_like(new_fake((), (), torch.float32, torch.device("cpu")), "count")
+    with torch.no_grad(), rec:
+        count.add_(1)
+        out = x * count
+    program = scheduled(rec.finish([out]))
+    assert externs(program) == ["aten.add.Tensor", "aten._to_copy.default", "aten.copy_.default"]
+
+
+def test_convolutions_in_half_precision_run_channels_last():
+    image, weight = torch.randn(2, 16, 8, 8, dtype=torch.bfloat16), torch.randn(4, 16, 3, 3, dtype=torch.bfloat16)
+    graph, _ = recorded(lambda x, w: F.conv2d(x * 2, w).relu(), image, weight)
+    program = scheduled(graph)
+    (call,) = [step for step in program.steps if isinstance(step, Extern)]
+    assert program.buffers[call.args[0].name].stride[1].const == 1
+    graph, _ = recorded(lambda x, w: F.conv2d(x * 2, w).relu(), image.float(), weight.float())
+    program = scheduled(graph)
+    (call,) = [step for step in program.steps if isinstance(step, Extern)]
+    assert [s.const for s in program.buffers[call.args[0].name].stride] == [1024, 64, 8, 1]
+
+
+def test_frozen_weights_of_convolutions_are_laid_out_once():
+    graph, _ = recorded(lambda x, w: F.conv2d(x, w), torch.randn(2, 16, 8, 8).half(), torch.randn(4, 16, 3, 3).half())
+    list(graph.nodes)[1].meta["param"] = True
+    CudaTarget(Config(), None, None, DEVICE).rewrite(graph)
+    frozen = freeze(graph, worth_freezing)
+    (made,) = run(frozen.constants, [torch.randn(4, 16, 3, 3).half()])
+    assert frozen.parameters == (1,) and made.is_contiguous(memory_format=torch.channels_last)
