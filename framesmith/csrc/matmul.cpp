@@ -27,6 +27,7 @@ constexpr i64 kDepth = 3 * kSpan;            // products of a block: its sums ar
 constexpr i64 kBlock = 3 << 15;              // floats of packed B, and
 constexpr i64 kRowBlock = 8;                 // tiles of rows of packed A: both stay in L2
 constexpr i64 kAhead = 8;                    // rows of B fetched before their turn
+constexpr i64 kStrip = 64;                   // columns of A packed at a time
 constexpr double kParallelWork = 2e5;        // multiply-adds from which a second thread pays
 
 struct Problem {
@@ -128,20 +129,30 @@ void pack_b(const Matrices<const float>& b, i64 depth, i64 n, float* out) {
   else pack_any(b, depth, n, out);
 }
 
+// `depth` elements of `rows` rows of A, whose columns are contiguous -> those of a column side by side. Up to W rows may be read.
+template <class M> FN void pack_rows(const float* a, i64 column, i64 depth, i64 rows, float* out, M read) {
+  for (i64 k = 0; k < depth; k++, a += column, out += rows) {
+    __builtin_prefetch(a + 2 * kAhead * column);
+    if (k + W <= depth) store(out, load(a, read), full);  // what is too much is written over by the next column
+    else store(out, load(a, read), (int)rows);
+  }
+}
+
 // Tiles [begin, end) of rows of A -> each `depth` times its rows, side by side.
 void pack_a(const Matrices<const float>& a, const Even& tiles, i64 begin, i64 end, i64 depth, float* out) {
-  const i64 first = tiles.begin(begin), safe = tiles.begin(end) - W;  // a whole vector from a later row would reach beyond the block
-  for (i64 k = 0; k < depth; k++)
+  const i64 first = tiles.begin(begin), last = tiles.begin(end);
+  for (i64 k0 = 0; k0 < depth; k0 += kStrip)  // so that a line of A is still there for the next tile, which has a part of it
     for (i64 t = begin; t < end; t++) {
-      const i64 row = tiles.begin(t), rows = tiles.size(t);
-      const float* from = a.at + row * a.row + k * a.column;
-      float* to = out + (row - first) * depth + k * rows;
-      if (a.row != 1) {
-        for (i64 i = 0; i < rows; i++) to[i] = from[i * a.row];
-      } else if (row <= safe && k + W <= depth) {
-        store(to, load(from, full), full);  // what is too much is written over by the next row
+      const i64 row = tiles.begin(t), rows = tiles.size(t), count = std::min(kStrip, depth - k0);
+      const float* from = a.at + row * a.row + k0 * a.column;
+      float* to = out + (row - first) * depth + k0 * rows;
+      if (a.row == 1 && row + W <= last) {
+        pack_rows(from, a.column, count, rows, to, full);
+      } else if (a.row == 1) {
+        pack_rows(from, a.column, count, rows, to, (int)rows);
       } else {
-        store(to, load(from, (int)rows), (int)rows);
+        for (i64 k = 0; k < count; k++)
+          for (i64 i = 0; i < rows; i++) to[k * rows + i] = from[k * a.column + i * a.row];
       }
     }
 }

@@ -24,6 +24,7 @@ MEASURED_FLOPS = 8e7  # shapes above are measured on fewer columns
 PANELS = 384  # columns are cut to a multiple: whole panels of every tile, and as many for each of two threads
 REPEATS = 10
 BEHIND = 3.0
+SURE = 3  # rounds before which nothing is decided: in one of them another program may have had the processor
 SECONDS = 0.03  # of measuring a shape, after which no round begins
 BRIEFLY = {"product": 0.002}  # the same of kinds that a graph has many shapes of, and whose candidates lie far apart
 # Below this much work the call's own cost decides, and the template has none.
@@ -113,7 +114,7 @@ NEAR_PEAK: dict[str, Callable[[Request], bool]] = {
 
 
 def measure(request: Request) -> dict[str, float]:
-    """Seconds of each candidate: the best of a few runs, taken in turn. One that falls far behind is not run again."""
+    """Seconds of each candidate: the best of a few runs, taken in turn. One that fell far behind in each of several is not run again."""
     with torch.inference_mode():
         candidates = CANDIDATES[request.kind](request)
         best = dict.fromkeys(candidates, float("inf"))
@@ -122,12 +123,12 @@ def measure(request: Request) -> dict[str, float]:
         end = time.perf_counter() + BRIEFLY.get(request.kind, SECONDS)
         for repeat in range(REPEATS):
             for name, run in candidates.items():
-                if best[name] != float("inf") and best[name] > BEHIND * min(best.values()):
+                if repeat >= SURE and best[name] > BEHIND * min(best.values()):
                     continue
                 start = time.perf_counter()
                 run()
                 best[name] = min(best[name], time.perf_counter() - start)
-            if repeat and time.perf_counter() > end:
+            if repeat + 1 >= SURE and time.perf_counter() > end:
                 break
     return best
 
