@@ -7,6 +7,7 @@
 
 #include <omp.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 
@@ -145,14 +146,6 @@ float scale_row(const Row& r, float scale) {
   return largest(top);
 }
 
-// exp of what is at most 0 (or NaN), flushed to 0 below -87.
-FN vf decay(vf x) {
-  vf n;
-  const vf r = fs::reduce_exp(fs::max_(fs::splat(-87.5f), x), n);
-  const vf p = (fs::exp_tail(r) * r) * r + r + 1.0f;
-  return where(fs::vm{x < -87.5f}, vf{}, fs::pow2_times(p, n));
-}
-
 // exp(s - top); the sum.
 float exponentials(const Row& r, float top) {
   vf sum = {};
@@ -229,6 +222,8 @@ class Worker {
     float* kept = kept_.get() + slot * value_columns_;
     float* out = a_.out + b * a_.out_batch + h * a_.out_head + query * a_.out_row;
     const float weight = sums_[slot] == 0 ? 0 : 1 / sums_[slot];
+    if (last && a_.log_sums)
+      a_.log_sums[b * a_.sums_batch + h * a_.sums_head + query * a_.sums_row] = sums_[slot] == 0 ? 0 : tops_[slot] + std::log(sums_[slot]);
     for (i64 j = 0; j < value_columns_; j += W) {
       vf x = load(fresh + j, full);
       if (key) x += load(kept + j, full) * shrink;

@@ -21,9 +21,21 @@ struct Attention {
   const float* add;
   const bool* keep;
   int64_t mask_batch, mask_head, mask_row, mask_column;
+  // log(sum(exp(scores))) of each row, 0 for one without any key; may be null.
+  float* log_sums;
+  int64_t sums_batch, sums_head, sums_row;
 };
 
 // out = softmax(scale * q k^T + mask) v; rows without any key are 0.
 void attend(const Attention& a, int threads);
+
+// Gradients of attention without shared heads, whose `q`, `k`, `v`, mask and log_sums `forward` has, from those of its result.
+struct AttentionGradient {
+  Attention forward;
+  Plane result, tangent;
+  Plane q, k, v;  // written
+};
+
+void attend_backward(const AttentionGradient& a, int threads);
 
 }  // namespace framesmith

@@ -111,26 +111,38 @@ Tensor pack_rnn(TensorList weights, int64_t gates) {
 
 Plane plane(const Tensor& t) { return {t.const_data_ptr<float>(), t.stride(0), t.stride(1), t.stride(2)}; }
 
-Tensor& attention_out(const Tensor& q_, const Tensor& k_, const Tensor& v_, const std::optional<Tensor>& mask_, bool causal,
-                      std::optional<double> scale, Tensor& out) {
-  const Tensor q = rows(q_), k = rows(k_), v = rows(v_);
-  TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.size(1) % k.size(1) == 0 && out.stride(3) == 1, "framesmith: attention's arguments");
+// `mask`: kept alive for the pointers into it.
+Attention attention_of(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& given, bool causal,
+                       std::optional<double> scale, Tensor& mask) {
+  TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.size(1) % k.size(1) == 0, "framesmith: attention's arguments");
   Attention a{};
   a.batch = q.size(0), a.heads = q.size(1), a.shared = q.size(1) / k.size(1), a.queries = q.size(2), a.keys = k.size(2);
   a.width = q.size(3), a.value_width = v.size(3);
   a.scale = static_cast<float>(scale.value_or(1.0 / std::sqrt(static_cast<double>(a.width))));
   a.causal = causal;
   a.q = plane(q), a.k = plane(k), a.v = plane(v);
-  a.out = out.data_ptr<float>(), a.out_batch = out.stride(0), a.out_head = out.stride(1), a.out_row = out.stride(2);
-  Tensor mask;
-  if (mask_.has_value()) {
-    mask = mask_->expand({a.batch, a.heads, a.queries, a.keys});
-    if (mask.stride(3) > 1) mask = mask_->contiguous().expand({a.batch, a.heads, a.queries, a.keys});
+  if (given.has_value()) {
+    mask = given->expand({a.batch, a.heads, a.queries, a.keys});
+    if (mask.stride(3) > 1) mask = given->contiguous().expand({a.batch, a.heads, a.queries, a.keys});
     if (mask.scalar_type() == at::kBool) a.keep = mask.const_data_ptr<bool>();
     else a.add = mask.const_data_ptr<float>();
     a.mask_batch = mask.stride(0), a.mask_head = mask.stride(1), a.mask_row = mask.stride(2), a.mask_column = mask.stride(3);
   }
+  return a;
+}
+
+void attend(Attention& a, Tensor& out) {
+  TORCH_CHECK(out.stride(3) == 1, "framesmith: attention's results are dense");
+  a.out = out.data_ptr<float>(), a.out_batch = out.stride(0), a.out_head = out.stride(1), a.out_row = out.stride(2);
   attend(a, at::get_num_threads());
+}
+
+Tensor& attention_out(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& given, bool causal,
+                      std::optional<double> scale, Tensor& out) {
+  Tensor mask;
+  const Tensor dense_q = rows(q), dense_k = rows(k), dense_v = rows(v);
+  Attention a = attention_of(dense_q, dense_k, dense_v, given, causal, scale, mask);
+  attend(a, out);
   return out;
 }
 
@@ -143,6 +155,63 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const std::o
   Tensor out = attention_meta(q, k, v, mask, causal, scale);
   attention_out(q, k, v, mask, causal, scale, out);
   return out;
+}
+
+// ---- attention in training
+
+void set_sums(Attention& a, const Tensor& sums) {
+  a.log_sums = sums.data_ptr<float>(), a.sums_batch = sums.stride(0), a.sums_head = sums.stride(1), a.sums_row = sums.stride(2);
+}
+
+std::tuple<Tensor&, Tensor&> attention_sums_out(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& given, bool causal,
+                                                std::optional<double> scale, Tensor& out0, Tensor& out1) {
+  Tensor mask;
+  const Tensor dense_q = rows(q), dense_k = rows(k), dense_v = rows(v);
+  Attention a = attention_of(dense_q, dense_k, dense_v, given, causal, scale, mask);
+  set_sums(a, out1);
+  attend(a, out0);
+  return {out0, out1};
+}
+
+std::tuple<Tensor, Tensor> attention_sums_meta(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, bool causal,
+                                               std::optional<double> scale) {
+  return {attention_meta(q, k, v, mask, causal, scale), at::empty({q.size(0), q.size(2), q.size(1)}, q.options()).transpose(1, 2)};
+}
+
+std::tuple<Tensor, Tensor> attention_sums(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, bool causal,
+                                          std::optional<double> scale) {
+  auto r = attention_sums_meta(q, k, v, mask, causal, scale);
+  attention_sums_out(q, k, v, mask, causal, scale, std::get<0>(r), std::get<1>(r));
+  return r;
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&> attention_backward_out(const Tensor& tangent, const Tensor& q, const Tensor& k, const Tensor& v,
+                                                             const Tensor& result, const Tensor& sums, const std::optional<Tensor>& given, bool causal,
+                                                             std::optional<double> scale, Tensor& out0, Tensor& out1, Tensor& out2) {
+  Tensor mask;
+  const Tensor dense_q = rows(q), dense_k = rows(k), dense_v = rows(v), dense_result = rows(result), dense_tangent = rows(tangent);
+  AttentionGradient a{};
+  a.forward = attention_of(dense_q, dense_k, dense_v, given, causal, scale, mask);
+  TORCH_CHECK(a.forward.shared == 1 && !a.forward.keep && out0.stride(3) == 1 && out1.stride(3) == 1 && out2.stride(3) == 1,
+              "framesmith: arguments of attention's gradient");
+  set_sums(a.forward, sums);
+  a.result = plane(dense_result), a.tangent = plane(dense_tangent);
+  a.q = plane(out0), a.k = plane(out1), a.v = plane(out2);
+  attend_backward(a, at::get_num_threads());
+  return {out0, out1, out2};
+}
+
+Three attention_backward_meta(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&, const Tensor&,
+                              const std::optional<Tensor>&, bool, std::optional<double>) {
+  auto like = [](const Tensor& t) { return at::empty({t.size(0), t.size(2), t.size(1), t.size(3)}, t.options()).transpose(1, 2); };
+  return {like(q), like(k), like(v)};
+}
+
+Three attention_backward(const Tensor& tangent, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& result, const Tensor& sums,
+                         const std::optional<Tensor>& mask, bool causal, std::optional<double> scale) {
+  Three r = attention_backward_meta(tangent, q, k, v, result, sums, mask, causal, scale);
+  attention_backward_out(tangent, q, k, v, result, sums, mask, causal, scale, std::get<0>(r), std::get<1>(r), std::get<2>(r));
+  return r;
 }
 
 // ---- products of matrices (m, k) (k, n), or of batches of them, plus what broadcasts to the result
@@ -188,6 +257,11 @@ TORCH_LIBRARY(framesmith, m) {
 #define ATTENTION "(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale"
   m.def("attention" ATTENTION ") -> Tensor");
   m.def("attention.out" ATTENTION ", *, Tensor(a!) out) -> Tensor(a!)");
+  m.def("attention_sums" ATTENTION ") -> (Tensor, Tensor)");
+  m.def("attention_sums.out" ATTENTION ", *, Tensor(a!) out0, Tensor(b!) out1) -> (Tensor(a!), Tensor(b!))");
+#define GRADIENT "(Tensor tangent, Tensor q, Tensor k, Tensor v, Tensor result, Tensor sums, Tensor? mask, bool causal, float? scale"
+  m.def("attention_backward" GRADIENT ") -> (Tensor, Tensor, Tensor)");
+  m.def("attention_backward.out" GRADIENT ", *, Tensor(a!) out0, Tensor(b!) out1, Tensor(c!) out2) -> (Tensor(a!), Tensor(b!), Tensor(c!))");
   m.def("matmul(Tensor a, Tensor b, Tensor? bias) -> Tensor");
   m.def("matmul.out(Tensor a, Tensor b, Tensor? bias, *, Tensor(a!) out) -> Tensor(a!)");
 }
@@ -200,6 +274,10 @@ TORCH_LIBRARY_IMPL(framesmith, CPU, m) {
   m.impl("pack_rnn", pack_rnn);
   m.impl("attention", attention);
   m.impl("attention.out", attention_out);
+  m.impl("attention_sums", attention_sums);
+  m.impl("attention_sums.out", attention_sums_out);
+  m.impl("attention_backward", attention_backward);
+  m.impl("attention_backward.out", attention_backward_out);
   m.impl("matmul", matmul_new);
   m.impl("matmul.out", matmul_out);
 }
@@ -209,6 +287,8 @@ TORCH_LIBRARY_IMPL(framesmith, Meta, m) {
   m.impl("gru", gru_meta);
   m.impl("pack_rnn", pack_rnn_meta);
   m.impl("attention", attention_meta);
+  m.impl("attention_sums", attention_sums_meta);
+  m.impl("attention_backward", attention_backward_meta);
   m.impl("matmul", matmul_meta);
 }
 }  // namespace framesmith

@@ -9,8 +9,6 @@
 #include "matmul.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
 #include <utility>
 
 #include "tile.h"
@@ -35,10 +33,11 @@ struct Problem {
   Matrices<const float> a, b;
   Matrices<float> c;
   Matrices<const float> bias;
+  bool add;
 
   Problem transposed() const {
     auto turn = [](auto x) { return decltype(x){x.at, x.batch, x.column, x.row}; };
-    return {n, m, k, turn(b), turn(a), turn(c), turn(bias)};
+    return {n, m, k, turn(b), turn(a), turn(c), turn(bias), add};
   }
 
   // Rows [i0, i1) and columns [j0, j1) of the result.
@@ -60,22 +59,6 @@ double cost(const Problem& p) {
 }
 
 // ------------------------------------------------------------------------------------------------------------------------ packing
-
-struct Free {
-  void operator()(float* p) const { std::free(p); }
-};
-
-// A thread's memory for packed operands: it grows to what the largest block needs, and stays.
-float* scratch(i64 floats) {
-  static thread_local std::unique_ptr<float, Free> memory;
-  static thread_local i64 size = 0;
-  if (floats > size) {
-    memory.reset();
-    memory.reset(static_cast<float*>(std::aligned_alloc(64, round_up(floats * 4, 64))));
-    size = floats;
-  }
-  return memory.get();
-}
 
 // `depth` rows of B, n columns -> panels of kColumns columns; the last is as wide as the whole vectors of its columns, filled up with 0.
 void pack_straight(const float* b, i64 row, i64 depth, i64 n, float* out) {
@@ -257,7 +240,8 @@ void run(const Problem& p) {
   const i64 deep = step_of(p.k, kDepth, W), wide = step_of(p.n, kBlock / deep / kColumns * kColumns, kColumns);
   const Even tiles(p.m, kMost);
   const bool packed = p.a.column != 1;
-  float* const panels = scratch(wide * deep + (packed ? kRowBlock * kMost * deep : 0));
+  static thread_local Scratch scratch;
+  float* const panels = scratch.get(wide * deep + (packed ? kRowBlock * kMost * deep : 0));
   float* const block = panels + wide * deep;
   for (i64 j0 = 0; j0 < p.n; j0 += wide) {
     const i64 columns = std::min(wide, p.n - j0);
@@ -270,7 +254,7 @@ void run(const Problem& p) {
         if (packed) pack_a(a, tiles, t0, t1, depth, block);
         for (i64 t = t0; t < t1; t++) {
           const float* from = packed ? block + (tiles.begin(t) - tiles.begin(t0)) * depth : a.at + tiles.begin(t) * a.row;
-          multiply_rows(p, tiles.begin(t), tiles.size(t), j0, columns, from, packed, panels, depth, k0 == 0);
+          multiply_rows(p, tiles.begin(t), tiles.size(t), j0, columns, from, packed, panels, depth, k0 == 0 && !p.add);
         }
       }
     }
@@ -296,7 +280,7 @@ void matmul(const Matmul& q, int threads) {
   if (!q.m || !q.n) return;
   if ((double)q.batch * q.m * q.n * std::max(q.k, i64(1)) < kParallelWork) threads = 1;
   auto single = [&](i64 b) {
-    Problem p{q.m, q.n, q.k, q.a, q.b, q.c, q.bias};
+    Problem p{q.m, q.n, q.k, q.a, q.b, q.c, q.bias, q.add};
     p.a.at += b * q.a.batch, p.b.at += b * q.b.batch, p.c.at += b * q.c.batch;
     if (q.bias.at) p.bias.at += b * q.bias.batch;
     return p;

@@ -10,12 +10,13 @@ template <class T> struct Matrices {
   int64_t batch, row, column;
 };
 
-// c = a b + bias: batch of (m, k) times (k, n). The rows or the columns of `c` are contiguous; bias.at may be null.
+// c = a b + bias: batch of (m, k) times (k, n). The rows or the columns of `c` are contiguous; bias.at may be null. With `add`, c += a b.
 struct Matmul {
   int64_t batch, m, n, k;
   Matrices<const float> a, b;
   Matrices<float> c;
   Matrices<const float> bias;
+  bool add;
 };
 
 void matmul(const Matmul& p, int threads);

@@ -1,5 +1,8 @@
 // The register tile that the library kernels share: MR rows of A against NV vectors of columns of B, accumulators in registers.
 #pragma once
+#include <cstdlib>
+#include <memory>
+
 #include "../codegen/cpp/contraction.h"
 
 namespace framesmith {
@@ -29,6 +32,14 @@ FN void multiply(vf (&acc)[MR][NV], const float* a, i64 lda, const float* b, i64
   }
 }
 
+// exp of what is at most 0 (or NaN), flushed to 0 below -87.
+FN vf decay(vf x) {
+  vf n;
+  const vf r = fs::reduce_exp(fs::max_(fs::splat(-87.5f), x), n);
+  const vf p = (fs::exp_tail(r) * r) * r + r + 1.0f;
+  return where(fs::vm{x < -87.5f}, vf{}, fs::pow2_times(p, n));
+}
+
 // `n` things in the fewest groups of at most `most`, as equal as can be: group g begins at `begin(g)`.
 struct Even {
   i64 n, groups;
@@ -40,4 +51,24 @@ struct Even {
 // Part `part` of `parts` of [0, n).
 inline i64 share(i64 n, i64 part, i64 parts) { return n * part / parts; }
 inline i64 round_up(i64 n, i64 unit) { return (n + unit - 1) / unit * unit; }
+
+// Memory of a thread: it grows to the most that was asked for, and stays.
+class Scratch {
+ public:
+  float* get(i64 floats) {
+    if (floats > size_) {
+      memory_.reset();
+      memory_.reset(static_cast<float*>(std::aligned_alloc(64, round_up(floats * 4, 64))));
+      size_ = floats;
+    }
+    return memory_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(float* p) const { std::free(p); }
+  };
+  std::unique_ptr<float, Free> memory_;
+  i64 size_ = 0;
+};
 }  // namespace framesmith

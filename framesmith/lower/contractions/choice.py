@@ -24,9 +24,11 @@ MEASURED_FLOPS = 8e7  # shapes above are measured on fewer columns
 PANELS = 384  # columns are cut to a multiple: whole panels of every tile, and as many for each of two threads
 REPEATS = 10
 BEHIND = 3.0
+# Kinds of training, whose own kernels are called as the library's are: nothing is packed ahead of time, nothing fused.
+CALLED = frozenset({"product", "attention forward", "attention backward"})
 SURE = 3  # rounds before which nothing is decided: in one of them another program may have had the processor
 SECONDS = 0.03  # of measuring a shape, after which no round begins
-BRIEFLY = {"product": 0.002}  # the same of kinds that a graph has many shapes of, and whose candidates lie far apart
+BRIEFLY = 0.002  # the same for kinds that a graph has many shapes of, and whose candidates lie far apart
 # Below this much work the call's own cost decides, and the template has none.
 TRIVIAL_FLOPS = 2e7
 
@@ -120,7 +122,7 @@ def measure(request: Request) -> dict[str, float]:
         best = dict.fromkeys(candidates, float("inf"))
         for run in candidates.values():  # the first run warms up
             run()
-        end = time.perf_counter() + BRIEFLY.get(request.kind, SECONDS)
+        end = time.perf_counter() + (BRIEFLY if request.kind in CALLED else SECONDS)
         for repeat in range(REPEATS):
             for name, run in candidates.items():
                 if repeat >= SURE and best[name] > BEHIND * min(best.values()):
@@ -136,9 +138,8 @@ def measure(request: Request) -> dict[str, float]:
 # The library's kernel must beat the template by this much: it cannot take the epilogue, which costs a pass over the result, and a
 # call of it costs microseconds of its own.
 MARGIN = {"own": 0.85}
-CALLED = frozenset({"product"})  # kinds whose own kernel is called as the library's is
 # Kinds with several candidates that need no weight in another layout; the others then take what eager calls.
-UNPACKED = {"linear": frozenset({"aten", "mkldnn_plain"}), "product": frozenset({"aten", "own"})}
+UNPACKED = {"linear": frozenset({"aten", "mkldnn_plain"}), **dict.fromkeys(CALLED, frozenset({"aten", "own"}))}
 
 
 class Chooser:
