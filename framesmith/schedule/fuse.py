@@ -207,6 +207,8 @@ class Fusion:
         order = sorted(
             [*(m.compute for m in other.members), *(m.compute for m in group.cluster.members)], key=self._position
         )
+        if self.target.tiles:
+            order = _connected(order)
         cluster = self._base(order[0])
         for compute in order[1:]:
             bigger = joined(cluster, compute, self._base(compute))
@@ -296,6 +298,23 @@ def _run(m: Member, cluster: Cluster) -> int:
     """Elements side by side that one of a member's loops reaches."""
     indices = [*(index for _, index, _ in m.loads), *(index for _, index in m.stores)]
     return max((_estimate((s,), cluster) for s in (*m.par, *m.red) if any(index.coeff(s) == 1 for index in indices)), default=1)
+
+
+def _connected(computes: list[Compute]) -> list[Compute]:
+    """In another order that dependences allow, each next one reads what those before it read or write, as far as that goes."""
+    order, rest = [computes[0]], computes[1:]
+    known = set(computes[0].reads | computes[0].writes)
+    while rest:
+        free = [c for k, c in enumerate(rest) if not any(_depends(c, other) for other in rest[:k])]
+        chosen = next((c for c in free if not known.isdisjoint(c.reads)), free[0])
+        rest.remove(chosen)
+        order.append(chosen)
+        known |= chosen.reads | chosen.writes
+    return order
+
+
+def _depends(later: Compute, earlier: Compute) -> bool:
+    return not (earlier.writes.isdisjoint(later.reads | later.writes) and earlier.reads.isdisjoint(later.writes))
 
 
 def _same_loops(a: Member, b: Member) -> bool:

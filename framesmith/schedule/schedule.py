@@ -9,6 +9,7 @@ from framesmith.schedule.batch import batched, kernels_of
 from framesmith.schedule.emit import emit
 from framesmith.schedule.fuse import Group, fuse
 from framesmith.schedule.memory import names_in, plan
+from framesmith.schedule.split import split_reductions
 from framesmith.schedule.target import CPU, Target
 from framesmith.symbolic.expr import as_expr
 
@@ -18,6 +19,7 @@ def schedule(
 ) -> Program:
     """Fuse the nests of `graph` into kernels, order them, and plan memory (`memory.plan`). `fusion=False`: one kernel a nest. `rounding`:
     what a nest gives another in a 16-bit buffer is rounded where they are fused, too."""
+    graph = split_reductions(graph, target)
     groups = fuse(graph, fusion, target)
     kept = _kept(graph, groups)
     kernels: dict[str, Kernel] = {}

@@ -13,15 +13,16 @@ class Target:
 
     `small_work`: element steps below which a kernel costs no more than its launch. `enough_trips`: independent iterations of a kernel
     that keep the machine busy. `row_bytes`: what one iteration may touch in private loops; with `tiles` only where there are not enough
-    iterations.
+    iterations. `units`: multiprocessors to be kept busy by long reductions to few results, which are done in parts; 0: they are not.
     """
 
     tiles: bool = False
     small_work: int = 1 << 15
     enough_trips: int = 8
     row_bytes: int = 1 << 20
+    units: int = 0
 
 
 CPU = Target()
 # Of 108 to 148 multiprocessors, each goes through some 8,000 elements in the time that a launch takes.
-GPU = Target(tiles=True, small_work=1 << 13, enough_trips=128, row_bytes=1 << 17)
+GPU = Target(tiles=True, small_work=1 << 13, enough_trips=128, row_bytes=1 << 17, units=132)

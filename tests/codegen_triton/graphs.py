@@ -344,3 +344,26 @@ def _(a, b, c, d, e, f, g, h, rate):
 @graph("counters", lambda: [x(), x(1), x(2)])
 def _(a, b, c):
     return a + 1, b + 1, c + 1
+
+
+# ---------------------------------------------------------------------------------------------------- long reductions to few results
+
+
+@graph("long column sums", lambda: [x(4096, 64), x(3000, 50)])
+def _(a, b):
+    return a.sum(0), (b > 4).any(0), (b > -9).all()
+
+
+@graph("long positions of extremes", lambda: [x(3, 50_000), x(300, 500)])
+def _(a, b):
+    return a.argmax(1), b.argmin(), b.amax()
+
+
+@graph("long batch norm in training", lambda: [x(16, 8, 64, 64), x(8), x(8), torch.zeros(8), torch.ones(8)])
+def _(a, w, b, m, v):
+    return F.relu(F.batch_norm(a, m, v, w, b, training=True)), torch.var_mean(a, (0, 2, 3))
+
+
+@graph("long softmax", lambda: [x(2, 60_000)])
+def _(a):
+    return F.softmax(a, -1), a.to(torch.int32).sum()

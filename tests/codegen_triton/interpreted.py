@@ -30,13 +30,13 @@ def agree(name, wide=False, fusion=True):
         torch.testing.assert_close(g, w, equal_nan=True, rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", [name for name in GRAPHS if not name.startswith("long")])
 def test_agrees(name):
     agree(name)
 
 
 _ROWS = ("sum", "reduction", "softmax", "norm", "extreme", "mean", "element", "entropy", "row")
-ROWS = [name for name in GRAPHS if any(word in name for word in _ROWS)]
+ROWS = [name for name in GRAPHS if any(word in name for word in _ROWS) and "long" not in name]
 
 
 @pytest.mark.parametrize("name", ROWS)

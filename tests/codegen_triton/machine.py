@@ -115,12 +115,13 @@ def _type(scalar: Any, result: Any) -> Any:
 
 
 def run_kernel(k: Printed, memory: Sequence[torch.Tensor], sizes: Sequence[int] = (), *, count: int | None = None) -> None:
-    """Run a kernel on flat memories under Triton's interpreter (`TRITON_INTERPRET=1` when its text is loaded)."""
+    """Run a kernel on flat memories: on a GPU, or under the interpreter (`TRITON_INTERPRET=1` when Triton is imported)."""
     env = dict(zip(k.symbols, sizes, strict=True))
     grid = tuple(g if type(g) is int else count if k.batch else g.evaluate(env) for g in k.grid)
     if 0 in grid:
         return
-    getattr(module_of(k.text), k.name)[grid](*memory, *sizes, **dict(k.constants))
+    options = {"num_warps": k.num_warps, "num_stages": k.num_stages, "debug": k.asserts, "sanitize_overflow": False}
+    getattr(module_of(k.text), k.name)[grid](*memory, *sizes, **dict(k.constants), **({} if INTERPRETED else options))
 
 
 def run_batch(k: Printed, step: Batch, rows: Sequence[Sequence[torch.Tensor]]) -> None:

@@ -1,0 +1,177 @@
+"""Long reductions to few results, done in parts: one nest reduces pieces, so that there is work for all multiprocessors, and another
+combines the pieces. The number of pieces depends on shapes alone, so results do not change from run to run.
+
+    s[x] = sum over r < 4000 of a[x, r]          part[p, x] = sum over q < 500 of a[x, 500*p + q]
+                                                 s[x] = sum over p < 8 of part[p, x]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from framesmith.loops.build import Builder, Replay
+from framesmith.loops.ir import Axis, Op, Part, Reduce
+from framesmith.loops.nest import Compute, Item, LoopGraph, Storage
+from framesmith.schedule.target import Target
+from framesmith.symbolic.expr import Expr, Symbol, as_expr, prod
+
+LONG = 1 << 15  # elements from which one program takes several times as long as its launch
+SHORT = 1 << 13  # elements that make a program worth its launch
+COLUMNS = 32  # columns that a program reduces together, where memory runs along them
+PLAIN = frozenset(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"))
+
+
+def split_reductions(graph: LoopGraph, target: Target) -> LoopGraph:
+    """`graph` with long reductions in parts; itself where the target has no use for it."""
+    if not target.units:
+        return graph
+    storages = dict(graph.storages)
+    items: list[Item] = []
+    for item in graph.items:
+        cut = _cut(item, target.units) if isinstance(item, Compute) and item.raxes and item.contract is None else None
+        if cut is None:
+            items.append(item)
+        else:
+            assert isinstance(item, Compute)
+            items += _Split(item, cut, storages).run()
+    return replace(graph, storages=storages, items=items) if len(items) != len(graph.items) else graph
+
+
+# ------------------------------------------------------------------------------------------------------------------------ decision
+
+
+def _cut(c: Compute, units: int) -> list[int] | None:
+    """Pieces of each reduction axis, divisors of their extents; None where it is not worth it."""
+    extents = [a.extent for a in (*c.axes, *c.raxes)]
+    kinds = [op.kind for op in c.inner if type(op) is Reduce]
+    known = all(e.is_const and e.const > 0 for e in extents)
+    if not known or not (PLAIN.issuperset(kinds) or kinds == ["welford"]):
+        return None
+    results = math.prod(a.extent.const for a in c.axes)
+    length = math.prod(a.extent.const for a in c.raxes)
+    wide = min(results, COLUMNS) if _runs_across(c) else 1
+    programs = -(-results // wide)
+    if length * wide <= LONG or programs >= units:
+        return None
+    wanted = min(-(-2 * units // programs), length * wide // SHORT)
+    cut = []
+    for a in c.raxes:
+        pieces = _divisor(a.extent.const, wanted)
+        cut.append(pieces)
+        wanted //= pieces
+    return cut if math.prod(cut) > 1 else None
+
+
+def _divisor(n: int, wanted: int) -> int:
+    """The divisor of n that is next to `wanted`, but not above twice as much; 1 where none is."""
+    if n <= wanted:
+        return n
+    return min((d for d in range(1, min(n, 2 * wanted) + 1) if n % d == 0), key=lambda d: abs(d - wanted))
+
+
+def _runs_across(c: Compute) -> bool:
+    """Whether most of what is read runs along the results rather than along what is reduced."""
+    along = sum(any(op.index.coeff(a.symbol) == 1 for a in c.raxes) for op in c.loads)
+    across = sum(any(op.index.coeff(a.symbol) == 1 for a in c.axes) for op in c.loads)
+    return across > along
+
+
+# --------------------------------------------------------------------------------------------------------------------- construction
+
+
+class _Split:
+    """One nest in parts: `cut` pieces of each of its reduction axes."""
+
+    def __init__(self, nest: Compute, cut: Sequence[int], storages: dict[str, Storage]) -> None:
+        self.nest, self.storages = nest, storages
+        self.reduces = [op for op in nest.inner if type(op) is Reduce]
+        self.parts, self.rest, self.sub = [], [], {}  # type: tuple[list[Axis], list[Axis], dict[Expr, Expr | int]]
+        for k, (a, pieces) in enumerate(zip(nest.raxes, cut, strict=True)):
+            each = a.extent.const // pieces
+            index: Expr = as_expr(0)
+            for axes, name, extent, step in ((self.parts, f"part{k}", pieces, each), (self.rest, f"rest{k}", each, 1)):
+                if extent > 1:
+                    symbol = Symbol(name, 0, extent - 1)
+                    axes.append(Axis(symbol, as_expr(extent)))
+                    index = index + symbol * step
+            self.sub[a.symbol] = index
+        self.count = math.prod(cut)
+        self.length = math.prod(a.extent.const for a in nest.raxes)
+        if not self.rest:
+            self.rest.append(Axis(Symbol("rest", 0, 0), as_expr(1)))
+        self.place = _flat((*self.parts, *nest.axes))
+        self.result = _flat(nest.axes)
+
+    def run(self) -> list[Compute]:
+        """The nest of pieces, and what combines them."""
+        nest = self.nest
+        inner, after = Builder(), Builder()
+        values: dict[Op, Op] = {}
+        Replay(inner, dict(self.sub), values).run(nest.inner)
+        kept = [self._keep(after, values[op]) for op in self.reduces]
+        first = Compute((*self.parts, *nest.axes), tuple(self.rest), tuple(inner.ops), tuple(after.ops), nest.origins)
+        if self.reduces[0].kind == "welford":
+            return [first, *self._welford(self.reduces[0], kept[0])]
+        combine = Builder()
+        results: dict[Op, Op] = {op: self._combined(combine, op, names) for op, names in zip(self.reduces, kept, strict=True)}
+        return [first, self._last(combine, results)]
+
+    def _storage(self, dtype: torch.dtype, axes: Iterable[Axis]) -> str:
+        name = f"part_{len(self.storages)}"
+        self.storages[name] = Storage(name, dtype, (prod(a.extent for a in axes).const,), (1,), "arena")
+        return name
+
+    def _keep(self, b: Builder, reduce: Op) -> list[str]:
+        """Store the results of one reduction of pieces; the names of the buffers."""
+        assert type(reduce) is Reduce
+        kept: list[Op] = [reduce]
+        if reduce.kind.startswith("arg"):
+            kept = [b.part(reduce, 1, reduce.args[0].dtype), reduce]
+        elif reduce.kind == "welford":
+            kept.append(b.part(reduce, 1, reduce.dtype))
+        names = []
+        for value in kept:
+            names.append(self._storage(value.dtype, (*self.parts, *self.nest.axes)))
+            b.store(names[-1], self.place, value)
+        return names
+
+    def _combined(self, b: Builder, op: Reduce, names: Sequence[str]) -> Op:
+        return b.reduce(op.kind, tuple(b.load(n, self.place, self.storages[n].dtype) for n in names), op.dtype)
+
+    def _last(self, combine: Builder, results: Mapping[Op, Op]) -> Compute:
+        """What the nest does with its results, after `combine`."""
+        after = Builder()
+        values: dict[Op, Op] = dict(results)
+        Replay(after, {}, values).run([op for op in self.nest.ops if op not in values])
+        return Compute(self.nest.axes, tuple(self.parts), tuple(combine.ops), tuple(after.ops), self.nest.origins)
+
+    def _welford(self, op: Reduce, names: Sequence[str]) -> list[Compute]:
+        """The mean of the means of pieces of one size, and then squares within and between them."""
+        kind, (means, squares) = op.dtype, names
+        first, after, second = Builder(), Builder(), Builder()
+        total = first.reduce("sum", (first.load(means, self.place, kind),), kind)
+        mean = self._storage(kind, self.nest.axes)
+        after.store(mean, self.result, after.scalar("div", total, after.const(float(self.count), kind)))
+        whole = Compute(self.nest.axes, tuple(self.parts), tuple(first.ops), tuple(after.ops), self.nest.origins)
+        away = second.scalar("sub", second.load(means, self.place, kind), second.load(mean, self.result, kind))
+        between = second.scalar("mul", second.scalar("mul", away, away), second.const(float(self.length // self.count), kind))
+        spread = second.reduce("sum", (second.scalar("add", second.load(squares, self.place, kind), between),), kind)
+        last = Builder()
+        parts: dict[Op, Op] = {op: last.load(mean, self.result, kind)}
+        for p in self.nest.ops:
+            if type(p) is Part:
+                parts[p] = spread if p.part == 1 else last.const(float(self.length), kind)
+        Replay(last, {}, parts).run([p for p in self.nest.ops if p not in parts])
+        return [whole, Compute(self.nest.axes, tuple(self.parts), tuple(second.ops), tuple(last.ops), self.nest.origins)]
+
+
+def _flat(axes: Sequence[Axis]) -> Expr:
+    """The place of a point in row-major order."""
+    place = as_expr(0)
+    for a in axes:
+        place = place * a.extent + a.symbol
+    return place
