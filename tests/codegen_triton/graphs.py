@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -10,14 +10,18 @@ import torch.nn.functional as F
 
 HALF, BF16 = torch.float16, torch.bfloat16
 GRAPHS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {}
+DYNAMIC: dict[str, set[tuple[int, int]]] = {}  # of graphs with size symbols: pairs (input, dim)
 EXACT = {"ties and NaN", "floor, remainder", "integer division", "shifts and bits", "casts", "casts of integers", "rounding", "comparisons"}
 
 
-def graph(name: str, make: Callable[[], list[Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def graph(
+    name: str, make: Callable[[], list[Any]], dynamic: Collection[tuple[int, int]] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Note the decorated function under `name`."""
 
     def note(fn: Callable[..., Any]) -> Callable[..., Any]:
         GRAPHS[name] = fn, make
+        DYNAMIC[name] = set(dynamic)
         return fn
 
     return note
@@ -367,3 +371,26 @@ def _(a, w, b, m, v):
 @graph("long softmax", lambda: [x(2, 60_000)])
 def _(a):
     return F.softmax(a, -1), a.to(torch.int32).sum()
+
+
+# ------------------------------------------------------------------------------------------------------------------ symbolic sizes
+
+
+@graph("sizes of a chain", lambda: [x(5, 7, 9), x(9), x(7, 1)], {(0, 0), (0, 1)})
+def _(a, b, c):
+    return torch.relu(a + b) * 2, a.sum(-1)
+
+
+@graph("sizes of rows", lambda: [x(5, 70)], {(0, 0), (0, 1)})
+def _(a):
+    return F.softmax(a * 2, -1), a.mean(), a.sum(0), a.argmax(1)
+
+
+@graph("sizes of a batch", lambda: [x(33, 70), x(70), x(70)], {(0, 0)})
+def _(a, w, b):
+    return F.layer_norm(a, (70,), w, b), a.t().contiguous()
+
+
+@graph("sizes of indices", lambda: [x(50, 30), at(50, 17)], {(0, 0), (1, 0)})
+def _(a, i):
+    return a[i] + 1, torch.zeros_like(a).index_add(0, i, a[i]), torch.cat((a, a * 2), 0), torch.arange(a.shape[0]) * 2

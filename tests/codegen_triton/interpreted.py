@@ -5,7 +5,7 @@ import torch
 
 from framesmith.codegen.triton import tuning
 from framesmith.schedule.target import GPU
-from tests.codegen_triton.graphs import EXACT, GRAPHS
+from tests.codegen_triton.graphs import DYNAMIC, EXACT, GRAPHS
 from tests.codegen_triton.machine import run_program
 from tests.schedule.harness import program_of
 
@@ -17,7 +17,7 @@ def copy(t):
 def agree(name, wide=False, fusion=True):
     """The graph's results, and what it writes into its inputs."""
     fn, make = GRAPHS[name]
-    program = program_of(fn, *make(), target=GPU, fusion=fusion)
+    program = program_of(fn, *make(), target=GPU, fusion=fusion, dynamic=DYNAMIC[name])
     mine, theirs = make(), make()
     with torch.no_grad():
         want = torch.utils._pytree.tree_leaves(fn(*theirs))
@@ -47,7 +47,7 @@ def test_long_rows_go_part_by_part(name, monkeypatch):
     agree(name)
 
 
-@pytest.mark.parametrize("name", ["chain", "gathers", "softmax", "sums", "positions", "updates of many parameters"])
+@pytest.mark.parametrize("name", ["chain", "gathers", "softmax", "sums", "positions", "sizes of rows", "updates of many parameters"])
 def test_wide_indices(name):
     agree(name, wide=True)
 

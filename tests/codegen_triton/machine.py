@@ -23,6 +23,7 @@ from triton._C.libtriton import ir  # noqa: E402
 from triton.backends.compiler import GPUTarget, Language  # noqa: E402
 from triton.backends.nvidia.compiler import CUDABackend  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
+from triton.runtime import interpreter  # noqa: E402
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle  # noqa: E402
 
 from framesmith.codegen.triton.emit import print_kernels  # noqa: E402
@@ -108,6 +109,16 @@ def _rounded(self: Any, value: Any, kind: Any) -> Any:
 
 
 InterpreterBuilder.cast_impl = _rounded
+_patched = interpreter._patch_lang_tensor
+
+
+def _patch_tensor(tensor: Any, scope: Any) -> None:
+    """Its numbers are arrays of one element, which NumPy no longer takes for an index."""
+    _patched(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+interpreter._patch_lang_tensor = _patch_tensor
 
 
 def _type(scalar: Any, result: Any) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
+from torch.fx import Graph
 
+from framesmith.fake.recorder import Recorder
 from framesmith.loops.evaluate import run_program
 from framesmith.loops.ir import Program
 from framesmith.loops.verify import verify
@@ -14,14 +16,31 @@ from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.schedule.schedule import schedule
 from framesmith.schedule.target import CPU, Target
+from framesmith.symbolic.env import ShapeEnv
+from framesmith.symbolic.node import symint
 from tests.fake.harness import record, same_strides
 
 
-def program_of(fn: Callable[..., Any], *inputs: Any, fusion: bool = True, target: Target = CPU) -> Program:
-    graph, _ = record(fn, list(inputs))
+def program_of(
+    fn: Callable[..., Any], *inputs: Any, fusion: bool = True, target: Target = CPU, dynamic: Collection[tuple[int, int]] = ()
+) -> Program:
+    """`dynamic`: pairs (input, dim) with a size symbol of their own."""
+    graph = _recorded(fn, inputs, dynamic) if dynamic else record(fn, list(inputs))[0]
     program = schedule(lower(decompose(graph)), fusion, target=target)
     verify(program)
     return program
+
+
+def _recorded(fn: Callable[..., Any], inputs: Sequence[Any], dynamic: Collection[tuple[int, int]]) -> Graph:
+    env = ShapeEnv()
+    rec = Recorder(env)
+    fakes = []
+    for i, t in enumerate(inputs):
+        shape = tuple(symint(env.new_symbol(s, (i, d)), env) if (i, d) in dynamic else s for d, s in enumerate(t.shape))
+        fakes.append(rec.input(t, f"x{i}", shape=shape))
+    with torch.no_grad(), rec:
+        leaves = torch.utils._pytree.tree_leaves(fn(*fakes))
+    return rec.finish(leaves)
 
 
 def check(fn: Callable[..., Any], *inputs: Any, rtol: float = 1e-5, atol: float = 1e-6, target: Target = CPU) -> Program:

@@ -148,7 +148,7 @@ def _body(s: State, batch: bool) -> None:
     _grid(s, batch)
     row, persistent = s.form.row, s.config.persistent
     if row is not None and persistent:
-        _indices(s, row, f"tl.arange(0, RBLOCK){s.slots('r')}{'.to(tl.int64)' if s.wide else ''}")
+        _indices(s, row, _range(s))
     for block in blocks(s.form, persistent):
         s.nested = block.nested
         if block.loop:
@@ -159,14 +159,17 @@ def _body(s: State, batch: bool) -> None:
             statement(s, op)
 
 
+def _range(s: State) -> str:
+    return f"tl.arange(0, RBLOCK){s.slots('r')}{'.to(tl.int64)' if s.wide else ''}"
+
+
 def _loop(s: State, row: Dim, block: Block) -> None:
     """One pass over the row, part after part."""
     reduces = [op for op in block.ops if type(op) is Reduce]
     for reduce in reduces:
         reductions.declare(s, reduce)
     with s.out.block(f"for start in range(0, {s.expr(row.extent)}, RBLOCK):"):
-        start = "start.to(tl.int64)" if s.wide else "start"
-        _indices(s, row, f"{start} + tl.arange(0, RBLOCK){s.slots('r')}")
+        _indices(s, row, f"start + {_range(s)}")
         for op in block.ops:
             _inside(s, op)
     for reduce in reduces:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol, as_expr, linear
 
 Names = Mapping[Symbol, str]
-LIMIT = 1 << 31
+LIMIT = (1 << 31) - (1 << 16)  # of the numbers of 32 bits, less what tiles may reach beyond the end
 
 
 def _sum(e: Sum, names: Names) -> str:

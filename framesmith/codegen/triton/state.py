@@ -15,6 +15,7 @@ from framesmith.util.text import Indented
 
 Dims = frozenset[str]
 NONE: Dims = frozenset()
+BEYOND = 1 << 16  # how far a tile may reach beyond the end
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ class State:
         self.functions |= functions_in(e)
         how = True if self.wide else fits(e)
         if how is None:
-            self.limits[greatest(e, self.extents)] = None
+            self.limits[greatest(e, self.extents) + BEYOND] = None
         if how is not False:
             return expr_text(e, self.names)
         return expr_text(e, {s: f"{self.names.get(s, s.name)}.to(tl.int64)" for s in e.free})
