@@ -106,18 +106,76 @@ Tensor bags(TensorList tables, TensorList indices, TensorList offsets, bool mean
   Tensor out = bags_meta(tables, indices, offsets, mean, include_last, padding);
   return bags_out(tables, indices, offsets, mean, include_last, padding, out);
 }
+
+// ---- the gradient of a table from those of sums or means of its rows
+
+struct Gradient {
+  const float* bags;  // rows bag_stride apart
+  int64_t bag_stride, bag_count, stored;
+  Table table;  // its rows are written
+};
+
+// Rows [low, high) of the table: every thread looks at all indices.
+template <class I> void add_rows(const Gradient& g, const I* indices, const I* starts, int64_t start_count, int64_t low, int64_t high) {
+  const Table& t = g.table;
+  float* rows = const_cast<float*>(t.rows);
+  std::fill(rows + low * t.width, rows + high * t.width, 0.0f);
+  for (int64_t b = 0; b < g.bag_count; b++) {
+    const int64_t first = starts[b], last = b + 1 < start_count ? static_cast<int64_t>(starts[b + 1]) : g.stored;
+    TORCH_CHECK(0 <= first && last <= g.stored, "embedding_bag: offsets beyond the indices");
+    const int64_t live = !t.mean ? 1 : std::count_if(indices + first, indices + last, [&](I i) { return i != t.padding; });
+    const float scale = live > 1 ? 1.0f / static_cast<float>(live) : 1.0f;
+    const float* __restrict from = g.bags + b * g.bag_stride;
+    for (int64_t i = first; i < last; i++) {
+      if (indices[i] < low || indices[i] >= high || indices[i] == t.padding) continue;
+      float* __restrict to = rows + indices[i] * t.width;
+      for (int64_t j = 0; j < t.width; j++) to[j] += from[j] * scale;
+    }
+  }
+}
+
+// `padding`: as above. Indices were looked at in the forward.
+Tensor& bag_gradient_out(const Tensor& tangent_, const Tensor& indices_, const Tensor& offsets_, int64_t count, bool mean, int64_t padding, Tensor& out) {
+  const Tensor tangent = tangent_.stride(1) == 1 || tangent_.size(1) == 1 ? tangent_ : tangent_.contiguous();
+  const Tensor indices = indices_.contiguous(), offsets = offsets_.contiguous();
+  TORCH_CHECK(out.is_contiguous(), "framesmith: the gradient of a table is dense");
+  const Gradient g{tangent.const_data_ptr<float>(), tangent.stride(0), tangent.size(0), indices.numel(),
+                   {out.data_ptr<float>(), count, out.size(1), padding, mean}};
+  at::parallel_for(0, count, std::max<int64_t>(1, 65536 / std::max<int64_t>(1, out.size(1))), [&](int64_t low, int64_t high) {
+    if (indices.scalar_type() == at::kLong) add_rows(g, indices.const_data_ptr<int64_t>(), offsets.const_data_ptr<int64_t>(), offsets.numel(), low, high);
+    else add_rows(g, indices.const_data_ptr<int32_t>(), offsets.const_data_ptr<int32_t>(), offsets.numel(), low, high);
+  });
+  return out;
+}
+
+Tensor bag_gradient_meta(const Tensor& tangent, const Tensor&, const Tensor&, int64_t count, bool, int64_t) {
+  return at::empty({count, tangent.size(1)}, tangent.options());
+}
+
+Tensor bag_gradient(const Tensor& tangent, const Tensor& indices, const Tensor& offsets, int64_t count, bool mean, int64_t padding) {
+  Tensor out = bag_gradient_meta(tangent, indices, offsets, count, mean, padding);
+  return bag_gradient_out(tangent, indices, offsets, count, mean, padding, out);
+}
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(framesmith, m) {
 #define BAGS "(Tensor[] tables, Tensor[] indices, Tensor[] offsets, bool mean, bool include_last, int padding"
   m.def("embedding_bags" BAGS ") -> Tensor");
   m.def("embedding_bags.out" BAGS ", *, Tensor(a!) out) -> Tensor(a!)");
+#define GRADIENT "(Tensor tangent, Tensor indices, Tensor offsets, int count, bool mean, int padding"
+  m.def("embedding_bag_gradient" GRADIENT ") -> Tensor");
+  m.def("embedding_bag_gradient.out" GRADIENT ", *, Tensor(a!) out) -> Tensor(a!)");
 }
 
 TORCH_LIBRARY_IMPL(framesmith, CPU, m) {
   m.impl("embedding_bags", bags);
   m.impl("embedding_bags.out", bags_out);
+  m.impl("embedding_bag_gradient", bag_gradient);
+  m.impl("embedding_bag_gradient.out", bag_gradient_out);
 }
 
-TORCH_LIBRARY_IMPL(framesmith, Meta, m) { m.impl("embedding_bags", bags_meta); }
+TORCH_LIBRARY_IMPL(framesmith, Meta, m) {
+  m.impl("embedding_bags", bags_meta);
+  m.impl("embedding_bag_gradient", bag_gradient_meta);
+}
 }  // namespace framesmith

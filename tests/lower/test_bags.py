@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import framesmith
 from framesmith.config import Config
 from framesmith.fake import Recorder
 from framesmith.pipeline import compile_graph
@@ -58,3 +59,36 @@ def test_an_index_beyond_its_table_is_refused(tmp_path):
         result, parameters = compiled(module, (indices, offsets), Config(cache_dir=str(tmp_path)))
         with pytest.raises(IndexError, match="but found idx to be 9"):
             result.call((*parameters, torch.full((3, 4), 9), offsets))
+
+
+@pytest.mark.parametrize("options", [
+    {"mode": "sum"}, {"mode": "mean"}, {"mode": "sum", "padding_idx": 3}, {"mode": "mean", "padding_idx": 0},
+    {"mode": "sum", "include_last_offset": True}, {"mode": "max"}, {"mode": "mean", "scale_grad_by_freq": True},
+    {"mode": "sum", "sparse": True},
+])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_gradients_as_eager(options, threads, tmp_path):
+    torch.manual_seed(0)
+    module = Bags(19, **options)
+    indices = torch.randint(0, 7, (3, 20))
+    offsets = torch.tensor([[0, 3, 3, 12, 20], [0, 0, 5, 6, 20], [0, 1, 2, 3, 20]])
+    parameters = tuple(module.parameters())
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        expected = torch.autograd.grad(module(indices, offsets).square().sum(), parameters)
+        ours = framesmith.compile(lambda: module(indices, offsets).square().sum(), options={"cache_dir": str(tmp_path)})()
+        torch.testing.assert_close(torch.autograd.grad(ours, parameters), expected, rtol=1e-5, atol=1e-5)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_gradient_of_a_large_table_by_several_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        tangent, indices, offsets = torch.randn(50, 128)[:, ::2], torch.randint(0, 5000, (300,)), torch.arange(0, 300, 6)
+        exact = torch.zeros(5000, 64).index_add(0, indices, tangent.repeat_interleave(6, 0))
+        torch.testing.assert_close(torch.ops.framesmith.embedding_bag_gradient(tangent, indices, offsets, 5000, False, -1), exact)
+    finally:
+        torch.set_num_threads(before)

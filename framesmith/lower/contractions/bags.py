@@ -3,7 +3,11 @@
     a = embedding_bag(A, i, o)[0]; b = embedding_bag(B, j, p)[0]   ->   both = framesmith::embedding_bags([A, B], [i, j], [o, p], ...)
                                                                         a = both[:, 0]; b = both[:, 1]
 
-in inference: sums and means of float32 rows without weights of their own, where nothing but the bags themselves is used.
+in inference: sums and means of float32 rows without weights of their own, where nothing but the bags themselves is used. In training,
+
+    _embedding_bag_backward(g, i, o, ...)  ->  framesmith::embedding_bag_gradient(g, i, o, ...)
+
+for the same: it adds where the gradient is to be, and neither sorts nor looks for the bag of each index.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from torch import fx
 
 from framesmith import _C
 from framesmith.lower.contractions.nodes import Nodes
+from framesmith.lower.contractions.rewrite import Choose, rewrites
 from framesmith.prims.core import Spec, contiguous_strides
 
 aten = torch.ops.aten
@@ -61,6 +66,20 @@ def _key(node: fx.Node) -> Any:
 
 
 _DEFAULTS = (False, _SUM, False, None, False, -1)
+
+
+@rewrites(aten._embedding_bag_backward.default)
+def _rewrite_gradient(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
+    tangent, indices, offsets, _, _, _, count, by_frequency, mode, sparse, weights, *padding = node.args
+    values = [n.meta["val"] for n in (tangent, indices, offsets)]  # type: ignore[union-attr]
+    if by_frequency or sparse or mode not in (_SUM, _MEAN) or weights is not None or node.kwargs or type(count) is not int:
+        return None
+    if any(v.device.type != "cpu" or any(type(n) is not int for n in v.shape) for v in values) or len(values[1].shape) != 1:
+        return None
+    if values[0].dtype is not torch.float32 or values[1].dtype is not values[2].dtype:
+        return None
+    args = (tangent, indices, offsets, count, mode == _MEAN, *(padding or [-1]))
+    return Nodes(graph, node)(library.embedding_bag_gradient.default, args, (count, values[0].shape[1]))
 
 
 def _bag_users(node: fx.Node) -> list[fx.Node]:
