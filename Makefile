@@ -31,6 +31,7 @@ test: $(BUILT)
 test-gpu:
 	$(PYTHON) setup.py --quiet build_ext --inplace
 	$(PYTHON) -m pytest -m gpu tests
+	FRAMESMITH_TEST_DEVICE=cuda $(PYTHON) -m pytest tests/capture/test_programs.py tests/autograd/test_programs.py
 
 lint: $(BUILT)
 	$(BIN)/ruff check framesmith tests benchmarks

@@ -25,6 +25,7 @@ from framesmith.loops.nest import LoopGraph
 from framesmith.lower.contractions.bags import group_embedding_bags
 from framesmith.lower.contractions.choice import Chooser
 from framesmith.lower.contractions.images import lay_out_weights
+from framesmith.lower.contractions.libraries import rewrite_products
 from framesmith.lower.contractions.rewrite import rewrite_contractions
 from framesmith.runtime import triton
 from framesmith.runtime.cache import Cache
@@ -89,7 +90,8 @@ class CudaTarget(Target):
         return f"{self.device} sm_{self.arch} {torch.cuda.get_device_name(self.device)}"
 
     def rewrite(self, graph: fx.Graph) -> None:
-        """The libraries' own kernels stay; frozen weights of convolutions are laid out for tensor cores."""
+        """The libraries' own kernels stay, called as suits them; frozen weights of convolutions are laid out for tensor cores."""
+        rewrite_products(graph)
         lay_out_weights(graph)
 
     def kernels(self, program: Program) -> tuple[Printed, ...]:

@@ -1,7 +1,15 @@
-"""Tests marked `gpu` need a CUDA device, and are skipped where there is none (`make test-gpu` runs them alone)."""
+"""Tests marked `gpu` need a CUDA device, and are skipped where there is none (`make test-gpu` runs them alone).
+
+With FRAMESMITH_TEST_DEVICE=cuda the tensors that tests make without naming a device are made there.
+"""
+
+import os
 
 import pytest
 import torch
+
+if device := os.environ.get("FRAMESMITH_TEST_DEVICE"):
+    torch.set_default_device(device)
 
 
 def pytest_collection_modifyitems(items):

@@ -121,3 +121,16 @@ def test_frozen_weights_of_convolutions_are_laid_out_once():
     frozen = freeze(graph, worth_freezing)
     (made,) = run(frozen.constants, [torch.randn(4, 16, 3, 3).half()])
     assert frozen.parameters == (1,) and made.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_contractions_are_called_as_suits_the_libraries():
+    def fn(x, w, b, image, filters, c):
+        return F.linear(x, w, b), F.linear(x, w), x @ w.t(), F.conv2d(image, filters, c).relu()
+
+    shapes = ((4, 6, 8), (5, 8), (5,), (2, 3, 8, 8), (4, 3, 3, 3), (4,))
+    inputs = [torch.randn(s) for s in shapes]
+    graph, _ = recorded(fn, *inputs)
+    CudaTarget(Config(), None, None, DEVICE).rewrite(graph)
+    assert sorted(externs(scheduled(graph))) == ["aten.addmm.default", "aten.conv2d.default", "aten.mm.default", "aten.mm.default"]
+    for got, expected in zip(run(graph, inputs), fn(*inputs)):
+        torch.testing.assert_close(got, expected)

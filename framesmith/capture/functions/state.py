@@ -70,6 +70,7 @@ def _of_the_process(*paths: str) -> None:
 
 
 _of_the_process(
+    "torch.cuda.get_device_capability", "torch.cuda.get_device_name", "torch.cuda.is_bf16_supported",
     "torch.cuda.is_available", "torch.cuda.device_count", "torch.cuda._is_compiled", "torch.cuda.is_initialized",
     "torch.backends.cuda.is_built", "torch.backends.mps.is_available", "torch.backends.mps.is_built", "torch.xpu.is_available",
     "torch.xpu.device_count", "torch.mps.is_available", "torch.mtia.is_available", "torch.accelerator.is_available",
