@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from framesmith.codegen.triton import reductions
 from framesmith.codegen.triton.form import Dim, Form, form
+from framesmith.codegen.triton.index import LIMIT
 from framesmith.codegen.triton.kernel import PROGRAMS, Printed
 from framesmith.codegen.triton.library import IMPORTS, texts_of
 from framesmith.codegen.triton.state import State
 from framesmith.codegen.triton.statements import statement
-from framesmith.codegen.triton.steps import Block, blocks
+from framesmith.codegen.triton.steps import Block, blocks, expressions
 from framesmith.codegen.triton.tuning import Config, choose
 from framesmith.codegen.triton.types import type_row
 from framesmith.loops.ir import EXTENT, Batch, Kernel, Launch, Op, Origin, Program, Reduce
@@ -23,44 +24,51 @@ from framesmith.util.text import Indented
 def print_kernels(program: Program, wide: bool = False) -> tuple[Printed, ...]:
     """Every distinct kernel of `program`, parallel to `Program.kernels`."""
     origins: dict[Kernel, dict[Origin, None]] = {}
-    batches: set[Kernel] = set()
+    totals: dict[Kernel, int] = {}
+    far: set[Kernel] = set()
     for step in program.steps:
         if isinstance(step, Launch | Batch):
             origins.setdefault(step.kernel, {}).update(dict.fromkeys(step.origins))
             if isinstance(step, Batch):
-                batches.add(step.kernel)
-    return tuple(print_kernel(k, batch=k in batches, wide=wide, origins=tuple(origins.get(k, ()))) for k in program.kernels)
+                if max(step.sizes) >= LIMIT:
+                    far.add(step.kernel)
+                totals[step.kernel] = max(sum(step.sizes), totals.get(step.kernel, 0))
+    return tuple(
+        [print_kernel(k, batch=totals.get(k, 0), wide=wide or k in far, origins=tuple(origins.get(k, ()))) for k in program.kernels]
+    )
 
 
 def print_kernel(
-    kernel: Kernel, *, batch: bool = False, wide: bool = False, origins: Sequence[Origin] = (), config: Config | None = None
+    kernel: Kernel, *, batch: int = 0, wide: bool = False, origins: Sequence[Origin] = (), config: Config | None = None
 ) -> Printed:
-    """Print one kernel; `batch`: over the rows of a table; `wide`: with indices of 64 bits; `config`: instead of the one of `tuning`.
+    """Print one kernel; `batch`: over the rows of a table, so many elements in all; `wide`: with indices of 64 bits; `config`: instead of
+    the one of `tuning`.
 
     Raises CompileError for a kernel that has no tile program.
     """
     shape = form(kernel)
-    config = config or choose(shape)
+    config = config or choose(shape, batch)
     s = State(shape, config, wide, Indented("    "), {p.name: p for p in kernel.params})
     with s.out.indent():
         if batch:
-            _row_of_table(s)
-        _body(s, batch)
+            _batch(s)
+        else:
+            _body(s)
     integer = "i64" if wide else "i32"
     signature = [(p.name, type_row(p.dtype).pointer) for p in kernel.params] + [(str(x), integer) for x in kernel.symbols]
     constants = tuple((f"{name.upper()}BLOCK", s.block(name)) for name in s.active)
     if batch:
         signature = [("table", "*i64"), ("where", "*i32")]
-    name = _name(shape, kernel_text(kernel) + repr((batch, wide, sorted(config.blocks.items()), config)))
+    name = _name(shape, kernel_text(kernel) + repr((bool(batch), wide, config)))
     head = ", ".join([*(n for n, _ in signature), *(f"{n}: tl.constexpr" for n, _ in constants)])
     function = f"@triton.jit\ndef {name}({head}):\n{s.out}"
     text = IMPORTS + "".join("\n\n" + t for t in [*texts_of(s.functions), function])
     grid: tuple[Expr | int, ...] = (PROGRAMS,) if batch else (_programs(s),)
     pointers = tuple(range(2 if batch else len(kernel.params)))
-    element = config.blocks.get("x", 1) if batch else None
+    element = config.blocks.get("x", 1) * config.parts if batch else None
     return Printed(
         name, text, tuple(signature), constants, grid, config.warps, config.stages, () if batch else kernel.symbols, pointers,
-        tuple(s.limits), s.asserts, element, tuple(_lines(origins)),
+        () if batch else tuple(s.limits), s.asserts, element, tuple(_lines(origins)),
     )  # fmt: skip
 
 
@@ -88,25 +96,11 @@ def _programs(s: State) -> Expr | int:
     return simplify_int(total)
 
 
-def _row_of_table(s: State) -> None:
-    """The pointers of the row that the program has a block of, and the row's size."""
-    params, flat = s.form.kernel.params, s.form.kernel.symbols == (EXTENT,)
-    s.out.line("row = tl.load(where + 2 * tl.program_id(0))")
-    s.out.line(f"table += row * {len(params) + 1}")
-    for k, p in enumerate(params):
-        at = f"tl.load(table + {k}).to(tl.pointer_type({type_row(p.dtype).name}))"
-        s.out.line(f"{p.name} = tl.multiple_of({at}, 16)")
-    if flat:
-        s.out.line(f"{EXTENT} = tl.load(table + {len(params)}).to(tl.int32)")
-
-
-def _grid(s: State, batch: bool) -> None:
+def _grid(s: State) -> None:
     """The indices of the independent axes, and which of them exist."""
     if not s.form.grid:
         return
-    pid = "tl.load(where + 2 * tl.program_id(0) + 1)" if batch else "tl.program_id(0)"
-    if s.wide:
-        pid += ".to(tl.int64)"
+    pid = f"tl.program_id(0){'.to(tl.int64)' if s.wide else ''}"
     if len(s.form.grid) == 1:
         _dimension(s, s.form.grid[0], pid)
         return
@@ -144,8 +138,8 @@ def _indices(s: State, d: Dim, text: str) -> None:
 # ------------------------------------------------------------------------------------------------------------------------ the body
 
 
-def _body(s: State, batch: bool) -> None:
-    _grid(s, batch)
+def _body(s: State) -> None:
+    _grid(s)
     row, persistent = s.form.row, s.config.persistent
     if row is not None and persistent:
         _indices(s, row, _range(s))
@@ -181,3 +175,30 @@ def _inside(s: State, op: Op) -> None:
         reductions.accumulate(s, op)
     else:
         statement(s, op)
+
+
+# ----------------------------------------------------------------------------------------------------------------- rows of a table
+
+
+def _batch(s: State) -> None:
+    """Some blocks of one row of the table: what is the same for all of the row, and a loop over the blocks."""
+    params = s.form.kernel.params
+    s.out.line("row = tl.load(where + 2 * tl.program_id(0))")
+    s.out.line(f"table += row * {len(params) + 1}")
+    for k, p in enumerate(params):
+        at = f"tl.load(table + {k}).to(tl.pointer_type({type_row(p.dtype).name}))"
+        s.out.line(f"{p.name} = tl.multiple_of({at}, 16)")
+    ops = [op for block in blocks(s.form, True) for op in block.ops]
+    if not s.form.kernel.symbols:
+        for op in ops:
+            statement(s, op)
+        return
+    moving = next(k for k, op in enumerate(ops) if s.of(*expressions(op)))
+    for op in ops[:moving]:
+        statement(s, op)
+    s.out.line(f"{EXTENT} = tl.load(table + {len(params)}){'' if s.wide else '.to(tl.int32)'}")
+    s.out.line(f"first = tl.load(where + 2 * tl.program_id(0) + 1) * {s.config.parts}")
+    with s.out.block(f"for part in range(first, min(first + {s.config.parts}, tl.cdiv({EXTENT}, XBLOCK))):"):
+        _dimension(s, s.form.grid[0], "part")
+        for op in ops[moving:]:
+            statement(s, op)

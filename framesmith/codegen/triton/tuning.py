@@ -10,31 +10,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from framesmith.codegen.triton.form import Dim, Form
-from framesmith.loops.ir import EXTENT, Op, Scalar
+from framesmith.loops.ir import Op, Scalar
 from framesmith.loops.scalar import SCALAR_OPS
 
 UNITS = 132
 TYPICAL = 1 << 20  # stands for a symbolic extent
-VECTOR = 16  # bytes that a thread reads at once
 PERSISTENT = 1 << 13  # elements of a row up to which all of it is one tile...
 PERSISTENT_COLUMN = 64  # ... and where memory runs across the rows
-SHARED_ROWS = 2048  # elements of a tile of several short rows
+SHARED_ROWS = 1024  # elements of a tile of several short rows: one warp has them, and adds without the others
 LOOPED = 4096  # elements of a tile that goes through long rows
-BATCHED = 4096  # elements of a row of a table that one program covers
+COLUMNS = 32  # rows side by side of a tile where memory runs across them
+BATCH = 1024  # elements of a tile of a row of a table
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`blocks`: elements of the tile along each dimension, powers of two. `persistent`: the row is one tile."""
+    """`blocks`: elements of the tile along each dimension, powers of two. `persistent`: the row is one tile. `parts`: tiles of a row of a
+    table that one program goes through."""
 
     blocks: Mapping[str, int]
     warps: int
     persistent: bool = True
     stages: int = 1
+    parts: int = 1
 
 
-def choose(form: Form) -> Config:
-    """The configuration for `form`."""
+def choose(form: Form, batch: int = 0) -> Config:
+    """The configuration for `form`; `batch`: elements in all rows of the table that it goes over."""
+    if batch:
+        return Config({"x": BATCH} if form.grid else {}, 4, parts=min(max(power(batch) // (8 * UNITS * BATCH), 1), 8))
     if form.row is not None:
         return _rows(form, form.row)
     if len(form.grid) == 2:
@@ -65,11 +69,9 @@ def _warps(elements: int, each: int) -> int:
 
 
 def _pointwise(form: Form) -> Config:
-    """Blocks of whole vectors; smaller ones while there are not some for each multiprocessor."""
+    """Some whole vectors for each thread; smaller blocks while there are not several for each multiprocessor."""
     (dim,) = form.grid
-    if dim.extent is EXTENT:
-        return Config({"x": BATCHED // 4}, 4)
-    size, each = size_of(dim), max(4, min(8, VECTOR // _bytes(form)))
+    size, each = size_of(dim), 16 if _bytes(form) <= 2 else 8
     if _cost(form) > 400:  # as many values alive as fit
         each = 4
     block = 128 * each
@@ -92,7 +94,7 @@ def _transposing(form: Form) -> Config:
         height = min(power(size_of(y)), side * side // width)
     elif height < side:
         width = min(power(size_of(x)), side * side // height)
-    return Config({"y": height, "x": width}, _warps(width * height, 8))
+    return Config({"y": height, "x": width}, _warps(width * height, 16 if side == 64 else 8))
 
 
 def _rows(form: Form, row: Dim) -> Config:
@@ -104,21 +106,22 @@ def _rows(form: Form, row: Dim) -> Config:
     if known and length <= limit:
         return _persistent(form, max(power(length), 2), count, across)
     if across:
-        x = min(power(count), 64)
-        r = max(LOOPED // x, 16)
-        return _config(form, x, max(min(r, power(length)), 2), 8, persistent=False)
+        x = min(power(count), COLUMNS)
+        r = max(min(LOOPED // x, power(length)), 2)
+        return _config(form, x, r, _warps(x * r, 8), persistent=False)
     r = max(min(LOOPED, power(length)), 2)
     return _config(form, 1, r, _warps(r, 8), persistent=False)
 
 
 def _persistent(form: Form, r: int, count: int, across: bool) -> Config:
-    x = max(SHARED_ROWS // r, 1)
     if across:
-        x = max(min(LOOPED // r, 128), 32)
-    while x > 1 and count // x < 2 * UNITS and not (across and x <= 32):
+        x = min(max(min(LOOPED // r, 128), COLUMNS), power(count))
+        return _config(form, x, r, _warps(x * r, 8))
+    x = min(max(SHARED_ROWS // r, 1), power(count))
+    while x > 1 and count // x < 2 * UNITS:
         x //= 2
-    x = min(x, power(count))
-    return _config(form, x, r, _warps(x * r, 8 if x * r > 2048 else 4))
+    each = 8 if count < UNITS else 32 if _bytes(form) <= 2 else 16
+    return _config(form, x, r, _warps(x * r, each))
 
 
 def _config(form: Form, x: int, r: int, warps: int, persistent: bool = True) -> Config:
