@@ -54,7 +54,7 @@ def train_timm(compiled: bool, bf16: bool = False, disturbed: int = 0) -> list[f
 
     torch.manual_seed(0)
     np.random.seed(0)
-    model: Any = timm.create_model("test_vit", num_classes=10, drop_path_rate=0.1, img_size=32)
+    model: Any = timm.create_model("test_vit", num_classes=10, drop_path_rate=0.1, img_size=32, depth=2)
     optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.05)
     average = ModelEmaV3(model, decay=0.99, use_warmup=True)
     if compiled:
@@ -126,7 +126,8 @@ def test_the_trainer_of_lightning(routed: None, tmp_path: Path) -> None:
 
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 10), "interval": "step"}}
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     generator = torch.Generator().manual_seed(0)
     data = torch.utils.data.TensorDataset(torch.randn(400, 3, 8, 8, generator=generator), torch.randint(0, 5, (400,), generator=generator))
