@@ -31,9 +31,16 @@ def refuses_nothing(fn, *inputs, **options):
         compiled(*inputs)
         return compiled(*inputs)
 
+def whole_graph(fn, *inputs):
+    """Nothing may be captured in parts."""
+    framesmith.reset()
+    found = framesmith.explain(fn)(*inputs)
+    assert (found.graph_count, found.break_count, list(found.refusals)) == (1, 0, []), found
+
+
 def same_layout(got, expected):
     for g, e in zip(got, expected, strict=True):
         assert (g.shape, g.dtype, g.device) == (e.shape, e.dtype, e.device)
         assert g.stride() == e.stride(), (g.stride(), e.stride())
 
-__all__ = ["NOTHING", "SLACK", "error", "refuses_nothing", "same_layout", "tensors"]
+__all__ = ["NOTHING", "SLACK", "error", "refuses_nothing", "same_layout", "tensors", "whole_graph"]
