@@ -25,7 +25,9 @@ PANELS = 384  # columns are cut to a multiple: whole panels of every tile, and a
 REPEATS = 10
 BEHIND = 3.0
 # Kinds of training, whose own kernels are called as the library's are: nothing is packed ahead of time, nothing fused.
-CALLED = frozenset({"product", "attention forward", "attention backward"})
+CALLED = frozenset({
+    "product", "attention forward", "attention backward", "convolution", "convolution images", "convolution weights",
+})
 SURE = 3  # rounds before which nothing is decided: in one of them another program may have had the processor
 SECONDS = 0.03  # of measuring a shape, after which no round begins
 BRIEFLY = 0.002  # the same for kinds that a graph has many shapes of, and whose candidates lie far apart

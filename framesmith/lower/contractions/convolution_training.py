@@ -1,0 +1,144 @@
+"""Rewrite float32 convolutions whose weights change from call to call, and their gradients, into the operators of csrc/convolution.cpp.
+
+    convolution(x, w, b, ...)            ->  framesmith::convolution(x, w, b, ...)
+    convolution_backward(g, x, w, ...)   ->  framesmith::convolution_images(g, w, ...), framesmith::convolution_weights(g, x, ...), sum(g)
+
+each where it was measured to be faster. They read weights and images as they lie, row by row: oneDNN lays both out anew in each call.
+"""
+
+from __future__ import annotations
+
+import operator
+from math import prod
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith import _C
+from framesmith.graph.freeze import is_parameter_expression
+from framesmith.lower.contractions.choice import CANDIDATES, Candidate
+from framesmith.lower.contractions.nodes import Nodes
+from framesmith.lower.contractions.rewrite import Choose, Request, rewrites, static
+from framesmith.lower.geometry import row_major, same_layout
+from framesmith.lower.layouts import ARGUMENT_LAYOUTS, RESULT_LAYOUTS
+
+aten = torch.ops.aten
+library = torch.ops.framesmith
+assert _C.LANES  # importing the core registers the operators
+
+MEASURED_FLOPS = 6e7  # larger convolutions are measured with fewer channels: how much a weight is used stays the same
+FEWEST_CHANNELS = 32
+FEW = 4  # results of a group below which registers hold too few of them
+
+
+@rewrites(aten.convolution.default)
+def _rewrite_convolution(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
+    x, weight, bias, *window = node.args
+    form = None if is_parameter_expression(weight) else _form(x, weight, window)
+    if form is None or _few(form) or choose(Request("convolution", torch.float32, form)) != "own":
+        return None
+    stride, padding, dilation, _, _, groups = window
+    shape = tuple(node.meta["val"].shape)
+    return Nodes(graph, node)(library.convolution.default, (x, weight, bias, stride, padding, dilation, groups), shape)
+
+
+@rewrites(aten.convolution_backward.default)
+def _rewrite_backward(graph: fx.Graph, node: fx.Node, choose: Choose) -> None:
+    """Replaces the results that are asked for, one by one; what is left of `node` is asked for the others."""
+    arguments: tuple[Any, ...] = node.args
+    tangent, x, weight, sizes, *window, mask = arguments
+    form = _form(x, weight, window)
+    if form is None or tangent.meta["val"].dtype is not torch.float32 or any(user.target is not operator.getitem for user in node.users):
+        return
+    stride, padding, dilation, _, _, groups = window
+    wanted: list[Any] = list(mask)
+    rest = (stride, padding, dilation, groups)
+    rows = (
+        ("convolution images", library.convolution_images.default, weight, x),
+        ("convolution weights", library.convolution_weights.default, x, weight),
+    )
+    for place, (kind, target, other, of) in enumerate(rows):
+        if not wanted[place] or (not place and _few(form)) or choose(Request(kind, torch.float32, form)) != "own":
+            continue
+        shape = tuple(of.meta["val"].shape)
+        _replace(graph, node, place, target, (tangent, other, list(shape), *rest), shape)
+        wanted[place] = False
+    if wanted == list(mask):
+        return
+    if wanted[2]:
+        _replace(graph, node, 2, aten.sum.dim_IntList, (tangent, [0, 2, 3]), (form[4],))
+        wanted[2] = False
+    if not any(wanted):
+        graph.erase_node(node)
+        return
+    node.args = (tangent, x, weight, sizes, *window, wanted)
+    node.meta["val"] = tuple(val if asked else None for val, asked in zip(node.meta["val"], wanted))
+
+
+def _replace(graph: fx.Graph, node: fx.Node, place: int, target: Any, args: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    for item in [user for user in node.users if user.args[1] == place]:
+        new = Nodes(graph, item)(target, args, shape)
+        new.meta["val"] = item.meta["val"]
+        item.replace_all_uses_with(new)
+        graph.erase_node(item)
+
+
+def _form(x: Any, weight: Any, window: list[Any]) -> tuple[int, ...] | None:
+    """(images, channels, height, width, results, kernel, stride, padding, dilation, groups) of a convolution that the kernels can take."""
+    stride, padding, dilation, transposed, _, groups = window
+    vx, vw = x.meta["val"], weight.meta["val"]
+    if transposed or len(vx.shape) != 4 or len(vw.shape) != 4 or not static(vx, vw) or not prod(vx.shape) or not prod(vw.shape):
+        return None
+    if any(v.dtype is not torch.float32 or v.device.type != "cpu" or not _is_row_major(v) for v in (vx, vw)):
+        return None
+    if any(type(n) is not int for n in (*stride, *padding, *dilation)):
+        return None
+    pairs = (tuple(p) * (2 // len(p)) for p in (stride, padding, dilation))
+    return (*vx.shape, vw.shape[0], *vw.shape[2:], *(n for pair in pairs for n in pair), groups)
+
+
+def _is_row_major(value: Any) -> bool:
+    return same_layout(value.shape, value.stride() if callable(value.stride) else value.stride, row_major(value.shape))
+
+
+def _few(form: tuple[int, ...]) -> bool:
+    return form[4] // form[-1] < FEW
+
+
+def _tensors(request: Request) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[Any, ...], int]:
+    """Tangent, image and weight of one image, with fewer channels where there are many; stride, padding and dilation; groups."""
+    _, c, h, w, o, kh, kw, *rest, groups = request.shape
+    window = tuple(rest[i : i + 2] for i in (0, 2, 4))
+    while groups == 1 and 2 * c * o * kh * kw * h * w // prod(window[0]) > MEASURED_FLOPS and max(c, o) > FEWEST_CHANNELS:
+        c, o = (c // 2, o) if c >= o else (c, o // 2)
+    x, weight = torch.ones(1, c, h, w), torch.ones(o, c // groups, kh, kw)
+    return torch.ones_like(library.convolution(x, weight, None, *window, groups)), x, weight, window, groups
+
+
+def _candidates(request: Request) -> dict[str, Candidate]:
+    tangent, x, weight, window, groups = _tensors(request)
+    out = torch.empty_like(tangent)
+    return {
+        "aten": lambda: aten.convolution(x, weight, None, *window, False, (0, 0), groups),
+        "own": lambda: library.convolution.out(x, weight, None, *window, groups, out=out),
+    }
+
+
+def _gradient_candidates(request: Request) -> dict[str, Candidate]:
+    tangent, x, weight, window, groups = _tensors(request)
+    images = request.kind == "convolution images"
+    other, of, own = (weight, x, library.convolution_images) if images else (x, weight, library.convolution_weights)
+    out = torch.empty_like(of)
+    mask = [images, not images, False]
+    return {
+        "aten": lambda: aten.convolution_backward(tangent, x, weight, None, *window, False, (0, 0), groups, mask),
+        "own": lambda: own.out(tangent, other, of.shape, *window, groups, out=out),
+    }
+
+
+CANDIDATES["convolution"] = _candidates
+CANDIDATES["convolution images"] = CANDIDATES["convolution weights"] = _gradient_candidates
+for _target in (library.convolution.default, library.convolution_images.default, library.convolution_weights.default):
+    ARGUMENT_LAYOUTS[_target] = lambda position, value, frozen: row_major(value.shape) if len(value.shape) == 4 else None
+    RESULT_LAYOUTS[_target] = lambda spec, values: row_major(spec.shape)
