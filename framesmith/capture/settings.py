@@ -14,7 +14,7 @@ from . import trackers as t
 from .sources import Pinned
 from .values import CONSTANT_TYPES
 
-_READERS = re.compile(r"_?(?:get|is|has|are|cuda|mps)_\w+")
+_READERS = re.compile(r"_?(?:get|is|has|are)_\w+|_(?:cuda|mps)_(?:get|is|has)\w*")
 
 _OWNERS = ("torch", "torch._C")
 

@@ -1,0 +1,195 @@
+"""What a program on the device stands in: streams, generators, memory, guards, optimisers."""
+
+import gc
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import framesmith
+
+from .agree import refuses_nothing, whole_graph
+
+pytestmark = pytest.mark.gpu
+D = "cuda"
+
+
+def compiled(fn):
+    framesmith.reset()
+    return framesmith.compile(fn)
+
+
+def test_draws_are_eagers():
+    def fn(x):
+        noise = F.dropout(x, 0.4) + torch.rand_like(x) + torch.randn(16, device=D)
+        return noise, torch.randint(0, 9, (5,), device=D), torch.randperm(7, device=D)
+
+    x = torch.randn(8, 16, device=D)
+    c = compiled(fn)
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        expected = [*fn(x), *fn(x)]
+        torch.manual_seed(seed)
+        got = [*c(x), *c(x)]
+        for g, e in zip(got, expected):
+            torch.testing.assert_close(g, e)
+
+
+def test_dropout_in_training_draws_once():
+    model = nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.3), nn.Linear(32, 4)).to(D)
+    x = torch.randn(8, 16, device=D)
+    c = compiled(model)
+    results = []
+    for call in (model, c, c):
+        torch.manual_seed(5)
+        model.zero_grad()
+        call(x).square().mean().backward()
+        results.append([p.grad.clone() for p in model.parameters()])
+    for mine in results[1:]:
+        torch.testing.assert_close(mine, results[0])
+
+
+def test_the_current_stream_is_followed():
+    x = torch.randn(1 << 20, device=D)
+    c = compiled(lambda x: (x * 2).exp() + 1)
+    c(x)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(20_000_000)
+        z = x * 3
+        y = c(z)
+        assert not side.query()
+    side.synchronize()
+    torch.testing.assert_close(y, (z * 2).exp() + 1)
+
+
+def test_memory_goes_back():
+    x, w = torch.randn(256, 1024, device=D), torch.randn(1024, 1024, device=D)
+    c = compiled(lambda x, w: ((x @ w).relu() @ w).sum(1))
+    with torch.no_grad():
+        c(x, w)
+        gc.collect()
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        for _ in range(5):
+            c(x, w)
+        assert torch.cuda.memory_allocated() == before
+
+
+def test_a_number_of_the_tensor_is_waited_for():
+    c = compiled(lambda x: x * (2.0 if x.sum().item() > 0 else 3.0))
+    for x in (torch.ones(4, device=D), -torch.ones(4, device=D)):
+        torch.testing.assert_close(c(x), x * (2 if x[0] > 0 else 3))
+
+
+def test_the_device_is_guarded():
+    c = compiled(lambda x: x.sin() * 2 + 1)
+    for where in (D, "cpu", D):
+        x = torch.randn(5, device=where)
+        torch.testing.assert_close(c(x), x.sin() * 2 + 1)
+
+
+def test_an_error_of_mixed_devices_is_eagers():
+    def fn(x):
+        try:
+            return x + torch.arange(4)
+        except RuntimeError:
+            return x * 2
+
+    x = torch.randn(4, device=D)
+    torch.testing.assert_close(compiled(fn)(x), x * 2)
+
+
+def test_inputs_are_written_in_place():
+    def fn(x, y):
+        x.mul_(2).add_(y)
+        y[1:] = 0
+        return x.sum()
+
+    a, b = torch.randn(50, device=D), torch.randn(50, device=D)
+    x, y = a.clone(), b.clone()
+    torch.testing.assert_close(compiled(fn)(x, y), fn(a, b))
+    torch.testing.assert_close((x, y), (a, b))
+    whole = torch.randn(51, device=D)
+    kept = whole.clone()
+    compiled(lambda t: t.mul_(3) and None)(whole[1:])
+    torch.testing.assert_close(whole[1:], kept[1:] * 3)
+    torch.testing.assert_close(whole[:1], kept[:1])
+
+
+def test_a_recorded_graph_replays_what_is_compiled():
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8)).to(D).eval()
+    x = torch.randn(16, 64, device=D)
+    c = compiled(model)
+    with torch.no_grad():
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                c(x)
+        torch.cuda.current_stream().wait_stream(side)
+        recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recorded):
+            y = c(x)
+        x.copy_(torch.randn_like(x))
+        recorded.replay()
+        torch.testing.assert_close(y, model(x), rtol=1e-4, atol=1e-5)
+
+
+OPTIMISERS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=1e-2),
+    "adam": lambda p: torch.optim.Adam(p, 1e-2),
+    "adamw capturable": lambda p: torch.optim.AdamW(p, 1e-2, capturable=True),
+    "adamw fused": lambda p: torch.optim.AdamW(p, 1e-2, fused=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 1e-2),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_optimiser(name):
+    def train(compile):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)).to(D)
+        optimiser = OPTIMISERS[name](model.parameters())
+        x = torch.randn(8, 16, device=D)
+        step = compiled(optimiser.step) if compile else optimiser.step
+        for _ in range(4):
+            optimiser.zero_grad()
+            model(x).square().mean().backward()
+            step()
+        return [p.detach() for p in model.parameters()]
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="framesmith.*eager")
+        torch.testing.assert_close(train(True), train(False), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two devices")
+def test_another_device_and_the_current_one():
+    x = torch.randn(32, device="cuda:1")
+    y = refuses_nothing(lambda x: x.exp() + 1, x)
+    assert y.device == x.device
+    torch.testing.assert_close(y, x.exp() + 1)
+    c = compiled(lambda: torch.ones(3, device=D) * 2)
+    for index in (0, 1, 0):
+        with torch.cuda.device(index):
+            assert c().device.index == index
+    both = compiled(lambda a, b: (a * 2, b.exp() * 3, a + b.to(a.device)))
+    a = torch.randn(32, device="cuda:0")
+    for got, expected in zip(both(a, x), (a * 2, x.exp() * 3, a + x.to(a.device))):
+        torch.testing.assert_close(got, expected)
+
+
+def test_dynamic_sizes_are_one_graph():
+    c = compiled(lambda x: (x * 2).softmax(-1) + x.sum(0))
+    for n in (8, 24, 32, 48):
+        x = torch.randn(n, 40, device=D)
+        torch.testing.assert_close(c(x), (x * 2).softmax(-1) + x.sum(0))
+
+
+def test_models_that_hold_numbers_are_whole():
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.BatchNorm1d(8)).to(D).eval()
+    with torch.no_grad(), torch.autocast(D, torch.bfloat16):
+        whole_graph(model, torch.randn(4, 8, device=D))
