@@ -35,6 +35,7 @@ class Gradients:
 
     recorder: Any
     state: Any
+    transformed: bool
 
     def __init__(self) -> None:
         self.differentiable: dict[Node, tuple[Source, bool]] = {}
@@ -81,6 +82,20 @@ class Gradients:
         for base, alias, before in self.recorder.written[writes:]:
             before.meta.setdefault("overwritten", self.turn)
             self._written(base, alias, before, enabled)
+
+    def allows(self, alias: Alias, value: Node) -> None:
+        """Raise eager's error where a view may not be written in grad mode."""
+        if not (self.differentiable and torch.is_grad_enabled() and alias.parent is not None) or self.transformed or is_detached(alias):
+            return
+        several, made, base = False, True, alias
+        while base.parent is not None:
+            several, made, base = several or base.several, made and base.grad, base.parent
+        if made and not several or not any(map(self._requires, (base.node, *value.all_input_nodes))):
+            return
+        if several:
+            raise RuntimeError("a view is being modified inplace that is the output of a function that returns multiple views; such "
+                               "functions do not allow the output views to be modified inplace")
+        raise RuntimeError("a view was created in no_grad mode and is being modified inplace with grad mode enabled")
 
     def _follow(self, node: Node, enabled: bool, transformed: bool) -> None:
         node.meta["turn"] = self.turn

@@ -121,7 +121,7 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
         self.modes = Modes()
         recorder.autocast = casting(self.state)
         recorder.follows_grad = self.state.grad_enabled
-        recorder.content = lambda node: data.content(self, node)
+        recorder.allows, recorder.content = self.allows, lambda node: data.content(self, node)
 
     # --- guards -------------------------------------------------------------------------------------------------------
     def guard(self, source: Source | None, kind: str, value: Any = None) -> None:

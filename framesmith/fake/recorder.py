@@ -68,6 +68,8 @@ class Recorder:
         """Tensors may be made on the CUDA device that is current, or moved to it."""
         self.content: Content | None = None
         """What says which inputs' contents may be assumed."""
+        self.allows: Callable[[Alias, Node], None] | None = None
+        """Raises what eager would raise where an alias may not be given a value."""
         self.numbers: list[Number] = []
         """Python numbers that vary, of those that operators may take."""
         self._last_placeholder: Node | None = None
@@ -315,6 +317,8 @@ class Recorder:
     def write(self, alias: Alias, node: Node) -> None:
         """Gives `alias` the value of `node` (of the alias's shape and dtype), and so all that shares its storage."""
         storage = alias.storage
+        if self.allows is not None:
+            self.allows(alias, node)
         if storage.shared:
             raise Unsupported("an input is written that shares its storage with another input")
         exact = _same_strides(node.meta["val"], alias.val)

@@ -211,8 +211,8 @@ def split(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     source, size, dim = (*positional(func, args, kwargs), 0)[:3]
     total = source.shape[dim]
     if size == 0:
-        return (view(rec, aten.slice.Tensor, (source, dim, 0, total), {}),)
-    return [_slice(rec, source, dim, start, min(start + size, total)) for start in range(0, max(total, 1), size)]
+        return _several([_slice(rec, source, dim, 0, total)])
+    return _several([_slice(rec, source, dim, start, min(start + size, total)) for start in range(0, max(total, 1), size)])
 
 
 @handles(aten.split_with_sizes.default)
@@ -227,13 +227,19 @@ def split_with_sizes(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any
             f"split_with_sizes expects split_sizes to sum exactly to {source.shape[dim]} "
             f"(input tensor's size at dimension {dim}), but got split_sizes={list(sizes)}"
         )
-    return parts
+    return _several(parts)
 
 
 @handles(aten.unbind.int)
 def unbind(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     source, dim = (*positional(func, args, kwargs), 0)[:2]
-    return [view(rec, aten.select.int, (source, dim, i), {}) for i in range(source.shape[dim])]
+    return _several([view(rec, aten.select.int, (source, dim, i), {}) for i in range(source.shape[dim])])
+
+
+def _several(views: list[FakeTensor]) -> list[FakeTensor]:
+    for x in views:
+        x._alias.several = True
+    return views
 
 
 def _slice(rec: Recorder, source: FakeTensor, dim: int, start: Any, end: Any) -> Any:

@@ -35,10 +35,10 @@ class Alias:
     """One view of a storage: `node` is its value at `version`, valid while that is the storage's version.
 
     The base of a storage has no parent, and its node is always current. Any other alias is `func(parent, *args)`. `grad`: the grad mode
-    in which it was made.
+    in which it was made. `several`: one call made it and others.
     """
 
-    __slots__ = ("storage", "parent", "func", "args", "node", "version", "val", "grad")
+    __slots__ = ("storage", "parent", "func", "args", "node", "version", "val", "grad", "several")
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class Alias:
         self.version = storage.version
         self.val = val
         self.grad = torch.is_grad_enabled()
+        self.several = False
 
 
 class FakeTensor(torch.Tensor):

@@ -175,6 +175,36 @@ def a_break_under_create_graph(c):
     return m, x
 
 
+FORBIDDEN = {
+    "chunk": lambda x: x.chunk(2)[0].mul_(2), "split": lambda x: x.split(2)[1].add_(1), "unbind": lambda x: x.unbind(0)[0].mul_(2),
+    "a view of one": lambda x: x.split(2)[0].view(-1).mul_(2), "iteration": lambda x: next(iter(x)).mul_(2),
+    "made in no_grad": lambda x: quiet_view(x).mul_(2),
+}
+ALLOWED = {"tensor_split": lambda x: x.tensor_split(2)[0].mul_(2), "slice": lambda x: x[:2].mul_(2),
+           "detached": lambda x: x.detach().split(2)[0].mul_(2)}
+
+
+def quiet_view(x):
+    with torch.no_grad():
+        return x.view(-1)
+
+
+@scenario(breaks=None)
+def views_that_may_not_be_written(c):
+    def f(x, write):
+        y = x * 2
+        write(y)
+        return y.sin().sum()
+
+    found = {}
+    for name, write in {**FORBIDDEN, **ALLOWED}.items():
+        x, fn = leaf(4, 4), c(lambda x, write=write: f(x, write))
+        found[name] = error_of(lambda x=x, fn=fn: fn(x).backward()), x
+        with torch.no_grad():
+            found[name] += (fn(x),)
+    return found
+
+
 class Twice(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, k):
