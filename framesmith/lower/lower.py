@@ -18,7 +18,7 @@ from framesmith.lower.context import Context
 from framesmith.lower.contractions import lowering as contractions
 from framesmith.lower.externs import call_extern, call_prim, plain_call
 from framesmith.lower.geometry import row_major, same_layout
-from framesmith.lower.table import PRIM_ROWS
+from framesmith.lower.table import PRIM_ROWS, unsupported_dtype
 from framesmith.lower.values import Lazy, Strided, Value, reads_of
 from framesmith.prims.core import Prim
 from framesmith.symbolic.expr import Symbol
@@ -173,6 +173,8 @@ class _Lowering:
             if same_layout(value.shape, value.stride, target.stride):
                 return target
             value = ctx.materialise(value)
+        if unsupported_dtype(target.dtype) or unsupported_dtype(value.dtype):
+            return call_extern(ctx, node, (target, ctx.realise(value)), {})
         if value.dtype is not target.dtype or value.shape != target.shape:
             small, full = value, target
             value = Lazy(
