@@ -21,6 +21,7 @@ from framesmith.lower.geometry import (
     same_layout,
     strides_in_order,
 )
+from framesmith.lower.limits import LIMITS
 from framesmith.lower.values import Lazy, Strided, Value
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
 from framesmith.util.errors import Unsupported
@@ -35,6 +36,7 @@ class Context:
 
     def __init__(self, device: torch.device = CPU) -> None:
         self.device = device
+        self.limits = LIMITS[device.type]
         self.items: list[Item] = []
         self.storages: dict[str, Storage] = {}
         self.constants: dict[str, torch.Tensor] = {}

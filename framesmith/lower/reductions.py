@@ -16,9 +16,6 @@ from framesmith.lower.table import lowers, unsupported_dtype
 from framesmith.lower.values import Lazy, Strided, Value
 from framesmith.symbolic.expr import Symbol, as_expr
 
-_TWO_PASS_LIMIT = 1 << 17  # elements of a reduction up to which a second pass over it comes from cache
-_SPLIT_FROM = 1 << 16  # elements from which a reduction to few results is done in parts, for the threads
-
 
 class Domain:
     """Axes of a reduction: `index` into the operand, kept axes and reduced axes, and the shape of the result."""
@@ -118,10 +115,13 @@ def reduce(ctx: Context, x: Value, dims: Sequence[int], keepdim: bool, dtype: to
 def _split(ctx: Context, x: Value, dims: Sequence[int], kind: str, dtype: torch.dtype) -> Value:
     """For a large reduction to few results: reduce parts first, so that threads share the work. The value returned has x's rank:
     the parts stand in the outermost reduced dim."""
+    start = ctx.limits.split
+    if start is None:
+        return x
     sizes = [x.shape[d] for d in dims]
     kept = numel([s for d, s in enumerate(x.shape) if d not in dims])
     whole = numel(sizes)
-    if type(whole) is not int or type(kept) is not int or whole < _SPLIT_FROM or kept >= 16:
+    if type(whole) is not int or type(kept) is not int or whole < start or kept >= 16:
         return x
     d = max(dims, key=lambda k: (_stride(x, k), -k) if x.shape[k] != 1 else (-1, -k))
     n = x.shape[d]
@@ -205,7 +205,7 @@ def var_mean(ctx: Context, spec: Any, x: Value, dims: Sequence[int], keepdim: bo
     count = numel([x.shape[d] for d in dims])
     if ctx.is_heavy(x) or (isinstance(x, Lazy) and x.cost > 2):
         x = ctx.realise(x)
-    if type(count) is int and count > _TWO_PASS_LIMIT:
+    if type(count) is int and count > ctx.limits.two_pass:
         return _welford(ctx, x, dims, keepdim, correction, count)
     mean = _mean(ctx, x, dims, count)
     divisor = plain(as_expr(count) - correction) if isinstance(correction, int) else count - float(correction)

@@ -62,7 +62,7 @@ def _cut(c: Compute, units: int) -> list[int] | None:
     for a in c.raxes:
         pieces = _divisor(a.extent.const, wanted)
         cut.append(pieces)
-        wanted //= pieces
+        wanted = max(wanted // pieces, 1)
     return cut if math.prod(cut) > 1 else None
 
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from framesmith.loops.ir import Launch
 from framesmith.loops.text import kernel_text
+from framesmith.lower.limits import LIMITS
 from framesmith.schedule.target import GPU
 from tests.schedule.harness import check, program_of
 
@@ -101,3 +102,11 @@ def test_a_reduction_of_a_prime_number_stays_whole():
 def test_short_ones_and_many_stay_whole():
     assert launches(check(lambda a: a.sum(1), x(300, 500), target=GPU, atol=1e-4)) == 1
     assert launches(check(lambda a: a.sum(0), x(300, 50), target=GPU, atol=1e-4)) == 1
+
+
+def test_a_variance_of_long_rows_is_one_pass(monkeypatch):
+    monkeypatch.setitem(LIMITS, "cpu", LIMITS["cuda"])
+    program = check(lambda a: torch.var_mean(a, 1), x(300, 20_000), target=GPU, rtol=1e-4)
+    assert "welford" in kernel_text(program.kernels[0])
+    program = check(lambda a: a.sum(), x(500, 700), target=GPU, rtol=1e-4)
+    assert launches(program) == 2

@@ -1,0 +1,18 @@
+"""Sizes at which lowering does otherwise, by kind of device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`two_pass`: elements of a reduction up to which a second pass over it comes from nearby, so that a variance may take the mean first.
+    `split`: elements from which a reduction to few results is done in parts; None where the scheduler does that, for its machine.
+    """
+
+    two_pass: int
+    split: int | None
+
+
+LIMITS = {"cpu": Limits(two_pass=1 << 17, split=1 << 16), "cuda": Limits(two_pass=1 << 14, split=None)}
