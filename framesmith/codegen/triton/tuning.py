@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from framesmith.codegen.triton.form import Dim, Form
-from framesmith.loops.ir import Op, Scalar
+from framesmith.codegen.triton.form import Dim, Form, Nest
+from framesmith.loops.ir import Op, Reduce, Scalar
 from framesmith.loops.scalar import SCALAR_OPS
 
 UNITS = 132
@@ -102,20 +102,24 @@ def _rows(form: Form, row: Dim) -> Config:
     count = size_of(form.grid[0]) if form.grid else 1
     across = _runs_across(form, row)
     known = row.extent.is_const
+    kinds = {op.kind for node in form.body if type(node) is Nest for op in node.ops if type(op) is Reduce}
     limit = PERSISTENT_COLUMN if across else PERSISTENT * (2 if len(form.kernel.params) <= 3 else 1)
     if known and length <= limit:
         return _persistent(form, max(power(length), 2), count, across)
     if across:
         x = min(power(count), COLUMNS)
-        r = max(min(LOOPED // x, power(length)), 2)
-        return _config(form, x, r, _warps(x * r, 8), persistent=False)
-    r = max(min(LOOPED, power(length)), 2)
-    return _config(form, 1, r, _warps(r, 8), persistent=False)
+        r = max(min(LOOPED // 2 // x, power(length)), 2)
+        return _config(form, x, r, _warps(x * r, 4 if "welford" in kinds else 8), persistent=False)
+    pairs = not kinds.isdisjoint(("argmax", "argmin"))  # accumulators are three words each
+    r = max(min(LOOPED // 4 if pairs else LOOPED, power(length)), 2)
+    return _config(form, 1, r, _warps(r, 4 if pairs else 16 if "welford" in kinds else 8), persistent=False)
 
 
 def _persistent(form: Form, r: int, count: int, across: bool) -> Config:
     if across:
         x = min(max(min(LOOPED // r, 128), COLUMNS), power(count))
+        while x > COLUMNS and count // x < UNITS:
+            x //= 2
         return _config(form, x, r, _warps(x * r, 8))
     x = min(max(SHARED_ROWS // r, 1), power(count))
     while x > 1 and count // x < 2 * UNITS:
