@@ -96,6 +96,15 @@ Even parts_of(i64 n, i64 unit, i64 tasks, i64 threads) {
   return {units, (units + parts - 1) / parts};
 }
 
+float total(vf x) {
+  const fs::hf half = FS_LO(x) + FS_HI(x);
+  float sum[W / 2];
+  __builtin_memcpy(sum, &half, sizeof sum);
+  for (int n = W / 4; n; n /= 2)
+    for (int l = 0; l < n; l++) sum[l] += sum[l + n];
+  return sum[0];
+}
+
 float dot(const float* x, const float* y, i64 n) {
   vf sum[2] = {};
   i64 i = 0;
@@ -105,10 +114,7 @@ float dot(const float* x, const float* y, i64 n) {
     const int live = (int)std::min(n - i, i64(W));
     sum[0] += load(x + i, live) * load(y + i, live);
   }
-  sum[0] += sum[1];
-  float total = 0;
-  for (int l = 0; l < W; l++) total += sum[0][l];
-  return total;
+  return total(sum[0] + sum[1]);
 }
 
 // Weights of a group with few results, as dot products of the matrix's rows, a strip of places at a time.
@@ -125,6 +131,84 @@ void few_weights(const Convolution& c, const Sizes& s, i64 group, const float* t
         for (i64 o = 0; o < c.outs; o++) weights[group * s.weight + o * s.rows + r] += dot(tangent + o * s.places + j, row, count);
       }
   }
+}
+
+// A channel of an image, padded; its columns by their rest when divided by the stride, so that what a position of the kernel meets is contiguous.
+class Plane {
+ public:
+  Plane(const Convolution& c, float* memory)
+      : c_(c), at_(memory), phase_(c.out[1] + (c.kernel[1] - 1) * c.dilation[1] / c.stride[1] + W), pitch_(phase_ * c.stride[1]) {}
+  static i64 room(const Convolution& c) { return lines(c) * Plane(c, nullptr).pitch_; }
+
+  void fill(const float* image) {
+    std::fill_n(at_, room(c_), 0.0f);
+    for (i64 line = 0; line < lines(c_); line++) {
+      const i64 y = line - c_.padding[0];
+      if (y < 0 || y >= c_.size[0]) continue;
+      const float* from = image + y * c_.size[1];
+      for (i64 f = 0; f < c_.stride[1]; f++) {  // the element at place t of phase f is x = t * stride + f - padding
+        const i64 low = std::max((c_.padding[1] - f + c_.stride[1] - 1) / c_.stride[1], i64(0));
+        const i64 high = std::min(phase_, (c_.size[1] + c_.padding[1] - f + c_.stride[1] - 1) / c_.stride[1]);
+        float* to = at_ + line * pitch_ + f * phase_;
+        if (c_.stride[1] == 1) std::copy(from + low - c_.padding[1], from + high - c_.padding[1], to + low);
+        else
+          for (i64 t = low; t < high; t++) to[t] = from[t * c_.stride[1] + f - c_.padding[1]];
+      }
+    }
+  }
+  // What position (p, q) of the kernel meets on a line of the result.
+  const float* line(i64 line, i64 p, i64 q) const {
+    const i64 x = q * c_.dilation[1];
+    return at_ + (line * c_.stride[0] + p * c_.dilation[0]) * pitch_ + x % c_.stride[1] * phase_ + x / c_.stride[1];
+  }
+
+ private:
+  static i64 lines(const Convolution& c) { return (c.out[0] - 1) * c.stride[0] + (c.kernel[0] - 1) * c.dilation[0] + 1; }
+  const Convolution& c_;
+  float* at_;
+  i64 phase_, pitch_;
+};
+
+constexpr int kTaps = 7;
+
+// Adds to Q weights of row `p` of a kernel what lines [l0, l1) of the result give.
+template <int Q> void add_taps(const Convolution& c, const Plane& plane, i64 p, i64 l0, i64 l1, const float* tangent, float* weights) {
+  vf sum[Q] = {};
+  i64 from[Q];
+  for (int q = 0; q < Q; q++) from[q] = plane.line(0, p, q) - plane.line(0, p, 0);
+  for (i64 l = l0; l < l1; l++) {
+    const float *row = plane.line(l, p, 0), *t = tangent + l * c.out[1];
+    i64 j = 0;
+    auto step = [&](auto live) {
+      const vf x = load(t + j, live);
+#pragma GCC unroll 8
+      for (int q = 0; q < Q; q++) sum[q] += x * load(row + from[q] + j, live);
+    };
+    for (; j + W <= c.out[1]; j += W) step(full);
+    if (j < c.out[1]) step((int)(c.out[1] - j));
+  }
+  for (int q = 0; q < Q; q++) weights[q] += total(sum[q]);
+}
+template <int Q> auto taps_of(i64 taps) {
+  if constexpr (Q == 1) return &add_taps<1>;
+  else return taps == Q ? &add_taps<Q> : taps_of<Q - 1>(taps);
+}
+
+// Weights of a group with few results, a row of a kernel at a time.
+void small_weights(const Convolution& c, const Sizes& s, i64 group, const float* tangents, const float* images, float* weights) {
+  Plane plane(c, blocks_memory().get(Plane::room(c)));
+  const auto taps = taps_of<kTaps>(c.kernel[1]);
+  const i64 strip = std::max(kSpan * W / 2 / c.out[1], i64(1));
+  std::fill_n(weights + group * s.weight, s.weight, 0.0f);
+  for (i64 n = 0; n < c.count; n++)
+    for (i64 channel = 0; channel < c.channels; channel++) {
+      plane.fill(images + (n * c.groups + group) * s.image + channel * c.size[0] * c.size[1]);
+      for (i64 o = 0; o < c.outs; o++)
+        for (i64 l = 0; l < c.out[0]; l += strip)
+          for (i64 p = 0; p < c.kernel[0]; p++)
+            taps(c, plane, p, l, std::min(l + strip, c.out[0]), tangents + (n * c.groups + group) * s.result + o * s.places,
+                 weights + group * s.weight + o * s.rows + (channel * c.kernel[0] + p) * c.kernel[1]);
+    }
 }
 
 // Rows [r0, r0 + n) of the matrix, places [k0, k0 + depth) -> panels, its rows being the columns of B.
@@ -202,7 +286,7 @@ void convolve_weights(const Convolution& c, const float* tangents, const float* 
   for (i64 group = 0; group < c.groups; group++)
     for (i64 part = 0; part < cut.groups; part++) {
       if (c.outs < kFew) {
-        few_weights(c, s, group, tangents, images, weights);
+        (c.kernel[1] <= kTaps ? small_weights : few_weights)(c, s, group, tangents, images, weights);
         continue;
       }
       const i64 first = cut.begin(part) * kColumns, last = std::min(cut.begin(part + 1) * kColumns, s.rows);
