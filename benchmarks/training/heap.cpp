@@ -1,6 +1,10 @@
 // Counts the live bytes of the process's heap, exactly: loaded before the C library (LD_PRELOAD), it stands in the place of malloc and its
-// kin. All memory of a step goes through them: tensors, scratch of the math libraries, arenas of compiled code. (glibc only.)
+// kin, and of mmap where a program takes pages of a range that it has reserved, or gives them back (MAP_FIXED). All memory of a step goes
+// through them: tensors, scratch of the math libraries, what compiled code keeps. (glibc only.)
 #include <malloc.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -49,6 +53,12 @@ void* realloc(void* old, size_t n) {
 void free(void* p) {
   if (p) live -= static_cast<long>(malloc_usable_size(p));
   __libc_free(p);
+}
+
+void* mmap(void* at, size_t n, int access, int flags, int file, off_t offset) {
+  void* p = reinterpret_cast<void*>(syscall(SYS_mmap, at, n, access, flags, file, offset));
+  if (p != MAP_FAILED && flags & MAP_FIXED && flags & MAP_ANONYMOUS) add(access & PROT_WRITE ? static_cast<long>(n) : -static_cast<long>(n));
+  return p;
 }
 
 long heap_live() { return live; }

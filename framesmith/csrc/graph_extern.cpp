@@ -64,8 +64,7 @@ static void bind(Frame& f, int value, at::Tensor t, bool clone) {
   } else {
     f.pointers[value] = nullptr;  // an opaque layout
   }
-  f.tensors[value] = std::move(t);
-  f.refs[value] = &f.tensors[value];
+  f.set_result(value, std::move(t));
 }
 
 static void bind_results(Frame& f, const Extern& e, torch::jit::Stack& returned) {
@@ -153,10 +152,18 @@ static void call_operator(Frame& f, const Extern& e) {
   bind_results(f, e, f.stack);
 }
 
+static size_t result_bytes(const Frame& f, const Extern& e) {
+  size_t bytes = 0;
+  for (int r : e.results)
+    if (r != -1) bytes += f.geometry[r >= 0 ? r : -2 - r].bytes;
+  return bytes;
+}
+
 int call_extern(Frame* frame, int index) {
   Frame& f = *frame;
   const Extern& e = f.plan.externs[index];
   try {
+    if (f.plan.device < 0) expect_results(result_bytes(f, e));
     make_views(f, e);
     f.stack.clear();
     e.op ? call_operator(f, e) : call_python(f, e);

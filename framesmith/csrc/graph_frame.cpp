@@ -89,9 +89,22 @@ void Frame::allocate(int v) {
   refs[v] = &tensors[v];
 }
 
+void Frame::set_result(int v, at::Tensor t) {
+  drop_result(v);
+  tensors[v] = std::move(t);
+  refs[v] = &tensors[v];
+  if (plan.device < 0) count_result(geometry[v].bytes);
+}
+
+void Frame::drop_result(int v) {
+  if (!tensors[v].defined()) return;
+  tensors[v].reset();
+  if (plan.device < 0) discount_result(geometry[v].bytes);
+}
+
 void Frame::clear_call() {
   for (int v : plan.output_values) tensors[v].reset();
-  for (int v : plan.result_values) tensors[v].reset();
+  for (int v : plan.result_values) drop_result(v);
   for (int v : plan.call_views) tensors[v].reset();
   if (owns_inputs)
     for (int v : plan.input_values) tensors[v].reset();
@@ -121,6 +134,9 @@ int allocate_value(Frame* frame, int value) {
   }
 }
 
-void release_value(Frame* frame, int value) { frame->tensors[value].reset(); }
+void release_value(Frame* frame, int value) {
+  if (frame->plan.values[value].kind == Kind::Result) frame->drop_result(value);
+  else frame->tensors[value].reset();
+}
 
 }  // namespace framesmith

@@ -65,6 +65,8 @@ struct Frame {
   void give_back_realigned();            // what the call wrote into these copies goes to the inputs
   void set_constants(const std::vector<at::Tensor>& constants, uint64_t generation);
   void allocate(int value);              // an OUTPUT
+  void set_result(int value, at::Tensor t);
+  void drop_result(int value);
   void clear_call();                     // drop what one call made
 };
 

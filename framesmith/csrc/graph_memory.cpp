@@ -1,25 +1,19 @@
 #include "graph_memory.h"
 
+#include "graph_pool.h"
+
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <mutex>
-#include <new>
-#include <set>
 #include <vector>
 
 namespace framesmith {
 namespace {
 
-constexpr size_t kHuge = size_t{2} << 20;      // a transparent huge page
+constexpr size_t kHuge = size_t{2} << 20;       // a transparent huge page
 constexpr size_t kSmallest = size_t{64} << 10;  // smaller outputs come from the ordinary allocator
-constexpr size_t kLarge = size_t{1} << 20;      // from here on a segment is made for a block
-constexpr size_t kHeader = 64;                  // keeps the data 64-byte aligned
-constexpr size_t kStep = 256;                   // block sizes are multiples of it
 
 char* allocate_pages(size_t bytes) {
   void* p = nullptr;
@@ -35,141 +29,18 @@ std::vector<Arena>& arenas() {
   return *pool;
 }
 
-// What stands before the data of a block. Blocks of a segment lie behind each other; no two neighbours are free.
-struct Block {
-  size_t bytes;  // with the header
-  Block *before, *after;
-  class Pool* pool;
-  bool free;
-
-  bool is_segment() const { return !before && !after; }
-};
-static_assert(sizeof(Block) <= kHeader);
-
-struct BySize {
-  using is_transparent = void;
-  bool operator()(const Block* a, const Block* b) const { return a->bytes != b->bytes ? a->bytes < b->bytes : a < b; }
-  bool operator()(const Block* a, size_t bytes) const { return a->bytes < bytes; }
-};
-
-// Best fit over segments that are kept when they are free: no page faults. Never more is asked of the system while free segments could be
-// given back for it, so what is held follows the most that lived at once.
-class Pool {
- public:
-  explicit Pool(size_t segment) : segment_(segment) {}
-
-  Block* take(size_t bytes) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto found = free_.lower_bound(bytes);
-    Block* block = found == free_.end() ? fresh(bytes) : *found;
-    if (found != free_.end()) unlist(block);
-    if (block->bytes - bytes >= kSmallest) list(split(block, bytes));
-    return block;
-  }
-
-  void give(Block* block) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (block->after && block->after->free) merge(block);
-    if (block->before && block->before->free) merge(block = block->before);
-    list(block);
-    if (idle_ > limit()) drop(idle_ - limit());
-  }
-
-  size_t trim() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return drop(idle_);
-  }
-
-  size_t idle() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return idle_;
-  }
-
- private:
-  static size_t limit() {
-    static const size_t bytes = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE)) / 8;
-    return bytes;
-  }
-
-  void list(Block* block) {
-    block->free = true;
-    free_.insert(block);
-    idle_ += block->bytes;
-  }
-
-  void unlist(Block* block) {
-    free_.erase(block);
-    idle_ -= block->bytes;
-    block->free = false;
-  }
-
-  Block* split(Block* block, size_t bytes) {  // what is left of it
-    auto* rest = new (reinterpret_cast<char*>(block) + bytes) Block{block->bytes - bytes, block, block->after, this, false};
-    if (rest->after) rest->after->before = rest;
-    block->after = rest;
-    block->bytes = bytes;
-    return rest;
-  }
-
-  void merge(Block* block) {  // with the one after; neither is listed then
-    Block* next = block->after;
-    for (Block* one : {block, next})
-      if (one->free) unlist(one);
-    block->bytes += next->bytes;
-    block->after = next->after;
-    if (block->after) block->after->before = block;
-  }
-
-  Block* fresh(size_t bytes) {
-    drop(bytes);
-    const size_t size = std::max(bytes, segment_);
-    return new (allocate_pages(size)) Block{size, nullptr, nullptr, this, false};
-  }
-
-  size_t drop(size_t wanted) {  // free segments, the largest first; how much that was
-    size_t freed = 0;
-    for (auto at = free_.end(); at != free_.begin() && freed < wanted;) {
-      Block* block = *--at;
-      if (!block->is_segment()) continue;
-      freed += block->bytes;
-      idle_ -= block->bytes;
-      at = free_.erase(at);
-      std::free(block);
-    }
-    return freed;
-  }
-
-  const size_t segment_;
-  std::mutex mutex_;
-  std::set<Block*, BySize> free_;
-  size_t idle_ = 0;
-};
-
 class OutputAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    if (bytes < kSmallest) return c10::GetCPUAllocator()->allocate(bytes);
-    const size_t total = (bytes + kHeader + kStep - 1) / kStep * kStep;
-    Block* block = (total < kLarge ? small_ : large_).take(total);
-    return {reinterpret_cast<char*>(block) + kHeader, block, &OutputAllocator::release, c10::Device(c10::DeviceType::CPU)};
+    Block* block = bytes < kSmallest ? nullptr : Pool::get().take(bytes);
+    if (!block) return c10::GetCPUAllocator()->allocate(bytes);
+    return {Pool::get().address(block), block, &OutputAllocator::release, c10::Device(c10::DeviceType::CPU)};
   }
 
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
-  size_t trim() { return small_.trim() + large_.trim(); }
-  size_t idle() { return small_.idle() + large_.idle(); }
-
-  static OutputAllocator& get() {
-    static auto* allocator = new OutputAllocator();
-    return *allocator;
-  }
 
  private:
-  static void release(void* context) {  // from any thread, with or without the interpreter's lock
-    auto* block = static_cast<Block*>(context);
-    block->pool->give(block);
-  }
-
-  Pool small_{2 * kLarge}, large_{0};
+  static void release(void* context) { Pool::get().give(static_cast<Block*>(context)); }  // from any thread
 };
 
 }  // namespace
@@ -196,10 +67,25 @@ void give_arena(Arena arena) {
   if (arena.base) arenas().push_back(arena);
 }
 
-c10::Allocator* output_allocator() { return &OutputAllocator::get(); }
+c10::Allocator* output_allocator() {
+  static auto* allocator = new OutputAllocator();
+  return allocator;
+}
+
+void count_result(size_t bytes) {
+  if (bytes >= kSmallest) Pool::get().outside(static_cast<ptrdiff_t>(bytes));
+}
+
+void discount_result(size_t bytes) {
+  if (bytes >= kSmallest) Pool::get().outside(-static_cast<ptrdiff_t>(bytes));
+}
+
+void expect_results(size_t bytes) {
+  if (bytes >= kSmallest) Pool::get().expect(2 * bytes);
+}
 
 size_t trim_memory() {
-  size_t freed = OutputAllocator::get().trim();
+  size_t freed = Pool::get().trim();
   for (Arena& a : arenas()) {
     freed += a.bytes;
     std::free(a.base);
@@ -209,7 +95,7 @@ size_t trim_memory() {
 }
 
 size_t idle_memory() {
-  size_t bytes = OutputAllocator::get().idle();
+  size_t bytes = Pool::get().idle();
   for (const Arena& a : arenas()) bytes += a.bytes;
   return bytes;
 }

@@ -1,4 +1,4 @@
-// Memory of compiled graphs: scratch arenas shared by all graphs of the process, and an allocator for outputs that keeps big blocks.
+// Memory of compiled graphs: scratch arenas shared by all graphs of the process, and an allocator for outputs.
 #pragma once
 #include <c10/core/Allocator.h>
 
@@ -16,8 +16,15 @@ struct Arena {
 Arena take_arena(size_t bytes);
 void give_arena(Arena arena);
 
-// For outputs: as PyTorch's CPU allocator, but memory of 64 KiB and more is kept when freed, cut and merged, and handed out again without page faults.
+// For outputs: as PyTorch's CPU allocator, but memory of 64 KiB and more is of the pool (graph_pool.h), which keeps freed pages.
 c10::Allocator* output_allocator();
+
+// An operator returned so many bytes, which a call keeps; and no longer does. They count in the peak that the pool follows.
+void count_result(size_t bytes);
+void discount_result(size_t bytes);
+
+// An operator runs that returns so many bytes: it may need as much again while it runs.
+void expect_results(size_t bytes);
 
 // Free what no one uses; returns the bytes freed. Bytes now held idle.
 size_t trim_memory();

@@ -207,14 +207,16 @@ Outcome refuse_fresh(Frame* frame, CodeState* state, PyObject* callback, PyObjec
   return bad < 0 ? Outcome::done : Outcome::pass;
 }
 
-// Runs an entry that the callback has just made for this very frame.
-Outcome run_fresh(PyThreadState* tstate, Frame* frame, CodeState* state, Entry* entry, PyObject* callback, PyObject** result) {
+// Runs an entry that the callback has just made for this very frame. `missed`: its guards fail, for something has changed since they were
+// made (a module that was imported in between, another thread); then the callback is asked `again`, once.
+Outcome run_fresh(PyThreadState* tstate, Frame* frame, CodeState* state, Entry* entry, PyObject* callback, bool again, PyObject** result) {
   if (entry->code != reinterpret_cast<PyObject*>(frame->f_code)) {
     PyErr_SetString(PyExc_ValueError, "the callback's entry was made for another code object");
     return Outcome::done;
   }
   int failed = -1;
   PyObject* inputs = entry->residual ? check_tree(entry->tree, view_of(frame, entry), &failed) : nullptr;
+  if (!inputs && !again && !PyErr_Occurred()) return Outcome::missed;
   if (!inputs) return PyErr_Occurred() ? Outcome::done : refuse_fresh(frame, state, callback, entry->tree);
   state->add(entry);
   if (left_to_tracer(tstate, entry)) {
@@ -225,9 +227,9 @@ Outcome run_fresh(PyThreadState* tstate, Frame* frame, CodeState* state, Entry* 
   return Outcome::done;
 }
 
-Outcome follow(PyObject* answer, PyThreadState* tstate, Frame* frame, CodeState* state, PyObject* callback, PyObject** result) {
+Outcome follow(PyObject* answer, PyThreadState* tstate, Frame* frame, CodeState* state, PyObject* callback, bool again, PyObject** result) {
   if (Py_IS_TYPE(answer, EntryType)) {
-    return run_fresh(tstate, frame, state, reinterpret_cast<Entry*>(answer), callback, result);
+    return run_fresh(tstate, frame, state, reinterpret_cast<Entry*>(answer), callback, again, result);
   }
   if (answer == Py_None) return Outcome::pass;
   if (answer == verdict_eager) return Outcome::pass_off;
@@ -257,11 +259,14 @@ Outcome handle(PyThreadState* tstate, Frame* frame, PyObject* callback, PyObject
   } else if (!(state = state_of(frame->f_code))) {
     return Outcome::done;
   }
-  PyObject* answer = ask_callback(frame, callback);
-  if (!answer) return Outcome::done;
-  const Outcome outcome = follow(answer, tstate, frame, state, callback, result);
-  Py_DECREF(answer);
-  return outcome;
+  for (bool again : {false, true}) {
+    PyObject* answer = ask_callback(frame, callback);
+    if (!answer) return Outcome::done;
+    const Outcome outcome = follow(answer, tstate, frame, state, callback, again, result);
+    Py_DECREF(answer);
+    if (outcome != Outcome::missed) return outcome;
+  }
+  return Outcome::pass;
 }
 
 PyObject* eval_hooked(PyThreadState* tstate, Frame* frame) {

@@ -5,6 +5,7 @@ from framesmith.fake import (  # noqa: F401  each registers the rows of its tabl
     recurrent,
     rules_attention,
     rules_factories,
+    rules_losses,
     rules_nn,
     rules_padding,
     rules_pointwise,

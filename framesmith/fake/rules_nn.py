@@ -256,6 +256,12 @@ def max_pool2d(x: FakeTensor, kernel: Any, stride: Any = (), padding: Any = 0, d
     return _pooled(x, kernel, stride, padding, dilation, ceil)
 
 
+@rule(aten.max_pool2d_with_indices.default)
+def max_pool2d_with_indices(x: FakeTensor, *how: Any, **named: Any) -> Any:
+    out = max_pool2d(x, *how, **named)
+    return out if out is NotImplemented else (out, new_fake(tuple(out.shape), out.stride(), torch.int64, x.device))
+
+
 @rule(aten.avg_pool2d.default)
 def avg_pool2d(x: FakeTensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False, *args: Any) -> Any:
     return _pooled(x, kernel, stride, padding, 1, ceil)

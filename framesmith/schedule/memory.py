@@ -14,7 +14,7 @@ from framesmith.loops.nest import LoopGraph, Storage
 from framesmith.symbolic.expr import Expr, as_expr
 
 ALIGN = 64
-LARGE = 1 << 16
+LARGE = 1 << 12
 """Bytes from which scoped memory is worth an allocation."""
 
 

@@ -188,7 +188,18 @@ def test_entry_that_fails_at_once_warns_and_stays_eager():
         assert g(1) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert g(1) == 1 and cb.calls == 1
+        assert g(1) == 1 and cb.calls == 2  # asked once again: what it saw may have changed meanwhile
+
+
+def test_entry_whose_guards_something_changed_meanwhile_is_made_again():
+    def f(a):
+        return a
+
+    late = variant(_named("f", lambda a, inputs: "compiled"), [Guard(Local("a"), "none")])
+    right = variant(_named("f", lambda a, inputs: "compiled"), [Guard(Local("a"), "equals", 1)])
+    callbacks = [late, right]
+    g = _C.CompiledFunction(f, lambda *frame: callbacks.pop(0)(*frame))
+    assert g(1) == "compiled" and callbacks == []
 
 
 def test_generators_coroutines_and_class_bodies_are_untouched():

@@ -1,0 +1,185 @@
+#include "graph_pool.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace framesmith {
+namespace {
+
+constexpr size_t kRange = 4;       // addresses reserved, over the machine's memory
+constexpr size_t kIdlePart = 8;    // the machine's memory over what is kept idle
+constexpr size_t kSpare = 16;      // the peak over what is left free of idle pages, for what no one tells the pool of
+constexpr size_t kWord = 64;
+
+// The bits of word `w` that stand for pages from `first` to before `end`.
+uint64_t mask(size_t w, size_t first, size_t end) {
+  uint64_t bits = ~uint64_t{0};
+  if (w == first / kWord) bits &= ~uint64_t{0} << first % kWord;
+  if (w == end / kWord) bits &= (uint64_t{1} << end % kWord) - 1;
+  return bits;
+}
+
+}  // namespace
+
+Pool& Pool::get() {
+  static auto* pool = new Pool();
+  return *pool;
+}
+
+Pool::Pool() {
+  const size_t memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE)) / kPage;
+  void* range = mmap(nullptr, kRange * memory * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) return;
+  base_ = static_cast<char*>(range);
+  limit_ = memory / kIdlePart;
+  there_.resize(kRange * memory / kWord + 1);
+  free_.insert(new Block{0, kRange * memory, nullptr, nullptr, true});
+}
+
+Block* Pool::take(size_t bytes) {
+  const size_t count = std::max<size_t>(1, (bytes + kPage - 1) / kPage);
+  std::lock_guard<std::mutex> lock(mutex_);
+  size_t missing = 0;
+  Block* block = best(count, missing);
+  if (!block) return nullptr;
+  free_.erase(block);
+  block->free = false;
+  cut(block, count);
+  live_ += count;
+  make_room(missing);
+  if (fill(block->first, count)) return block;
+  list(block);
+  return nullptr;
+}
+
+void Pool::give(Block* block) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  list(block);
+  if (held_ - live_ > limit_) drop(held_ - live_ - limit_);
+}
+
+void Pool::outside(ptrdiff_t bytes) {
+  const ptrdiff_t pages = bytes / static_cast<ptrdiff_t>(kPage);
+  std::lock_guard<std::mutex> lock(mutex_);
+  outside_ += static_cast<size_t>(pages);
+  if (pages > 0) make_room(0);
+}
+
+void Pool::expect(size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  make_room(bytes / kPage);
+}
+
+void Pool::make_room(size_t count) {
+  high_ = std::max(high_, live_ + outside_);
+  const size_t room = high_ - high_ / kSpare, wanted = held_ + outside_ + count;
+  if (wanted > room) drop(wanted - room);
+}
+
+size_t Pool::trim() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  high_ = live_ + outside_;
+  return drop(held_ - live_) * kPage;
+}
+
+size_t Pool::idle() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return (held_ - live_) * kPage;
+}
+
+// The free block that lacks the fewest pages, of these the smallest.
+Block* Pool::best(size_t count, size_t& missing) const {
+  Block* found = nullptr;
+  for (auto at = free_.lower_bound(count); at != free_.end(); ++at) {
+    const size_t lacks = count - present((*at)->first, count);
+    if (found && lacks >= missing) continue;
+    found = *at;
+    missing = lacks;
+    if (lacks == 0) break;
+  }
+  return found;
+}
+
+// A block that was in use is free.
+void Pool::list(Block* block) {
+  live_ -= block->count;
+  if (block->after && block->after->free) merge(block);
+  if (block->before && block->before->free) merge(block = block->before);
+  block->free = true;
+  free_.insert(block);
+}
+
+// What is left of a block that is not listed becomes a free one.
+void Pool::cut(Block* block, size_t count) {
+  if (block->count == count) return;
+  auto* rest = new Block{block->first + count, block->count - count, block, block->after, true};
+  if (rest->after) rest->after->before = rest;
+  block->after = rest;
+  block->count = count;
+  free_.insert(rest);
+}
+
+// With the block after it; neither is listed then.
+void Pool::merge(Block* block) {
+  Block* next = block->after;
+  for (Block* one : {block, next})
+    if (one->free) free_.erase(one);
+  block->count += next->count;
+  block->after = next->after;
+  if (block->after) block->after->before = block;
+  delete next;
+}
+
+size_t Pool::present(size_t first, size_t count) const {
+  size_t found = 0;
+  for (size_t w = first / kWord; w * kWord < first + count; ++w) found += static_cast<size_t>(std::popcount(there_[w] & mask(w, first, first + count)));
+  return found;
+}
+
+size_t Pool::next(size_t first, size_t end, bool there) const {
+  for (size_t w = first / kWord; w * kWord < end; ++w)
+    if (const uint64_t bits = (there ? there_[w] : ~there_[w]) & mask(w, first, end)) return w * kWord + static_cast<size_t>(std::countr_zero(bits));
+  return end;
+}
+
+bool Pool::fill(size_t first, size_t count) {
+  const size_t end = first + count;
+  for (size_t from = next(first, end, false); from < end;) {
+    const size_t to = next(from, end, true);
+    char* start = base_ + from * kPage;
+    const size_t bytes = (to - from) * kPage;
+    if (mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) return false;
+    madvise(start, bytes, MADV_HUGEPAGE);
+    for (size_t w = from / kWord; w * kWord < to; ++w) there_[w] |= mask(w, from, to);
+    held_ += to - from;
+    from = next(to, end, false);
+  }
+  return true;
+}
+
+size_t Pool::empty(Block* block, size_t wanted) {
+  size_t gone = 0;
+  const size_t end = block->first + block->count;
+  for (size_t from = next(block->first, end, true); from < end && gone < wanted;) {
+    const size_t to = std::min(next(from, end, false), from + wanted - gone);
+    constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    if (mmap(base_ + from * kPage, (to - from) * kPage, PROT_NONE, flags, -1, 0) == MAP_FAILED) break;
+    for (size_t w = from / kWord; w * kWord < to; ++w) there_[w] &= ~mask(w, from, to);
+    gone += to - from;
+    from = next(to, end, true);
+  }
+  held_ -= gone;
+  return gone;
+}
+
+// Idle pages, of the largest blocks first, back to the system; how many.
+size_t Pool::drop(size_t wanted) {
+  size_t gone = 0;
+  for (auto at = free_.rbegin(); at != free_.rend() && gone < wanted; ++at) gone += empty(*at, wanted - gone);
+  return gone;
+}
+
+}  // namespace framesmith

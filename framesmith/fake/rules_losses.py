@@ -1,0 +1,52 @@
+"""Metadata rows of losses. `reduction`: 0 none, 1 mean, 2 sum; where eager might complain, its own kernels are asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from framesmith.fake.infer import rule
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+
+aten = torch.ops.aten
+
+
+def _dense(x: FakeTensor, shape: tuple) -> FakeTensor:
+    return new_fake(shape, contiguous_strides(shape), x.dtype, x.device)
+
+
+def _names_classes(x: FakeTensor, target: FakeTensor, weight: Any) -> bool:
+    """Whether `target` holds a class for each row of `x`, [n, classes, ...], and `weight`, if any, a number for each class."""
+    fits = x.dim() > 1 and x.dtype.is_floating_point and target.dtype is torch.int64 and tuple(target.shape) == (x.shape[0], *x.shape[2:])
+    return fits and (weight is None or tuple(weight.shape) == (x.shape[1],) and weight.dtype is x.dtype)
+
+
+@rule(aten.cross_entropy_loss.default)
+def cross_entropy_loss(
+    x: FakeTensor, target: FakeTensor, weight: Any = None, reduction: int = 1, ignore_index: Any = -100, label_smoothing: float = 0.0
+) -> Any:
+    fits = _names_classes(x, target, weight) and reduction in (1, 2) and 0.0 <= label_smoothing <= 1.0
+    return _dense(x, ()) if fits else NotImplemented
+
+
+@rule(aten.nll_loss_forward.default)
+def nll_loss_forward(x: FakeTensor, target: FakeTensor, weight: Any, reduction: int, ignore_index: Any) -> Any:
+    """The loss, and the sum of the weights that it was divided by."""
+    if x.dim() != 2 or not _names_classes(x, target, weight):
+        return NotImplemented
+    return _dense(x, () if reduction else tuple(target.shape)), _dense(x, ())
+
+
+@rule(aten.nll_loss2d_forward.default)
+def nll_loss2d_forward(x: FakeTensor, target: FakeTensor, weight: Any, reduction: int, ignore_index: Any) -> Any:
+    if x.dim() != 4 or not _names_classes(x, target, weight):
+        return NotImplemented
+    return _dense(x, () if reduction else tuple(target.shape)), _dense(x, ())
+
+
+@rule(aten.binary_cross_entropy.default)
+def binary_cross_entropy(x: FakeTensor, target: FakeTensor, weight: Any = None, reduction: int = 1) -> Any:
+    others = (target, weight) if weight is not None else (target,)
+    fits = x.dtype.is_floating_point and all(t.dtype is x.dtype and tuple(t.shape) == tuple(x.shape) for t in others)
+    return _dense(x, ()) if fits and reduction in (1, 2) else NotImplemented
