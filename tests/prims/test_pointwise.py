@@ -7,6 +7,9 @@ import math
 import pytest
 import torch
 
+from framesmith.fake import Recorder
+from framesmith.fake.tensor import new_fake
+from framesmith.prims.decompose import decompose
 from tests.prims.harness import check
 
 aten = torch.ops.aten
@@ -181,3 +184,15 @@ def test_types() -> None:
     check(aten.view.dtype, x, torch.int32)
     check(aten.clone.default, x.t(), memory_format=torch.contiguous_format)
     check(aten.detach.default, x)
+
+
+@pytest.mark.parametrize("device, rounded", [("cpu", True), ("cuda:0", False)])
+def test_numbers_among_16_bit_terms(device: str, rounded: bool) -> None:
+    """Eager rounds them to the tensors' dtype on the CPU alone."""
+    recorder = Recorder()
+    x = recorder.input_like(new_fake((3,), (1,), torch.bfloat16, torch.device(device)), "x")
+    with recorder:
+        out = x + 0.7
+    graph = decompose(recorder.finish([out]), strict=True)
+    numbers = [a for n in graph.nodes for a in n.args if isinstance(a, float)]
+    assert numbers == [torch.tensor(0.7, dtype=torch.bfloat16).item() if rounded else 0.7]

@@ -130,20 +130,28 @@ def nan_to_num(b: Builder, x: Value, nan: float | None = None, posinf: float | N
 # -- two operands -----------------------------------------------------------------------------------------------------
 
 
+def _sum_dtypes(x: Any, y: Any, alpha: Any) -> tuple[torch.dtype, torch.dtype]:
+    """The dtype of a sum, and that of its numbers: eager's kernels of the CPU round these to 16 bits, those of other devices do not."""
+    dtype = result_dtype(x, y)
+    tensors = [operand for operand in (x, y) if type(operand) is Value]
+    plain = len(tensors) == 2 and type(alpha) is int and alpha == 1
+    return dtype, dtype if plain or tensors[0].device.type == "cpu" else computing(dtype)
+
+
 @decomposes(aten.add.Tensor, aten.add.Scalar)
 def add(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Any:
-    x, y = b.promote(x, y)
-    dtype = (x if type(x) is Value else y).dtype
+    dtype, inner = _sum_dtypes(x, y, alpha)
+    x, y = (b.cast(b.cast(operand, dtype) if type(operand) is Value else operand, inner) for operand in (x, y))
     if dtype is torch.bool:
         return b.bitwise_or(x, y) if alpha else x
-    return b.add(x, _scaled(b, y, alpha, dtype))
+    return b.convert(b.add(x, _scaled(b, y, alpha, inner)), dtype)
 
 
 @decomposes(aten.sub.Tensor, aten.sub.Scalar)
 def sub(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Any:
-    x, y = b.promote(x, y)
-    dtype = (x if type(x) is Value else y).dtype
-    return b.sub(x, _scaled(b, y, alpha, dtype)) if dtype is not torch.bool else NotImplemented
+    dtype, inner = _sum_dtypes(x, y, alpha)
+    x, y = (b.cast(b.cast(operand, dtype) if type(operand) is Value else operand, inner) for operand in (x, y))
+    return b.convert(b.sub(x, _scaled(b, y, alpha, inner)), dtype) if dtype is not torch.bool else NotImplemented
 
 
 @decomposes(aten.rsub.Tensor, aten.rsub.Scalar)
