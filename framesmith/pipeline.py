@@ -84,6 +84,7 @@ def compile_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Res
         key = key_of("generated", package_identity(), digest_text(main), places, *how)
         generated = cache.load(key)
     if generated is None:
+        target.prepare()
         generated = _generate(main, frozen, constants, len(inputs), config, target)
         cache.store(key, generated)
     if log.enabled("code"):

@@ -52,6 +52,9 @@ class Target:
         """What else than the options changes the code that is made of a graph, for cache keys."""
         return ""
 
+    def prepare(self) -> None:
+        """Code will be made: begin what takes a while."""
+
     def rewrite(self, graph: fx.Graph) -> None:
         """Choose a kernel for each contraction, in place."""
         rewrite_contractions(graph, Chooser(self.config, self.cache.memory("choices")))
@@ -88,6 +91,9 @@ class CudaTarget(Target):
 
     def identity(self) -> str:
         return f"{self.device} sm_{self.arch} {torch.cuda.get_device_name(self.device)}"
+
+    def prepare(self) -> None:
+        triton.prepare()
 
     def rewrite(self, graph: fx.Graph) -> None:
         """The libraries' own kernels stay, called as suits them; frozen weights of convolutions are laid out for tensor cores."""
