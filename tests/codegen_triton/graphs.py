@@ -291,6 +291,15 @@ def _(g, a, w):
     return r * (gw - gw.mean(1, keepdim=True) - n * (gw * n).mean(1, keepdim=True)), (g * n).sum(0), g.sum(0)
 
 
+SPECIAL = torch.tensor([float("-inf"), float("inf"), float("nan"), 3.0])
+
+
+@graph("softmax of infinities", lambda: [SPECIAL.repeat_interleave(40).view(4, 40), odd(4, 40)])
+def _(a, b):
+    half = torch.where(torch.arange(40) < 20, a, 1.0)
+    return F.softmax(a, 1), F.softmax(b, 1), F.softmax(half, 1), F.log_softmax(half, 1), torch.logsumexp(half, 1)
+
+
 # -------------------------------------------------------------------------------------------------------------- indices and writes
 
 

@@ -1,10 +1,12 @@
 """The text of printed Triton kernels."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 
-from framesmith.codegen.triton.emit import print_kernels
+from framesmith.codegen.triton.emit import print_kernel, print_kernels
 from framesmith.schedule.target import GPU
+from framesmith.util.errors import CompileError
 from tests.schedule.harness import program_of
 
 HEAD = """import triton
@@ -44,3 +46,67 @@ def k(p0, p1, RBLOCK: tl.constexpr):
     tl.store(p1 + (50*i0 + i1), v5, r_live)
 """
     )
+
+
+def test_log_softmax_of_a_long_row_takes_two_passes():
+    assert (
+        body(lambda a: F.log_softmax(a, -1), torch.randn(300, 50_257))
+        == """\
+@triton.jit
+def k(p0, p1, RBLOCK: tl.constexpr):
+    i0 = tl.program_id(0)
+    v0s = tl.full([RBLOCK], float("-inf"), tl.float32)
+    v1s = tl.full([RBLOCK], 0, tl.float32)
+    for start in range(0, 50257, RBLOCK):
+        i1 = start + tl.arange(0, RBLOCK)
+        r_live = i1 < 50257
+        v2 = tl.load(p0 + (50257*i0 + i1), r_live)
+        v0s, v1s = one_more_exponential(v0s, v1s, tl.where(r_live, v2, float("-inf")))
+    v0, v1 = tl.reduce((v0s, v1s), 0, exponentials)
+    v1 = tl.where(tl.abs(v0) == float("inf"), float("nan"), v1)
+    v3 = libdevice.log(v1)
+    for start in range(0, 50257, RBLOCK):
+        i1 = start + tl.arange(0, RBLOCK)
+        r_live = i1 < 50257
+        v4 = tl.load(p0 + (50257*i0 + i1), r_live)
+        v5 = v4 - v0
+        v6 = v5 - v3
+        tl.store(p1 + (50257*i0 + i1), v6, r_live)
+"""
+    )
+
+
+def test_a_transposing_kernel_has_two_dimensions():
+    assert (
+        body(lambda a, b: a.t() + b, torch.randn(100, 70), torch.randn(70, 100))
+        == """\
+@triton.jit
+def k(p0, p1, p2, YBLOCK: tl.constexpr, XBLOCK: tl.constexpr):
+    pid = tl.program_id(0)
+    across = 3
+    i0 = (pid // across) * YBLOCK + tl.arange(0, YBLOCK)[:, None]
+    y_live = i0 < 100
+    i1 = (pid % across) * XBLOCK + tl.arange(0, XBLOCK)[None, :]
+    x_live = i1 < 70
+    v0 = tl.load(p0 + (70*i0 + i1), y_live & x_live)
+    v1 = tl.load(p1 + (i0 + 100*i1), y_live & x_live)
+    v2 = v0 + v1
+    tl.store(p2 + (70*i0 + i1), v2, y_live & x_live)
+"""
+    )
+
+
+def test_a_gather_checks_its_index():
+    (k,) = printed(lambda w, i: F.embedding(i, w), torch.randn(50, 16), torch.zeros(7, dtype=torch.int64))
+    assert k.asserts and 'tl.device_assert((v1 >= 0) & (v1 < 50), "index out of range", x_live)' in k.text
+
+
+def test_equal_kernels_print_equal_text():
+    assert len(printed(lambda a: F.softmax(torch.cumsum(F.softmax(a, 1), 0), 1), torch.randn(300, 50))) == 1
+
+
+def test_what_has_no_tile_program_is_refused():
+    kernel = program_of(lambda a: F.softmax(a, -1), torch.randn(300, 50)).kernels[0]
+    assert kernel.locals
+    with pytest.raises(CompileError, match="arrays"):
+        print_kernel(kernel)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from framesmith.codegen.triton import reductions
+from framesmith.codegen.triton import online, reductions
 from framesmith.codegen.triton.form import Dim, Form, form
 from framesmith.codegen.triton.index import LIMIT
 from framesmith.codegen.triton.kernel import PROGRAMS, Printed
@@ -143,7 +144,7 @@ def _body(s: State) -> None:
     row, persistent = s.form.row, s.config.persistent
     if row is not None and persistent:
         _indices(s, row, _range(s))
-    for block in blocks(s.form, persistent):
+    for block in online.merged(blocks(s.form, persistent)):
         s.nested = block.nested
         if block.loop:
             assert row is not None
@@ -153,26 +154,31 @@ def _body(s: State) -> None:
             statement(s, op)
 
 
+# What goes on from one part of a row to the next: modules of `declare`, `accumulate` and `finish`.
+ACCUMULATORS: dict[type, Any] = {Reduce: reductions, online.Online: online}
+
+
 def _range(s: State) -> str:
     return f"tl.arange(0, RBLOCK){s.slots('r')}{'.to(tl.int64)' if s.wide else ''}"
 
 
 def _loop(s: State, row: Dim, block: Block) -> None:
     """One pass over the row, part after part."""
-    reduces = [op for op in block.ops if type(op) is Reduce]
-    for reduce in reduces:
-        reductions.declare(s, reduce)
+    for op in block.ops:
+        if type(op) in ACCUMULATORS:
+            ACCUMULATORS[type(op)].declare(s, op)
     with s.out.block(f"for start in range(0, {s.expr(row.extent)}, RBLOCK):"):
         _indices(s, row, f"start + {_range(s)}")
         for op in block.ops:
             _inside(s, op)
-    for reduce in reduces:
-        reductions.finish(s, reduce)
+    for op in block.ops:
+        if type(op) in ACCUMULATORS:
+            ACCUMULATORS[type(op)].finish(s, op)
 
 
 def _inside(s: State, op: Op) -> None:
-    if type(op) is Reduce:
-        reductions.accumulate(s, op)
+    if type(op) in ACCUMULATORS:
+        ACCUMULATORS[type(op)].accumulate(s, op)
     else:
         statement(s, op)
 

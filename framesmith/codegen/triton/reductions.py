@@ -50,15 +50,17 @@ def _neutral(fold: Fold, row: TypeRow) -> str:
     return fold.neutral.format(low=row.low, high=row.high)
 
 
-def _axis(s: State) -> int:
+def axis_text(s: State) -> int:
+    """The number of the row's dimension."""
     return s.active.index("r")
 
 
-def _keep(s: State) -> str:
+def keep_text(s: State) -> str:
+    """The argument that leaves a reduced tile its dimensions."""
     return ", keep_dims=True" if len(s.active) > 1 else ""
 
 
-def _spread(s: State, op: Op, dims: Dims = NONE) -> str:
+def spread(s: State, op: Op, dims: Dims = NONE) -> str:
     """The value of `op` with the row's dimension and `dims`, which it may not vary along."""
     dims = dims | s.dims_of(op) | ROW
     return s.text(op) if s.dims_of(op) == dims else f"tl.broadcast_to({s.whole(op)}, {s.shape(dims)})"
@@ -77,7 +79,7 @@ def reduce_tile(s: State, op: Reduce) -> None:
     fold = fold_of(op)
     live = s.live.get("r")
     if fold is not None:
-        value = _spread(s, op.args[0])
+        value = spread(s, op.args[0])
         if live:
             value = f"tl.where({live}, {value}, {_neutral(fold, type_row(op.dtype))})"
         s.define(op, dims, _folded(s, op, fold, value))
@@ -86,7 +88,7 @@ def reduce_tile(s: State, op: Reduce) -> None:
         _two_passes(s, op, dims, live)
         return
     function, worst = BEST[op.kind]
-    value, at = (_spread(s, a, dims) for a in op.args)
+    value, at = (spread(s, a, dims) for a in op.args)
     if live:
         value = f"tl.where({live}, {value}, {getattr(type_row(op.args[0].dtype), worst)})"
         at = f"tl.where({live}, {at}, {LAST})"
@@ -96,32 +98,32 @@ def reduce_tile(s: State, op: Reduce) -> None:
 def _folded(s: State, op: Reduce, fold: Fold, value: str) -> str:
     """The combination of all elements along the row, in the type of the reduction."""
     if not fold.function:
-        text = f"tl.sum({value}, {_axis(s)}{_keep(s)})"
+        text = f"tl.sum({value}, {axis_text(s)}{keep_text(s)})"
         narrow = not op.dtype.is_floating_point and op.dtype.itemsize < 4
         return cast_text(text, torch.int32, op.dtype) if narrow else text
     s.functions.add(fold.function)
-    return f"tl.reduce({value}, {_axis(s)}, {fold.function}{_keep(s)})"
+    return f"tl.reduce({value}, {axis_text(s)}, {fold.function}{keep_text(s)})"
 
 
 def _pair(s: State, op: Reduce, dims: Dims, function: str, value: str, at: str) -> None:
     s.functions.add(function)
     s.dims[op] = dims
     name = s.name(op)
-    s.out.line(f"{name}_best, {name} = tl.reduce(({value}, {at}), {_axis(s)}, {function}{_keep(s)})")
+    s.out.line(f"{name}_best, {name} = tl.reduce(({value}, {at}), {axis_text(s)}, {function}{keep_text(s)})")
 
 
 def _two_passes(s: State, op: Reduce, dims: Dims, live: str | None) -> None:
     """The mean, and then the sum of squared deviations from it."""
     assert s.form.row is not None
-    value, count = _spread(s, op.args[0]), s.expr(s.form.row.extent)
+    value, count = spread(s, op.args[0]), s.expr(s.form.row.extent)
     s.dims[op] = dims
     name, kind = s.name(op), type_row(op.dtype).name
     s.out.line(f"{name}_n = tl.full([], {count}, {kind})" if s.form.row.extent.is_const else f"{name}_n = {count}.to({kind})")
     held = f"tl.where({live}, {value}, 0)" if live else value
-    s.out.line(f"{name} = tl.sum({held}, {_axis(s)}{_keep(s)}) / {name}_n")
+    s.out.line(f"{name} = tl.sum({held}, {axis_text(s)}{keep_text(s)}) / {name}_n")
     away = f"tl.where({live}, {value} - {name}, 0)" if live else f"{value} - {name}"
     s.out.line(f"{name}_d = {away}")
-    s.out.line(f"{name}_m2 = tl.sum({name}_d * {name}_d, {_axis(s)}{_keep(s)})")
+    s.out.line(f"{name}_m2 = tl.sum({name}_d * {name}_d, {axis_text(s)}{keep_text(s)})")
 
 
 # --------------------------------------------------------------------------------------------------------------- part after part
@@ -148,7 +150,7 @@ def accumulate(s: State, op: Reduce) -> None:
     """Print what `op` does with one part of its row."""
     name, live = s.values[op], s.live.get("r")
     fold = fold_of(op)
-    value = _spread(s, op.args[0])
+    value = spread(s, op.args[0])
     if fold is not None:
         s.functions.add(fold.function)
         step = fold.step.format(f"{name}s", value)
@@ -159,7 +161,7 @@ def accumulate(s: State, op: Reduce) -> None:
         return
     function, worst = BEST[op.kind]
     s.functions.add(function)
-    at = _spread(s, op.args[1])
+    at = spread(s, op.args[1])
     if live:
         value = f"tl.where({live}, {value}, {getattr(type_row(op.args[0].dtype), worst)})"
         at = f"tl.where({live}, {at}, {LAST})"
@@ -185,10 +187,10 @@ def finish(s: State, op: Reduce) -> None:
     elif op.kind == "welford":
         s.functions.add("welford")
         states = f"({name}s, {name}_m2s, {name}_ns)"
-        s.out.line(f"{name}, {name}_m2, {name}_n = tl.reduce({states}, {_axis(s)}, welford{_keep(s)})")
+        s.out.line(f"{name}, {name}_m2, {name}_n = tl.reduce({states}, {axis_text(s)}, welford{keep_text(s)})")
     else:
         function = BEST[op.kind][0]
-        s.out.line(f"{name}_best, {name} = tl.reduce(({name}_bests, {name}s), {_axis(s)}, {function}{_keep(s)})")
+        s.out.line(f"{name}_best, {name} = tl.reduce(({name}_bests, {name}s), {axis_text(s)}, {function}{keep_text(s)})")
 
 
 def _part(s: State, op: Part) -> None:
