@@ -18,6 +18,8 @@ from framesmith.lower.table import lowers_extern
 from framesmith.lower.values import Strided, Value
 from framesmith.symbolic.expr import Expr, as_expr, max_, min_
 
+# what generated code pools better than eager's kernel
+DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16, torch.float16)}
 LARGEST = 25  # positions of a window that are written out
 
 
@@ -34,7 +36,7 @@ def max_pool2d(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[
     if kwargs or not isinstance(x, Value) or len(x.shape) != 4 or any(type(n) is not int for n in (*x.shape, *spec.shape)):
         return None
     kernel, stride, padding, dilation = _pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation)
-    if x.dtype is not torch.float32 or dilation != (1, 1) or kernel[0] * kernel[1] > LARGEST or 0 in (*x.shape, *spec.shape):
+    if x.dtype not in DTYPES[ctx.device.type] or dilation != (1, 1) or kernel[0] * kernel[1] > LARGEST or 0 in (*x.shape, *spec.shape):
         return None
     x = ctx.realise(x)
     if not is_channels_last(x) or x.shape[1] < 8:

@@ -134,3 +134,9 @@ def test_contractions_are_called_as_suits_the_libraries():
     assert sorted(externs(scheduled(graph))) == ["aten.addmm.default", "aten.conv2d.default", "aten.mm.default", "aten.mm.default"]
     for got, expected in zip(run(graph, inputs), fn(*inputs)):
         torch.testing.assert_close(got, expected)
+
+
+def test_pooling_in_half_precision_is_a_kernel():
+    image = torch.randn(2, 16, 8, 8, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    graph, _ = recorded(lambda x: F.max_pool2d(x * 2, 3, 2, 1), image)
+    assert externs(scheduled(graph)) == []
