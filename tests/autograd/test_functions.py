@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from .driver import Scenarios, agree, error_of
 
@@ -442,3 +443,122 @@ def a_tensor_that_passes_by_a_graph_of_its_own(c):
     z.backward()
     h.sum().backward()
     return x, y
+
+
+class Gated(Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return F.silu(a) * b
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        gate = torch.sigmoid(a)
+        return g * (a * gate * (1 - gate) + gate) * b, g * F.silu(a)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_within_a_region_of_checkpointing(backend):
+    def train(c):
+        m, x = nn.Linear(4, 8), torch.randn(3, 4).requires_grad_()
+        c(lambda x: checkpoint(lambda x: Gated.apply(*m(x).chunk(2, -1)), x, use_reentrant=False).sum())(x).backward()
+        return m, x
+
+    agree(train, backend=backend)
+
+
+class Cast(Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x.mm(w)
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g.mm(w.t()), x.t().mm(g)
+
+
+@scenario
+def autocast_of_its_own(c):
+    m, w = nn.Linear(4, 4), nn.Parameter(torch.eye(4))
+
+    def f(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return Cast.apply(m(x), w).sum()
+
+    c(f)(torch.randn(3, 4)).backward()
+    return m, w
+
+
+class CrossEntropy(Function):
+    """Gradients are computed in the forward, a few rows at a time."""
+
+    @staticmethod
+    def forward(ctx, x, w, target):
+        loss, dx, dw = 0.0, torch.empty_like(x), torch.zeros_like(w)
+        for i in range(0, x.shape[0], 2):
+            rows = x[i:i + 2]
+            p = (rows @ w.t()).softmax(-1)
+            hot = F.one_hot(target[i:i + 2], w.shape[0]).to(x.dtype)
+            loss = loss - (p.log() * hot).sum()
+            dx[i:i + 2] = (p - hot) @ w
+            dw += (p - hot).t() @ rows
+        ctx.save_for_backward(dx, dw)
+        return loss
+
+    @staticmethod
+    def backward(ctx, g):
+        dx, dw = ctx.saved_tensors
+        return g * dx, g * dw, None
+
+
+@scenario
+def gradients_computed_in_the_forward(c):
+    x, w = leaf(4, 4), leaf(5, 4)
+    c(lambda x, w: CrossEntropy.apply(x * 2, w, torch.tensor([0, 1, 2, 3])))(x, w).backward()
+    return x, w
+
+
+class Joined(Function):
+    @staticmethod
+    def forward(ctx, scale, *parts):
+        ctx.scale, ctx.lengths = scale, [p.shape[0] for p in parts]
+        return torch.cat(parts) * scale
+
+    @staticmethod
+    def backward(ctx, g):
+        grads, start = [], 0
+        for length in ctx.lengths:
+            grads.append(g[start:start + length] * ctx.scale)
+            start += length
+        return None, *grads
+
+
+@scenario
+def any_number_of_arguments(c):
+    return derivatives(c(lambda x, y: Joined.apply(2, x.sin(), y, x)), leaf(3), leaf(2))
+
+
+@scenario(breaks=True)
+def a_backward_within_a_backward(c):
+    class Again(Function):
+        @staticmethod
+        def forward(ctx, fn, x):
+            ctx.fn = fn
+            ctx.save_for_backward(x)
+            return fn(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            with torch.enable_grad():
+                x = ctx.saved_tensors[0].detach().requires_grad_()
+                y = ctx.fn(x)
+            return None, torch.autograd.grad(y, x, g)[0]
+
+    x = leaf(3)
+    c(lambda x: Again.apply(lambda h: h.sin() * 2, x * 3).sum())(x).backward()
+    return x
