@@ -69,12 +69,15 @@ KINDS = ("convolution", "convolution images", "convolution weights")
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_is_measured_and_agrees(kind) -> None:
     chooser = Chooser(Config(packing=False), {})
-    for shape in ((2, 16, 30, 30, 24, 3, 3, 1, 1, 1, 1, 1, 1, 1), (1, 300, 40, 40, 200, 3, 3, 1, 1, 1, 1, 1, 1, 1)):
+    for shape in ((2, 16, 30, 30, 24, 3, 3, 1, 1, 1, 1, 1, 1, 1), (1, 300, 9, 9, 200, 3, 3, 1, 1, 1, 1, 1, 1, 1)):
         request = Request(kind, torch.float32, shape)
         results = [run() for run in CANDIDATES[kind](request).values()]
         theirs = results[0] if torch.is_tensor(results[0]) else next(t for t in results[0] if t is not None)
         torch.testing.assert_close(results[1], theirs)
         assert chooser(request) in ("aten", "own")
+    assert not chooser.measured  # each is far from the middle
+    assert chooser(Request(kind, torch.float32, (1, 64, 16, 16, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1))) in ("aten", "own")
+    assert len(chooser.measured) == 1
 
 
 @pytest.mark.parametrize("own", [KINDS, ("convolution weights",), ("convolution images",)], ids=str)

@@ -3,7 +3,8 @@
     convolution(x, w, b, ...)            ->  framesmith::convolution(x, w, b, ...)
     convolution_backward(g, x, w, ...)   ->  framesmith::convolution_images(g, w, ...), framesmith::convolution_weights(g, x, ...), sum(g)
 
-each where it was measured to be faster. They read weights and images as they lie, row by row: oneDNN lays both out anew in each call.
+each where it is faster. They read weights and images as they lie, row by row: oneDNN lays both out anew in each call, which is much for a
+weight that few places of an image use, and little for one that many do. In between both are measured.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import fx
 
 from framesmith import _C
 from framesmith.graph.freeze import is_parameter_expression
-from framesmith.lower.contractions.choice import CANDIDATES, Candidate
+from framesmith.lower.contractions.choice import CANDIDATES, KNOWN, Candidate
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.rewrite import Choose, Request, rewrites, static
 from framesmith.lower.geometry import row_major, same_layout
@@ -27,9 +28,10 @@ aten = torch.ops.aten
 library = torch.ops.framesmith
 assert _C.LANES  # importing the core registers the operators
 
-MEASURED_FLOPS = 6e7  # larger convolutions are measured with fewer channels: how much a weight is used stays the same
+MEASURED_FLOPS = 2e7  # larger convolutions are measured with fewer channels: how much a weight is used stays the same
 FEWEST_CHANNELS = 32
 FEW = 4  # results of a group below which registers hold too few of them
+FEW_PLACES, MANY_PLACES = 100, 1000
 
 
 @rewrites(aten.convolution.default)
@@ -137,8 +139,19 @@ def _gradient_candidates(request: Request) -> dict[str, Candidate]:
     }
 
 
+def _known(request: Request) -> str | None:
+    images, c, h, w, o, kh, kw, sh, sw, *_, groups = request.shape
+    places = images * (h // sh) * (w // sw)
+    if o // groups < FEW:
+        return "own" if kh * kw > 9 else "aten"  # oneDNN's own kernels of a channel's weights stop at 3 by 3
+    if kh * kw == 1 or places <= FEW_PLACES:
+        return "own"
+    return "aten" if places >= MANY_PLACES and c // groups >= _C.LANES else None
+
+
 CANDIDATES["convolution"] = _candidates
 CANDIDATES["convolution images"] = CANDIDATES["convolution weights"] = _gradient_candidates
+KNOWN.update(dict.fromkeys(("convolution", "convolution images", "convolution weights"), _known))
 for _target in (library.convolution.default, library.convolution_images.default, library.convolution_weights.default):
     ARGUMENT_LAYOUTS[_target] = lambda position, value, frozen: row_major(value.shape) if len(value.shape) == 4 else None
     RESULT_LAYOUTS[_target] = lambda spec, values: row_major(spec.shape)
