@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -45,8 +46,23 @@ def nll_loss2d_forward(x: FakeTensor, target: FakeTensor, weight: Any, reduction
     return _dense(x, () if reduction else tuple(target.shape)), _dense(x, ())
 
 
+def _between(x: FakeTensor, others: Iterable[Any], reduction: int) -> Any:
+    fits = x.dtype.is_floating_point and all(t.dtype is x.dtype and tuple(t.shape) == tuple(x.shape) for t in others if t is not None)
+    return _dense(x, ()) if fits and reduction in (1, 2) else NotImplemented
+
+
+@rule(aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default, aten.soft_margin_loss.default)
+def loss_between(x: FakeTensor, target: FakeTensor, reduction: int = 1, *how: Any, **named: Any) -> Any:
+    return _between(x, (target,), reduction)
+
+
 @rule(aten.binary_cross_entropy.default)
 def binary_cross_entropy(x: FakeTensor, target: FakeTensor, weight: Any = None, reduction: int = 1) -> Any:
-    others = (target, weight) if weight is not None else (target,)
-    fits = x.dtype.is_floating_point and all(t.dtype is x.dtype and tuple(t.shape) == tuple(x.shape) for t in others)
-    return _dense(x, ()) if fits and reduction in (1, 2) else NotImplemented
+    return _between(x, (target, weight), reduction)
+
+
+@rule(aten.binary_cross_entropy_with_logits.default)
+def binary_cross_entropy_with_logits(
+    x: FakeTensor, target: FakeTensor, weight: Any = None, pos_weight: Any = None, reduction: int = 1
+) -> Any:
+    return _between(x, (target, weight), reduction) if pos_weight is None else NotImplemented

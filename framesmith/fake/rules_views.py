@@ -332,3 +332,11 @@ def index(x: FakeTensor, indices: Any) -> Any:
     adjacent = places == list(range(places[0], places[-1] + 1))
     shape = (*rest_before, *shapes[0], *rest) if adjacent else (*shapes[0], *rest_before, *rest)
     return _like(x, shape, contiguous_strides(shape), 0)
+
+
+@rule(aten.index_put.default)
+def index_put(x: FakeTensor, indices: Any, values: FakeTensor, accumulate: bool = False) -> Any:
+    """A copy of `x`, where one number, or as many as are indexed, is put."""
+    taken = index(x, indices)
+    fits = taken is not NotImplemented and values.dtype is x.dtype and (values.dim() == 0 or same_shape(values.shape, taken.shape))
+    return clone(x) if fits else NotImplemented
