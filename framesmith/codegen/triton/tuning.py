@@ -20,7 +20,8 @@ PERSISTENT_COLUMN = 64  # ... and where memory runs across the rows
 SHARED_ROWS = 1024  # elements of a tile of several short rows: one warp has them, and adds without the others
 LOOPED = 4096  # elements of a tile that goes through long rows
 COLUMNS = 32  # rows side by side of a tile where memory runs across them
-BATCH = 1024  # elements of a tile of a row of a table
+BATCH = 1024  # elements of a tile of a row of a table, ...
+PROGRAMS = 1 << 16  # ... and how many programs there are before one goes through several
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Config:
 def choose(form: Form, batch: int = 0) -> Config:
     """The configuration for `form`; `batch`: elements in all rows of the table that it goes over."""
     if batch:
-        return Config({"x": BATCH} if form.grid else {}, 4, parts=min(max(power(batch) // (8 * UNITS * BATCH), 1), 8))
+        return Config({"x": BATCH} if form.grid else {}, 4, parts=max(power(batch) // (BATCH * PROGRAMS), 1))
     if form.row is not None:
         return _rows(form, form.row)
     if len(form.grid) == 2:
@@ -111,7 +112,8 @@ def _rows(form: Form, row: Dim) -> Config:
         r = max(min(LOOPED // 2 // x, power(length)), 2)
         return _config(form, x, r, _warps(x * r, 4 if "welford" in kinds else 8), persistent=False)
     pairs = not kinds.isdisjoint(("argmax", "argmin"))  # accumulators are three words each
-    r = max(min(LOOPED // 4 if pairs else LOOPED, power(length)), 2)
+    most = LOOPED // 4 if pairs else LOOPED if count < 4 * UNITS else LOOPED // 2
+    r = max(min(most, power(length)), 2)
     return _config(form, 1, r, _warps(r, 4 if pairs else 16 if "welford" in kinds else 8), persistent=False)
 
 
