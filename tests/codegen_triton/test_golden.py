@@ -5,8 +5,11 @@ import torch
 import torch.nn.functional as F
 
 from framesmith.codegen.triton.emit import print_kernel, print_kernels
+from framesmith.loops.ir import Reduce
 from framesmith.schedule.target import GPU
+from framesmith.symbolic.expr import Symbol
 from framesmith.util.errors import CompileError
+from tests.codegen.kernels import axis, kernel, load, loop, store
 from tests.schedule.harness import program_of
 
 HEAD = """import triton
@@ -106,7 +109,24 @@ def test_equal_kernels_print_equal_text():
 
 
 def test_what_has_no_tile_program_is_refused():
-    kernel = program_of(lambda a: F.softmax(a, -1), torch.randn(300, 50)).kernels[0]
-    assert kernel.locals
+    for_cpu = program_of(lambda a: F.softmax(a, -1), torch.randn(300, 50)).kernels[0]
+    assert for_cpu.locals
     with pytest.raises(CompileError, match="arrays"):
-        print_kernel(kernel)
+        print_kernel(for_cpu)
+
+
+def test_indices_have_as_many_bits_as_they_need():
+    i, j = axis("i0", 70_000), axis("i1", 50_000)
+    v = load("p0", i.symbol * 50_000 + j.symbol)
+    total = Reduce("sum", (v,), torch.float32)
+    rows = print_kernel(kernel([torch.float32] * 2, [loop(j, v, total, reduce=True), store("p1", i.symbol, total)], (i,)))
+    assert "tl.load(p0 + (50000*i0.to(tl.int64) + i1.to(tl.int64))" in rows.text
+    flat = axis("i0", 1 << 32)
+    w = load("p0", flat.symbol)
+    far = print_kernel(kernel([torch.float32] * 2, [loop(flat, w, store("p1", flat.symbol, w))]))
+    assert "i0 = tl.program_id(0).to(tl.int64) * XBLOCK" in far.text and not far.limits
+    n = Symbol("s0", 2)
+    some = axis("i0", n)
+    u = load("p0", some.symbol * 3)
+    open_ = kernel([torch.float32] * 2, [loop(some, u, store("p1", some.symbol, u))], symbols=(n,))
+    assert print_kernel(open_).limits and not print_kernel(open_, wide=True).limits

@@ -8,7 +8,7 @@ from typing import Any
 
 from framesmith.codegen.triton import online, reductions
 from framesmith.codegen.triton.form import Dim, Form, form
-from framesmith.codegen.triton.index import LIMIT
+from framesmith.codegen.triton.index import LIMIT, fits
 from framesmith.codegen.triton.kernel import PROGRAMS, Printed
 from framesmith.codegen.triton.library import IMPORTS, texts_of
 from framesmith.codegen.triton.state import State
@@ -48,6 +48,7 @@ def print_kernel(
     Raises CompileError for a kernel that has no tile program.
     """
     shape = form(kernel)
+    wide = wide or any(fits(d.extent) is False for d in (*shape.grid, *filter(None, (shape.row,))))
     config = config or choose(shape, batch)
     s = State(shape, config, wide, Indented("    "), {p.name: p for p in kernel.params})
     with s.out.indent():
