@@ -4,7 +4,7 @@
 
 Exact and cheap: `heap.cpp` stands before the C library's malloc, so that every byte counts whoever asks for it, and a page that was
 touched once does not (as it would in a resident set). `peak`: the most bytes that live at once during a step, less what lived before it;
-memory that compiled code keeps between steps for itself is part of the step's.
+memory that compiled code keeps between steps for itself, idle pages included, is part of the step's.
 """
 
 from __future__ import annotations
