@@ -48,9 +48,10 @@ def _foldable(conv: Any, parameters: tuple[Any, ...]) -> bool:
 
 
 def _folded(graph: fx.Graph, conv: fx.Node, gamma: Any, beta: Any, mean: Any, var: Any, eps: float) -> tuple[fx.Node, fx.Node]:
-    """Nodes for the folded weight and bias, inserted before `conv`."""
+    """Nodes for the folded weight and bias, inserted before `conv`. Of a convolution in half precision (autocast's), they are computed
+    from the weight as it is kept, and rounded once."""
     add = Nodes(graph, conv)
-    weight, bias = (argument(conv, i) for i in CONVOLUTIONS[conv.target])
+    weight, bias = (_kept(argument(conv, i)) for i in CONVOLUTIONS[conv.target])
     shape = tuple(weight.meta["val"].shape)
     row = shape[:1]
     scale = add(aten.rsqrt.default, (add(aten.add.Scalar, (var, eps), row),), row)
@@ -61,7 +62,25 @@ def _folded(graph: fx.Graph, conv: fx.Node, gamma: Any, beta: Any, mean: Any, va
     shift = add(aten.neg.default, (add(aten.mul.Tensor, (shift, scale), row),), row)
     if beta is not None:
         shift = add(aten.add.Tensor, (shift, beta), row)
-    return add(aten.mul.Tensor, (weight, column), shape), shift
+    folded = add(aten.mul.Tensor, (weight, column), shape)
+    return _in_dtype(add, folded, conv, shape), _in_dtype(add, shift, conv, row)
+
+
+def _kept(value: Any) -> Any:
+    """What a parameter was before it was cast for the convolution."""
+    if isinstance(value, fx.Node) and value.target is aten._to_copy.default and set(value.kwargs) == {"dtype"}:
+        return value.args[0]
+    return value
+
+
+def _in_dtype(add: Nodes, value: fx.Node, conv: fx.Node, shape: tuple[int, ...]) -> fx.Node:
+    """`value` in the dtype of the convolution."""
+    dtype = conv.meta["val"].dtype
+    if dtype is torch.float32 or dtype is torch.float64:
+        return value
+    cast = add(aten._to_copy.default, (value,), shape)
+    cast.kwargs = {"dtype": dtype}
+    return cast
 
 
 def fold_batch_norm(graph: fx.Graph) -> fx.Graph:
