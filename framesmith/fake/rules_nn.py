@@ -90,7 +90,7 @@ def embedding(weight: FakeTensor, index: FakeTensor, *args: Any) -> Any:
 
 @rule(aten._embedding_bag_forward_only.default, aten._embedding_bag.default)
 def embedding_bag(weight: FakeTensor, index: FakeTensor, offsets: FakeTensor, *args: Any) -> Any:
-    """Only the first result is part of what a program sees; the others' sizes are the CPU kernel's for a plain sum."""
+    """Only the first result is part of what a program sees; the others' sizes are the kernel's, on the CPU those for a plain sum."""
     given: tuple = (*args, *(False, 0, False, None, False, -1)[len(args) :])
     mode, last, padding = given[1], given[4], given[5]
     if weight.dim() != 2 or index.dim() != 1 or offsets.dim() != 1 or not weight.dtype.is_floating_point:
@@ -98,7 +98,9 @@ def embedding_bag(weight: FakeTensor, index: FakeTensor, offsets: FakeTensor, *a
     bags = offsets.shape[0] - 1 if last else offsets.shape[0]
     quick = mode == 0 and padding < 0 and weight.dtype is not torch.float64 and weight.is_contiguous() and index.is_contiguous()
     counted = offsets.shape[0] if mode == 0 else bags
-    sizes = ((0 if quick else index.shape[0],), (counted,), (counted, weight.shape[1]) if mode == 2 else (counted,))
+    sizes: tuple = ((0 if quick else index.shape[0],), (counted,), (counted, weight.shape[1]) if mode == 2 else (counted,))
+    if weight.device.type == "cuda":
+        sizes = ((index.shape[0],), (offsets.shape[0],), (bags, weight.shape[1]) if mode == 2 else (0,))
     helpers = [new_fake(n, contiguous_strides(n), offsets.dtype, weight.device) for n in sizes]
     return (_dense(weight, (bags, weight.shape[1])), *helpers)
 
