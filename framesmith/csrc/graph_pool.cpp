@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kRange = 4;       // addresses reserved, over the machine's memory
 constexpr size_t kIdlePart = 8;    // the machine's memory over what is kept idle
-constexpr size_t kSpare = 16;      // the peak over what is left free of idle pages, for what no one tells the pool of
+constexpr size_t kSpare = 64;      // the peak over what is left free of idle pages, for what no one tells the pool of
 constexpr size_t kWord = 64;
 
 // The bits of word `w` that stand for pages from `first` to before `end`.
@@ -48,8 +48,8 @@ Block* Pool::take(size_t bytes) {
   free_.erase(block);
   block->free = false;
   cut(block, count);
+  make_room(count, missing);
   live_ += count;
-  make_room(missing);
   if (fill(block->first, count)) return block;
   list(block);
   return nullptr;
@@ -65,18 +65,19 @@ void Pool::outside(ptrdiff_t bytes) {
   const ptrdiff_t pages = bytes / static_cast<ptrdiff_t>(kPage);
   std::lock_guard<std::mutex> lock(mutex_);
   outside_ += static_cast<size_t>(pages);
-  if (pages > 0) make_room(0);
+  if (pages > 0) make_room(0, 0);
 }
 
 void Pool::expect(size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  make_room(bytes / kPage);
+  make_room(0, bytes / kPage);
 }
 
-void Pool::make_room(size_t count) {
-  high_ = std::max(high_, live_ + outside_);
-  const size_t room = high_ - high_ / kSpare, wanted = held_ + outside_ + count;
-  if (wanted > room) drop(wanted - room);
+void Pool::make_room(size_t here, size_t fresh) {
+  high_ = std::max(high_, live_ + here + outside_);
+  const size_t room = high_ - high_ / kSpare, wanted = held_ + outside_ + fresh;
+  const size_t idle = held_ - std::min(held_, live_ + here - std::min(here, fresh));
+  if (wanted > room) drop(std::min(wanted - room, idle));
 }
 
 size_t Pool::trim() {
@@ -155,6 +156,7 @@ bool Pool::fill(size_t first, size_t count) {
     madvise(start, bytes, MADV_HUGEPAGE);
     for (size_t w = from / kWord; w * kWord < to; ++w) there_[w] |= mask(w, from, to);
     held_ += to - from;
+    top_ = std::max(top_, to);
     from = next(to, end, false);
   }
   return true;
@@ -162,7 +164,7 @@ bool Pool::fill(size_t first, size_t count) {
 
 size_t Pool::empty(Block* block, size_t wanted) {
   size_t gone = 0;
-  const size_t end = block->first + block->count;
+  const size_t end = std::min(block->first + block->count, top_);
   for (size_t from = next(block->first, end, true); from < end && gone < wanted;) {
     const size_t to = std::min(next(from, end, false), from + wanted - gone);
     constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;

@@ -54,10 +54,11 @@ class Pool {
   bool fill(size_t first, size_t count);
   size_t empty(Block* block, size_t wanted);                       // give back up to so many pages
   size_t drop(size_t wanted);
-  void make_room(size_t count);                                    // for so many more pages, here or elsewhere
+  void make_room(size_t here, size_t fresh);                       // for a block of so many pages, and so many new ones, here or elsewhere
 
   std::mutex mutex_;
   char* base_ = nullptr;
+  size_t top_ = 0;  // pages from here on were never there
   size_t limit_ = 0;                // pages to keep idle
   std::vector<uint64_t> there_;     // a bit for each page
   std::set<Block*, BySize> free_;
