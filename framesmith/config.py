@@ -87,6 +87,11 @@ class Config:
         """Whether 16-bit results are rounded between fused operators."""
         return self.numerics == "eager"
 
+    @property
+    def autotune(self) -> bool:
+        """Whether kernels are chosen by measurement on the device."""
+        return self.mode.startswith("max-autotune")
+
     def with_(self, **changes: Any) -> Config:
         """A copy with some fields replaced."""
         return replace(self, **changes)

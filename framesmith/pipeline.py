@@ -26,6 +26,7 @@ from framesmith.graph.digest import digest_text
 from framesmith.graph.freeze import Frozen, freeze
 from framesmith.graph.interpreter import run
 from framesmith.graph.printer import print_graph
+from framesmith.loops.ir import SizeOf, ValueOf
 from framesmith.loops.nest import graph_text
 from framesmith.loops.text import program_text
 from framesmith.lower.contractions.fold import fold_batch_norm
@@ -85,7 +86,7 @@ def compile_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Res
         generated = cache.load(key)
     if generated is None:
         target.prepare()
-        generated = _generate(main, frozen, constants, len(inputs), config, target)
+        generated = _generate(main, frozen, constants, inputs, config, target)
         cache.store(key, generated)
     if log.enabled("code"):
         log.emit("code", target.text(generated.units))
@@ -159,7 +160,7 @@ def _rewrite(graph: fx.Graph, config: Config, target: Target) -> Frozen | None:
 
 
 def _generate(
-    main: fx.Graph, frozen: Frozen | None, constants: _Constants, count: int, config: Config, target: Target
+    main: fx.Graph, frozen: Frozen | None, constants: _Constants, inputs: Sequence[Any], config: Config, target: Target
 ) -> Generated:
     """From the graph that runs in each call to C++ text and plan."""
     with stage("decompose"):
@@ -172,16 +173,23 @@ def _generate(
     if log.enabled("loops"):
         log.emit("loops", graph_text(loops))
     with stage("schedule"):
-        program = target.schedule(loops)
+        own = [inputs[i] for i in frozen.inputs] if frozen is not None else inputs
+        sizes = {symbol: _size(own[of.input], of) for symbol, of in loops.symbols.items()}
+        program = target.schedule(loops, sizes)
     if log.enabled("schedule"):
         log.emit("schedule", program_text(program))
     with stage("codegen"):
         watched = frozen.parameters if frozen is not None else ()
-        positions = [*frozen.inputs, *given] if frozen is not None else range(count)
-        wrapped, work = target.print(program, positions, count, watched)
+        positions = [*frozen.inputs, *given] if frozen is not None else range(len(inputs))
+        wrapped, work = target.print(program, positions, len(inputs), watched, sizes)
         index = {id(tensor): k for k, tensor in enumerate(constants.values)}
         order = tuple(index[id(tensor)] for tensor in wrapped.constants)
     return Generated(wrapped.units, wrapped.plan, order, work)
+
+
+def _size(given: Any, of: SizeOf | ValueOf) -> int:
+    """The value of a size symbol in this call."""
+    return given.shape[of.dim] if type(of) is SizeOf else given
 
 
 def _report(main: fx.Graph, generated: Generated) -> Report:

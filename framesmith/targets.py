@@ -27,12 +27,15 @@ from framesmith.lower.contractions.choice import Chooser
 from framesmith.lower.contractions.images import lay_out_weights
 from framesmith.lower.contractions.libraries import rewrite_products
 from framesmith.lower.contractions.rewrite import rewrite_contractions
+from framesmith.lower.contractions.tiled import Precision
 from framesmith.runtime import triton
 from framesmith.runtime.cache import Cache
 from framesmith.runtime.plan import Image
 from framesmith.runtime.toolchain import Toolchain
 from framesmith.schedule import target as machines
 from framesmith.schedule.schedule import schedule
+from framesmith.tuning.contractions import own_contractions
+from framesmith.tuning.kernels import Sizes, Tuner, configured, source_of
 from framesmith.util import log
 
 Work = tuple[tuple[tuple[str, str], ...], ...]
@@ -60,12 +63,14 @@ class Target:
         rewrite_contractions(graph, Chooser(self.config, self.cache.memory("choices")))
         group_embedding_bags(graph)
 
-    def schedule(self, loops: LoopGraph) -> Program:
-        """Nests to fused kernels in order."""
+    def schedule(self, loops: LoopGraph, sizes: Sizes) -> Program:
+        """Nests to fused kernels in order. `sizes`: the values of size symbols in the call that is compiled for."""
         c = self.config
         return schedule(loops, c.fusion, c.vectorize, self.machine, c.scoped_memory, c.rounding)
 
-    def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int]) -> tuple[Wrapped, Work]:
+    def print(
+        self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes
+    ) -> tuple[Wrapped, Work]:
         """See `codegen.wrapper.wrap`; also what each kernel computes."""
         source = emit_kernels(program, Machine(threshold=self.config.parallel_threshold))
         jobs = self.config.build_jobs or os.cpu_count() or 1
@@ -90,7 +95,8 @@ class CudaTarget(Target):
         return 10 * major + minor
 
     def identity(self) -> str:
-        return f"{self.device} sm_{self.arch} {torch.cuda.get_device_name(self.device)}"
+        tuned = f" tuned {Precision.current()}" if self.config.autotune else ""
+        return f"{self.device} sm_{self.arch} {torch.cuda.get_device_name(self.device)}{tuned}"
 
     def prepare(self) -> None:
         triton.prepare()
@@ -100,15 +106,24 @@ class CudaTarget(Target):
         rewrite_products(graph)
         lay_out_weights(graph)
 
-    def kernels(self, program: Program) -> tuple[Printed, ...]:
-        """The text of the program's kernels: with indices of 64 bits where 32 may not do. Raises `CompileError`."""
-        narrow = print_kernels(program)
-        if all(map(_is_narrow, narrow)):
-            return narrow
-        return tuple([n if _is_narrow(n) else w for n, w in zip(narrow, print_kernels(program, wide=True))])
+    def tuner(self) -> Tuner:
+        """What measures, in the modes that do."""
+        return Tuner(self.device, self.arch, self.cache, self.config.build_jobs)
 
-    def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int]) -> tuple[Wrapped, Work]:
-        printed = self.kernels(program)
+    def schedule(self, loops: LoopGraph, sizes: Sizes) -> Program:
+        def plainly(graph: LoopGraph) -> Program:
+            return Target.schedule(self, graph, sizes)
+
+        return plainly(own_contractions(loops, plainly, self.tuner(), sizes, Precision.current()) if self.config.autotune else loops)
+
+    def kernels(self, program: Program, sizes: Sizes) -> tuple[Printed, ...]:
+        """The text of the program's kernels. Raises `CompileError`."""
+        return print_kernels(program, configured(program, self.tuner(), sizes) if self.config.autotune else {})
+
+    def print(
+        self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes
+    ) -> tuple[Wrapped, Work]:
+        printed = self.kernels(program, sizes)
         if log.enabled("code"):
             log.emit("code", "\n".join([kernel.text for kernel in printed]))
         sources = [source_of(kernel) for kernel in printed]
@@ -127,17 +142,6 @@ class CudaTarget(Target):
 
     def text(self, units: Sequence[str]) -> str:
         return "\n".join(units)
-
-
-def _is_narrow(kernel: Printed) -> bool:
-    return all(limit.is_const and limit.const < 2**31 for limit in kernel.limits)
-
-
-def source_of(kernel: Printed) -> triton.Source:
-    """A printed kernel as Triton's process takes it."""
-    return triton.Source(
-        kernel.name, kernel.text, kernel.signature, kernel.constants, kernel.divisible, kernel.num_warps, kernel.num_stages, kernel.asserts
-    )
 
 
 TARGETS: dict[str, type[Target]] = {"cpu": Target, "cuda": CudaTarget}

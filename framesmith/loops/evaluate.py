@@ -38,6 +38,7 @@ from framesmith.loops.ir import (
     SizeOf,
     Store,
 )
+from framesmith.loops.product import MatrixProduct
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol
 
 # scalar operations that torch calls by the same name
@@ -150,6 +151,8 @@ class _Run:
                 self.loops.pop()
             elif type(node) is Contract:
                 self._contract(node)
+            elif type(node) is MatrixProduct:
+                self._product(node)
             else:
                 self.values[node] = _STEPS[type(node)](self, node, [self.values[a] for a in node.args])  # type: ignore[union-attr,index]
 
@@ -170,6 +173,19 @@ class _Run:
         self._enter(c.n, False)
         self.accumulator = product.reshape(self.full())
         self._block(c.body)
+        self.loops.pop()
+        self.loops.pop()
+
+    def _product(self, p: MatrixProduct) -> None:
+        """The accumulator over the open loops, m and n, and then the body on it."""
+        for axis in (p.m, p.n, p.k):
+            self._enter(axis, False)
+        for block in (p.left, p.right):
+            self._block(block)
+        left, right = (self.values[block[-1]].to(p.dtype).double() for block in (p.left, p.right))
+        self.accumulator = (left * right).expand(self.full()).sum(len(self.loops) - 1, keepdim=True).float()
+        self.loops.pop()
+        self._block(p.body)
         self.loops.pop()
         self.loops.pop()
 
@@ -250,8 +266,11 @@ class _Run:
         return _REDUCTIONS[op.kind](self, op, [a.expand(shape) for a in args], sorted(dims))
 
 
+_AXES: dict[type, int] = {Contract: 2, MatrixProduct: 3}
+
+
 def _depth(body: Sequence[Node]) -> int:
-    return max(((2 if type(n) is Contract else 1) + _depth(n.body) for n in body if not isinstance(n, Op)), default=0)
+    return max((_AXES.get(type(n), 1) + _depth(n.body) for n in body if not isinstance(n, Op)), default=0)
 
 
 def unpacked(packed: torch.Tensor, depth: int, n: int, columns: int, lane: int) -> torch.Tensor:

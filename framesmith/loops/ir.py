@@ -218,7 +218,7 @@ class Loop:
     vector: bool = False
 
 
-Node = Op | Loop  # or a `loops.contract.Contract`
+Node = Op | Loop  # or a `loops.contract.Contract`, or a `loops.product.MatrixProduct`
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,8 @@ def walk(body: tuple[Node, ...]) -> Iterator[Node]:
     for node in body:
         yield node
         if not isinstance(node, Op):
-            yield from walk(node.body)
+            for block in getattr(node, "blocks", (node.body,)):
+                yield from walk(block)
 
 
 # -------------------------------------------------------------------------------------------------------------------------- program

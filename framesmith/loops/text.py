@@ -33,6 +33,7 @@ from framesmith.loops.ir import (
     Step,
     Store,
 )
+from framesmith.loops.product import MatrixProduct
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -103,6 +104,8 @@ def _block(body: tuple[Node, ...], names: _Names, indent: int, out: list[str]) -
         elif type(node) is Contract:
             out.append(pad + _contract(node))
             _block(node.body, names, indent + 1, out)
+        elif type(node) is MatrixProduct:
+            _product(node, names, indent, out)
         else:
             out.append(pad + _statement(node, names))  # type: ignore[arg-type]
 
@@ -116,6 +119,16 @@ def _contract(c: Contract) -> str:
         image = f"{w.height}x{w.width} at ({w.y}, {w.x}) by {w.dilation}"
         return f"contract depthwise {shape}: {c.a}[{c.a_index}{runs} + {c.n.symbol}] in {image} * {c.b} {panels}"
     return f"contract {shape}: {c.a}[{c.a_index}{runs} + k] * {c.b} {panels}"
+
+
+def _product(p: MatrixProduct, names: _Names, indent: int, out: list[str]) -> None:
+    pad = "  " * indent
+    axes = f"{p.m.symbol}<{p.m.extent} {p.n.symbol}<{p.n.extent} over {p.k.symbol}<{p.k.extent}"
+    out.append(f"{pad}product {axes} in {dtype_name(p.dtype)}{' rounded to tf32' if p.tf32 else ''}")
+    for name, block in (("left", p.left), ("right", p.right)):
+        out.append(f"{pad}  {name}:")
+        _block(block, names, indent + 2, out)
+    _block(p.body, names, indent + 1, out)
 
 
 def body_text(body: tuple[Node, ...], indent: int = 0) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from framesmith.loops.contract import Contract
 from framesmith.loops.ir import (
     Allocate,
     Batch,
@@ -25,6 +24,7 @@ from framesmith.loops.ir import (
     Release,
     Store,
 )
+from framesmith.loops.product import MatrixProduct
 from framesmith.symbolic.expr import Expr, Symbol
 from framesmith.util.errors import VerifyError
 
@@ -71,10 +71,12 @@ class _Scope:
         return pending
 
     def nest(self, node: Any, vectors: int) -> list[Op]:
-        axes = (node.m, node.n) if type(node) is Contract else (node.axis,)
-        vector = type(node) is Contract or node.vector
+        axes = (node.axis,) if type(node) is Loop else (node.m, node.n)
+        vector = type(node) is not Loop or node.vector
         if vector and vectors:
             raise VerifyError("a vector loop inside a vector loop")
+        if type(node) is MatrixProduct:
+            self.operands(node)
         for a in axes:
             if a.symbol in self.symbols:
                 raise VerifyError(f"axis {a.symbol} is used twice on one path")
@@ -83,6 +85,16 @@ class _Scope:
         found = self.block(node.body, type(node) is Loop and node.reduce, vectors + vector)
         self.symbols = saved - {a.symbol for a in axes}
         return found
+
+    def operands(self, p: MatrixProduct) -> None:
+        """Each block of operands knows its own two axes."""
+        for block, axis in ((p.left, p.m), (p.right, p.n)):
+            saved, values = set(self.symbols), set(self.values)
+            self.symbols |= {axis.symbol, p.k.symbol}
+            for op in block:
+                self.statement(op, False)
+                self.values.add(op)
+            self.symbols, self.values = saved, values
 
     def statement(self, op: Op, in_reduction: bool) -> None:
         for a in op.args:

@@ -117,6 +117,7 @@ class Pending:
     cache: Cache
     folder: tempfile.TemporaryDirectory[str] | None = field(default=None)
     process: subprocess.Popen[str] | None = field(default=None)
+    refused: list[str] = field(default_factory=list)
 
     def begin(self, jobs: int) -> None:
         """Hand the missing kernels to the process."""
@@ -133,12 +134,20 @@ class Pending:
 
     def wait(self) -> tuple[Binary, ...]:
         """The binaries. Raises `BuildError` with Triton's words."""
+        found = self.attempted()
+        if self.refused:
+            first = self.refused[0]
+            raise BuildError(f"Triton refused generated code ({first.splitlines()[0]}):\n{first}", output="\n".join(self.refused))
+        return tuple([binary for binary in found if binary is not None])
+
+    def attempted(self) -> tuple[Binary | None, ...]:
+        """The binaries; None for what Triton refuses (the words are in `refused`)."""
         if self.process is not None:
             try:
                 self._collect(self.process)
             finally:
                 self._leave()
-        return tuple([self.found[key] for key in self.keys])
+        return tuple([self.found.get(key) for key in self.keys])
 
     def drop(self) -> None:
         """What was begun is not wanted any more."""
@@ -147,7 +156,6 @@ class Pending:
             self._leave()
 
     def _collect(self, process: subprocess.Popen[str]) -> None:
-        problems: list[str] = []
         keys = list(self.missing)
         for _ in keys:
             line = process.stdout.readline()  # type: ignore[union-attr]
@@ -156,12 +164,10 @@ class Pending:
             number, problem = json.loads(line)
             result = {"error": problem} if problem else pickle.loads(self._out(number).read_bytes())
             if "error" in result:
-                problems.append(f"{self.missing[keys[number]].name}: {result['error']}\n{self.missing[keys[number]].text}")
+                self.refused.append(f"{self.missing[keys[number]].name}: {result['error']}\n{self.missing[keys[number]].text}")
                 continue
             self.found[keys[number]] = binary = Binary(**result)
             self.cache.store(keys[number], binary)
-        if problems:
-            raise BuildError(f"Triton refused generated code ({problems[0].splitlines()[0]}):\n{problems[0]}", output="\n".join(problems))
 
     def _job(self, number: int, source: Source) -> dict[str, Any]:
         path = self._out(number).with_suffix(".py")

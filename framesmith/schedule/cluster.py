@@ -91,10 +91,10 @@ def joined(cluster: Cluster, compute: Compute, base: Cluster) -> Cluster | None:
     """The cluster with `compute` as its last member, or None when its reads would cross shared iterations.
 
     `base` is the cluster of `compute` alone, its axes merged as far as they go (they are split again where the cluster's are finer).
-    A contraction takes in only what runs over exactly its own axes.
+    A contraction takes in only what runs over exactly its own axes, and nothing that writes its operands.
     """
     fixed = cluster.contract is not None
-    if compute.contract is not None or (fixed and compute.raxes):
+    if compute.contract is not None or (fixed and (compute.raxes or not compute.writes.isdisjoint(cluster.contract.reads))):
         return None
     own: Extents = dict(base.axes)
     sub: Substitutes = dict(base.members[0].sub)

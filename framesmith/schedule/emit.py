@@ -30,6 +30,7 @@ from framesmith.loops.ir import (
     walk,
 )
 from framesmith.loops.nest import Storage
+from framesmith.loops.product import MatrixProduct
 from framesmith.loops.scalar import SCALAR_OPS
 from framesmith.schedule.axes import collapse, ordered, scores, steps
 from framesmith.schedule.blocks import Placer, Replayed
@@ -339,6 +340,8 @@ def _expressions(op: Any) -> tuple[Expr, ...]:
         return (op.lhs, op.rhs)
     if kind is Indirect:
         return (op.size,)
+    if kind is MatrixProduct:
+        return (op.m.extent, op.n.extent, op.k.extent)
     if kind is Contract:
         return (op.m.extent, op.n.extent, op.a_index, op.b_index)
     return (op.axis.extent,) if kind is Loop else ()
@@ -369,7 +372,7 @@ def _pruned(body: tuple[Node, ...], live: set[Op]) -> tuple[Node, ...]:
             inner = _pruned(node.body, live)
             if inner:
                 out.append(Loop(node.axis, inner, node.reduce, node.vector))
-        elif type(node) is Contract:
+        elif not isinstance(node, Op):
             out.append(replace(node, body=_pruned(node.body, live)))
         elif node in live:
             out.append(node)
@@ -394,6 +397,9 @@ def _block_work(body: tuple[Node, ...]) -> Expr:
     for node in body:
         if type(node) is Loop:
             total = total + _block_work(node.body) * node.axis.extent
+        elif type(node) is MatrixProduct:
+            steps_ = (_block_work(node.left + node.right) + 1) * node.k.extent
+            total = total + (_block_work(node.body) + steps_) * node.m.extent * node.n.extent
         elif type(node) is Contract:
             steps_ = node.depth * node.runs[0] * node.runs[1]
             total = total + (_block_work(node.body) + steps_) * node.m.extent * node.n.extent

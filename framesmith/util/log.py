@@ -7,7 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 
-CHANNELS = ("graph", "loops", "schedule", "code", "guards", "recompiles", "breaks", "timing", "cache")
+CHANNELS = ("graph", "loops", "schedule", "code", "guards", "recompiles", "breaks", "timing", "cache", "tuning")
 
 _OWN = str(Path(__file__).parents[1]) + "/"
 _on: frozenset[str] = frozenset()

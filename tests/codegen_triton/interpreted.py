@@ -7,6 +7,7 @@ from framesmith.codegen.triton import tuning
 from framesmith.schedule.target import GPU
 from tests.codegen_triton.graphs import DYNAMIC, EXACT, GRAPHS
 from tests.codegen_triton.machine import run_program
+from tests.codegen_triton.products import PRODUCTS, program
 from tests.schedule.harness import program_of
 
 
@@ -17,16 +18,21 @@ def copy(t):
 def agree(name, wide=False, fusion=True):
     """The graph's results, and what it writes into its inputs."""
     fn, make = GRAPHS[name]
-    program = program_of(fn, *make(), target=GPU, fusion=fusion, dynamic=DYNAMIC[name])
+    made = program_of(fn, *make(), target=GPU, fusion=fusion, dynamic=DYNAMIC[name])
+    compare(fn, make, made, wide, 0.0 if name in EXACT else None)
+
+
+def compare(fn, make, made, wide, tolerance):
+    """`made` gives what eager gives; `tolerance` None: by the type of each result."""
     mine, theirs = make(), make()
     with torch.no_grad():
         want = torch.utils._pytree.tree_leaves(fn(*theirs))
-    got = run_program(program, mine, wide)
+    got = run_program(made, mine, wide)
     assert len(got) == len(want)
     for g, w in zip((*got, *mine), (*want, *theirs)):
         assert g.shape == w.shape and g.dtype is w.dtype
-        exact = name in EXACT or not w.dtype.is_floating_point
-        rtol, atol = (0.0, 0.0) if exact else (1e-2, 1e-2) if w.dtype.itemsize == 2 else (1e-4, 1e-5)
+        rtol, atol = (0.0, 0.0) if not w.dtype.is_floating_point else (1e-2, 1e-2) if w.dtype.itemsize == 2 else (1e-4, 1e-5)
+        rtol, atol = (rtol, atol) if tolerance is None else (tolerance, tolerance)
         torch.testing.assert_close(g, w, equal_nan=True, rtol=rtol, atol=atol)
 
 
@@ -55,3 +61,11 @@ def test_wide_indices(name):
 @pytest.mark.parametrize("name", ["layer norm", "sums", "batch norm in training", "scatters"])
 def test_a_kernel_for_each_nest(name):
     agree(name, fusion=False)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_contractions(name, number, wide):
+    fn, make = PRODUCTS[name]
+    compare(fn, make, program(name, number), wide, 1e-2 if any(t.dtype.itemsize == 2 for t in make()) else 1e-4)

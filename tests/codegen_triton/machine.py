@@ -109,6 +109,21 @@ def _rounded(self: Any, value: Any, kind: Any) -> Any:
 
 
 InterpreterBuilder.cast_impl = _rounded
+
+
+def _dot(self: Any, a: Any, b: Any, d: Any, precision: Any, most: Any) -> Any:
+    """Halves of one kind are 16 bits without a meaning to NumPy."""
+    x, y = (_widened(t) for t in (a, b))
+    return TensorHandle(np.matmul(x, y) + d.data, d.dtype.scalar)
+
+
+def _widened(t: Any) -> Any:
+    if t.dtype.scalar != tl.bfloat16:
+        return t.data.astype(np.float32)
+    return torch.from_numpy(t.data.view(np.int16)).view(torch.bfloat16).float().numpy()
+
+
+InterpreterBuilder.create_dot = _dot
 _patched = interpreter._patch_lang_tensor
 
 
@@ -146,7 +161,7 @@ def run_batch(k: Printed, step: Batch, rows: Sequence[Sequence[torch.Tensor]]) -
 def run_program(program: Program, inputs: Sequence[Any], wide: bool = False) -> tuple[Any, ...]:
     """Run `program` with its kernels under the interpreter, and all else as the evaluator of the loop IR does."""
     machine = _Machine(program, inputs)
-    printed = dict(zip(program.kernels, print_kernels(program, wide)))
+    printed = dict(zip(program.kernels, print_kernels(program, wide=wide)))
     for step in program.steps:
         if type(step) is Launch:
             k = printed[step.kernel]

@@ -4,10 +4,12 @@ import pytest
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from framesmith.codegen.triton.emit import print_kernels  # noqa: E402
+from framesmith.codegen.triton.emit import print_kernel, print_kernels  # noqa: E402
+from framesmith.codegen.triton.tuning import Config  # noqa: E402
 from framesmith.schedule.target import GPU  # noqa: E402
 from tests.codegen_triton.graphs import DYNAMIC, GRAPHS  # noqa: E402
 from tests.codegen_triton.machine import to_ptx  # noqa: E402
+from tests.codegen_triton.products import PRODUCTS, program  # noqa: E402
 from tests.schedule.harness import program_of  # noqa: E402
 
 CHIPS = (80, 90, 100)
@@ -24,3 +26,23 @@ def test_compiles(name):
         for chip in CHIPS:
             ptx = to_ptx(k, chip)
             assert f".target sm_{chip}" in ptx and k.name in ptx
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_contractions_compile(name, number, tf32):
+    for k in print_kernels(program(name, number, tf32)):
+        if k.text not in seen:
+            seen.add(k.text)
+            for chip in CHIPS:
+                assert k.name in to_ptx(k, chip)
+
+
+def test_matrix_instructions():
+    """A tile of halves is multiplied by matrix units, its loads ahead of them, and memory is read in whole vectors."""
+    (kernel,) = program("whole halves").kernels
+    k = print_kernel(kernel, config=Config({"y": 128, "x": 64, "r": 64}, 4, stages=3))
+    ampere, hopper = (to_ptx(k, chip) for chip in (80, 90))
+    assert "mma.sync" in ampere and "cp.async" in ampere
+    assert "wgmma.mma_async" in hopper and "cp.async.cg.shared.global [" in hopper

@@ -11,6 +11,7 @@ from torch.fx import Graph
 from framesmith.fake.recorder import Recorder
 from framesmith.loops.evaluate import run_program
 from framesmith.loops.ir import Program
+from framesmith.loops.nest import LoopGraph
 from framesmith.loops.verify import verify
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
@@ -22,11 +23,12 @@ from tests.fake.harness import record, same_strides
 
 
 def program_of(
-    fn: Callable[..., Any], *inputs: Any, fusion: bool = True, target: Target = CPU, dynamic: Collection[tuple[int, int]] = ()
+    fn: Callable[..., Any], *inputs: Any, fusion: bool = True, target: Target = CPU, dynamic: Collection[tuple[int, int]] = (),
+    change: Callable[[LoopGraph], LoopGraph] = lambda graph: graph,
 ) -> Program:
-    """`dynamic`: pairs (input, dim) with a size symbol of their own."""
+    """`dynamic`: pairs (input, dim) with a size symbol of their own. `change`: applied to the lowered graph."""
     graph = _recorded(fn, inputs, dynamic) if dynamic else record(fn, list(inputs))[0]
-    program = schedule(lower(decompose(graph)), fusion, target=target)
+    program = schedule(change(lower(decompose(graph))), fusion, target=target)
     verify(program)
     return program
 

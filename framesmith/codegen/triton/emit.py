@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from framesmith.codegen.triton import online, reductions
-from framesmith.codegen.triton.form import Dim, Form, form
+from framesmith.codegen.triton import online, products, reductions
+from framesmith.codegen.triton.form import Dim, form
 from framesmith.codegen.triton.index import LIMIT, fits
 from framesmith.codegen.triton.kernel import PROGRAMS, Printed
 from framesmith.codegen.triton.library import IMPORTS, texts_of
+from framesmith.codegen.triton.product import Shape, product_of, programs, write
 from framesmith.codegen.triton.state import State
 from framesmith.codegen.triton.statements import statement
 from framesmith.codegen.triton.steps import Block, blocks, expressions
@@ -22,8 +23,9 @@ from framesmith.symbolic.expr import Expr, as_expr, ceildiv, simplify_int
 from framesmith.util.text import Indented
 
 
-def print_kernels(program: Program, wide: bool = False) -> tuple[Printed, ...]:
-    """Every distinct kernel of `program`, parallel to `Program.kernels`."""
+def print_kernels(program: Program, configs: Mapping[Kernel, Config] | None = None, wide: bool = False) -> tuple[Printed, ...]:
+    """Every distinct kernel of `program`, parallel to `Program.kernels`: with indices of 64 bits where 32 may not do, or `wide`. `configs`:
+    instead of those of `tuning`."""
     origins: dict[Kernel, dict[Origin, None]] = {}
     totals: dict[Kernel, int] = {}
     far: set[Kernel] = set()
@@ -35,8 +37,18 @@ def print_kernels(program: Program, wide: bool = False) -> tuple[Printed, ...]:
                     far.add(step.kernel)
                 totals[step.kernel] = max(sum(step.sizes), totals.get(step.kernel, 0))
     return tuple(
-        [print_kernel(k, batch=totals.get(k, 0), wide=wide or k in far, origins=tuple(origins.get(k, ()))) for k in program.kernels]
+        [
+            print_safely(k, wide or k in far, batch=totals.get(k, 0), origins=tuple(origins.get(k, ())), config=(configs or {}).get(k))
+            for k in program.kernels
+        ]
     )
+
+
+def print_safely(kernel: Kernel, wide: bool = False, **more: Any) -> Printed:
+    """As `print_kernel`, with indices of 64 bits where 32 may not do."""
+    printed = print_kernel(kernel, wide=wide, **more)
+    narrow = all(limit.is_const and limit.const < 2**31 for limit in printed.limits)
+    return printed if wide or narrow else print_kernel(kernel, wide=True, **more)
 
 
 def print_kernel(
@@ -47,6 +59,14 @@ def print_kernel(
 
     Raises CompileError for a kernel that has no tile program.
     """
+    contraction = product_of(kernel)
+    if contraction is not None:
+        config = config or products.choose(kernel, contraction)
+        extents = [d.extent for d in Shape.of(kernel, contraction).dims]
+        wide = wide or any(fits(e) is False for e in extents)
+        s = write(kernel, contraction, config, wide)
+        grid: tuple[Expr | int, ...] = (programs(Shape.of(kernel, contraction), config),)
+        return _assembled(s, "product", tuple(config.blocks), grid, origins)
     shape = form(kernel)
     wide = wide or any(fits(d.extent) is False for d in (*shape.grid, *filter(None, (shape.row,))))
     config = config or choose(shape, batch)
@@ -56,27 +76,31 @@ def print_kernel(
             _batch(s)
         else:
             _body(s)
+    grid = (PROGRAMS,) if batch else (_programs(s),)
+    return _assembled(s, "pointwise" if shape.row is None else "rows", s.active, grid, origins, bool(batch))
+
+
+def _assembled(
+    s: State, kind: str, blocks: Sequence[str], grid: tuple[Expr | int, ...], origins: Sequence[Origin], batch: bool = False
+) -> Printed:
+    """What was printed as a module, with all that launching it needs; `blocks`: the dimensions whose blocks it is told."""
+    kernel, config, wide = s.form.kernel, s.config, s.wide
     integer = "i64" if wide else "i32"
     signature = [(p.name, type_row(p.dtype).pointer) for p in kernel.params] + [(str(x), integer) for x in kernel.symbols]
-    constants = tuple((f"{name.upper()}BLOCK", s.block(name)) for name in s.active)
+    constants = tuple((f"{name.upper()}BLOCK", s.block(name)) for name in blocks)
     if batch:
         signature = [("table", "*i64"), ("where", "*i32")]
-    name = _name(shape, kernel_text(kernel) + repr((bool(batch), wide, config)))
+    text = kernel_text(kernel) + repr((batch, wide, config))
+    name = f"{kind}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     head = ", ".join([*(n for n, _ in signature), *(f"{n}: tl.constexpr" for n, _ in constants)])
     function = f"@triton.jit\ndef {name}({head}):\n{s.out}"
     text = IMPORTS + "".join("\n\n" + t for t in [*texts_of(s.functions), function])
-    grid: tuple[Expr | int, ...] = (PROGRAMS,) if batch else (_programs(s),)
     pointers = tuple(range(2 if batch else len(kernel.params)))
     element = config.blocks.get("x", 1) * config.parts if batch else None
     return Printed(
         name, text, tuple(signature), constants, grid, config.warps, config.stages, () if batch else kernel.symbols, pointers,
         () if batch else tuple(s.limits), s.asserts, element, tuple(_lines(origins)),
     )  # fmt: skip
-
-
-def _name(shape: Form, text: str) -> str:
-    kind = "pointwise" if shape.row is None else "rows"
-    return f"{kind}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _lines(origins: Iterable[Origin]) -> list[tuple[str, str]]:

@@ -64,7 +64,7 @@ def _indirect(s: State, op: Indirect) -> None:
 # ------------------------------------------------------------------------------------------------------------------------ memory
 
 
-def _place(s: State, buffer: str, index: Expr, spread: frozenset[str] | None = None) -> str:
+def place(s: State, buffer: str, index: Expr, spread: frozenset[str] | None = None) -> str:
     """The pointers; `spread`: dimensions along which they must vary in shape."""
     text = s.expr(index)
     if spread is not None and spread - s.of(index):
@@ -76,12 +76,12 @@ def _load(s: State, op: Load) -> None:
     param = s.params[op.buffer]
     dims = s.of(op.index)
     condition = op.args[0] if op.args else None
-    place = _place(s, op.buffer, op.index)
+    at = place(s, op.buffer, op.index)
     if condition is not None:
         dims = dims | s.dims_of(condition)
-        place = _place(s, op.buffer, op.index, dims)
+        at = place(s, op.buffer, op.index, dims)
     mask = s.mask(dims, *([s.text(condition)] if condition is not None else []))
-    text = f"tl.load({place}{f', {mask}' if mask else ''}{', other=0' if condition is not None else ''})"
+    text = f"tl.load({at}{f', {mask}' if mask else ''}{', other=0' if condition is not None else ''})"
     s.define(op, dims, text + (".to(tl.float32)" if param.dtype in HALF else ""))
 
 
@@ -90,15 +90,15 @@ def _store(s: State, op: Store) -> None:
     dims = s.of(op.index) | s.dims_of(*op.args)
     if op.mode is not None:
         dims = dims | frozenset(a for a in s.active if a != "r" or op in s.nested)
-    place = _place(s, op.buffer, op.index, dims)
+    at = place(s, op.buffer, op.index, dims)
     mask = s.mask(dims, *(s.text(a) for a in op.args[1:]))
     tail = f", {mask}" if mask else ""
     value = s.text(op.args[0])
     if op.mode is None:
-        s.out.line(f"tl.store({place}, {value}{tail})")
+        s.out.line(f"tl.store({at}, {value}{tail})")
         return
     name = type_row(s.params[op.buffer].dtype).name
-    s.out.line(f"tl.atomic_add({place}, {s.whole(op.args[0])}.to({name}){tail}, sem='relaxed')")
+    s.out.line(f"tl.atomic_add({at}, {s.whole(op.args[0])}.to({name}){tail}, sem='relaxed')")
 
 
 STATEMENTS: dict[type, Callable[[State, Any], None]] = {

@@ -7,7 +7,7 @@ memory with some 2,000 threads.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from framesmith.codegen.triton.form import Dim, Form, Nest
 from framesmith.loops.ir import Op, Reduce, Scalar
@@ -147,3 +147,47 @@ def _runs_across(form: Form, row: Dim) -> bool:
         elif moving and any(index.coeff(a.symbol) == 1 for a in form.grid[-1].axes):
             across += kinds[op.buffer]
     return across > along
+
+
+# ---------------------------------------------------------------------------------------------------------------------- candidates
+
+WIDEST = 1 << 14  # elements of a tile that are still tried, ...
+EACH = (1, 64)  # ... and of a thread
+
+
+def candidates(form: Form) -> tuple[Config, ...]:
+    """The configuration of `choose`, and its neighbours: half and twice the elements along a dimension, half and twice the warps, and the
+    row as one tile or part by part where both are possible."""
+    first = choose(form)
+    fixed = {"r"} if first.persistent else set()
+    tiles = [first.blocks]
+    for name, n in first.blocks.items():
+        if name not in fixed:
+            tiles += [{**first.blocks, name: m} for m in (n // 2, 2 * n)]
+    found = [first, *_otherwise(form, first)]
+    found += [replace(first, blocks=blocks, warps=warps) for blocks in tiles for warps in (first.warps, first.warps // 2, 2 * first.warps)]
+    return tuple({repr(c): c for c in found if c is first or _is_sound(form, c)}.values())
+
+
+def _otherwise(form: Form, first: Config) -> list[Config]:
+    """Long rows as one tile, or part by part with loads ahead; rows of one tile part by part."""
+    row = form.row
+    if row is None or not row.extent.is_const:
+        return []
+    length = max(power(size_of(row)), 2)
+    x = {"x": 1} if form.grid else {}
+    if first.persistent:
+        return [Config({**x, "r": r}, r // 256, False) for r in (1024, 2048) if 2 * r <= length]
+    whole = [Config({**first.blocks, "r": length}, warps) for warps in (8, 16) if length * first.blocks.get("x", 1) <= 2 * WIDEST]
+    return [*whole, *(replace(first, stages=stages) for stages in (2, 3))]
+
+
+def _is_sound(form: Form, c: Config) -> bool:
+    dims = {d.name: d for d in (*form.grid, *filter(None, (form.row,)))}
+    elements = 1
+    for name, n in c.blocks.items():
+        if n < 1 or n > max(power(size_of(dims[name])), 2):
+            return False
+        elements *= n
+    most = WIDEST if form.row is None or not c.persistent else 2 * WIDEST
+    return 1 <= c.warps <= 16 and elements <= most and EACH[0] <= max(elements // (32 * c.warps), 1) <= EACH[1]

@@ -1,0 +1,176 @@
+"""A contraction as a Triton program: a tile of the result, the sum over k part by part, and the epilogue on the tile in registers.
+
+    pid -> the tile, down the columns of a band of 8 rows of tiles, so that programs side by side share operands in the L2 cache
+    acc = tl.zeros((YBLOCK, XBLOCK), tl.float32)
+    for start in range(0, K, RBLOCK):
+        a, b = a tile of each operand, with zeros beyond k
+        acc = tl.dot(a, b, acc)
+
+The operands and the body are blocks of the loop IR over their own two dimensions (`y` `r`, `r` `x`, `y` `x`), printed by the same rows as
+all other kernels; masks are there only for sizes that the tile does not divide. Triton pipelines the loads of the loop by `stages`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from framesmith.codegen.triton.form import Dim, Form
+from framesmith.codegen.triton.state import Dims, State
+from framesmith.codegen.triton.statements import STATEMENTS, place, statement
+from framesmith.codegen.triton.tuning import Config
+from framesmith.codegen.triton.types import HALF, type_row
+from framesmith.loops.contract import Accumulator
+from framesmith.loops.ir import Kernel, Load, Op
+from framesmith.loops.product import MatrixProduct
+from framesmith.symbolic.expr import Expr, ceildiv, prod, simplify_int
+from framesmith.util.text import Indented
+
+BAND = 8  # rows of tiles that programs go through before the next band
+RESULT: Dims = frozenset("yx")
+
+
+def product_of(kernel: Kernel) -> MatrixProduct | None:
+    """The contraction that `kernel` is, if it is one."""
+    last = kernel.body[-1] if kernel.body else None
+    return last if type(last) is MatrixProduct else None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The dimensions of a contraction's tile: `z` counts what is outside of it, one element in each program."""
+
+    z: Dim | None
+    y: Dim
+    x: Dim
+    r: Dim
+
+    @classmethod
+    def of(cls, kernel: Kernel, p: MatrixProduct) -> Shape:
+        return cls(Dim("z", kernel.outer) if kernel.outer else None, Dim("y", (p.m,)), Dim("x", (p.n,)), Dim("r", (p.k,)))
+
+    def region(self, kernel: Kernel, *dims: Dim) -> Form:
+        """The part of the program over `dims`."""
+        return Form(kernel, (*filter(None, (self.z,)), *dims), None, ())
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return (*filter(None, (self.z,)), self.y, self.x, self.r)
+
+
+def programs(shape: Shape, config: Config) -> Expr | int:
+    """How many programs cover the result."""
+    tiles = prod(ceildiv(d.extent, config.blocks[d.name]) for d in (shape.y, shape.x))
+    return simplify_int(tiles * shape.z.extent if shape.z is not None else tiles)
+
+
+def write(kernel: Kernel, p: MatrixProduct, config: Config, wide: bool) -> State:
+    """Print the body of the function; the state at its end has the text, and all that the text needs."""
+    shape = Shape.of(kernel, p)
+    config = replace(config, blocks={"z": 1, **config.blocks})
+    end = State(shape.region(kernel, shape.y, shape.x), config, wide, Indented("    "), {q.name: q for q in kernel.params})
+    shared = {"values": end.values, "limits": end.limits, "functions": end.functions, "extents": end.extents}
+    left, right = (
+        State(shape.region(kernel, *dims), config, wide, end.out, end.params, **shared)  # type: ignore[arg-type]
+        for dims in ((shape.y, shape.r), (shape.r, shape.x))
+    )
+    left.names[p.k.symbol], right.names[p.k.symbol] = "along", "down"
+    with end.out.indent():
+        _place(end, shape)
+        left.live |= end.live
+        right.live |= end.live
+        end.out.line("acc = tl.zeros([YBLOCK, XBLOCK], tl.float32)")
+        with end.out.block(f"for start in range(0, {end.expr(p.k.extent)}, RBLOCK):"):
+            _accumulate(left, right, shape.r, p)
+        for op in (*kernel.body[:-1], *p.body):
+            statement(end, op)  # type: ignore[arg-type]
+    end.asserts = end.asserts or left.asserts or right.asserts
+    return end
+
+
+# ------------------------------------------------------------------------------------------------------------------------ the tile
+
+
+def _place(s: State, shape: Shape) -> None:
+    """The indices of the tile's rows and columns, and of what is outside."""
+    down, across = (s.expr(ceildiv(d.extent, s.block(d.name))) for d in (shape.y, shape.x))
+    s.out.line(f"pid = tl.program_id(0){'.to(tl.int64)' if s.wide else ''}")
+    s.out.line(f"rows = {down}")
+    s.out.line(f"band = {BAND} * {across}")
+    if shape.z is not None:
+        _outside(s, shape.z, across)
+    s.out.line(f"first = pid // band * {BAND}")
+    s.out.line(f"height = tl.minimum(rows - first, {BAND})")
+    for d, at in ((shape.y, "(first + pid % band % height)"), (shape.x, "(pid % band // height)")):
+        (axis,) = d.axes
+        s.out.line(f"{axis.symbol} = ({at} * {d.name.upper()}BLOCK + tl.arange(0, {d.name.upper()}BLOCK)){s.slots(d.name)}")
+        if not s.covers(d):
+            s.live[d.name] = f"{d.name}_live"
+            s.out.line(f"{d.name}_live = {axis.symbol} < {s.expr(d.extent)}")
+
+
+def _outside(s: State, z: Dim, across: str) -> None:
+    s.out.line(f"z = pid // (rows * {across})")
+    s.out.line(f"pid = pid % (rows * {across})")
+    rest = "z"
+    for k, a in enumerate(reversed(z.axes)):
+        last = k == len(z.axes) - 1
+        s.out.line(f"{a.symbol} = {rest}{'' if last else f' % {s.expr(a.extent)}'}")
+        rest = f"({rest} // {s.expr(a.extent)})"
+
+
+# ------------------------------------------------------------------------------------------------------------------------- the sum
+
+
+def _accumulate(left: State, right: State, r: Dim, p: MatrixProduct) -> None:
+    """One part of the sum over k."""
+    out = left.out
+    for s in (left, right):
+        name = s.names[p.k.symbol]
+        out.line(f"{name} = (start + tl.arange(0, RBLOCK)){s.slots('r')}{'.to(tl.int64)' if s.wide else ''}")
+        if not s.covers(r):
+            s.live["r"] = f"{name}_live"
+            out.line(f"{name}_live = {name} < {s.expr(r.extent)}")
+    a, b = _operand(left, p.left, p), _operand(right, p.right, p)
+    how = ""
+    if not p.dtype.itemsize < 4:
+        how = f', input_precision="{"tf32" if p.tf32 else "ieee"}"'
+    out.line(f"acc = tl.dot({a}, {b}, acc{how})")
+
+
+def _operand(s: State, block: tuple[Op, ...], p: MatrixProduct) -> str:
+    """A tile of an operand in the type of the product, zeros where k has ended."""
+    value = block[-1]
+    for op in block:
+        if type(op) is Load:
+            _load(s, op, raw=op is value and s.params[op.buffer].dtype is p.dtype)
+        else:
+            statement(s, op)
+    text = s.whole(value)
+    dims = frozenset(s.active)
+    if s.dims_of(value) != dims:
+        text = f"tl.broadcast_to({text}, {s.shape(dims)})"
+    if type(value) is Load and s.params[value.buffer].dtype is p.dtype:
+        return text
+    if "r" in s.live:
+        text = f"tl.where({s.live['r']}, {text}, 0)"
+    return f"({text}).to({type_row(p.dtype).name})"
+
+
+def _load(s: State, op: Load, raw: bool) -> None:
+    """As any load, but zeros where there is nothing. `raw`: in the type that memory has."""
+    dims = s.of(op.index)
+    condition = op.args[0] if op.args else None
+    at = place(s, op.buffer, op.index)
+    if condition is not None:
+        dims = dims | s.dims_of(condition)
+        at = place(s, op.buffer, op.index, dims)
+    mask = s.mask(dims, *([s.text(condition)] if condition is not None else []))
+    text = f"tl.load({at}{f', {mask}, other=0' if mask else ''})"
+    s.define(op, dims, text if raw or s.params[op.buffer].dtype not in HALF else f"{text}.to(tl.float32)")
+
+
+def _accumulator(s: State, op: Accumulator) -> None:
+    s.values[op], s.dims[op] = "acc", RESULT
+
+
+STATEMENTS[Accumulator] = _accumulator

@@ -1,0 +1,62 @@
+"""How large the tiles of contractions are: the configurations that are worth a measurement, by type and shape.
+
+As in `tuning`, the numbers stand here alone.
+"""
+
+from __future__ import annotations
+
+from framesmith.codegen.triton.form import Dim
+from framesmith.codegen.triton.tuning import UNITS, Config, power, size_of
+from framesmith.loops.ir import Kernel
+from framesmith.loops.product import MatrixProduct
+
+LEAST = 16  # elements along each side that a matrix instruction takes
+MOST = 10  # candidates that are measured
+
+# (rows, columns, k, warps, stages) of a tile, the likeliest first; elements of 2 bytes, ...
+HALVES = (
+    (128, 256, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 4), (256, 128, 64, 8, 3), (64, 256, 64, 4, 4), (64, 128, 64, 4, 4),
+    (128, 64, 64, 4, 4), (64, 64, 64, 4, 4), (64, 64, 128, 4, 3), (32, 64, 128, 4, 4), (64, 32, 128, 4, 4), (32, 32, 128, 4, 4),
+    (16, 64, 128, 4, 4), (64, 16, 128, 4, 4), (16, 32, 256, 4, 4), (16, 128, 128, 4, 4), (16, 16, 256, 4, 4),
+)  # fmt: skip
+# ... of 4 bytes on matrix units, ...
+TF32 = (
+    (128, 128, 32, 8, 3), (128, 128, 32, 4, 4), (64, 128, 32, 4, 4), (128, 64, 32, 4, 4), (64, 64, 32, 4, 4), (32, 64, 64, 4, 3),
+    (64, 32, 64, 4, 3), (32, 32, 64, 4, 4), (16, 64, 64, 4, 4), (64, 16, 64, 4, 4), (16, 32, 128, 4, 3), (16, 16, 128, 4, 3),
+)  # fmt: skip
+# ... and of 4 bytes without them.
+PLAIN = (
+    (64, 64, 32, 4, 3), (128, 64, 16, 8, 3), (64, 128, 16, 8, 3), (32, 64, 32, 4, 3), (64, 32, 32, 4, 3), (32, 32, 32, 4, 3),
+    (16, 64, 32, 4, 3), (64, 16, 32, 4, 3), (16, 32, 64, 4, 3), (16, 16, 64, 4, 3),
+)  # fmt: skip
+
+
+def candidates(kernel: Kernel, p: MatrixProduct) -> tuple[Config, ...]:
+    """Configurations for `p`, the likeliest first: tiles that reach little beyond the result and leave few multiprocessors idle."""
+    m, n, k = (size_of(Dim("", (axis,))) for axis in (p.m, p.n, p.k))
+    batch = 1
+    for a in kernel.outer:
+        batch *= size_of(Dim("", (a,)))
+    rows = HALVES if p.dtype.itemsize == 2 else TF32 if p.tf32 else PLAIN
+    fitting = [r for r in rows if r[0] <= max(power(m), LEAST) and r[1] <= max(power(n), LEAST)] or [rows[-1]]
+    ranked = sorted(fitting, key=lambda r: _cost(batch, m, n, r))
+    return tuple([_config(r, k) for r in ranked[:MOST]])
+
+
+def choose(kernel: Kernel, p: MatrixProduct) -> Config:
+    """The configuration that is taken unmeasured."""
+    return candidates(kernel, p)[0]
+
+
+def _cost(batch: int, m: int, n: int, row: tuple[int, ...]) -> float:
+    """Time in waves of programs: each takes its arithmetic, or the loads of its operands, whichever is more."""
+    y, x = row[:2]
+    programs = batch * -(-m // y) * -(-n // x)
+    waves = max(programs / UNITS, 1.0) if programs > 4 * UNITS else -(-programs // UNITS)
+    return waves * max(y * x, 48 * (y + x))
+
+
+def _config(row: tuple[int, ...], k: int) -> Config:
+    y, x, r, warps, stages = row
+    r = max(min(r, power(k)), LEAST)
+    return Config({"y": y, "x": x, "r": r}, warps, stages=min(stages, -(-k // r)) if k > r else 1)

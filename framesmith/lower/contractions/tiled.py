@@ -1,0 +1,305 @@
+"""Contractions of a lowered graph as nests: other ways to compute what is a library's call so far.
+
+    out = addmm(bias, a, b)      tile     a nest with a `MatrixProduct`, whose epilogue the scheduler fuses
+                                 parts N  the same for N pieces of k, and a nest that adds them (few results, long sums)
+                                 row      a reduction, where there is one row or one column
+
+Convolutions with a kernel of one element over a channels-last image are products, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from framesmith.loops.build import HALF, Builder, Replay
+from framesmith.loops.contract import Accumulator
+from framesmith.loops.ir import Axis, Node, Op, Ref
+from framesmith.loops.nest import Call, Compute, Item, LoopGraph, Storage
+from framesmith.loops.product import MatrixProduct
+from framesmith.lower.geometry import flat, same_layout
+from framesmith.lower.layouts import channels_last
+from framesmith.symbolic.expr import Expr, Symbol, as_expr
+
+aten = torch.ops.aten
+Size = Any
+Storages = Mapping[str, Storage]
+
+FEW_TILES = 132  # of 64 by 64: as many results keep the chip busy without parts
+SHORTEST_PART = 256  # of k
+PARTS = (2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Whether PyTorch allows float32 elements of matrices and of convolutions to be rounded to TF32."""
+
+    matmul: bool = False
+    convolution: bool = False
+
+    @classmethod
+    def current(cls) -> Precision:
+        return cls(torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A strided window on a buffer: element i is at `offset + i * stride`."""
+
+    buffer: str
+    stride: tuple[Size, ...]
+    offset: Size
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """out[z, m, n] = sum over k of left[z, m, k] * right[z, k, n] (+ bias[z, m, n]); `batch` counts z."""
+
+    batch: Size
+    m: Size
+    n: Size
+    k: Size
+    left: Window
+    right: Window
+    out: Window
+    bias: Window | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.left.dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """What a nest asks of the scheduler: its last two axes are m and n of a `MatrixProduct`. Operands are over the nest's axes and k."""
+
+    k: Axis
+    left: tuple[Op, ...]
+    right: tuple[Op, ...]
+    dtype: torch.dtype
+    tf32: bool
+    reads: tuple[str, ...]
+
+    def node(self, m: Axis, n: Axis, at: Callable[[Expr], Expr], body: tuple[Node, ...]) -> MatrixProduct:
+        """The node over the kernel's axes; `at` takes an expression over the nest's axes to one over these."""
+        return MatrixProduct(m, n, self.k, _moved(self.left, at), _moved(self.right, at), self.dtype, self.tf32, body)
+
+
+def _moved(ops: Sequence[Op], at: Callable[[Expr], Expr]) -> tuple[Op, ...]:
+    builder = Builder()
+    replay = _Moving(builder, {}, {})
+    replay.at = at
+    replay.run(ops)
+    return tuple(builder.ops)
+
+
+class _Moving(Replay):
+    __slots__ = ("at",)
+    at: Callable[[Expr], Expr]
+
+    def expr(self, e: Expr) -> Expr:
+        return self.at(e)
+
+
+# --------------------------------------------------------------------------------------------------------------- calls as contractions
+
+
+def _window(storages: Storages, ref: Any, shape: Sequence[Size] | None = None) -> Window | None:
+    """A tensor argument, broadcast to `shape`; None for one in another memory or of another type than its buffer."""
+    if type(ref) is not Ref and not isinstance(ref, str):
+        return None
+    s = storages[ref if isinstance(ref, str) else ref.name]
+    base = storages[s.base] if s.base is not None else s
+    if base.dtype is not s.dtype or base.device is not None:
+        return None
+    stride = tuple(s.stride)
+    if shape is not None:
+        lead = len(shape) - len(s.size)
+        stride = (0,) * lead + tuple(0 if size == 1 else step for size, step in zip(s.size, stride))
+    return Window(base.name, stride, s.offset if s.kind == "view" else 0, s.dtype)
+
+
+def _product(call: Call, storages: Storages) -> Contraction | None:
+    """mm and bmm, or addmm and baddbmm, whose first argument is added."""
+    if call.kwargs:
+        return None
+    *bias, a, b = call.args
+    (rows, columns), out = (storages[x.name].size for x in (a, b)), call.outputs[0]
+    if out is None:
+        return None
+    shape = (*rows[:-1], columns[-1])
+    added = [_window(storages, x, shape) for x in bias]
+    left, right, target = _window(storages, a), _window(storages, b), _window(storages, out)
+    if left is None or right is None or target is None or None in added:
+        return None
+    batch = rows[0] if len(rows) == 3 else 1
+    return Contraction(batch, rows[-2], columns[-1], rows[-1], left, right, target, *added)
+
+
+def _convolution(call: Call, storages: Storages) -> Contraction | None:
+    """One over images whose channels are innermost, with a kernel of one element."""
+    args = (*call.args, *_CONV2D[len(call.args) :]) if call.target is aten.conv2d.default else call.args
+    image, weight, bias, stride, padding, dilation, *rest = args
+    plain = rest == [1] if call.target is aten.conv2d.default else rest == [False, (0, 0), 1]
+    out = call.outputs[0]
+    if out is None or not plain or bias is not None or call.kwargs or set(stride) != {1} or set(padding) != {0}:
+        return None
+    x, w, y = (storages[name] for name in (image.name, weight.name, out))
+    if len(x.size) != 4 or any(type(size) is not int for size in x.size) or tuple(w.size[2:]) != (1, 1):
+        return None
+    if not all(same_layout(s.size, s.stride, channels_last(s.size)) for s in (x, y)):
+        return None
+    left, right, target = _window(storages, image), _window(storages, weight), _window(storages, out)
+    if left is None or right is None or target is None:
+        return None
+    n, c, height, width = x.size
+    left, target = (replace(one, stride=(channels, 1)) for one, channels in ((left, c), (target, y.size[1])))
+    return Contraction(1, n * height * width, y.size[1], c, left, replace(right, stride=(w.stride[1], w.stride[0])), target)
+
+
+_CONV2D: tuple[Any, ...] = (None, None, None, (1, 1), (0, 0), (1, 1), 1)
+"""The arguments of `conv2d` where they are left out."""
+
+CONTRACTIONS: dict[Any, Callable[[Call, Storages], Contraction | None]] = {
+    **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default), _product),
+    **dict.fromkeys((aten.convolution.default, aten.conv2d.default), _convolution),
+}
+
+
+def contraction_of(call: Any, storages: Storages) -> Contraction | None:
+    """What a call computes, if it is a contraction that nests can compute."""
+    row = CONTRACTIONS.get(call.target) if isinstance(call, Call) else None
+    found = row(call, storages) if row is not None else None
+    if found is None or any(type(s) is int and s == 0 for s in (found.batch, found.m, found.n, found.k)):
+        return None
+    kinds = {found.left.dtype, found.right.dtype, found.out.dtype, found.bias.dtype if found.bias is not None else found.out.dtype}
+    return found if len(kinds) == 1 and kinds <= {torch.float32, *HALF} else None
+
+
+# ------------------------------------------------------------------------------------------------------------------------------- ways
+
+
+def ways(c: Contraction, size: Callable[[Size], int]) -> tuple[str, ...]:
+    """The names of the ways to compute `c` that may be worth it; `size` tells about how large a symbolic size is."""
+    batch, m, n, k = map(size, (c.batch, c.m, c.n, c.k))
+    found = ["row"] if min(m, n) == 1 and type(c.m if m == 1 else c.n) is int else ["tile"]
+    tiles = batch * -(-m // 64) * -(-n // 64)
+    if found == ["tile"] and 2 * tiles <= FEW_TILES and type(c.k) is int:
+        found += [f"parts {p}" for p in PARTS if c.k % p == 0 and c.k // p >= SHORTEST_PART and p * tiles <= 4 * FEW_TILES]
+    return tuple(found)
+
+
+def replaced(graph: LoopGraph, chosen: Mapping[int, str], precision: Precision) -> LoopGraph:
+    """`graph` with the items at the places in `chosen` computed in the ways named there."""
+    storages = dict(graph.storages)
+    items: list[Item] = []
+    for place, item in enumerate(graph.items):
+        way = chosen.get(place)
+        c = contraction_of(item, storages) if way is not None else None
+        if c is None or way is None or not isinstance(item, Call):
+            items.append(item)
+            continue
+        _own(storages, c.out.buffer, graph.outputs)
+        name, _, count = way.partition(" ")
+        tf32 = precision.convolution if CONTRACTIONS[item.target] is _convolution else precision.matmul
+        items += _WAYS[name](c, tf32, storages, int(count or 1), item.origins)
+    return replace(graph, storages=storages, items=items)
+
+
+def _own(storages: dict[str, Storage], name: str, outputs: Collection[Any]) -> None:
+    """A result that an operator would have made gets memory to be filled."""
+    s = storages[name]
+    if s.kind == "result":
+        bases = {storages[o.name].base or o.name for o in outputs if type(o) is Ref}
+        storages[name] = replace(s, kind="output" if name in bases else "arena")
+
+
+def _axis(name: str, extent: Size) -> Axis:
+    e = as_expr(extent)
+    return Axis(Symbol(name, 0, e.const - 1 if e.is_const else e - 1), e)
+
+
+def _grid(c: Contraction) -> tuple[list[Axis], list[Any]]:
+    """The axes of all results, and the index (z, m, n) over them."""
+    batch = [] if type(c.batch) is int and c.batch == 1 else [_axis("z", c.batch)]
+    axes = [*batch, _axis("m", c.m), _axis("n", c.n)]
+    return axes, [a.symbol for a in axes]
+
+
+def _at(w: Window, index: Sequence[Any]) -> Expr:
+    index = (*[0] * (len(w.stride) - len(index)), *index)
+    return flat(index[len(index) - len(w.stride) :], w.stride, w.offset)
+
+
+def _end(c: Contraction, b: Builder, value: Op, index: Sequence[Any]) -> None:
+    if c.bias is not None:
+        value = b.scalar("add", value, b.load(c.bias.buffer, _at(c.bias, index), c.bias.dtype))
+    b.store(c.out.buffer, _at(c.out, index), value)
+
+
+def _operand(w: Window, index: Sequence[Any]) -> tuple[Op, ...]:
+    b = Builder()
+    b.load(w.buffer, _at(w, index), w.dtype)
+    return tuple(b.ops)
+
+
+def _tile(c: Contraction, tf32: bool, storages: dict[str, Storage], count: int, origins: Any) -> list[Item]:
+    axes, index = _grid(c)
+    *z, m, n = index
+    k = _axis("ik", c.k)
+    plan = Plan(
+        k, _operand(c.left, (*z, m, k.symbol)), _operand(c.right, (*z, k.symbol, n)), c.dtype, tf32, (c.left.buffer, c.right.buffer)
+    )
+    b = Builder()
+    accumulator = Accumulator()
+    b.ops.append(accumulator)
+    _end(c, b, accumulator, index)
+    return [Compute(tuple(axes), (), (), tuple(b.ops), origins, contract=plan)]
+
+
+def _parts(c: Contraction, tf32: bool, storages: dict[str, Storage], count: int, origins: Any) -> list[Item]:
+    """Products of pieces of k, a batch of them, in float32; then their sum: results are the same from run to run."""
+    axes, index = _grid(c)
+    *z, m, n = index
+    piece, k = _axis("part", count), _axis("ik", c.k // count)
+    at = piece.symbol * (c.k // count) + k.symbol
+    plan = Plan(k, _operand(c.left, (*z, m, at)), _operand(c.right, (*z, at, n)), c.dtype, tf32, (c.left.buffer, c.right.buffer))
+    name = f"part_{len(storages)}"
+    shape = (count, *(a.extent.const if a.extent.is_const else a.extent for a in axes))
+    stride = [as_expr(1)]
+    for extent in reversed(shape[1:]):
+        stride.insert(0, stride[0] * extent)
+    storages[name] = Storage(name, torch.float32, shape, tuple(s.const if s.is_const else s for s in stride), "arena")
+    place = flat((piece.symbol, *index), stride)
+    b, inner, after = Builder(), Builder(), Builder()
+    accumulator = Accumulator()
+    b.ops.append(accumulator)
+    b.store(name, place, accumulator)
+    total = inner.reduce("sum", (inner.load(name, place, torch.float32),), torch.float32)
+    _end(c, after, total, index)
+    return [
+        Compute((piece, *axes), (), (), tuple(b.ops), origins, contract=plan),
+        Compute(tuple(axes), (piece,), tuple(inner.ops), tuple(after.ops), origins),
+    ]
+
+
+def _row(c: Contraction, tf32: bool, storages: dict[str, Storage], count: int, origins: Any) -> list[Item]:
+    every, index = _grid(c)
+    gone = {a.symbol for a in every[-2:] if a.extent.is_const and a.extent.const == 1}
+    index = [0 if s in gone else s for s in index]
+    axes = tuple(a for a in every if a.symbol not in gone)
+    *z, m, n = index
+    k = _axis("k", c.k)
+    inner, after = Builder(), Builder()
+    left = inner.load(c.left.buffer, _at(c.left, (*z, m, k.symbol)), c.dtype)
+    right = inner.load(c.right.buffer, _at(c.right, (*z, k.symbol, n)), c.dtype)
+    total = inner.reduce("sum", (inner.scalar("mul", left, right),), torch.float32)
+    _end(c, after, total, index)
+    return [Compute(axes, (k,), tuple(inner.ops), tuple(after.ops), origins)]
+
+
+_WAYS: dict[str, Callable[..., list[Item]]] = {"tile": _tile, "parts": _parts, "row": _row}

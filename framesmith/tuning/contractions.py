@@ -1,0 +1,160 @@
+"""Which contractions of a graph kernels of our own compute, and how: decided by what the whole program takes with and without.
+
+A library's call leaves its epilogue to another kernel, which may do much else besides; our own kernel takes the epilogue in. So ways are
+compared by programs: the graph is scheduled with the library's calls, and once with each way for each class of equal contractions. The
+difference of two programs is the kernels and calls that only one of them has; these are timed on the device.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import torch
+
+from framesmith.loops.ir import Buffer, Extern, Kernel, Program, Ref
+from framesmith.loops.nest import LoopGraph
+from framesmith.loops.text import kernel_text
+from framesmith.lower.contractions.tiled import CONTRACTIONS, Contraction, Precision, contraction_of, replaced, ways
+from framesmith.runtime import trial
+from framesmith.runtime.cache import key_of
+from framesmith.runtime.trial import Memory
+from framesmith.symbolic.expr import Expr
+from framesmith.tuning.kernels import Case, Sizes, Tuner, case_of, launches
+from framesmith.util import log
+
+Schedule = Callable[[LoopGraph], Program]
+GAIN = 0.98  # of the time with the library's call: what is as good is not worth the change
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A call of a contraction in a library: its operator, and (memory, size, stride, offset) of each tensor argument, or a plain value."""
+
+    target: Any
+    args: tuple[Any, ...]
+
+
+Step = Case | Library
+
+
+def own_contractions(graph: LoopGraph, schedule: Schedule, tuner: Tuner, sizes: Sizes, precision: Precision) -> LoopGraph:
+    """`graph` with each contraction computed in the way that is the fastest for the program; itself where the libraries are."""
+    found = {k: c for k, item in enumerate(graph.items) if (c := contraction_of(item, graph.storages)) is not None}
+    if not found:
+        return graph
+    race = _Race(graph, schedule, tuner, sizes, precision, found)
+    return race.run()
+
+
+class _Race:
+    def __init__(self, graph: LoopGraph, schedule: Schedule, tuner: Tuner, sizes: Sizes, precision: Precision,
+                 found: Mapping[int, Contraction]) -> None:
+        self.graph, self.schedule, self.tuner, self.sizes, self.precision, self.found = graph, schedule, tuner, sizes, precision, found
+        self.kernels: dict[Case, Kernel] = {}
+
+    def run(self) -> LoopGraph:
+        plain = self._steps({})
+        changes: dict[tuple[tuple[int, ...], str], Counter[Step]] = {}
+        for places, names in self._classes():
+            for way in names:
+                change = self._steps(dict.fromkeys(places, way))
+                change.subtract(plain)
+                changes[places, way] = Counter({step: n for step, n in change.items() if n})
+        times = self._times({step for change in changes.values() for step in change})
+        chosen: dict[int, str] = {}
+        for places in dict.fromkeys(places for places, _ in changes):
+            totals = {way: _total(change, times) for (at, way), change in changes.items() if at == places}
+            way = min(totals, key=lambda name: totals[name][0] / totals[name][1])
+            new, old = totals[way]
+            log.emit("tuning", f"{self._said(places)}: {', '.join(f'{w} {a:.4f} for {b:.4f} ms' for w, (a, b) in totals.items())}")
+            if isfinite(old) and new < GAIN * old:
+                chosen |= dict.fromkeys(places, way)
+        return replaced(self.graph, chosen, self.precision) if chosen else self.graph
+
+    def _classes(self) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
+        """Places of contractions that are equal, epilogue and all, and the ways to try for them."""
+        own = {k: ways(c, self._size) for k, c in self.found.items()}
+        program = self.schedule(replaced(self.graph, {k: names[0] for k, names in own.items()}, self.precision))
+        steps = [(frozenset(step.args), kernel_text(step.kernel)) for step in launches(program)]
+        classes: dict[Any, list[int]] = {}
+        for k, c in self.found.items():
+            operands = {c.left.buffer, c.right.buffer}
+            fused = next((text for args, text in steps if operands <= args), "")
+            shape = tuple(map(self._size, (c.batch, c.m, c.n, c.k)))
+            classes.setdefault((shape, own[k], fused), []).append(k)
+        return [(tuple(places), own[places[0]]) for places in classes.values()]
+
+    def _size(self, size: Any) -> int:
+        return size.evaluate(self.sizes) if isinstance(size, Expr) else size
+
+    def _said(self, places: tuple[int, ...]) -> str:
+        c = self.found[places[0]]
+        return f"{len(places)} of {'x'.join(str(self._size(s)) for s in (c.batch, c.m, c.n, c.k))} {str(c.dtype)[6:]}"
+
+    # ----------------------------------------------------------------------------------------------------------------------- programs
+
+    def _steps(self, chosen: dict[int, str]) -> Counter[Step]:
+        """The kernels and contractions of the program in which `chosen` are kernels of our own."""
+        program = self.schedule(replaced(self.graph, chosen, self.precision) if chosen else self.graph)
+        steps: Counter[Step] = Counter()
+        for launch in launches(program):
+            case = case_of(launch, program, self.sizes)
+            self.kernels.setdefault(case, launch.kernel)
+            steps[case] += 1
+        for step in program.steps:
+            if type(step) is Extern and step.target in CONTRACTIONS:
+                steps[Library(step.target, tuple([self._argument(program, a) for a in step.args]))] += 1
+        return steps
+
+    def _argument(self, program: Program, arg: Any) -> Any:
+        if type(arg) is not Ref:
+            return arg
+        b: Buffer = program.buffers[arg.name]
+        size, stride = (tuple(map(self._size, t)) for t in (b.size, b.stride))
+        span = 1 + sum((n - 1) * s for n, s in zip(size, stride))
+        return Memory(span, b.dtype), size, stride
+
+    def _times(self, steps: set[Step]) -> dict[Step, float]:
+        """Milliseconds of each step; those that cannot be measured count as endless."""
+        cases = {step: self.kernels[step] for step in steps if isinstance(step, Case)}
+        best = self.tuner.best(cases, all_of=False)
+        times: dict[Step, float] = {step: _endless(best[step].milliseconds) for step in cases}
+        for step in steps:
+            if isinstance(step, Library):
+                times[step] = self._library(step)
+        return times
+
+    def _library(self, step: Library) -> float:
+        memory = self.tuner.memory
+        settings = (self.precision.matmul, self.precision.convolution)
+        key = key_of("library", self.tuner.chip, str(step.target), step.args, settings)
+        if key not in memory:
+            with torch.cuda.device(self.tuner.device), torch.no_grad():
+                memory[key] = f"{_called(step):.6f}"
+        return float(memory[key])
+
+
+def _called(step: Library) -> float:
+    tensors = [a for a in step.args if isinstance(a, tuple) and a and isinstance(a[0], Memory)]
+    if not trial.fits([memory for memory, _, _ in tensors]):
+        return 0.0
+    args = [torch.as_strided(a[0].make(), a[1], a[2]) if a in tensors else a for a in step.args]
+    return trial.milliseconds({"": lambda: step.target(*args)})[""]
+
+
+def _endless(milliseconds: float | None) -> float:
+    return float("inf") if milliseconds is None else milliseconds
+
+
+def _total(change: Counter[Step], times: Mapping[Step, float]) -> tuple[float, float]:
+    """The time of what is new, and of what it is in the place of."""
+    new = sum(n * times[step] for step, n in change.items() if n > 0)
+    old = sum(-n * times[step] for step, n in change.items() if n < 0)
+    return new, max(old, 1e-9)
+
+
+__all__ = ["own_contractions"]

@@ -1,0 +1,53 @@
+"""Contractions as nests: what the scheduler fuses into them, by the evaluator of the loop IR against eager."""
+
+import pytest
+import torch
+
+from framesmith.loops.evaluate import run_program
+from framesmith.loops.ir import Extern, Launch
+from framesmith.loops.product import MatrixProduct
+from tests.codegen_triton.products import PRODUCTS, program
+
+
+def copy(t):
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_agrees_with_eager(name, number):
+    fn, make = PRODUCTS[name]
+    made = program(name, number)
+    assert not any(type(step) is Extern for step in made.steps)
+    mine, theirs = make(), make()
+    with torch.no_grad():
+        want = torch.utils._pytree.tree_leaves(fn(*theirs))
+    got = run_program(made, mine)
+    for g, w in zip((*got, *mine), (*want, *theirs)):
+        assert g.shape == w.shape and g.dtype is w.dtype
+        tolerance = 2e-2 if any(t.dtype.itemsize == 2 for t in theirs) else 1e-4
+        torch.testing.assert_close(g, w, rtol=tolerance, atol=tolerance)
+
+
+def kernels(name, number=0):
+    return [step.kernel for step in program(name, number).steps if type(step) is Launch]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("bias and activation", 1), ("residual and norm", 2), ("gated", 2), ("result and its activation", 1), ("other types behind", 1),
+     ("linear", 1), ("convolution", 1), ("one row", 1), ("symbolic rows", 1)],
+)
+def test_pointwise_work_behind_a_contraction_is_its_epilogue(name, count):
+    assert len(kernels(name)) == count
+
+
+def test_what_writes_an_operand_is_a_kernel_of_its_own():
+    first, *rest = kernels("written into an operand")
+    assert type(first.body[-1]) is MatrixProduct and rest
+
+
+def test_a_long_sum_with_few_results_is_done_in_parts():
+    first, second = kernels("long sum", 1)
+    assert type(first.body[-1]) is MatrixProduct and len(first.outer) == 1
+    assert len(second.params) == 3  # the parts, the bias and the result
