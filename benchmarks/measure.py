@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 
@@ -39,17 +39,26 @@ def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15, s
         for _ in range(3):
             run()
     calls = {name: _calls_for(run, slice_seconds) for name, run in contenders.items()}
-    samples: dict[str, list[float]] = {name: [] for name in contenders}
+
+    def sample(name: str) -> float:
+        run, n = contenders[name], calls[name]
+        start = time.perf_counter()
+        for _ in range(n):
+            run()
+        return (time.perf_counter() - start) / n
+
+    return in_turn(contenders, rounds, sample)
+
+
+def in_turn(names: Iterable[str], rounds: int, sample: Callable[[str], float]) -> dict[str, Timing]:
+    """`sample` gives the seconds of a call of the contender so named; each is sampled once a round."""
+    samples: dict[str, list[float]] = {name: [] for name in names}
     gc.collect()
     gc.disable()
     try:
         for _ in range(rounds):
-            for name, run in contenders.items():
-                n = calls[name]
-                start = time.perf_counter()
-                for _ in range(n):
-                    run()
-                samples[name].append((time.perf_counter() - start) / n)
+            for name, found in samples.items():
+                found.append(sample(name))
     finally:
         gc.enable()
     return {name: Timing(statistics.median(s), min(s), max(s), len(s)) for name, s in samples.items()}

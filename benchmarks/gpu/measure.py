@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import statistics
 from collections.abc import Callable
 
 import torch
 
-from benchmarks.measure import Timing
+from benchmarks.measure import Timing, in_turn
 
 
 def milliseconds(call: Callable[[], object], times: int) -> float:
@@ -28,16 +27,7 @@ def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15, s
     for name, run in contenders.items():
         milliseconds(run, 3)
         times[name] = max(1, min(200, int(slice_ms / max(milliseconds(run, 3), 1e-3))))
-    samples: dict[str, list[float]] = {name: [] for name in contenders}
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(rounds):
-            for name, run in contenders.items():
-                samples[name].append(milliseconds(run, times[name]) / 1e3)
-    finally:
-        gc.enable()
-    return {name: Timing(statistics.median(s), min(s), max(s), len(s)) for name, s in samples.items()}
+    return in_turn(contenders, rounds, lambda name: milliseconds(contenders[name], times[name]) / 1e3)
 
 
 def peak(call: Callable[[], object]) -> int:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.plan import Planner, check_symbols
 from framesmith.codegen.triton.kernel import PROGRAMS, Printed, programs
-from framesmith.codegen.wrapper import HOST, OTHERS, Wrapped, entry
+from framesmith.codegen.wrapper import HOST, OTHERS, Wrapped, entry, integer_text
 from framesmith.loops.ir import Batch, Kernel, Launch, Program
 from framesmith.symbolic.expr import Expr
 from framesmith.util.errors import CompileError
@@ -61,7 +60,7 @@ def _call(out: Indented, number: int, grid: Sequence[Expr | int], values: Sequen
         out.line(f"{ctype} x{k} = ({ctype})({text});")
     taken = "".join(f"&x{k}, " for k in range(len(values)))
     out.line(f"void* x[] = {{{taken}FS_SCRATCH}};")
-    sizes = [_integer(extent) for extent in (*grid, 1, 1, 1)[:3]]
+    sizes = [integer_text(extent) for extent in (*grid, 1, 1, 1)[:3]]
     for extent, most in zip(grid, WIDEST):
         if _known(extent) > most:
             raise CompileError(f"a grid of {extent} programs along one axis")
@@ -94,11 +93,7 @@ class _Batches:
 
 def _pointer(program: Program, planner: Planner, name: str) -> str:
     buffer = program.buffers[name]
-    return f"a + {_integer(buffer.offset)}" if buffer.kind == "arena" else f"p[{planner.number(name)}]"
-
-
-def _integer(value: Expr | int) -> str:
-    return str(value) if type(value) is int else expr_text(value, {})  # type: ignore[arg-type]
+    return f"a + {integer_text(buffer.offset)}" if buffer.kind == "arena" else f"p[{planner.number(name)}]"
 
 
 def _known(value: Expr | int) -> int:

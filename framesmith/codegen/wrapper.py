@@ -148,18 +148,19 @@ def _batch(out: Indented, step: Batch, program: Program, planner: Planner, funct
 def _place(program: Program, planner: Planner, name: str) -> str:
     """Where a buffer is, for `fs_at`: the number of its value, or the offset in the arena with all bits inverted."""
     buffer = program.buffers[name]
-    return f"~{_integer_text(buffer.offset)}" if buffer.kind == "arena" else str(planner.number(name))
+    return f"~{integer_text(buffer.offset)}" if buffer.kind == "arena" else str(planner.number(name))
 
 
 def _pointer(program: Program, planner: Planner, name: str, param: Param) -> str:
     buffer = program.buffers[name]
     cast = f"({'const ' if param.mode == 'r' else ''}{type_row(param.dtype).storage}*)"
     if buffer.kind == "arena":
-        return f"{cast}(a + {_integer_text(buffer.offset)})"
+        return f"{cast}(a + {integer_text(buffer.offset)})"
     return f"{cast}p[{planner.number(name)}]"
 
 
-def _integer_text(value: Expr | int) -> str:
+def integer_text(value: Expr | int) -> str:
+    """An int, or an expression over size symbols, as the host function writes it."""
     return str(value) if type(value) is int else expr_text(value, {})  # type: ignore[arg-type]
 
 

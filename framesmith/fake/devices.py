@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-from framesmith.fake.tensor import FakeTensor
+from framesmith.fake.tensor import tensors_in
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
@@ -18,18 +17,10 @@ def refuse_devices(func: Any, args: tuple, kwargs: dict) -> None:
     """Raise `Unsupported` for a call that eager most likely refuses: its error is then raised where the program stands."""
     if func in _ACROSS or func.namespace != "aten":
         return
-    fakes = list(_tensors((*args, *kwargs.values())))
+    fakes = list(tensors_in((*args, *kwargs.values())))
     devices = {x.device for x in fakes if x.dim() or x.device.type != "cpu"}
     if len(devices) > 1:
         raise Unsupported(f"{func} on tensors of {' and '.join(sorted(map(str, devices)))}")
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[FakeTensor]:
-    for value in values:
-        if isinstance(value, FakeTensor):
-            yield value
-        elif type(value) in (list, tuple):
-            yield from _tensors(value)
 
 
 __all__ = ["refuse_devices"]

@@ -4,13 +4,12 @@ something. So a call with other dtypes than one of floating point is made once, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from framesmith.fake.infer import true_error
-from framesmith.fake.tensor import FakeTensor
+from framesmith.fake.tensor import FakeTensor, tensors_in
 
 _FLOATING = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 _LARGEST = 1 << 20
@@ -21,14 +20,14 @@ _taken: set[Any] = set()
 
 def refuse_dtypes(func: Any, args: tuple, kwargs: dict, results: Any) -> None:
     """Raise eager's error if the operator does not take these dtypes."""
-    found = list(_tensors((*args, *kwargs.values()) if kwargs else args))
+    found = list(tensors_in((*args, *kwargs.values()) if kwargs else args))
     dtypes = tuple([x.dtype for x in found])
     if not dtypes or dtypes[0] in _FLOATING and all(d is dtypes[0] for d in dtypes):
         return
     key = (func, dtypes, tuple([type(a) for a in args if not isinstance(a, FakeTensor)]))
     if key in _taken or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
         return
-    if any(type(n) is not int for x in found for n in x.shape) or any(x.numel() > _LARGEST for x in (*found, *_tensors((results,)))):
+    if any(type(n) is not int for x in found for n in x.shape) or any(x.numel() > _LARGEST for x in (*found, *tensors_in((results,)))):
         return
     try:
         true_error(func, args, kwargs)
@@ -36,14 +35,6 @@ def refuse_dtypes(func: Any, args: tuple, kwargs: dict, results: Any) -> None:
         if _ABOUT_DTYPES.search(str(error)):
             raise
     _taken.add(key)
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[FakeTensor]:
-    for value in values:
-        if isinstance(value, FakeTensor):
-            yield value
-        elif type(value) in (list, tuple):
-            yield from _tensors(value)
 
 
 __all__ = ["refuse_dtypes"]

@@ -11,7 +11,7 @@ import torch
 from framesmith import _C
 from framesmith.fake.handlers import classify, functional, handles
 from framesmith.fake.infer import rule
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+from framesmith.fake.tensor import FakeTensor, dense
 from framesmith.util.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -21,10 +21,6 @@ assert _C.LANES  # importing the core registers the operators
 aten = torch.ops.aten
 LAYER = torch.ops.framesmith.mkldnn_rnn_layer.default
 BACKWARD = torch.ops.framesmith.mkldnn_rnn_layer_backward.default
-
-
-def _dense(x: FakeTensor, shape: tuple, dtype: torch.dtype | None = None) -> FakeTensor:
-    return new_fake(shape, contiguous_strides(shape), dtype or x.dtype, x.device)
 
 
 @handles(aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
@@ -53,7 +49,7 @@ def layer_results(x: FakeTensor, w0: FakeTensor, w1: FakeTensor, w2: Any, w3: An
     geometry = tuple([tuple(t.shape) for t in (x, w0, w1, hidden)])
     kept = _workspace(x.dtype, geometry, tuple([tuple(a) if isinstance(a, list) else a for a in args]))
     out = (*x.shape[:2], hidden.shape[-1])
-    return _dense(x, out), _dense(x, tuple(hidden.shape)), _dense(x, tuple(cell.shape)), _dense(x, (kept,), torch.uint8)
+    return dense(x, out), dense(x, tuple(hidden.shape)), dense(x, tuple(cell.shape)), dense(x, (kept,), torch.uint8)
 
 
 @cache
@@ -70,4 +66,4 @@ def layer_gradients(
     """In float32, whatever the dtype of the layer; of biases also where there are none (zeros of the weights' shapes stand for them)."""
     bias = tuple(w0.shape[:1])
     shapes = (tuple(x.shape), tuple(w0.shape), tuple(w1.shape), bias, bias, tuple(hidden.shape), tuple(cell.shape))
-    return tuple([_dense(x, shape, torch.float32) for shape in shapes])
+    return tuple([dense(x, shape, torch.float32) for shape in shapes])

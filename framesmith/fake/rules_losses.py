@@ -8,13 +8,9 @@ from typing import Any
 import torch
 
 from framesmith.fake.infer import rule
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+from framesmith.fake.tensor import FakeTensor, dense
 
 aten = torch.ops.aten
-
-
-def _dense(x: FakeTensor, shape: tuple) -> FakeTensor:
-    return new_fake(shape, contiguous_strides(shape), x.dtype, x.device)
 
 
 def _names_classes(x: FakeTensor, target: FakeTensor, weight: Any) -> bool:
@@ -28,7 +24,7 @@ def cross_entropy_loss(
     x: FakeTensor, target: FakeTensor, weight: Any = None, reduction: int = 1, ignore_index: Any = -100, label_smoothing: float = 0.0
 ) -> Any:
     fits = _names_classes(x, target, weight) and reduction in (1, 2) and 0.0 <= label_smoothing <= 1.0
-    return _dense(x, ()) if fits else NotImplemented
+    return dense(x, ()) if fits else NotImplemented
 
 
 @rule(aten.nll_loss_forward.default)
@@ -36,19 +32,19 @@ def nll_loss_forward(x: FakeTensor, target: FakeTensor, weight: Any, reduction: 
     """The loss, and the sum of the weights that it was divided by."""
     if x.dim() != 2 or not _names_classes(x, target, weight):
         return NotImplemented
-    return _dense(x, () if reduction else tuple(target.shape)), _dense(x, ())
+    return dense(x, () if reduction else tuple(target.shape)), dense(x, ())
 
 
 @rule(aten.nll_loss2d_forward.default)
 def nll_loss2d_forward(x: FakeTensor, target: FakeTensor, weight: Any, reduction: int, ignore_index: Any) -> Any:
     if x.dim() != 4 or not _names_classes(x, target, weight):
         return NotImplemented
-    return _dense(x, () if reduction else tuple(target.shape)), _dense(x, ())
+    return dense(x, () if reduction else tuple(target.shape)), dense(x, ())
 
 
 def _between(x: FakeTensor, others: Iterable[Any], reduction: int) -> Any:
     fits = x.dtype.is_floating_point and all(t.dtype is x.dtype and tuple(t.shape) == tuple(x.shape) for t in others if t is not None)
-    return _dense(x, ()) if fits and reduction in (1, 2) else NotImplemented
+    return dense(x, ()) if fits and reduction in (1, 2) else NotImplemented
 
 
 @rule(aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default, aten.soft_margin_loss.default)

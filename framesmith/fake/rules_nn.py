@@ -17,13 +17,9 @@ from framesmith.fake.layout import (
     suggested_strides,
 )
 from framesmith.fake.rules_attention import choice, result
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, new_fake
 
 aten = torch.ops.aten
-
-
-def _dense(x: FakeTensor, shape: tuple) -> FakeTensor:
-    return new_fake(shape, contiguous_strides(shape), x.dtype, x.device)
 
 
 @rule(aten.linear.default)
@@ -33,14 +29,14 @@ def linear(x: FakeTensor, weight: FakeTensor, bias: FakeTensor | None = None) ->
         return NotImplemented
     if bias is not None and (bias.dtype is not x.dtype or not same_shape(bias.shape, columns[:1])):
         return NotImplemented
-    return _dense(x, (*rows[:-1], columns[0]))
+    return dense(x, (*rows[:-1], columns[0]))
 
 
 @rule(aten.mm.default)
 def mm(a: FakeTensor, b: FakeTensor) -> Any:
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or a.dtype is not b.dtype:
         return NotImplemented
-    return _dense(a, (a.shape[0], b.shape[1]))
+    return dense(a, (a.shape[0], b.shape[1]))
 
 
 @rule(aten.addmm.default)
@@ -55,7 +51,7 @@ def addmm(bias: FakeTensor, a: FakeTensor, b: FakeTensor, *, beta: Any = 1, alph
 def bmm(a: FakeTensor, b: FakeTensor) -> Any:
     if a.dim() != 3 or b.dim() != 3 or a.dtype is not b.dtype or a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1]:
         return NotImplemented
-    return _dense(a, (a.shape[0], a.shape[1], b.shape[2]))
+    return dense(a, (a.shape[0], a.shape[1], b.shape[2]))
 
 
 @rule(aten.baddbmm.default)
@@ -78,14 +74,14 @@ def matmul(a: FakeTensor, b: FakeTensor) -> Any:
     batch = broadcast(left[:-2], right[:-2])
     if batch is None:
         return NotImplemented
-    return _dense(a, (*batch, *left[-2:-1], *(right[-1:] if n > 1 else ())))
+    return dense(a, (*batch, *left[-2:-1], *(right[-1:] if n > 1 else ())))
 
 
 @rule(aten.embedding.default)
 def embedding(weight: FakeTensor, index: FakeTensor, *args: Any) -> Any:
     if weight.dim() != 2 or index.dtype not in (torch.int64, torch.int32):
         return NotImplemented
-    return _dense(weight, (*index.shape, weight.shape[1]))
+    return dense(weight, (*index.shape, weight.shape[1]))
 
 
 @rule(aten._embedding_bag_forward_only.default, aten._embedding_bag.default)
@@ -102,7 +98,7 @@ def embedding_bag(weight: FakeTensor, index: FakeTensor, offsets: FakeTensor, *a
     if weight.device.type == "cuda":
         sizes = ((index.shape[0],), (offsets.shape[0],), (bags, weight.shape[1]) if mode == 2 else (0,))
     helpers = [new_fake(n, contiguous_strides(n), offsets.dtype, weight.device) for n in sizes]
-    return (_dense(weight, (bags, weight.shape[1])), *helpers)
+    return (dense(weight, (bags, weight.shape[1])), *helpers)
 
 
 @rule(aten.rms_norm.default)
@@ -119,7 +115,7 @@ def layer_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwarg
     fits = x.dtype.is_floating_point and 0 < len(shape) <= x.dim() and same_shape(x.shape[x.dim() - len(shape) :], shape)
     if weight is not None and (not same_shape(weight.shape, shape) or weight.dtype not in (x.dtype, _widened(x.dtype))):
         return NotImplemented
-    return _dense(x, tuple(x.shape)) if fits else NotImplemented
+    return dense(x, tuple(x.shape)) if fits else NotImplemented
 
 
 def _widened(dtype: torch.dtype) -> torch.dtype:
@@ -148,8 +144,8 @@ def batch_norm_training(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: A
         return NotImplemented
     channels = tuple(x.shape[1:2])
     statistics = next((t for t in (weight, bias, mean, var) if t is not None), x)
-    saved = (_dense(statistics, channels), _dense(statistics, channels))
-    return (out, *saved) if mean is None else (out, *saved, _dense(mean, channels), _dense(var, channels))
+    saved = (dense(statistics, channels), dense(statistics, channels))
+    return (out, *saved) if mean is None else (out, *saved, dense(mean, channels), dense(var, channels))
 
 
 @rule(aten._native_batch_norm_legit.no_stats)
@@ -300,7 +296,7 @@ def attention(
         return result(choice(query, key, value, mask, dropout, causal, scale, enable_gqa), query, shape)
     if _flash(query, key, value, dropout, enable_gqa) and (mask is None or _flash_mask(query, key, mask)):
         return new_fake(shape, preserved_strides(query), query.dtype, query.device)
-    return _dense(query, shape)
+    return dense(query, shape)
 
 
 def _flash(query: FakeTensor, key: FakeTensor, value: FakeTensor, dropout: float, gqa: bool) -> bool:
@@ -340,7 +336,7 @@ def lstm(
     out = _recurrent_output(x, hidden, weights, dropout, train, bidirectional, batch_first)
     if out is NotImplemented:
         return out
-    return out, _dense(x, tuple(hidden.shape)), _dense(x, tuple(cell.shape))
+    return out, dense(x, tuple(hidden.shape)), dense(x, tuple(cell.shape))
 
 
 @rule(aten.gru.input)
@@ -358,7 +354,7 @@ def gru(
     if x.dim() != 3 or hidden.dim() != 3:
         return NotImplemented
     out = _recurrent_output(x, hidden, weights, dropout, train, bidirectional, batch_first)
-    return out if out is NotImplemented else (out, _dense(x, tuple(hidden.shape)))
+    return out if out is NotImplemented else (out, dense(x, tuple(hidden.shape)))
 
 
 def _recurrent_output(

@@ -9,13 +9,9 @@ import torch
 from framesmith.fake.infer import rule
 from framesmith.fake.layout import preserved_strides, suggested_strides
 from framesmith.fake.rules_nn import batch_norm, convolution_strides, group_norm, layer_norm
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+from framesmith.fake.tensor import FakeTensor, dense, new_fake
 
 aten = torch.ops.aten
-
-
-def _dense(x: FakeTensor, shape: tuple, dtype: torch.dtype | None = None) -> FakeTensor:
-    return new_fake(shape, contiguous_strides(shape), dtype or x.dtype, x.device)
 
 
 # -- normalisation
@@ -30,7 +26,7 @@ def native_layer_norm(x: FakeTensor, over: Any, weight: Any, bias: Any, eps: flo
     like = next((t for t in (weight, bias) if t is not None), x)
     kept = torch.float32 if x.device.type == "cuda" and x.dtype is not torch.float64 else like.dtype
     saved = (*x.shape[: x.dim() - len(over)], *[1] * len(over))
-    return out, _dense(like, saved, kept), _dense(like, saved, kept)
+    return out, dense(like, saved, kept), dense(like, saved, kept)
 
 
 @rule(aten.native_group_norm.default)
@@ -39,7 +35,7 @@ def native_group_norm(x: FakeTensor, weight: Any, bias: Any, n: Any, c: Any, hxw
     if out is NotImplemented:
         return out
     like = next((t for t in (weight, bias) if t is not None), x)
-    return out, _dense(like, (n, groups)), _dense(like, (n, groups))
+    return out, dense(like, (n, groups)), dense(like, (n, groups))
 
 
 @rule(aten.native_group_norm_backward.default)
@@ -49,7 +45,7 @@ def native_group_norm_backward(
     if weight is None and (mask[1] or mask[2]) or any(type(size) is int and size == 0 for size in x.shape):
         return NotImplemented
     first = new_fake(tuple(x.shape), suggested_strides(x, tuple(x.shape)), x.dtype, x.device) if mask[0] else None
-    return first, *[_dense(weight, (c,)) if asked else None for asked in mask[1:]]
+    return first, *[dense(weight, (c,)) if asked else None for asked in mask[1:]]
 
 
 @rule(aten.native_batch_norm.default)
@@ -60,7 +56,7 @@ def native_batch_norm(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: Any
         return out
     like = next((t for t in (weight, bias, mean, var) if t is not None), x)
     saved = tuple(x.shape[1:2]) if training else (0,)
-    return out, _dense(like, saved), _dense(like, saved)
+    return out, dense(like, saved), dense(like, saved)
 
 
 # -- dropout
@@ -88,7 +84,7 @@ def convolution_backward(
         return NotImplemented
     outs = weight.shape[1] * groups if transposed else weight.shape[0]
     grads = [new_fake(tuple(t.shape), convolution_strides(x, weight, tuple(t.shape)), t.dtype, t.device) for t in (x, weight)]
-    return tuple([g if asked else None for g, asked in zip((*grads, _dense(x, (outs,))), mask)])
+    return tuple([g if asked else None for g, asked in zip((*grads, dense(x, (outs,))), mask)])
 
 
 # -- what has no meta kernel
@@ -98,4 +94,4 @@ def convolution_backward(
     aten.multi_margin_loss_backward.default, aten.multilabel_margin_loss_backward.default, aten.fractional_max_pool3d_backward.default
 )  # fmt: skip
 def like_second(grad: FakeTensor, x: FakeTensor, *args: Any) -> Any:
-    return _dense(x, tuple(x.shape))
+    return dense(x, tuple(x.shape))

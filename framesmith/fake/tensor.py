@@ -5,6 +5,7 @@ Invariant: a FakeTensor's own metadata never changes after creation; writes to i
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -116,6 +117,20 @@ def new_fake(
     return _make_wrapper(
         FakeTensor, shape, strides=stride, storage_offset=offset, dtype=dtype, device=device, requires_grad=grad
     )
+
+
+def dense(like: FakeTensor, shape: tuple, dtype: torch.dtype | None = None) -> FakeTensor:
+    """A contiguous fake on the device of `like`, of its dtype unless another is given."""
+    return new_fake(shape, contiguous_strides(shape), dtype or like.dtype, like.device)
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[FakeTensor]:
+    """The fakes among `values`, lists and tuples opened."""
+    for value in values:
+        if isinstance(value, FakeTensor):
+            yield value
+        elif type(value) in (list, tuple):
+            yield from tensors_in(value)
 
 
 def current_device() -> torch.device:

@@ -7,16 +7,11 @@ import torch
 
 from framesmith.codegen.plan import out_arguments
 from framesmith.codegen.wrapper import wrap
-from framesmith.fake.recorder import Recorder
-from framesmith.lower.lower import lower
-from framesmith.prims.decompose import decompose
 from framesmith.runtime.cache import Cache
 from framesmith.runtime.load import load
 from framesmith.runtime.plan import Kind
 from framesmith.runtime.toolchain import find
-from framesmith.schedule.schedule import schedule
-from framesmith.symbolic.env import ShapeEnv
-from framesmith.symbolic.node import symint
+from tests.schedule.harness import program_of
 
 aten = torch.ops.aten
 
@@ -26,21 +21,8 @@ def cache(tmp_path_factory):
     return Cache(tmp_path_factory.mktemp("cache"))
 
 
-def program_of(fn, inputs, dynamic=()):
-    """`dynamic`: pairs (input, dim) with a size symbol of their own."""
-    env = ShapeEnv()
-    rec = Recorder(env)
-    fakes = []
-    for i, x in enumerate(inputs):
-        shape = tuple(symint(env.new_symbol(s, (i, d)), env) if (i, d) in dynamic else s for d, s in enumerate(x.shape))
-        fakes.append(rec.input(x, f"x{i}", shape=shape))
-    with torch.no_grad(), rec:
-        out = fn(*fakes)
-    return schedule(lower(decompose(rec.finish(list(out) if isinstance(out, tuple) else [out]))))
-
-
 def compiled(cache, fn, inputs, dynamic=(), jobs=1):
-    wrapped = wrap(program_of(fn, inputs, dynamic), jobs=jobs)
+    wrapped = wrap(program_of(fn, *inputs, dynamic=dynamic), jobs=jobs)
     plan = pickle.loads(pickle.dumps(wrapped.plan))
     assert plan == wrapped.plan
     return load(plan, cache.library(wrapped.units, find()), wrapped.constants, checked=True), wrapped
@@ -102,7 +84,7 @@ def test_symbolic_sizes(cache, rows):
 
 
 def test_positions_in_a_longer_tuple(cache):
-    wrapped = wrap(program_of(lambda a, b: a - b, (torch.ones(4), torch.ones(4))), positions=(3, 1), inputs=5)
+    wrapped = wrap(program_of(lambda a, b: a - b, torch.ones(4), torch.ones(4)), positions=(3, 1), inputs=5)
     graph = load(wrapped.plan, cache.library(wrapped.units, find()))
     a, b = torch.randn(4), torch.randn(4)
     assert torch.equal(graph((None, b, None, a, None))[0], a - b)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from framesmith.codegen.sums import sum_text
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol, as_expr, linear
 
 Names = Mapping[Symbol, str]
@@ -20,15 +21,7 @@ def integer(value: int) -> str:
 
 
 def _sum(e: Sum, names: Names) -> str:
-    parts = []
-    for term, k in sorted(e.terms, key=lambda item: item[0].text):
-        text = expr_text(term, names)
-        parts.append((" - " if k < 0 else " + ") + (text if abs(k) == 1 else f"{integer(abs(k))}*{text}"))
-    if e.offset:
-        parts.append(f" {'-' if e.offset < 0 else '+'} {integer(abs(e.offset))}")
-    parts.sort(key=lambda p: p[1] == "-")
-    head = parts[0][3:] if parts[0][1] == "+" else "-" + parts[0][3:]
-    return f"({head}{''.join(parts[1:])})"
+    return sum_text(e.terms, e.offset, lambda term: expr_text(term, names), integer)
 
 
 def _divide(e: Expr, names: Names) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from framesmith.codegen.sums import sum_text
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol, as_expr, linear
 
 Names = Mapping[Symbol, str]
@@ -11,16 +12,7 @@ LIMIT = (1 << 31) - (1 << 16)  # of the numbers of 32 bits, less what tiles may 
 
 
 def _sum(e: Sum, names: Names) -> str:
-    terms, offset = linear(e)
-    parts = []
-    for term, k in sorted(terms, key=lambda item: item[0].text):
-        text = expr_text(term, names)
-        parts.append((" - " if k < 0 else " + ") + (text if abs(k) == 1 else f"{abs(k)}*{text}"))
-    if offset:
-        parts.append(f" {'-' if offset < 0 else '+'} {abs(offset)}")
-    parts.sort(key=lambda p: p[1] == "-")
-    head = parts[0][3:] if parts[0][1] == "+" else "-" + parts[0][3:]
-    return f"({head}{''.join(parts[1:])})"
+    return sum_text(*linear(e), lambda term: expr_text(term, names))
 
 
 def _divide(e: Expr, names: Names) -> str:
