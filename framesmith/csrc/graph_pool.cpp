@@ -146,6 +146,12 @@ size_t Pool::next(size_t first, size_t end, bool there) const {
   return end;
 }
 
+size_t Pool::last(size_t first, size_t end, bool there) const {
+  for (size_t w = (end + kWord - 1) / kWord; w-- > first / kWord;)
+    if (const uint64_t bits = (there ? there_[w] : ~there_[w]) & mask(w, first, end)) return (w + 1) * kWord - static_cast<size_t>(std::countl_zero(bits));
+  return first;
+}
+
 bool Pool::fill(size_t first, size_t count) {
   const size_t end = first + count;
   for (size_t from = next(first, end, false); from < end;) {
@@ -162,16 +168,16 @@ bool Pool::fill(size_t first, size_t count) {
   return true;
 }
 
+// From its end: blocks are taken from the front of a free one.
 size_t Pool::empty(Block* block, size_t wanted) {
   size_t gone = 0;
-  const size_t end = std::min(block->first + block->count, top_);
-  for (size_t from = next(block->first, end, true); from < end && gone < wanted;) {
-    const size_t to = std::min(next(from, end, false), from + wanted - gone);
+  for (size_t to = last(block->first, std::min(block->first + block->count, top_), true); to > block->first && gone < wanted;) {
+    const size_t from = std::max(last(block->first, to, false), to - std::min(to, wanted - gone));
     constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     if (mmap(base_ + from * kPage, (to - from) * kPage, PROT_NONE, flags, -1, 0) == MAP_FAILED) break;
     for (size_t w = from / kWord; w * kWord < to; ++w) there_[w] &= ~mask(w, from, to);
     gone += to - from;
-    from = next(to, end, true);
+    to = last(block->first, from, true);
   }
   held_ -= gone;
   return gone;

@@ -51,6 +51,7 @@ class Pool {
   void merge(Block* block);
   size_t present(size_t first, size_t count) const;                // pages that are there
   size_t next(size_t first, size_t end, bool there) const;         // the first page that is, or is not, there; or `end`
+  size_t last(size_t first, size_t end, bool there) const;         // behind the last one; or `first`
   bool fill(size_t first, size_t count);
   size_t empty(Block* block, size_t wanted);                       // give back up to so many pages
   size_t drop(size_t wanted);

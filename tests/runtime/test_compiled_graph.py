@@ -1,6 +1,7 @@
 """`_C.CompiledGraph` over hand-written C++: inputs, outputs, arena, externs, constants, dynamic sizes, threads, errors."""
 
 import gc
+import resource
 import threading
 import weakref
 from pathlib import Path
@@ -315,6 +316,24 @@ def test_no_more_is_held_than_ever_lived_at_once(cache):
     assert _C.idle_memory() <= max(0, held - sum(t.untyped_storage().nbytes() for t in more))
     del more, apart
     assert peak * 7 // 8 <= _C.trim_memory() <= peak and _C.idle_memory() == 0
+
+
+def test_pages_that_stay_are_those_that_the_next_blocks_take(cache):
+    """A step of training: some values come and go, gradients stay until the next one."""
+    def output(pages):
+        values = (tensor(Kind.INPUT), tensor(Kind.OUTPUT, 0, (pages << 10,)))
+        return make(cache, Plan(1, values, (Output(1),)), "")((torch.ones(4),))[0].zero_()
+
+    _C.trim_memory()
+    faults = [resource.getrusage(resource.RUSAGE_SELF).ru_minflt]
+    for _ in range(4):
+        values = [output(pages) for pages in (64, 72, 128)]
+        del values[0]
+        gradients = [output(625) for _ in range(8)]
+        values.append(output(100))
+        del values, gradients
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    assert faults[4] - faults[3] < 8 * 625 // 4
 
 
 @pytest.mark.parametrize("release", [False, True])
