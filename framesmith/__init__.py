@@ -23,12 +23,13 @@ if TYPE_CHECKING:
         reset,
     )
     from framesmith.backends import list_backends, lookup_backend, register_backend
+    from framesmith.runtime.recorder import cuda_graph_memory
     from framesmith.util.marks import graph_break, is_compiling, mark_dynamic, mark_static
 
 __version__ = "0.1.0"
 __all__ = [
-    "allow_in_graph", "assume_constant_result", "compile", "config", "disable", "disallow_in_graph", "exc", "explain", "graph_break",
-    "is_compiling", "list_backends", "lookup_backend", "mark_dynamic", "mark_static", "register_backend", "reset", "testing",
+    "allow_in_graph", "assume_constant_result", "compile", "config", "cuda_graph_memory", "disable", "disallow_in_graph", "exc", "explain",
+    "graph_break", "is_compiling", "list_backends", "lookup_backend", "mark_dynamic", "mark_static", "register_backend", "reset", "testing",
 ]
 
 _HOME = {
@@ -36,6 +37,7 @@ _HOME = {
         "allow_in_graph", "assume_constant_result", "compile", "disable", "disallow_in_graph", "explain", "reset",
     ),
     "framesmith.backends": ("list_backends", "lookup_backend", "register_backend"),
+    "framesmith.runtime.recorder": ("cuda_graph_memory",),
     "framesmith.util.marks": ("graph_break", "is_compiling", "mark_dynamic", "mark_static"),
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}

@@ -37,8 +37,8 @@ def compile(  # noqa: A001 - torch.compile's name
 
     `fullgraph`: raise `exc.Unsupported` where the graph would break. `dynamic`: see `Config`. `backend`: a name of `list_backends()` or a
     callable `(gm, example_inputs) -> callable`. `mode`: "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs" (on the
-    CPU they mean the same). `options`: fields of `Config` by name. `disable`: return the model as it is. Nothing is compiled before the
-    first call.
+    CPU they mean the same; on a CUDA device the second and the third replay calls from CUDA graphs, see docs/gpu.md). `options`: fields of
+    `Config` by name. `disable`: return the model as it is. Nothing is compiled before the first call.
     """
     given: dict[str, Any] = {
         "fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options, "disable": disable,

@@ -10,6 +10,7 @@ from typing import Any
 from framesmith.util.errors import FramesmithError
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+RECORDING = frozenset({"reduce-overhead", "max-autotune"})
 NUMERICS = ("default", "eager")
 
 
@@ -29,6 +30,8 @@ class Config:
     gives up die as early; otherwise they have places in one arena (graphs of training have this on, whatever is asked for).
     `numerics`: "eager" rounds each operator's bfloat16 and float16 results before the next operator reads them, as eager does; by default
     what is computed in float32 stays so within a kernel. Random numbers are eager's either way.
+    `recordings`: in the modes "reduce-overhead" and "max-autotune", calls of a graph on a CUDA device are recorded as CUDA graphs; so many
+    are kept for one graph (by sizes, by addresses of inputs, by stream), the least recently used goes first. 0: none are made.
     `parallel_threshold`: elements of work in a kernel below which it runs on one thread.
     """
 
@@ -47,6 +50,7 @@ class Config:
     activation_budget: float = 1.0
     scoped_memory: bool = False
     numerics: str = "default"
+    recordings: int = 16
     max_variants: int = 8
     parallel_threshold: int = 32768
     threads: int | None = None
@@ -91,6 +95,11 @@ class Config:
     def autotune(self) -> bool:
         """Whether kernels are chosen by measurement on the device."""
         return self.mode.startswith("max-autotune")
+
+    @property
+    def records(self) -> bool:
+        """Whether calls on a CUDA device are recorded."""
+        return self.recordings > 0 and self.mode in RECORDING
 
     def with_(self, **changes: Any) -> Config:
         """A copy with some fields replaced."""

@@ -36,6 +36,7 @@ from framesmith.prims.decompose import decompose
 from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.runtime.load import load
 from framesmith.runtime.plan import Call, Plan
+from framesmith.runtime.recorder import record
 from framesmith.runtime.toolchain import find
 from framesmith.targets import TARGETS, Target
 from framesmith.util import log
@@ -94,6 +95,8 @@ def compile_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Res
         library = cache.library(generated.units, toolchain)
     with stage("load"):
         call = load(generated.plan, library, None if frozen else (), constants.refresh(generated.order) if frozen else None)
+    if config.records and generated.plan.device >= 0:
+        record(call, generated.plan, [n.target for n in main.nodes], config.recordings, config.warn)
     return Result(call, _report(main, generated))
 
 

@@ -57,6 +57,7 @@ class Planner:
         self.numbers: dict[str, int] = {}
         self.calls: list[rt.Call | rt.PythonCall] = []
         self.externs: dict[Extern, int] = {}
+        self.places: list[tuple[str, str]] = []
         self.constants = tuple(program.constants)
         self.written = _written_inputs(program)
         self.late = frozenset([name for step in program.steps if type(step) is Allocate for name in step.names])
@@ -69,6 +70,7 @@ class Planner:
             if type(step) is Extern:
                 self.externs[step] = len(self.calls)
                 self.calls.append(self._call(step))
+                self.places.append(_place(step))
             elif isinstance(step, Launch | Batch):
                 for name in _names(step):
                     kind = program.buffers[name].kind
@@ -83,6 +85,7 @@ class Planner:
         return rt.Plan(
             self.inputs, tuple(self.values), outputs, tuple(self.calls), symbols, table, arena, tuple(bumped), tuple(watched),
             self._is_long(), entry, len(self.constants), aligned=tuple(sorted(in_kernels)) if aligned else (),
+            places=tuple(self.places),
         )  # fmt: skip
 
     def number(self, name: str) -> int:
@@ -162,6 +165,12 @@ class Planner:
         for v in self.values:
             total += 4 * _product(v.size)
         return total >= RELEASE_BYTES
+
+
+def _place(step: Extern) -> tuple[str, str]:
+    """The operator, and the user's line that it comes from."""
+    lines = [f"{o.file}:{o.line}" for o in step.origins if o.file]
+    return str(step.target), lines[0] if lines else ""
 
 
 def _names(step: Launch | Batch) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ namespace {
 using Status = int;
 constexpr int kMaxDynamicShared = 8;         // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr unsigned kSharedOfOld = 48 << 10;  // what a kernel gets without asking
+constexpr unsigned kNonBlocking = 1;         // CU_STREAM_NON_BLOCKING
 
 struct Driver {
   Status (*module_load)(void** module, const void* image);
@@ -22,6 +23,10 @@ struct Driver {
   Status (*launch)(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void* stream,
                    void** arguments, void** extra);
   Status (*copy_in)(uintptr_t to, const void* from, size_t bytes, void* stream);
+  Status (*copy_within)(uintptr_t to, uintptr_t from, size_t bytes, void* stream);
+  Status (*launch_graph)(void* executable, void* stream);
+  Status (*is_capturing)(void* stream, int* status);
+  Status (*new_stream)(void** stream, unsigned flags);
   Status (*current_context)(void** context);
   Status (*set_context)(void* context);
   Status (*device)(int* device, int ordinal);
@@ -50,6 +55,10 @@ Driver open_driver() {
   find(d.function_set, cuda, "cuFuncSetAttribute");
   find(d.launch, cuda, "cuLaunchKernel");
   find(d.copy_in, cuda, "cuMemcpyHtoDAsync_v2");
+  find(d.copy_within, cuda, "cuMemcpyDtoDAsync_v2");
+  find(d.launch_graph, cuda, "cuGraphLaunch");
+  find(d.is_capturing, cuda, "cuStreamIsCapturing");
+  find(d.new_stream, cuda, "cuStreamCreate");
   find(d.current_context, cuda, "cuCtxGetCurrent");
   find(d.set_context, cuda, "cuCtxSetCurrent");
   find(d.device, cuda, "cuDeviceGet");
@@ -114,6 +123,24 @@ int launch_cuda_kernel(const CudaKernel& k, void* stream, unsigned x, unsigned y
 
 void copy_to_cuda(void* to, const void* from, size_t bytes, void* stream) {
   check_cuda(driver().copy_in(reinterpret_cast<uintptr_t>(to), from, bytes, stream), "cannot copy to the device");
+}
+
+void copy_on_cuda(void* to, const void* from, size_t bytes, void* stream) {
+  check_cuda(driver().copy_within(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), bytes, stream), "cannot copy on the device");
+}
+
+int launch_cuda_graph(void* executable, void* stream) { return driver().launch_graph(executable, stream); }
+
+bool cuda_is_capturing(void* stream) {
+  int status = 0;
+  return driver().is_capturing(stream, &status) != 0 || status != 0;
+}
+
+void* new_cuda_stream(int device) {
+  need_context(device);
+  void* stream = nullptr;
+  check_cuda(driver().new_stream(&stream, kNonBlocking), "no stream");
+  return stream;
 }
 
 }  // namespace framesmith

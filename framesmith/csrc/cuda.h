@@ -33,4 +33,16 @@ int launch_cuda_kernel(const CudaKernel& kernel, void* stream, unsigned x, unsig
 // Queues a copy of host memory, which may change as soon as this returns.
 void copy_to_cuda(void* to, const void* from, size_t bytes, void* stream);
 
+// Queues a copy within the device.
+void copy_on_cuda(void* to, const void* from, size_t bytes, void* stream);
+
+// Queues what a CUDA graph holds: `executable` as the driver knows it.
+int launch_cuda_graph(void* executable, void* stream);
+
+// Whether what is queued on `stream` is recorded in a CUDA graph.
+bool cuda_is_capturing(void* stream);
+
+// A stream of `device`, the current device, that nobody else uses; for the life of the process.
+void* new_cuda_stream(int device);
+
 }  // namespace framesmith

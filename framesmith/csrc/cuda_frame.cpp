@@ -7,6 +7,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace framesmith {
 
@@ -87,11 +88,36 @@ void Frame::give_back_realigned() {
   realigned.clear();
 }
 
+void Frame::renew_uploads() {
+  c10::InferenceMode normal(false);  // they outlive the call
+  for (Upload& u : uploads) u = {{}, u.memory.defined() ? at::empty_like(u.memory) : at::Tensor(), nullptr, false};
+}
+
+void Frame::finish_uploads(void* to) {
+  for (Upload& u : uploads) {
+    if (!u.pending) continue;
+    copy_to_cuda(u.memory.mutable_data_ptr(), u.bytes.data(), u.bytes.size(), to);
+    u.pending = false;
+  }
+}
+
+static void* upload_later(Frame& f, Upload& u, const char* first, int64_t bytes) {
+  if (!u.memory.defined() || u.memory.numel() != bytes) {
+    f.error = std::make_exception_ptr(std::runtime_error("a table has no memory yet"));
+    return nullptr;
+  }
+  u.bytes.assign(first, first + bytes);
+  u.stream = f.stream;
+  u.pending = true;
+  return u.memory.mutable_data_ptr();
+}
+
 void* upload_bytes(Frame* frame, int slot, const void* data, int64_t bytes) {
   Frame& f = *frame;
   if (f.uploads.size() <= static_cast<size_t>(slot)) f.uploads.resize(static_cast<size_t>(slot) + 1);
   Upload& known = f.uploads[static_cast<size_t>(slot)];
   const char* first = static_cast<const char*>(data);
+  if (f.recording) return upload_later(f, known, first, bytes);
   if (known.memory.defined() && known.stream == f.stream && std::equal(known.bytes.begin(), known.bytes.end(), first, first + bytes))
     return known.memory.mutable_data_ptr();
   try {

@@ -2,7 +2,6 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <dlfcn.h>
 
@@ -57,22 +56,16 @@ void Graph::set_constants(py::handle sequence) {
 
 // ----------------------------------------------------------------------------------------------------------------------------- call
 
-// A frame and an arena for the time of one call, and the graph's device as the current one.
-struct Graph::Lease {
-  Graph& graph;
-  c10::OptionalDeviceGuard device;
-  std::unique_ptr<Frame> frame;
-  Arena arena;
-  explicit Lease(Graph& g) : graph(g) {
-    if (g.plan.device >= 0) device.reset_device(cuda_device(g.plan));
-    frame = g.take_frame();
-  }
-  ~Lease() {
-    give_arena(arena);
-    frame->clear_call();
-    graph.give_frame(std::move(frame));
-  }
-};
+Graph::Lease::Lease(Graph& g) : graph(g) {
+  if (g.plan.device >= 0) device.reset_device(cuda_device(g.plan));
+  frame = g.take_frame();
+}
+
+Graph::Lease::~Lease() {
+  give_arena(arena);
+  frame->clear_call();
+  graph.give_frame(std::move(frame));
+}
 
 std::unique_ptr<Frame> Graph::take_frame() {
   if (idle_.empty()) return std::make_unique<Frame>(plan);
@@ -123,6 +116,13 @@ void Graph::read_symbols(Frame& frame, PyObject* inputs) const {
   frame.resolve();
 }
 
+// All that the call gives a frame.
+void Graph::ready(Frame& frame, PyObject* inputs) {
+  read_inputs(frame, inputs);
+  if (plan.dynamic()) read_symbols(frame, inputs);
+  frame.set_constants(constants_, generation_);
+}
+
 void Graph::check_constants(PyObject* inputs) {
   bool fresh = generation_ == 0 || (watches_.empty() && !plan.watched.empty());
   for (size_t i = 0; !fresh && i < watches_.size(); i++) fresh = !watches_[i].holds(tensor_at(inputs, plan.watched[i]));
@@ -136,7 +136,7 @@ void Graph::check_constants(PyObject* inputs) {
   refreshes++;
 }
 
-static const c10::DispatchKeySet& outside_keys() {
+const c10::DispatchKeySet& outside_keys() {
   static const c10::DispatchKeySet keys = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
                                           c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
   return keys;
@@ -188,17 +188,16 @@ PyObject* Graph::results(Frame& frame) const {
 }
 
 // The arena of a call.
-char* Graph::take_memory(Lease& lease) const {
-  Frame& frame = *lease.frame;
+char* Graph::take_memory(Frame& frame, Arena& arena) const {
   const auto bytes = static_cast<size_t>(plan.arena.get(frame.table.data()));
   if (plan.device >= 0) {
     frame.kernels = kernels_.data();
     frame.stream = cuda_stream(plan.device);
     return frame.take_scratch(bytes);
   }
-  lease.arena = take_arena(bytes);
-  if (lease.arena.base) frame.set_arena(lease.arena.base);
-  return lease.arena.base;
+  arena = take_arena(bytes);
+  if (arena.base) frame.set_arena(arena.base);
+  return arena.base;
 }
 
 // The elements of a list as a tuple; the list is empty then.
@@ -218,21 +217,21 @@ PyObject* Graph::call(PyObject* inputs) {
   calls++;
   if (plan.constants != 0) check_constants(inputs);
   Lease lease(*this);
-  Frame& frame = *lease.frame;
-  frame.owns_inputs = given_up && plan.bumped.empty();
-  read_inputs(frame, inputs);
-  if (plan.dynamic()) read_symbols(frame, inputs);
+  lease.frame->owns_inputs = given_up && plan.bumped.empty();
+  ready(*lease.frame, inputs);
   if (checked) check(inputs);
-  frame.set_constants(constants_, generation_);
-  char* arena = take_memory(lease);
-  for (int v : plan.early_values) frame.allocate(v);
-  if (frame.owns_inputs) given_up = py::object();  // the frame alone has them now
-  run(frame, arena);
+  if (!recordings || !recorded(lease, inputs)) {
+    Frame& frame = *lease.frame;
+    char* arena = take_memory(frame, lease.arena);
+    for (int v : plan.early_values) frame.allocate(v);
+    if (frame.owns_inputs) given_up = py::object();  // the frame alone has them now
+    run(frame, arena);
+  }
   for (int i : plan.bumped) {
     const at::Tensor& t = tensor_at(inputs, i);
     if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
   }
-  return results(frame);
+  return results(*lease.frame);
 }
 
 void Graph::check(PyObject* inputs) const {

@@ -2,6 +2,9 @@
 #pragma once
 #include "graph_frame.h"
 #include "graph_watch.h"
+#include "recordings.h"
+
+#include <c10/core/DeviceGuard.h>
 
 namespace framesmith {
 
@@ -23,17 +26,30 @@ class Graph {
   uint64_t calls = 0, refreshes = 0;
   py::object refresh;
   Plan plan;
+  std::unique_ptr<Recordings> recordings;  // if calls may be recorded
 
  private:
-  struct Lease;
+  // A frame and an arena for the time of one call, and the graph's device as the current one.
+  struct Lease {
+    Graph& graph;
+    c10::OptionalDeviceGuard device;
+    std::unique_ptr<Frame> frame;
+    Arena arena;
+    explicit Lease(Graph& graph);
+    ~Lease();
+  };
   std::unique_ptr<Frame> take_frame();
   void give_frame(std::unique_ptr<Frame> frame);
   void read_inputs(Frame& frame, PyObject* inputs) const;
   void read_symbols(Frame& frame, PyObject* inputs) const;
   void check_constants(PyObject* inputs);
   void set_constants(py::handle sequence);
+  void ready(Frame& frame, PyObject* inputs);
   void run(Frame& frame, char* arena);
-  char* take_memory(Lease& lease) const;
+  char* take_memory(Frame& frame, Arena& arena) const;
+  bool recorded(Lease& lease, PyObject* inputs);  // graph_record.cpp
+  bool record(Lease& lease, PyObject* inputs, Occasion now, int twin);
+  void settle(const std::shared_ptr<Recording>& made, Arena arena);
   PyObject* results(Frame& frame) const;
 
   void* library_ = nullptr;
@@ -45,5 +61,8 @@ class Graph {
   std::vector<Watch> watches_;
   uint64_t generation_ = 0;  // of constants_; 0: there are none yet
 };
+
+// Autograd, autocast and Python: what compiled graphs run below.
+const c10::DispatchKeySet& outside_keys();
 
 }  // namespace framesmith

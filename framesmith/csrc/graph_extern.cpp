@@ -159,10 +159,24 @@ static size_t result_bytes(const Frame& f, const Extern& e) {
   return bytes;
 }
 
+// What is recorded must be on the device: a number of the CPU would be recorded as it is now, and a copy to the CPU be waited for.
+static void need_device(const Frame& f, const Extern& e) {
+  const c10::Device here(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(f.plan.device));
+  auto check = [&](const c10::Device& d) {
+    TORCH_CHECK(d.is_cuda() && (!d.has_index() || d == here), "it has to do with memory of ", d);
+  };
+  for (const Argument& a : e.args) {
+    for (int v : a.values)
+      if (v >= 0 && f.refs[v]->defined()) check(f.refs[v]->device());
+    if (a.constant.isDevice()) check(a.constant.toDevice());
+  }
+}
+
 int call_extern(Frame* frame, int index) {
   Frame& f = *frame;
   const Extern& e = f.plan.externs[index];
   try {
+    if (C10_UNLIKELY(f.recording && f.plan.device >= 0)) need_device(f, e);
     if (f.plan.device < 0) expect_results(result_bytes(f, e));
     make_views(f, e);
     f.stack.clear();
@@ -171,6 +185,7 @@ int call_extern(Frame* frame, int index) {
     return 0;
   } catch (...) {
     f.error = std::current_exception();
+    f.failed = index;
     return 1;
   }
 }

@@ -74,18 +74,21 @@ void Frame::set_constants(const std::vector<at::Tensor>& constants, uint64_t now
   generation = now;
 }
 
-void Frame::allocate(int v) {
-  const bool cuda = plan.device >= 0;
+at::Tensor new_tensor(const Geometry& g, at::ScalarType dtype, bool cuda) {
   c10::Allocator* allocator = cuda ? c10::GetAllocator(c10::DeviceType::CUDA) : output_allocator();
-  const Geometry& g = geometry[v];
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), g.bytes, allocator->allocate(g.bytes), allocator, /*resizable=*/true);
-  pointers[v] = storage->mutable_data();
   const c10::DispatchKeySet keys(cuda ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
   at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(std::move(storage)), keys, c10::scalarTypeToTypeMeta(plan.values[v].dtype));
+      c10::Storage(std::move(storage)), keys, c10::scalarTypeToTypeMeta(dtype));
   t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride);
-  tensors[v] = std::move(t);
+  return t;
+}
+
+void Frame::allocate(int v) {
+  if (recording && tensors[v].defined()) return;
+  tensors[v] = new_tensor(geometry[v], plan.values[v].dtype, plan.device >= 0);
+  pointers[v] = tensors[v].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->mutable_data();
   refs[v] = &tensors[v];
 }
 

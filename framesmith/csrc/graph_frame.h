@@ -32,6 +32,7 @@ struct Upload {
   std::vector<char> bytes;
   at::Tensor memory;
   void* stream = nullptr;
+  bool pending = false;  // of a recording: to be put there once it has ended
 };
 
 using RunFunction = int (*)(char* arena, void** pointers, const int64_t* table, const Host* host);
@@ -57,18 +58,25 @@ struct Frame {
   void* stream = nullptr;                // of the call
   std::vector<std::pair<int, const at::Tensor*>> realigned;  // in a call: values, and the inputs that copies stand for
   std::vector<Upload> uploads;           // by slot
+  bool recording = false;                // what runs is recorded (recording.h): memory of results is there, tables wait
+  int failed = -1;                       // the extern that failed last
 
   void resolve();                        // geometry from the table
   void set_arena(char* arena);
   char* take_scratch(size_t bytes);      // memory for the arena on the CUDA device that is current, until `clear_call`
   void realign();                        // inputs whose memory kernels cannot take as it lies: copies stand for them in this call
   void give_back_realigned();            // what the call wrote into these copies goes to the inputs
+  void renew_uploads();                  // memory for tables that a recording will hold
+  void finish_uploads(void* stream);     // and their bytes
   void set_constants(const std::vector<at::Tensor>& constants, uint64_t generation);
   void allocate(int value);              // an OUTPUT
   void set_result(int value, at::Tensor t);
   void drop_result(int value);
   void clear_call();                     // drop what one call made
 };
+
+// Memory of its own, of PyTorch's allocator of the current CUDA device or of the output allocator.
+at::Tensor new_tensor(const Geometry& geometry, at::ScalarType dtype, bool cuda);
 
 // A strided window on `base`'s storage, outside of autograd.
 at::Tensor window(const at::Tensor& base, const Geometry& geometry, at::ScalarType dtype);

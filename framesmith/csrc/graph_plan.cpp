@@ -3,6 +3,8 @@
 
 #include <torch/csrc/Dtype.h>
 
+#include <algorithm>
+
 namespace framesmith {
 
 Integer parse_integer(py::handle value) {
@@ -94,6 +96,18 @@ static void derive(Plan& plan) {
   }
 }
 
+static std::vector<int> given_values(const Plan& plan) {
+  std::vector<int> out;
+  for (const Result& r : plan.outputs) {
+    if (r.value < 0) continue;
+    const Value& v = plan.values[r.value];
+    const int base = v.kind == Kind::View ? static_cast<int>(v.ref.literal) : r.value;
+    const Kind kind = plan.values[base].kind;
+    if ((kind == Kind::Output || kind == Kind::Result) && std::find(out.begin(), out.end(), base) == out.end()) out.push_back(base);
+  }
+  return out;
+}
+
 Plan parse_plan(py::handle encoded) {
   auto t = encoded.cast<py::tuple>();
   TORCH_CHECK_VALUE(t.size() == 15, "framesmith: a plan has 15 parts, not ", t.size());
@@ -120,6 +134,7 @@ Plan parse_plan(py::handle encoded) {
   for (const auto* list : {&plan.bumped, &plan.watched})
     for (int i : *list) TORCH_CHECK(i >= 0 && i < plan.inputs, "framesmith: a plan names a missing input");
   derive(plan);
+  plan.given_values = given_values(plan);
   return plan;
 }
 

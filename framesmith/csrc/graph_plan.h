@@ -75,6 +75,7 @@ struct Plan {
   std::vector<int> aligned;        // input values that kernels want aligned
   // Derived: numbers of the values of each kind; output values that are allocated at the start.
   std::vector<int> input_values, constant_values, output_values, result_values, arena_values, arena_views, call_views, early_values;
+  std::vector<int> given_values;   // OUTPUT and RESULT values that are returned, or windows on which are
   bool dynamic() const { return table != 0; }
 };
 

@@ -66,6 +66,23 @@ PyObject* graph_check(PyObject* self, PyObject* inputs) {
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* graph_record(PyObject* self, PyObject* args) {
+  HANDLE_TH_ERRORS
+  PyObject* recorder;
+  Py_ssize_t limit;
+  if (!PyArg_ParseTuple(args, "On", &recorder, &limit)) return nullptr;
+  TORCH_CHECK_VALUE(limit > 0, "framesmith: room for ", limit, " recordings");
+  auto made = std::make_unique<Recordings>(py::reinterpret_borrow<py::object>(recorder), static_cast<size_t>(limit));
+  reinterpret_cast<GraphObject*>(self)->graph->recordings = std::move(made);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* get_recordings(PyObject* self, void*) {
+  const auto& all = reinterpret_cast<GraphObject*>(self)->graph->recordings;
+  return Py_BuildValue("(nK)", static_cast<Py_ssize_t>(all ? all->size() : 0), static_cast<unsigned long long>(all ? all->replays() : 0));
+}
+
 PyObject* get_calls(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(reinterpret_cast<GraphObject*>(self)->graph->calls); }
 PyObject* get_refreshes(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(reinterpret_cast<GraphObject*>(self)->graph->refreshes); }
 PyObject* get_checked(PyObject* self, void*) { return PyBool_FromLong(reinterpret_cast<GraphObject*>(self)->graph->checked); }
@@ -79,11 +96,13 @@ int set_checked(PyObject* self, PyObject* value, void*) {
 
 PyMethodDef graph_methods[] = {
     {"check", graph_check, METH_O, "Raise ValueError unless the tuple's tensors have the geometry that the graph was compiled for."},
+    {"record", graph_record, METH_VARARGS, "record(recorder, limit): record calls and replay them; see framesmith/runtime/recorder.py."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef graph_getset[] = {
     {"calls", get_calls, nullptr, "Number of calls so far.", nullptr},
     {"refreshes", get_refreshes, nullptr, "How often the constants were computed.", nullptr},
+    {"recordings", get_recordings, nullptr, "(Recordings that are kept, calls that were replayed so far).", nullptr},
     {"checked", get_checked, set_checked, "Check the geometry of the inputs in each call.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
@@ -107,9 +126,23 @@ void fill_type() {
 PyObject* trim(PyObject*, PyObject*) { return PyLong_FromSize_t(trim_memory()); }
 PyObject* idle(PyObject*, PyObject*) { return PyLong_FromSize_t(idle_memory()); }
 
+PyObject* recorded(PyObject*, PyObject* device) {
+  HANDLE_TH_ERRORS
+  return PyLong_FromLongLong(recorded_bytes(py::handle(device).cast<int>()));
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* stream(PyObject*, PyObject* device) {
+  HANDLE_TH_ERRORS
+  return PyLong_FromVoidPtr(new_cuda_stream(py::handle(device).cast<int>()));
+  END_HANDLE_TH_ERRORS
+}
+
 PyMethodDef functions[] = {
     {"trim_memory", trim, METH_NOARGS, "Free the arenas and output blocks that no call uses; returns the bytes freed."},
     {"idle_memory", idle, METH_NOARGS, "Bytes of arenas and output blocks held for reuse."},
+    {"recorded_bytes", recorded, METH_O, "Bytes that recordings hold on a CUDA device (its index), without those in their pools."},
+    {"new_cuda_stream", stream, METH_O, "The handle of a new stream of a CUDA device (its index), the current device."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

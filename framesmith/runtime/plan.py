@@ -148,6 +148,7 @@ class Plan:
     `entry`: name of the generated function. `bumped`: indices of inputs that the graph writes, whose version counters must rise.
     `constants`: how many there are.
     `aligned`: input values whose memory kernels want to begin at a multiple of 16 bytes: in a call in which one does not, a copy is used.
+    `places`: by extern, the operator and the user's line (or ""), for messages; the call path does not have them.
     """
 
     inputs: int
@@ -165,6 +166,7 @@ class Plan:
     device: int = -1
     images: tuple[Image, ...] = ()
     aligned: tuple[int, ...] = ()
+    places: tuple[tuple[str, str], ...] = ()
 
     def encode(self) -> tuple[Any, ...]:
         """The nested tuples for `_C.CompiledGraph`."""

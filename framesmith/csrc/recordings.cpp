@@ -1,0 +1,92 @@
+#include "recordings.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+
+namespace framesmith {
+
+static constexpr size_t kSeen = 64;        // occasions that are remembered
+static constexpr size_t kTwins = 2;        // recordings of the same inputs
+static constexpr uint64_t kCrowded = 2;    // replays that found most results alive, after which there is a twin
+static constexpr uint64_t kUseful = 3;     // replays after which a recording was worth its making
+static constexpr unsigned kSteady = 3;     // moves of an input that is expected to stay, after which it is copied
+static constexpr uintptr_t kVector = 16;   // alignment that kernels are compiled for
+
+static bool is_askew(const Frame& call, int v) {
+  const auto& aligned = call.plan.aligned;
+  return reinterpret_cast<uintptr_t>(call.pointers[v]) % kVector != 0 && std::find(aligned.begin(), aligned.end(), v) != aligned.end();
+}
+
+// Parameters, and results of other recordings: they may move, but will stay where they are then.
+static bool is_steady(const at::Tensor& t) { return t.requires_grad() || is_at_home(t); }
+
+void Recordings::note_places(const Frame& call) {
+  places_.resize(call.pointers.size());
+  for (int v : call.plan.input_values) {
+    Place& place = places_[static_cast<size_t>(v)];
+    if (place.known && place.address != call.pointers[v]) place.moves++;
+    place.address = call.pointers[v];
+    place.known = true;
+  }
+}
+
+std::vector<bool> Recordings::copied(const Frame& call) const {
+  std::vector<bool> out(call.pointers.size());
+  for (int v : call.plan.input_values) {
+    const auto i = static_cast<size_t>(v);
+    out[i] = is_askew(call, v) || places_[i].moves > (is_steady(*call.refs[v]) ? kSteady : 0);
+  }
+  return out;
+}
+
+bool Recordings::is_due(const Occasion& now) {
+  auto at = std::find(seen_.begin(), seen_.end(), now);
+  const bool due = at != seen_.end();
+  if (!due) {
+    if (seen_.size() == kSeen) seen_.pop_back();
+    at = seen_.insert(seen_.end(), now);
+  }
+  std::rotate(seen_.begin(), at, at + 1);
+  return due;
+}
+
+Choice Recordings::choose(const Frame& call, const Occasion& now) {
+  size_t twins = 0, least = 0, best = 0;
+  for (size_t i = 0; i < kept_.size(); i++) {
+    if (!kept_[i]->takes(call, now)) continue;
+    const size_t cost = kept_[i]->cost();
+    if (twins++ == 0 || cost < least) least = cost, best = i;
+    if (cost == 0) break;
+  }
+  if (twins == 0) {
+    note_places(call);
+    return {nullptr, is_due(now), 0};
+  }
+  std::shared_ptr<Recording> found = kept_[best];
+  if (C10_UNLIKELY(least > 0) && twins < kTwins && limit_ > 1 && found->is_crowded() && ++found->crowded >= kCrowded)
+    return {nullptr, true, static_cast<int>(twins)};
+  if (best > 0) std::rotate(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(best), kept_.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  replays_++;
+  return {std::move(found), false, 0};
+}
+
+void Recordings::add(std::shared_ptr<Recording> made) {
+  const uint64_t now = made->occasion().generation;
+  std::erase_if(kept_, [&](const auto& r) { return r->occasion().generation != now; });  // their constants are not those of any call to come
+  kept_.insert(kept_.begin(), std::move(made));
+  if (kept_.size() <= limit_) return;
+  if (kept_.back()->replays < kUseful) wasted_++;
+  kept_.pop_back();
+  if (wasted_ <= 2 * limit_) return;
+  recorder.attr("tell")("its sizes or the addresses of its inputs keep changing");
+  stop();
+}
+
+void Recordings::stop() {
+  stopped_ = true;
+  kept_.clear();
+  seen_.clear();
+}
+
+}  // namespace framesmith

@@ -1,0 +1,51 @@
+// The recordings of one compiled graph: which of them a call replays, and when one is made.
+#pragma once
+#include "recording.h"
+
+namespace framesmith {
+
+// What to do with a call: replay, or record, or (neither) run it plainly.
+struct Choice {
+  std::shared_ptr<Recording> replay;
+  bool record = false;
+  int twin = 0;
+};
+
+class Recordings {
+ public:
+  // `recorder`: see framesmith/runtime/recorder.py. At most `limit` recordings are kept, the least recently used go first.
+  Recordings(py::object recorder, size_t limit) : recorder(std::move(recorder)), limit_(limit) {}
+
+  // A recording is made at the second call of an occasion, so that what is set up in a first call is not recorded.
+  Choice choose(const Frame& call, const Occasion& now);
+  // Which inputs a recording of `call` copies, by value: those that were seen at several addresses, or lie where kernels cannot take them.
+  std::vector<bool> copied(const Frame& call) const;
+  void add(std::shared_ptr<Recording> made);
+  void stop();  // no calls are recorded any more, nor replayed
+
+  bool stopped() const { return stopped_; }
+  size_t size() const { return kept_.size(); }
+  uint64_t replays() const { return replays_; }
+
+  py::object recorder;
+  bool busy = false;  // one is being made
+
+ private:
+  struct Place {  // of an input
+    void* address = nullptr;
+    unsigned moves = 0;
+    bool known = false;
+  };
+  bool is_due(const Occasion& now);
+  void note_places(const Frame& call);
+
+  size_t limit_;
+  uint64_t replays_ = 0;
+  unsigned wasted_ = 0;  // recordings that made room before they were of use
+  bool stopped_ = false;
+  std::vector<std::shared_ptr<Recording>> kept_;  // the last used one first
+  std::vector<Occasion> seen_;                     // the last one first
+  std::vector<Place> places_;                      // by value
+};
+
+}  // namespace framesmith

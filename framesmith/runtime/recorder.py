@@ -1,0 +1,151 @@
+"""CUDA graphs: what csrc/graph_record.cpp asks for when it records a call of a compiled graph.
+
+    begin(device, stream, twin)    from here on, what this thread queues on the current stream is recorded
+    end()                          no longer; the segments of memory that the recordings of this pool may write: (address, bytes) of each
+    play(again)                    do once what was recorded; then the driver's executable graph, or 0, and what plays it otherwise
+    fail(extern, why)              something went wrong in the meantime: all is as before, and the user is told
+    tell(why)                      the graph is not recorded any more, and the user is told
+
+Recordings made for one stream share a pool of memory, and a stream to be recorded on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from framesmith import _C
+from framesmith._C import CompiledGraph
+from framesmith.runtime.plan import Plan
+from framesmith.util import log
+from framesmith.util.collector import collector_paused
+
+Segments = list[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class Pool:
+    """Memory of recordings, and a stream that nobody else uses: what a library keeps for a stream (a workspace) is in the pool then."""
+
+    device: int
+    handle: Any
+    stream: torch.cuda.Stream
+
+    def segments(self) -> Segments:
+        return [(s["address"], s["total_size"]) for s in torch.cuda.memory_snapshot(self.handle) if s["segment_pool_id"] == self.handle]
+
+
+_pools: dict[tuple[int, int, int], Pool] = {}
+_broken: list[Any] = []
+"""Recordings that failed: PyTorch's allocator may still know them by their address."""
+
+
+def _pool(device: int, stream: int, twin: int) -> Pool:
+    found = _pools.get((device, stream, twin))
+    if found is None:
+        own: Any = torch.cuda.ExternalStream(_C.new_cuda_stream(device), device=device)
+        found = _pools[device, stream, twin] = Pool(device, tuple(torch.cuda.graph_pool_handle()), own)
+    return found
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Records one compiled graph. `places`: by extern, the operator and the user's line. `warn`: tell the user."""
+
+    places: Sequence[tuple[str, str]]
+    warn: bool = True
+    _pool: Pool | None = None
+    _graph: Any = None
+    _open: ExitStack = field(default_factory=ExitStack)
+    _begun: bool = False
+
+    def begin(self, device: int, stream: int, twin: int) -> None:
+        self._pool = pool = _pool(device, stream, twin)
+        self._graph = torch.cuda.CUDAGraph()
+        self._open.enter_context(collector_paused())
+        torch.cuda.current_stream(device).synchronize()  # what a library may do only while nothing is recorded is done
+        self._open.enter_context(torch.cuda.stream(pool.stream))
+        self._begun = True
+        with torch.inference_mode(False):
+            self._graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
+
+    def end(self) -> Segments:
+        assert self._pool is not None
+        with torch.inference_mode(False):
+            self._graph.capture_end()
+        self._begun = False
+        self._open.close()
+        return self._pool.segments()
+
+    def play(self, again: Callable[[], None] | None) -> tuple[int, Callable[[], Any]]:
+        """The executable is given only of a recording that draws no random numbers: for the others, PyTorch moves the generator on."""
+        assert self._pool is not None
+        graph, self._graph = self._graph, None
+        generator = torch.cuda.default_generators[self._pool.device]
+        before = generator.get_offset()
+        graph.replay()
+        executable = getattr(graph, "raw_cuda_graph_exec", None)
+        return executable() if executable is not None and generator.get_offset() == before else 0, graph.replay
+
+    def fail(self, extern: int, why: str) -> None:
+        if self._begun:
+            self._abandon()
+        self._open.close()
+        self._graph = None
+        operator, line = self.places[extern] if 0 <= extern < len(self.places) else ("", "")
+        reason = next(iter(why.strip().splitlines()), "")
+        self.tell(f"{operator} cannot be recorded: {reason}" if operator else reason, line)
+
+    def tell(self, why: str, line: str = "") -> None:
+        if self.warn:
+            where = f" ({line})" if line else ""
+            log.warn_once(f"recording:{why}:{line}", f"framesmith: a graph runs without CUDA graphs: {why}{where}")
+
+    def _abandon(self) -> None:
+        """End a recording that came to nothing, so that the allocator and the generator are as they were."""
+        assert self._pool is not None
+        self._begun = False
+        pool, broken = self._pool, self._graph
+        try:
+            broken.capture_end()
+            broken.reset()
+            return
+        except RuntimeError:
+            _broken.append(broken)
+        with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(pool.device, pool.handle)
+            torch._C._cuda_releasePool(pool.device, pool.handle)
+        with suppress(RuntimeError), torch.inference_mode(False):  # the generator waits for the end of a recording
+            whole = torch.cuda.CUDAGraph()
+            one = torch.zeros(1, device=f"cuda:{pool.device}")
+            torch.cuda.current_stream(pool.device).synchronize()
+            whole.capture_begin(capture_error_mode="thread_local")
+            one.add_(1)
+            whole.capture_end()
+
+
+def cuda_graph_memory(device: int | torch.device | None = None) -> int:
+    """Bytes that recordings hold on a CUDA device (default: the current one): their pools, results, and places for inputs."""
+    index = torch.cuda._utils._get_device_index(device, optional=True)
+    pools = [pool for pool in _pools.values() if pool.device == index]
+    return sum(size for pool in pools for _, size in pool.segments()) + _C.recorded_bytes(index)
+
+
+_UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
+
+
+def record(call: CompiledGraph, plan: Plan, targets: Iterable[Any], limit: int, warn: bool = True) -> None:
+    """From its second call on, record calls of a graph on a CUDA device and replay them; `targets`: its operators."""
+    recorder = Recorder(plan.places, warn)
+    for target in targets:
+        if _UNSAFE is not None and _UNSAFE in getattr(target, "tags", ()):
+            recorder.tell(f"{target} is tagged as one that cannot be recorded", dict(plan.places).get(str(target), ""))
+            return
+    call.record(recorder, limit)
+
+
+__all__ = ["Recorder", "cuda_graph_memory", "record"]
