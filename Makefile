@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed.stamp
 BUILT := $(VENV)/.built.stamp
 CSRC := $(wildcard framesmith/csrc/*.cpp framesmith/csrc/*.h framesmith/codegen/cpp/*.h)
 
-.PHONY: run test test-gpu lint bench bench-training clean
+.PHONY: run test test-gpu lint bench bench-training bench-gpu clean
 
 # torch first: whatever asks for plain `torch` afterwards must find it installed.
 $(STAMP): requirements.txt requirements-nodeps.txt
@@ -39,6 +39,9 @@ lint: $(BUILT)
 
 bench: $(BUILT)
 	$(BIN)/python -m benchmarks --peers --cold --plot --readme
+
+bench-gpu:
+	$(PYTHON) -m benchmarks.gpu --kinds inference training --precisions bf16 tf32 --modes default reduce-overhead max-autotune --peers --warm --kernels --readme
 
 bench-training: $(BUILT)
 	$(BIN)/python -m benchmarks.training --peers --cold --memory --readme

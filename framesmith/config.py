@@ -33,6 +33,8 @@ class Config:
     `recordings`: in the modes "reduce-overhead" and "max-autotune", calls of a graph on a CUDA device are recorded as CUDA graphs; so many
     are kept for one graph (by sizes, by addresses of inputs, by stream), the least recently used goes first. 0: none are made.
     `parallel_threshold`: elements of work in a kernel below which it runs on one thread.
+    `freezing`: rewrite what depends on parameters alone; `weight_caching`: and keep it between calls (casts, packed and laid out weights).
+    `tiling`: on a GPU, kernels have tiles of two dimensions where memory runs along two axes.
     """
 
     fullgraph: bool = False
@@ -46,6 +48,8 @@ class Config:
     packing: bool = True
     vectorize: bool = True
     freezing: bool = True
+    weight_caching: bool = True
+    tiling: bool = True
     partitioner: bool = True
     activation_budget: float = 1.0
     scoped_memory: bool = False
@@ -84,7 +88,8 @@ class Config:
 
     def code_key(self) -> str:
         """The options that change generated code, as text for cache keys."""
-        return f"{self.fusion} {self.vectorize} {self.scoped_memory} {self.parallel_threshold} {self.build_jobs} {self.numerics}"
+        c = self
+        return f"{c.fusion} {c.vectorize} {c.scoped_memory} {c.parallel_threshold} {c.build_jobs} {c.numerics} {c.tiling}"
 
     @property
     def rounding(self) -> bool:

@@ -128,7 +128,7 @@ class _Constants:
 
     def _compute(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         assert self.frozen is not None
-        with torch.no_grad():
+        with torch.no_grad(), torch._C._DisableAutocast():  # casts are in the graph already
             return run(self.frozen.constants, [inputs[i] for i in self.frozen.parameters])
 
     def by_placeholder(self) -> dict[int, torch.Tensor]:
@@ -159,7 +159,7 @@ def _rewrite(graph: fx.Graph, config: Config, target: Target) -> Frozen | None:
     if not config.rounding:
         fold_batch_norm(graph)
     target.rewrite(graph)
-    return freeze(graph, worth_freezing)
+    return freeze(graph, worth_freezing) if config.weight_caching else None
 
 
 def _generate(

@@ -5,7 +5,6 @@ A target rewrites contractions to the kernels that are best on it, schedules for
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -37,6 +36,7 @@ from framesmith.schedule.schedule import schedule
 from framesmith.tuning.contractions import own_contractions
 from framesmith.tuning.kernels import Sizes, Tuner, configured, source_of
 from framesmith.util import log
+from framesmith.util.cores import cores
 
 Work = tuple[tuple[tuple[str, str], ...], ...]
 
@@ -73,7 +73,7 @@ class Target:
     ) -> tuple[Wrapped, Work]:
         """See `codegen.wrapper.wrap`; also what each kernel computes."""
         source = emit_kernels(program, Machine(threshold=self.config.parallel_threshold))
-        jobs = self.config.build_jobs or os.cpu_count() or 1
+        jobs = self.config.build_jobs or cores()
         wrapped = wrap(program, source, positions=positions, inputs=inputs, watched=watched, jobs=jobs)
         return wrapped, tuple([function.work for function in source.functions])
 
@@ -111,14 +111,17 @@ class CudaTarget(Target):
         return Tuner(self.device, self.arch, self.cache, self.config.build_jobs)
 
     def schedule(self, loops: LoopGraph, sizes: Sizes) -> Program:
+        c = self.config
+
         def plainly(graph: LoopGraph) -> Program:
-            return Target.schedule(self, graph, sizes)
+            return schedule(graph, c.fusion, c.vectorize, self.machine, True, c.rounding)
 
         return plainly(own_contractions(loops, plainly, self.tuner(), sizes, Precision.current()) if self.config.autotune else loops)
 
     def kernels(self, program: Program, sizes: Sizes) -> tuple[Printed, ...]:
         """The text of the program's kernels. Raises `CompileError`."""
-        return print_kernels(program, configured(program, self.tuner(), sizes) if self.config.autotune else {})
+        configs = configured(program, self.tuner(), sizes) if self.config.autotune else {}
+        return print_kernels(program, configs, tiling=self.config.tiling)
 
     def print(
         self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes

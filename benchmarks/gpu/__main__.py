@@ -1,79 +1,101 @@
 """Models on a CUDA device beside eager and torch.compile.
 
-    python -m benchmarks.gpu [MODEL ...] [--training] [--precision bf16|tf32] [--modes MODE ...] [--peers] [--cold] [--rounds N]
-                             [--out FILE]
+    python -m benchmarks.gpu [MODEL ...] [--kinds inference training] [--precisions bf16 tf32] [--modes MODE ...] [--peers] [--warm]
+                             [--slots N] [--seconds N] [--only-missing] [--ablate] [--kernels] [--join FILE] [--readme] [--out FILE]
 
-Contenders run in turn in one process a model, timed by the device's events; the median counts. In brackets: the first call, in that
-process, or with `--cold` in a fresh one with empty caches. Errors are against a run in float64, in units of eager's own.
+A row (a model, inference or training, a precision, a mode) is measured in a process of its own: contenders in turn, timed by the device's
+events while nothing else runs; the median counts. Rows add up in one file over many runs. The first call of each contender has empty
+caches and comes after eager's, on the cores of its slot; what torch.compile imports does not count. `--warm`: framesmith's first call
+again in a second process. `errors`: against a run in float64, in units of eager's own.
+`memory`: the height of a call over model and inputs,
+what is kept between calls included, over eager's; pools of CUDA graphs stand apart.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
-import torch
 from rich.console import Console
 
-from benchmarks import machine
+from benchmarks import readme
 from benchmarks import table as tables
-from benchmarks.gpu import run, table
-from benchmarks.gpu.models import named
+from benchmarks.gpu import kernels, table
+from benchmarks.gpu.jobs import Machine
+from benchmarks.gpu.models import INFERENCE_ONLY, named
+from benchmarks.gpu.results import Results
+from benchmarks.gpu.row import Row
 from benchmarks.gpu.task import PRECISIONS
 from framesmith.config import MODES
 
-RESULTS = Path(__file__).parents[1] / "results"
+RESULTS = Path(__file__).parents[1] / "results" / "gpu.json"
+KINDS = ("inference", "training")
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("models", nargs="*", help=f"all by default: {', '.join(named())}")
-    parser.add_argument("--training", action="store_true", help="forward, loss and backward")
-    parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["inference"])
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=["bf16"])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=["default"])
     parser.add_argument("--peers", action="store_true", help="beside torch.compile, not eager alone")
-    parser.add_argument("--cold", action="store_true", help="time first calls in fresh processes")
+    parser.add_argument("--warm", action="store_true", help="first calls again in second processes")
+    parser.add_argument("--ablate", action="store_true", help="turn framesmith's options off one by one instead")
+    parser.add_argument("--kernels", action="store_true", help="memory-bound kernels against a copy, too")
+    parser.add_argument("--slots", type=int, default=4, help="processes that compile at once")
+    parser.add_argument("--seconds", type=float, default=None, help="stop after so long")
+    parser.add_argument("--only-missing", action="store_true", help="what the file has is not measured again")
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--out", type=Path, default=None, help="the JSON file to write")
+    parser.add_argument("--join", type=Path, nargs="*", default=[], help="take the rows of these files, too")
+    parser.add_argument("--show", action="store_true", help="measure nothing")
+    parser.add_argument("--readme", action="store_true", help="write the tables into the README")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the JSON file")
     args = parser.parse_args(argv)
     if unknown := set(args.models) - set(named()):
         parser.error(f"no such models: {', '.join(sorted(unknown))}")
     return args
 
 
-def _device() -> dict[str, object]:
-    properties = torch.cuda.get_device_properties(0)
-    return {"device": properties.name, "memory": properties.total_memory, "multiprocessors": properties.multi_processor_count,
-            "cuda": torch.version.cuda}
+def rows_of(args: argparse.Namespace) -> list[Row]:
+    """What the arguments ask for."""
+    return [
+        Row(model, kind == "training", precision, mode, args.peers and not args.ablate, args.rounds)
+        for kind in args.kinds
+        for precision in args.precisions
+        for mode in (["ablation"] if args.ablate else args.modes)
+        for model in args.models or named()
+        if kind == "inference" or model not in INFERENCE_ONLY
+    ]
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run what the arguments ask for; print tables, write JSON after each model."""
+    """Measure what the arguments ask for; print tables, write JSON after each row."""
     args = _arguments(argv)
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    who = run.contenders(args.modes, args.peers)
-    results: dict = {"date": datetime.date.today().isoformat(), "machine": {**machine.describe(), **_device()}, "peers": list(who),
-                     "training": args.training, "precision": args.precision, "models": []}
-    kind = "training" if args.training else "inference"
-    out = args.out or RESULTS / f"{kind}-gpu-{args.precision}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    given = {"contenders": who, "rounds": args.rounds, "training": args.training, "precision": args.precision}
-    for name in args.models or named():
-        found = run.measure(name, given, args.cold, lambda what, name=name: print(f"{name}: {what}", file=sys.stderr))
-        results["models"].append(found)
-        out.write_text(json.dumps(results, indent=1) + "\n")
-    console.print(tables.terminal(f"{kind}, {args.precision}; × eager", *table.rows_of(results)))
-    console.print(tables.terminal("of the device's ceilings", *table.roofline(results)))
-    for line in [*tables.failures(results), *_refusals(results)]:
+    console = Console(width=None if sys.stdout.isatty() else 220)
+    results = Results(args.out)
+    for other in args.join:
+        results.join(other)
+    if args.kernels:
+        results.kernels = kernels.measure()
+        results.write()
+    if not args.show:
+        rows = [row for row in rows_of(args) if not (args.only_missing and results.has(row))]
+
+        def done(row: Row, found: dict[str, Any]) -> None:
+            results.add(row, found)
+            print(f"{row.key}{' again' if row.warm else ''}: {json.dumps(table.brief(found))}", flush=True)
+
+        Machine(args.slots, args.seconds, done, lambda text: print(text, file=sys.stderr, flush=True)).run(rows, args.warm)
+    for title, header, lines in table.all_of(results):
+        console.print(tables.terminal(title, header, [*lines, ["" for _ in header]]))
+    for line in table.notes(results):
         console.print(line, markup=False)
-
-
-def _refusals(results: dict) -> list[str]:
-    return [f"{one['model']}: {text}" for one in results["models"] for row in one["peers"].values() for text in row.get("refused", ())]
+    if args.readme:
+        readme.write_between("gpu figures", table.markdown(results))
 
 
 if __name__ == "__main__":

@@ -30,13 +30,12 @@ def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15, s
     return in_turn(contenders, rounds, lambda name: milliseconds(contenders[name], times[name]) / 1e3)
 
 
-def peak(call: Callable[[], object]) -> int:
-    """Bytes of PyTorch's memory that a call takes at its height, over what lived before."""
+def height(call: Callable[[], object]) -> int:
+    """Bytes of PyTorch's memory that live at the height of a call."""
     call()
     torch.cuda.synchronize()
     gc.collect()
-    before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     call()
     torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    return torch.cuda.max_memory_allocated()

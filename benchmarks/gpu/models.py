@@ -11,10 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import models as small
+from benchmarks.gpu.decoding import Decoder
+from benchmarks.gpu.diffusion import DiffusionUNet
 
 Build = Callable[[], tuple[nn.Module, tuple]]
 _TABLE: dict[str, Build] = {}
 DEVICE = "cuda"
+INFERENCE_ONLY = frozenset(("decoding",))
 
 
 def named() -> dict[str, Build]:
@@ -180,3 +183,13 @@ class Unrolled(nn.Module):
 @model
 def rnn() -> tuple[nn.Module, tuple]:
     return Unrolled(), (torch.randn(200, 64, 256), torch.zeros(64, 256))
+
+
+@model
+def diffusion() -> tuple[nn.Module, tuple]:
+    return DiffusionUNet(), (torch.randn(2, 4, 64, 64), torch.tensor([500, 500]), torch.randn(2, 77, 768))
+
+
+@model
+def decoding() -> tuple[nn.Module, tuple]:
+    return Decoder(), (_ids(32_000, 1, 1), torch.tensor([512]))

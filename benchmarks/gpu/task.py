@@ -30,6 +30,8 @@ class Task:
     def named(name: str, training: bool, precision: str) -> Task:
         """The same name gives equal tensors each time."""
         model, inputs = models.named()[name]()
+        if hasattr(model, "keep_in"):
+            model.keep_in(torch.bfloat16 if precision == "bf16" else torch.float32)
         model.train(training)
         if training and not any(True for _ in model.parameters()):
             inputs = tuple([x.requires_grad_() for x in inputs])
@@ -75,12 +77,12 @@ def _double(x: Any) -> Any:
     return x
 
 
-def compiled(peer: str, mode: str, model: nn.Module) -> Callable[..., Any]:
-    """The model as a contender calls it."""
+def compiled(peer: str, mode: str, model: nn.Module, options: dict[str, Any] | None = None) -> Callable[..., Any]:
+    """The model as a contender calls it; `options` are framesmith's alone."""
     if peer == "eager":
         return model
     if peer == "framesmith":
-        return framesmith.compile(model, mode=mode)
+        return framesmith.compile(model, mode=mode, options=options)
     return torch.compile(model, mode=None if mode == "default" else mode)
 
 

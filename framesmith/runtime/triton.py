@@ -28,6 +28,7 @@ from typing import Any
 
 from framesmith.runtime.cache import Cache, key_of
 from framesmith.util import log
+from framesmith.util.cores import cores
 from framesmith.util.errors import BuildError, TritonMissing
 
 WORKER = Path(__file__).with_name("triton_worker.py")
@@ -95,7 +96,7 @@ def start(sources: Sequence[Source], arch: int, cache: Cache, jobs: int | None =
                 missing[key] = source
     pending = Pending(keys, found, missing, arch, cache)
     if missing:
-        pending.begin(jobs or os.cpu_count() or 1)
+        pending.begin(jobs or cores())
     return pending
 
 

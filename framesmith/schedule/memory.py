@@ -14,8 +14,6 @@ from framesmith.loops.nest import LoopGraph, Storage
 from framesmith.symbolic.expr import Expr, as_expr
 
 ALIGN = 64
-LARGE = 1 << 12
-"""Bytes from which scoped memory is worth an allocation."""
 
 
 def names_in(arg: Any) -> list[str]:
@@ -120,17 +118,19 @@ def _nbytes(s: Storage) -> Any:
     return aligned(element_span(s) * s.dtype.itemsize)
 
 
-def _is_large(s: Storage) -> bool:
+def _is_large(s: Storage, enough: int) -> bool:
     nbytes = _nbytes(s)
-    return type(nbytes) is not int or nbytes >= LARGE
+    return type(nbytes) is not int or nbytes >= enough
 
 
-def plan(graph: LoopGraph, steps: Sequence[Step], scoped: bool = False) -> tuple[list[Step], Plan]:
-    """Steps with `Allocate` and `Release` inserted, and the place of every arena buffer that the steps use. `scoped`: see above."""
+def plan(graph: LoopGraph, steps: Sequence[Step], large: int | None = None) -> tuple[list[Step], Plan]:
+    """Steps with `Allocate` and `Release` inserted, and the place of every arena buffer that the steps use. `large`: bytes from which
+    memory is scoped; None: none is."""
     storages, lives = graph.storages, _Lifetimes(graph, steps)
     kept = {storages[n].base or n for n in names_in(graph.outputs)}
-    late = {n for n in lives.first if scoped and storages[n].kind in ("arena", "output") and _is_large(storages[n])}
-    given = {n for n in lives.first if scoped and storages[n].kind == "input" and _is_large(storages[n])}
+    scoped = {n for n in lives.first if large is not None and _is_large(storages[n], large)}
+    late = {n for n in scoped if storages[n].kind in ("arena", "output")}
+    given = {n for n in scoped if storages[n].kind == "input"}
     result = Plan()
     result.scratch = {n for n in late if storages[n].kind == "arena"}
     mortal = (result.scratch | given | {n for n in lives.first if storages[n].kind == "result"}) - kept

@@ -38,7 +38,7 @@ def schedule(
         steps.append(Launch(same, launch.args, launch.origins))
     if fusion:
         steps = batched(steps, graph.storages)
-    return _program(graph, steps, kernels_of(steps), scoped_memory)
+    return _program(graph, steps, kernels_of(steps), target.large if scoped_memory else None)
 
 
 def _kept(graph: LoopGraph, groups: list[Group]) -> dict[str, set[int]]:
@@ -60,8 +60,8 @@ def _kept(graph: LoopGraph, groups: list[Group]) -> dict[str, set[int]]:
     return users
 
 
-def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel], scoped_memory: bool) -> Program:
-    planned, arena = plan(graph, steps, scoped_memory)
+def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel], large: int | None) -> Program:
+    planned, arena = plan(graph, steps, large)
     used = set(names_in(graph.outputs))
     for s in steps:
         if type(s) is Launch:

@@ -21,8 +21,9 @@ class Target:
     enough_trips: int = 8
     row_bytes: int = 1 << 20
     units: int = 0
+    large: int = 1 << 12
 
 
 CPU = Target()
 # Of 108 to 148 multiprocessors, each goes through some 8,000 elements in the time that a launch takes.
-GPU = Target(tiles=True, small_work=1 << 13, enough_trips=128, row_bytes=1 << 17, units=132)
+GPU = Target(tiles=True, small_work=1 << 13, enough_trips=128, row_bytes=1 << 17, units=132, large=1 << 20)

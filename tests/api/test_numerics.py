@@ -80,3 +80,25 @@ def test_an_unknown_name_is_refused():
 
 def test_code_is_kept_apart_in_the_cache():
     assert Config().code_key() != Config(numerics="eager").code_key()
+
+
+class Angles(nn.Module):
+    """As rotary embeddings make them: a product of constants, in float32 whatever is around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rates", torch.rand(1, 16, 2, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            angles = self.rates @ torch.arange(64.0).view(1, 2, 32)
+        return x + angles.cos()
+
+
+def test_what_is_computed_once_is_in_the_precision_of_the_graph():
+    model, x = Angles().eval(), torch.zeros(1, 16, 32)
+    compiled = framesmith.compile(model, fullgraph=True)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(compiled(x), model(x))
+        model.rates.mul_(2)
+        torch.testing.assert_close(compiled(x), model(x))

@@ -36,4 +36,4 @@ def on_cuda(rec, x, number):
 
 
 def scheduled(graph, device=DEVICE):
-    return CudaTarget(Config(), None, None, device).schedule(lower(decompose(graph, device=device), None, device))
+    return CudaTarget(Config(), None, None, device).schedule(lower(decompose(graph, device=device), None, device), {})

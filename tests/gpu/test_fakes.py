@@ -10,7 +10,7 @@ from framesmith.fake.tensor import new_fake
 from framesmith.graph.devices import main_device
 from framesmith.graph.freeze import freeze
 from framesmith.graph.interpreter import run
-from framesmith.loops.ir import Extern
+from framesmith.loops.ir import Allocate, Extern, Release
 from framesmith.lower.contractions.rewrite import worth_freezing
 from framesmith.targets import CudaTarget
 from framesmith.util.errors import Unsupported
@@ -140,3 +140,28 @@ def test_pooling_in_half_precision_is_a_kernel():
     image = torch.randn(2, 16, 8, 8, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     graph, _ = recorded(lambda x: F.max_pool2d(x * 2, 3, 2, 1), image)
     assert externs(scheduled(graph)) == []
+
+
+def test_a_product_of_a_column_and_a_row_is_a_kernel():
+    def fn(a, b, x, y):
+        return a @ b, (x @ y).cos()
+
+    inputs = [torch.randn(s) for s in ((3, 5, 1), (3, 1, 6), (4, 1), (1, 7))]
+    graph, _ = recorded(fn, *inputs)
+    CudaTarget(Config(), None, None, DEVICE).rewrite(graph)
+    assert externs(scheduled(graph)) == []
+    for got, expected in zip(run(graph, inputs), fn(*inputs)):
+        torch.testing.assert_close(got, expected)
+
+
+def test_large_values_live_from_first_write_to_last_use():
+    def fn(x):
+        y = x.softmax(-1) @ x
+        return (y.softmax(-1) @ x).sum()
+
+    for size, late in ((64, 0), (1024, 4)):
+        graph, _ = recorded(fn, torch.randn(size, size))
+        program = scheduled(graph)
+        allocated = [name for step in program.steps if isinstance(step, Allocate) for name in step.names]
+        released = [name for step in program.steps if isinstance(step, Release) for name in step.names]
+        assert len(allocated) == late and set(allocated) <= set(released)

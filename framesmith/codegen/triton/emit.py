@@ -23,9 +23,11 @@ from framesmith.symbolic.expr import Expr, as_expr, ceildiv, simplify_int
 from framesmith.util.text import Indented
 
 
-def print_kernels(program: Program, configs: Mapping[Kernel, Config] | None = None, wide: bool = False) -> tuple[Printed, ...]:
+def print_kernels(
+    program: Program, configs: Mapping[Kernel, Config] | None = None, wide: bool = False, tiling: bool = True
+) -> tuple[Printed, ...]:
     """Every distinct kernel of `program`, parallel to `Program.kernels`: with indices of 64 bits where 32 may not do, or `wide`. `configs`:
-    instead of those of `tuning`."""
+    instead of those of `tuning`. Without `tiling`, grids have one dimension."""
     origins: dict[Kernel, dict[Origin, None]] = {}
     totals: dict[Kernel, int] = {}
     far: set[Kernel] = set()
@@ -38,7 +40,9 @@ def print_kernels(program: Program, configs: Mapping[Kernel, Config] | None = No
                 totals[step.kernel] = max(sum(step.sizes), totals.get(step.kernel, 0))
     return tuple(
         [
-            print_safely(k, wide or k in far, batch=totals.get(k, 0), origins=tuple(origins.get(k, ())), config=(configs or {}).get(k))
+            print_safely(
+                k, wide or k in far, batch=totals.get(k, 0), origins=tuple(origins.get(k, ())), config=(configs or {}).get(k), tiling=tiling
+            )
             for k in program.kernels
         ]
     )
@@ -52,7 +56,7 @@ def print_safely(kernel: Kernel, wide: bool = False, **more: Any) -> Printed:
 
 
 def print_kernel(
-    kernel: Kernel, *, batch: int = 0, wide: bool = False, origins: Sequence[Origin] = (), config: Config | None = None
+    kernel: Kernel, *, batch: int = 0, wide: bool = False, origins: Sequence[Origin] = (), config: Config | None = None, tiling: bool = True
 ) -> Printed:
     """Print one kernel; `batch`: over the rows of a table, so many elements in all; `wide`: with indices of 64 bits; `config`: instead of
     the one of `tuning`.
@@ -67,7 +71,7 @@ def print_kernel(
         s = write(kernel, contraction, config, wide)
         grid: tuple[Expr | int, ...] = (programs(Shape.of(kernel, contraction), config),)
         return _assembled(s, "product", tuple(config.blocks), grid, origins)
-    shape = form(kernel)
+    shape = form(kernel, tiling)
     wide = wide or any(fits(d.extent) is False for d in (*shape.grid, *filter(None, (shape.row,))))
     config = config or choose(shape, batch)
     s = State(shape, config, wide, Indented("    "), {p.name: p for p in kernel.params})

@@ -57,8 +57,8 @@ class Form:
         return found
 
 
-def form(kernel: Kernel) -> Form:
-    """The tile program of `kernel`; CompileError where it has none."""
+def form(kernel: Kernel, tiling: bool = True) -> Form:
+    """The tile program of `kernel`, with at most one dimension beside `row` unless `tiling`; CompileError where it has none."""
     if kernel.locals:
         raise CompileError("a kernel with arrays of its own has no tile program")
     axes, nodes = _grid(kernel)
@@ -74,7 +74,7 @@ def form(kernel: Kernel) -> Form:
             raise CompileError("loops over different domains have no tile program")
         body.append(nest)
     flat = Form(kernel, (), row, tuple(body))
-    return replace(flat, grid=_dims(axes, flat))
+    return replace(flat, grid=_dims(axes, flat, tiling))
 
 
 def _grid(kernel: Kernel) -> tuple[list[Axis], tuple[Node, ...]]:
@@ -115,11 +115,11 @@ def _flat(node: Node) -> Nest:
 # ----------------------------------------------------------------------------------------------------------- dimensions of the grid
 
 
-def _dims(axes: list[Axis], flat: Form) -> tuple[Dim, ...]:
+def _dims(axes: list[Axis], flat: Form, tiling: bool) -> tuple[Dim, ...]:
     """One dimension, or two where memory runs along one axis here and along another there."""
     if not axes:
         return ()
-    pair = _pair(axes, [op for op, _ in flat.accesses()]) if flat.row is None else None
+    pair = _pair(axes, [op for op, _ in flat.accesses()]) if tiling and flat.row is None else None
     if pair is None:
         return (Dim("x", tuple(axes)),)
     first, last = pair

@@ -1,6 +1,7 @@
 """Contractions on a CUDA device as its libraries compute them best.
 
     linear(x, w, b)  # x: (..., k)  ->  addmm(b, x as (m, k), w^T) as (..., n): one product, whose epilogue adds the bias
+    x @ y, of one column and one row ->  x * y
     conv2d(x, w, b)                 ->  conv2d(x, w) + b: eager adds the bias in a pass of its own, which then fuses with what follows
 """
 
@@ -25,11 +26,21 @@ def rewrite_products(graph: fx.Graph) -> None:
         if node.op != "call_function":
             continue
         with graph.inserting_before(node):
-            new = _product(graph, node) or _convolution(graph, node)
+            new = _outer(graph, node) or _product(graph, node) or _convolution(graph, node)
         if new is not None:
             new.meta["val"] = node.meta["val"]
             node.replace_all_uses_with(new)
             graph.erase_node(node)
+
+
+def _outer(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
+    """A sum of one product is no sum: it fuses, and is not rounded to TF32."""
+    if node.target not in (aten.matmul.default, aten.mm.default, aten.bmm.default):
+        return None
+    vx, vy = value_of(node.args[0]), value_of(node.args[1])
+    if min(len(vx.shape), len(vy.shape)) < 2 or not static(vx, vy) or vx.shape[-1] != 1:
+        return None
+    return Nodes(graph, node)(aten.mul.Tensor, node.args[:2], tuple(node.meta["val"].shape))
 
 
 def _product(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
