@@ -397,7 +397,7 @@ _TORCH = next(iter(torch.__path__)) + "/"
 # Libraries without tensor programs, and what `torch.compiler.disable` puts around a function: nothing beneath their frames is captured.
 _OTHERS = re.compile(
     r"/(?:site|dist)-packages/(?:numpy|scipy|pandas|PIL|matplotlib|sympy|sklearn|networkx|rich|tqdm|filelock|_?pytest|tokenizers|safetensors"
-    r"|huggingface_hub|yaml|requests|torch/_dynamo|torch/_inductor)/"
+    r"|huggingface_hub|yaml|requests|triton|torch/_dynamo|torch/_inductor)/"
 )
 _OWN = __file__.rsplit("/", 1)[0] + "/"
 _STANDARD = tuple({p.rsplit("/", 1)[0] + "/" for p in (traceback.__file__, threading.__file__)})

@@ -5,7 +5,7 @@ A target rewrites contractions to the kernels that are best on it, schedules for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -15,11 +15,12 @@ from torch import fx
 from framesmith.codegen.cpp.emit import emit_kernels, header_text
 from framesmith.codegen.cpp.state import Target as Machine
 from framesmith.codegen.device import wrap_device
+from framesmith.codegen.triton.brought import Brought, brought_kernels
 from framesmith.codegen.triton.emit import print_kernels
 from framesmith.codegen.triton.kernel import Printed
 from framesmith.codegen.wrapper import Wrapped, wrap
 from framesmith.config import Config
-from framesmith.loops.ir import Program
+from framesmith.loops.ir import Extern, Program
 from framesmith.loops.nest import LoopGraph
 from framesmith.lower.contractions.bags import group_embedding_bags
 from framesmith.lower.contractions.choice import Chooser
@@ -37,6 +38,7 @@ from framesmith.tuning.contractions import own_contractions
 from framesmith.tuning.kernels import Sizes, Tuner, configured, source_of
 from framesmith.util import log
 from framesmith.util.cores import cores
+from framesmith.util.errors import BuildError
 
 Work = tuple[tuple[tuple[str, str], ...], ...]
 
@@ -126,13 +128,25 @@ class CudaTarget(Target):
     def print(
         self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes
     ) -> tuple[Wrapped, Work]:
+        brought = brought_kernels(program)
+        try:
+            return self._print(program, positions, inputs, watched, sizes, brought)
+        except BuildError:
+            if not brought:
+                raise
+            return self._print(program, positions, inputs, watched, sizes, {})  # Triton's own launcher says what is wrong
+
+    def _print(
+        self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes,
+        brought: Mapping[Extern, Brought],
+    ) -> tuple[Wrapped, Work]:
         printed = self.kernels(program, sizes)
+        sources = [*map(source_of, printed), *[b.source for b in brought.values()]]
         if log.enabled("code"):
-            log.emit("code", "\n".join([kernel.text for kernel in printed]))
-        sources = [source_of(kernel) for kernel in printed]
+            log.emit("code", "\n".join([source.text for source in sources]))
         pending = triton.start(sources, self.arch, self.cache, self.config.build_jobs) if sources else None
         try:
-            wrapped = wrap_device(program, printed, positions, inputs, watched)
+            wrapped = wrap_device(program, printed, positions, inputs, watched, brought)
             self.cache.library(wrapped.units, self.toolchain)  # beside Triton's work
         except BaseException:
             if pending is not None:

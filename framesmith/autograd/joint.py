@@ -16,9 +16,11 @@ import torch
 from torch import fx
 
 from framesmith.fake import FakeTensor, Recorder
+from framesmith.fake.launching import launched
 from framesmith.fake.outputs import memory_of
 from framesmith.fake.tensor import new_fake
 from framesmith.graph.derivative import Derivative, passed, refuse, without_derivatives
+from framesmith.graph.launch import Launch
 from framesmith.graph.walk import last_node, nodes_after
 from framesmith.util.errors import Unsupported
 
@@ -342,6 +344,8 @@ class _Replay:
         args, kwargs = self._read(node.args), self._read(node.kwargs)
         target: Any = _DIFFERENTIABLE.get(node.target, node.target)
         self.current = node
+        if isinstance(target, Launch):
+            return self._launch(node, args)
         if target is refuse:
             val = new_fake(tuple(args[0].shape), args[0].stride(), args[0].dtype, args[0].device)
             return self.recorder.own(val, self.recorder.emit(refuse, tuple([self.recorder.nodes(a) for a in args]), val))
@@ -360,6 +364,14 @@ class _Replay:
         for made in nodes_after(self.recorder.graph, last):  # the joint graph may be differentiated in its turn
             made.meta.update(said)
         return value
+
+    def _launch(self, node: fx.Node, args: Any) -> Any:
+        """A kernel of the program's, through which no gradient goes."""
+        last = last_node(self.recorder.graph)
+        made = launched(self.recorder, node.target, args)  # type: ignore[arg-type]
+        for one in nodes_after(self.recorder.graph, last):
+            one.meta.update(no_grad=True, **{k: node.meta[k] for k in ("checkpoint",) if k in node.meta})
+        return made
 
     def _read(self, value: Any) -> Any:
         if isinstance(value, fx.Node):

@@ -7,12 +7,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from framesmith.codegen.plan import Planner, check_symbols
+from framesmith.codegen.triton.brought import Brought
 from framesmith.codegen.triton.kernel import PROGRAMS, Printed, programs
 from framesmith.codegen.wrapper import HOST, OTHERS, Wrapped, entry, integer_text
-from framesmith.loops.ir import Batch, Kernel, Launch, Program
+from framesmith.graph.launch import Window
+from framesmith.loops.ir import Batch, Extern, Launch, Program
 from framesmith.symbolic.expr import Expr
 from framesmith.util.errors import CompileError
 from framesmith.util.text import Indented
@@ -31,18 +34,27 @@ _CTYPES = {"i32": "int", "i64": "i64"}
 WIDEST = (2**31 - 1, 65535, 65535)
 
 
-def wrap_device(program: Program, printed: Sequence[Printed], positions: Sequence[int], inputs: int, watched: Sequence[int]) -> Wrapped:
-    """As `wrapper.wrap`, for kernels `printed` (parallel to `program.kernels`); kernel number i of the plan's images is `printed[i]`."""
+def wrap_device(
+    program: Program, printed: Sequence[Printed], positions: Sequence[int], inputs: int, watched: Sequence[int],
+    brought: Mapping[Extern, Brought] | None = None,
+) -> Wrapped:
+    """As `wrapper.wrap`, for kernels `printed` (parallel to `program.kernels`); kernel number i of the plan's images is `printed[i]`.
+
+    `brought`: kernels that are launched in the place of calls; their images stand behind those.
+    """
     check_symbols(program)
     planner = Planner(program, positions, inputs)
-    plan = planner.plan(watched, aligned=True)
-    functions = {kernel: (number, text) for number, (kernel, text) in enumerate(zip(program.kernels, printed, strict=True))}
+    brought = brought or {}
+    plan = planner.plan(watched, aligned=True, launched=brought)
+    texts = (*zip(program.kernels, printed, strict=True), *brought.items())
+    functions = {key: (number, text) for number, (key, text) in enumerate(texts)}
     out = Indented()
-    entry(out, program, planner, plan, {Launch: _launch, Batch: _Batches(), **OTHERS}, functions)
+    entry(out, program, planner, plan, {**OTHERS, Launch: _launch, Batch: _Batches(), Extern: _extern}, functions)
     return Wrapped((HEAD + HOST + "\n" + str(out),), plan, tuple(program.constants.values()))
 
 
-Functions = dict[Kernel, tuple[int, Printed]]
+Functions = dict[Any, tuple[int, Any]]
+"""The number and the text of each kernel, and of each call that is one."""
 
 
 def _launch(out: Indented, step: Launch, program: Program, planner: Planner, functions: Functions) -> None:
@@ -65,6 +77,26 @@ def _call(out: Indented, number: int, grid: Sequence[Expr | int], values: Sequen
         if _known(extent) > most:
             raise CompileError(f"a grid of {extent} programs along one axis")
     out.line(f"if (h->launch(h->frame, {number}, {', '.join(sizes)}, x)) return 1;")
+
+
+def _extern(out: Indented, step: Extern, program: Program, planner: Planner, functions: Functions) -> None:
+    """A call, or the launch of a kernel that the program brings."""
+    if step not in functions:
+        OTHERS[Extern](out, step, program, planner, functions)
+        return
+    number, kernel = functions[step]
+    with out.block("{", "}"):
+        _call(out, number, kernel.grid, [_argument(program, planner, step, a) for a in kernel.arguments])
+
+
+def _argument(program: Program, planner: Planner, step: Extern, argument: Window | tuple[str, str]) -> tuple[str, str]:
+    """The C type and text of an argument."""
+    if not isinstance(argument, Window):
+        return argument
+    buffer = program.buffers[step.args[argument.memory].name]
+    offset = (buffer.offset if buffer.kind == "view" else 0) + argument.offset
+    base = _pointer(program, planner, buffer.base or buffer.name)
+    return "void*", f"(char*)({base}) + ({integer_text(offset)}) * {buffer.dtype.itemsize}" if offset != 0 else base
 
 
 class _Batches:

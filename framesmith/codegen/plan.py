@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -62,17 +62,19 @@ class Planner:
         self.written = _written_inputs(program)
         self.late = frozenset([name for step in program.steps if type(step) is Allocate for name in step.names])
 
-    def plan(self, watched: Sequence[int] = (), entry: str = "fs_run", aligned: bool = False) -> rt.Plan:
-        """The plan of the program; also fills `numbers`, `externs` and `table`. `aligned`: kernels want aligned inputs."""
+    def plan(self, watched: Sequence[int] = (), entry: str = "fs_run", aligned: bool = False, launched: Collection[Extern] = ()) -> rt.Plan:
+        """The plan of the program; also fills `numbers`, `externs` and `table`. `aligned`: kernels want aligned inputs. `launched`: calls
+        that are kernels on the device."""
         program = self.program
         in_kernels: set[int] = set()
         for step in program.steps:
-            if type(step) is Extern:
+            if type(step) is Extern and step not in launched:
                 self.externs[step] = len(self.calls)
                 self.calls.append(self._call(step))
                 self.places.append(_place(step))
-            elif isinstance(step, Launch | Batch):
+            elif isinstance(step, Launch | Batch | Extern):
                 for name in _names(step):
+                    name = program.buffers[name].base or name
                     kind = program.buffers[name].kind
                     if kind != "arena":
                         number = self.number(name)
@@ -173,7 +175,9 @@ def _place(step: Extern) -> tuple[str, str]:
     return str(step.target), lines[0] if lines else ""
 
 
-def _names(step: Launch | Batch) -> tuple[str, ...]:
+def _names(step: Launch | Batch | Extern) -> tuple[str, ...]:
+    if isinstance(step, Extern):
+        return tuple([arg.name for arg in step.args])
     return step.args if isinstance(step, Launch) else tuple([n for row in step.rows for n in row])
 
 

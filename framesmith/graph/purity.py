@@ -9,6 +9,8 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
+from framesmith.graph.launch import Launch
+
 _PURE_MODULES = frozenset(("_operator", "math", "builtins"))
 _WRITING_OPERATORS = frozenset(
     getattr(operator, name) for name in
@@ -24,6 +26,8 @@ PURE, RANDOM, EFFECT = "pure", "random", "effect"
 
 def kind_of(target: Any) -> str:
     """PURE: may be dropped and shared. RANDOM: advances a generator, so neither. EFFECT: writes, or nothing is known of it."""
+    if isinstance(target, Launch):
+        return PURE
     try:
         return _KNOWN[target]
     except KeyError:

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.graph.launch import Launch
 from framesmith.graph.purity import draws
 from framesmith.loops.nest import Call
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import Size, row_major, same_layout
+from framesmith.lower.launches import lower_launch
 from framesmith.lower.layouts import ARGUMENT_LAYOUTS, CUDA_ARGUMENT_LAYOUTS, RESULT_LAYOUTS
 from framesmith.lower.table import EXTERN_ROWS
 from framesmith.lower.values import Strided, Value
@@ -22,6 +24,8 @@ from framesmith.util.errors import Unsupported
 
 def call_extern(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Lower an operator that reached us whole: by its row, or as a call."""
+    if isinstance(node.target, Launch):
+        return lower_launch(ctx, node, args)
     row = EXTERN_ROWS.get(node.target)
     if row is not None:
         result = row(ctx, node, args, kwargs)

@@ -2,6 +2,7 @@
 
 from . import (
     arrays,
+    attention,
     builtin,
     callables,
     checkpointing,
@@ -19,6 +20,7 @@ from . import (
     foreach,
     frames,
     iterating,
+    kernels,
     marks,
     messages,
     modes,
@@ -41,8 +43,8 @@ from . import (
 )
 
 __all__ = [
-    "arrays", "builtin", "callables", "checkpointing", "class_statements", "class_tests", "containers", "conversions", "defaults",
-    "deques", "dicts", "differentiated", "drawing", "errors",
-    "folded", "foreach", "frames", "iterating", "marks", "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns",
-    "polyfilled", "scans", "serial", "sets", "signatures", "state", "text", "torch_making", "torch_rows", "transforms", "ufuncs",
+    "arrays", "attention", "builtin", "callables", "checkpointing", "class_statements", "class_tests", "containers", "conversions",
+    "defaults", "deques", "dicts", "differentiated", "drawing", "errors", "folded", "foreach", "frames", "iterating", "kernels", "marks",
+    "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns", "polyfilled", "scans", "serial", "sets",
+    "signatures", "state", "text", "torch_making", "torch_rows", "transforms", "ufuncs",
 ]

@@ -1,0 +1,103 @@
+"""Attention with score modifications in Python (`torch.nn.attention.flex_attention`): its checks are followed like other Python; what it
+comes down to is computed here.
+
+A modification speaks of one score and its indices. Mostly it does with all scores at once the same that it does with each: then it is
+called once, with indices that broadcast. Else `torch.vmap` calls it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.overrides import TorchFunctionMode
+
+from framesmith.fake.tensor import FakeTensor
+from framesmith.graph.attention import dense
+from framesmith.graph.walk import nodes_after
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..polyfills import attention as py
+from ..registry import by_name
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+aten = torch.ops.aten
+
+
+@by_name("torch._higher_order_ops.flex_attention.FlexAttentionHOP.__call__")
+def _attention(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    query, key, value, score_mod, block_mask, scale = args[1:7]
+    mask_mod = block_mask.items_list(cx)[-1]
+    mods = [t.ByRow(functools.partial(_modified, fn, scored)) for fn, scored in ((score_mod, True), (mask_mod, False))]
+    return cx.made(dense).call(cx, [query, key, value, *mods, scale], {})  # type: ignore[no-any-return]
+
+
+@by_name("torch.fx.traceback.annotate")
+def _annotate(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """What torch.compile is told of operators."""
+    return cx.made(contextlib.nullcontext).call(cx, [], {})  # type: ignore[no-any-return]
+
+
+class ByIndex(TorchFunctionMode):
+    """An index that is a tensor stays one: in eager, one of a single number is read out."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__:
+            x, key = args
+            items = key if isinstance(key, tuple) else (key,)
+            if any(isinstance(i, torch.Tensor) for i in items) and all(map(_is_index, items)):
+                return aten.index.Tensor(x, [i if isinstance(i, torch.Tensor) else torch.tensor(i, device=x.device) for i in items])
+        return func(*args, **(kwargs or {}))
+
+
+def _is_index(x: Any) -> bool:
+    return type(x) is int or isinstance(x, torch.Tensor) and x.dtype is not torch.bool
+
+
+def _modified(fn: t.Tracker, scored: bool, cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """`fn` at every place; `scored`: the first argument are the scores."""
+    last, writes = cx.end()
+    with _indexing(cx):
+        out = fn.call(cx, args, {})
+    made = nodes_after(cx.recorder.graph, last)
+    if len(cx.recorder.written) > writes:
+        raise Unsupported("a score modification that writes tensors")
+    if isinstance(out, t.Tensor) and all(map(_is_elementwise, made)):
+        return out
+    for node in made:
+        node.meta["spare"] = True
+    with _indexing(cx):
+        scores, places = (args[0], args[1:]) if scored else (t.NONE, args)
+        return cx.made(py.one_by_one).call(cx, [fn, scores, t.List(list(places))], {})  # type: ignore[no-any-return]
+
+
+class _indexing:
+    """Within: `ByIndex` is the innermost of the program's modes."""
+
+    def __init__(self, cx: Any) -> None:
+        self.modes = cx.modes.functions
+
+    def __enter__(self) -> None:
+        self.modes.append((t.NONE, ByIndex()))
+
+    def __exit__(self, *error: Any) -> None:
+        self.modes.pop()
+
+
+def _is_elementwise(node: Node) -> bool:
+    """Whether what was recorded of all scores at once is what would have been of each: by its operator, and by its rank."""
+    val = node.meta["val"]
+    plain = node.op == "placeholder" or torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target in _ALIKE
+    return plain and isinstance(val, FakeTensor) and (node.op == "placeholder" or val.dim() in (0, 4))
+
+
+_ALIKE = frozenset((aten.index.Tensor, aten._to_copy.default, aten.full.default, aten.scalar_tensor.default, aten.lift_fresh.default,
+                    aten.full_like.default, aten.zeros_like.default, aten.ones_like.default, aten.new_ones.default, aten.new_zeros.default,
+                    aten.detach.default, aten.alias.default, aten.clone.default, aten.zeros.default, aten.ones.default))
+
+__all__: list[str] = []

@@ -1,0 +1,158 @@
+"""Launches of the program's own Triton kernels: `kernel[grid](...)` as a node of the graph.
+
+What `triton.heuristics` computes and what a grid computes of META is followed like any other Python. Triton itself is never imported here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from typing import Any
+
+import torch
+
+from framesmith.fake.launching import Memories, record_launch
+from framesmith.graph.launch import Grids, Launch, found_at
+from framesmith.util.errors import Unsupported
+
+from .. import trackers as t
+from ..kernel_writes import is_jit, written_parameters
+from ..registry import by_name
+
+Args = list[t.Tracker]
+Kwargs = dict[str, t.Tracker]
+_tokens = itertools.count()
+
+
+@by_name("triton.runtime.jit.JITFunction.run", "triton.runtime.interpreter.InterpretedFunction.run")
+def _run(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    call = _Call(cx, args, kwargs)
+    missing = [p.name for p in call.signature.parameters.values() if p.default is p.empty and p.name not in call.bound]
+    if missing:
+        raise Unsupported(f"a launch without {missing[0]}")
+    call.record(call.grid({}))
+    return t.NONE
+
+
+@by_name("triton.runtime.autotuner.Autotuner.run")
+def _tuned(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """The tuner chooses at the first call, as in eager; a grid is asked for each of its configurations ahead."""
+    call = _Call(cx, args, kwargs)
+    tuner = call.kernel
+    if not is_jit(tuner.fn) or not hasattr(tuner.fn, "src"):
+        raise Unsupported("triton.autotune around something else than a triton.jit function")
+    names = sorted({name for config in tuner.configs for name in config.kwargs})
+    table = {}
+    for config in tuner.configs:
+        values = {name: cx.made(value) for name, value in config.kwargs.items()}
+        table[tuple([config.kwargs.get(name) for name in names])] = call.grid(values)
+    grids = set(table.values())
+    if len(grids) > 1 and any(len(config.kwargs) < len(names) for config in tuner.configs):
+        raise Unsupported("triton.autotune over configurations with different parameters")
+    call.record(grids.pop() if len(grids) == 1 else Grids(tuple(names), table))
+    return t.NONE
+
+
+class _Call:
+    """One launch: the kernel, and its arguments by parameter."""
+
+    def __init__(self, cx: Any, args: Args, kwargs: Kwargs) -> None:
+        self.cx = cx
+        owner = args[0]
+        self.kernel = _itself(cx, owner)
+        self.function = self.kernel
+        while not is_jit(self.function):  # what a tuner is around
+            self.function = self.function.fn
+        if self.function.pre_run_hooks or cx.transformed:
+            raise Unsupported("a kernel with hooks, or within a function transform")
+        if self.function is self.kernel and "_src" in vars(self.kernel):
+            owner.get(cx, "_src")
+        kwargs = dict(kwargs)
+        self.asked = kwargs.pop("grid")
+        if kwargs.pop("warmup", t.FALSE).truth(cx):
+            raise Unsupported("warmup of a kernel")
+        self.positional, self.keywords = args[1:], kwargs
+        self.signature = getattr(self.function, "signature", None) or inspect.signature(self.function.fn)
+        names = self.signature.parameters
+        try:
+            bound = self.signature.bind_partial(*self.positional, **{k: v for k, v in kwargs.items() if k in names})
+        except TypeError as error:
+            raise Unsupported(f"a launch with other arguments than the kernel takes ({error})") from error
+        self.bound: dict[str, t.Tracker] = bound.arguments
+
+    def grid(self, chosen: dict[str, t.Tracker]) -> tuple[int, ...]:
+        """The programs along each axis; `chosen`: what a tuner adds to the arguments."""
+        cx, asked = self.cx, self.asked
+        if not isinstance(asked, t.Sequence):
+            defaults = {p.name: cx.made(p.default) for p in self.signature.parameters.values() if p.default is not p.empty}
+            asked = asked.call(cx, [t.Dict({**defaults, **self.bound, **chosen})], {})
+        return tuple([int(cx.index(x)) for x in asked.items_list(cx)])
+
+    def record(self, grid: tuple[int, ...] | Grids) -> None:
+        cx, function = self.cx, self.function
+        tensors = {name: x.fake for name, x in self.bound.items() if isinstance(x, t.Tensor)}
+        interpreted = not hasattr(function, "src")
+        if not interpreted and any(x.device.type != "cuda" for x in tensors.values()):
+            raise Unsupported("a kernel over tensors that are not on a CUDA device")
+        writes = written_parameters(function)
+        if self.function is not self.kernel:
+            writes |= _written_by_tuner(self.kernel, tensors)
+        written = [x for name, x in tensors.items() if name in writes]
+        if not written:
+            raise Unsupported("a kernel that writes none of its arguments")
+        memories = Memories(list(tensors.values()), written)
+        positional = tuple([self.value(x, memories) for x in self.positional])
+        keywords = tuple([(name, self.value(x, memories)) for name, x in self.keywords.items()])
+        launch = Launch(self.kernel, function.fn.__name__, self.identity(), self.path(), grid, positional, keywords,
+                        memories.descriptions, memories.written)
+        cx.recorder.stack = cx.user_stack()
+        with torch.no_grad():  # autograd does not see what a kernel writes
+            before = cx.mark()
+            record_launch(cx.recorder, launch, memories.owners)
+            if before is not None:
+                cx.follow(*before)
+
+    def value(self, x: t.Tracker, memories: Memories) -> Any:
+        """An argument as the launch holds it."""
+        if isinstance(x, t.Tensor):
+            return memories.windows[id(x.fake)]
+        if isinstance(x, t.Tuple):
+            if any(isinstance(item, t.Tensor) for item in x.open(self.cx)):
+                raise Unsupported("a tuple of tensors as an argument of a kernel")
+            return tuple([self.value(item, memories) for item in x.open(self.cx)])
+        if isinstance(x, t.Object) and x.cls.__module__.startswith("triton."):
+            if not is_jit(x.value) and x.cls.__name__ not in ("dtype", "constexpr"):
+                raise Unsupported(f"{x.describe()} as an argument of a kernel")
+            return _itself(self.cx, x)
+        value = x.real(self.cx)
+        return int(value) if isinstance(value, torch.SymInt) else value
+
+    def identity(self) -> str:
+        """What the kernel computes, as text; of one in the interpreter, that it is this very one."""
+        if not hasattr(self.function, "src"):
+            return f"interpreted {next(_tokens)}"
+        configs = [str(c) for c in self.kernel.configs] if self.kernel is not self.function else []
+        inner = [x.value.cache_key for x in self.bound.values() if isinstance(x, t.Object) and hasattr(x.value, "cache_key")]
+        return f"{self.function.cache_key} {configs} {inner}"
+
+    def path(self) -> tuple[str, str] | None:
+        fn = self.function.fn
+        path = fn.__module__, fn.__qualname__
+        return path if hasattr(self.function, "src") and found_at(*path) is self.kernel else None
+
+
+def _written_by_tuner(tuner: Any, tensors: dict[str, Any]) -> set[str]:
+    """What a tuner resets or restores, and all that hooks of the program's may write."""
+    hooks = tuner.user_defined_pre_hook or tuner.user_defined_post_hook or any(config.pre_hook for config in tuner.configs)
+    return set(tensors) if hooks else {*tuner.reset_to_zero, *tuner.restore_value}
+
+
+def _itself(cx: Any, x: t.Tracker) -> Any:
+    """The object of Triton's that a tracker stands for."""
+    if not isinstance(x, t.Object) or x.value is None:
+        raise Unsupported("a kernel that the frame makes")
+    cx.guard(x.source, "id", x.value)
+    return x.value
+
+
+__all__: list[str] = []

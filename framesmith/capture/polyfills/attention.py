@@ -1,0 +1,25 @@
+"""Modifications of attention's scores: called at each place, and differentiated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def one_by_one(fn: Any, scores: Any, places: Any) -> Any:
+    """`fn` of one score (if `scores` are given) and its four indices, at every place."""
+    first = () if scores is None else (0,)
+    for dims in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)):
+        fn = torch.vmap(fn, in_dims=first + dims)
+    given = [place.flatten() for place in places]
+    return fn(*given) if scores is None else fn(scores, *given)
+
+
+def pulled_back(fn: Any, scores: Any, b: Any, h: Any, q: Any, k: Any, tangent: Any) -> Any:
+    """The tangent of scores by that of what `fn` makes of them."""
+    pullback: Any = torch.func.vjp(lambda s: fn(s, b, h, q, k), scores)[1]
+    return pullback(tangent)[0]
+
+
+__all__ = ["one_by_one", "pulled_back"]

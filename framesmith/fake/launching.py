@@ -1,0 +1,78 @@
+"""Launches of the program's own kernels on fakes: a node for each, and writes into what the kernel writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from framesmith.fake.layout import is_dense
+from framesmith.fake.tensor import Alias, FakeTensor, new_fake
+from framesmith.graph.launch import Launch, Memory, Window
+from framesmith.util.errors import Unsupported
+
+if TYPE_CHECKING:
+    from framesmith.fake.recorder import Recorder
+
+aten = torch.ops.aten
+_BLANK = frozenset((aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default,
+                    aten.new_empty_strided.default))
+
+
+class Memories:
+    """The memories behind the tensors that a kernel is given, `written` of which it may write."""
+
+    def __init__(self, tensors: Sequence[FakeTensor], written: Sequence[FakeTensor]) -> None:
+        self.storages = {id(x._alias.storage) for x in written}
+        self.numbers: dict[int, int] = {}
+        self.owners: list[FakeTensor] = []
+        self.windows = {id(x): self._window(x) for x in tensors}
+        self.written = tuple([k for k, owner in enumerate(self.owners) if id(owner._alias.storage) in self.storages])
+        self.descriptions = tuple([self._description(k, owner) for k, owner in enumerate(self.owners)])
+
+    def _window(self, x: FakeTensor) -> Window:
+        if id(x._alias.storage) not in self.storages:
+            return Window(self._number(x), _ints(x.shape), _ints(x.stride()))
+        base = _base(x._alias).val
+        if x.dtype is not base.dtype or not is_dense(tuple(base.shape), base.stride()):
+            raise Unsupported("a kernel that writes into memory with gaps, or seen as another dtype")
+        return Window(self._number(base), _ints(x.shape), _ints(x.stride()), int(x.storage_offset() - base.storage_offset()))
+
+    def _number(self, owner: FakeTensor) -> int:
+        if id(owner) not in self.numbers:
+            self.numbers[id(owner)] = len(self.owners)
+            self.owners.append(owner)
+        return self.numbers[id(owner)]
+
+    def _description(self, k: int, owner: FakeTensor) -> Memory:
+        blank = k in self.written and owner._alias.node.target in _BLANK
+        return Memory(_ints(owner.shape), _ints(owner.stride()), owner.dtype, owner.device, blank)
+
+
+def _base(alias: Alias) -> Alias:
+    while alias.parent is not None:
+        alias = alias.parent
+    return alias
+
+
+def _ints(sizes: Any) -> tuple[int, ...]:
+    return tuple(map(int, sizes))
+
+
+def record_launch(rec: Recorder, target: Launch, owners: Sequence[FakeTensor]) -> None:
+    """Records the launch over the memories of `owners`, and its writes."""
+    given = [None if how.blank else owner for how, owner in zip(target.memories, owners, strict=True)]
+    for k, made in zip(target.written, launched(rec, target, given), strict=True):
+        rec.write(owners[k]._alias, made._alias.node)
+
+
+def launched(rec: Recorder, target: Launch, given: Sequence[FakeTensor | None]) -> tuple[FakeTensor, ...]:
+    """The node of a launch: the written memories as new fakes."""
+    layouts = [target.memories[k] for k in target.written]
+    vals = tuple([new_fake(how.size, how.stride, how.dtype, how.device) for how in layouts])
+    node = rec.emit(target, tuple([None if x is None else rec.nodes(x) for x in given]), vals)
+    return rec.results(node, vals)  # type: ignore[no-any-return]
+
+
+__all__ = ["Memories", "launched", "record_launch"]
