@@ -27,7 +27,6 @@ from framesmith.lower.contractions.choice import Chooser
 from framesmith.lower.contractions.images import lay_out_weights
 from framesmith.lower.contractions.libraries import rewrite_products
 from framesmith.lower.contractions.rewrite import rewrite_contractions
-from framesmith.lower.contractions.tiled import Precision
 from framesmith.runtime import triton
 from framesmith.runtime.cache import Cache
 from framesmith.runtime.plan import Image
@@ -97,7 +96,7 @@ class CudaTarget(Target):
         return 10 * major + minor
 
     def identity(self) -> str:
-        tuned = f" tuned {Precision.current()}" if self.config.autotune else ""
+        tuned = f" tuned{', tf32' * _tf32()}" if self.config.autotune else ""
         return f"{self.device} sm_{self.arch} {torch.cuda.get_device_name(self.device)}{tuned}"
 
     def prepare(self) -> None:
@@ -118,7 +117,7 @@ class CudaTarget(Target):
         def plainly(graph: LoopGraph) -> Program:
             return schedule(graph, c.fusion, c.vectorize, self.machine, True, c.rounding)
 
-        return plainly(own_contractions(loops, plainly, self.tuner(), sizes, Precision.current()) if self.config.autotune else loops)
+        return plainly(own_contractions(loops, plainly, self.tuner(), sizes, _tf32()) if self.config.autotune else loops)
 
     def kernels(self, program: Program, sizes: Sizes) -> tuple[Printed, ...]:
         """The text of the program's kernels. Raises `CompileError`."""
@@ -159,6 +158,11 @@ class CudaTarget(Target):
 
     def text(self, units: Sequence[str]) -> str:
         return "\n".join(units)
+
+
+def _tf32() -> bool:
+    """Whether products of float32 may be less exact; guarded in the modes that ask."""
+    return torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32"
 
 
 TARGETS: dict[str, type[Target]] = {"cpu": Target, "cuda": CudaTarget}

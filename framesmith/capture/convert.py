@@ -133,7 +133,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 residual = Residual(cx, code)
                 run_to_end_or_break(cx, root, residual)
                 refuse_abandoned(cx, residual.rb.names)
-            return finish(cx, residual, compile_fn, reason)
+            return finish(cx, residual, compile_fn, reason, config is not None and config.autotune)
         except t.CapturedError as e:
             raise UserError(e.tracker, user_place(cx)) from None
         except AssumedInVain:
@@ -191,8 +191,9 @@ def user_place(cx: Session) -> Place | None:
     return user_frame(cx.user_stack()) if cx.frames else None
 
 
-def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason: Break | None) -> Captured:
-    """Close the graph, compile it, and write the residual code."""
+def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason: Break | None, tuned: bool = False) -> Captured:
+    """Close the graph, compile it, and write the residual code. `tuned`: kernels of our own may stand for a library's, which would read how
+    exact products are to be when it is called."""
     outputs, residual.settled = settle(residual.rb.hold, residual.rb.outputs, cx.state.inference_mode, cx.view_grad)
     recorded = cx.recorder.finish(outputs)
     graph: Graph | None = recorded
@@ -209,6 +210,8 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
         if outputs:
             raise Unsupported("outputs without a graph")
     repeatable(cx, recorded)
+    if tuned and any(value.device.type == "cuda" for value in examples if isinstance(value, torch.Tensor)):
+        read_setting(cx, torch._C._get_fp32_precision_getter, [cx.made("cuda"), cx.made("matmul")], {})
     if graph is not None:
         aliasing(cx, graph)
         if numbers:

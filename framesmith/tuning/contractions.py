@@ -18,7 +18,7 @@ import torch
 from framesmith.loops.ir import Buffer, Extern, Kernel, Program, Ref
 from framesmith.loops.nest import LoopGraph
 from framesmith.loops.text import kernel_text
-from framesmith.lower.contractions.tiled import CONTRACTIONS, Contraction, Precision, contraction_of, replaced, ways
+from framesmith.lower.contractions.tiled import CONTRACTIONS, Contraction, contraction_of, replaced, ways
 from framesmith.runtime import trial
 from framesmith.runtime.cache import key_of
 from framesmith.runtime.trial import Memory
@@ -41,19 +41,19 @@ class Library:
 Step = Case | Library
 
 
-def own_contractions(graph: LoopGraph, schedule: Schedule, tuner: Tuner, sizes: Sizes, precision: Precision) -> LoopGraph:
+def own_contractions(graph: LoopGraph, schedule: Schedule, tuner: Tuner, sizes: Sizes, tf32: bool) -> LoopGraph:
     """`graph` with each contraction computed in the way that is the fastest for the program; itself where the libraries are."""
     found = {k: c for k, item in enumerate(graph.items) if (c := contraction_of(item, graph.storages)) is not None}
     if not found:
         return graph
-    race = _Race(graph, schedule, tuner, sizes, precision, found)
+    race = _Race(graph, schedule, tuner, sizes, tf32, found)
     return race.run()
 
 
 class _Race:
-    def __init__(self, graph: LoopGraph, schedule: Schedule, tuner: Tuner, sizes: Sizes, precision: Precision,
+    def __init__(self, graph: LoopGraph, schedule: Schedule, tuner: Tuner, sizes: Sizes, tf32: bool,
                  found: Mapping[int, Contraction]) -> None:
-        self.graph, self.schedule, self.tuner, self.sizes, self.precision, self.found = graph, schedule, tuner, sizes, precision, found
+        self.graph, self.schedule, self.tuner, self.sizes, self.tf32, self.found = graph, schedule, tuner, sizes, tf32, found
         self.kernels: dict[Case, Kernel] = {}
 
     def run(self) -> LoopGraph:
@@ -73,12 +73,12 @@ class _Race:
             log.emit("tuning", f"{self._said(places)}: {', '.join(f'{w} {a:.4f} for {b:.4f} ms' for w, (a, b) in totals.items())}")
             if isfinite(old) and new < GAIN * old:
                 chosen |= dict.fromkeys(places, way)
-        return replaced(self.graph, chosen, self.precision) if chosen else self.graph
+        return replaced(self.graph, chosen, self.tf32) if chosen else self.graph
 
     def _classes(self) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
         """Places of contractions that are equal, epilogue and all, and the ways to try for them."""
         own = {k: ways(c, self._size) for k, c in self.found.items()}
-        program = self.schedule(replaced(self.graph, {k: names[0] for k, names in own.items()}, self.precision))
+        program = self.schedule(replaced(self.graph, {k: names[0] for k, names in own.items()}, self.tf32))
         steps = [(frozenset(step.args), kernel_text(step.kernel)) for step in launches(program)]
         classes: dict[Any, list[int]] = {}
         for k, c in self.found.items():
@@ -99,7 +99,7 @@ class _Race:
 
     def _steps(self, chosen: dict[int, str]) -> Counter[Step]:
         """The kernels and contractions of the program in which `chosen` are kernels of our own."""
-        program = self.schedule(replaced(self.graph, chosen, self.precision) if chosen else self.graph)
+        program = self.schedule(replaced(self.graph, chosen, self.tf32) if chosen else self.graph)
         steps: Counter[Step] = Counter()
         for launch in launches(program):
             case = case_of(launch, program, self.sizes)
@@ -130,8 +130,7 @@ class _Race:
 
     def _library(self, step: Library) -> float:
         memory = self.tuner.memory
-        settings = (self.precision.matmul, self.precision.convolution)
-        key = key_of("library", self.tuner.chip, str(step.target), step.args, settings)
+        key = key_of("library", self.tuner.chip, str(step.target), step.args, self.tf32)
         if key not in memory:
             with torch.cuda.device(self.tuner.device), torch.no_grad():
                 memory[key] = f"{_called(step):.6f}"

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from framesmith.loops.ir import Program
 from framesmith.loops.nest import LoopGraph
-from framesmith.lower.contractions.tiled import Precision, contraction_of, replaced, ways
+from framesmith.lower.contractions.tiled import contraction_of, replaced, ways
 from framesmith.schedule.target import GPU
 from tests.codegen_triton.graphs import BF16, HALF, x
 from tests.schedule.harness import program_of
@@ -125,10 +125,10 @@ def _(a, b):
 
 
 def image(*shape: int) -> torch.Tensor:
-    return x(*shape).to(memory_format=torch.channels_last)
+    return x(*shape, dtype=BF16).to(memory_format=torch.channels_last)
 
 
-@product("convolution", lambda: [image(2, 12, 5, 7), x(20, 12, 1, 1), image(2, 20, 5, 7)])
+@product("convolution", lambda: [image(2, 12, 5, 7), x(20, 12, 1, 1, dtype=BF16), image(2, 20, 5, 7)])
 def _(a, w, r):
     return torch.relu(F.conv2d(a, w) + r)
 
@@ -158,7 +158,7 @@ def program(name: str, number: int = 0, tf32: bool = False) -> Program:
                 names = ways(c, size)
                 chosen[place] = names[min(number, len(names) - 1)]
         assert chosen, f"{name} has no contraction"
-        return replaced(graph, chosen, Precision(tf32, tf32))
+        return replaced(graph, chosen, tf32)
 
     fn, make = PRODUCTS[name]
     return program_of(fn, *make(), target=GPU, dynamic=SYMBOLIC[name], change=change)

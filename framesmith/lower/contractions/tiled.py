@@ -34,18 +34,6 @@ PARTS = (2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
-class Precision:
-    """Whether PyTorch allows float32 elements of matrices and of convolutions to be rounded to TF32."""
-
-    matmul: bool = False
-    convolution: bool = False
-
-    @classmethod
-    def current(cls) -> Precision:
-        return cls(torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
-
-
-@dataclass(frozen=True, slots=True)
 class Window:
     """A strided window on a buffer: element i is at `offset + i * stride`."""
 
@@ -141,7 +129,8 @@ def _product(call: Call, storages: Storages) -> Contraction | None:
 
 
 def _convolution(call: Call, storages: Storages) -> Contraction | None:
-    """One over images whose channels are innermost, with a kernel of one element."""
+    """One of halves over images whose channels are innermost, with a kernel of one element. (Those of float32 are as exact as cuDNN's
+    setting says.)"""
     args = (*call.args, *_CONV2D[len(call.args) :]) if call.target is aten.conv2d.default else call.args
     image, weight, bias, stride, padding, dilation, *rest = args
     plain = rest == [1] if call.target is aten.conv2d.default else rest == [False, (0, 0), 1]
@@ -149,7 +138,7 @@ def _convolution(call: Call, storages: Storages) -> Contraction | None:
     if out is None or not plain or bias is not None or call.kwargs or set(stride) != {1} or set(padding) != {0}:
         return None
     x, w, y = (storages[name] for name in (image.name, weight.name, out))
-    if len(x.size) != 4 or any(type(size) is not int for size in x.size) or tuple(w.size[2:]) != (1, 1):
+    if len(x.size) != 4 or x.dtype not in HALF or any(type(size) is not int for size in x.size) or tuple(w.size[2:]) != (1, 1):
         return None
     if not all(same_layout(s.size, s.stride, channels_last(s.size)) for s in (x, y)):
         return None
@@ -193,8 +182,8 @@ def ways(c: Contraction, size: Callable[[Size], int]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def replaced(graph: LoopGraph, chosen: Mapping[int, str], precision: Precision) -> LoopGraph:
-    """`graph` with the items at the places in `chosen` computed in the ways named there."""
+def replaced(graph: LoopGraph, chosen: Mapping[int, str], tf32: bool) -> LoopGraph:
+    """`graph` with the items at the places in `chosen` computed in the ways named there. `tf32`: see `MatrixProduct`."""
     storages = dict(graph.storages)
     items: list[Item] = []
     for place, item in enumerate(graph.items):
@@ -205,7 +194,6 @@ def replaced(graph: LoopGraph, chosen: Mapping[int, str], precision: Precision) 
             continue
         _own(storages, c.out.buffer, graph.outputs)
         name, _, count = way.partition(" ")
-        tf32 = precision.convolution if CONTRACTIONS[item.target] is _convolution else precision.matmul
         items += _WAYS[name](c, tf32, storages, int(count or 1), item.origins)
     return replace(graph, storages=storages, items=items)
 
