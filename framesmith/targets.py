@@ -16,7 +16,7 @@ from framesmith.codegen.cpp.emit import emit_kernels, header_text
 from framesmith.codegen.cpp.state import Target as Machine
 from framesmith.codegen.device import wrap_device
 from framesmith.codegen.triton.brought import Brought, brought_kernels
-from framesmith.codegen.triton.emit import print_kernels
+from framesmith.codegen.triton.emit import is_narrow, print_kernels
 from framesmith.codegen.triton.kernel import Printed
 from framesmith.codegen.wrapper import Wrapped, wrap
 from framesmith.config import Config
@@ -119,10 +119,14 @@ class CudaTarget(Target):
 
         return plainly(own_contractions(loops, plainly, self.tuner(), sizes, _tf32()) if self.config.autotune else loops)
 
-    def kernels(self, program: Program, sizes: Sizes) -> tuple[Printed, ...]:
-        """The text of the program's kernels. Raises `CompileError`."""
+    def kernels(self, program: Program, sizes: Sizes) -> tuple[tuple[Printed, ...], dict[int, Printed]]:
+        """The text of the program's kernels; and of those (by number) with indices of 64 bits whose sizes decide in each call whether 32
+        will do. Raises `CompileError`."""
         configs = configured(program, self.tuner(), sizes) if self.config.autotune else {}
-        return print_kernels(program, configs, tiling=self.config.tiling)
+        printed = print_kernels(program, configs, tiling=self.config.tiling)
+        unsure = {k for k, kernel in enumerate(printed) if is_narrow(kernel) is None}
+        wide = print_kernels(program, configs, wide=True, tiling=self.config.tiling) if unsure else ()
+        return printed, {k: wide[k] for k in sorted(unsure)}
 
     def print(
         self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes
@@ -139,13 +143,13 @@ class CudaTarget(Target):
         self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes,
         brought: Mapping[Extern, Brought],
     ) -> tuple[Wrapped, Work]:
-        printed = self.kernels(program, sizes)
-        sources = [*map(source_of, printed), *[b.source for b in brought.values()]]
+        printed, wide = self.kernels(program, sizes)
+        sources = [*map(source_of, printed), *[b.source for b in brought.values()], *map(source_of, wide.values())]
         if log.enabled("code"):
             log.emit("code", "\n".join([source.text for source in sources]))
         pending = triton.start(sources, self.arch, self.cache, self.config.build_jobs) if sources else None
         try:
-            wrapped = wrap_device(program, printed, positions, inputs, watched, brought)
+            wrapped = wrap_device(program, printed, positions, inputs, watched, brought, wide)
             self.cache.library(wrapped.units, self.toolchain)  # beside Triton's work
         except BaseException:
             if pending is not None:

@@ -83,7 +83,8 @@ def nudged(task: Task, seed: int) -> Task:
     with torch.no_grad():
         for x in (*copy.module.parameters(), *copy.inputs):
             if x.is_floating_point():
-                x += x * (torch.rand(x.shape, generator=generator) * 2 - 1) * torch.finfo(x.dtype).eps
+                drawn = torch.rand(x.shape, generator=generator, device=generator.device)  # the same for a task on any device
+                x += x * (drawn.to(x.device) * 2 - 1) * torch.finfo(x.dtype).eps
     return copy
 
 

@@ -8,14 +8,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from framesmith.codegen.plan import Planner, check_symbols
 from framesmith.codegen.triton.brought import Brought
-from framesmith.codegen.triton.kernel import PROGRAMS, Printed, programs
+from framesmith.codegen.triton.given import kind_of
+from framesmith.codegen.triton.kernel import MOST, PROGRAMS, Printed, programs
 from framesmith.codegen.wrapper import HOST, OTHERS, Wrapped, entry, integer_text
 from framesmith.graph.launch import Window
-from framesmith.loops.ir import Batch, Extern, Launch, Program
+from framesmith.loops.ir import Batch, Extern, Launch, Param, Program
 from framesmith.symbolic.expr import Expr
 from framesmith.util.errors import CompileError
 from framesmith.util.text import Indented
@@ -29,42 +33,95 @@ static inline i64 max(i64 a, i64 b) { return a < b ? b : a; }
 // Pointers to scratch memory that Triton's kernels take behind their own parameters, and that ours do not use.
 static void* fs_null = 0;
 #define FS_SCRATCH &fs_null, &fs_null
+// Numbers of the CPU's memory that have 16 bits.
+static inline float fs_float(unsigned bits) { float f; __builtin_memcpy(&f, &bits, sizeof f); return f; }
+static inline float fs_bf16(const void* p) { return fs_float((unsigned)*(const unsigned short*)p << 16); }
+static inline float fs_half(const void* p) {
+  unsigned h = *(const unsigned short*)p, sign = (h & 0x8000u) << 16, e = h >> 10 & 31, m = h & 1023;
+  if (e == 0) return (sign ? -1.0f : 1.0f) * (float)m / 16777216.0f;
+  return fs_float(sign | (e == 31 ? 255 : e + 112) << 23 | m << 13);
+}
+// A number as a word of a batch's table.
+template <typename T> static inline i64 fs_bits(T v) { i64 bits = 0; __builtin_memcpy(&bits, &v, sizeof v); return bits; }
+// For rows of these sizes, the row and the block in it of each program of a batch. Threads that meet here write the same.
+static inline void fs_programs(int* where, int* filled, const i64* sizes, int rows, i64 block) {
+  if (__atomic_load_n(filled, __ATOMIC_ACQUIRE)) return;
+  for (int row = 0; row < rows; row++)
+    for (i64 k = 0; k * block < sizes[row]; k++) *where++ = row, *where++ = (int)k;
+  __atomic_store_n(filled, 1, __ATOMIC_RELEASE);
+}
 """
-_CTYPES = {"i32": "int", "i64": "i64"}
+_CTYPES = {"i32": "int", "i64": "i64", "fp32": "float", "fp64": "double"}
+# How a number of the CPU's memory is read from its address.
+_READ = {
+    torch.bfloat16: "fs_bf16({})",
+    torch.float16: "fs_half({})",
+    torch.float32: "*(const float*)({})",
+    torch.float64: "*(const double*)({})",
+    torch.int64: "*(const i64*)({})",
+    torch.int32: "*(const int*)({})",
+    torch.int16: "*(const short*)({})",
+    torch.int8: "*(const signed char*)({})",
+    torch.uint8: "*(const unsigned char*)({})",
+    torch.bool: "*(const unsigned char*)({})",
+}
 WIDEST = (2**31 - 1, 65535, 65535)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """Kernel number `number` of the plan's images, `text`; `wide`: what is launched where a limit of `text` is reached."""
+
+    number: int
+    text: Any
+    wide: Function | None = None
+
+
+Functions = dict[Any, Function]
+"""Of each kernel, and of each call that is one."""
 
 
 def wrap_device(
     program: Program, printed: Sequence[Printed], positions: Sequence[int], inputs: int, watched: Sequence[int],
-    brought: Mapping[Extern, Brought] | None = None,
+    brought: Mapping[Extern, Brought] | None = None, wide: Mapping[int, Printed] | None = None,
 ) -> Wrapped:
     """As `wrapper.wrap`, for kernels `printed` (parallel to `program.kernels`); kernel number i of the plan's images is `printed[i]`.
 
-    `brought`: kernels that are launched in the place of calls; their images stand behind those.
+    `brought`: kernels that are launched in the place of calls; their images stand behind those. `wide[k]`: kernel k with indices of 64
+    bits, for sizes at which `printed[k]` is not right; the last images are theirs.
     """
     check_symbols(program)
     planner = Planner(program, positions, inputs)
-    brought = brought or {}
+    brought, wide = brought or {}, wide or {}
     plan = planner.plan(watched, aligned=True, launched=brought)
+    first = len(printed) + len(brought)
+    others = {k: Function(first + i, text) for i, (k, text) in enumerate(wide.items())}
     texts = (*zip(program.kernels, printed, strict=True), *brought.items())
-    functions = {key: (number, text) for number, (key, text) in enumerate(texts)}
+    functions = {key: Function(k, text, others.get(k)) for k, (key, text) in enumerate(texts)}
     out = Indented()
     entry(out, program, planner, plan, {**OTHERS, Launch: _launch, Batch: _Batches(), Extern: _extern}, functions)
     return Wrapped((HEAD + HOST + "\n" + str(out),), plan, tuple(program.constants.values()))
 
 
-Functions = dict[Any, tuple[int, Any]]
-"""The number and the text of each kernel, and of each call that is one."""
-
-
 def _launch(out: Indented, step: Launch, program: Program, planner: Planner, functions: Functions) -> None:
-    number, kernel = functions[step.kernel]
-    pointers = [_pointer(program, planner, name) for name in step.args]
-    values = [*zip(["void*"] * len(pointers), pointers)]
+    function = functions[step.kernel]
+    values = [_given(program, planner, name, param) for name, param in zip(step.args, step.kernel.params, strict=True)]
+    if function.wide is None:
+        with out.block("{", "}"):
+            _launched(out, function, values)
+        return
+    limits = " && ".join([f"{integer_text(limit)} < {MOST}" for limit in function.text.limits])
+    with out.block(f"if ({limits}) {{", "}"):
+        _launched(out, function, values)
+    with out.block("else {", "}"):
+        _launched(out, function.wide, values)
+
+
+def _launched(out: Indented, function: Function, values: Sequence[tuple[str, str]]) -> None:
+    kernel = function.text
     types = dict(kernel.signature)
-    values += [(_CTYPES[types[symbol.name]], symbol.name) for symbol in kernel.symbols]
-    with out.block("{", "}"):
-        _call(out, number, kernel.grid, values)
+    sizes = [(_CTYPES[types[symbol.name]], symbol.name) for symbol in kernel.symbols]
+    _call(out, function.number, kernel.grid, [*values, *sizes])
 
 
 def _call(out: Indented, number: int, grid: Sequence[Expr | int], values: Sequence[tuple[str, str]]) -> None:
@@ -84,7 +141,7 @@ def _extern(out: Indented, step: Extern, program: Program, planner: Planner, fun
     if step not in functions:
         OTHERS[Extern](out, step, program, planner, functions)
         return
-    number, kernel = functions[step]
+    number, kernel = functions[step].number, functions[step].text
     with out.block("{", "}"):
         _call(out, number, kernel.grid, [_argument(program, planner, step, a) for a in kernel.arguments])
 
@@ -106,21 +163,35 @@ class _Batches:
         self.slots = 0
 
     def __call__(self, out: Indented, step: Batch, program: Program, planner: Planner, functions: Functions) -> None:
-        number, kernel = functions[step.kernel]
+        number, kernel = functions[step.kernel].number, functions[step.kernel].text
         assert kernel.batch is not None
-        where = programs(step.sizes, kernel.batch)
+        count, params = programs(step.sizes, kernel.batch), step.kernel.params
         table, places, self.slots = self.slots, self.slots + 1, self.slots + 2
         with out.block("{", "}"):
             with out.block("i64 rows[] = {", "};"):
                 for row, size in zip(step.rows, step.sizes, strict=True):
-                    out.line(", ".join([f"(i64)({_pointer(program, planner, name)})" for name in row] + [str(size)]) + ",")
-            with out.block("static const int where[] = {", "};"):
-                for start in range(0, len(where), 16):
-                    out.line(" ".join(f"{row}, {block}," for row, block in where[start : start + 16]))
+                    words = [_word(*_given(program, planner, name, p)) for name, p in zip(row, params, strict=True)]
+                    out.line(", ".join([*words, str(size)]) + ",")
+            with out.block("static const i64 sizes[] = {", "};"):
+                for start in range(0, len(step.sizes), 16):
+                    out.line(" ".join([f"{size}," for size in step.sizes[start : start + 16]]))
+            out.line(f"static int where[{2 * count}];")
+            out.line(f"static int filled; fs_programs(where, &filled, sizes, {len(step.sizes)}, {kernel.batch});")
             out.line(f"void *t = h->upload(h->frame, {table}, rows, sizeof rows), *w = h->upload(h->frame, {places}, where, sizeof where);")
             out.line("if (!t || !w) return 1;")
-            extents = [len(where) if extent is PROGRAMS else extent for extent in kernel.grid]
+            extents = [count if extent is PROGRAMS else extent for extent in kernel.grid]
             _call(out, number, extents, [("void*", "t"), ("void*", "w")])
+
+
+def _word(ctype: str, text: str) -> str:
+    """An argument as a word of a table."""
+    return f"(i64)({text})" if ctype == "void*" else f"fs_bits(({ctype})({text}))"
+
+
+def _given(program: Program, planner: Planner, name: str, param: Param) -> tuple[str, str]:
+    """Type and text of what a kernel is given for a buffer."""
+    pointer = _pointer(program, planner, name)
+    return (_CTYPES[kind_of(param.dtype)], _READ[param.dtype].format(pointer)) if param.host else ("void*", pointer)
 
 
 def _pointer(program: Program, planner: Planner, name: str) -> str:

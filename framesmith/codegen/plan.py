@@ -73,12 +73,12 @@ class Planner:
                 self.calls.append(self._call(step))
                 self.places.append(_place(step))
             elif isinstance(step, Launch | Batch | Extern):
-                for name in _names(step):
+                for name, by_value in _arguments(step):
                     name = program.buffers[name].base or name
                     kind = program.buffers[name].kind
                     if kind != "arena":
                         number = self.number(name)
-                        in_kernels.update([number] if kind == "input" else [])
+                        in_kernels.update([number] if kind == "input" and not by_value else [])
         outputs = tuple(map(self._output, program.outputs))
         arena = self.table.integer(program.arena_bytes)
         symbols = tuple(self._symbol(s) for s in program.symbols.values())
@@ -175,10 +175,12 @@ def _place(step: Extern) -> tuple[str, str]:
     return str(step.target), lines[0] if lines else ""
 
 
-def _names(step: Launch | Batch | Extern) -> tuple[str, ...]:
+def _arguments(step: Launch | Batch | Extern) -> list[tuple[str, bool]]:
+    """The buffers that a kernel is launched on, and whether it is given their value instead."""
     if isinstance(step, Extern):
-        return tuple([arg.name for arg in step.args])
-    return step.args if isinstance(step, Launch) else tuple([n for row in step.rows for n in row])
+        return [(arg.name, False) for arg in step.args]
+    rows = (step.args,) if isinstance(step, Launch) else step.rows
+    return [(name, param.host) for row in rows for name, param in zip(row, step.kernel.params, strict=True)]
 
 
 def _product(size: tuple[rt.Integer, ...]) -> int:

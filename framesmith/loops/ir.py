@@ -227,12 +227,14 @@ class Param:
 
     `restrict` is False when the memory may overlap another parameter's (a buffer reused in place: then an element is read, by the same
     iteration and before the store, at the offset where it is overwritten, so any order of iterations is right).
+    `host`: one number in the memory of the CPU; the kernel, which is for another device, is given its value when it is launched.
     """
 
     name: str
     dtype: torch.dtype
     mode: str
     restrict: bool = True
+    host: bool = False
 
 
 @dataclass(frozen=True, slots=True)

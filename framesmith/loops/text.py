@@ -141,7 +141,7 @@ def body_text(body: tuple[Node, ...], indent: int = 0) -> str:
 def kernel_text(kernel: Kernel) -> str:
     """The kernel's canonical text: equal for kernels that compute the same in the same way."""
     params = ", ".join(
-        f"{p.name}: {dtype_name(p.dtype)} {p.mode}{'' if p.restrict else ' alias'}" for p in kernel.params
+        f"{p.name}: {dtype_name(p.dtype)} {p.mode}{'' if p.restrict else ' alias'}{' host' if p.host else ''}" for p in kernel.params
     )
     symbols = "".join(f", {s}" for s in kernel.symbols)
     out = [f"kernel({params}{symbols})"]

@@ -69,10 +69,11 @@ class Context:
         return None if device == self.device else device
 
     def check_devices(self) -> None:
-        """Every nest must stay on the graph's device. Raises `Unsupported`."""
+        """Every nest must stay on the graph's device, but for numbers of the CPU that it reads. Raises `Unsupported`."""
         for item in self.items:
             for name in item.reads | item.writes if isinstance(item, Compute) else ():
-                if (device := self.storages[name].device) is not None:
+                storage = self.storages[name]
+                if (device := storage.device) is not None and not (storage.is_host_number and name not in item.writes):
                     origin = item.origins[0].op if item.origins else "a kernel"
                     raise Unsupported(f"{origin} on tensors of {device} in a graph on {self.device}")
 
@@ -192,7 +193,7 @@ class Context:
 
     def small_operand(self, value: Any, size: Size) -> Any:
         """`value` as an operand of a result of `size` elements: realised when it would be computed many times over."""
-        if isinstance(value, Lazy) and value.cost >= BROADCAST_COST and _surely_smaller(value.numel, size):
+        if isinstance(value, Lazy) and value.cost >= BROADCAST_COST and surely_smaller(value.numel, size):
             return self.realise(value)
         return value
 
@@ -203,7 +204,7 @@ def _not_small(count: Size, size: Size) -> bool:
     return True
 
 
-def _surely_smaller(count: Size, size: Size) -> bool:
+def surely_smaller(count: Size, size: Size) -> bool:
     if type(count) is int and type(size) is int:
         return count < size
     return count is not size

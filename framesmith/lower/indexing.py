@@ -7,8 +7,8 @@ from typing import Any
 
 from framesmith.loops.build import Builder
 from framesmith.loops.ir import Op
-from framesmith.lower.context import Context
-from framesmith.lower.geometry import flat
+from framesmith.lower.context import Context, surely_smaller
+from framesmith.lower.geometry import Size, flat
 from framesmith.lower.pointwise import operand
 from framesmith.lower.table import lowers, unsupported_dtype
 from framesmith.lower.values import Lazy, Strided, Value, cost_of, merge_reads
@@ -40,16 +40,16 @@ def _gathered(ctx: Context, spec: Any, x: Value, indices: Sequence[Value], eleme
     return Lazy(spec.shape, spec.dtype, element, _INDEX_COST + sum(map(cost_of, values)), reads, ctx.origin)
 
 
-def _source(ctx: Context, x: Value) -> Value:
-    """What is gathered from: computed elements would be computed again for each use."""
-    return ctx.realise(x) if isinstance(x, Lazy) and x.cost > 2 else x
+def _source(ctx: Context, x: Value, uses: Size) -> Value:
+    """What is gathered from: computed elements would be computed again for each use, where there are more `uses` than elements."""
+    return ctx.realise(x) if isinstance(x, Lazy) and x.cost > 2 and not surely_smaller(uses, x.numel) else x
 
 
 @lowers("embedding")
 def embedding(ctx: Context, spec: Any, weight: Value, index: Value) -> Value | None:
     if unsupported_dtype(weight.dtype):
         return None
-    weight = _source(ctx, weight)
+    weight = _source(ctx, weight, spec.numel)
     row = looked_up(ctx, index, weight.shape[0], False)
     return _gathered(ctx, spec, weight, [index], lambda b, i: weight.element(b, [row(b, i[:-1]), i[-1]]))
 
@@ -58,7 +58,7 @@ def embedding(ctx: Context, spec: Any, weight: Value, index: Value) -> Value | N
 def gather(ctx: Context, spec: Any, x: Value, index: Value, dim: int) -> Value | None:
     if unsupported_dtype(x.dtype):
         return None
-    x = _source(ctx, x)
+    x = _source(ctx, x, spec.numel)
     if not x.shape:
         return x if not index.shape else None
     at = looked_up(ctx, index, x.shape[dim], False)
@@ -69,7 +69,7 @@ def gather(ctx: Context, spec: Any, x: Value, index: Value, dim: int) -> Value |
 def index_select(ctx: Context, spec: Any, x: Value, index: Value, dim: int) -> Value | None:
     if unsupported_dtype(x.dtype):
         return None
-    x = _source(ctx, x)
+    x = _source(ctx, x, spec.numel)
     at = looked_up(ctx, index, x.shape[dim], False)
     return _gathered(ctx, spec, x, [index], lambda b, i: x.element(b, [*i[:dim], at(b, [i[dim]]), *i[dim + 1 :]]))
 
@@ -78,7 +78,7 @@ def index_select(ctx: Context, spec: Any, x: Value, index: Value, dim: int) -> V
 def index(ctx: Context, spec: Any, x: Value, indices: Sequence[Value], dim: int) -> Value | None:
     if unsupported_dtype(x.dtype):
         return None
-    x = _source(ctx, x)
+    x = _source(ctx, x, spec.numel)
     rank = len(indices[0].shape)
     at = [looked_up(ctx, v, x.shape[dim + k], True) for k, v in enumerate(indices)]
 

@@ -311,7 +311,7 @@ class Emission:
         params = []
         for name, mode in modes.items():
             text = "rw" if len(mode) == 2 else next(iter(mode))
-            params.append(Param(rename[name], self.storages[name].dtype, text))
+            params.append(Param(rename[name], self.storages[name].dtype, text, host=self.storages[name].is_host_number))
         symbols: dict[Symbol, None] = {}
         for op in walk(body):
             if type(op) in _MEMORY:

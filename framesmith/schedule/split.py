@@ -57,7 +57,7 @@ def _cut(c: Compute, units: int) -> list[int] | None:
     programs = -(-results // wide)
     if length * wide <= LONG or programs >= units:
         return None
-    wanted = min(-(-4 * units // programs), length * wide // SHORT)
+    wanted = min(-(-8 * units // programs), length * wide // SHORT)
     cut = []
     for a in c.raxes:
         pieces = _divisor(a.extent.const, wanted)

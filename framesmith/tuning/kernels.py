@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from framesmith.codegen.triton import products, tuning
-from framesmith.codegen.triton.emit import print_safely
+from framesmith.codegen.triton.emit import print_for
 from framesmith.codegen.triton.form import form
 from framesmith.codegen.triton.kernel import Printed
 from framesmith.codegen.triton.product import product_of
@@ -92,7 +92,8 @@ class Tuner:
                 configs = candidates(kernel)
                 if not all_of and product_of(kernel) is None:
                     configs = configs[:1]
-                todo.append(_Trial(case, kernel, tuple([print_safely(kernel, config=c) for c in configs])))
+                symbols = dict(zip(kernel.symbols, case.sizes, strict=True))
+                todo.append(_Trial(case, kernel, tuple([print_for(kernel, symbols, config=c) for c in configs])))
         waiting = [t for t in todo if not self._remembered(t)]
         if waiting:
             self._measure(waiting)

@@ -221,6 +221,21 @@ def _(a, b):
     return a.sum(1), a.argmax(1), F.softmax(b, 1), a.var(0)
 
 
+@graph("ragged rows: sums and softmax", lambda: [x(5, 3001), odd(4, 2053), x(3, 2999, dtype=BF16)])
+def _(a, b, c):
+    return F.softmax(a, 1), a.sum(1), a.argmax(1), b.argmin(1), b.amax(1), F.log_softmax(c, 1), c.argmax(1), torch.zeros(2, 2051).argmax(1)
+
+
+@graph("ragged rows: norms", lambda: [x(4, 2999), x(2999), x(3, 2048 + 4)])
+def _(a, w, b):
+    return F.layer_norm(a, (2999,), w), F.layer_norm(b, (2052,)), torch.full((3, 2053), -torch.inf).argmax(1) + a.var()
+
+
+@graph("ragged lengths", lambda: [x(9001), x(3, 7001, dtype=BF16), at(50, 5003), x(50)], {(0, 0)})
+def _(a, b, i, w):
+    return torch.relu(a * 2) + 1, (b + 1, b * 3), w[i] * 2
+
+
 @graph("half sums", lambda: [x(9, 70, dtype=BF16), x(9, 70, dtype=HALF)])
 def _(a, b):
     return a.sum(1), b.sum(0), a.mean(), F.softmax(b, 1), a.amax(0)

@@ -2,12 +2,18 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from framesmith.codegen.triton import tuning
+from framesmith.loops.ir import Batch
+from framesmith.lower.lower import lower
+from framesmith.prims.decompose import decompose
+from framesmith.schedule.schedule import schedule
 from framesmith.schedule.target import GPU
 from tests.codegen_triton.graphs import DYNAMIC, EXACT, GRAPHS
 from tests.codegen_triton.machine import run_program
 from tests.codegen_triton.products import PRODUCTS, program
+from tests.fake.harness import record
 from tests.schedule.harness import program_of
 
 
@@ -56,6 +62,43 @@ def test_long_rows_go_part_by_part(name, monkeypatch):
 @pytest.mark.parametrize("name", ["chain", "gathers", "softmax", "sums", "positions", "sizes of rows", "updates of many parameters"])
 def test_wide_indices(name):
     agree(name, wide=True)
+
+
+NUMBERS = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool]
+
+
+def with_numbers(fn, inputs):
+    """The program of `fn` as if its inputs of no dimension were in the memory of another device, the CPU's."""
+    graph, _ = record(fn, inputs)
+    loops = lower(decompose(graph))
+    for storage in loops.storages.values():
+        if storage.kind == "input" and not storage.size:
+            storage.device = torch.device("cpu")
+    return schedule(loops, target=GPU)
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_numbers_of_the_host_are_given_by_value(dtype):
+    def fn(a, n, m):
+        return a * n + m, torch.where(a > 0, a, n), a.sum(1) * n, F.softmax(a * m, 1)
+
+    inputs = [torch.randn(20, 30), torch.tensor(3).to(dtype), torch.tensor(0.3)]
+    program = with_numbers(fn, inputs)
+    assert any(p.host for k in program.kernels for p in k.params)
+    for got, want in zip(run_program(program, inputs), fn(*inputs), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_rows_of_a_table_hold_numbers_of_the_host(dtype):
+    def fn(*given):
+        return [a * n + 1 for a, n in zip(given[:3], given[3:])]
+
+    inputs = [torch.randn(9), torch.randn(4000), torch.randn(5), *(torch.tensor(v).to(dtype) for v in (1, 0, 5))]
+    program = with_numbers(fn, inputs)
+    assert any(isinstance(step, Batch) for step in program.steps)
+    for got, want in zip(run_program(program, inputs), fn(*inputs), strict=True):
+        torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("name", ["layer norm", "sums", "batch norm in training", "scatters"])

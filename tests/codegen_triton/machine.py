@@ -27,9 +27,10 @@ from triton.runtime import interpreter  # noqa: E402
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle  # noqa: E402
 
 from framesmith.codegen.triton.emit import print_kernels  # noqa: E402
+from framesmith.codegen.triton.given import kind_of  # noqa: E402
 from framesmith.codegen.triton.kernel import Printed, programs  # noqa: E402
 from framesmith.loops.evaluate import _Machine  # noqa: E402
-from framesmith.loops.ir import Batch, Extern, Launch, Program  # noqa: E402
+from framesmith.loops.ir import Batch, Extern, Launch, Param, Program  # noqa: E402
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _DIR = Path(tempfile.mkdtemp(prefix="framesmith-triton-"))
@@ -147,15 +148,26 @@ def run_kernel(k: Printed, memory: Sequence[torch.Tensor], sizes: Sequence[int] 
     if 0 in grid:
         return
     options = {"num_warps": k.num_warps, "num_stages": k.num_stages, "debug": k.asserts, "sanitize_overflow": False}
-    getattr(module_of(k.text), k.name)[grid](*memory, *sizes, **dict(k.constants), **({} if INTERPRETED else options))
+    given = [m if kind.startswith("*") else m.item() + 0 for m, (_, kind) in zip(memory, k.signature)]
+    getattr(module_of(k.text), k.name)[grid](*given, *sizes, **dict(k.constants), **({} if INTERPRETED else options))
 
 
 def run_batch(k: Printed, step: Batch, rows: Sequence[Sequence[torch.Tensor]]) -> None:
     """Run a kernel over a table of rows of flat memories."""
     assert k.batch is not None
-    table = [[*(m.data_ptr() for m in row), size] for row, size in zip(rows, step.sizes, strict=True)]
-    where = programs(step.sizes, k.batch)
+    table = [[*map(_word, row, step.kernel.params), size] for row, size in zip(rows, step.sizes, strict=True)]
+    where = [(row, block) for row, size in enumerate(step.sizes) for block in range(-(-size // k.batch))]
+    assert len(where) == programs(step.sizes, k.batch)
     run_kernel(k, [torch.tensor(table).reshape(-1), torch.tensor(where, dtype=torch.int32).reshape(-1)], count=len(where))
+
+
+def _word(memory: torch.Tensor, param: Param) -> int:
+    """What stands in a batch's table for an argument."""
+    if not param.host:
+        return memory.data_ptr()
+    kind = kind_of(param.dtype)
+    value = memory.float().view(torch.int32) if kind == "fp32" else memory.view(torch.int64) if kind == "fp64" else memory
+    return int(value.item())
 
 
 def run_program(program: Program, inputs: Sequence[Any], wide: bool = False) -> tuple[Any, ...]:

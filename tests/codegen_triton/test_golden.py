@@ -58,19 +58,33 @@ def test_log_softmax_of_a_long_row_takes_two_passes():
 @triton.jit
 def k(p0, p1, RBLOCK: tl.constexpr):
     i0 = tl.program_id(0)
+    lead = (-(50257*i0) & 3).to(tl.int32)
+    whole = (50257 - lead) // RBLOCK * RBLOCK
     v0s = tl.full([RBLOCK], float("-inf"), tl.float32)
     v1s = tl.full([RBLOCK], 0, tl.float32)
-    for start in range(0, 50257, RBLOCK):
-        i1 = start + tl.arange(0, RBLOCK)
-        r_live = i1 < 50257
+    for start in range(0, whole, RBLOCK):
+        i1 = start + lead + tl.arange(0, RBLOCK)
+        v2 = tl.load(p0 + tl.multiple_of((50257*i0 + i1), 4))
+        v0s, v1s = one_more_exponential(v0s, v1s, v2)
+    for start in range(0, 50257 - whole, RBLOCK):
+        at = start + tl.arange(0, RBLOCK)
+        r_live = at < 50257 - whole
+        i1 = tl.where(at < lead, at, at + whole)
         v2 = tl.load(p0 + (50257*i0 + i1), r_live)
         v0s, v1s = one_more_exponential(v0s, v1s, tl.where(r_live, v2, float("-inf")))
     v0, v1 = tl.reduce((v0s, v1s), 0, exponentials)
     v1 = tl.where(tl.abs(v0) == float("inf"), float("nan"), v1)
     v3 = libdevice.log(v1)
-    for start in range(0, 50257, RBLOCK):
-        i1 = start + tl.arange(0, RBLOCK)
-        r_live = i1 < 50257
+    for start in range(0, whole, RBLOCK):
+        i1 = start + lead + tl.arange(0, RBLOCK)
+        v4 = tl.load(p0 + tl.multiple_of((50257*i0 + i1), 4))
+        v5 = v4 - v0
+        v6 = v5 - v3
+        tl.store(p1 + tl.multiple_of((50257*i0 + i1), 4), v6)
+    for start in range(0, 50257 - whole, RBLOCK):
+        at = start + tl.arange(0, RBLOCK)
+        r_live = at < 50257 - whole
+        i1 = tl.where(at < lead, at, at + whole)
         v4 = tl.load(p0 + (50257*i0 + i1), r_live)
         v5 = v4 - v0
         v6 = v5 - v3

@@ -37,6 +37,7 @@ _REFUSED = {
     "set_": "the storage of a tensor",
     "as_subclass": "tensor subclasses",
     "pin_memory": "pinned memory",
+    "record_stream": "streams of a device",
 }
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from framesmith.codegen.triton import online, products, reductions
+from framesmith.codegen.triton import edges, online, products, reductions
 from framesmith.codegen.triton.form import Dim, form
+from framesmith.codegen.triton.given import kind_of, word_text
 from framesmith.codegen.triton.index import LIMIT, fits
-from framesmith.codegen.triton.kernel import PROGRAMS, Printed
+from framesmith.codegen.triton.kernel import MOST, PROGRAMS, Printed
 from framesmith.codegen.triton.library import IMPORTS, texts_of
 from framesmith.codegen.triton.product import Shape, product_of, programs, write
 from framesmith.codegen.triton.state import State
@@ -19,15 +21,15 @@ from framesmith.codegen.triton.tuning import Config, choose
 from framesmith.codegen.triton.types import type_row
 from framesmith.loops.ir import EXTENT, Batch, Kernel, Launch, Op, Origin, Program, Reduce
 from framesmith.loops.text import kernel_text
-from framesmith.symbolic.expr import Expr, as_expr, ceildiv, simplify_int
+from framesmith.symbolic.expr import Expr, Symbol, as_expr, ceildiv, simplify_int
 from framesmith.util.text import Indented
 
 
 def print_kernels(
     program: Program, configs: Mapping[Kernel, Config] | None = None, wide: bool = False, tiling: bool = True
 ) -> tuple[Printed, ...]:
-    """Every distinct kernel of `program`, parallel to `Program.kernels`: with indices of 64 bits where 32 may not do, or `wide`. `configs`:
-    instead of those of `tuning`. Without `tiling`, grids have one dimension."""
+    """Every distinct kernel of `program`, parallel to `Program.kernels`: with indices of 64 bits where 32 will not do for any sizes (see
+    `is_narrow`), or `wide`. `configs`: instead of those of `tuning`. Without `tiling`, grids have one dimension."""
     origins: dict[Kernel, dict[Origin, None]] = {}
     totals: dict[Kernel, int] = {}
     far: set[Kernel] = set()
@@ -38,21 +40,26 @@ def print_kernels(
                 if max(step.sizes) >= LIMIT:
                     far.add(step.kernel)
                 totals[step.kernel] = max(sum(step.sizes), totals.get(step.kernel, 0))
-    return tuple(
-        [
-            print_safely(
-                k, wide or k in far, batch=totals.get(k, 0), origins=tuple(origins.get(k, ())), config=(configs or {}).get(k), tiling=tiling
-            )
-            for k in program.kernels
-        ]
-    )
+
+    def printed(k: Kernel, wide: bool) -> Printed:
+        own = tuple(origins.get(k, ()))
+        return print_kernel(k, wide=wide, batch=totals.get(k, 0), origins=own, config=(configs or {}).get(k), tiling=tiling)
+
+    first = [printed(k, wide or k in far) for k in program.kernels]
+    return tuple([printed(k, True) if is_narrow(p) is False else p for k, p in zip(program.kernels, first, strict=True)])
 
 
-def print_safely(kernel: Kernel, wide: bool = False, **more: Any) -> Printed:
-    """As `print_kernel`, with indices of 64 bits where 32 may not do."""
-    printed = print_kernel(kernel, wide=wide, **more)
-    narrow = all(limit.is_const and limit.const < 2**31 for limit in printed.limits)
-    return printed if wide or narrow else print_kernel(kernel, wide=True, **more)
+def is_narrow(kernel: Printed) -> bool | None:
+    """Whether the text is right for all sizes (True), for none (False), or for those that keep its limits."""
+    if any(limit.lo is not None and limit.lo >= MOST for limit in kernel.limits):
+        return False
+    return True if all(limit.hi is not None and limit.hi < MOST for limit in kernel.limits) else None
+
+
+def print_for(kernel: Kernel, sizes: Mapping[Symbol, int], **more: Any) -> Printed:
+    """As `print_kernel`, as it runs where size symbols have the values `sizes`."""
+    printed = print_kernel(kernel, **more)
+    return printed if all(limit.evaluate(sizes) < MOST for limit in printed.limits) else print_kernel(kernel, wide=True, **more)
 
 
 def print_kernel(
@@ -90,7 +97,8 @@ def _assembled(
     """What was printed as a module, with all that launching it needs; `blocks`: the dimensions whose blocks it is told."""
     kernel, config, wide = s.form.kernel, s.config, s.wide
     integer = "i64" if wide else "i32"
-    signature = [(p.name, type_row(p.dtype).pointer) for p in kernel.params] + [(str(x), integer) for x in kernel.symbols]
+    signature = [(p.name, kind_of(p.dtype) if p.host else type_row(p.dtype).pointer) for p in kernel.params]
+    signature += [(str(x), integer) for x in kernel.symbols]
     constants = tuple((f"{name.upper()}BLOCK", s.block(name)) for name in blocks)
     if batch:
         signature = [("table", "*i64"), ("where", "*i32")]
@@ -99,7 +107,7 @@ def _assembled(
     head = ", ".join([*(n for n, _ in signature), *(f"{n}: tl.constexpr" for n, _ in constants)])
     function = f"@triton.jit\ndef {name}({head}):\n{s.out}"
     text = IMPORTS + "".join("\n\n" + t for t in [*texts_of(s.functions), function])
-    pointers = tuple(range(2 if batch else len(kernel.params)))
+    pointers = tuple([k for k, (_, kind) in enumerate(signature) if kind.startswith("*")])
     element = config.blocks.get("x", 1) * config.parts if batch else None
     return Printed(
         name, text, tuple(signature), constants, grid, config.warps, config.stages, () if batch else kernel.symbols, pointers,
@@ -130,7 +138,7 @@ def _grid(s: State) -> None:
     """The indices of the independent axes, and which of them exist."""
     if not s.form.grid:
         return
-    pid = f"tl.program_id(0){'.to(tl.int64)' if s.wide else ''}"
+    pid = _program(s)
     if len(s.form.grid) == 1:
         _dimension(s, s.form.grid[0], pid)
         return
@@ -141,17 +149,21 @@ def _grid(s: State) -> None:
     _dimension(s, x, "(pid % across)")
 
 
-def _dimension(s: State, d: Dim, pid: str) -> None:
+def _program(s: State) -> str:
+    return f"tl.program_id(0){'.to(tl.int64)' if s.wide else ''}"
+
+
+def _dimension(s: State, d: Dim, pid: str, whole: bool = False) -> None:
     block = s.block(d.name)
     text = pid if block == 1 else f"{pid} * {d.name.upper()}BLOCK + tl.arange(0, {d.name.upper()}BLOCK){s.slots(d.name)}"
-    _indices(s, d, text)
+    _indices(s, d, text, whole)
 
 
-def _indices(s: State, d: Dim, text: str) -> None:
-    """Print the index along `d`, `text`, the axes that it stands for, and which elements exist."""
+def _indices(s: State, d: Dim, text: str, whole: bool = False) -> None:
+    """Print the index along `d`, `text`, the axes that it stands for, and which elements exist (`whole`: all)."""
     name = d.axes[0].symbol.name if len(d.axes) == 1 else d.name
     s.out.line(f"{name} = {text}")
-    if s.block(d.name) > 1 and not s.covers(d):
+    if s.block(d.name) > 1 and not whole and not s.covers(d):
         s.live[d.name] = f"{d.name}_live"
         s.out.line(f"{d.name}_live = {name} < {s.expr(d.extent)}")
     if len(d.axes) == 1:
@@ -169,17 +181,39 @@ def _indices(s: State, d: Dim, text: str) -> None:
 
 
 def _body(s: State) -> None:
-    _grid(s)
     row, persistent = s.form.row, s.config.persistent
+    if row is None and len(s.form.grid) == 1 and edges.is_ragged(s, s.form.grid[0]) and edges.hinders_vectors(s.form.grid[0]):
+        _whole_or_not(s, s.form.grid[0])
+        return
+    _grid(s)
     if row is not None and persistent:
-        _indices(s, row, _range(s))
+        _indices(s, row, edges.range_text(s))
+    ragged = row is not None and not persistent and edges.is_ragged(s, row)
+    if ragged:
+        assert row is not None
+        edges.lead_in(s, row)
     for block in online.merged(blocks(s.form, persistent)):
         s.nested = block.nested
         if block.loop:
             assert row is not None
-            _loop(s, row, block)
+            _loop(s, row, block, ragged)
             continue
         for op in block.ops:
+            statement(s, op)
+
+
+def _whole_or_not(s: State, d: Dim) -> None:
+    """A program whose tile is whole needs no mask."""
+    ops = [op for block in blocks(s.form, True) for op in block.ops]
+    s.out.line(f"pid = {_program(s)}")
+    with s.out.block(f"if (pid + 1) * {d.name.upper()}BLOCK <= {s.expr(d.extent)}:"):
+        _dimension(s, d, "pid", whole=True)
+        for op in ops:
+            statement(s, op)
+    s.values.clear()
+    with s.out.block("else:"):
+        _dimension(s, d, "pid")
+        for op in ops:
             statement(s, op)
 
 
@@ -187,22 +221,28 @@ def _body(s: State) -> None:
 ACCUMULATORS: dict[type, Any] = {Reduce: reductions, online.Online: online}
 
 
-def _range(s: State) -> str:
-    return f"tl.arange(0, RBLOCK){s.slots('r')}{'.to(tl.int64)' if s.wide else ''}"
-
-
-def _loop(s: State, row: Dim, block: Block) -> None:
+def _loop(s: State, row: Dim, block: Block, ragged: bool) -> None:
     """One pass over the row, part after part."""
     for op in block.ops:
         if type(op) in ACCUMULATORS:
             ACCUMULATORS[type(op)].declare(s, op)
-    with s.out.block(f"for start in range(0, {s.expr(row.extent)}, RBLOCK):"):
-        _indices(s, row, f"start + {_range(s)}")
-        for op in block.ops:
-            _inside(s, op)
+    known = dict(s.values)
+    for part in (edges.whole_tiles, edges.other_elements) if ragged else (_parts,):
+        s.values = dict(known)
+        with part(s, row):
+            for op in block.ops:
+                _inside(s, op)
     for op in block.ops:
         if type(op) in ACCUMULATORS:
             ACCUMULATORS[type(op)].finish(s, op)
+
+
+@contextmanager
+def _parts(s: State, row: Dim) -> Iterator[None]:
+    """The loop over the parts of the row."""
+    with s.out.block(f"for start in range(0, {s.expr(row.extent)}, RBLOCK):"):
+        _indices(s, row, f"start + {edges.range_text(s)}")
+        yield
 
 
 def _inside(s: State, op: Op) -> None:
@@ -221,8 +261,11 @@ def _batch(s: State) -> None:
     s.out.line("row = tl.load(where + 2 * tl.program_id(0))")
     s.out.line(f"table += row * {len(params) + 1}")
     for k, p in enumerate(params):
-        at = f"tl.load(table + {k}).to(tl.pointer_type({type_row(p.dtype).name}))"
-        s.out.line(f"{p.name} = tl.multiple_of({at}, 16)")
+        word = f"tl.load(table + {k})"
+        if p.host:
+            s.out.line(f"{p.name} = {word_text(word, p.dtype)}")
+        else:
+            s.out.line(f"{p.name} = tl.multiple_of({word}.to(tl.pointer_type({type_row(p.dtype).name})), 16)")
     ops = [op for block in blocks(s.form, True) for op in block.ops]
     if not s.form.kernel.symbols:
         for op in ops:

@@ -12,8 +12,8 @@ class Printed:
     """One kernel of the loop IR as a Triton function. Equal kernels print equal text, whatever program they stand in.
 
     `text`: a whole Python module, its imports included, that defines the `@triton.jit` function `name` (and the functions that it calls).
-    `signature`: (name, Triton type) of each run-time parameter in order: the kernel's pointers (``*fp32``), then its size symbols
-    (``i32`` or ``i64``). `constants`: (name, value) of each `tl.constexpr` parameter; they stand behind.
+    `signature`: (name, Triton type) of each run-time parameter in order: the kernel's pointers (``*fp32``) and numbers (``fp32``, see
+    `given.py`), then its size symbols (``i32`` or ``i64``). `constants`: (name, value) of each `tl.constexpr` parameter; they stand behind.
     `grid`: programs to launch along x, y and z, over size symbols. A launch with a zero among them is no launch.
     `symbols`: the size symbols that are passed, in order.
     `divisible`: places in `signature` at which the text may be compiled for multiples of 16 (addresses in bytes). The printer knows
@@ -21,8 +21,9 @@ class Printed:
     `limits`: expressions over the symbols that must be below 2**31 for this text to be right; the kernel printed with `wide` has none.
     `asserts`: the text checks indices with `tl.device_assert`, which needs `debug=True` (and `sanitize_overflow=False`) at compilation.
     `batch`: None for the kernel of a `Launch`. For the kernel of a `Batch`, the elements of a row that one program covers: its
-    parameters are `table` (``*i64``: for each row the addresses of the kernel's pointers and then the row's size) and `where` (``*i32``:
-    for each program its row and the number of its block in the row, see `programs`); the grid is the number of programs, `PROGRAMS`.
+    parameters are `table` (``*i64``: for each row the addresses of the kernel's pointers or the bits of its numbers, and then the row's
+    size) and `where` (``*i32``: for each program its row and the number of its block in the row, see `programs`); the grid is the number
+    of programs, `PROGRAMS`.
     `work`: what it computes, (the user's line or "", operators).
     """
 
@@ -42,8 +43,9 @@ class Printed:
 
 
 PROGRAMS = Symbol("programs", 0)
+MOST = 2**31  # see `Printed.limits`
 
 
-def programs(sizes: tuple[int, ...], block: int) -> list[tuple[int, int]]:
-    """For rows of these sizes, the row and the block in it of each program of a batched kernel."""
-    return [(row, k) for row, size in enumerate(sizes) for k in range(-(-size // block))]
+def programs(sizes: tuple[int, ...], block: int) -> int:
+    """How many programs of a batched kernel rows of these sizes have: each row those that cover it, one after the other."""
+    return sum(-(-size // block) for size in sizes)

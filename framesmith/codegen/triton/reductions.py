@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
+from framesmith.codegen.triton.index import fits
 from framesmith.codegen.triton.scalars import cast_text
 from framesmith.codegen.triton.state import NONE, Dims, State
 from framesmith.codegen.triton.statements import STATEMENTS
 from framesmith.codegen.triton.types import TypeRow, type_row
-from framesmith.loops.ir import Op, Part, Reduce
+from framesmith.loops.ir import Index, Op, Part, Reduce
 
 ROW: Dims = frozenset("r")
 LAST = 2**63 - 1
@@ -39,6 +40,7 @@ FLOAT_FOLDS = {
     "min": Fold("{high}", "lesser_or_nan({}, {})", "lesser_or_nan"),
 }
 BEST = {"argmax": ("greatest_at", "low"), "argmin": ("least_at", "high")}
+NEXT = {"argmax": "greatest_or_next", "argmin": "least_or_next"}
 
 
 def fold_of(op: Reduce) -> Fold | None:
@@ -140,8 +142,8 @@ def declare(s: State, op: Reduce) -> None:
     elif op.kind == "welford":
         states = [(part, "0", kind) for part in ("", "_m2", "_n")]
     else:
-        row = type_row(op.args[0].dtype)
-        states = [("_best", getattr(row, BEST[op.kind][1]), row.name), ("", str(LAST), kind)]
+        row, (place, nowhere) = type_row(op.args[0].dtype), _places(s, op)
+        states = [("_best", getattr(row, BEST[op.kind][1]), row.name), ("", str(nowhere), place)]
     for part, start, t in states:
         s.out.line(f"{name}{part}s = tl.full({shape}, {start}, {t})")
 
@@ -160,19 +162,33 @@ def accumulate(s: State, op: Reduce) -> None:
         _welford_step(s, op, name, value, live)
         return
     function, worst = BEST[op.kind]
-    s.functions.add(function)
-    at = spread(s, op.args[1])
+    place, nowhere = _places(s, op)
+    at = f"{spread(s, op.args[1])}.to({place})"
     if live:
         value = f"tl.where({live}, {value}, {getattr(type_row(op.args[0].dtype), worst)})"
-        at = f"tl.where({live}, {at}, {LAST})"
-    s.out.line(f"{name}_bests, {name}s = {function}({name}_bests, {name}s, {value}, {at})")
+        step = f"{function}({name}_bests, {name}s, {value}, tl.where({live}, {at}, {nowhere}))"
+    else:
+        function = NEXT[op.kind]
+        step = f"{function}({name}_bests, {name}s, {value}, {at}, {nowhere})"
+    s.functions.add(function)
+    s.out.line(f"{name}_bests, {name}s = {step}")
+
+
+def _places(s: State, op: Reduce) -> tuple[str, int]:
+    """The type of positions while a row is gone through, and a number that is behind all of them."""
+    at = op.args[1]
+    near = type(at) is Index and not s.wide and fits(at.expr) is not False
+    return ("tl.int32", 2**31 - 1) if near else (type_row(op.dtype).name, LAST)
 
 
 def _welford_step(s: State, op: Reduce, name: str, value: str, live: str | None) -> None:
-    """One more element for each of the accumulators (Welford 1962)."""
+    """One more element for each of the accumulators (Welford 1962). Without a mask all of them have seen as many: one division does."""
+    kind = type_row(op.dtype).name
     s.out.line(f"{name}_ns += {f'tl.where({live}, 1.0, 0.0)' if live else '1.0'}")
     s.out.line(f"{name}_d = {value} - {name}s")
-    away = f"{name}_d / {name}_ns"
+    if not live:
+        s.out.line(f"{name}_part = 1.0 / tl.full([], start // RBLOCK + 1, {kind})")
+    away = f"{name}_d / {name}_ns" if live else f"{name}_d * {name}_part"
     s.out.line(f"{name}s += {f'tl.where({live}, {away}, 0.0)' if live else away}")
     square = f"{name}_d * ({value} - {name}s)"
     s.out.line(f"{name}_m2s += {f'tl.where({live}, {square}, 0.0)' if live else square}")
@@ -190,7 +206,9 @@ def finish(s: State, op: Reduce) -> None:
         s.out.line(f"{name}, {name}_m2, {name}_n = tl.reduce({states}, {axis_text(s)}, welford{keep_text(s)})")
     else:
         function = BEST[op.kind][0]
+        s.functions.add(function)
         s.out.line(f"{name}_best, {name} = tl.reduce(({name}_bests, {name}s), {axis_text(s)}, {function}{keep_text(s)})")
+        s.out.line(f"{name} = {name}.to({type_row(op.dtype).name})")
 
 
 def _part(s: State, op: Part) -> None:

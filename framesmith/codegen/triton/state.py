@@ -18,13 +18,22 @@ NONE: Dims = frozenset()
 BEYOND = 1 << 16  # how far a tile may reach beyond the end
 
 
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """Accesses at `base + symbol` begin at a multiple of `width` elements in whole tiles (see `edges.py`)."""
+
+    symbol: Symbol
+    base: Expr
+    width: int
+
+
 @dataclass(slots=True)
 class State:
     """`active`: dimensions of the tile in order (those with more than one element); a value has all of them, with one element along
     those that it does not vary along, or it is a scalar. `live`: dimension -> name of the mask of its elements that exist.
 
     `extents`: of axes and loaded indices. `limits`: see `Printed`. `wide`: indices have 64 bits. `nested`: stores that run for
-    each element of the row.
+    each element of the row. `aligned`: what whole tiles of the row begin at; `vector`: the same, within one.
     """
 
     form: Form
@@ -44,6 +53,8 @@ class State:
     asserts: bool = False
     accumulators: dict[Op, tuple[str, ...]] = field(default_factory=dict)
     nested: set[Op] = field(default_factory=set)
+    aligned: Aligned | None = None
+    vector: Aligned | None = None
 
     def __post_init__(self) -> None:
         every = [*self.form.grid, *([self.form.row] if self.form.row else [])]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from framesmith.codegen.triton.given import value_text
 from framesmith.codegen.triton.scalars import cast_text, scalar_text
 from framesmith.codegen.triton.state import State
 from framesmith.codegen.triton.steps import Barrier
-from framesmith.codegen.triton.types import HALF, type_row
+from framesmith.codegen.triton.types import HALF, operand, type_row
 from framesmith.loops.ir import Bitcast, Cast, Const, Index, Indirect, Load, Op, Pred, Scalar, Store
 from framesmith.symbolic.expr import Expr, Product
 
@@ -67,6 +68,8 @@ def _indirect(s: State, op: Indirect) -> None:
 def place(s: State, buffer: str, index: Expr, spread: frozenset[str] | None = None) -> str:
     """The pointers; `spread`: dimensions along which they must vary in shape."""
     text = s.expr(index)
+    if s.vector is not None and s.vector.symbol in index.free and index - s.vector.symbol is s.vector.base:
+        text = f"tl.multiple_of({text}, {s.vector.width})"
     if spread is not None and spread - s.of(index):
         return f"{buffer} + tl.full({s.shape(spread)}, 0, tl.int32) + {text}"
     return buffer if text == "0" else f"{buffer} + {text}"
@@ -74,6 +77,9 @@ def place(s: State, buffer: str, index: Expr, spread: frozenset[str] | None = No
 
 def _load(s: State, op: Load) -> None:
     param = s.params[op.buffer]
+    if param.host:
+        _number(s, op)
+        return
     dims = s.of(op.index)
     condition = op.args[0] if op.args else None
     at = place(s, op.buffer, op.index)
@@ -83,6 +89,12 @@ def _load(s: State, op: Load) -> None:
     mask = s.mask(dims, *([s.text(condition)] if condition is not None else []))
     text = f"tl.load({at}{f', {mask}' if mask else ''}{', other=0' if condition is not None else ''})"
     s.define(op, dims, text + (".to(tl.float32)" if param.dtype in HALF else ""))
+
+
+def _number(s: State, op: Load) -> None:
+    """The value that the kernel was given; 0 where nothing is to be read."""
+    text = value_text(op.buffer, op.dtype)
+    s.define(op, s.dims_of(*op.args), f"tl.where({s.text(op.args[0])}, {text}, {operand(0, op.dtype)})" if op.args else text)
 
 
 def _store(s: State, op: Store) -> None:

@@ -1,0 +1,88 @@
+"""Lengths that are no multiple of a vector: whole tiles have no mask, so that they are moved in vectors; the rest is a tile apart.
+
+    for start in range(0, whole, RBLOCK): ...          # from the first element of the row that is aligned
+    for start in range(0, n - whole, RBLOCK): ...      # what stands before it, and what is left; masked
+
+A row of a matrix whose rows have such a length begins anywhere: `lead` elements stand before the first place that is aligned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from framesmith.codegen.triton.form import Dim
+from framesmith.codegen.triton.state import Aligned, State
+from framesmith.symbolic.expr import Expr, linear
+
+VECTOR = 16  # bytes that a thread moves at once
+STEP = 16  # elements: Triton sees by itself that masks and addresses allow vectors where lengths are multiples of it
+
+
+def range_text(s: State) -> str:
+    """The places in a tile along the row."""
+    return f"tl.arange(0, RBLOCK){s.slots('r')}{'.to(tl.int64)' if s.wide else ''}"
+
+
+def is_ragged(s: State, d: Dim) -> bool:
+    """Whether some tiles along `d`, which is all of the tile, are whole, and the last is not."""
+    if s.active != (d.name,) or len(d.axes) > 1 or s.covers(d):
+        return False
+    return not d.extent.is_const or d.extent.const > s.block(d.name)
+
+
+def hinders_vectors(d: Dim) -> bool:
+    """Whether a mask along `d` keeps vectors from being used."""
+    return not _is_multiple(d.extent, STEP)
+
+
+def lead_in(s: State, row: Dim) -> None:
+    """Print where the first whole tile of the row begins, `lead`, and how much whole tiles cover from there, `whole`."""
+    symbol, found = row.axes[0].symbol, dict[Expr, int]()
+    kinds = {p.name: p.dtype.itemsize for p in s.form.kernel.params}
+    for op, index in s.form.accesses():
+        if index.coeff(symbol) == 1:
+            base = index - symbol
+            found[base] = found.get(base, 0) + kinds[op.buffer]
+    extent, lead = s.expr(row.extent), ""
+    if found:
+        base = max(found, key=found.__getitem__)
+        width = max(VECTOR // kinds[op.buffer] for op, index in s.form.accesses() if index.coeff(symbol) == 1 and index - symbol is base)
+        axes = {a.symbol for d in s.form.grid for a in d.axes}
+        if width > 1 and not _is_multiple(base, width) and base.free - axes <= set(s.form.kernel.symbols):
+            s.aligned = Aligned(symbol, base, width)
+            lead = " - lead"
+            s.out.line(f"lead = (-{s.expr(base)} & {width - 1}){'' if s.wide else '.to(tl.int32)'}")
+    s.out.line(f"whole = ({extent}{lead}) // RBLOCK * RBLOCK")
+
+
+def _is_multiple(e: Expr, width: int) -> bool:
+    terms, offset = linear(e)
+    return offset % width == 0 and all(k % width == 0 for _, k in terms)
+
+
+@contextmanager
+def whole_tiles(s: State, row: Dim) -> Iterator[None]:
+    """The loop over the whole tiles of the row."""
+    with s.out.block("for start in range(0, whole, RBLOCK):"):
+        s.out.line(f"{row.axes[0].symbol} = start + {'lead + ' if s.aligned else ''}{range_text(s)}")
+        s.vector = s.aligned
+        yield
+        s.vector = None
+
+
+@contextmanager
+def other_elements(s: State, row: Dim) -> Iterator[None]:
+    """The loop over what whole tiles leave of the row."""
+    symbol, extent = row.axes[0].symbol, s.expr(row.extent)
+    with s.out.block(f"for start in range({'0' if s.aligned else 'whole'}, {extent}{' - whole' if s.aligned else ''}, RBLOCK):"):
+        s.live["r"] = "r_live"
+        if s.aligned:
+            s.out.line(f"at = start + {range_text(s)}")
+            s.out.line(f"r_live = at < {extent} - whole")
+            s.out.line(f"{symbol} = tl.where(at < lead, at, at + whole)")
+        else:
+            s.out.line(f"{symbol} = start + {range_text(s)}")
+            s.out.line(f"r_live = {symbol} < {extent}")
+        yield
+        del s.live["r"]

@@ -1,0 +1,105 @@
+"""The host function of a CUDA device, run without one: what it launches, and with what."""
+
+import ctypes
+
+import pytest
+import torch
+
+from framesmith.codegen.device import wrap_device
+from framesmith.codegen.triton.emit import print_kernels
+from framesmith.loops.ir import Batch
+from framesmith.lower.lower import lower
+from framesmith.prims.decompose import decompose
+from framesmith.runtime.cache import Cache
+from framesmith.runtime.toolchain import find
+from framesmith.schedule.schedule import schedule
+from framesmith.schedule.target import GPU
+from tests.fake.harness import record
+from tests.schedule.harness import program_of
+
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, *[ctypes.c_uint] * 3, ctypes.POINTER(ctypes.c_void_p))
+UPLOAD = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+TYPES = {"*": ctypes.c_void_p, "fp32": ctypes.c_float, "fp64": ctypes.c_double, "i32": ctypes.c_int, "i64": ctypes.c_int64}
+
+
+class Host(ctypes.Structure):
+    _fields_ = [("frame", ctypes.c_void_p), *[(n, ctypes.c_void_p) for n in ("call", "allocate", "release")], ("launch", LAUNCH),
+                ("upload", UPLOAD)]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return Cache(tmp_path_factory.mktemp("cache"))
+
+
+def launched(cache, program, inputs, sizes=(), wide=None):
+    """(kernel, grid, arguments) of each launch, and the bytes of each table."""
+    printed = print_kernels(program)
+    texts = [*printed, *(wide or {}).values()]
+    wrapped = wrap_device(program, printed, range(len(inputs)), len(inputs), (), wide=wide)
+    library = ctypes.CDLL(str(cache.library(wrapped.units, find())))
+    calls, tables = [], []
+
+    def launch(frame, kernel, x, y, z, arguments):
+        kinds = [TYPES["*" if kind[0] == "*" else kind] for _, kind in texts[kernel].signature]
+        given = [ctypes.cast(arguments[k], ctypes.POINTER(kind))[0] for k, kind in enumerate(kinds)]
+        calls.append((kernel, x, given))
+        return 0
+
+    def upload(frame, slot, data, size):
+        tables.append(ctypes.string_at(data, size))
+        return 1
+
+    where = {v.ref: k for k, v in enumerate(wrapped.plan.values) if int(v.kind) == 0}
+    pointers = (ctypes.c_void_p * len(wrapped.plan.values))()
+    for i, x in enumerate(inputs):
+        if i in where:
+            pointers[where[i]] = x.data_ptr()
+    table = (ctypes.c_int64 * max(wrapped.plan.table, 1))(*sizes)
+    host = Host(None, None, None, None, LAUNCH(launch), UPLOAD(upload))
+    assert library.fs_run(None, pointers, table, ctypes.byref(host)) == 0
+    return calls, tables
+
+
+def with_numbers(fn, inputs):
+    graph, _ = record(fn, inputs)
+    loops = lower(decompose(graph))
+    for storage in loops.storages.values():
+        if storage.kind == "input" and not storage.size:
+            storage.device = torch.device("cpu")
+    return schedule(loops, target=GPU)
+
+
+NUMBERS = [(torch.float32, 2.5), (torch.float64, 1e-300), (torch.bfloat16, -1.5), (torch.int64, -(2**40)), (torch.int32, -7),
+           (torch.int16, -300), (torch.int8, -5), (torch.uint8, 250), (torch.bool, True),
+           *[(torch.float16, v) for v in (1.5, -0.25, 6e-8, -3e-5, 65504.0, float("inf"), 0.0)]]
+
+
+@pytest.mark.parametrize("dtype, value", NUMBERS)
+def test_numbers_of_the_host_are_read_when_the_kernel_is_launched(cache, dtype, value):
+    inputs = [torch.randn(20), torch.tensor(value, dtype=dtype)]
+    calls, _ = launched(cache, with_numbers(lambda x, n: torch.where(x > 0, n, n + n), inputs), inputs)
+    ((_, _, given),) = calls
+    assert [g for g in given if g not in (inputs[0].data_ptr(), None)] == [inputs[1].item()] or inputs[1].item() == 0
+
+
+@pytest.mark.parametrize("dtype, value", NUMBERS[:4])
+def test_a_table_holds_the_bits_of_numbers(cache, dtype, value):
+    inputs = [torch.randn(5), torch.randn(5000), *[torch.tensor(value, dtype=dtype)] * 2]
+    program = with_numbers(lambda *xs: [x * n for x, n in zip(xs[:2], xs[2:])], inputs)
+    assert any(isinstance(step, Batch) for step in program.steps)
+    ((_, grid, _),), (rows, where) = launched(cache, program, inputs)
+    bits = (inputs[2].float() if dtype.itemsize == 2 else inputs[2]).view(torch.int32 if dtype.itemsize <= 4 else torch.int64)
+    words = torch.frombuffer(bytearray(rows), dtype=torch.int64).tolist()
+    assert words.count(bits.item() % 2**64 if bits.itemsize == 8 else bits.item() % 2**32) >= 2 or dtype is torch.int64
+    assert torch.frombuffer(bytearray(where), dtype=torch.int32).view(-1, 2).tolist() == [[0, 0], *[[1, k] for k in range(grid - 1)]]
+    assert grid == 1 + -(-5000 // 1024)
+
+
+def test_sizes_decide_between_indices_of_32_and_of_64_bits(cache):
+    program = program_of(lambda x: x.t() * 2, torch.randn(40, 30), target=GPU, dynamic={(0, 0), (0, 1)})
+    (narrow,), wide = print_kernels(program), print_kernels(program, wide=True)
+    assert narrow.limits and dict(narrow.signature)["s0"] == "i32" and dict(wide[0].signature)["s0"] == "i64"
+    for sizes, number in (((40, 30), 0), ((100_000, 30_000), 1)):
+        calls, _ = launched(cache, program, [torch.randn(1)], sizes, {0: wide[0]})
+        assert [(kernel, sorted(given[-2:])) for kernel, _, given in calls] == [(number, sorted(sizes))]
