@@ -59,7 +59,10 @@ static std::vector<Segment> segments(py::handle pairs) {
 bool Graph::record(Lease& lease, PyObject* inputs, Occasion now, int twin) {
   const std::vector<bool> copied = recordings->copied(*lease.frame);
   if (would_part(*lease.frame, copied)) return false;
-  auto made = std::make_shared<Recording>(std::exchange(lease.frame, take_frame()), std::move(now), twin);
+  // Graphs that are given their inputs up, backward ones, have pools of their own: the gradients that they return live on while the next
+  // forward graphs are replayed.
+  const int number = twin + (lease.frame->owns_inputs ? kTwins : 0);
+  auto made = std::make_shared<Recording>(std::exchange(lease.frame, take_frame()), std::move(now), number);
   Frame& own = made->frame();
   lease.frame->owns_inputs = std::exchange(own.owns_inputs, false);
   lease.frame->stream = own.stream;
@@ -76,7 +79,7 @@ bool Graph::record(Lease& lease, PyObject* inputs, Occasion now, int twin) {
     made->place_results();
     made->fill(*lease.frame);
     own.renew_uploads();
-    all.recorder.attr("begin")(plan.device, reinterpret_cast<uintptr_t>(made->occasion().stream), twin);
+    all.recorder.attr("begin")(plan.device, reinterpret_cast<uintptr_t>(made->occasion().stream), number);
     own.recording = true;
     char* memory = take_memory(own, arena);
     for (int v : plan.early_values) own.allocate(v);

@@ -59,8 +59,8 @@ void Home::move_out(void* stream) {
 
 // ------------------------------------------------------------------------------------------------------------------------- recording
 
-Recording::Recording(std::unique_ptr<Frame> frame, Occasion occasion, int twin)
-    : frame_(std::move(frame)), occasion_(std::move(occasion)), twin_(twin) {}
+Recording::Recording(std::unique_ptr<Frame> frame, Occasion occasion, int number)
+    : frame_(std::move(frame)), occasion_(std::move(occasion)), number_(number) {}
 
 Recording::~Recording() {
   for (const auto& home : homes_) home->retired = true;
@@ -130,7 +130,7 @@ static bool is_within(const std::vector<Segment>& pool, const Home& home) {
 
 void Recording::settle(std::vector<Segment> pool, const std::shared_ptr<Recording>& self) {
   pool_ = std::move(pool);
-  auto& others = pools()[{frame_->plan.device, occasion_.stream, twin_}];
+  auto& others = pools()[{frame_->plan.device, occasion_.stream, number_}];
   std::erase_if(others, [](const auto& other) { return other.expired(); });
   for (const auto& other : others) {
     auto older = other.lock();

@@ -57,8 +57,8 @@ struct Segment {
 
 class Recording {
  public:
-  // `twin`: recordings of one number share a pool. Twins have the same inputs, and homes of their own.
-  Recording(std::unique_ptr<Frame> frame, Occasion occasion, int twin);
+  // `number`: of the pool, among those for the stream. Twins have the same inputs, but neither homes nor pool.
+  Recording(std::unique_ptr<Frame> frame, Occasion occasion, int number);
   ~Recording();
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
@@ -100,7 +100,7 @@ class Recording {
 
   std::unique_ptr<Frame> frame_;
   Occasion occasion_;
-  int twin_;
+  int number_;
   std::vector<std::pair<int, void*>> fixed_;
   std::vector<Copied> copied_;
   std::vector<std::shared_ptr<Home>> homes_, endangered_;  // its own; those of others that it may write

@@ -7,7 +7,6 @@
 namespace framesmith {
 
 static constexpr size_t kSeen = 64;        // occasions that are remembered
-static constexpr size_t kTwins = 2;        // recordings of the same inputs
 static constexpr uint64_t kCrowded = 2;    // replays that found most results alive, after which there is a twin
 static constexpr uint64_t kUseful = 3;     // replays after which a recording was worth its making
 static constexpr unsigned kSteady = 3;     // moves of an input that is expected to stay, after which it is copied
@@ -19,7 +18,11 @@ static bool is_askew(const Frame& call, int v) {
 }
 
 // Parameters, and results of other recordings: they may move, but will stay where they are then.
-static bool is_steady(const at::Tensor& t) { return t.requires_grad() || is_at_home(t); }
+static bool is_steady(const at::Tensor& t) {
+  if (t.requires_grad() || is_at_home(t)) return true;
+  auto object = py::reinterpret_steal<py::object>(THPVariable_Wrap(t));
+  return object && Py_TYPE(object.ptr()) != reinterpret_cast<PyTypeObject*>(THPVariableClass);
+}
 
 void Recordings::note_places(const Frame& call) {
   places_.resize(call.pointers.size());
@@ -52,7 +55,8 @@ bool Recordings::is_due(const Occasion& now) {
 }
 
 Choice Recordings::choose(const Frame& call, const Occasion& now) {
-  size_t twins = 0, least = 0, best = 0;
+  int twins = 0;
+  size_t least = 0, best = 0;
   for (size_t i = 0; i < kept_.size(); i++) {
     if (!kept_[i]->takes(call, now)) continue;
     const size_t cost = kept_[i]->cost();
@@ -65,7 +69,7 @@ Choice Recordings::choose(const Frame& call, const Occasion& now) {
   }
   std::shared_ptr<Recording> found = kept_[best];
   if (C10_UNLIKELY(least > 0) && twins < kTwins && limit_ > 1 && found->is_crowded() && ++found->crowded >= kCrowded)
-    return {nullptr, true, static_cast<int>(twins)};
+    return {nullptr, true, twins};
   if (best > 0) std::rotate(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(best), kept_.begin() + static_cast<std::ptrdiff_t>(best) + 1);
   replays_++;
   return {std::move(found), false, 0};

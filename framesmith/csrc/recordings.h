@@ -4,6 +4,8 @@
 
 namespace framesmith {
 
+constexpr int kTwins = 2;  // recordings of the same inputs
+
 // What to do with a call: replay, or record, or (neither) run it plainly.
 struct Choice {
   std::shared_ptr<Recording> replay;

@@ -1,12 +1,12 @@
 """CUDA graphs: what csrc/graph_record.cpp asks for when it records a call of a compiled graph.
 
-    begin(device, stream, twin)    from here on, what this thread queues on the current stream is recorded
+    begin(device, stream, number)  from here on, what this thread queues on the current stream is recorded
     end()                          no longer; the segments of memory that the recordings of this pool may write: (address, bytes) of each
     play(again)                    do once what was recorded; then the driver's executable graph, or 0, and what plays it otherwise
     fail(extern, why)              something went wrong in the meantime: all is as before, and the user is told
     tell(why)                      the graph is not recorded any more, and the user is told
 
-Recordings made for one stream share a pool of memory, and a stream to be recorded on.
+Recordings made for one stream and of one number share a pool of memory, and a stream to be recorded on.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _broken: list[Any] = []
 """Recordings that failed: PyTorch's allocator may still know them by their address."""
 
 
-def _pool(device: int, stream: int, twin: int) -> Pool:
-    found = _pools.get((device, stream, twin))
+def _pool(device: int, stream: int, number: int) -> Pool:
+    found = _pools.get((device, stream, number))
     if found is None:
         own: Any = torch.cuda.ExternalStream(_C.new_cuda_stream(device), device=device)
-        found = _pools[device, stream, twin] = Pool(device, tuple(torch.cuda.graph_pool_handle()), own)
+        found = _pools[device, stream, number] = Pool(device, tuple(torch.cuda.graph_pool_handle()), own)
     return found
 
 
@@ -63,8 +63,8 @@ class Recorder:
     _open: ExitStack = field(default_factory=ExitStack)
     _begun: bool = False
 
-    def begin(self, device: int, stream: int, twin: int) -> None:
-        self._pool = pool = _pool(device, stream, twin)
+    def begin(self, device: int, stream: int, number: int) -> None:
+        self._pool = pool = _pool(device, stream, number)
         self._graph = torch.cuda.CUDAGraph()
         self._open.enter_context(collector_paused())
         torch.cuda.current_stream(device).synchronize()  # what a library may do only while nothing is recorded is done

@@ -80,11 +80,12 @@ def test_inputs_are_copied_once_they_have_moved(cache):
     assert torch.equal(graph((held[0],))[0], 2 * held[0]) and recorder.log.count("replay") == before + 1
 
 
-def test_a_parameter_that_moved_is_not_copied(cache):
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_parameter_that_moved_is_not_copied(cache, grad):
     graph = make(cache, Plan(1, INOUT, (Output(1),)), double(0, 1))
     recorder = recorded(graph)
     for _ in range(2):
-        w = torch.nn.Parameter(torch.randn(4))
+        w = torch.nn.Parameter(torch.randn(4), requires_grad=grad)
         for _ in range(3):
             assert torch.equal(graph((w,))[0], 2 * w.detach())
     assert recorder.log.count("begin 0") == 2
