@@ -3,6 +3,7 @@
 #include "graph_frame.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/InferenceMode.h>
 
