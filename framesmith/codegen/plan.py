@@ -66,7 +66,7 @@ class Planner:
         """The plan of the program; also fills `numbers`, `externs` and `table`. `aligned`: kernels want aligned inputs. `launched`: calls
         that are kernels on the device."""
         program = self.program
-        in_kernels: set[int] = set()
+        in_kernels: dict[bool, set[int]] = {False: set(), True: set()}
         for step in program.steps:
             if type(step) is Extern and step not in launched:
                 self.externs[step] = len(self.calls)
@@ -78,7 +78,7 @@ class Planner:
                     kind = program.buffers[name].kind
                     if kind != "arena":
                         number = self.number(name)
-                        in_kernels.update([number] if kind == "input" and not by_value else [])
+                        in_kernels[by_value].update([number] if kind == "input" else [])
         outputs = tuple(map(self._output, program.outputs))
         arena = self.table.integer(program.arena_bytes)
         symbols = tuple(self._symbol(s) for s in program.symbols.values())
@@ -86,8 +86,8 @@ class Planner:
         table = len(self.table.entries)
         return rt.Plan(
             self.inputs, tuple(self.values), outputs, tuple(self.calls), symbols, table, arena, tuple(bumped), tuple(watched),
-            self._is_long(), entry, len(self.constants), aligned=tuple(sorted(in_kernels)) if aligned else (),
-            places=tuple(self.places),
+            self._is_long(), entry, len(self.constants), aligned=tuple(sorted(in_kernels[False])) if aligned else (),
+            numbers=tuple(sorted(in_kernels[True])), places=tuple(self.places),
         )  # fmt: skip
 
     def number(self, name: str) -> int:

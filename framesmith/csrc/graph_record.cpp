@@ -3,6 +3,8 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <cstring>
+
 namespace framesmith {
 
 static bool overlap(const Frame& f, int a, int b) {
@@ -18,6 +20,12 @@ static bool would_part(const Frame& f, const std::vector<bool>& copied) {
   return false;
 }
 
+static std::vector<int64_t> numbers_of(const Frame& f) {
+  std::vector<int64_t> out;
+  for (int v : f.plan.numbers) std::memcpy(&out.emplace_back(0), f.pointers[v], c10::elementSize(f.plan.values[v].dtype));
+  return out;
+}
+
 bool Graph::recorded(Lease& lease, PyObject* inputs) {
   Frame& frame = *lease.frame;
   if (recordings->stopped() || recordings->busy) return false;
@@ -26,7 +34,8 @@ bool Graph::recorded(Lease& lease, PyObject* inputs) {
     if (cuda_is_capturing(frame.stream)) return false;  // it becomes part of the program's own CUDA graph
   }
   c10::impl::ExcludeDispatchKeyGuard below(outside_keys());
-  Occasion now{frame.stream, generation_, {frame.table.begin(), frame.table.begin() + static_cast<std::ptrdiff_t>(plan.symbols.size())}};
+  const auto sizes = frame.table.begin() + static_cast<std::ptrdiff_t>(plan.symbols.size());
+  Occasion now{frame.stream, generation_, {frame.table.begin(), sizes}, numbers_of(frame)};
   Choice choice = recordings->choose(frame, now);
   if (choice.replay) choice.replay->replay(frame);
   else if (!choice.record || !record(lease, inputs, std::move(now), choice.twin)) return false;

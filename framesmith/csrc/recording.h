@@ -14,11 +14,12 @@
 
 namespace framesmith {
 
-// What a recording is made for besides the addresses of its inputs: the stream in whose order its memory is reused, the constants, sizes.
+// What a recording is made for besides the addresses of its inputs: the stream in whose order its memory is reused, the constants, sizes, and
+// the bits of the numbers that its kernels were given by value.
 struct Occasion {
   void* stream = nullptr;
   uint64_t generation = 0;
-  std::vector<int64_t> sizes;
+  std::vector<int64_t> sizes, numbers;
   bool operator==(const Occasion&) const = default;
 };
 

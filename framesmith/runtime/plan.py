@@ -148,6 +148,7 @@ class Plan:
     `entry`: name of the generated function. `bumped`: indices of inputs that the graph writes, whose version counters must rise.
     `constants`: how many there are.
     `aligned`: input values whose memory kernels want to begin at a multiple of 16 bytes: in a call in which one does not, a copy is used.
+    `numbers`: input values that kernels are given by value: one number each, in the CPU's memory.
     `places`: by extern, the operator and the user's line (or ""), for messages; the call path does not have them.
     """
 
@@ -166,6 +167,7 @@ class Plan:
     device: int = -1
     images: tuple[Image, ...] = ()
     aligned: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
     places: tuple[tuple[str, str], ...] = ()
 
     def encode(self) -> tuple[Any, ...]:
@@ -186,6 +188,7 @@ class Plan:
             self.device,
             tuple([(i.name, i.image, i.threads, i.shared) for i in self.images]),
             self.aligned,
+            self.numbers,
         )
 
 

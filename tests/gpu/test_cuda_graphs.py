@@ -259,6 +259,17 @@ def test_memory_of_the_cpu_is_named():
             agree(c(x, n), fn(x, n))
 
 
+def test_numbers_of_the_cpu_are_those_of_the_call():
+    def fn(x, n):
+        return x.softmax(-1) * n
+
+    x, n = torch.randn(8, 16, device=D), torch.tensor(0.0)
+    c = compiled(fn)
+    for number in (2, 2, 2, 2, 3, 4, 5, 2, 3, 3, 3):
+        n.fill_(number)
+        agree(c(x, n), fn(x, n))
+
+
 def test_graphs_around_breaks(graphs):
     def fn(x):
         y = (x @ x.t()).relu()

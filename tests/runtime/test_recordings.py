@@ -68,6 +68,21 @@ def test_the_second_call_is_recorded_and_later_ones_replayed(cache):
     assert recorder.log == ["begin 0", "end", "replay", "replay", "replay"] and graph.recordings == (1, 3)
 
 
+def test_a_recording_is_of_the_numbers_that_its_kernels_were_given(cache):
+    values = (tensor(Kind.INPUT), tensor(Kind.INPUT, 1, (), ()), tensor(Kind.OUTPUT))
+    body = "for (long i = 0; i < 4; i++) ((float*)p[2])[i] = *(const float*)p[1] * ((const float*)p[0])[i];"
+    graph = make(cache, Plan(2, values, (Output(2),), numbers=(1,)), body)
+    recorded(graph)
+    x, n = torch.arange(4.0), torch.tensor(0.0)
+    for number in (2, 2, 2, 3, 2, 3, 3):
+        n.fill_(number)
+        assert torch.equal(graph((x, n))[0], number * x)
+    assert graph.recordings == (2, 3)
+    for number in range(10, 30):  # never twice the same: nothing is recorded
+        assert torch.equal(graph((x, torch.tensor(float(number))))[0], number * x)
+    assert graph.recordings == (2, 3)
+
+
 def test_inputs_are_copied_once_they_have_moved(cache):
     graph = make(cache, Plan(1, INOUT, (Output(1),)), double(0, 1))
     recorder = recorded(graph)
