@@ -18,7 +18,7 @@ import torch
 from framesmith.loops.ir import Buffer, Extern, Kernel, Program, Ref
 from framesmith.loops.nest import LoopGraph
 from framesmith.loops.text import kernel_text
-from framesmith.lower.contractions.tiled import CONTRACTIONS, Contraction, contraction_of, replaced, ways
+from framesmith.lower.contractions.tiled import CONTRACTIONS, Contraction, contraction_of, is_computed, replaced, ways
 from framesmith.runtime import trial
 from framesmith.runtime.cache import key_of
 from framesmith.runtime.trial import Memory
@@ -77,7 +77,7 @@ class _Race:
 
     def _classes(self) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
         """Places of contractions that are equal, epilogue and all, and the ways to try for them."""
-        own = {k: ways(c, self._size) for k, c in self.found.items()}
+        own = {k: ways(c, self._size, is_computed(self.graph, k, c, self._size)) for k, c in self.found.items()}
         program = self.schedule(replaced(self.graph, {k: names[0] for k, names in own.items()}, self.tf32))
         steps = [(frozenset(step.args), kernel_text(step.kernel)) for step in launches(program)]
         classes: dict[Any, list[int]] = {}

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from framesmith.loops.ir import Program
 from framesmith.loops.nest import LoopGraph
-from framesmith.lower.contractions.tiled import contraction_of, replaced, ways
+from framesmith.lower.contractions.tiled import contraction_of, is_computed, replaced, ways
 from framesmith.schedule.target import GPU
 from tests.codegen_triton.graphs import BF16, HALF, x
 from tests.schedule.harness import program_of
@@ -143,6 +143,17 @@ def _(a, b):
     return torch.bmm(a, b)
 
 
+@product("computed operands", lambda: [x(24, 40), x(24, 40), x(48, 40, dtype=torch.int8), x(48, 1)])
+def _(a, b, w, scale):
+    return (a * torch.sigmoid(b)) @ (w.float() * scale).t()
+
+
+@product("an operand of many readers", lambda: [x(6, 4, 40), x(48, 40)])
+def _(a, w):
+    y = torch.exp(a) - 1
+    return y.reshape(24, 40) @ w.t(), y.sum(-1)
+
+
 def size(s: Any) -> int:
     return s if type(s) is int else 64
 
@@ -155,7 +166,7 @@ def program(name: str, number: int = 0, tf32: bool = False) -> Program:
         for place, item in enumerate(graph.items):
             c = contraction_of(item, graph.storages)
             if c is not None:
-                names = ways(c, size)
+                names = ways(c, size, is_computed(graph, place, c, size))
                 chosen[place] = names[min(number, len(names) - 1)]
         assert chosen, f"{name} has no contraction"
         return replaced(graph, chosen, tf32)

@@ -47,6 +47,14 @@ def test_what_writes_an_operand_is_a_kernel_of_its_own():
     assert type(first.body[-1]) is MatrixProduct and rest
 
 
+def test_what_computes_operands_is_a_prologue():
+    (only,) = kernels("computed operands", 1)
+    (product,) = only.body
+    assert [len(product.left), len(product.right)] == [4, 4] and len(only.params) == 5
+    assert len(kernels("computed operands", 0)) == 3
+    assert len(kernels("an operand of many readers", 1)) == 2  # the sum is what else reads it: it computes it again
+
+
 def test_a_long_sum_with_few_results_is_done_in_parts():
     first, second = kernels("long sum", 1)
     assert type(first.body[-1]) is MatrixProduct and len(first.outer) == 1

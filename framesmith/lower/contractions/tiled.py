@@ -1,8 +1,9 @@
 """Contractions of a lowered graph as nests: other ways to compute what is a library's call so far.
 
-    out = addmm(bias, a, b)      tile     a nest with a `MatrixProduct`, whose epilogue the scheduler fuses
-                                 parts N  the same for N pieces of k, and a nest that adds them (few results, long sums)
-                                 row      a reduction, where there is one row or one column
+    out = addmm(bias, a, b)      tile      a nest with a `MatrixProduct`, whose epilogue the scheduler fuses
+                                 prologue  the same, with what computes an operand in it
+                                 parts N   a tile for each of N pieces of k, and a nest that adds them (few results, long sums)
+                                 row       a reduction, where there is one row or one column
 
 Convolutions with a kernel of one element over a channels-last image are products, too.
 """
@@ -17,9 +18,10 @@ import torch
 
 from framesmith.loops.build import HALF, Builder, Replay
 from framesmith.loops.contract import Accumulator
-from framesmith.loops.ir import Axis, Node, Op, Ref
+from framesmith.loops.ir import Axis, Load, Node, Op, Ref
 from framesmith.loops.nest import Call, Compute, Item, LoopGraph, Storage
 from framesmith.loops.product import MatrixProduct
+from framesmith.lower.contractions.prologue import Prologues
 from framesmith.lower.geometry import flat, same_layout
 from framesmith.lower.layouts import channels_last
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
@@ -171,20 +173,38 @@ def contraction_of(call: Any, storages: Storages) -> Contraction | None:
 
 # ------------------------------------------------------------------------------------------------------------------------------- ways
 
+FEW_ROWS = 256  # rows or columns up to which an operand is computed for few tiles
 
-def ways(c: Contraction, size: Callable[[Size], int]) -> tuple[str, ...]:
-    """The names of the ways to compute `c` that may be worth it; `size` tells about how large a symbolic size is."""
+
+def is_computed(graph: LoopGraph, place: int, c: Contraction, size: Callable[[Size], int]) -> bool:
+    """Whether a nest computes an operand and it may pay to compute it again for each tile that needs it: it reads less than it writes, or
+    few tiles share an operand."""
+    prologues = Prologues(graph.items)
+    for w, others in ((c.left, c.n), (c.right, c.m)):
+        nest = prologues.nest(w.buffer, place)
+        if nest is not None:
+            read = max((graph.storages[op.buffer].dtype.itemsize for op in nest.loads), default=0)
+            if read < w.dtype.itemsize or size(others) <= FEW_ROWS:
+                return True
+    return False
+
+
+def ways(c: Contraction, size: Callable[[Size], int], computed: bool = False) -> tuple[str, ...]:
+    """The names of the ways to compute `c` that may be worth it; `size` tells how large a symbolic size is. `computed`: a prologue may
+    be worth it."""
     batch, m, n, k = map(size, (c.batch, c.m, c.n, c.k))
     found = ["row"] if min(m, n) == 1 and type(c.m if m == 1 else c.n) is int else ["tile"]
     tiles = batch * -(-m // 64) * -(-n // 64)
-    if found == ["tile"] and 2 * tiles <= FEW_TILES and type(c.k) is int:
+    if computed:
+        found.insert(1, "prologue")
+    if found[0] == "tile" and 2 * tiles <= FEW_TILES and type(c.k) is int:
         found += [f"parts {p}" for p in PARTS if c.k % p == 0 and c.k // p >= SHORTEST_PART and p * tiles <= 4 * FEW_TILES]
     return tuple(found)
 
 
 def replaced(graph: LoopGraph, chosen: Mapping[int, str], tf32: bool) -> LoopGraph:
     """`graph` with the items at the places in `chosen` computed in the ways named there. `tf32`: see `MatrixProduct`."""
-    storages = dict(graph.storages)
+    storages, prologues = dict(graph.storages), Prologues(graph.items)
     items: list[Item] = []
     for place, item in enumerate(graph.items):
         way = chosen.get(place)
@@ -194,8 +214,37 @@ def replaced(graph: LoopGraph, chosen: Mapping[int, str], tf32: bool) -> LoopGra
             continue
         _own(storages, c.out.buffer, graph.outputs)
         name, _, count = way.partition(" ")
-        items += _WAYS[name](c, tf32, storages, int(count or 1), item.origins)
+        given = _Given(c, tf32, storages, int(count or 1), prologues if name == "prologue" else None, place)
+        items += [replace(nest, origins=item.origins) for nest in _WAYS[name](given)]
     return replace(graph, storages=storages, items=items)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A contraction, the item at `place` of its graph, to be computed in one way. `storages` takes what the way needs besides; `count`: of
+    parts; `prologues`: to be used, if any."""
+
+    c: Contraction
+    tf32: bool
+    storages: dict[str, Storage]
+    count: int
+    prologues: Prologues | None
+    place: int
+
+    def plan(self, k: Axis, left: Sequence[Any], right: Sequence[Any]) -> Plan:
+        """What the scheduler is told, of operands at the indices `left` and `right`."""
+        blocks = [self._operand(w, index) for w, index in ((self.c.left, left), (self.c.right, right))]
+        reads = dict.fromkeys(op.buffer for block in blocks for op in block if type(op) is Load)
+        return Plan(k, blocks[0], blocks[1], self.c.dtype, self.tf32, tuple(reads))
+
+    def _operand(self, w: Window, index: Sequence[Any]) -> tuple[Op, ...]:
+        at = _at(w, index)
+        block = self.prologues.block(w.buffer, at, self.place, w.dtype) if self.prologues is not None else None
+        if block is None:
+            b = Builder()
+            b.load(w.buffer, at, w.dtype)
+            block = tuple(b.ops)
+        return block
 
 
 def _own(storages: dict[str, Storage], name: str, outputs: Collection[Any]) -> None:
@@ -229,33 +278,27 @@ def _end(c: Contraction, b: Builder, value: Op, index: Sequence[Any]) -> None:
     b.store(c.out.buffer, _at(c.out, index), value)
 
 
-def _operand(w: Window, index: Sequence[Any]) -> tuple[Op, ...]:
-    b = Builder()
-    b.load(w.buffer, _at(w, index), w.dtype)
-    return tuple(b.ops)
-
-
-def _tile(c: Contraction, tf32: bool, storages: dict[str, Storage], count: int, origins: Any) -> list[Item]:
+def _tile(given: _Given) -> list[Compute]:
+    c = given.c
     axes, index = _grid(c)
     *z, m, n = index
     k = _axis("ik", c.k)
-    plan = Plan(
-        k, _operand(c.left, (*z, m, k.symbol)), _operand(c.right, (*z, k.symbol, n)), c.dtype, tf32, (c.left.buffer, c.right.buffer)
-    )
+    plan = given.plan(k, (*z, m, k.symbol), (*z, k.symbol, n))
     b = Builder()
     accumulator = Accumulator()
     b.ops.append(accumulator)
     _end(c, b, accumulator, index)
-    return [Compute(tuple(axes), (), (), tuple(b.ops), origins, contract=plan)]
+    return [Compute(tuple(axes), (), (), tuple(b.ops), contract=plan)]
 
 
-def _parts(c: Contraction, tf32: bool, storages: dict[str, Storage], count: int, origins: Any) -> list[Item]:
+def _parts(given: _Given) -> list[Compute]:
     """Products of pieces of k, a batch of them, in float32; then their sum: results are the same from run to run."""
+    c, count, storages = given.c, given.count, given.storages
     axes, index = _grid(c)
     *z, m, n = index
     piece, k = _axis("part", count), _axis("ik", c.k // count)
     at = piece.symbol * (c.k // count) + k.symbol
-    plan = Plan(k, _operand(c.left, (*z, m, at)), _operand(c.right, (*z, at, n)), c.dtype, tf32, (c.left.buffer, c.right.buffer))
+    plan = given.plan(k, (*z, m, at), (*z, at, n))
     name = f"part_{len(storages)}"
     shape = (count, *(a.extent.const if a.extent.is_const else a.extent for a in axes))
     stride = [as_expr(1)]
@@ -270,12 +313,13 @@ def _parts(c: Contraction, tf32: bool, storages: dict[str, Storage], count: int,
     total = inner.reduce("sum", (inner.load(name, place, torch.float32),), torch.float32)
     _end(c, after, total, index)
     return [
-        Compute((piece, *axes), (), (), tuple(b.ops), origins, contract=plan),
-        Compute(tuple(axes), (piece,), tuple(inner.ops), tuple(after.ops), origins),
+        Compute((piece, *axes), (), (), tuple(b.ops), contract=plan),
+        Compute(tuple(axes), (piece,), tuple(inner.ops), tuple(after.ops)),
     ]
 
 
-def _row(c: Contraction, tf32: bool, storages: dict[str, Storage], count: int, origins: Any) -> list[Item]:
+def _row(given: _Given) -> list[Compute]:
+    c = given.c
     every, index = _grid(c)
     gone = {a.symbol for a in every[-2:] if a.extent.is_const and a.extent.const == 1}
     index = [0 if s in gone else s for s in index]
@@ -287,7 +331,7 @@ def _row(c: Contraction, tf32: bool, storages: dict[str, Storage], count: int, o
     right = inner.load(c.right.buffer, _at(c.right, (*z, k.symbol, n)), c.dtype)
     total = inner.reduce("sum", (inner.scalar("mul", left, right),), torch.float32)
     _end(c, after, total, index)
-    return [Compute(axes, (k,), tuple(inner.ops), tuple(after.ops), origins)]
+    return [Compute(axes, (k,), tuple(inner.ops), tuple(after.ops))]
 
 
-_WAYS: dict[str, Callable[..., list[Item]]] = {"tile": _tile, "parts": _parts, "row": _row}
+_WAYS: dict[str, Callable[[_Given], list[Compute]]] = {"tile": _tile, "prologue": _tile, "parts": _parts, "row": _row}
