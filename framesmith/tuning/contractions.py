@@ -8,9 +8,9 @@ difference of two programs is the kernels and calls that only one of them has; t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from framesmith.tuning.kernels import Case, Sizes, Tuner, case_of, launches
 from framesmith.util import log
 
 Schedule = Callable[[LoopGraph], Program]
-GAIN = 0.98  # of the time with the library's call: what is as good is not worth the change
+GAIN = 0.98  # what our own may take of the time of what they stand for: what is as good is not worth the change
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class Library:
 
 
 Step = Case | Library
+Places = tuple[int, ...]
+"""Of equal contractions among the items of the graph."""
 
 
 def own_contractions(graph: LoopGraph, schedule: Schedule, tuner: Tuner, sizes: Sizes, tf32: bool) -> LoopGraph:
@@ -55,27 +57,34 @@ class _Race:
                  found: Mapping[int, Contraction]) -> None:
         self.graph, self.schedule, self.tuner, self.sizes, self.tf32, self.found = graph, schedule, tuner, sizes, tf32, found
         self.kernels: dict[Case, Kernel] = {}
+        self.times: dict[Step, float] = {}
 
     def run(self) -> LoopGraph:
         plain = self._steps({})
-        changes: dict[tuple[tuple[int, ...], str], Counter[Step]] = {}
-        for places, names in self._classes():
-            for way in names:
-                change = self._steps(dict.fromkeys(places, way))
-                change.subtract(plain)
-                changes[places, way] = Counter({step: n for step, n in change.items() if n})
-        times = self._times({step for change in changes.values() for step in change})
+        tried = [(places, way) for places, names in self._classes() for way in names]
+        changes = {(places, way): _change(self._steps(dict.fromkeys(places, way)), plain) for places, way in tried}
+        self._measure(changes.values())
+        gains: dict[Places, dict[str, float]] = {}
+        for (places, way), change in changes.items():
+            gains.setdefault(places, {})[way] = self._gain(change)
+        for places, found in gains.items():
+            log.emit("tuning", f"{self._said(places)}: {', '.join(f'{way} {1e3 * gain:+.1f} us' for way, gain in found.items())}")
         chosen: dict[int, str] = {}
-        for places in dict.fromkeys(places for places, _ in changes):
-            totals = {way: _total(change, times) for (at, way), change in changes.items() if at == places}
-            way = min(totals, key=lambda name: totals[name][0] / totals[name][1])
-            new, old = totals[way]
-            log.emit("tuning", f"{self._said(places)}: {', '.join(f'{w} {a:.4f} for {b:.4f} ms' for w, (a, b) in totals.items())}")
-            if isfinite(old) and new < GAIN * old:
-                chosen |= dict.fromkeys(places, way)
+        for places in sorted(gains, key=lambda at: -max(gains[at].values())):
+            ways_left = [way for way, gain in gains[places].items() if gain > 0]
+            best = self._best_beside(chosen, places, ways_left) if ways_left else None
+            chosen |= dict.fromkeys(places, best) if best is not None else {}
         return replaced(self.graph, chosen, self.tf32) if chosen else self.graph
 
-    def _classes(self) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
+    def _best_beside(self, chosen: dict[int, str], places: Places, names: list[str]) -> str | None:
+        """The best of some ways, given what others were chosen: two of them may have spared the same kernel."""
+        plain = self._steps(chosen)
+        changes = {way: _change(self._steps(chosen | dict.fromkeys(places, way)), plain) for way in names}
+        self._measure(changes.values())
+        best = max(changes, key=lambda way: self._gain(changes[way]))
+        return best if self._gain(changes[best]) > 0 else None
+
+    def _classes(self) -> list[tuple[Places, tuple[str, ...]]]:
         """Places of contractions that are equal, epilogue and all, and the ways to try for them."""
         own = {k: ways(c, self._size, is_computed(self.graph, k, c, self._size)) for k, c in self.found.items()}
         program = self.schedule(replaced(self.graph, {k: names[0] for k, names in own.items()}, self.tf32))
@@ -91,7 +100,7 @@ class _Race:
     def _size(self, size: Any) -> int:
         return size.evaluate(self.sizes) if isinstance(size, Expr) else size
 
-    def _said(self, places: tuple[int, ...]) -> str:
+    def _said(self, places: Places) -> str:
         c = self.found[places[0]]
         return f"{len(places)} of {'x'.join(str(self._size(s)) for s in (c.batch, c.m, c.n, c.k))} {str(c.dtype)[6:]}"
 
@@ -118,8 +127,18 @@ class _Race:
         span = 1 + sum((n - 1) * s for n, s in zip(size, stride))
         return Memory(span, b.dtype), size, stride
 
+    def _measure(self, changes: Iterable[Counter[Step]]) -> None:
+        """Time the steps that are not known yet."""
+        self.times |= self._times({step for change in changes for step in change} - self.times.keys())
+
+    def _gain(self, change: Counter[Step]) -> float:
+        """Milliseconds that a change saves; below zero where it saves too little, or something cannot be measured."""
+        new = sum(n * self.times[step] for step, n in change.items() if n > 0)
+        old = sum(-n * self.times[step] for step, n in change.items() if n < 0)
+        return GAIN * old - new if isfinite(old) else -inf
+
     def _times(self, steps: set[Step]) -> dict[Step, float]:
-        """Milliseconds of each step; those that cannot be measured count as endless."""
+        """Milliseconds of each step; those that cannot be measured are endless."""
         cases = {step: self.kernels[step] for step in steps if isinstance(step, Case)}
         best = self.tuner.best(cases, all_of=False)
         times: dict[Step, float] = {step: _endless(best[step].milliseconds) for step in cases}
@@ -146,14 +165,12 @@ def _called(step: Library) -> float:
 
 
 def _endless(milliseconds: float | None) -> float:
-    return float("inf") if milliseconds is None else milliseconds
+    return inf if milliseconds is None else milliseconds
 
 
-def _total(change: Counter[Step], times: Mapping[Step, float]) -> tuple[float, float]:
-    """The time of what is new, and of what it is in the place of."""
-    new = sum(n * times[step] for step, n in change.items() if n > 0)
-    old = sum(-n * times[step] for step, n in change.items() if n < 0)
-    return new, max(old, 1e-9)
+def _change(new: Counter[Step], old: Counter[Step]) -> Counter[Step]:
+    """How many more of each step there are."""
+    return Counter({step: new[step] - old[step] for step in new.keys() | old.keys() if new[step] != old[step]})
 
 
 __all__ = ["own_contractions"]

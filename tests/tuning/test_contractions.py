@@ -1,0 +1,93 @@
+"""The race of ways to compute contractions, with times that are given: what decides is the whole program."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from framesmith.codegen.triton import tuning
+from framesmith.codegen.triton.emit import print_safely
+from framesmith.codegen.triton.form import form
+from framesmith.loops.ir import Extern, Launch
+from framesmith.loops.product import MatrixProduct
+from framesmith.lower.lower import lower
+from framesmith.prims.decompose import decompose
+from framesmith.schedule.schedule import schedule
+from framesmith.schedule.target import GPU
+from framesmith.tuning.contractions import Library, _Race, own_contractions
+from framesmith.tuning.kernels import candidates, case_of
+from tests.codegen_triton.graphs import GRAPHS
+from tests.codegen_triton.products import PRODUCTS, program
+from tests.fake.harness import record
+from tests.schedule.harness import program_of
+
+
+def plainly(graph):
+    return schedule(graph, target=GPU)
+
+
+def layers(x, w1, b1, w2, b2):
+    """Two layers of one shape, the second with more behind it."""
+    y = F.relu(torch.addmm(b1, x, w1.t()))
+    return F.layer_norm(torch.addmm(b2, y, w2.t()) + x, (64,))
+
+
+@pytest.fixture
+def graph():
+    x, w, b = torch.randn(32, 64), torch.randn(64, 64), torch.randn(64)
+    return lower(decompose(record(layers, [x, w, b, w.clone(), b.clone()])[0]))
+
+
+def race(graph, monkeypatch, library, own, kernel):
+    """The program that is chosen when each library's call, each kernel with a contraction and each other takes so long."""
+
+    def times(self, steps):
+        kinds = {step: library if isinstance(step, Library) else own if "product" in step.text else kernel for step in steps}
+        return {step: kind(step) if callable(kind) else kind for step, kind in kinds.items()}
+
+    monkeypatch.setattr(_Race, "_times", times)
+    return plainly(own_contractions(graph, plainly, None, {}, False))
+
+
+def counts(made):
+    products = sum(type(s) is Launch and type(s.kernel.body[-1]) is MatrixProduct for s in made.steps)
+    return sum(type(s) is Extern for s in made.steps), products, sum(type(s) is Launch for s in made.steps) - products
+
+
+def test_slow_products_are_the_librarys(graph, monkeypatch):
+    assert counts(race(graph, monkeypatch, 1.0, 9.0, 1.0)) == (2, 0, 2)
+
+
+def test_a_product_that_saves_a_kernel_may_be_slower_than_the_librarys(graph, monkeypatch):
+    # the first takes the activation in; the second's residual would be computed beside the norm anyway
+    assert counts(race(graph, monkeypatch, 1.0, 1.5, 1.0)) == (1, 1, 1)
+
+
+def test_fast_products_are_ours(graph, monkeypatch):
+    assert counts(race(graph, monkeypatch, 1.0, 0.5, 1.0)) == (0, 2, 1)
+
+
+def test_what_cannot_be_measured_is_not_taken(graph, monkeypatch):
+    assert counts(race(graph, monkeypatch, 1.0, float("inf"), 1.0)) == (2, 0, 2)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_candidates_print(name):
+    fn, make = GRAPHS[name]
+    made = program_of(fn, *make(), target=GPU)
+    for step in made.steps:
+        if type(step) is Launch:
+            configs = candidates(step.kernel)
+            assert configs[0] == tuning.choose(form(step.kernel)) and len(configs) <= 24
+            texts = {(p.text, p.num_stages) for c in configs for p in [print_safely(step.kernel, config=c)]}
+            assert len(texts) == len(configs)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_cases_are_equal_where_launches_are(name):
+    fn, make = PRODUCTS[name]
+    cases = []
+    for made in (program(name), program(name)):
+        sizes = dict.fromkeys(made.symbols, 32)
+        cases.append([case_of(step, made, sizes) for step in made.steps if type(step) is Launch])
+    assert cases[0] == cases[1] and len({hash(c) for c in cases[0]}) <= len(cases[0])
+    assert all(m.elements > 0 for c in cases[0] for m in c.memory)
