@@ -53,19 +53,20 @@ def loaded(binary: Binary) -> Iterator[ctypes.c_void_p]:
         cuda.cuModuleUnload(module)
 
 
-def launcher(
-    function: ctypes.c_void_p, binary: Binary, grid: Sequence[int], memory: Sequence[torch.Tensor], integers: Sequence[Any]
-) -> Run:
-    """What launches it: `integers` are (Triton's type, value)."""
-    values: list[Any] = [ctypes.c_void_p(t.data_ptr()) for t in memory]
-    values += [(ctypes.c_int64 if kind == "i64" else ctypes.c_int32)(value) for kind, value in integers]
+_NUMBERS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "fp32": ctypes.c_float, "fp64": ctypes.c_double}
+
+
+def launcher(function: ctypes.c_void_p, binary: Binary, grid: Sequence[int], arguments: Sequence[tuple[str, Any]]) -> Run:
+    """What launches it. `arguments`: Triton's type of each, and a tensor or a number."""
+    values: list[Any] = [
+        ctypes.c_void_p(value.data_ptr()) if isinstance(value, torch.Tensor) else _NUMBERS[kind](value) for kind, value in arguments
+    ]
     values += [ctypes.c_void_p(0)] * binary.scratch
     pointers = (ctypes.c_void_p * len(values))(*[ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values])
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     x, y, z = (*grid, 1, 1, 1)[:3]
-    keep = (values, memory)
 
-    def run(keep: Any = keep) -> None:
+    def run(keep: Any = (values, arguments)) -> None:
         _check(_driver().cuLaunchKernel(function, x, y, z, binary.threads, 1, 1, binary.shared, stream, pointers, None))
 
     return run

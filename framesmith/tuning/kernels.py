@@ -149,13 +149,13 @@ class _Trial:
                 grid = [g if type(g) is int else g.evaluate(env) for g in p.grid]  # type: ignore[union-attr]
                 if binary is None or 0 in grid:
                     continue
-                types = dict(p.signature)
-                integers = [(types[str(s)], env[s]) for s in p.symbols]
+                given = [t if kind.startswith("*") else 1 for (_, kind), t in zip(p.signature, memory)] + [env[s] for s in p.symbols]
+                arguments = [(kind, value) for (_, kind), value in zip(p.signature, given, strict=True)]
                 try:
                     function = stack.enter_context(trial.loaded(binary))
                 except trial.BuildError:  # more registers or shared memory than there are
                     continue
-                runs[str(k)] = trial.launcher(function, binary, grid, memory, integers)
+                runs[str(k)] = trial.launcher(function, binary, grid, arguments)
             times = trial.milliseconds(runs) if runs else {}
         return {int(k): ms for k, ms in times.items() if ms < float("inf")}
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from framesmith.codegen.triton import tuning
-from framesmith.codegen.triton.emit import print_safely
+from framesmith.codegen.triton.emit import print_for
 from framesmith.codegen.triton.form import form
 from framesmith.loops.ir import Extern, Launch
 from framesmith.loops.product import MatrixProduct
@@ -78,7 +78,8 @@ def test_candidates_print(name):
         if type(step) is Launch:
             configs = candidates(step.kernel)
             assert configs[0] == tuning.choose(form(step.kernel)) and len(configs) <= 24
-            texts = {(p.text, p.num_stages) for c in configs for p in [print_safely(step.kernel, config=c)]}
+            sizes = dict.fromkeys(step.kernel.symbols, 64)
+            texts = {(p.text, p.num_stages) for p in [print_for(step.kernel, sizes, config=c) for c in configs]}
             assert len(texts) == len(configs)
 
 

@@ -141,7 +141,7 @@ def _operand(s: State, block: tuple[Op, ...], p: MatrixProduct) -> str:
     """A tile of an operand in the type of the product, zeros where k has ended."""
     value = block[-1]
     for op in block:
-        if type(op) is Load:
+        if type(op) is Load and not s.params[op.buffer].host:
             _load(s, op, raw=op is value and s.params[op.buffer].dtype is p.dtype)
         else:
             statement(s, op)
@@ -149,7 +149,7 @@ def _operand(s: State, block: tuple[Op, ...], p: MatrixProduct) -> str:
     dims = frozenset(s.active)
     if s.dims_of(value) != dims:
         text = f"tl.broadcast_to({text}, {s.shape(dims)})"
-    if type(value) is Load and s.params[value.buffer].dtype is p.dtype:
+    if type(value) is Load and s.params[value.buffer].dtype is p.dtype and not s.params[value.buffer].host:
         return text
     if "r" in s.live:
         text = f"tl.where({s.live['r']}, {text}, 0)"
