@@ -18,6 +18,7 @@ from torch import fx
 
 from framesmith._C import CompiledFunction, DifferentiableGraph
 from framesmith.autograd.joint import trace_joint
+from framesmith.autograd.layouts import strides_of
 from framesmith.autograd.partition import backward_of, gradient_of, partition
 
 Values = tuple[Any, ...]
@@ -129,7 +130,7 @@ class _Fitted:
     """Code of a graph of gradients: what it is given comes in any layout, and may be missing; code takes what the graph says."""
 
     def __init__(self, graph: fx.Graph, given: Sequence[Any], compile: Compile) -> None:
-        self._vals = _drop_missing(graph, given)
+        self._strides = _drop_missing(graph, given)
         self._call = compile(graph, tuple(self._fit(given)))
 
     def __call__(self, given: Values | list[Any]) -> Values:
@@ -140,22 +141,20 @@ class _Fitted:
         return self._call(fitted)
 
     def _fit(self, given: Sequence[Any]) -> list[Any]:
-        return [_in_layout(x, val) for x, val in zip(given, self._vals, strict=True) if x is not None]
+        return [_in_layout(x, stride) for x, stride in zip(given, self._strides, strict=True) if x is not None]
 
 
 def _drop_missing(graph: fx.Graph, given: Sequence[Any]) -> list[Any]:
-    """Take the placeholders of what is None from the graph, which does not read them; the metadata of all."""
+    """Take the placeholders of what is None from the graph, which does not read them; the strides of all."""
     places = [n for n in graph.nodes if n.op == "placeholder"]
     for node, value in zip(places, given, strict=True):
         if value is None:
             graph.erase_node(node)
-    return [n.meta["val"] for n in places]
+    return [strides_of(n) for n in places]
 
 
-def _in_layout(x: torch.Tensor, val: torch.Tensor) -> torch.Tensor:
-    if x.stride() == val.stride():
-        return x
-    return torch.empty_strided(val.shape, val.stride(), dtype=x.dtype, device=x.device).copy_(x)
+def _in_layout(x: torch.Tensor, stride: Any) -> torch.Tensor:
+    return x if x.stride() == stride else torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
 
 
 __all__ = ["Compile", "Differentiable"]

@@ -14,6 +14,7 @@ from torch import fx
 
 from framesmith.autograd.joint import TANGENT, UNREAD, Joint, output_node
 from framesmith.autograd.keeping import drawn, kept_values
+from framesmith.autograd.layouts import Layout, lay_out
 from framesmith.autograd.numbering import Table, behind, numbered
 from framesmith.fake.outputs import memory_of
 from framesmith.graph.derivative import without_derivatives
@@ -21,12 +22,17 @@ from framesmith.graph.purity import is_needed
 from framesmith.graph.walk import ancestors, descendants
 
 aten = torch.ops.aten
+_PLACES = ("val", "stack", "constant", "source", "layout")
+"""What a value's node tells of it where it is an input."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """`forward` takes the joint graph's inputs and gives its results and then the tensors of `kept` that are neither an input nor a result.
     `backward` takes the values of `kept` and then the tangents, and gives the gradients.
 
-    `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `numbers`: what it is, in `table`.
+    `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `numbers`: what it is, in `table`;
+    `layouts`: its strides, where they are not eager's.
     `drawn`: places among them of random values. `needed`: the inputs that gradients can be computed of, with the drawn values. `exact`:
     those of them whose values matter. `copied`: those that the graph writes, of which the backward needs the value before.
     """
@@ -35,6 +41,7 @@ class Parts:
     backward: fx.Graph
     kept: tuple[tuple[str, int], ...]
     numbers: tuple[int, ...]
+    layouts: tuple[Layout, ...]
     drawn: tuple[int, ...]
     needed: tuple[int, ...]
     exact: tuple[int, ...]
@@ -55,6 +62,7 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     kept = (kept_values(nodes, late, read, set(inputs), budget, _barred(joint, inputs, results)) if recompute else read) | random
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
+    lay_out(nodes, set(extras) - random)
     forward = _graph(nodes, inputs, [*results, *extras], late)
     backward = _graph(nodes, [*order, *tangents], grads, None)
     table: Table = {}
@@ -63,8 +71,9 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     needed, exact = ([k for k, n in enumerate(inputs) if n in found] for found in (ancestors(roots), ancestors(roots, UNREAD)))
     written = {n.args[0] for n in nodes if n.target is aten.copy_.default} | {inputs[k] for k in joint.written}
     copied = [k for k, n in enumerate(inputs) if n in written and (n in kept or k in exact)]
-    return Parts(forward, backward, tuple(ways), tuple([numbers[n] for n in order]), tuple([k for k, n in enumerate(order) if n in random]),
-                 tuple(needed), tuple(exact), tuple(copied), table)
+    layouts = tuple([n.meta.get("layout") for n in order])
+    return Parts(forward, backward, tuple(ways), tuple([numbers[n] for n in order]), layouts,
+                 tuple([k for k, n in enumerate(order) if n in random]), tuple(needed), tuple(exact), tuple(copied), table)
 
 
 def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.Graph, list[bool]]:
@@ -75,6 +84,9 @@ def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.
     tangents = [n for n in nodes if n.op == "placeholder"][joint.inputs:]
     grads = _asked(joint, nodes, wanted)
     kept = [found.get(number) for number in parts.numbers]
+    for node, layout in zip(kept, parts.layouts, strict=True):
+        if node is not None and layout is not None:
+            node.meta["layout"] = layout
     graph = _graph(nodes, [*[n for n in kept if n is not None], *tangents], grads, None)
     read = {n.name for n in graph.nodes if n.op == "placeholder" and n.users or n in output_node(graph).all_input_nodes}
     for place in [n for n in graph.nodes if n.op == "placeholder"][:-len(tangents)]:
@@ -153,7 +165,7 @@ def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[
     made: dict[fx.Node, fx.Node] = {}
     for place in places:
         made[place] = graph.placeholder(place.name)
-        made[place].meta.update({k: v for k, v in place.meta.items() if late is not None or k in ("val", "stack", "constant", "source")})
+        made[place].meta.update({k: v for k, v in place.meta.items() if late is not None or k in _PLACES})
     wanted = [n for n in nodes if n in needed and n not in cut]
     for node in wanted if late is not None else _when_needed(wanted, cut, outputs):
         made[node] = graph.node_copy(node, made.__getitem__)

@@ -176,7 +176,7 @@ def _result_strides(
 def _as_eager(node: fx.Node, values: list[Strided]) -> bool:
     """Whether every tensor argument has the strides that eager would have given it."""
     eager = _eager_strides(node)
-    if len(eager) != len(values):
+    if len(eager) != len(values) or any("layout" in arg.meta for arg in node.all_input_nodes):
         return False
     return all(stride is not None and same_layout(value.shape, value.stride, stride) for stride, value in zip(eager, values))
 

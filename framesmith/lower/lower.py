@@ -39,7 +39,7 @@ def lower(graph: fx.Graph, constants: Mapping[int, torch.Tensor] | None = None, 
 
 
 def _want(ctx: Context, node: fx.Node) -> None:
-    stride = getattr(node.meta.get("val"), "stride", None)
+    stride = node.meta.get("layout") or getattr(node.meta.get("val"), "stride", None)
     if stride is not None:
         ctx.wanted[node] = tuple(stride)
 
@@ -114,8 +114,8 @@ class _Lowering:
         return self.settle(node, call_extern(ctx, node, args, kwargs))
 
     def settled_sources(self, prim: Prim, node: fx.Node, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments; a view that several nodes use views a buffer rather than a costly closure."""
-        if prim.kind == "view" and len(node.users) > 1 and isinstance(args[0], Lazy):
+        """Arguments; a view, or a wider copy, that several nodes use is one of a buffer rather than of a costly closure."""
+        if len(node.users) > 1 and isinstance(args[0], Lazy) and (prim.kind == "view" or _widens(prim, node, args[0])):
             return (self.ctx.settle(args[0], 2), *args[1:])
         return args
 
@@ -210,6 +210,11 @@ class _Lowering:
 def _elsewhere(ctx: Context, values: tuple[Any, ...]) -> bool:
     """Whether one of the values is in memory of another device than the graph's."""
     return any(isinstance(v, Strided) and ctx.storages[v.buffer].device is not None for v in values)
+
+
+def _widens(prim: Prim, node: fx.Node, source: Value) -> bool:
+    """Whether a value takes more memory than what it is converted from."""
+    return prim.name == "convert" and source.dtype.is_floating_point and node.meta["val"].dtype.itemsize > source.dtype.itemsize
 
 
 def _needs_memory(user: fx.Node, depth: int = 3) -> bool:

@@ -122,6 +122,8 @@ class _Decomposition:
 
     def _leaf(self, node: fx.Node, made: fx.Node) -> Any:
         spec = _spec_of(node.meta.get("val"))
+        if "layout" in node.meta:
+            spec = Spec(spec.shape, spec.dtype, spec.device, node.meta["layout"])
         made.meta = {**node.meta, "val": spec}
         if isinstance(spec, Spec):
             return Value(self.b, made, spec)
@@ -257,6 +259,8 @@ class _Decomposition:
         if owners.setdefault(value.root, owner) is not owner or value.spec.stride != stride:
             value = self.b.fresh(value)
             value.spec.stride = stride
+        if "layout" in arg.meta:
+            value.node.meta["layout"] = arg.meta["layout"]
         return value.node
 
 

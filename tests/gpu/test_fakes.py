@@ -3,11 +3,15 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import fx
 
+from framesmith.autograd.joint import output_node
+from framesmith.autograd.layouts import lay_out, strides_of
 from framesmith.config import Config
 from framesmith.fake.recorder import Recorder
 from framesmith.fake.tensor import new_fake
 from framesmith.graph.devices import main_device
+from framesmith.graph.digest import digest_text
 from framesmith.graph.freeze import freeze
 from framesmith.graph.interpreter import run
 from framesmith.loops.ir import Allocate, Extern, Release
@@ -173,3 +177,34 @@ def test_large_values_live_from_first_write_to_last_use():
         allocated = [name for step in program.steps if isinstance(step, Allocate) for name in step.names]
         released = [name for step in program.steps if isinstance(step, Release) for name in step.names]
         assert len(allocated) == late and set(allocated) <= set(released)
+
+
+def test_images_kept_for_a_backward_stay_channels_last():
+    image, weight = torch.randn(2, 16, 8, 8, dtype=torch.bfloat16), torch.randn(16, 16, 3, 3, dtype=torch.bfloat16)
+    graph, _ = recorded(lambda x, w: (F.conv2d(x, w), F.conv2d(x, w).relu(), w.relu()), image, weight)
+    kept = output_node(graph).all_input_nodes
+    lay_out(list(graph.nodes), kept)
+    program = scheduled(graph)
+    strides = [[s.const for s in program.buffers[out.name].stride] for out in program.outputs]
+    assert strides == [[576, 1, 96, 16], [576, 1, 96, 16], [144, 9, 3, 1]]
+    assert len(program.kernels) == 2  # the image, and both relus: no copy of what the library has given
+    backward = fx.Graph()
+    place = backward.placeholder("kept")
+    place.meta = {k: v for k, v in kept[1].meta.items() if k in ("val", "layout")}
+    out = backward.call_function(torch.ops.aten.neg.default, (place,))
+    out.meta = {"val": place.meta["val"]}
+    backward.output((out,)).meta = {"val": (place.meta["val"],)}
+    program = scheduled(backward)
+    assert [s.const for s in program.buffers["in0"].stride] == strides[1]
+    assert strides_of(place) == tuple(strides[1]) and digest_text(backward) != digest_text(graph)
+
+
+def test_a_wider_copy_of_many_uses_is_kept_narrow():
+    def fn(x):
+        wide = (x * 2).tanh().float()
+        return wide.sum(0), wide.square().sum(1)
+
+    graph, _ = recorded(fn, torch.randn(256, 256, dtype=torch.bfloat16))
+    program = scheduled(graph)
+    stored = [b.dtype for b in program.buffers.values() if b.kind in ("arena", "scratch") and len(b.size) == 2 and b.size[0].const == 256]
+    assert stored == [torch.bfloat16]

@@ -1,0 +1,57 @@
+"""Layouts of what a forward keeps for its backward: nobody else sees it, so it stays as it is computed.
+
+Convolutions in half precision run channels-last on a CUDA device (see `lower.layouts`), and with them what is computed of their images.
+Such a value's node has the strides in `meta["layout"]`; `meta["val"]` has eager's.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.graph.purity import is_view
+
+aten = torch.ops.aten
+_CONVOLUTIONS = (aten.convolution.default, aten.conv2d.default)
+_HALF = (torch.float16, torch.bfloat16)
+
+Layout = tuple[int, ...] | None
+
+
+def lay_out(nodes: Iterable[fx.Node], kept: Collection[fx.Node]) -> None:
+    """Set the layout of those of `kept` that are images of convolutions, or computed of such."""
+    if not kept:
+        return
+    images: set[fx.Node] = set()
+    for node in nodes:
+        if node.op != "call_function":
+            continue
+        if node.target in _CONVOLUTIONS and _is_image(node) and node.meta["val"].dtype in _HALF:
+            images.update((node, node.args[0]))  # type: ignore[arg-type]
+        elif (node.target is operator.getitem or not is_view(node.target)) and any(a in images for a in node.all_input_nodes):
+            images.add(node)
+    for node in kept:
+        if node in images and _is_image(node):
+            node.meta["layout"] = _channels_last(node.meta["val"].shape)
+
+
+def strides_of(node: fx.Node) -> Any:
+    """The strides that a kept value has."""
+    return node.meta.get("layout") or node.meta["val"].stride()
+
+
+def _is_image(node: fx.Node) -> bool:
+    val = node.meta["val"]
+    return isinstance(val, torch.Tensor) and val.dim() == 4 and val.device.type == "cuda" and all(type(n) is int for n in val.shape)
+
+
+def _channels_last(shape: torch.Size) -> tuple[int, ...]:
+    _, channels, height, width = shape
+    return height * width * channels, 1, width * channels, channels
+
+
+__all__ = ["Layout", "lay_out", "strides_of"]
