@@ -1,14 +1,17 @@
 """A frame whose graph raises: the graph is the first thing that residual code does and writes its inputs last, so nothing has happened yet.
-The user's own code runs instead, and raises (or does not) where plain Python would, with the effects before it.
+The user's own code runs instead, and raises where plain Python would, with the effects before it. If it does not raise, the user is told.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
+from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from framesmith import _C
+from framesmith.util import log
 
 _VARIABLE = 0x04 | 0x08
 
@@ -23,11 +26,26 @@ def plain_function(code: weakref.ref[CodeType], space: dict[str, Any], *cells: C
     return FunctionType(made, space, user.co_name, None, cells)
 
 
-def plain_call(rb: Any) -> str:
-    """The call that runs the user's code in place of its residual code."""
+def failed(code: weakref.ref[CodeType], error: Exception) -> Callable[[], None]:
+    """What to do when the user's code has not raised, and its graph raised `error`: which is not kept, for its traceback holds frames."""
+    user = code()
+    assert user is not None, "its frame runs"
+    place = f"{user.co_qualname} ({user.co_filename}:{user.co_firstlineno})"
+    text = f"framesmith: the compiled code of {place} raised {type(error).__name__}, plain Python, which ran instead, did not: {error}"
+    return functools.partial(log.warn_once, f"raised {place}", text)
+
+
+def plain_call(rb: Any, after: str = "") -> str:
+    """The call that runs the user's code in place of its residual code; `after`: the text of what is called when it has not raised."""
     cells = [f"(lambda: {name}).__closure__[0]" for name in rb.code.co_freevars]
     function = f"{rb.hold(plain_function)}({', '.join([rb.hold(weakref.ref(rb.code)), f'{rb.hold(globals)}()', *cells])})"
-    return f"{rb.hold(_C.tail_call)}({', '.join([function, *rb.arg_names.values()])})"
+    told = [f"after={after}"] if after else []
+    return f"{rb.hold(_C.tail_call)}({', '.join([function, *rb.arg_names.values(), *told])})"
 
 
-__all__ = ["plain_call"]
+def plain_call_after(rb: Any, error: str) -> str:
+    """The same where the graph has raised the exception of the name `error`."""
+    return plain_call(rb, f"{rb.hold(failed)}({rb.hold(weakref.ref(rb.code))}, {error})")
+
+
+__all__ = ["plain_call", "plain_call_after"]

@@ -28,13 +28,14 @@ from .effects import replay
 from .frame import Frame
 from .leaving import function_text, parts
 from .origins import origin
-from .plainly import plain_call
+from .plainly import plain_call, plain_call_after
 from .rebuild import Rebuilder
 from .session import Session
 from .varying import number_tensors
 
 INPUTS = "__fs_inputs"
 OUTPUTS = "__fs_o"
+ERROR = "__fs_e"
 NUMBERS = "__fs_numbers"
 FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 _HELD = re.compile(r"__fs_held_(\d+)__")
@@ -122,9 +123,8 @@ class Residual:
                 raise Unsupported("what a weak reference refers to lives across the end of code that writes its inputs")
             given = NUMBERS if self.numbers else INPUTS
             called = f"{self.rb.hold(self.called)}({self.rb.hold(GRAPH)}, {given})" if self.called else f"{self.rb.hold(GRAPH)}({given})"
-            body += [f"{OUTPUTS} = None", "try:", *(f"    {line}" for line in [*self.numbers, f"{OUTPUTS} = {called}"]),
-                     "except Exception:", "    pass",
-                     f"if {OUTPUTS} is None:", f"    return {plain_call(self.rb)}"]
+            body += ["try:", *(f"    {line}" for line in [*self.numbers, f"{OUTPUTS} = {called}"]),
+                     f"except Exception as {ERROR}:", f"    return {plain_call_after(self.rb, ERROR)}"]
             body += self.settled
         body += self.rb.lines + self.late + self.rb.after
         body += ["    " * indent + line for indent, line in self.tail]

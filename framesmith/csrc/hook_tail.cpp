@@ -16,25 +16,28 @@ namespace {
 
 struct TailCall {
   PyObject_VAR_HEAD
+  PyObject* after;     // null, or what is called when the call has returned
   PyObject* items[1];  // the callable and its positional arguments
 };
 
 TailCall* as_tail(PyObject* object) { return reinterpret_cast<TailCall*>(object); }
 
 PyObject* create(PyObject*, PyObject* const* args, size_t nargsf, PyObject* names) {
-  const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-  if (count < 1 || (names && PyTuple_GET_SIZE(names))) {
+  const Py_ssize_t count = PyVectorcall_NARGS(nargsf), named = names ? PyTuple_GET_SIZE(names) : 0;
+  if (count < 1 || named > 1 || (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "after") != 0)) {
     PyErr_SetString(PyExc_TypeError, "TailCall takes a callable and its positional arguments");
     return nullptr;
   }
   PyObject* object = TailCallType->tp_alloc(TailCallType, count);
   for (Py_ssize_t i = 0; object && i < count; i++) as_tail(object)->items[i] = Py_NewRef(args[i]);
+  if (object && named) as_tail(object)->after = Py_NewRef(args[count]);
   return object;
 }
 
 void dealloc(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
+  Py_CLEAR(as_tail(object)->after);
   for (Py_ssize_t i = 0; i < Py_SIZE(object); i++) Py_CLEAR(as_tail(object)->items[i]);
   type->tp_free(object);
   Py_DECREF(type);
@@ -42,6 +45,7 @@ void dealloc(PyObject* object) {
 
 int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(object));
+  Py_VISIT(as_tail(object)->after);
   for (Py_ssize_t i = 0; i < Py_SIZE(object); i++) Py_VISIT(as_tail(object)->items[i]);
   return 0;
 }
@@ -81,7 +85,8 @@ PyObject* mark_continuation(PyObject*, PyObject* code) {
 
 PyMethodDef methods[] = {
     {"tail_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(create)), METH_FASTCALL | METH_KEYWORDS,
-     "tail_call(function, *args): the result of residual code that goes on with function(*args)."},
+     "tail_call(function, *args, after=None): the result of residual code that goes on with function(*args). When that has returned, not "
+     "raised, after() is called."},
     {"run", run, METH_O, "run(call): the result of a tail call and of those that it returns.  It can be run once."},
     {"aside", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(aside)), METH_FASTCALL | METH_KEYWORDS,
      "aside(function, *args): the call, with the hook off and with room below the recursion limit."},
@@ -106,6 +111,11 @@ PyObject* finish_tail(PyObject* result) {
     {
       Handover handover(PyFunction_Check(function) ? PyFunction_GET_CODE(function) : nullptr, tail->items + 1, count);
       next = PyObject_Vectorcall(function, tail->items + 1, count, nullptr);
+    }
+    if (next && tail->after) {
+      PyObject* done = PyObject_CallNoArgs(tail->after);
+      Py_XDECREF(done);
+      if (!done) Py_CLEAR(next);
     }
     Py_DECREF(result);
     result = next;

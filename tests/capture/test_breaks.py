@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from typing import Any
 
 import pytest
 import torch
 
+import framesmith
 from framesmith.capture.convert import UserError
 from framesmith.util.errors import Unsupported
 from tests.capture.driver import Compiled, same
@@ -170,3 +172,26 @@ def test_a_write_to_a_leaf_is_eagers_to_refuse() -> None:
     w = torch.ones(4, requires_grad=True)
     with pytest.raises(Unsupported, match="requires grad"):
         Compiled(lambda x: w.add_(x.sum()))(X)
+
+
+def test_code_that_raises_where_plain_python_does_not_is_told_of() -> None:
+    """The frame then ran in plain Python; an exception of the program's own is no matter for a warning."""
+    calls = []
+
+    @torch.library.custom_op("fs_tests::every_second", mutates_args=())
+    def every_second(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) % 2:
+            raise ValueError("not now")
+        return x + 1
+
+    every_second.register_fake(torch.empty_like)
+    fn = framesmith.compile(lambda x, i: every_second(x)[i] * 2)
+    x, inside = torch.randn(4), torch.tensor([1])
+    with pytest.warns(UserWarning, match="raised ValueError, plain Python, which ran instead, did not: not now"):
+        assert torch.equal(fn(x, inside), (x[inside] + 1) * 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(IndexError):
+            calls.append(1)
+            framesmith.compile(lambda x, i: x[i] * 2)(x, torch.tensor([9]))
