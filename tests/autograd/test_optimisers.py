@@ -8,6 +8,7 @@ import gc
 import pytest
 import torch
 from torch import nn
+from torch.optim.adam import _single_tensor_adam
 
 import framesmith
 from framesmith.testing import CompileCounter
@@ -223,3 +224,19 @@ def test_the_update_of_many_parameters_is_a_few_kernels():
         torch.testing.assert_close(q, p, rtol=1e-5, atol=1e-7)
     explained = framesmith.explain(lambda: opts[1].step())()
     assert explained.graph_count == 1 and explained.kernel_count <= 4
+
+
+def test_what_torch_keeps_from_its_own_compiler_is_captured() -> None:
+    """An optimiser whose counts are on the device, not to be recorded by torch.compile: the function behind is followed."""
+    hidden = torch._disable_dynamo(_single_tensor_adam)
+
+    def update(x: torch.Tensor) -> torch.Tensor:
+        p, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
+        hidden([p], [x * 2], [first], [second], [], [torch.ones(())], grad_scale=None, found_inf=None, amsgrad=False, has_complex=False,
+               beta1=0.9, beta2=0.99, lr=0.1, weight_decay=0.0, eps=1e-8, maximize=False, capturable=False, differentiable=False)
+        return p
+
+    x = torch.randn(5)
+    told = framesmith.explain(update)(x)
+    assert told.graph_count == 1 and not told.break_count and not told.refusals, str(told)
+    torch.testing.assert_close(told.output, update(x))

@@ -79,7 +79,7 @@ def to_ptx(k: Printed, capability: int) -> str:
 class Libdevice:
     """Stands for CUDA's library of functions, which the interpreter does not have: the same functions of torch, in the same type."""
 
-    NAMES = {"rint": "round", "fmod": "fmod"}
+    NAMES = {"rint": "round", "fmod": "fmod", "fast_expf": "exp"}
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return functools.partial(_elementwise, getattr(torch, self.NAMES.get(name, name)))

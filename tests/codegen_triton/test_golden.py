@@ -60,18 +60,18 @@ def k(p0, p1, RBLOCK: tl.constexpr):
     i0 = tl.program_id(0)
     lead = (-(50257*i0) & 3).to(tl.int32)
     whole = (50257 - lead) // RBLOCK * RBLOCK
-    v0s = tl.full([RBLOCK], float("-inf"), tl.float32)
-    v1s = tl.full([RBLOCK], 0, tl.float32)
+    v0s = tl.full([RBLOCK // 4], float("-inf"), tl.float32)
+    v1s = tl.full([RBLOCK // 4], 0, tl.float32)
     for start in range(0, whole, RBLOCK):
         i1 = start + lead + tl.arange(0, RBLOCK)
         v2 = tl.load(p0 + tl.multiple_of((50257*i0 + i1), 4))
-        v0s, v1s = one_more_exponential(v0s, v1s, v2)
+        v0s, v1s = more_exponentials(v0s, v1s, tl.reshape(v2, [RBLOCK // 4, 4]))
     for start in range(0, 50257 - whole, RBLOCK):
         at = start + tl.arange(0, RBLOCK)
         r_live = at < 50257 - whole
         i1 = tl.where(at < lead, at, at + whole)
         v2 = tl.load(p0 + (50257*i0 + i1), r_live)
-        v0s, v1s = one_more_exponential(v0s, v1s, tl.where(r_live, v2, float("-inf")))
+        v0s, v1s = more_exponentials(v0s, v1s, tl.reshape(tl.where(r_live, v2, float("-inf")), [RBLOCK // 4, 4]))
     v0, v1 = tl.reduce((v0s, v1s), 0, exponentials)
     v1 = tl.where(tl.abs(v0) == float("inf"), float("nan"), v1)
     v3 = libdevice.log(v1)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
+import torch
 from torch import nn
 
 from framesmith.util import marks
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import CALLS, by_name, calls
+from ..registry import CALLS, CODES, by_name, calls
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -46,6 +48,17 @@ def _tagged(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     patched: Any = vars(nn.Module)["__init__"]
     cells = dict(zip(patched.__code__.co_freevars, patched.__closure__, strict=True))
     return cx.class_function(cells["init"].cell_contents).call(cx, args, kwargs)
+
+
+def _kept_from_dynamo(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """What torch puts in the place of a function that torch.compile is not to see, until its first call: an optimiser's we may see."""
+    original = getattr(fn.value, "__wrapped__", None)
+    if isinstance(original, FunctionType) and original.__module__.startswith("torch.optim.") and original.__name__ != "step":
+        return cx.made(original).call(cx, args, kwargs)
+    return cx.inline(fn, args, kwargs)
+
+
+CODES[id(torch._disable_dynamo(lambda: None).__code__)] = _kept_from_dynamo
 
 
 def allow(fn: Callable[..., Any]) -> None:

@@ -25,8 +25,8 @@ def range_text(s: State) -> str:
 
 
 def is_ragged(s: State, d: Dim) -> bool:
-    """Whether some tiles along `d`, which is all of the tile, are whole, and the last is not."""
-    if s.active != (d.name,) or len(d.axes) > 1 or s.covers(d):
+    """Whether some tiles along `d` are whole, and the last is not."""
+    if d.name not in s.active or len(d.axes) > 1 or s.covers(d):
         return False
     return not d.extent.is_const or d.extent.const > s.block(d.name)
 
@@ -40,7 +40,7 @@ def lead_in(s: State, row: Dim) -> None:
     """Print where the first whole tile of the row begins, `lead`, and how much whole tiles cover from there, `whole`."""
     symbol, found = row.axes[0].symbol, dict[Expr, int]()
     kinds = {p.name: p.dtype.itemsize for p in s.form.kernel.params}
-    for op, index in s.form.accesses():
+    for op, index in s.form.accesses() if s.active == ("r",) else ():
         if index.coeff(symbol) == 1:
             base = index - symbol
             found[base] = found.get(base, 0) + kinds[op.buffer]

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
+from framesmith.codegen.triton.edges import VECTOR
 from framesmith.codegen.triton.reductions import axis_text, keep_text, spread
 from framesmith.codegen.triton.state import State
 from framesmith.codegen.triton.steps import Block
@@ -78,6 +81,8 @@ def _same(a: Op, b: Op) -> bool:
 def declare(s: State, op: Online) -> None:
     """Print the accumulators, before the loop."""
     shape, kind = s.shape(s.active), type_row(op.top.dtype).name
+    if (group := _group(s, op)) > 1:
+        shape = f"[RBLOCK // {group}]"
     for reduce, start in ((op.top, 'float("-inf")'), (op.total, "0")):
         s.dims[reduce] = frozenset(a for a in s.active if a != "r")
         s.out.line(f"{s.name(reduce)}s = tl.full({shape}, {start}, {kind})")
@@ -85,12 +90,29 @@ def declare(s: State, op: Online) -> None:
 
 def accumulate(s: State, op: Online) -> None:
     """Print what one part of the row adds."""
-    s.functions.add("one_more_exponential")
+    group = _group(s, op)
+    function = "one_more_exponential" if group == 1 else "more_exponentials"
+    s.functions.add(function)
     top, total, live = s.values[op.top], s.values[op.total], s.live.get("r")
     value = spread(s, op.args[0])
     if live:
         value = f'tl.where({live}, {value}, float("-inf"))'
-    s.out.line(f"{top}s, {total}s = one_more_exponential({top}s, {total}s, {value})")
+    if group > 1:
+        value = f"tl.reshape({value}, [RBLOCK // {group}, {group}])"
+    s.out.line(f"{top}s, {total}s = {function}({top}s, {total}s, {value})")
+
+
+def _group(s: State, op: Online) -> int:
+    """How many numbers side by side share an accumulator: those that a thread loads at once."""
+    if s.active != ("r",) or op.top.dtype is not torch.float32:
+        return 1
+    widths, todo = [], [op.args[0]]
+    while todo:
+        at = todo.pop()
+        if type(at) is Load:
+            widths.append(s.params[at.buffer].dtype.itemsize)
+        todo += at.args
+    return min(VECTOR // max(widths, default=4), s.block("r"))
 
 
 def finish(s: State, op: Online) -> None:

@@ -110,7 +110,7 @@ def _rows(form: Form, row: Dim) -> Config:
     if across:
         x = min(power(count), COLUMNS)
         r = max(min(LOOPED // 2 // x, power(length)), 2)
-        return _config(form, x, r, _warps(x * r, 4 if "welford" in kinds else 8), persistent=False)
+        return _config(form, x, r, _warps(x * r, 8), persistent=False)
     pairs = not kinds.isdisjoint(("argmax", "argmin"))  # accumulators are three words each
     most = LOOPED // 4 if pairs else LOOPED if count < 4 * UNITS else LOOPED // 2
     r = max(min(most, power(length)), 2)
