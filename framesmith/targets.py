@@ -27,6 +27,7 @@ from framesmith.lower.contractions.choice import Chooser
 from framesmith.lower.contractions.images import lay_out_weights
 from framesmith.lower.contractions.libraries import rewrite_products
 from framesmith.lower.contractions.rewrite import rewrite_contractions
+from framesmith.lower.contractions.tiled import unmeasured
 from framesmith.runtime import triton
 from framesmith.runtime.cache import Cache
 from framesmith.runtime.plan import Image
@@ -117,7 +118,9 @@ class CudaTarget(Target):
         def plainly(graph: LoopGraph) -> Program:
             return schedule(graph, c.fusion, c.vectorize, self.machine, True, c.rounding)
 
-        return plainly(own_contractions(loops, plainly, self.tuner(), sizes, _tf32()) if self.config.autotune else loops)
+        if self.config.autotune:
+            return plainly(own_contractions(loops, plainly, self.tuner(), sizes, _tf32()))
+        return plainly(unmeasured(loops))
 
     def kernels(self, program: Program, sizes: Sizes) -> tuple[tuple[Printed, ...], dict[int, Printed]]:
         """The text of the program's kernels; and of those (by number) with indices of 64 bits whose sizes decide in each call whether 32

@@ -112,3 +112,13 @@ def test_a_kernel_for_each_nest(name):
 def test_contractions(name, number, wide):
     fn, make = PRODUCTS[name]
     compare(fn, make, program(name, number), wide, 1e-2 if any(t.dtype.itemsize == 2 for t in make()) else 1e-4)
+
+
+def test_products_in_tf32_are_rounded_to_nearest():
+    def nearest(t):
+        return ((t.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
+
+    fn, make = PRODUCTS["mm"]
+    compare(lambda a, b: nearest(a) @ nearest(b), make, program("mm", 0, True), False, 1e-5)
+    (result,) = run_program(program("mm", 0, True), [torch.full((37, 50), torch.nan), make()[1]])
+    assert result.isnan().all()

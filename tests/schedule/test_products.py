@@ -6,7 +6,10 @@ import torch
 from framesmith.loops.evaluate import run_program
 from framesmith.loops.ir import Extern, Launch
 from framesmith.loops.product import MatrixProduct
+from framesmith.lower.contractions.tiled import unmeasured
+from framesmith.schedule.target import GPU
 from tests.codegen_triton.products import PRODUCTS, program
+from tests.schedule.harness import program_of
 
 
 def copy(t):
@@ -59,3 +62,15 @@ def test_a_long_sum_with_few_results_is_done_in_parts():
     first, second = kernels("long sum", 1)
     assert type(first.body[-1]) is MatrixProduct and len(first.outer) == 1
     assert len(second.params) == 3  # the parts, the bias and the result
+
+
+def test_results_whose_rows_are_askew_are_ours_without_a_measurement():
+    def made(columns):
+        def fn(a, w):
+            return torch.relu(torch.mm(a, w.t()))
+
+        inputs = [torch.randn(1024, 64, dtype=torch.bfloat16), torch.randn(columns, 64, dtype=torch.bfloat16)]
+        return program_of(fn, *inputs, target=GPU, change=unmeasured).steps
+
+    assert [type(step) for step in made(1030)] == [Launch]
+    assert [type(step) for step in made(1032)] == [Extern, Launch]

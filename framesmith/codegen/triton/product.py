@@ -131,10 +131,13 @@ def _accumulate(left: State, right: State, r: Dim, p: MatrixProduct) -> None:
             s.live["r"] = f"{name}_live"
             out.line(f"{name}_live = {name} < {s.expr(r.extent)}")
     a, b = _operand(left, p.left, p), _operand(right, p.right, p)
-    how = ""
-    if not p.dtype.itemsize < 4:
-        how = f', input_precision="{"tf32" if p.tf32 else "ieee"}"'
-    out.line(f"acc = tl.dot({a}, {b}, acc{how})")
+    if p.dtype.itemsize < 4:
+        out.line(f"acc = tl.dot({a}, {b}, acc)")
+    elif p.tf32:  # matrix units cut what they should round
+        left.functions.add("nearest_tf32")
+        out.line(f'acc = tl.dot(nearest_tf32({a}), nearest_tf32({b}), acc, input_precision="tf32")')
+    else:  # parts are added up apart, which errs less than one long sum
+        out.line(f'acc += tl.dot({a}, {b}, input_precision="ieee")')
 
 
 def _operand(s: State, block: tuple[Op, ...], p: MatrixProduct) -> str:

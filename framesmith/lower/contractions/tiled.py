@@ -30,6 +30,9 @@ aten = torch.ops.aten
 Size = Any
 Storages = Mapping[str, Storage]
 
+VECTOR = 8  # halves that a thread moves at once
+LARGE = 1 << 20  # results, ...
+SIDE = 64  # ... and along each side, from which it shows how they are written
 FEW_TILES = 132  # of 64 by 64: as many results keep the chip busy without parts
 SHORTEST_PART = 256  # of k
 PARTS = (2, 4, 8, 16)
@@ -200,6 +203,28 @@ def ways(c: Contraction, size: Callable[[Size], int], computed: bool = False) ->
     if found[0] == "tile" and 2 * tiles <= FEW_TILES and type(c.k) is int:
         found += [f"parts {p}" for p in PARTS if c.k % p == 0 and c.k // p >= SHORTEST_PART and p * tiles <= 4 * FEW_TILES]
     return tuple(found)
+
+
+def unmeasured(graph: LoopGraph) -> LoopGraph:
+    """`graph` with the contractions in tiles that the libraries are known to be slow at."""
+    found = {k: contraction_of(item, graph.storages) for k, item in enumerate(graph.items)}
+    askew = {k: "tile" for k, c in found.items() if c is not None and _is_askew(c)}
+    return replaced(graph, askew, False) if askew else graph
+
+
+def _is_askew(c: Contraction) -> bool:
+    """Whether the rows of a large result of halves begin at no multiples of a vector, while operands can be read in vectors: libraries then
+    compute at half their rate."""
+    if not all(type(s) is int for s in (c.batch, c.m, c.n, c.k)) or c.dtype not in HALF:
+        return False
+    large = c.batch * c.m * c.n >= LARGE and min(c.m, c.n) >= SIDE
+    return large and not _in_vectors(c.out) and _in_vectors(c.left) and _in_vectors(c.right)
+
+
+def _in_vectors(w: Window) -> bool:
+    """Whether each row of a matrix, or each column, begins at a multiple of a vector and lies in one run."""
+    steps = sorted(w.stride[-2:])
+    return steps[0] == 1 and steps[1] % VECTOR == 0
 
 
 def replaced(graph: LoopGraph, chosen: Mapping[int, str], tf32: bool) -> LoopGraph:
