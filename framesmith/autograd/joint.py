@@ -16,11 +16,11 @@ import torch
 from torch import fx
 
 from framesmith.fake import FakeTensor, Recorder
-from framesmith.fake.launching import launched
+from framesmith.fake.launching import again
 from framesmith.fake.outputs import memory_of
 from framesmith.fake.tensor import new_fake
 from framesmith.graph.derivative import Derivative, passed, refuse, without_derivatives
-from framesmith.graph.launch import Launch
+from framesmith.graph.launch import OfOneGraph
 from framesmith.graph.walk import last_node, nodes_after
 from framesmith.util.errors import Unsupported
 
@@ -344,8 +344,8 @@ class _Replay:
         args, kwargs = self._read(node.args), self._read(node.kwargs)
         target: Any = _DIFFERENTIABLE.get(node.target, node.target)
         self.current = node
-        if isinstance(target, Launch):
-            return self._launch(node, args)
+        if isinstance(target, OfOneGraph):
+            return self._again(node, args)
         if target is refuse:
             val = new_fake(tuple(args[0].shape), args[0].stride(), args[0].dtype, args[0].device)
             return self.recorder.own(val, self.recorder.emit(refuse, tuple([self.recorder.nodes(a) for a in args]), val))
@@ -365,10 +365,10 @@ class _Replay:
             made.meta.update(said)
         return value
 
-    def _launch(self, node: fx.Node, args: Any) -> Any:
-        """A kernel of the program's, through which no gradient goes."""
+    def _again(self, node: fx.Node, args: Any) -> Any:
+        """What no gradient goes through but by a derivative of its own."""
         last = last_node(self.recorder.graph)
-        made = launched(self.recorder, node.target, args)  # type: ignore[arg-type]
+        made = again(self.recorder, node, args)
         for one in nodes_after(self.recorder.graph, last):
             one.meta.update(no_grad=True, **{k: node.meta[k] for k in ("checkpoint",) if k in node.meta})
         return made

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx import Node
 
 from framesmith.fake.layout import is_dense
 from framesmith.fake.tensor import Alias, FakeTensor, new_fake
@@ -62,17 +63,18 @@ def _ints(sizes: Any) -> tuple[int, ...]:
 
 def record_launch(rec: Recorder, target: Launch, owners: Sequence[FakeTensor]) -> None:
     """Records the launch over the memories of `owners`, and its writes."""
-    given = [None if how.blank else owner for how, owner in zip(target.memories, owners, strict=True)]
-    for k, made in zip(target.written, launched(rec, target, given), strict=True):
+    given = tuple([None if how.blank else rec.nodes(owner) for how, owner in zip(target.memories, owners, strict=True)])
+    layouts = [target.memories[k] for k in target.written]
+    vals = tuple([new_fake(how.size, how.stride, how.dtype, how.device) for how in layouts])
+    rec.results(rec.emit(target, given, vals), vals)
+    for k, made in zip(target.written, vals, strict=True):
         rec.write(owners[k]._alias, made._alias.node)
 
 
-def launched(rec: Recorder, target: Launch, given: Sequence[FakeTensor | None]) -> tuple[FakeTensor, ...]:
-    """The node of a launch: the written memories as new fakes."""
-    layouts = [target.memories[k] for k in target.written]
-    vals = tuple([new_fake(how.size, how.stride, how.dtype, how.device) for how in layouts])
-    node = rec.emit(target, tuple([None if x is None else rec.nodes(x) for x in given]), vals)
-    return rec.results(node, vals)  # type: ignore[no-any-return]
+def again(rec: Recorder, node: Node, args: Sequence[Any]) -> tuple[FakeTensor, ...]:
+    """A node `OfOneGraph` of another recorder's, on fakes of this one's: its results."""
+    vals = tuple([new_fake(tuple(x.shape), x.stride(), x.dtype, x.device) for x in node.meta["val"]])
+    return rec.results(rec.emit(node.target, tuple([rec.nodes(a) for a in args]), vals), vals)  # type: ignore[no-any-return]
 
 
-__all__ = ["Memories", "launched", "record_launch"]
+__all__ = ["Memories", "again", "record_launch"]

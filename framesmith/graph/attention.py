@@ -10,13 +10,16 @@ are masked nowhere (full), in part (partial) or everywhere (in no list): a kerne
 from __future__ import annotations
 
 import math
+import pickle
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch.fx import Graph
 
+from framesmith.graph.digest import digest_text
 from framesmith.graph.interpreter import run
+from framesmith.graph.launch import OfOneGraph
 
 LISTS = 8
 """Numbers and columns of the partial and of the full blocks of each row of blocks, then numbers and rows of those of each column."""
@@ -93,6 +96,13 @@ class Scores:
     scale: float
     blocks: tuple[int, int] | None
 
+    def __str__(self) -> str:
+        graphs = [graph and digest_text(graph) for graph in (self.score, self.gradient, self.mask)]
+        return f"{graphs} {self.counts} {self.scale!r} {self.blocks}"
+
+    def __reduce__(self) -> Any:
+        raise pickle.PicklingError("graphs of a program's own")
+
     def operands(self, given: Any, which: int) -> Any:
         """Of all operands those of `score` (0), `gradient` (1) or `mask` (2)."""
         first = sum(self.counts[:which])
@@ -112,12 +122,14 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Attention:
+class Attention(OfOneGraph):
     """See the module. It is called with grad mode off, and without autocast."""
 
-    is_pure: ClassVar[bool] = True
     __name__: ClassVar[str] = "attention"  # type: ignore[misc]
     scores: Scores
+
+    def __str__(self) -> str:
+        return f"attention {self.scores}"
 
     def __call__(self, query: Any, key: Any, value: Any, *given: Any) -> tuple[Any, Any]:
         score, mask = self.scores.modified(given[LISTS:])
@@ -126,12 +138,14 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AttentionGradient:
+class AttentionGradient(OfOneGraph):
     """(q, k, v, tangent of the output, `total`, sum over each row of output times tangent, *lists, *operands) -> gradients of q, k, v."""
 
-    is_pure: ClassVar[bool] = True
     __name__: ClassVar[str] = "attention_gradient"  # type: ignore[misc]
     scores: Scores
+
+    def __str__(self) -> str:
+        return f"gradient of attention {self.scores}"
 
     def __call__(self, query: Any, key: Any, value: Any, tangent: Any, total: Any, delta: Any, *given: Any) -> tuple[Any, Any, Any]:
         q, k, v, g = [x.float() for x in (query, spread(key, query), spread(value, query), tangent)]

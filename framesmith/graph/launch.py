@@ -53,14 +53,20 @@ class Grids:
         return self.table[tuple([meta[name] for name in self.names])]
 
 
+class OfOneGraph:
+    """A callable that is the target of one node: a function of tensors, which have the strides that they had when it was recorded."""
+
+    __slots__ = ()
+    is_pure: ClassVar[bool] = True
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Launch:
+class Launch(OfOneGraph):
     """`kernel[grid](*positional, **keywords)`, with `Window`s among the arguments. `written`: numbers of the memories that it writes.
 
     `identity` says in each process what the kernel computes, for cache keys. `path`: the module and name at which it can be found again.
     """
 
-    is_pure: ClassVar[bool] = True
     kernel: Any
     name: str
     identity: str
@@ -146,4 +152,4 @@ class InPlace:
         self.launch.run(memories)
 
 
-__all__ = ["Grids", "InPlace", "Launch", "Memory", "Window", "found_at"]
+__all__ = ["Grids", "InPlace", "Launch", "Memory", "OfOneGraph", "Window", "found_at"]

@@ -9,7 +9,7 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
-from framesmith.graph.launch import Launch
+from framesmith.graph.launch import OfOneGraph
 
 _PURE_MODULES = frozenset(("_operator", "math", "builtins"))
 _WRITING_OPERATORS = frozenset(
@@ -26,7 +26,7 @@ PURE, RANDOM, EFFECT = "pure", "random", "effect"
 
 def kind_of(target: Any) -> str:
     """PURE: may be dropped and shared. RANDOM: advances a generator, so neither. EFFECT: writes, or nothing is known of it."""
-    if isinstance(target, Launch):
+    if isinstance(target, OfOneGraph):
         return PURE
     try:
         return _KNOWN[target]

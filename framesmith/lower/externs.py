@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.graph.attention import Attention, AttentionGradient
 from framesmith.graph.launch import Launch
 from framesmith.graph.purity import draws
 from framesmith.loops.nest import Call
+from framesmith.lower.attention import lower_attention
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import Size, row_major, same_layout
 from framesmith.lower.launches import lower_launch
@@ -26,6 +28,8 @@ def call_extern(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict
     """Lower an operator that reached us whole: by its row, or as a call."""
     if isinstance(node.target, Launch):
         return lower_launch(ctx, node, args)
+    if isinstance(node.target, Attention | AttentionGradient) and (found := lower_attention(ctx, node, args)) is not None:
+        return found
     row = EXTERN_ROWS.get(node.target)
     if row is not None:
         result = row(ctx, node, args, kwargs)

@@ -17,7 +17,7 @@ from torch import fx
 from framesmith.graph.dce import dce
 from framesmith.graph.devices import devices_of, main_device
 from framesmith.graph.digest import target_name
-from framesmith.graph.launch import Launch
+from framesmith.graph.launch import OfOneGraph
 from framesmith.graph.purity import draws
 from framesmith.prims.builder import ALIASES, Builder, Opaque, Value
 from framesmith.prims.core import DTYPES, Spec, size_of
@@ -145,7 +145,7 @@ class _Decomposition:
             result = self._replaced(node, rule, self._brought(args), named, val)
             if result is not NotImplemented:
                 return result
-        if draws(node) or isinstance(node.target, Launch):
+        if draws(node) or isinstance(node.target, OfOneGraph):
             args, kwargs = self._laid_out(node.args), {name: self._laid_out(arg) for name, arg in node.kwargs.items()}
         return b.extern(node.target, args, kwargs, val=val)
 

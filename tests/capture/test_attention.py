@@ -8,6 +8,7 @@ from torch.nn.attention import flex_attention as flex
 
 import framesmith
 from framesmith.capture.functions import attention as row
+from framesmith.capture.functions import attention_tiles
 
 B, H, M, N, E = 2, 4, 24, 40, 8
 BIAS = torch.linspace(-1, 1, H)
@@ -150,3 +151,42 @@ def test_one_call_over_all_scores(monkeypatch):
     with torch.no_grad():
         found = framesmith.compile(lambda q, k, v: flex.flex_attention(q, k, v, soft_cap), fullgraph=True)(q, k, v)
     assert math.isfinite(found.sum())
+
+
+@pytest.mark.parametrize("score_mod", [plain, causal, alibi, soft_cap], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("mask_mod", [None, first_rows_empty, documents], ids=lambda f: getattr(f, "__name__", "none"))
+def test_one_node_for_tiles(score_mod, mask_mod, monkeypatch):
+    """As for a device with tiles: the node, its gradient, and what they mean."""
+    monkeypatch.setattr(attention_tiles, "DEVICES", {"cpu"})
+    mask = flex.create_block_mask(mask_mod, B, H, M, N, device="cpu", BLOCK_SIZE=8) if mask_mod else None
+    inputs = [x.requires_grad_() for x in given(2, torch.bfloat16)]
+    graphs = []
+    compiled = framesmith.compile(lambda q, k, v: flex.flex_attention(q * 2, k, v, score_mod, mask, enable_gqa=True) + 1, fullgraph=True,
+                                  backend=lambda graph, inputs: graphs.append(graph) or graph)
+    compiled(*[x.detach() for x in inputs])
+    assert any("attention" in str(n.target) for n in graphs[0].graph.nodes)
+    compiled = framesmith.compile(lambda q, k, v: flex.flex_attention(q * 2, k, v, score_mod, mask, enable_gqa=True) + 1, fullgraph=True)
+    expected, found = reference(inputs[0] * 2, *inputs[1:], score_mod, mask_mod) + 1, compiled(*inputs)
+    torch.testing.assert_close(found.double(), expected, rtol=3e-2, atol=3e-2)
+    tangent = torch.randn_like(found)
+    wanted = torch.autograd.grad(expected, inputs, tangent.double())
+    for x, y in zip(torch.autograd.grad(found, inputs, tangent), wanted):
+        torch.testing.assert_close(x, y, rtol=3e-2, atol=3e-2 * y.abs().max().item())
+
+
+def test_sums_have_a_gradient_of_tiles(monkeypatch):
+    monkeypatch.setattr(attention_tiles, "DEVICES", {"cpu"})
+    inputs = [x.requires_grad_() for x in given(H, torch.bfloat16)]
+
+    def program(q, k, v):
+        out, aux = flex.flex_attention(q, k, v, alibi, return_aux=flex.AuxRequest(lse=True))
+        return out.float().square().sum() + aux.lse.sin().sum()
+
+    def expected(q, k, v):
+        b, h, i, j = torch.meshgrid(*map(torch.arange, (B, H, M, N)), indexing="ij")
+        scores = alibi(q.double() @ k.double().transpose(-2, -1) * E**-0.5, b, h, i, j)
+        return (scores.softmax(-1) @ v.double()).square().sum() + scores.logsumexp(-1).sin().sum()
+
+    found = torch.autograd.grad(framesmith.compile(program, fullgraph=True)(*inputs), inputs)
+    for x, y in zip(found, torch.autograd.grad(expected(*inputs), inputs)):
+        torch.testing.assert_close(x, y, rtol=3e-2, atol=3e-2 * y.abs().max().item(), check_dtype=False)

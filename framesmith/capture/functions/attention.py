@@ -23,6 +23,7 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..polyfills import attention as py
 from ..registry import by_name
+from . import attention_tiles
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -31,10 +32,23 @@ aten = torch.ops.aten
 
 @by_name("torch._higher_order_ops.flex_attention.FlexAttentionHOP.__call__")
 def _attention(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    query, key, value, score_mod, block_mask, scale = args[1:7]
-    mask_mod = block_mask.items_list(cx)[-1]
-    mods = [t.ByRow(functools.partial(_modified, fn, scored)) for fn, scored in ((score_mod, True), (mask_mod, False))]
+    query, key, value, score_mod, block_mask, scale, options = args[1:8]
+    mask = block_mask.items_list(cx)
+    if not options.item(cx, t.Const("OUTPUT_MAX")).truth(cx):
+        given = [_cast(cx, x) for x in (query, key, value)]
+        found = attention_tiles.attention(cx, given, (score_mod, mask[-1]), mask, float(scale.real(cx)), functools.partial(_at_once, cx))
+        if found is not None:
+            return t.Tuple([*found, found[1]])
+    mods = [t.ByRow(functools.partial(_modified, fn, scored)) for fn, scored in ((score_mod, True), (mask[-1], False))]
     return cx.made(dense).call(cx, [query, key, value, *mods, scale], {})  # type: ignore[no-any-return]
+
+
+def _cast(cx: Any, x: t.Tracker) -> t.Tracker:
+    """As autocast has a tensor."""
+    device = x.fake.device.type  # type: ignore[attr-defined]
+    if not torch.is_autocast_enabled(device) or x.fake.dtype is torch.float64:  # type: ignore[attr-defined]
+        return x
+    return cx.torch_call(torch.Tensor.to, [x, cx.made(torch.get_autocast_dtype(device))], {})  # type: ignore[no-any-return]
 
 
 @by_name("torch.fx.traceback.annotate")
@@ -61,6 +75,16 @@ def _is_index(x: Any) -> bool:
 
 def _modified(fn: t.Tracker, scored: bool, cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """`fn` at every place; `scored`: the first argument are the scores."""
+    out = _at_once(cx, fn, args)
+    if out is not None:
+        return out
+    with _indexing(cx):
+        scores, places = (args[0], args[1:]) if scored else (t.NONE, args)
+        return cx.made(py.one_by_one).call(cx, [fn, scores, t.List(list(places))], {})  # type: ignore[no-any-return]
+
+
+def _at_once(cx: Any, fn: t.Tracker, args: Args) -> t.Tensor | None:
+    """`fn` of all scores and their indices; None if that is not what it is of each."""
     last, writes = cx.end()
     with _indexing(cx):
         out = fn.call(cx, args, {})
@@ -71,9 +95,7 @@ def _modified(fn: t.Tracker, scored: bool, cx: Any, args: Args, kwargs: Kwargs) 
         return out
     for node in made:
         node.meta["spare"] = True
-    with _indexing(cx):
-        scores, places = (args[0], args[1:]) if scored else (t.NONE, args)
-        return cx.made(py.one_by_one).call(cx, [fn, scores, t.List(list(places))], {})  # type: ignore[no-any-return]
+    return None
 
 
 class _indexing:

@@ -1,7 +1,7 @@
-"""Kernels that the program brings, as texts of their own: what `triton.jit` would compile of them, launched like kernels of ours.
+"""Calls that are launched as kernels: attention over tiles, and kernels that the program brings.
 
-The text of a function is printed again with all that it reads of its module: other functions, constants, names of Triton's. What has no
-such text (`Launch`es over a tuner, options of Triton's launcher, objects) is None: Triton launches it itself then.
+The text of a brought function is printed again with all that it reads of its module: other functions, constants, names of Triton's. What
+has no such text (`Launch`es over a tuner, options of Triton's launcher, objects) is None: Triton launches it itself then.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import builtins
 import inspect
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from framesmith.codegen.triton import attention
 from framesmith.codegen.triton.types import TYPES
 from framesmith.graph.launch import InPlace, Launch, Window
+from framesmith.loops.attention import AttentionTiles
 from framesmith.loops.ir import Extern, Program
 from framesmith.runtime.triton import Source
 from framesmith.symbolic.expr import Expr
@@ -41,10 +43,11 @@ def brought_kernels(program: Program) -> dict[Extern, Brought]:
     """The calls of a program that can be launched as kernels."""
     found = {}
     for step in program.steps:
-        if type(step) is Extern and isinstance(step.target, InPlace):
-            made = of_launch(step.target.launch, [_is_aligned(program, ref.name) for ref in step.args])
-            if made is not None:
-                found[step] = made
+        if type(step) is not Extern or (maker := MAKERS.get(type(step.target))) is None:
+            continue
+        made = maker(step.target, [_is_aligned(program, ref.name) for ref in step.args])
+        if made is not None:
+            found[step] = made
     return found
 
 
@@ -73,6 +76,21 @@ def of_launch(launch: Launch, aligned: Sequence[bool]) -> Brought | None:
     name, warps, stages = kernel.fn.__name__, options["num_warps"], options["num_stages"]
     source = Source(name, text, tuple(made.signature), tuple(made.constants), tuple(made.divisible), warps, stages)
     return Brought(source, tuple(made.arguments), (*grid, 1, 1)[:3])
+
+
+def of_attention(tiles: AttentionTiles, aligned: Sequence[bool]) -> Brought | None:
+    """Attention over tiles; None: the tensors are too large for its indices."""
+    layouts = tiles.arguments.values()
+    if not all(map(attention.fits, layouts)):
+        return None
+    source, grid = attention.source_of(tiles, aligned)
+    windows = tuple([Window(k, x.size, x.stride) for k, x in enumerate(layouts)])
+    return Brought(source, windows, (*grid, 1)) if grid[1] < 1 << 16 else None
+
+
+MAKERS: dict[type, Callable[[Any, Sequence[bool]], Brought | None]] = {
+    InPlace: lambda target, aligned: of_launch(target.launch, aligned), AttentionTiles: of_attention,
+}
 
 
 class _Arguments:
