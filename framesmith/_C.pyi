@@ -139,6 +139,8 @@ def contract(a: int, b: int, out: int, geometry: tuple[int, ...], /) -> None: ..
 def pack(*args: int) -> None:
     """pack(weight, out, depth, n, k_stride, n_stride, columns)"""
 
+def misplaced(values: Sequence[Any], strides: tuple[Any, ...], /) -> tuple[list[Any], list[tuple[int, int]]]: ...
+
 class DifferentiableGraph:
     """Calls `forward` with a tuple, and puts its results into the autograd engine as those of one node.
 

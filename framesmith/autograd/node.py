@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith._C import CompiledFunction, DifferentiableGraph
+from framesmith._C import CompiledFunction, DifferentiableGraph, misplaced
 from framesmith.autograd.joint import trace_joint
 from framesmith.autograd.layouts import strides_of
 from framesmith.autograd.partition import backward_of, gradient_of, partition
@@ -130,7 +130,7 @@ class _Fitted:
     """Code of a graph of gradients: what it is given comes in any layout, and may be missing; code takes what the graph says."""
 
     def __init__(self, graph: fx.Graph, given: Sequence[Any], compile: Compile) -> None:
-        self._strides = _drop_missing(graph, given)
+        self._strides = tuple(_drop_missing(graph, given))
         self._call = compile(graph, tuple(self._fit(given)))
 
     def __call__(self, given: Values | list[Any]) -> Values:
@@ -141,7 +141,10 @@ class _Fitted:
         return self._call(fitted)
 
     def _fit(self, given: Sequence[Any]) -> list[Any]:
-        return [_in_layout(x, stride) for x, stride in zip(given, self._strides, strict=True) if x is not None]
+        fitted, wrong = misplaced(given, self._strides)
+        for place, number in wrong:
+            fitted[place] = _in_layout(fitted[place], self._strides[number])
+        return fitted
 
 
 def _drop_missing(graph: fx.Graph, given: Sequence[Any]) -> list[Any]:

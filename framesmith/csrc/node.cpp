@@ -277,10 +277,47 @@ PyTypeObject graph_type = [] {
   return type;
 }();
 
+bool lies_as(const at::Tensor& x, PyObject* stride) {
+  if (!PyTuple_Check(stride) || PyTuple_GET_SIZE(stride) != x.dim()) return false;
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    PyObject* expected = PyTuple_GET_ITEM(stride, d);
+    if (!PyLong_CheckExact(expected) || PyLong_AsLongLong(expected) != x.stride(d)) return false;
+  }
+  return true;
+}
+
+// misplaced(values, strides): the values without those that are None, as a list; and of those that have other strides than `strides` says,
+// (place in the list, number).
+PyObject* misplaced(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  PyObject *values, *strides;
+  if (!PyArg_ParseTuple(args, "OO!", &values, &PyTuple_Type, &strides)) return nullptr;
+  py::object given = steal(PySequence_Fast(values, "a list or a tuple is expected"));
+  if (!given) return nullptr;
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(given.ptr());
+  TORCH_CHECK_VALUE(count == PyTuple_GET_SIZE(strides), "framesmith: ", PyTuple_GET_SIZE(strides), " values expected, ", count, " given");
+  py::object out = steal(PyList_New(0));
+  py::list wrong;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* item = PySequence_Fast_GET_ITEM(given.ptr(), i);
+    if (item == Py_None) continue;
+    if (!THPVariable_Check(item) || !lies_as(THPVariable_Unpack(item), PyTuple_GET_ITEM(strides, i)))
+      wrong.append(py::make_tuple(PyList_GET_SIZE(out.ptr()), i));
+    if (PyList_Append(out.ptr(), item) < 0) return nullptr;
+  }
+  return py::make_tuple(std::move(out), std::move(wrong)).release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef functions[] = {
+    {"misplaced", misplaced, METH_VARARGS, "The values (but None) as a list, and which of them have other strides than is said."},
+    {nullptr, nullptr, 0, nullptr}};
+
 }  // namespace
 }  // namespace framesmith
 
 int init_node(PyObject* module) {
   if (PyType_Ready(&framesmith::graph_type) < 0) return -1;
-  return PyModule_AddObjectRef(module, "DifferentiableGraph", reinterpret_cast<PyObject*>(&framesmith::graph_type));
+  if (PyModule_AddObjectRef(module, "DifferentiableGraph", reinterpret_cast<PyObject*>(&framesmith::graph_type)) < 0) return -1;
+  return PyModule_AddFunctions(module, framesmith::functions);
 }
