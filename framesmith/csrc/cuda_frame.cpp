@@ -89,9 +89,21 @@ void Frame::give_back_realigned() {
   realigned.clear();
 }
 
-void Frame::renew_uploads() {
-  c10::InferenceMode normal(false);  // they outlive the call
-  for (Upload& u : uploads) u = {{}, u.memory.defined() ? at::empty_like(u.memory) : at::Tensor(), nullptr, false};
+static at::Tensor new_table(const Frame& f, int64_t bytes) {
+  const auto device = c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(f.plan.device));
+  c10::InferenceMode normal(false);  // it outlives the call
+  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+}
+
+std::vector<int64_t> Frame::table_sizes() const {
+  std::vector<int64_t> out;
+  for (const Upload& u : uploads) out.push_back(static_cast<int64_t>(u.bytes.size()));
+  return out;
+}
+
+void Frame::renew_uploads(const std::vector<int64_t>& sizes) {
+  uploads.clear();
+  for (int64_t bytes : sizes) uploads.push_back({{}, bytes ? new_table(*this, bytes) : at::Tensor(), nullptr, false});
 }
 
 void Frame::finish_uploads(void* to) {
@@ -122,9 +134,7 @@ void* upload_bytes(Frame* frame, int slot, const void* data, int64_t bytes) {
   if (known.memory.defined() && known.stream == f.stream && std::equal(known.bytes.begin(), known.bytes.end(), first, first + bytes))
     return known.memory.mutable_data_ptr();
   try {
-    const auto device = c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(f.plan.device));
-    c10::InferenceMode normal(false);  // it outlives the call
-    known.memory = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));  // what a kernel still reads is left as it is
+    known.memory = new_table(f, bytes);  // what a kernel still reads is left as it is
     known.bytes.assign(first, first + bytes);
     known.stream = f.stream;
     copy_to_cuda(known.memory.mutable_data_ptr(), known.bytes.data(), static_cast<size_t>(bytes), f.stream);

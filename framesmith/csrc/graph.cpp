@@ -226,6 +226,7 @@ PyObject* Graph::call(PyObject* inputs) {
     for (int v : plan.early_values) frame.allocate(v);
     if (frame.owns_inputs) given_up = py::object();  // the frame alone has them now
     run(frame, arena);
+    if (recordings) recordings->tables = frame.table_sizes();
   }
   for (int i : plan.bumped) {
     const at::Tensor& t = tensor_at(inputs, i);

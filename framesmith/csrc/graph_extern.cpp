@@ -176,9 +176,9 @@ int call_extern(Frame* frame, int index) {
   Frame& f = *frame;
   const Extern& e = f.plan.externs[index];
   try {
-    if (C10_UNLIKELY(f.recording && f.plan.device >= 0)) need_device(f, e);
     if (f.plan.device < 0) expect_results(result_bytes(f, e));
     make_views(f, e);
+    if (C10_UNLIKELY(f.recording && f.plan.device >= 0)) need_device(f, e);
     f.stack.clear();
     e.op ? call_operator(f, e) : call_python(f, e);
     drop_views(f, e);

@@ -66,7 +66,8 @@ struct Frame {
   char* take_scratch(size_t bytes);      // memory for the arena on the CUDA device that is current, until `clear_call`
   void realign();                        // inputs whose memory kernels cannot take as it lies: copies stand for them in this call
   void give_back_realigned();            // what the call wrote into these copies goes to the inputs
-  void renew_uploads();                  // memory for tables that a recording will hold
+  std::vector<int64_t> table_sizes() const;               // bytes of the tables that a run put on the device, by slot
+  void renew_uploads(const std::vector<int64_t>& sizes);  // memory for tables that a recording will hold
   void finish_uploads(void* stream);     // and their bytes
   void set_constants(const std::vector<at::Tensor>& constants, uint64_t generation);
   void allocate(int value);              // an OUTPUT

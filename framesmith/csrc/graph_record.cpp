@@ -87,7 +87,7 @@ bool Graph::record(Lease& lease, PyObject* inputs, Occasion now, int twin) {
     made->place_inputs(copied);
     made->place_results();
     made->fill(*lease.frame);
-    own.renew_uploads();
+    own.renew_uploads(all.tables);
     all.recorder.attr("begin")(plan.device, reinterpret_cast<uintptr_t>(made->occasion().stream), number);
     own.recording = true;
     char* memory = take_memory(own, arena);
@@ -100,10 +100,10 @@ bool Graph::record(Lease& lease, PyObject* inputs, Occasion now, int twin) {
     made->settle(segments(pool), made);
   } catch (...) {
     std::string why = said(std::current_exception());
-    all.recorder.attr("fail")(own.failed, why);
     give_arena(arena);
     all.busy = false;
     all.stop();
+    all.recorder.attr("fail")(own.failed, why);
     return false;
   }
   made->finish(*lease.frame);

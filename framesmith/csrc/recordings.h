@@ -30,7 +30,8 @@ class Recordings {
   uint64_t replays() const { return replays_; }
 
   py::object recorder;
-  bool busy = false;  // one is being made
+  bool busy = false;            // one is being made
+  std::vector<int64_t> tables;  // what a plain run puts on the device: bytes, by slot
 
  private:
   struct Place {  // of an input

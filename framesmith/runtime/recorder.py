@@ -11,6 +11,7 @@ Recordings made for one stream and of one number share a pool of memory, and a s
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -27,29 +28,60 @@ from framesmith.util.collector import collector_paused
 Segments = list[tuple[int, int]]
 
 
+Key = tuple[int, int, int]
+"""The device, the stream on which calls are replayed, and the number that recordings have."""
+
+
 @dataclass(slots=True)
 class Pool:
-    """Memory of recordings, and a stream that nobody else uses: what a library keeps for a stream (a workspace) is in the pool then."""
+    """Memory of recordings. `anchor` is one that is never played: PyTorch's allocator takes no pool again that nothing has held."""
 
-    device: int
     handle: Any
-    stream: torch.cuda.Stream
+    anchor: Any
+    recordings: int = 0
 
     def segments(self) -> Segments:
         return [(s["address"], s["total_size"]) for s in torch.cuda.memory_snapshot(self.handle) if s["segment_pool_id"] == self.handle]
 
 
-_pools: dict[tuple[int, int, int], Pool] = {}
+_pools: dict[Key, Pool] = {}
+_streams: dict[Key, torch.cuda.Stream] = {}
+"""Streams to be recorded on. Nobody else uses them: what a library keeps for a stream (a workspace) is used by recordings alone."""
 _broken: list[Any] = []
 """Recordings that failed: PyTorch's allocator may still know them by their address."""
 
 
-def _pool(device: int, stream: int, number: int) -> Pool:
-    found = _pools.get((device, stream, number))
+def _stream(key: Key) -> torch.cuda.Stream:
+    if key not in _streams:
+        own: Any = torch.cuda.ExternalStream(_C.new_cuda_stream(key[0]), device=key[0])
+        _streams[key] = own
+    return _streams[key]
+
+
+def _pool(key: Key) -> Pool:
+    """On the stream of `key`."""
+    found = _pools.get(key)
     if found is None:
-        own: Any = torch.cuda.ExternalStream(_C.new_cuda_stream(device), device=device)
-        found = _pools[device, stream, number] = Pool(device, tuple(torch.cuda.graph_pool_handle()), own)
+        handle = tuple(torch.cuda.graph_pool_handle())
+        found = _pools[key] = Pool(handle, _small(handle))
     return found
+
+
+def _small(pool: Any = None) -> Any:
+    """A recording that computes nothing to speak of."""
+    graph, one = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
+    torch.cuda.current_stream().synchronize()
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    one.add_(1)
+    graph.capture_end()
+    return graph
+
+
+def _gone(key: Key, pool: Pool) -> None:
+    """A recording of a pool is no more; with the last one its memory goes."""
+    pool.recordings -= 1
+    if pool.recordings == 0 and _pools.get(key) is pool:
+        del _pools[key]
 
 
 @dataclass(slots=True)
@@ -58,34 +90,36 @@ class Recorder:
 
     places: Sequence[tuple[str, str]]
     warn: bool = True
-    _pool: Pool | None = None
+    _key: Key = (-1, 0, 0)
     _graph: Any = None
     _open: ExitStack = field(default_factory=ExitStack)
     _begun: bool = False
 
     def begin(self, device: int, stream: int, number: int) -> None:
-        self._pool = pool = _pool(device, stream, number)
+        self._key = key = device, stream, number
         self._graph = torch.cuda.CUDAGraph()
         self._open.enter_context(collector_paused())
         torch.cuda.current_stream(device).synchronize()  # what a library may do only while nothing is recorded is done
-        self._open.enter_context(torch.cuda.stream(pool.stream))
-        self._begun = True
+        self._open.enter_context(torch.cuda.stream(_stream(key)))
         with torch.inference_mode(False):
-            self._graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
+            handle = _pool(key).handle
+            self._begun = True
+            self._graph.capture_begin(pool=handle, capture_error_mode="thread_local")
 
     def end(self) -> Segments:
-        assert self._pool is not None
         with torch.inference_mode(False):
             self._graph.capture_end()
         self._begun = False
         self._open.close()
-        return self._pool.segments()
+        pool = _pools[self._key]
+        pool.recordings += 1
+        weakref.finalize(self._graph, _gone, self._key, pool).atexit = False
+        return pool.segments()
 
     def play(self, again: Callable[[], None] | None) -> tuple[int, Callable[[], Any]]:
         """The executable is given only of a recording that draws no random numbers: for the others, PyTorch moves the generator on."""
-        assert self._pool is not None
         graph, self._graph = self._graph, None
-        generator = torch.cuda.default_generators[self._pool.device]
+        generator = torch.cuda.default_generators[self._key[0]]
         before = generator.get_offset()
         graph.replay()
         executable = getattr(graph, "raw_cuda_graph_exec", None)
@@ -107,9 +141,8 @@ class Recorder:
 
     def _abandon(self) -> None:
         """End a recording that came to nothing, so that the allocator and the generator are as they were."""
-        assert self._pool is not None
         self._begun = False
-        pool, broken = self._pool, self._graph
+        device, pool, broken = self._key[0], _pools[self._key].handle, self._graph
         try:
             broken.capture_end()
             broken.reset()
@@ -117,21 +150,16 @@ class Recorder:
         except RuntimeError:
             _broken.append(broken)
         with suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(pool.device, pool.handle)
-            torch._C._cuda_releasePool(pool.device, pool.handle)
-        with suppress(RuntimeError), torch.inference_mode(False):  # the generator waits for the end of a recording
-            whole = torch.cuda.CUDAGraph()
-            one = torch.zeros(1, device=f"cuda:{pool.device}")
-            torch.cuda.current_stream(pool.device).synchronize()
-            whole.capture_begin(capture_error_mode="thread_local")
-            one.add_(1)
-            whole.capture_end()
+            torch._C._cuda_endAllocateToPool(device, pool)
+            torch._C._cuda_releasePool(device, pool)
+        with suppress(RuntimeError), torch.inference_mode(False):
+            _small()  # the generator waits for the end of a recording
 
 
 def cuda_graph_memory(device: int | torch.device | None = None) -> int:
     """Bytes that recordings hold on a CUDA device (default: the current one): their pools, results, and places for inputs."""
     index = torch.cuda._utils._get_device_index(device, optional=True)
-    pools = [pool for pool in _pools.values() if pool.device == index]
+    pools = [pool for key, pool in _pools.items() if key[0] == index]
     return sum(size for pool in pools for _, size in pool.segments()) + _C.recorded_bytes(index)
 
 
