@@ -1,0 +1,63 @@
+"""Attention with score modifications over tiles on a device: judged by float64, against eager's own error."""
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention as flex
+
+import framesmith
+from framesmith import targets
+
+pytestmark = pytest.mark.gpu
+B, H = 2, 4
+SHAPES = {"even": (512, 64, 4), "groups": (500, 128, 2), "odd": (384, 96, 4), "short": (40, 64, 1)}
+"""Length, width, heads of keys and values."""
+
+
+def modifications(size):
+    slopes = torch.exp2(-2.0 * torch.arange(H, device="cuda"))
+    documents = torch.arange(size, device="cuda") // 50
+    mods = {
+        "plain": None, "causal": lambda s, b, h, q, k: torch.where(q >= k, s, -float("inf")),
+        "alibi": lambda s, b, h, q, k: s + slopes[h] * (q - k), "cap": lambda s, b, h, q, k: 20 * torch.tanh(s / 20),
+    }
+    masks = {
+        "all": None, "window": lambda b, h, q, k: (q >= k) & (q - k < 200), "documents": lambda b, h, q, k: documents[q] == documents[k],
+        "first rows empty": lambda b, h, q, k: q > 30,
+    }
+    return mods, masks
+
+
+def distance(found, true):
+    return ((found.double() - true).abs().max() / true.abs().max()).item()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("mod", "mask"), [
+    ("plain", "all"), ("causal", "all"), ("alibi", "window"), ("cap", "documents"), ("plain", "window"), ("alibi", "first rows empty"),
+])
+def test_errors_are_eagers(shape, mod, mask, monkeypatch):
+    size, width, heads = SHAPES[shape]
+    mods, masks = modifications(size)
+    blocks = masks[mask] and flex.create_block_mask(masks[mask], None, None, size, size, device="cuda")
+    found = []
+    monkeypatch.setattr(targets, "brought_kernels", lambda p, old=targets.brought_kernels: found.append(old(p)) or found[-1])
+    torch.manual_seed(0)
+    q = torch.randn(B, size, H, width, device="cuda", dtype=torch.bfloat16).transpose(1, 2).requires_grad_()
+    k, v = (torch.randn(B, heads, size, width, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+
+    def program(q, k, v):
+        return flex.flex_attention(q, k, v, mods[mod], blocks, enable_gqa=heads != H)
+
+    def results(fn, *inputs):
+        inputs = [x.detach().requires_grad_() for x in inputs]
+        out = fn(*inputs)
+        generator = torch.Generator("cuda").manual_seed(1)
+        tangent = torch.randn(out.shape, device="cuda", generator=generator, dtype=torch.bfloat16).to(out.dtype)
+        return out, *torch.autograd.grad(out, inputs, tangent)
+
+    true = results(program, q.double(), k.double(), v.double())
+    eager, mine = results(program, q, k, v), results(framesmith.compile(program, fullgraph=True), q, k, v)
+    assert [len(kernels) for kernels in found] == [1, 2]
+    assert mine[0].stride() == eager[0].stride()
+    for a, b, c in zip(mine, eager, true):
+        assert distance(a, c) <= 1.5 * distance(b, c) + 1e-4
