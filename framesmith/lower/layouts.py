@@ -80,6 +80,8 @@ for _op in (
     aten.upsample_bilinear2d.default,
 ):
     RESULT_LAYOUTS[_op] = _follow_first
-for _op in (aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.linear.default):
+for _op in (
+    aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.linear.default, aten._addmm_activation.default,
+):
     RESULT_LAYOUTS[_op] = _row_major
 

@@ -32,10 +32,12 @@ GAIN = 0.98  # what our own may take of the time of what they stand for: what is
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A call of a contraction in a library: its operator, and (memory, size, stride, offset) of each tensor argument, or a plain value."""
+    """A call of a contraction in a library: its operator, (memory, size, stride) of each tensor argument or else a plain value, and what is
+    given by name."""
 
     target: Any
     args: tuple[Any, ...]
+    named: tuple[tuple[str, Any], ...]
 
 
 Step = Case | Library
@@ -116,7 +118,8 @@ class _Race:
             steps[case] += 1
         for step in program.steps:
             if type(step) is Extern and step.target in CONTRACTIONS:
-                steps[Library(step.target, tuple([self._argument(program, a) for a in step.args]))] += 1
+                args = tuple([self._argument(program, a) for a in step.args])
+                steps[Library(step.target, args, tuple(step.kwargs.items()))] += 1
         return steps
 
     def _argument(self, program: Program, arg: Any) -> Any:
@@ -149,7 +152,7 @@ class _Race:
 
     def _library(self, step: Library) -> float:
         memory = self.tuner.memory
-        key = key_of("library", self.tuner.chip, str(step.target), step.args, self.tf32)
+        key = key_of("library", self.tuner.chip, str(step.target), step.args, step.named, self.tf32)
         if key not in memory:
             with torch.cuda.device(self.tuner.device), torch.no_grad():
                 memory[key] = f"{_called(step):.6f}"
@@ -161,7 +164,7 @@ def _called(step: Library) -> float:
     if not trial.fits([memory for memory, _, _ in tensors]):
         return 0.0
     args = [torch.as_strided(a[0].make(), a[1], a[2]) if a in tensors else a for a in step.args]
-    return trial.milliseconds({"": lambda: step.target(*args)})[""]
+    return trial.milliseconds({"": lambda: step.target(*args, **dict(step.named))})[""]
 
 
 def _endless(milliseconds: float | None) -> float:

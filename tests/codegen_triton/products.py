@@ -61,6 +61,12 @@ def _(a, w, b):
     return F.gelu(torch.addmm(b, a, w.t()))
 
 
+@product("activations of the library", lambda: [x(33, 40, dtype=BF16), x(24, 40, dtype=BF16), x(24, dtype=BF16)])
+def _(a, w, b):
+    ours = torch.ops.aten._addmm_activation
+    return ours(b, a, w.t()), ours(b, a, w.t(), use_gelu=True)
+
+
 @product("residual and norm", lambda: [x(33, 40, dtype=HALF), x(24, 40, dtype=HALF), x(24, dtype=HALF), x(33, 24, dtype=HALF)])
 def _(a, w, b, r):
     y = torch.addmm(b, a, w.t()) + r

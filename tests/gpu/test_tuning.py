@@ -87,7 +87,7 @@ def inputs_of(name):
     return [torch.randn(s, device=D, dtype=dtype) for s in shapes]
 
 
-def check(fn, *inputs):
+def check(fn, *inputs, mode=MODE):
     mine, theirs, true = ([copy.deepcopy(t) for t in inputs] for _ in range(3))
     with torch.no_grad():
         exact = tensors(fn(*[t.double() for t in true]))
@@ -170,3 +170,21 @@ def test_other_sizes_than_those_that_were_measured(monkeypatch, tmp_path):
         inputs = [torch.randn(s, device=D, dtype=BF16) for s in ((rows, 200), (72, 200), (72,))]
         want = linear_and_gelu(*[t.double() for t in inputs])
         assert error([compiled(*inputs)], [want]) <= SLACK * error([linear_and_gelu(*inputs)], [want]) + NOTHING
+
+
+@pytest.mark.parametrize("mode", ["default", MODE])
+@pytest.mark.parametrize("dtype", [torch.float32, BF16, HALF])
+@pytest.mark.parametrize("rows", [1, 7, 640])
+def test_layers_with_their_activation(rows, dtype, mode):
+    def layers(x, w, b, v):
+        y = F.gelu(F.linear(x, w, b), approximate="tanh")
+        return F.linear(torch.relu(F.linear(y, v, b)), w)
+
+    torch.manual_seed(0)
+    check(layers, *[torch.randn(s, device=D, dtype=dtype) for s in ((rows, 96), (96, 96), (96,), (96, 96))], mode=mode)
+
+
+def test_results_whose_rows_are_askew():
+    torch.manual_seed(0)
+    x, w = (torch.randn(s, device=D, dtype=BF16) for s in ((1200, 128), (1001, 128)))
+    check(lambda x, w: F.linear(x, w), x, w, mode="default")

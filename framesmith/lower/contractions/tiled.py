@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import pi, sqrt
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """out[z, m, n] = sum over k of left[z, m, k] * right[z, k, n] (+ bias[z, m, n]); `batch` counts z."""
+    """out[z, m, n] = sum over k of left[z, m, k] * right[z, k, n] (+ bias[z, m, n]); `batch` counts z. `activation`: applied to it."""
 
     batch: Size
     m: Size
@@ -60,6 +61,7 @@ class Contraction:
     right: Window
     out: Window
     bias: Window | None = None
+    activation: str = ""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -130,7 +132,13 @@ def _product(call: Call, storages: Storages) -> Contraction | None:
     if left is None or right is None or target is None or None in added:
         return None
     batch = rows[0] if len(rows) == 3 else 1
-    return Contraction(batch, rows[-2], columns[-1], rows[-1], left, right, target, *added)
+    return Contraction(batch, rows[-2], columns[-1], rows[-1], left, right, target, added[0] if added else None)
+
+
+def _activated(call: Call, storages: Storages) -> Contraction | None:
+    """An addmm with its activation."""
+    c = _product(replace(call, kwargs={}), storages)
+    return replace(c, activation="gelu" if call.kwargs.get("use_gelu") else "relu") if c is not None else None
 
 
 def _convolution(call: Call, storages: Storages) -> Contraction | None:
@@ -160,6 +168,7 @@ _CONV2D: tuple[Any, ...] = (None, None, None, (1, 1), (0, 0), (1, 1), 1)
 
 CONTRACTIONS: dict[Any, Callable[[Call, Storages], Contraction | None]] = {
     **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default), _product),
+    aten._addmm_activation.default: _activated,
     **dict.fromkeys((aten.convolution.default, aten.conv2d.default), _convolution),
 }
 
@@ -300,7 +309,18 @@ def _at(w: Window, index: Sequence[Any]) -> Expr:
 def _end(c: Contraction, b: Builder, value: Op, index: Sequence[Any]) -> None:
     if c.bias is not None:
         value = b.scalar("add", value, b.load(c.bias.buffer, _at(c.bias, index), c.bias.dtype))
-    b.store(c.out.buffer, _at(c.out, index), value)
+    b.store(c.out.buffer, _at(c.out, index), _ACTIVATIONS[c.activation](b, value))
+
+
+def _gelu(b: Builder, x: Op) -> Op:
+    """By tanh."""
+    cube = b.scalar("mul", b.scalar("mul", x, x), x)
+    inner = b.scalar("add", x, b.scalar("mul", cube, b.const(0.044715, torch.float32)))
+    bent = b.scalar("tanh", b.scalar("mul", inner, b.const(sqrt(2 / pi), torch.float32)))
+    return b.scalar("mul", b.scalar("mul", x, b.const(0.5, torch.float32)), b.scalar("add", bent, b.const(1.0, torch.float32)))
+
+
+_ACTIVATIONS: dict[str, Callable[[Builder, Op], Op]] = {"": lambda b, x: x, "relu": lambda b, x: b.scalar("relu", x), "gelu": _gelu}
 
 
 def _tile(given: _Given) -> list[Compute]:

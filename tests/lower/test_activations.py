@@ -1,0 +1,46 @@
+"""Which layers the library is asked to compute with their activation, and that they mean the same."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from framesmith.lower.contractions.activations import fuse_activations
+from framesmith.lower.contractions.libraries import rewrite_products
+from tests.fake.harness import record
+
+BF16 = torch.bfloat16
+
+
+def two(activation):
+    return lambda x, w, b, v: F.linear(activation(F.linear(x, w, b)), v)
+
+
+def tanh(x):
+    return F.gelu(x, approximate="tanh")
+
+
+@pytest.mark.parametrize(
+    ("fn", "dtype", "count"),
+    [
+        (two(F.relu), torch.float32, 1),
+        (two(F.relu), BF16, 1),
+        (two(tanh), BF16, 1),
+        (two(tanh), torch.float32, 0),
+        (two(F.gelu), BF16, 0),
+        (two(lambda x: torch.relu(x) * 2), BF16, 0),
+        (lambda x, w, b, v: torch.relu(F.linear(x, w, b)), BF16, 1),
+        (lambda x, w, b, v: (y := F.linear(x, w, b), torch.relu(y)), BF16, 0),
+        (lambda x, w, b, v: torch.relu(torch.addmm(b, x[0], w.t())), BF16, 1),
+    ],
+)
+def test_fuses(fn, dtype, count):
+    inputs = [torch.randn(shape, dtype=dtype) for shape in ((3, 8, 16), (32, 16), (32,), (5, 32))]
+    graph, _ = record(fn, inputs)
+    rewrite_products(graph)
+    fuse_activations(graph)
+    graph.lint()
+    assert sum(n.target is torch.ops.aten._addmm_activation.default for n in graph.nodes) == count
+    got = torch.fx.Interpreter(torch.fx.GraphModule(torch.nn.Module(), graph)).run(*inputs)
+    want = torch.utils._pytree.tree_leaves(fn(*inputs))
+    for g, w in zip(torch.utils._pytree.tree_leaves(got), want, strict=True):
+        torch.testing.assert_close(g, w, rtol=2e-2, atol=2e-2)
