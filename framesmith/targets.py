@@ -28,6 +28,7 @@ from framesmith.lower.contractions.choice import Chooser
 from framesmith.lower.contractions.images import lay_out_weights
 from framesmith.lower.contractions.libraries import rewrite_products
 from framesmith.lower.contractions.rewrite import rewrite_contractions
+from framesmith.lower.contractions.sums import join_products
 from framesmith.lower.contractions.tiled import unmeasured
 from framesmith.runtime import triton
 from framesmith.runtime.cache import Cache
@@ -106,6 +107,7 @@ class CudaTarget(Target):
 
     def rewrite(self, graph: fx.Graph) -> None:
         """The libraries' own kernels stay, called as suits them; frozen weights of convolutions are laid out for tensor cores."""
+        join_products(graph)
         rewrite_products(graph)
         if not self.config.rounding:
             fuse_activations(graph)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from framesmith.loops.build import Builder
 from framesmith.loops.ir import Op
 from framesmith.lower.context import Context, surely_smaller
@@ -14,6 +16,7 @@ from framesmith.lower.table import lowers, unsupported_dtype
 from framesmith.lower.values import Lazy, Strided, Value, cost_of, merge_reads
 
 _INDEX_COST = 3
+_COPY = torch.ops.aten.copy_.default
 
 
 def looked_up(ctx: Context, index: Value, size: Any, wrap: bool) -> Callable[[Builder, Sequence[Any]], Any]:
@@ -93,13 +96,25 @@ def index(ctx: Context, spec: Any, x: Value, indices: Sequence[Value], dim: int)
 
 
 def scatter_nest(ctx: Context, base: Value, shape: tuple[Any, ...], place: Any, value: Any, mode: str | None) -> Strided:
-    """A copy of `base`, with `value(b, i)` stored at `place(b, i)` for each i of `shape`, in an order that is free."""
-    out = ctx.materialise(base, ctx.wanted.get(ctx.node), written=True)  # type: ignore[arg-type]
+    """A copy of `base`, with `value(b, i)` stored at `place(b, i)` for each i of `shape`, in an order that is free. An input that the graph
+    only gives this value is written where it is."""
+    out = base if _is_last_of(ctx, base) else ctx.materialise(base, ctx.wanted.get(ctx.node), written=True)  # type: ignore[arg-type]
+    assert isinstance(out, Strided)
     b = Builder()
     i, axes = ctx.axes(shape)
-    b.store(out.buffer, flat(place(b, i), out.stride), value(b, i), mode)
+    b.store(out.buffer, flat(place(b, i), out.stride, out.offset), value(b, i), mode)
     ctx.add(axes, b, opaque=True)
     return out
+
+
+def _is_last_of(ctx: Context, base: Value) -> bool:
+    """Whether the node's value takes the place of the input `base`, which nothing else reads."""
+    if not isinstance(base, Strided) or ctx.storages[base.buffer].kind != "input" or 0 in base.stride:
+        return False
+    node: Any = ctx.node
+    place, users = node.args[0], set(node.args[0].users) - {node}
+    written = [user for user in users if user.target is _COPY and user.args[:2] == (place, node)]
+    return place.op == "placeholder" and len(written) == 1 == len(users)
 
 
 @lowers("index_put")

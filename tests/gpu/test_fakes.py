@@ -208,3 +208,13 @@ def test_a_wider_copy_of_many_uses_is_kept_narrow():
     program = scheduled(graph)
     stored = [b.dtype for b in program.buffers.values() if b.kind in ("arena", "scratch") and len(b.size) == 2 and b.size[0].const == 256]
     assert stored == [torch.bfloat16]
+
+
+def test_a_cache_is_written_where_it_is():
+    def fn(keys, position, x):
+        keys.index_copy_(2, position, x)
+        return keys @ keys.transpose(2, 3)
+
+    graph, _ = recorded(fn, torch.zeros(1, 2, 8, 4), torch.tensor([3]), torch.ones(1, 2, 1, 4))
+    program = scheduled(graph)
+    assert len(program.kernels) == 1 and {b.kind for b in program.buffers.values()} == {"input", "output", "view"}

@@ -28,3 +28,34 @@ def test_same_as_eager():
     x = torch.linspace(-1, 2, 4)
     for fn in (zeros_that_are_read_later, a_product_that_is_read_later, a_slice_with_steps):
         torch.testing.assert_close(framesmith.compile(fn, fullgraph=True)(x), fn(x))
+
+
+class Cache(torch.nn.Module):
+    """Keys that are written in place, as a decoder's."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(1, 2, 8, 4))
+
+    def forward(self, x, position):
+        self.keys.index_copy_(2, position, x)
+        return (x @ self.keys.transpose(2, 3)).softmax(-1)
+
+
+class Before(Cache):
+    """What was there before is read after the write."""
+
+    def forward(self, x, position):
+        before = self.keys * 2
+        self.keys.index_copy_(2, position, x)
+        return self.keys.sum() + before.exp().sum()
+
+
+def test_an_input_that_only_gets_the_result_is_written_where_it_is():
+    for model in (Cache(), Before()):
+        compiled, eager = framesmith.compile(model, fullgraph=True), type(model)()
+        with torch.no_grad():
+            for k in range(4):
+                x, position = torch.randn(1, 2, 1, 4), torch.tensor([2 * k])
+                torch.testing.assert_close(compiled(x, position), eager(x, position))
+                torch.testing.assert_close(model.keys, eager.keys)
