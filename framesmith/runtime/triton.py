@@ -38,7 +38,8 @@ WORKER = Path(__file__).with_name("triton_worker.py")
 class Source:
     """One kernel as text: the source of a file that defines the `@triton.jit` function `name`.
 
-    `signature`: (parameter, Triton's type), `constants`: (parameter, value) of its `tl.constexpr` parameters. `divisible`: places among all
+    `signature`: (parameter, Triton's type), `constants`: (parameter, value) of its `tl.constexpr` parameters; a type is ("dtype", its
+    name). `divisible`: places among all
     parameters whose arguments are multiples of 16. `debug`: it has assertions.
     """
 

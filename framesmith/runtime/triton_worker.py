@@ -5,7 +5,8 @@ It reads batches from its input, one a line: `[most at once, [job, ...]]` in JSO
 loaded. For each that is done it answers a line: `[number, error or null]`. The result, a pickled dict, is then in the file `out`.
 
 A job: `number`; `path`: a file with the kernel's source; `name`: of the function; `signature`: Triton's types by parameter; `constants`:
-values by `tl.constexpr` parameter; `divisible`: places of arguments that are multiples of 16; `warps`, `stages`; `debug`: assertions are
+values by `tl.constexpr` parameter
+(`["dtype", "fp32"]`: a type); `divisible`: places of arguments that are multiples of 16; `warps`, `stages`; `debug`: assertions are
 kept; `arch`: 90 for sm_90; `out`.
 """
 
@@ -25,6 +26,7 @@ def compile_kernel(job: dict[str, Any]) -> dict[str, Any]:
     """The machine code of one kernel: see `runtime.triton.Binary`."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
+    from triton.language import dtype
 
     spec = importlib.util.spec_from_file_location("kernel", job["path"])
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
@@ -33,7 +35,8 @@ def compile_kernel(job: dict[str, Any]) -> dict[str, Any]:
     types = {**job["signature"], **dict.fromkeys(job["constants"], "constexpr")}
     signature = {name: types[name] for name in function.arg_names}
     attributes = {(place,): [["tt.divisibility", 16]] for place in job["divisible"]}
-    source = ASTSource(function, signature, constexprs=job["constants"], attrs=attributes)
+    constants = {name: dtype(value[1]) if isinstance(value, list) else value for name, value in job["constants"].items()}
+    source = ASTSource(function, signature, constexprs=constants, attrs=attributes)
     options = {"num_warps": job["warps"], "num_stages": job["stages"], "debug": job["debug"], "sanitize_overflow": False}
     made = compile(source, target=GPUTarget("cuda", job["arch"], 32), options=options)
     if made.metadata.global_scratch_size:

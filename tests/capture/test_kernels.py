@@ -37,6 +37,7 @@ def total(x, out, n, BLOCK: tl.constexpr):
 
 
 even = triton.heuristics({"BLOCK": lambda args: 16 if args["n"] % 16 == 0 else 8})(add)
+single = triton.autotune([triton.Config({"BLOCK": 16}, num_warps=2)], key=["n"])(add)
 triton.knobs.runtime.interpret = kept
 
 
@@ -105,6 +106,10 @@ def by_heuristics(x, y):
     return run_add(x, y, even) + 1
 
 
+def by_a_tuner_without_choice(x, y):
+    return run_add(x, y, single) + 1
+
+
 def grid_of_a_tuple(x, y):
     out = torch.empty_like(x)
     add[(3,)](x, y, out, x.numel(), BLOCK=32)
@@ -165,8 +170,8 @@ def part_of_empty(x, y):
     return out
 
 
-PROGRAMS = [fused, by_heuristics, grid_of_a_tuple, an_input, an_input_twice, read_before_and_after, a_view, a_view_of_an_input,
-            its_own_argument, a_sum, returned_and_written, part_of_empty]
+PROGRAMS = [fused, by_heuristics, by_a_tuner_without_choice, grid_of_a_tuple, an_input, an_input_twice, read_before_and_after, a_view,
+            a_view_of_an_input, its_own_argument, a_sum, returned_and_written, part_of_empty]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)

@@ -62,6 +62,17 @@ def test_arguments_are_typed_as_by_the_launcher():
     assert made.source.divisible == (2,) and dict(made.source.signature)["n"] == "i64"
 
 
+@triton.jit
+def as_type(x, out, TYPE: tl.constexpr):
+    tl.store(out, tl.load(x).to(TYPE).to(tl.float32))
+
+
+def test_types_are_constants(tmp_path):
+    made = of_launch(launch(as_type, X, OUT, TYPE=tl.bfloat16), [True, True])
+    assert made.source.constants == (("TYPE", ("dtype", "bf16")),)
+    assert runtime.start([made.source], 90, Cache(tmp_path)).wait()[0].image
+
+
 def test_what_only_the_launcher_can():
     assert of_launch(launch(kernel, X, OUT, 96, 1, 2.5, True, BLOCK=32, maxnreg=32), [True, True]) is None
     assert of_launch(launch(kernel, X, OUT, 96, 1, 2.5, True, BLOCK=32, grid=(1, 70000)), [True, True]) is None

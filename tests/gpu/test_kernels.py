@@ -61,7 +61,7 @@ def twice(x, y):
 PROGRAMS = {
     "fused": (lambda x, y: run(add, x.relu() * 2, y, BLOCK=512, num_warps=8).exp() - 1, 1), "part": (part, 1),
     "every second": (every_second, 1),
-    "twice": (twice, 2), "heuristics": (lambda x, y: run(even, x, y) + 1, 1), "tuned": (lambda x, y: run(tuned, x, y) + 1, 0),
+    "twice": (twice, 2), "heuristics": (lambda x, y: run(even, x, y) + 1, 1), "tuned": (lambda x, y: run(tuned, x, y) + 1, 1),
 }
 
 
@@ -97,3 +97,13 @@ def refused(x, BLOCK: tl.constexpr):
 def test_what_triton_refuses_it_refuses_itself():
     with pytest.raises(triton.compiler.errors.CompilationError):
         framesmith.compile(lambda x: (refused[(1,)](x, BLOCK=4), x + 1)[1])(torch.randn(4, device="cuda"))
+
+
+untuned = triton.autotune([triton.Config({"BLOCK": b}) for b in (128, 256)], key=["n"])(add)
+
+
+def test_a_tuner_that_has_yet_to_choose():
+    x, y = torch.randn(N, device="cuda"), torch.randn(N, device="cuda")
+    compiled = framesmith.compile(lambda x, y: run(untuned, x, y) * 2, fullgraph=True)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x, y), (x + 3 * y) * 2)

@@ -36,9 +36,14 @@ def _run(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @by_name("triton.runtime.autotuner.Autotuner.run")
 def _tuned(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """The tuner chooses at the first call, as in eager; a grid is asked for each of its configurations ahead."""
+    """The tuner chooses at the first call, as in eager; a grid is asked for each of its configurations ahead. If it has chosen, or has no
+    choice, it is a call of what it is around."""
     call = _Call(cx, args, kwargs)
     tuner = call.kernel
+    chosen = tuner.configs[0] if len(tuner.configs) == 1 else call.chosen()
+    if chosen is not None and not _hooks(tuner):
+        added = {name: cx.made(value) for name, value in chosen.all_kwargs().items()}
+        return args[0].get(cx, "fn").get(cx, "run").call(cx, args[1:], {**kwargs, **added})
     if not is_jit(tuner.fn) or not hasattr(tuner.fn, "src"):
         raise Unsupported("triton.autotune around something else than a triton.jit function")
     names = sorted({name for config in tuner.configs for name in config.kwargs})
@@ -87,6 +92,16 @@ class _Call:
             defaults = {p.name: cx.made(p.default) for p in self.signature.parameters.values() if p.default is not p.empty}
             asked = asked.call(cx, [t.Dict({**defaults, **self.bound, **chosen})], {})
         return tuple([int(cx.index(x)) for x in asked.items_list(cx)])
+
+    def chosen(self) -> Any:
+        """The configuration that the tuner has chosen for such arguments, if it has."""
+        tuner = self.kernel
+        given = {**dict(zip(tuner.arg_names, self.positional)), **{k: v for k, v in self.keywords.items() if k in tuner.arg_names}}
+        keys = [given[key] for key in tuner.keys if key in given]
+        if any(isinstance(x, t.Tensor) for x in keys):
+            return None
+        types = [str(x.fake.dtype) for x in given.values() if isinstance(x, t.Tensor)]
+        return tuner.cache.get((*[x.real(self.cx) for x in keys], *types))
 
     def record(self, grid: tuple[int, ...] | Grids) -> None:
         cx, function = self.cx, self.function
@@ -143,8 +158,12 @@ class _Call:
 
 def _written_by_tuner(tuner: Any, tensors: dict[str, Any]) -> set[str]:
     """What a tuner resets or restores, and all that hooks of the program's may write."""
-    hooks = tuner.user_defined_pre_hook or tuner.user_defined_post_hook or any(config.pre_hook for config in tuner.configs)
-    return set(tensors) if hooks else {*tuner.reset_to_zero, *tuner.restore_value}
+    return set(tensors) if _hooks(tuner) else {*tuner.reset_to_zero, *tuner.restore_value}
+
+
+def _hooks(tuner: Any) -> bool:
+    """Whether functions of the program's run before or after a launch."""
+    return tuner.user_defined_pre_hook or tuner.user_defined_post_hook or any(config.pre_hook for config in tuner.configs)
 
 
 def _itself(cx: Any, x: t.Tracker) -> Any:

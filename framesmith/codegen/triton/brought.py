@@ -35,6 +35,7 @@ class Brought:
     grid: tuple[Expr | int, ...]
 
 
+_PLAIN = (int, float, bool, str, type(None))
 _OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "debug": False}
 """What may be asked of Triton's compiler, and what it takes else."""
 
@@ -106,8 +107,9 @@ class _Arguments:
     def take(self, place: int, p: Any, value: Any) -> bool:
         """Add an argument; False where it cannot be."""
         if p.is_constexpr or value is None or type(value) is int and value == 1 and not p.do_not_specialize:
-            self.constants.append((p.name, getattr(value, "value", value)))
-            return type(self.constants[-1][1]) in (int, float, bool, str, type(None))
+            value = _constant(value)
+            self.constants.append((p.name, value))
+            return type(value) in (*_PLAIN, tuple)
         if p.annotation_type:
             return False
         if type(value) is Window:
@@ -135,6 +137,13 @@ class _Arguments:
 
 
 _SPECIAL = {"inf": "__builtin_inff()", "-inf": "-__builtin_inff()", "nan": "__builtin_nanf(\"\")"}
+
+
+def _constant(value: Any) -> Any:
+    """A constant as Triton's process takes it: a type as ("dtype", name)."""
+    if type(value).__name__ == "dtype" and type(value).__module__.startswith("triton."):
+        return "dtype", value.name
+    return getattr(value, "value", value)
 
 
 def _scalar(value: Any) -> tuple[str, str, str] | None:
@@ -199,9 +208,6 @@ class _Texts:
         self.names[name] = value
         lines.append(line)
         return True
-
-
-_PLAIN = (int, float, bool, str, type(None))
 
 
 def _definition(name: str, value: Any) -> str | None:
