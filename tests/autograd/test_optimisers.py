@@ -233,7 +233,8 @@ def test_what_torch_keeps_from_its_own_compiler_is_captured() -> None:
     def update(x: torch.Tensor) -> torch.Tensor:
         p, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
         hidden([p], [x * 2], [first], [second], [], [torch.ones(())], grad_scale=None, found_inf=None, amsgrad=False, has_complex=False,
-               beta1=0.9, beta2=0.99, lr=0.1, weight_decay=0.0, eps=1e-8, maximize=False, capturable=False, differentiable=False)
+               beta1=0.9, beta2=0.99, lr=0.1, weight_decay=0.0, eps=1e-8, maximize=False, capturable=False, differentiable=False,
+               decoupled_weight_decay=False)
         return p
 
     x = torch.randn(5)
