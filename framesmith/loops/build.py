@@ -26,6 +26,7 @@ from framesmith.loops.ir import (
     Pred,
     Reduce,
     Scalar,
+    Scan,
     Store,
 )
 from framesmith.loops.scalar import SCALAR_OPS
@@ -129,6 +130,9 @@ class Builder:
 
     def reduce(self, kind: str, args: tuple[Op, ...], dtype: torch.dtype) -> Op:
         return self._emit(("reduce", kind, args), Reduce, kind, args, compute_type(dtype))
+
+    def scan(self, kind: str, value: Op, dtype: torch.dtype) -> Op:
+        return self._emit(("scan", kind, value), Scan, kind, (value,), compute_type(dtype))
 
     def part(self, reduction: Op, part: int, dtype: torch.dtype) -> Op:
         return self._emit(("part", reduction, part), Part, (reduction,), part, compute_type(dtype))
@@ -370,5 +374,6 @@ REPLAY: dict[type, Callable[[Replay, Any, tuple[Op, ...]], Op]] = {
     Cast: _replay_cast,
     Bitcast: lambda r, op, a: r.b.bitcast(a[0], op.dtype),
     Reduce: lambda r, op, a: r.b.reduce(op.kind, a, op.dtype),
+    Scan: lambda r, op, a: r.b.scan(op.kind, a[0], op.dtype),
     Part: lambda r, op, a: r.b.part(a[0], op.part, op.dtype),
 }

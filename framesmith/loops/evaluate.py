@@ -35,6 +35,7 @@ from framesmith.loops.ir import (
     Ref,
     Release,
     Scalar,
+    Scan,
     SizeOf,
     Store,
 )
@@ -266,6 +267,14 @@ class _Run:
         return _REDUCTIONS[op.kind](self, op, [a.expand(shape) for a in args], sorted(dims))
 
 
+_SCANS: dict[str, Callable[..., torch.Tensor]] = {"sum": torch.cumsum, "prod": torch.cumprod}
+
+
+def _scan(r: _Run, op: Scan, args: list[torch.Tensor]) -> torch.Tensor:
+    """Along the innermost loop."""
+    return _SCANS[op.kind](args[0].expand(r.full()), len(r.loops) - 1, dtype=op.dtype)
+
+
 _AXES: dict[type, int] = {Contract: 2, MatrixProduct: 3}
 
 
@@ -359,6 +368,7 @@ _STEPS: dict[type, Callable[..., torch.Tensor]] = {
     Cast: _cast,
     Bitcast: lambda r, op, a: a[0].contiguous().view(op.dtype),
     Reduce: _Run.reduce,
+    Scan: _scan,
     Accumulator: lambda r, op, a: r.accumulator,
     Part: lambda r, op, a: r.parts[op.args[0]][op.part],
 }

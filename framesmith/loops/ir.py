@@ -182,6 +182,18 @@ class Reduce(Op):
 
 
 @dataclass(slots=True, eq=False)
+class Scan(Op):
+    """In each iteration of the reduction loop around it, the sum or product (`kind`) of what `args[0]` is in it and was in all before.
+
+    Kernels of tiles alone have it. That loop is one axis, in order, and is no part of the outer nest.
+    """
+
+    kind: str
+    args: tuple[Op]
+    dtype: torch.dtype
+
+
+@dataclass(slots=True, eq=False)
 class Part(Op):
     """A further result of the reduction `args[0]`: see `Reduce`. Stands where the reduction's result is visible."""
 

@@ -30,6 +30,7 @@ from framesmith.loops.ir import (
     Ref,
     Release,
     Scalar,
+    Scan,
     Step,
     Store,
 )
@@ -80,6 +81,7 @@ _FORMS: dict[type, Callable[..., str]] = {
     Cast: _cast,
     Bitcast: lambda op, n: f"bitcast {n.args(op)} to {dtype_name(op.dtype)}",
     Reduce: lambda op, n: f"reduce {op.kind} {n.args(op)}",
+    Scan: lambda op, n: f"scan {op.kind} {n.args(op)}",
     Part: lambda op, n: f"part {op.part} of {n.args(op)}",
     Accumulator: lambda op, n: "accumulator",
 }

@@ -22,6 +22,7 @@ from framesmith.loops.ir import (
     Reduce,
     Ref,
     Release,
+    Scan,
     Store,
 )
 from framesmith.loops.product import MatrixProduct
@@ -106,7 +107,7 @@ class _Scope:
                 raise VerifyError(f"{type(op).__name__} uses unknown symbols {unknown} in {e}")
         if type(op) is Indirect:
             self.symbols.add(op.symbol)
-        elif type(op) is Reduce and not in_reduction:
+        elif type(op) in (Reduce, Scan) and not in_reduction:
             raise VerifyError("a reduction outside reduction loops")
         elif isinstance(op, (Load, Store)):
             mode = self.memory.get(op.buffer)

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 class Limits:
     """`two_pass`: elements of a reduction up to which a second pass over it comes from nearby, so that a variance may take the mean first.
     `split`: elements from which a reduction to few results is done in parts; None where the scheduler does that, for its machine.
+    `scans`: whether kernels hold running sums and products.
     """
 
     two_pass: int
     split: int | None
+    scans: bool = False
 
 
-LIMITS = {"cpu": Limits(two_pass=1 << 17, split=1 << 16), "cuda": Limits(two_pass=1 << 14, split=None)}
+LIMITS = {"cpu": Limits(two_pass=1 << 17, split=1 << 16), "cuda": Limits(two_pass=1 << 14, split=None, scans=True)}

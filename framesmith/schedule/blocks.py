@@ -9,7 +9,7 @@ import torch
 
 from framesmith.loops.build import REPLAY, Builder, Replay
 from framesmith.loops.contract import Accumulator
-from framesmith.loops.ir import Axis, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Store
+from framesmith.loops.ir import Axis, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Scan, Store
 from framesmith.schedule.cluster import Member, Substitutes
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
 
@@ -103,7 +103,7 @@ class Placer(Builder):
 
     def _level(self, op: Op) -> int:
         levels = self._levels
-        if type(op) is Accumulator:
+        if type(op) is Accumulator or type(op) is Scan:
             return self.depth
         level = max((levels[a] for a in op.args), default=0)
         for e in _EXPRESSIONS.get(type(op), _none)(op):

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from framesmith.loops.build import Builder, Replay
-from framesmith.loops.ir import Axis, Op, Part, Reduce
+from framesmith.loops.ir import Axis, Op, Part, Reduce, Scan
 from framesmith.loops.nest import Compute, Item, LoopGraph, Storage
 from framesmith.schedule.target import Target
 from framesmith.symbolic.expr import Expr, Symbol, as_expr, prod
@@ -49,7 +49,7 @@ def _cut(c: Compute, units: int) -> list[int] | None:
     extents = [a.extent for a in (*c.axes, *c.raxes)]
     kinds = [op.kind for op in c.inner if type(op) is Reduce]
     known = all(e.is_const and e.const > 0 for e in extents)
-    if not known or not (PLAIN.issuperset(kinds) or kinds == ["welford"]):
+    if not known or any(type(op) is Scan for op in c.inner) or not (PLAIN.issuperset(kinds) or kinds == ["welford"]):
         return None
     results = math.prod(a.extent.const for a in c.axes)
     length = math.prod(a.extent.const for a in c.raxes)

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from framesmith.loops.build import Replay
-from framesmith.loops.ir import Load, Op, Store
+from framesmith.loops.ir import Load, Op, Scan, Store
 from framesmith.schedule.blocks import Placer
 from framesmith.schedule.cluster import Cluster, Member, Substitutes
 from framesmith.symbolic.expr import Expr, as_expr
@@ -24,9 +24,13 @@ def is_tile(cluster: Cluster) -> bool:
             continue
         if domain is None:
             domain = private
-        if private != domain or (m.red and not shared.issuperset(m.par)):
+        if private != domain or (m.red and not shared.issuperset(m.par)) or (len(private) > 1 and _scans(m)):
             return False
     return _meets_in_place(cluster)
+
+
+def _scans(member: Member) -> bool:
+    return any(type(op) is Scan for op in member.compute.inner)
 
 
 def _meets_in_place(cluster: Cluster) -> bool:

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from framesmith.codegen.triton import tuning
-from framesmith.loops.ir import Batch
+from framesmith.loops.ir import Batch, Extern
+from framesmith.lower.limits import LIMITS
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.schedule.schedule import schedule
@@ -62,6 +63,30 @@ def test_long_rows_go_part_by_part(name, monkeypatch):
 @pytest.mark.parametrize("name", ["chain", "gathers", "softmax", "sums", "positions", "sizes of rows", "updates of many parameters"])
 def test_wide_indices(name):
     agree(name, wide=True)
+
+
+SCANS = {
+    "rows": lambda a, i, h: (a.cumsum(1), i.cumsum(1), (1 + a / 99).cumprod(1), h.cumsum(1)),
+    "columns": lambda a, i, h: (a.cumsum(0), i.cumsum(0), (a * 0.1).exp().cumprod(0) + 1),
+    "with what is around": lambda a, i, h: (F.softmax(a, 1).cumsum(1) * 2 + a, (a.exp().cumsum(1) / a.exp().sum(1, keepdim=True)).amax(1)),
+    "of a scan": lambda a, i, h: ((a.cumsum(1) * 0.1).cumsum(1), (i > 3).cumsum(1) * i, a.view(40, 3, 50).cumsum(2).view(40, 150).sum(1)),
+}
+
+
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize("name", SCANS)
+def test_scans(name, long, monkeypatch):
+    monkeypatch.setitem(LIMITS, "cpu", LIMITS["cuda"])
+    if long:
+        for limit, value in (("PERSISTENT", 1), ("PERSISTENT_COLUMN", 1), ("LOOPED", 128)):
+            monkeypatch.setattr(tuning, limit, value)
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(40, 150, generator=generator), torch.randint(0, 9, (40, 150), generator=generator), torch.randn(40, 150).half()]
+    program = program_of(SCANS[name], *inputs, target=GPU)
+    assert not any(isinstance(step, Extern) for step in program.steps)
+    for got, want in zip(run_program(program, inputs), SCANS[name](*inputs), strict=True):
+        rtol = 2e-2 if want.dtype is torch.float16 else 1e-4
+        torch.testing.assert_close(got, want, rtol=rtol, atol=rtol / 10)
 
 
 NUMBERS = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool]

@@ -1,11 +1,13 @@
 """Every kernel of the graphs compiles to PTX for three generations of chips, without one of them."""
 
 import pytest
+import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
 
 from framesmith.codegen.triton.emit import print_kernel, print_kernels  # noqa: E402
 from framesmith.codegen.triton.tuning import Config  # noqa: E402
+from framesmith.lower.limits import LIMITS  # noqa: E402
 from framesmith.schedule.target import GPU  # noqa: E402
 from tests.codegen_triton.graphs import DYNAMIC, GRAPHS  # noqa: E402
 from tests.codegen_triton.machine import to_ptx  # noqa: E402
@@ -46,3 +48,11 @@ def test_matrix_instructions():
     ampere, hopper = (to_ptx(k, chip) for chip in (80, 90))
     assert "mma.sync" in ampere and "cp.async" in ampere
     assert "wgmma.mma_async" in hopper and "cp.async.cg.shared.global [" in hopper
+
+
+def test_scans_compile(monkeypatch):
+    monkeypatch.setitem(LIMITS, "cpu", LIMITS["cuda"])
+    for length in (300, 20000):
+        program_ = program_of(lambda a: (a.cumsum(1), a.double().cumprod(1), a.cumsum(0)), torch.empty(300, length), target=GPU)
+        for k in print_kernels(program_):
+            assert ".target sm_90" in to_ptx(k, 90)

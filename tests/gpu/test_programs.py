@@ -116,6 +116,11 @@ def factories(x):
     return x + n, torch.full_like(x, 3) * x, torch.ones(3, device="cuda") * n[:3], torch.eye(16, device=D)[0] + n, x.new_zeros(4) + 1
 
 
+@program((64, 300), (300, 20000))
+def scans(x, y):
+    return x.cumsum(1), x.cumsum(0), x.softmax(1).cumsum(1) * 2, y.cumsum(1), (x > 0).cumsum(1), (x / 99 + 1).cumprod(1)
+
+
 @program((40, 16))
 def numbers_of_the_cpu(x):
     return x * torch.tensor(2.0), x + torch.tensor(3), torch.where(x > 0, x, torch.tensor(0.5))

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from framesmith.codegen.triton.form import Dim
+from framesmith.codegen.triton.form import Dim, Nest
 from framesmith.codegen.triton.state import Aligned, State
+from framesmith.loops.ir import Scan
 from framesmith.symbolic.expr import Expr, linear
 
 VECTOR = 16  # bytes that a thread moves at once
@@ -26,9 +27,13 @@ def range_text(s: State) -> str:
 
 def is_ragged(s: State, d: Dim) -> bool:
     """Whether some tiles along `d` are whole, and the last is not."""
-    if d.name not in s.active or len(d.axes) > 1 or s.covers(d):
+    if d.name not in s.active or len(d.axes) > 1 or s.covers(d) or _in_order(s):
         return False
     return not d.extent.is_const or d.extent.const > s.block(d.name)
+
+
+def _in_order(s: State) -> bool:
+    return any(type(op) is Scan for node in s.form.body if type(node) is Nest for op in node.ops)
 
 
 def hinders_vectors(d: Dim) -> bool:

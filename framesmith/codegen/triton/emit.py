@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from framesmith.codegen.triton import edges, online, products, reductions
+from framesmith.codegen.triton import edges, online, products, reductions, scans
 from framesmith.codegen.triton.form import Dim, form
 from framesmith.codegen.triton.given import kind_of, word_text
 from framesmith.codegen.triton.index import LIMIT, fits
@@ -19,7 +19,7 @@ from framesmith.codegen.triton.statements import statement
 from framesmith.codegen.triton.steps import Block, blocks, expressions
 from framesmith.codegen.triton.tuning import Config, choose
 from framesmith.codegen.triton.types import type_row
-from framesmith.loops.ir import EXTENT, Batch, Kernel, Launch, Op, Origin, Program, Reduce
+from framesmith.loops.ir import EXTENT, Batch, Kernel, Launch, Op, Origin, Program, Reduce, Scan
 from framesmith.loops.text import kernel_text
 from framesmith.symbolic.expr import Expr, Symbol, as_expr, ceildiv, simplify_int
 from framesmith.util.text import Indented
@@ -218,7 +218,7 @@ def _whole_or_not(s: State, d: Dim) -> None:
 
 
 # What goes on from one part of a row to the next: modules of `declare`, `accumulate` and `finish`.
-ACCUMULATORS: dict[type, Any] = {Reduce: reductions, online.Online: online}
+ACCUMULATORS: dict[type, Any] = {Reduce: reductions, online.Online: online, Scan: scans}
 
 
 def _loop(s: State, row: Dim, block: Block, ragged: bool) -> None:
