@@ -27,6 +27,7 @@ from framesmith.lower.contractions.bags import group_embedding_bags
 from framesmith.lower.contractions.choice import Chooser
 from framesmith.lower.contractions.images import lay_out_weights
 from framesmith.lower.contractions.libraries import rewrite_products
+from framesmith.lower.contractions.padding import pad_rows
 from framesmith.lower.contractions.rewrite import rewrite_contractions
 from framesmith.lower.contractions.sums import join_products
 from framesmith.lower.contractions.tiled import unmeasured
@@ -123,6 +124,7 @@ class CudaTarget(Target):
         def plainly(graph: LoopGraph) -> Program:
             return schedule(graph, c.fusion, c.vectorize, self.machine, True, c.rounding)
 
+        loops = pad_rows(loops)
         if self.config.autotune:
             return plainly(own_contractions(loops, plainly, self.tuner(), sizes, _tf32()))
         return plainly(unmeasured(loops))

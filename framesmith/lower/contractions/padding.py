@@ -1,0 +1,116 @@
+"""Intermediate matrices of halves whose rows begin at multiples of a vector, on a CUDA device: libraries are slow by half with others.
+
+    d: bfloat16[8192, 30522] strides (30522, 1)      ->  strides (30528, 1)      d is read by products, and nobody outside sees it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import torch
+
+from framesmith.loops.build import HALF
+from framesmith.loops.ir import Load, Op, Ref, Store
+from framesmith.loops.nest import Call, Compute, Item, LoopGraph, Storage
+from framesmith.lower.geometry import row_major
+from framesmith.symbolic.expr import Expr, FloorDiv, Mod
+
+aten = torch.ops.aten
+PLAIN = frozenset((aten.mm.default, aten.bmm.default))
+PRODUCTS = PLAIN | {aten.addmm.default, aten.baddbmm.default, aten._addmm_activation.default}
+VECTOR = 8  # elements of 2 bytes that are moved at once
+LARGE = 1 << 20  # elements from which it matters
+LONG = 64  # elements of a row that the wider one should not exceed by much
+
+
+def pad_rows(graph: LoopGraph) -> LoopGraph:
+    """`graph` with such matrices laid out so."""
+    for name in [s.name for s in graph.storages.values() if _is_askew(s)]:
+        graph = _Padding(graph, name).run() or graph
+    return graph
+
+
+def _is_askew(s: Storage) -> bool:
+    known = s.kind == "arena" and s.dtype in HALF and s.device is None and len(s.size) > 1 and all(type(n) is int for n in s.size)
+    return known and s.size[-1] % VECTOR != 0 and s.size[-1] >= LONG and prod(s.size) >= LARGE and tuple(s.stride) == row_major(s.size)
+
+
+class _Padding:
+    """One matrix, whose rows of `row` elements get `wide`."""
+
+    def __init__(self, graph: LoopGraph, name: str) -> None:
+        self.graph, self.name = graph, name
+        self.row = graph.storages[name].size[-1]
+        self.wide = -(-self.row // VECTOR) * VECTOR
+
+    def run(self) -> LoopGraph | None:
+        """The graph; None where somebody would not understand the layout, or no product is concerned."""
+        storages, names = dict(self.graph.storages), {self.name}
+        base = storages[self.name]
+        storages[self.name] = replace(base, stride=tuple(row_major((*base.size[:-1], self.wide))))
+        for s in self.graph.storages.values():
+            if s.base == self.name:
+                view = self._view(s)
+                if view is None:
+                    return None
+                storages[s.name] = view
+                names.add(s.name)
+        items = [self._item(item) if self.name in item.reads | item.writes else item for item in self.graph.items]
+        calls = [item for item in self.graph.items if isinstance(item, Call) and self.name in item.reads | item.writes]
+        if None in items or not calls or not all(map(self._takes, calls)):
+            return None
+        if any(type(o) is Ref and o.name in names for o in self.graph.outputs):
+            return None
+        return replace(self.graph, storages=storages, items=items)  # type: ignore[arg-type]
+
+    def _takes(self, call: Call) -> bool:
+        """Whether a call is as good with wide rows. (The library's epilogues want a dense result.)"""
+        return call.target in (PLAIN if self.name in call.writes else PRODUCTS) and self.name not in call.mutates
+
+    def _view(self, s: Storage) -> Storage | None:
+        """The same window: its steps are along rows, or from row to row."""
+        if s.dtype not in HALF or any(type(n) is not int for n in (*s.size, *s.stride, s.offset)):
+            return None
+        start = s.offset % self.row
+        for size, step in zip(s.size, s.stride):
+            if size == 1 or step % self.row == 0:
+                continue
+            start += (size - 1) * step
+        if start >= self.row:  # it goes on from one row to the next
+            return None
+        stride = tuple(step // self.row * self.wide if step % self.row == 0 else step for step in s.stride)
+        return replace(s, stride=stride, offset=s.offset // self.row * self.wide + s.offset % self.row)
+
+    def _item(self, item: Item) -> Item | None:
+        if isinstance(item, Call):
+            return item
+        if item.contract is not None:
+            return None
+        moved = _moved(item, lambda buffer, index: self._index(index) if buffer == self.name else index)
+        memory: tuple[Load | Store, ...] = (*moved.loads, *moved.stores)
+        return None if any(_divides(op.index) for op in memory if op.buffer == self.name) else moved
+
+    def _index(self, e: Expr) -> Expr:
+        return e // self.row * self.wide + e % self.row
+
+
+def _divides(e: Expr) -> bool:
+    return type(e) in (FloorDiv, Mod) or any(map(_divides, e.args))
+
+
+def _moved(c: Compute, index: Callable[[str, Expr], Expr]) -> Compute:
+    """A nest with other places in memory."""
+    new: dict[Op, Op] = {}
+
+    def again(ops: Sequence[Op]) -> tuple[Op, ...]:
+        for op in ops:
+            changes: dict[str, Any] = {"args": tuple(new[a] for a in op.args)} if op.args else {}
+            if type(op) is Load or type(op) is Store:
+                changes["index"] = index(op.buffer, op.index)
+            new[op] = replace(op, **changes)  # type: ignore[type-var]
+        return tuple(new[op] for op in ops)
+
+    return replace(c, inner=again(c.inner), ops=again(c.ops))

@@ -1,0 +1,75 @@
+"""Rows of intermediate matrices of halves begin at multiples of a vector where products read them; the meaning stays."""
+
+import pytest
+import torch
+
+from framesmith.loops.evaluate import run_program
+from framesmith.lower.contractions import padding
+from framesmith.schedule.target import GPU
+from tests.schedule.harness import program_of
+
+BF16 = torch.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(padding, "LARGE", 1 << 10)
+
+
+def x(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(BF16)
+
+
+def gradients(d, w, y):
+    d = torch.softmax(d.float(), -1).to(BF16)
+    return d @ w, d.t() @ y, d.float().sum(0)
+
+
+def from_a_product(a, w, v):
+    return torch.relu(a @ w) @ v
+
+
+def of_batches(a, v):
+    y = torch.exp(a.float()).to(BF16)
+    return torch.bmm(y, v), y.reshape(2, 3, 20, 70)[1, 1:, 3:].float() * 2
+
+
+def returned(a, w):
+    y = torch.exp(a.float()).to(BF16)
+    return y @ w, y
+
+
+def sorted_too(a, w):
+    y = torch.exp(a.float()).to(BF16)
+    return y @ w, torch.sort(y)[0]
+
+
+def flat(a, w):
+    y = torch.exp(a.float()).to(BF16)
+    return y @ w, y.reshape(-1)[35:700].float()
+
+
+def with_a_bias(a, w, v, b):
+    return torch.relu(torch.addmm(b, a, w)) @ v
+
+
+CASES = {
+    with_a_bias: ((40, 16), (16, 70), (70, 8), (70,)),
+    gradients: ((40, 70), (70, 24), (40, 16)),
+    from_a_product: ((40, 16), (16, 70), (70, 8)),
+    of_batches: ((6, 20, 70), (6, 70, 8)),
+    returned: ((40, 70), (70, 24)),
+    sorted_too: ((40, 70), (70, 24)),
+    flat: ((40, 70), (70, 24)),
+}
+PADDED = (gradients, from_a_product, of_batches, with_a_bias)  # of the last, what is behind the activation
+
+
+@pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
+def test_means_the_same(fn):
+    inputs = [x(*shape) for shape in CASES[fn]]
+    made = program_of(fn, *inputs, target=GPU, change=padding.pad_rows)
+    steps = [[s.const for s in b.stride] for b in made.buffers.values() if b.kind != "view"]
+    assert any(s[-2:] == [72, 1] for s in steps) == (fn in PADDED)
+    for got, want in zip(run_program(made, inputs), torch.utils._pytree.tree_leaves(fn(*inputs)), strict=True):
+        torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
