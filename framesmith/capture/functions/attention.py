@@ -34,7 +34,7 @@ aten = torch.ops.aten
 def _attention(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     query, key, value, score_mod, block_mask, scale, options = args[1:8]
     mask = block_mask.items_list(cx)
-    if not options.item(cx, t.Const("OUTPUT_MAX")).truth(cx):
+    if not cx.mapping(options).get("OUTPUT_MAX", t.FALSE).truth(cx):
         given = [_cast(cx, x) for x in (query, key, value)]
         found = attention_tiles.attention(cx, given, (score_mod, mask[-1]), mask, float(scale.real(cx)), functools.partial(_at_once, cx))
         if found is not None:
