@@ -24,10 +24,10 @@ from benchmarks import child
 from benchmarks.gpu.row import Row, encoded
 
 Done = Callable[[Row, dict[str, Any]], None]
-RESERVE = 3.0
+RESERVE = 2.5
 """Seconds that the timing of one row may take."""
-WARM = 25.0
-"""Seconds that are kept for the second processes."""
+WARM = 0.15
+"""The part of the time that is kept for the second processes."""
 ROOM = 48 << 30
 """Bytes of the device's memory that must be free for another process to begin."""
 
