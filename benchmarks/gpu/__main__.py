@@ -3,8 +3,8 @@
     python -m benchmarks.gpu [MODEL ...] [--kinds inference training] [--precisions bf16 tf32] [--modes MODE ...] [--peers] [--warm]
                              [--slots N] [--seconds N] [--only-missing] [--ablate] [--kernels] [--join FILE] [--readme] [--out FILE]
 
-A row (a model, inference or training, a precision, a mode) is measured in a process of its own: contenders in turn, timed by the device's
-events while nothing else runs; the median counts. Rows add up in one file over many runs. The first call of each contender has empty
+A row (a model, inference or training, a precision) is measured in a process of its own: contenders in turn, timed by the device's events
+while nothing else runs; the median counts. Rows add up in one file over many runs. The first call of each contender has empty
 caches and comes after eager's, on the cores of its slot; what torch.compile imports does not count. `--warm`: framesmith's first call
 again in a second process. `errors`: against a run in float64, in units of eager's own.
 `memory`: the height of a call over model and inputs,
@@ -62,11 +62,11 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def rows_of(args: argparse.Namespace) -> list[Row]:
     """What the arguments ask for."""
+    modes = ("ablation",) if args.ablate else tuple(args.modes)
     return [
-        Row(model, kind == "training", precision, mode, args.peers and not args.ablate, args.rounds)
+        Row(model, kind == "training", precision, modes, args.peers and not args.ablate, args.rounds)
         for kind in args.kinds
         for precision in args.precisions
-        for mode in (["ablation"] if args.ablate else args.modes)
         for model in args.models or named()
         if kind == "inference" or model not in INFERENCE_ONLY
     ]
@@ -87,7 +87,7 @@ def main(argv: list[str] | None = None) -> None:
 
         def done(row: Row, found: dict[str, Any]) -> None:
             results.add(row, found)
-            print(f"{row.key}{' again' if row.warm else ''}: {json.dumps(table.brief(found))}", flush=True)
+            print(f"{row.key()}{' again' if row.warm else ''}: {json.dumps(table.brief(found))}", flush=True)
 
         Machine(args.slots, args.seconds, done, lambda text: print(text, file=sys.stderr, flush=True)).run(rows, args.warm)
     for title, header, lines in table.all_of(results):

@@ -28,6 +28,8 @@ RESERVE = 2.5
 """Seconds that the timing of one row may take."""
 WARM = 0.15
 """The part of the time that is kept for the second processes."""
+MOST = 16
+"""Processes that may wait for their turn."""
 ROOM = 48 << 30
 """Bytes of the device's memory that must be free for another process to begin."""
 
@@ -73,7 +75,8 @@ class Machine:
     def run(self, rows: Sequence[Row], warm: bool) -> None:
         """Measure what there is time for; `done` is told of each row."""
         waiting, again = list(rows), []
-        self.end -= WARM if warm else 0.0
+        kept = WARM * (self.end - time.monotonic()) if warm and self.end < float("inf") else 0.0
+        self.end -= kept
         while waiting or self.running or self.parked:
             while waiting and self.free and self._may_begin():
                 self._begin(waiting.pop(0))
@@ -86,19 +89,21 @@ class Machine:
             if self._is_late():
                 break
         if warm:
-            self.end += WARM
-            self._again([row for row in again if row.mode != "ablation"])
+            self.end += kept
+            self._again([row for row in again if row.modes != ("ablation",)])
         self.folder.cleanup()
 
     def _is_late(self) -> bool:
         return time.monotonic() > self.end - RESERVE * (1 + len(self.parked))
 
     def _may_begin(self) -> bool:
-        return not self._is_late() and (not (self.running or self.parked) or torch.cuda.mem_get_info()[0] > ROOM)
+        if self._is_late() or len(self.running) + len(self.parked) >= MOST:
+            return False
+        return not (self.running or self.parked) or torch.cuda.mem_get_info()[0] > ROOM
 
     def _begin(self, row: Row) -> None:
         cores = self.free.pop()
-        folder = Path(self.folder.name) / replace(row, warm=False).key.replace(" ", "-")
+        folder = Path(self.folder.name) / row.key().replace(" ", "-")
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the job
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.gpu.row", encoded(row)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
@@ -116,7 +121,7 @@ class Machine:
             self._leave(job, kill=False)
             if line.strip() == "ready":
                 self.parked.append(job)
-                self.say(f"{job.row.key}: ready after {time.monotonic() - job.began:.0f} s")
+                self.say(f"{job.row.key()}: ready after {time.monotonic() - job.began:.0f} s")
             else:
                 self._tell(job, job.report(line))
 
@@ -126,7 +131,7 @@ class Machine:
         self.free.append(job.cores)
         if kill:
             job.fail("no time")
-            self.say(f"{job.row.key}: out of time after {time.monotonic() - job.began:.0f} s")
+            self.say(f"{job.row.key()}: out of time after {time.monotonic() - job.began:.0f} s")
 
     def _time_all(self) -> list[Row]:
         rows = []
@@ -145,7 +150,7 @@ class Machine:
 
     def _again(self, rows: list[Row]) -> None:
         """First calls of framesmith with the caches that are there."""
-        waiting = [replace(row, warm=True, peers=False) for row in rows]
+        waiting = [replace(row, warm=True, peers=False, modes=row.modes[:1]) for row in rows]
         while waiting or self.running:
             while waiting and self.free and time.monotonic() < self.end:
                 self._begin(waiting.pop(0))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks import machine
-from benchmarks.gpu.row import Row
+from benchmarks.gpu.row import Row, in_mode
 
 Entry = dict[str, Any]
 
@@ -31,21 +31,25 @@ class Results:
         self.kernels: list[Entry] = held.get("kernels", [])
 
     def has(self, row: Row) -> bool:
-        """Whether the row was measured, beside torch.compile if it is asked for."""
-        peers = self.rows.get(row.key, {}).get("peers", {})
-        return bool(peers) and (not row.peers or row.mode == "ablation" or "torch.compile" in peers)
+        """Whether the row was measured in all its modes, beside torch.compile if it is asked for."""
+        found = [self.rows.get(row.key(mode), {}).get("peers", {}) for mode in row.modes]
+        return all(peers and (not row.peers or mode == "ablation" or "torch.compile" in peers) for mode, peers in zip(row.modes, found))
 
     def add(self, row: Row, found: dict[str, Any]) -> None:
         """Keep what was measured; a first call in a second process joins the row of the first."""
-        old = self.rows.get(row.key)
+        for mode in row.modes:
+            self._add(row, mode, in_mode(found, mode))
+        self.write()
+
+    def _add(self, row: Row, mode: str, found: dict[str, Any]) -> None:
+        old = self.rows.get(row.key(mode))
         if row.warm:
             first = found.get("peers", {}).get("framesmith", {}).get("first")
             if old is not None and first is not None and "framesmith" in old["peers"]:
                 old["peers"]["framesmith"]["warm"] = first
         elif old is None or "peers" not in old or "peers" in found:
-            about = {"model": row.model, "training": row.training, "precision": row.precision, "mode": row.mode}
-            self.rows[row.key] = {**about, "date": datetime.date.today().isoformat(), "machine": device(), **found}
-        self.write()
+            about = {"model": row.model, "training": row.training, "precision": row.precision, "mode": mode}
+            self.rows[row.key(mode)] = {**about, "date": datetime.date.today().isoformat(), "machine": device(), **found}
 
     def write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

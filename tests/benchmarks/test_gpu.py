@@ -13,7 +13,7 @@ from benchmarks.gpu import kernels, results, table
 from benchmarks.gpu.__main__ import _arguments, rows_of
 from benchmarks.gpu.decoding import Decoder
 from benchmarks.gpu.diffusion import DiffusionUNet
-from benchmarks.gpu.row import Row, contenders
+from benchmarks.gpu.row import Row, contenders, label_of
 from benchmarks.gpu.work import least
 
 LIMITS = {"copy": 1e9, "tf32": 1e9, "bf16": 2e9}
@@ -51,11 +51,11 @@ def test_the_work_of_contractions_is_counted_with_its_edges() -> None:
     assert found["seconds"] == pytest.approx((max(product, 2 * 16 * 32 * 8) + edges) / 1e9)
 
 
-def _found(seconds: float, peer: bool) -> dict[str, Any]:
+def _found(seconds: float, peer: bool, mode: str = "default") -> dict[str, Any]:
     ours = {"seconds": seconds, "speedup": 1 / seconds, "first": 2.0, "errors": 1.0}
-    rows: dict[str, dict[str, Any]] = {"eager": {"seconds": 1.0, "speedup": 1.0}, "framesmith": ours}
+    rows: dict[str, dict[str, Any]] = {"eager": {"seconds": 1.0, "speedup": 1.0}, label_of("framesmith", mode): ours}
     if peer:
-        rows["torch.compile"] = {"failed": "RuntimeError: no"}
+        rows[label_of("torch.compile", mode)] = {"failed": "RuntimeError: no"}
     work = {"bytes": 1e9, "operations": 1e9, "seconds": 0.1}
     return {"peers": rows, "cores": 4, "ceilings": LIMITS, "work": work, "graphs": 1, "breaks": 0}
 
@@ -71,19 +71,19 @@ def test_rows_add_up_over_runs(kept: results.Results) -> None:
     row = Row("gpt2")
     kept.add(row, _found(0.5, True))
     kept.add(Row("gpt2", training=True, peers=False), _found(0.25, False))
-    kept.add(Row("gpt2", warm=True), {"peers": {"framesmith": {"first": 0.3}}})
+    kept.add(Row("gpt2", warm=True), {"peers": {label_of("framesmith", "default"): {"first": 0.3}}})
     kept.add(row, {"failed": "no time"})  # what was measured before stays
     again = results.Results(kept.path)
-    assert json.loads(kept.path.read_text())["rows"].keys() == {row.key, "gpt2 training bf16 default"}
-    assert again.rows[row.key]["peers"]["framesmith"]["warm"] == 0.3
+    assert json.loads(kept.path.read_text())["rows"].keys() == {row.key(), "gpt2 training bf16 default"}
+    assert again.rows[row.key()]["peers"]["framesmith"]["warm"] == 0.3
     assert again.has(row) and again.has(Row("gpt2", training=True, peers=False))
-    assert not again.has(Row("gpt2", training=True)) and not again.has(Row("gpt2", mode="reduce-overhead"))
+    assert not again.has(Row("gpt2", training=True)) and not again.has(Row("gpt2", modes=("default", "reduce-overhead")))
 
 
 def test_figures_become_tables(kept: results.Results) -> None:
     kept.add(Row("gpt2"), _found(0.5, True))
     kept.add(Row("llama"), _found(0.25, False))
-    kept.add(Row("llama", mode="reduce-overhead", peers=False), _found(0.125, False))
+    kept.add(Row("llama", modes=("reduce-overhead",), peers=False), _found(0.125, False, "reduce-overhead"))
     kept.kernels = [{"kernel": "softmax", "bytes": 1e9, "framesmith": 1e-3, "eager": 2e-3, "copy": 2e12, "reached": 0.5}]
     (_, header, rows), *others = table.all_of(kept)
     line = dict(zip(header, rows[0], strict=True))
@@ -99,11 +99,8 @@ def test_figures_become_tables(kept: results.Results) -> None:
 
 def test_what_is_asked_for() -> None:
     rows = rows_of(_arguments(["decoding", "rnn", "--kinds", "inference", "training", "--modes", "default", "reduce-overhead", "--peers"]))
-    assert [row.key for row in rows] == [
-        "decoding inference bf16 default", "rnn inference bf16 default", "decoding inference bf16 reduce-overhead",
-        "rnn inference bf16 reduce-overhead", "rnn training bf16 default", "rnn training bf16 reduce-overhead",
-    ]
-    assert list(contenders(rows[0])) == ["eager", "framesmith", "torch.compile"]
+    assert [row.key() for row in rows] == ["decoding inference bf16 default", "rnn inference bf16 default", "rnn training bf16 default"]
+    assert list(contenders(rows[0])) == ["eager", *(f"{p}, {m}" for p in ("framesmith", "torch.compile") for m in rows[0].modes)]
     (row,) = rows_of(_arguments(["rnn", "--ablate"]))
     assert {"no fusion", "no tiling", "no weight caching"} < contenders(row).keys()
 
