@@ -118,9 +118,10 @@ class Memory:
 
     def make(self) -> torch.Tensor:
         t = torch.empty(max(self.elements, 1), dtype=self.dtype, device="cuda")
+        numbers = torch.Generator(t.device)  # the program's own goes on as if nothing had been measured
         if self.below is not None:
-            return t.random_(0, max(self.below, 1))
-        return t.normal_() if self.dtype.is_floating_point else t.zero_()
+            return t.random_(0, max(self.below, 1), generator=numbers)
+        return t.normal_(generator=numbers) if self.dtype.is_floating_point else t.zero_()
 
 
 def fits(memory: Sequence[Memory]) -> bool:

@@ -126,6 +126,7 @@ class Tuner:
                 self.memory[self._key(t)] = f"{number} {times[number]:.6f}"
                 said = ", ".join(t.said(k, ms) for k, ms in sorted(times.items()))
                 log.emit("tuning", f"{t.printed[number].name}: number {number} of {said} us")
+            torch.cuda.empty_cache()  # what trials took is not the program's
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,15 @@ def test_choices_are_kept_on_disk(monkeypatch, tmp_path):
     assert kept and (tmp_path / "tuning.json").read_text() == kept
 
 
+def test_the_programs_random_numbers_go_on(monkeypatch, tmp_path):
+    monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
+    torch.manual_seed(0)
+    refuses_nothing(linear_and_gelu, *inputs_of("linear_and_gelu"), mode=MODE)
+    after = torch.rand(4, device=D)
+    inputs_of("linear_and_gelu")
+    torch.testing.assert_close(torch.rand(4, device=D), after, rtol=0, atol=0)
+
+
 def test_other_sizes_than_those_that_were_measured(monkeypatch, tmp_path):
     monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(contractions, "GAIN", 1e9)

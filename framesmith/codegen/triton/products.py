@@ -11,7 +11,9 @@ from framesmith.loops.ir import Kernel
 from framesmith.loops.product import MatrixProduct
 
 LEAST = 16  # elements along each side that a matrix instruction takes
-MOST = 10  # candidates that are measured
+MOST = 8  # candidates that are measured
+SHORT = 256  # of k: sums that take no longer than reading and writing ...
+SMALL = 128 * 128  # ... want many small tiles
 
 # (rows, columns, k, warps, stages) of a tile, the likeliest first; elements of 2 bytes, ...
 HALVES = (
@@ -40,8 +42,10 @@ def candidates(kernel: Kernel, p: MatrixProduct) -> tuple[Config, ...]:
         batch *= size_of(Dim("", (a,)))
     rows = HALVES if p.dtype.itemsize == 2 else TF32 if p.tf32 else PLAIN
     fitting = [r for r in rows if r[0] <= max(power(m), LEAST) and r[1] <= max(power(n), LEAST)] or [rows[-1]]
-    ranked = sorted(fitting, key=lambda r: _cost(batch, m, n, r))
-    return tuple([_config(r, k) for r in ranked[:MOST]])
+    if k <= SHORT:
+        fitting = [r for r in fitting if r[0] * r[1] <= SMALL] or fitting
+    ranked = [_config(r, k) for r in sorted(fitting, key=lambda r: _cost(batch, m, n, r))]
+    return tuple({repr(c): c for c in ranked}.values())[:MOST]
 
 
 def choose(kernel: Kernel, p: MatrixProduct) -> Config:
