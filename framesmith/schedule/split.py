@@ -75,8 +75,15 @@ def _divisor(n: int, wanted: int) -> int:
 
 def _runs_across(c: Compute) -> bool:
     """Whether most of what is read runs along the results rather than along what is reduced."""
-    along = sum(any(op.index.coeff(a.symbol) == 1 for a in c.raxes) for op in c.loads)
-    across = sum(any(op.index.coeff(a.symbol) == 1 for a in c.axes) for op in c.loads)
+    kept, gone = ([a.symbol for a in axes] for axes in (c.axes, c.raxes))
+    extents = {a.symbol: a.extent.const for a in (*c.axes, *c.raxes)}
+    along = across = 0
+    for op in c.loads:
+        touched = op.dtype.itemsize * math.prod(n for s, n in extents.items() if s in op.index.free)
+        if any(op.index.coeff(s) == 1 for s in gone):
+            along += touched
+        elif any(op.index.coeff(s) == 1 for s in kept):
+            across += touched
     return across > along
 
 

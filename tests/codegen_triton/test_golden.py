@@ -144,3 +144,13 @@ def test_indices_have_as_many_bits_as_they_need():
     u = load("p0", some.symbol * 3)
     open_ = kernel([torch.float32] * 2, [loop(some, u, store("p1", some.symbol, u))], symbols=(n,))
     assert print_kernel(open_).limits and not print_kernel(open_, wide=True).limits
+
+
+def test_memory_runs_across_rows_by_what_most_of_it_is():
+    """Two numbers a row beside two elements: the gradient of a norm's weight goes through columns side by side."""
+    def weight_gradient(g, x, mean, scale):
+        return (g * (x - mean) * scale).sum(0)
+
+    half = torch.randn(2000, 96).bfloat16()
+    kernels = printed(weight_gradient, half, half, torch.randn(2000, 1), torch.randn(2000, 1))
+    assert all(dict(k.constants)["XBLOCK"] >= 32 for k in kernels)

@@ -6,12 +6,14 @@ memory with some 2,000 threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from framesmith.codegen.triton.form import Dim, Form, Nest
 from framesmith.loops.ir import Op, Reduce, Scalar
 from framesmith.loops.scalar import SCALAR_OPS
+from framesmith.symbolic.expr import Expr
 
 UNITS = 132
 TYPICAL = 1 << 20  # stands for a symbolic extent
@@ -54,7 +56,10 @@ def power(n: int) -> int:
 
 def size_of(dim: Dim) -> int:
     """Elements along `dim`, as far as known."""
-    extent = dim.extent
+    return _size(dim.extent)
+
+
+def _size(extent: Expr) -> int:
     return extent.const if extent.is_const else TYPICAL
 
 
@@ -135,17 +140,19 @@ def _config(form: Form, x: int, r: int, warps: int, persistent: bool = True) -> 
 
 
 def _runs_across(form: Form, row: Dim) -> bool:
-    """Whether memory runs along the grid rather than along the row, by the bytes of what both move."""
+    """Whether memory runs along the grid rather than along the row, by bytes."""
     if not form.grid:
         return False
     kinds = {p.name: p.dtype.itemsize for p in form.kernel.params}
+    every = [a for d in (*form.grid, row) for a in d.axes]
     along = across = 0
     for op, index in form.accesses():
         moving = [a for a in row.axes if a.symbol in index.free]
+        touched = kinds[op.buffer] * math.prod(_size(a.extent) for a in every if a.symbol in index.free)
         if any(index.coeff(a.symbol) == 1 for a in moving):
-            along += kinds[op.buffer]
+            along += touched
         elif moving and any(index.coeff(a.symbol) == 1 for a in form.grid[-1].axes):
-            across += kinds[op.buffer]
+            across += touched
     return across > along
 
 
