@@ -116,7 +116,10 @@ bool Graph::record(Lease& lease, PyObject* inputs, Occasion now, int twin) {
 void Graph::settle(const std::shared_ptr<Recording>& made, Arena arena) {
   py::object again = py::none();
   if (plan.device < 0) {
-    again = py::cpp_function([this, frame = &made->frame(), arena] { run(*frame, arena.base); });
+    again = py::cpp_function([this, recording = made.get(), arena] {
+      run(recording->frame(), arena.base);
+      recording->bring_home();
+    });
   }
   auto played = recordings->recorder.attr("play")(again).cast<py::tuple>();
   made->executable = reinterpret_cast<void*>(played[0].cast<uintptr_t>());

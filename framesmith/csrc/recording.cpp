@@ -1,5 +1,6 @@
 #include "recording.h"
 
+#include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -71,14 +72,16 @@ void Recording::place_inputs(const std::vector<bool>& copied) {
   c10::InferenceMode normal(false);  // these tensors outlive the call
   Frame& f = *frame_;
   copied_.reserve(f.plan.input_values.size());
+  windows_.reserve(f.plan.input_values.size());
   for (int v : f.plan.input_values) {
     const Value& value = f.plan.values[v];
     if (f.refs[v]->device().is_cpu() != (f.plan.device < 0)) continue;  // no operator that can be recorded reads it
     if (!copied[static_cast<size_t>(v)]) {
       fixed_.emplace_back(v, f.pointers[v]);
       if (f.plan.device >= 0) continue;
-      f.tensors[v] = *f.refs[v];  // there, whoever plays the recording runs operators again
-      f.refs[v] = &f.tensors[v];
+      const Geometry& g = f.geometry[v];  // there, whoever plays the recording runs operators again, at these addresses
+      windows_.push_back(at::from_blob(f.pointers[v], g.size, g.stride, at::TensorOptions().dtype(value.dtype)));
+      f.refs[v] = &windows_.back();
       continue;
     }
     const size_t bytes = f.geometry[v].bytes;
@@ -114,6 +117,14 @@ void Recording::keep_results() {
   }
   f.recording = false;
   if (f.plan.device >= 0) f.clear_call();  // the pool has back what is not of the results
+}
+
+void Recording::bring_home() {
+  const Frame& f = *frame_;
+  for (const Given& g : given_) {
+    const Home* home = g.home < 0 ? nullptr : homes_[static_cast<size_t>(g.home)].get();
+    if (home && f.tensors[g.value].defined()) std::memmove(const_cast<char*>(home->start()), f.tensors[g.value].storage().data(), home->bytes());
+  }
 }
 
 // Recordings by pool: those that may write where newer ones keep their results.

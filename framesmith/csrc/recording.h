@@ -77,6 +77,8 @@ class Recording {
   void replay(Frame& call);    // gives `call` its results
   void finish(Frame& call);    // the part of it that follows the launch
 
+  void bring_home();           // where operators run again, in place of a launch: results that they allocated anew
+
   Frame& frame() { return *frame_; }
   const Occasion& occasion() const { return occasion_; }
   uint64_t replays = 0, crowded = 0;
@@ -104,6 +106,7 @@ class Recording {
   int number_;
   std::vector<std::pair<int, void*>> fixed_;
   std::vector<Copied> copied_;
+  std::vector<at::Tensor> windows_;  // without a device: on inputs that are not copied
   std::vector<std::shared_ptr<Home>> homes_, endangered_;  // its own; those of others that it may write
   std::vector<Given> given_;
   std::vector<Segment> pool_;

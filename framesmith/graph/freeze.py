@@ -37,7 +37,7 @@ def is_parameter_expression(value: Any) -> bool:
     known = value.meta.get("frozen")
     if known is None:
         if value.op == "placeholder":
-            known = bool(value.meta.get("param"))
+            known = bool(value.meta.get("param")) and not _is_written(value)
         elif value.op == "call_function" and value.target not in IMPURE and not _is_random(value):
             inputs = value.all_input_nodes
             known = (bool(inputs) or kind_of(value.target) == PURE) and all(map(is_parameter_expression, inputs))
@@ -64,6 +64,11 @@ def _is_static(arguments: Any) -> bool:
     if isinstance(arguments, dict):
         return all(map(_is_static, arguments.values()))
     return not isinstance(arguments, _SYMBOLIC)
+
+
+def _is_written(place: fx.Node) -> bool:
+    """Whether each call changes a parameter (counts its calls, say): what depends on it is computed in the call."""
+    return any(user.target in IMPURE and user.args[0] is place for user in place.users)
 
 
 def _is_random(node: fx.Node) -> bool:

@@ -48,7 +48,7 @@ _pools: dict[Key, Pool] = {}
 _streams: dict[Key, torch.cuda.Stream] = {}
 """Streams to be recorded on. Nobody else uses them: what a library keeps for a stream (a workspace) is used by recordings alone."""
 _broken: list[Any] = []
-"""Recordings that failed: PyTorch's allocator may still know them by their address."""
+"""Recordings that failed, and their pools: PyTorch's allocators may still know them by their address."""
 
 
 def _stream(key: Key) -> torch.cuda.Stream:
@@ -142,16 +142,16 @@ class Recorder:
     def _abandon(self) -> None:
         """End a recording that came to nothing, so that the allocator and the generator are as they were."""
         self._begun = False
-        device, pool, broken = self._key[0], _pools[self._key].handle, self._graph
         try:
-            broken.capture_end()
-            broken.reset()
+            self._graph.capture_end()
+            self._graph.reset()
             return
         except RuntimeError:
-            _broken.append(broken)
+            pool = _pools.pop(self._key)
+            _broken.append((self._graph, pool))
         with suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(device, pool)
-            torch._C._cuda_releasePool(device, pool)
+            torch._C._cuda_endAllocateToPool(self._key[0], pool.handle)
+            torch._C._cuda_releasePool(self._key[0], pool.handle)
         with suppress(RuntimeError), torch.inference_mode(False):
             _small()  # the generator waits for the end of a recording
 

@@ -154,12 +154,12 @@ def test_writes_to_inputs_and_buffers():
         assert state._version > version, k
 
 
-def test_sizes_are_bounded(graphs):
+def test_sizes_that_vary(graphs):
     c = compiled(lambda x: (x * 2).softmax(-1) + 1, dynamic=True, options={"recordings": 2})
     for size in (8, 8, 16, 16, 24, 24, 8, 16, 24, 24, 24):
         x = torch.randn(size, 32, device=D)
         agree(c(x), (x * 2).softmax(-1) + 1)
-    assert graphs[0].recordings[0] == 2
+    assert sum(replays(graphs)) >= 3 and all(graph.recordings[0] <= 2 for graph in graphs)
 
 
 def test_streams_have_recordings_of_their_own(graphs):

@@ -47,6 +47,16 @@ def test_cheap_values_stay_in_their_kernels():
     assert freeze(graph, worth_freezing) is None
 
 
+def test_what_depends_on_a_parameter_that_is_written_is_computed_in_the_call():
+    def counts(x, n, w):
+        n.add_(1)
+        return x * (n * 2).cos() * w.cos()
+
+    frozen = freeze(recorded(counts, torch.zeros(()), torch.ones(4)), worth_freezing)
+    assert frozen is not None and frozen.parameters == (2,) and frozen.inputs == (0, 1)
+    assert targets(frozen.constants) == [aten.cos.default]
+
+
 def test_random_numbers_are_drawn_in_each_call():
     graph = recorded(lambda x: x + torch.rand(4).exp())
     drawn = [n for n in graph.nodes if n.target in (aten.rand.default, aten.exp.default)]
