@@ -15,7 +15,7 @@ def small(monkeypatch):
 
 
 @pytest.mark.parametrize("gradient", [False, True])
-@pytest.mark.parametrize("blocks", [None, (32, 32)], ids=["", "lists"])
+@pytest.mark.parametrize("blocks", [None, (32, 32), (16, 48)], ids=["", "lists", "small blocks"])
 @pytest.mark.parametrize("size", ["even", "ragged"])
 @pytest.mark.parametrize("name", CASES)
 def test_agrees(name, size, blocks, gradient, monkeypatch):

@@ -66,6 +66,8 @@ class _Printer:
         self.y, self.x, warps, stages = SIZES[tiles.kind][size]
         self.y, self.x = min(self.y, max(power(self.m), LEAST)), min(self.x, max(power(self.n), LEAST))
         self.lists = self._lists(tiles.whole.scores.blocks)
+        if self.lists:
+            self.y, self.x = (min(size, _part(block)) for size, block in zip((self.y, self.x), self.lists))
         form = Form(None, (Dim("y", ()), Dim("x", ())), None, ())  # type: ignore[arg-type]
         params = {name: Param(name, x.dtype, "r") for name, x in self.given.items()}
         self.s = State(form, Config({"y": self.y, "x": self.x}, warps, stages=stages), False, Indented("    "), params)
@@ -80,10 +82,10 @@ class _Printer:
         self.grid = (-(-extent // block), self.batch * (self.heads // self.groups if across else self.heads))
 
     def _lists(self, blocks: tuple[int, int] | None) -> tuple[int, int] | None:
-        """The blocks of the lists, if tiles divide them."""
+        """The blocks of the lists, if tiles can divide them."""
         of = "rows" if self.tiles.kind == "columns" else "columns"
         there = blocks is not None and f"number_partial_{of}" in self.given
-        return blocks if there and blocks and blocks[0] % self.y == 0 and blocks[1] % self.x == 0 else None
+        return blocks if there and blocks and min(map(_part, blocks)) >= LEAST else None
 
     # --------------------------------------------------------------------------------------------------------------------- addresses
 
@@ -207,6 +209,11 @@ class _Printer:
     def passes(self, of: str) -> list[bool]:
         """The lists to go through: whether it is that of the full blocks."""
         return [True, False] if self.lists is not None and f"number_full_{of}" in self.given else [False]
+
+
+def _part(block: int) -> int:
+    """The largest power of two that divides it."""
+    return block & -block
 
 
 def _where(p: _Printer, heads: int) -> None:
