@@ -1,8 +1,14 @@
-"""Attention with score modifications over tiles on a device: judged by float64, against eager's own error."""
+"""Attention with score modifications over tiles on a device: judged by float64, against eager's own errors.
+
+Eager's `flex_attention` keeps all scores in float32; tiles round them to the type of the inputs, as eager's flash attention does. So an
+error may be that of either.
+"""
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention import flex_attention as flex
+from torch.nn.functional import scaled_dot_product_attention
 
 import framesmith
 from framesmith import targets
@@ -25,6 +31,12 @@ def modifications(size):
         "first rows empty": lambda b, h, q, k: q > 30,
     }
     return mods, masks
+
+
+def flash(q, k, v):
+    groups = q.size(1) // k.size(1)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION if q.dtype is torch.bfloat16 else SDPBackend.MATH):
+        return scaled_dot_product_attention(q, *[x.repeat_interleave(groups, 1) for x in (k, v)])
 
 
 def distance(found, true):
@@ -59,5 +71,6 @@ def test_errors_are_eagers(shape, mod, mask, monkeypatch):
     eager, mine = results(program, q, k, v), results(framesmith.compile(program, fullgraph=True), q, k, v)
     assert [len(kernels) for kernels in found] == [1, 2]
     assert mine[0].stride() == eager[0].stride()
-    for a, b, c in zip(mine, eager, true):
-        assert distance(a, c) <= 1.5 * distance(b, c) + 1e-4
+    rounded = [distance(a, b) for a, b in zip(results(flash, q, k, v), results(flash, q.double(), k.double(), v.double()))]
+    for a, b, c, least in zip(mine, eager, true, rounded):
+        assert distance(a, c) <= 1.5 * max(distance(b, c), least)
