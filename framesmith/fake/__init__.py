@@ -2,6 +2,7 @@
 
 from framesmith.fake import (  # noqa: F401  each registers the rows of its table
     fused,
+    masks,
     recurrent,
     rules_attention,
     rules_factories,

@@ -18,24 +18,27 @@ _MOST_NODES = 500
 _MOST_ELEMENTS = 1 << 16
 
 
-def known_value(rec: Recorder, fake: FakeTensor, assuming: bool = False) -> torch.Tensor | None:
-    """A real tensor with the value that `fake` has at present, or None if it depends on inputs, on chance, or on too much.
+def known_value(
+    rec: Recorder, fake: FakeTensor, assuming: bool = False, most: int = _MOST_ELEMENTS, device: torch.device | None = None
+) -> torch.Tensor | None:
+    """A real tensor with the value that `fake` has at present, or None if it depends on inputs, on chance, or on more than `most` elements.
 
-    `assuming`: inputs whose content the recorder's user is ready to assume (`Recorder.content`) count as constants.
+    `assuming`: inputs whose content the recorder's user is ready to assume (`Recorder.content`) count as constants. `device`: where it is
+    computed and lies; by default where `fake` is.
     """
     node = rec.nodes(fake)
     order: list[Node] = []
     values: dict[Node, Any] = {}
     contents: dict[Node, tuple[torch.Tensor, Callable[[], None]]] = {}
     with torch._C._DisableTorchDispatch():
-        if not _slice(node, set(), order, rec.content if assuming else None, contents):
+        if not _slice(node, set(), order, rec.content if assuming else None, contents, most):
             return None
         for at, (value, assume) in contents.items():
             assume()
             values[at] = value
         for step in order:
             if step not in values:
-                values[step] = _run(step, values)
+                values[step] = _run(step, values, device)
         return values[node].detach().clone()
 
 
@@ -43,13 +46,13 @@ Content = Callable[[Node], "tuple[torch.Tensor, Callable[[], None]] | None"]
 """A placeholder's value and what assumes it; None if it is not to be assumed."""
 
 
-def _slice(node: Node, seen: set[Node], order: list[Node], content: Content | None, contents: dict[Node, Any]) -> bool:
+def _slice(node: Node, seen: set[Node], order: list[Node], content: Content | None, contents: dict[Node, Any], most: int) -> bool:
     """All nodes that `node` is computed of, in order; False if one of them is no constant, nor to be assumed."""
     if node in seen:
         return True
     seen.add(node)
     val = node.meta.get("val")
-    if isinstance(val, torch.Tensor) and val.numel() > _MOST_ELEMENTS or len(seen) > _MOST_NODES:
+    if isinstance(val, torch.Tensor) and val.numel() > most or len(seen) > _MOST_NODES:
         return False
     target: Any = node.target
     if node.op == "placeholder":
@@ -60,22 +63,24 @@ def _slice(node: Node, seen: set[Node], order: list[Node], content: Content | No
             contents[node] = found
     elif isinstance(target, torch._ops.OpOverload) and (is_random(target) or target._schema.is_mutable or target.namespace != "aten"):
         return False
-    if not all(_slice(n, seen, order, content, contents) for n in node.all_input_nodes):
+    if not all(_slice(n, seen, order, content, contents, most) for n in node.all_input_nodes):
         return False
     order.append(node)
     return True
 
 
-def _run(node: Node, values: dict[Node, Any]) -> Any:
+def _run(node: Node, values: dict[Node, Any], device: torch.device | None) -> Any:
     if node.op == "placeholder":
-        return node.meta["constant"]
+        constant = node.meta["constant"]
+        return constant if device is None else constant.to(device)
 
     def read(a: Any) -> Any:
         if isinstance(a, Node):
             return values[a]
         return type(a)(read(x) for x in a) if isinstance(a, (list, tuple)) else a
 
-    return node.target(*read(node.args), **{k: read(v) for k, v in node.kwargs.items()})  # type: ignore[operator]
+    kwargs = {k: device if k == "device" and device is not None else read(v) for k, v in node.kwargs.items()}
+    return node.target(*read(node.args), **kwargs)  # type: ignore[operator]
 
 
 __all__ = ["Content", "known_value"]

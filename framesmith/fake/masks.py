@@ -1,0 +1,52 @@
+"""Masks of attention whose elements are known: a mask that lets all through is none, and a triangle is `is_causal`.
+
+Libraries build such masks when they are compiled, where eager code would look at them; kernels without a mask are faster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from framesmith.fake.handlers import handles, whole
+from framesmith.fake.known import known_value
+from framesmith.fake.tensor import CPU, FakeTensor
+
+if TYPE_CHECKING:
+    from framesmith.fake.recorder import Recorder
+
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+_MOST_ELEMENTS = 1 << 24
+
+
+@handles(_ATTENTION)
+def attention(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Recorded whole. With dropout it is left as it is: eager's kernel for the mask draws numbers of its own."""
+    given = {**dict(zip(_NAMES, args)), **kwargs}
+    mask = given.get("attn_mask")
+    if isinstance(mask, FakeTensor) and mask.dtype is torch.bool and not given.get("dropout_p") and not given.get("is_causal"):
+        causal = _is_causal(rec, mask, given["query"].shape[-2])
+        if causal is not None:
+            args = (*[given[name] for name in _NAMES[:3]], *((None, 0.0, True) if causal else ()))
+            kwargs = {name: value for name, value in given.items() if name not in _NAMES}
+    return whole(rec, func, args, kwargs)
+
+
+def _is_causal(rec: Recorder, mask: FakeTensor, rows: Any) -> bool | None:
+    """False for a mask that lets all through, True for a square one that lets each row see itself and what is before it."""
+    if mask.dim() < 2 or any(type(n) is not int for n in mask.shape):
+        return None
+    value = known_value(rec, mask, most=_MOST_ELEMENTS, device=CPU)
+    if value is None:
+        return None
+    if value.all():
+        return False
+    shape = tuple(value.shape[-2:])
+    if shape == (rows, rows) and torch.equal(value, torch.ones(shape, dtype=torch.bool).tril().expand(value.shape)):
+        return True
+    return None
+
+
+__all__: list[str] = []
