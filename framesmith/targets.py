@@ -160,7 +160,7 @@ class CudaTarget(Target):
         pending = triton.start(sources, self.arch, self.cache, self.config.build_jobs) if sources else None
         try:
             wrapped = wrap_device(program, printed, positions, inputs, watched, brought, wide)
-            self.cache.library(wrapped.units, self.toolchain)  # beside Triton's work
+            self.cache.library(wrapped.units, self.toolchain.hurried())  # beside Triton's work; it has no loops that run long
         except BaseException:
             if pending is not None:
                 pending.drop()

@@ -7,7 +7,7 @@ import hashlib
 import os
 import platform
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -35,6 +35,10 @@ class Toolchain:
     link_flags: tuple[str, ...]
     libraries: tuple[tuple[str, str], ...]
     fingerprint: str
+
+    def hurried(self) -> Toolchain:
+        """The same without optimisation. What it builds may stand for what the other would: code that is but calls."""
+        return replace(self, compile_flags=tuple(["-O0" if flag == "-O2" else flag for flag in self.compile_flags]))
 
 
 def find(compiler: str | None = None, extra_flags: str = "") -> Toolchain:

@@ -139,3 +139,10 @@ def test_two_processes_share_a_folder(tmp_path):
     running = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [p.communicate()[0].strip() for p in running] == ["16.0", "16.0"]
     assert len(list(tmp_path.glob("*/*.so"))) == 1
+
+
+def test_code_that_is_but_calls_is_built_in_a_hurry():
+    toolchain = find()
+    hurried = toolchain.hurried()
+    assert "-O2" in toolchain.compile_flags and "-O0" in hurried.compile_flags and "-O2" not in hurried.compile_flags
+    assert hurried.fingerprint == toolchain.fingerprint  # either serves a plan
