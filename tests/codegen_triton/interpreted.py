@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from framesmith.codegen.triton import tuning
+from framesmith.codegen.triton import products, tuning
+from framesmith.codegen.triton.emit import print_kernels
 from framesmith.loops.ir import Batch, Extern
 from framesmith.lower.limits import LIMITS
 from framesmith.lower.lower import lower
@@ -147,3 +148,26 @@ def test_products_in_tf32_are_rounded_to_nearest():
     compare(lambda a, b: nearest(a) @ nearest(b), make, program("mm", 0, True), False, 1e-5)
     (result,) = run_program(program("mm", 0, True), [torch.full((37, 50), torch.nan), make()[1]])
     assert result.isnan().all()
+
+
+def test_the_error_function_to_two_units_in_the_last_place():
+    x = torch.cat([torch.linspace(-6, 6, 30_001), torch.logspace(-38, 0, 500), torch.tensor([0.0, -0.0, 1.0, -1.0])])
+    special = torch.tensor([torch.inf, -torch.inf, torch.nan])
+    made = program_of(lambda a: torch.erf(a), torch.cat([x, special]), target=GPU)
+    (y,) = run_program(made, [torch.cat([x, special])])
+    true = torch.erf(x.double())
+    unit = torch.nextafter(true.float().abs(), torch.tensor(torch.inf)) - true.float().abs()
+    assert ((y[:-3].double() - true).abs() / unit.double()).max() <= 2
+    assert y[-3:-1].tolist() == [1.0, -1.0] and y[-1].isnan()
+
+
+@pytest.mark.parametrize("name", ["mm", "batches", "bias and activation", "symbolic sizes"])
+def test_programs_that_share_the_tiles_of_a_product(name, monkeypatch):
+    rows = ((16, 16, 16, 4, 2, 3),)
+    for table in ("HALVES", "PLAIN"):
+        monkeypatch.setattr(products, table, rows)
+    monkeypatch.setattr(products, "LEAST", 16)
+    fn, make = PRODUCTS[name]
+    made = program(name)
+    assert any("flatten" in k.text for k in print_kernels(made))
+    compare(fn, make, made, False, 1e-2 if make()[0].dtype.itemsize == 2 else 1e-4)

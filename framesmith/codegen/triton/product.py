@@ -12,6 +12,8 @@ all other kernels; masks are there only for sizes that the tile does not divide.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from framesmith.codegen.triton.form import Dim, Form
@@ -22,7 +24,7 @@ from framesmith.codegen.triton.types import HALF, type_row
 from framesmith.loops.contract import Accumulator
 from framesmith.loops.ir import Kernel, Load, Op
 from framesmith.loops.product import MatrixProduct
-from framesmith.symbolic.expr import Expr, ceildiv, prod, simplify_int
+from framesmith.symbolic.expr import Expr, ceildiv, min_, prod, simplify_int
 from framesmith.util.text import Indented
 
 BAND = 8  # rows of tiles that programs go through before the next band
@@ -59,8 +61,13 @@ class Shape:
 
 def programs(shape: Shape, config: Config) -> Expr | int:
     """How many programs cover the result."""
+    tiles = _count(shape, config)
+    return simplify_int(min_(tiles, config.programs) if config.programs else tiles)
+
+
+def _count(shape: Shape, config: Config) -> Expr:
     tiles = prod(ceildiv(d.extent, config.blocks[d.name]) for d in (shape.y, shape.x))
-    return simplify_int(tiles * shape.z.extent if shape.z is not None else tiles)
+    return tiles * shape.z.extent if shape.z is not None else tiles
 
 
 def write(kernel: Kernel, p: MatrixProduct, config: Config, wide: bool) -> State:
@@ -74,7 +81,7 @@ def write(kernel: Kernel, p: MatrixProduct, config: Config, wide: bool) -> State
         for dims in ((shape.y, shape.r), (shape.r, shape.x))
     )
     left.names[p.k.symbol], right.names[p.k.symbol] = "along", "down"
-    with end.out.indent():
+    with end.out.indent(), _tiles(end, shape):
         _place(end, shape)
         left.live |= end.live
         right.live |= end.live
@@ -90,10 +97,21 @@ def write(kernel: Kernel, p: MatrixProduct, config: Config, wide: bool) -> State
 # ------------------------------------------------------------------------------------------------------------------------ the tile
 
 
+@contextmanager
+def _tiles(s: State, shape: Shape) -> Iterator[None]:
+    """What each program does: one tile, or as many as it takes, the loads of the next one beside the end of the last one."""
+    first = f"tl.program_id(0){'.to(tl.int64)' if s.wide else ''}"
+    if not s.config.programs:
+        s.out.line(f"pid = {first}")
+        yield
+        return
+    with s.out.block(f"for pid in tl.range({first}, {s.expr(_count(shape, s.config))}, {s.config.programs}, flatten=True):"):
+        yield
+
+
 def _place(s: State, shape: Shape) -> None:
     """The indices of the tile's rows and columns, and of what is outside."""
     down, across = (s.expr(ceildiv(d.extent, s.block(d.name))) for d in (shape.y, shape.x))
-    s.out.line(f"pid = tl.program_id(0){'.to(tl.int64)' if s.wide else ''}")
     s.out.line(f"rows = {down}")
     s.out.line(f"band = {BAND} * {across}")
     if shape.z is not None:

@@ -11,13 +11,14 @@ from framesmith.loops.ir import Kernel
 from framesmith.loops.product import MatrixProduct
 
 LEAST = 16  # elements along each side that a matrix instruction takes
-MOST = 8  # candidates that are measured
+MOST = 10  # candidates that are measured
 SHORT = 256  # of k: sums that take no longer than reading and writing ...
 SMALL = 128 * 128  # ... want many small tiles
 
-# (rows, columns, k, warps, stages) of a tile, the likeliest first; elements of 2 bytes, ...
-HALVES = (
+# (rows, columns, k, warps, stages) of a tile, the likeliest first, and how many programs share the tiles, if they do. Of 2 bytes, ...
+HALVES: tuple[tuple[int, ...], ...] = (
     (128, 128, 64, 8, 3), (128, 256, 64, 8, 3), (128, 128, 64, 4, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 4, 4),
+    (128, 256, 64, 8, 3, UNITS), (128, 128, 64, 4, 4, UNITS), (128, 128, 64, 8, 3, 2 * UNITS),
     (64, 256, 64, 4, 4), (64, 128, 64, 4, 4), (128, 64, 64, 4, 4), (64, 64, 64, 4, 4), (64, 64, 128, 4, 4), (64, 32, 128, 4, 4),
     (128, 32, 128, 4, 4), (32, 64, 128, 4, 4), (32, 32, 128, 4, 4), (16, 64, 128, 4, 4), (64, 16, 128, 4, 4), (16, 32, 256, 4, 4),
     (16, 16, 256, 4, 4),
@@ -44,6 +45,7 @@ def candidates(kernel: Kernel, p: MatrixProduct) -> tuple[Config, ...]:
     fitting = [r for r in rows if r[0] <= max(power(m), LEAST) and r[1] <= max(power(n), LEAST)] or [rows[-1]]
     if k <= SHORT:
         fitting = [r for r in fitting if r[0] * r[1] <= SMALL] or fitting
+    fitting = [r for r in fitting if len(r) < 6 or batch * -(-m // r[0]) * -(-n // r[1]) >= 2 * r[5]]
     ranked = [_config(r, k) for r in sorted(fitting, key=lambda r: _cost(batch, m, n, r))]
     return tuple({repr(c): c for c in ranked}.values())[:MOST]
 
@@ -62,6 +64,6 @@ def _cost(batch: int, m: int, n: int, row: tuple[int, ...]) -> float:
 
 
 def _config(row: tuple[int, ...], k: int) -> Config:
-    y, x, r, warps, stages = row
+    y, x, r, warps, stages, programs = (*row, 0)[:6]
     r = max(min(r, power(k)), LEAST)
-    return Config({"y": y, "x": x, "r": r}, warps, stages=min(stages, -(-k // r)) if k > r else 1)
+    return Config({"y": y, "x": x, "r": r}, warps, stages=min(stages, -(-k // r)) if k > r else 1, programs=programs)

@@ -1,6 +1,7 @@
 """Scalar operations as Triton text: one row an op, by the kind of its operands.
 
-Functions without a prefix are those of `functions.tl`. Transcendental functions are those of CUDA's libdevice, which eager calls too.
+Functions without a prefix are those of `functions.tl`. Transcendental functions are those of CUDA's libdevice, which eager calls too; but
+its `erf` has a branch for each element, in which a GELU behind a contraction would spend most of its time.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ _FLOAT32 = {
     "truncdiv": "libdevice.trunc(tl.div_rn({}, {}))",
     "reciprocal": "tl.div_rn(1.0, {})",
     "sqrt": "tl.sqrt_rn({})",
+    "erf": "error_function({})",
     "sigmoid": "tl.div_rn(1.0, 1.0 + libdevice.exp(-{}))",
     "signbit": "{}.to(tl.int32, bitcast=True) < 0",
 }

@@ -29,13 +29,14 @@ PROGRAMS = 1 << 16  # ... and how many programs there are before one goes throug
 @dataclass(frozen=True, slots=True)
 class Config:
     """`blocks`: elements of the tile along each dimension, powers of two. `persistent`: the row is one tile. `parts`: tiles of a row of a
-    table that one program goes through."""
+    table that one program goes through. `programs`: of a contraction, which share the tiles of its result; 0: one a tile."""
 
     blocks: Mapping[str, int]
     warps: int
     persistent: bool = True
     stages: int = 1
     parts: int = 1
+    programs: int = 0
 
 
 def choose(form: Form, batch: int = 0) -> Config:
