@@ -168,6 +168,8 @@ _UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
 
 def record(call: CompiledGraph, plan: Plan, targets: Iterable[Any], limit: int, warn: bool = True) -> None:
     """From its second call on, record calls of a graph on a CUDA device and replay them; `targets`: its operators."""
+    if not plan.externs and not plan.images:
+        return
     recorder = Recorder(plan.places, warn)
     for target in targets:
         if _UNSAFE is not None and _UNSAFE in getattr(target, "tags", ()):
