@@ -1,6 +1,7 @@
 // Extern calls of a plan: finds the operator, and turns its Python arguments into an argument template by the schema's types.
 #include "graph_plan.h"
 
+#include <ATen/ScalarOps.h>
 #include <ATen/core/jit_type.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
@@ -76,6 +77,7 @@ static c10::IValue constant(py::handle value, const c10::Argument& argument) {
   if (value.is_none()) return argument.type()->kind() == TypeKind::TensorType ? c10::IValue(at::Tensor()) : c10::IValue();
   c10::TypePtr type = without_optional(argument.type());
   if (type->kind() == TypeKind::ListType) return list_constant(value, type->castRaw<c10::ListType>()->getElementType(), argument.N());
+  if (type->kind() == TypeKind::TensorType && !THPVariable_Check(value.ptr())) return at::native::wrapped_scalar_tensor(scalar_of(value.ptr()).toScalar());
   if (type->kind() == TypeKind::FloatType) return value.cast<double>();
   if (type->kind() == TypeKind::BoolType) return value.cast<bool>();
   return scalar_of(value.ptr());

@@ -60,6 +60,8 @@ def classify(func: Any) -> Handler:
 def functional(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """Recorded as it is: new results, nothing written."""
     args, kwargs = lifted(rec, args, kwargs)
+    if kwargs and kwargs.get("pin_memory"):
+        raise Unsupported("pinned memory")
     if rec.on_cuda:
         refuse_devices(func, args, kwargs)
     vals = infer(func, args, kwargs)

@@ -180,10 +180,12 @@ def copy_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     return _copied(rec, target, source)
 
 
-def _copied(rec: Recorder, target: FakeTensor, source: torch.Tensor) -> FakeTensor:
+def _copied(rec: Recorder, target: FakeTensor, source: Any) -> FakeTensor:
     """The value is the source itself where nothing has to be stretched, cast or laid out anew."""
     if not isinstance(source, FakeTensor):
         source = rec.constant(source)
+    if source.device != target.device:
+        source = functional(rec, aten._to_copy.default, (source,), {"device": target.device})
     same = source.dtype == target.dtype and same_shape(source.shape, target.shape) and source.stride() == target.stride()
     value = source if same else functional(rec, aten.copy.default, (target, source), {})
     store(rec, target, value, aten.copy_.default, (target, source), {})

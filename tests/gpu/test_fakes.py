@@ -77,6 +77,18 @@ def test_copies_between_devices_are_operators():
     assert externs(program) == ["aten._to_copy.default", "aten.add.Tensor", "aten._to_copy.default", "aten._to_copy.default"]
 
 
+def test_what_is_copied_into_a_tensor_goes_to_its_device():
+    def fn(x, y):
+        back = torch.empty(64)
+        back.copy_(y, non_blocking=True)
+        return back.clone(), x * 2
+
+    _, out = recorded(fn, X[0], X[0])
+    assert [o.device.type for o in out] == ["cpu", "cuda"]
+    with pytest.raises(Unsupported, match="pinned memory"):
+        recorded(lambda x: x + torch.empty(4, pin_memory=True), X)
+
+
 def test_a_tensor_of_the_cpu_beside_one_of_the_device_is_left_to_eager():
     with pytest.raises(Unsupported, match="on tensors of cpu and cuda:0"):
         recorded(lambda x: x + torch.arange(64), X)

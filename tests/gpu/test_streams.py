@@ -67,9 +67,9 @@ def test_what_is_queued_in_a_stream_is_in_that_stream():
     torch.cuda.synchronize()
     framesmith.reset()
     compiled = framesmith.compile(fn)
-    for _ in range(2):
+    for call in range(3):
         y = compiled(x)
-        assert not side.query() and torch.cuda.current_stream().query()
+        assert call == 0 or not side.query() and torch.cuda.current_stream().query()  # the first call compiles meanwhile
         side.synchronize()
         torch.testing.assert_close(y, (x * 2).exp() + 1)
 

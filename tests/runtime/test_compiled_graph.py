@@ -4,6 +4,7 @@ import gc
 import resource
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -361,3 +362,12 @@ def test_a_damaged_library_is_built_again(cache):
     path.write_bytes(whole[: len(whole) // 2])
     assert cache.library([text], find()) == path and path.read_bytes()[-8:] == whole[-8:]
     assert isinstance(path, Path)
+
+
+def test_a_number_where_an_operator_takes_a_tensor(cache):
+    plan = Plan(1, (tensor(Kind.INPUT), tensor(Kind.RESULT)), (Output(1),), (Call("aten::add", "Tensor", (TensorArg(0), 2), {}, (1,)),))
+    graph = make(cache, plan, "if (h->call(h->frame, 0)) return 1;")
+    x = torch.arange(4.0)
+    assert torch.equal(graph((x,))[0], x + 2)
+    half = replace(plan, values=(Value(Kind.INPUT, 0, (4,), (1,), torch.float16), Value(Kind.RESULT, 0, (4,), (1,), torch.float16)))
+    assert make(cache, half, "if (h->call(h->frame, 0)) return 1;")((x.half(),))[0].dtype is torch.float16
