@@ -1,7 +1,8 @@
 """Many rows in little time: processes compile beside each other, each on cores of its own, and time alone.
 
 A process that has compiled waits; when all have, or the time or the device's memory is short, each times in its turn while nothing else
-runs. With `warm`, a second process of each row then takes its first calls with the caches that the first one left.
+runs. A process that dies is tried again with its first mode alone. With `warm`, a second process of each row then takes its first calls
+with the caches that the first one left.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from benchmarks import child
 from benchmarks.gpu.row import Row, encoded
 
 Done = Callable[[Row, dict[str, Any]], None]
+COMMAND = (sys.executable, "-m", "benchmarks.gpu.row")
 RESERVE = 2.5
 """Seconds that the timing of one row may take."""
 WARM = 0.15
@@ -69,17 +71,18 @@ class Machine:
         self.done, self.say = done, say
         self.folder = tempfile.TemporaryDirectory(prefix="bench-")
         self.selector = selectors.DefaultSelector()
+        self.waiting: list[Row] = []
         self.running: set[_Job] = set()
         self.parked: list[_Job] = []
 
     def run(self, rows: Sequence[Row], warm: bool) -> None:
         """Measure what there is time for; `done` is told of each row."""
-        waiting, again = list(rows), []
+        self.waiting, again = list(rows), []
         kept = WARM * (self.end - time.monotonic()) if warm and self.end < float("inf") else 0.0
         self.end -= kept
-        while waiting or self.running or self.parked:
-            while waiting and self.free and self._may_begin():
-                self._begin(waiting.pop(0))
+        while self.waiting or self.running or self.parked:
+            while self.waiting and self.free and self._may_begin():
+                self._begin(self.waiting.pop(0))
             if self.running and not self._is_late():
                 self._listen(min(self.end - RESERVE * (1 + len(self.parked)) - time.monotonic(), 3600.0))
                 continue
@@ -106,7 +109,7 @@ class Machine:
         folder = Path(self.folder.name) / row.key().replace(" ", "-")
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the job
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.gpu.row", encoded(row)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+            [*COMMAND, encoded(row)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
             text=True, env=os.environ | child.caches(folder), preexec_fn=lambda: os.sched_setaffinity(0, cores),
         )  # fmt: skip
         job = _Job(row, cores, process, errors, time.monotonic())
@@ -146,14 +149,18 @@ class Machine:
     def _tell(self, job: _Job, found: dict[str, Any]) -> None:
         found["cores"] = len(job.cores)
         job.errors.close()
+        if "failed" in found and len(job.row.modes) > 1:
+            self.say(f"{job.row.key()}: {found['failed']}")
+            self.waiting.append(replace(job.row, modes=job.row.modes[:1]))
+            return
         self.done(job.row, found)
 
     def _again(self, rows: list[Row]) -> None:
         """First calls of framesmith with the caches that are there."""
-        waiting = [replace(row, warm=True, peers=False, modes=row.modes[:1]) for row in rows]
-        while waiting or self.running:
-            while waiting and self.free and time.monotonic() < self.end:
-                self._begin(waiting.pop(0))
+        self.waiting = [replace(row, warm=True, peers=False, modes=row.modes[:1]) for row in rows]
+        while self.waiting or self.running:
+            while self.waiting and self.free and time.monotonic() < self.end:
+                self._begin(self.waiting.pop(0))
             if time.monotonic() > self.end:
                 for job in list(self.running):
                     self._leave(job)

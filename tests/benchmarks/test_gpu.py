@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import sys
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks.gpu import kernels, results, table
+from benchmarks.gpu import jobs, kernels, results, table
 from benchmarks.gpu.__main__ import _arguments, rows_of
 from benchmarks.gpu.decoding import Decoder
 from benchmarks.gpu.diffusion import DiffusionUNet
@@ -110,3 +112,38 @@ def test_kernels_are_a_table() -> None:
     assert dict(zip(header, rows[0], strict=True)) == {
         "kernel": "add norm", "MB": "2000", "µs": "1000", "TB/s": "2.00", "of the copy": "50%", "× eager": "3.00",
     }
+
+
+CHILD = """
+import json, sys, time
+row = json.loads(sys.argv[1])
+if row["model"] == "gpt2" and len(row["modes"]) > 1:
+    sys.exit("no memory")
+if row["warm"]:
+    print(json.dumps({"peers": {"framesmith, default": {"first": 0.25}}}))
+elif row["model"] == "llama":
+    time.sleep(60)
+else:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    began = time.time()
+    time.sleep(0.2)
+    print(json.dumps({"peers": {}, "span": [began, time.time()]}))
+"""
+
+
+def test_processes_compile_beside_each_other_and_time_alone(monkeypatch) -> None:
+    monkeypatch.setattr(jobs, "COMMAND", (sys.executable, "-c", CHILD))
+    monkeypatch.setattr(jobs, "RESERVE", 0.5)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 1 << 40))
+    told: list[tuple[Row, dict[str, Any]]] = []
+    said: list[str] = []
+    machine = jobs.Machine(2, 8.0, lambda row, found: told.append((row, found)), said.append)
+    machine.run([Row(name, modes=("default", "reduce-overhead")) for name in ("bert_b1", "gpt2", "llama", "t5", "vit")], warm=True)
+    spans = sorted(found["span"] for row, found in told if not row.warm)
+    assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
+    measured = {(row.model, row.modes) for row, _ in told if not row.warm}
+    both = ("default", "reduce-overhead")
+    assert measured == {("bert_b1", both), ("gpt2", ("default",)), ("t5", both), ("vit", both)}
+    assert {row.model for row, _ in told if row.warm} == {"bert_b1", "gpt2", "t5", "vit"}
+    assert any("no memory" in text for text in said) and any("llama" in text and "out of time" in text for text in said)
