@@ -11,7 +11,7 @@ from framesmith.loops.ir import Kernel
 from framesmith.loops.product import MatrixProduct
 
 LEAST = 16  # elements along each side that a matrix instruction takes
-MOST = 10  # candidates that are measured
+MOST = 8  # candidates that are measured
 SHORT = 256  # of k: sums that take no longer than reading and writing ...
 SMALL = 128 * 128  # ... want many small tiles
 
@@ -66,4 +66,4 @@ def _cost(batch: int, m: int, n: int, row: tuple[int, ...]) -> float:
 def _config(row: tuple[int, ...], k: int) -> Config:
     y, x, r, warps, stages, programs = (*row, 0)[:6]
     r = max(min(r, power(k)), LEAST)
-    return Config({"y": y, "x": x, "r": r}, warps, stages=min(stages, -(-k // r)) if k > r else 1, programs=programs)
+    return Config({"y": y, "x": x, "r": r}, warps, stages=stages if programs else min(stages, -(-k // r)), programs=programs)

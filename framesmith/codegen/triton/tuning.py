@@ -172,8 +172,8 @@ def candidates(form: Form) -> tuple[Config, ...]:
     for name, n in first.blocks.items():
         if name not in fixed:
             tiles += [{**first.blocks, name: m} for m in (n // 2, 2 * n)]
-    found = [first, *_otherwise(form, first)]
-    found += [replace(first, blocks=blocks, warps=warps) for blocks in tiles for warps in (first.warps, first.warps // 2, 2 * first.warps)]
+    found = [first, *_otherwise(form, first), *[replace(first, blocks=blocks) for blocks in tiles[1:]]]
+    found += [replace(first, warps=warps) for warps in (first.warps // 2, 2 * first.warps)]
     return tuple({repr(c): c for c in found if c is first or _is_sound(form, c)}.values())
 
 
