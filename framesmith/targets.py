@@ -141,7 +141,7 @@ class CudaTarget(Target):
     def print(
         self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes
     ) -> tuple[Wrapped, Work]:
-        brought = brought_kernels(program)
+        brought = brought_kernels(program, self.device)
         try:
             return self._print(program, positions, inputs, watched, sizes, brought)
         except BuildError:

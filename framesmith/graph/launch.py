@@ -146,7 +146,7 @@ class InPlace:
         return self.launch.name
 
     def __str__(self) -> str:
-        return f"in place {self.launch}"
+        return f"kernel {self.launch.name}"
 
     def __call__(self, *memories: torch.Tensor) -> None:
         self.launch.run(memories)

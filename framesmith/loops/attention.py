@@ -52,6 +52,9 @@ class AttentionTiles:
     def __name__(self) -> str:
         return f"attention_{self.kind}"
 
+    def __str__(self) -> str:
+        return self.__name__
+
     @property
     def results(self) -> tuple[str, ...]:
         return RESULTS[self.kind]

@@ -8,6 +8,7 @@ from framesmith.loops.ir import Extern
 from framesmith.runtime import triton as runtime
 from framesmith.runtime.cache import Cache
 from tests.codegen_triton.attentions import CASES, calls
+from tests.gpu.fakes import DEVICE
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -18,7 +19,7 @@ def test_it_compiles(size, gradient, tmp_path):
     sources = []
     for name in CASES:
         program, tiles, _ = calls(name, size, torch.bfloat16, (128, 128) if size == "even" else None, gradient)
-        found = [made.source for made in brought_kernels(program).values()]
+        found = [made.source for made in brought_kernels(program, DEVICE).values()]
         assert len(found) == len(tiles) == 1 + gradient
         sources += found
     for binary in runtime.start(sources, 90, Cache(tmp_path), 2).wait():
@@ -28,10 +29,11 @@ def test_it_compiles(size, gradient, tmp_path):
 @pytest.mark.parametrize("arch", [80, 100])
 def test_other_architectures(arch, tmp_path):
     program, _, _ = calls("all", "even", torch.float16, (128, 128), True)
-    assert all(b.image for b in runtime.start([m.source for m in brought_kernels(program).values()], arch, Cache(tmp_path), 2).wait())
+    sources = [made.source for made in brought_kernels(program, DEVICE).values()]
+    assert all(binary.image for binary in runtime.start(sources, arch, Cache(tmp_path), 2).wait())
 
 
 def test_what_has_no_tiles():
     program, tiles, _ = calls("soft cap", "even", torch.float32)
-    assert not brought_kernels(program) and "attention" in str(tiles[0])
+    assert not brought_kernels(program, DEVICE) and "attention" in str(tiles[0])
     assert sum(type(step) is Extern for step in program.steps) == 1

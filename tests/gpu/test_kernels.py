@@ -70,7 +70,7 @@ PROGRAMS = {
 def test_as_eager(name, mode, monkeypatch):
     program, launched = PROGRAMS[name]
     found = []
-    monkeypatch.setattr(targets, "brought_kernels", lambda p, old=targets.brought_kernels: found.append(old(p)) or found[-1])
+    monkeypatch.setattr(targets, "brought_kernels", lambda *p, old=targets.brought_kernels: found.append(old(*p)) or found[-1])
     x, y = torch.randn(N, device="cuda"), torch.randn(N, device="cuda")
     given = [x.clone(), y.clone()]
     expected = program(*given)

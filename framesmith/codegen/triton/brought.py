@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from framesmith.codegen.triton import attention
 from framesmith.codegen.triton.types import TYPES
 from framesmith.graph.launch import InPlace, Launch, Window
@@ -40,11 +42,13 @@ _OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "debug": False}
 """What may be asked of Triton's compiler, and what it takes else."""
 
 
-def brought_kernels(program: Program) -> dict[Extern, Brought]:
-    """The calls of a program that can be launched as kernels."""
+def brought_kernels(program: Program, device: torch.device) -> dict[Extern, Brought]:
+    """The calls of a program that can be launched as kernels on its device."""
     found = {}
     for step in program.steps:
         if type(step) is not Extern or (maker := MAKERS.get(type(step.target))) is None:
+            continue
+        if isinstance(step.target, InPlace) and any(memory.device != device for memory in step.target.launch.memories):
             continue
         made = maker(step.target, [_is_aligned(program, ref.name) for ref in step.args])
         if made is not None:
