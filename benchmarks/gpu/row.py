@@ -107,9 +107,10 @@ def _prepare(start: Task, who: tuple[str, str, dict[str, Any]], true: list[torch
     figures["first"] = time.perf_counter() - began
     if true is not None:
         figures["error"] = error(own.results(call), true)
-        figures["peak"] = height(call) - before
-        figures["held"] = torch.cuda.memory_allocated() - before
-        figures["pool"] = max(0, _idle() - idle)
+        apart = framesmith.cuda_graph_memory(idle=True) if peer == "framesmith" else 0
+        figures["peak"] = height(call) - before - apart
+        figures["held"] = torch.cuda.memory_allocated() - before - apart
+        figures["pool"] = max(0, _idle() - idle) + apart
     return call
 
 

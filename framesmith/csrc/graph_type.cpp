@@ -126,9 +126,11 @@ void fill_type() {
 PyObject* trim(PyObject*, PyObject*) { return PyLong_FromSize_t(trim_memory()); }
 PyObject* idle(PyObject*, PyObject*) { return PyLong_FromSize_t(idle_memory()); }
 
-PyObject* recorded(PyObject*, PyObject* device) {
+PyObject* recorded(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
-  return PyLong_FromLongLong(recorded_bytes(py::handle(device).cast<int>()));
+  int device, idle;
+  if (!PyArg_ParseTuple(args, "ip", &device, &idle)) return nullptr;
+  return PyLong_FromLongLong(recorded_bytes(device, idle != 0));
   END_HANDLE_TH_ERRORS
 }
 
@@ -141,7 +143,7 @@ PyObject* stream(PyObject*, PyObject* device) {
 PyMethodDef functions[] = {
     {"trim_memory", trim, METH_NOARGS, "Free the arenas and output blocks that no call uses; returns the bytes freed."},
     {"idle_memory", idle, METH_NOARGS, "Bytes of arenas and output blocks held for reuse."},
-    {"recorded_bytes", recorded, METH_O, "Bytes that recordings hold on a CUDA device (its index), without those in their pools."},
+    {"recorded_bytes", recorded, METH_VARARGS, "recorded_bytes(device, idle): see framesmith.cuda_graph_memory; without what is in pools."},
     {"new_cuda_stream", stream, METH_O, "The handle of a new stream of a CUDA device (its index), the current device."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -19,8 +19,6 @@ static std::atomic<int64_t>& bytes_on(int device) {
   return counts.at(static_cast<size_t>(device + 1));
 }
 
-int64_t recorded_bytes(int device) { return bytes_on(device); }
-
 static void copy_bytes(int device, void* to, const void* from, size_t bytes, void* stream) {
   if (bytes == 0 || to == from) return;
   if (device < 0) std::memcpy(to, from, bytes);
@@ -135,6 +133,15 @@ static Pools& pools() {
   return *all;
 }
 
+int64_t recorded_bytes(int device, bool idle) {
+  if (!idle) return bytes_on(device);
+  int64_t bytes = 0;
+  for (const auto& [key, recordings] : pools())
+    for (const auto& one : recordings)
+      if (auto recording = one.lock(); recording && std::get<0>(key) == device) bytes += recording->idle_bytes();
+  return bytes;
+}
+
 static bool is_within(const std::vector<Segment>& pool, const Home& home) {
   return std::any_of(pool.begin(), pool.end(), [&](const Segment& s) { return home.start() < s.start + s.bytes && s.start < home.start() + home.bytes(); });
 }
@@ -169,6 +176,13 @@ size_t Recording::cost() const {
   size_t bytes = alive_bytes(homes_) + alive_bytes(endangered_);
   for (const Copied& c : copied_) bytes += c.bytes;
   return bytes;
+}
+
+int64_t Recording::idle_bytes() const {
+  size_t bytes = 0;
+  for (const auto& home : homes_) bytes += home->alive() ? 0 : home->bytes();
+  for (const Copied& c : copied_) bytes += c.bytes;
+  return static_cast<int64_t>(bytes);
 }
 
 bool Recording::is_crowded() const {

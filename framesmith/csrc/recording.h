@@ -48,8 +48,9 @@ class Home {
 // Whether a tensor lies in a home: it will be at the same address again.
 bool is_at_home(const at::Tensor& t);
 
-// Bytes of homes and of copied inputs on a device, without those in pools of recordings.
-int64_t recorded_bytes(int device);
+// Bytes of homes and of copied inputs on a device, without those in pools of recordings; or, `idle`, with those, but of homes in which no
+// tensor is alive.
+int64_t recorded_bytes(int device, bool idle);
 
 struct Segment {
   const char* start;
@@ -73,6 +74,7 @@ class Recording {
 
   bool takes(const Frame& call, const Occasion& occasion) const;
   size_t cost() const;         // bytes that a replay would copy
+  int64_t idle_bytes() const;  // held, though no tensor is alive there
   bool is_crowded() const;     // at least half of the results' bytes are alive
   void replay(Frame& call);    // gives `call` its results
   void finish(Frame& call);    // the part of it that follows the launch

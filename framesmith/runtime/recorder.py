@@ -156,11 +156,14 @@ class Recorder:
             _small()  # the generator waits for the end of a recording
 
 
-def cuda_graph_memory(device: int | torch.device | None = None) -> int:
-    """Bytes that recordings hold on a CUDA device (default: the current one): their pools, results, and places for inputs."""
+def cuda_graph_memory(device: int | torch.device | None = None, idle: bool = False) -> int:
+    """Bytes that recordings hold on a CUDA device (default: the current one): their pools, results, and places for inputs.
+
+    `idle`: only what counts as allocated in PyTorch's statistics though no tensor of the program's lives in it.
+    """
     index = torch.cuda._utils._get_device_index(device, optional=True)
-    pools = [pool for key, pool in _pools.items() if key[0] == index]
-    return sum(size for pool in pools for _, size in pool.segments()) + _C.recorded_bytes(index)
+    pools = [] if idle else [pool for key, pool in _pools.items() if key[0] == index]
+    return sum(size for pool in pools for _, size in pool.segments()) + _C.recorded_bytes(index, idle)
 
 
 _UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)

@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 
+from framesmith import _C
 from framesmith.runtime.cache import Cache
 from framesmith.runtime.plan import Call, Dyn, Kind, Output, Plan, PythonCall, Symbol, TensorArg, Value
 from framesmith.runtime.recorder import Recorder
@@ -299,14 +300,15 @@ def test_results_outlive_their_graph(cache):
 
 
 def test_memory_of_recordings_is_counted(cache):
-    from framesmith import _C
-
-    before = _C.recorded_bytes(-1)
+    before = _C.recorded_bytes(-1, False)
     graph = make(cache, Plan(1, INOUT, (Output(1),)), double(0, 1))
     recorded(graph)
     held = [torch.ones(4) for _ in range(3)]
     for x in held:
-        graph((x,))
-    assert _C.recorded_bytes(-1) - before == 32  # a result, and a place for the input
+        (out,) = graph((x,))
+    assert _C.recorded_bytes(-1, False) - before == 32  # a result, and a place for the input
+    assert _C.recorded_bytes(-1, True) - before == 16
+    del out
+    assert _C.recorded_bytes(-1, True) - before == 32
     del graph
-    assert _C.recorded_bytes(-1) == before
+    assert _C.recorded_bytes(-1, False) == before
