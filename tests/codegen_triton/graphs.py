@@ -231,6 +231,11 @@ def _(a, w, b):
     return F.layer_norm(a, (2999,), w), F.layer_norm(b, (2052,)), torch.full((3, 2053), -torch.inf).argmax(1) + a.var()
 
 
+@graph("ragged rows of any length", lambda: [x(7, 3), x(6, 2501), x(3, 2050, dtype=BF16)], {(0, 0), (0, 1), (1, 1), (2, 1)})
+def _(a, b, c):
+    return F.softmax(a, 1), a.argmax(1), F.log_softmax(b, 1), b.sum(1), b.argmin(1), F.layer_norm(c.float(), c.shape[1:]), c.var(1)
+
+
 @graph("ragged lengths", lambda: [x(9001), x(3, 7001, dtype=BF16), at(50, 5003), x(50)], {(0, 0)})
 def _(a, b, i, w):
     return torch.relu(a * 2) + 1, (b + 1, b * 3), w[i] * 2

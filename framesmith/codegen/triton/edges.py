@@ -58,7 +58,8 @@ def lead_in(s: State, row: Dim) -> None:
             s.aligned = Aligned(symbol, base, width)
             lead = " - lead"
             s.out.line(f"lead = (-{s.expr(base)} & {width - 1}){'' if s.wide else '.to(tl.int32)'}")
-    s.out.line(f"whole = ({extent}{lead}) // RBLOCK * RBLOCK")
+    rest = f"({extent}{lead})" if row.extent.is_const else f"tl.maximum({extent}{lead}, 0)"
+    s.out.line(f"whole = {rest} // RBLOCK * RBLOCK")
 
 
 def _is_multiple(e: Expr, width: int) -> bool:
