@@ -68,7 +68,9 @@ class _Printer:
         self.lists = self._lists(tiles.whole.scores.blocks)
         if self.lists:
             self.y, self.x = (min(size, _part(block)) for size, block in zip((self.y, self.x), self.lists))
-        form = Form(None, (Dim("y", ()), Dim("x", ())), None, ())  # type: ignore[arg-type]
+        self.across = tiles.kind == "columns"
+        dims = Dim("y", ()), Dim("x", ())
+        form = Form(None, dims[::-1] if self.across else dims, None, ())  # type: ignore[arg-type]
         params = {name: Param(name, x.dtype, "r") for name, x in self.given.items()}
         self.s = State(form, Config({"y": self.y, "x": self.x}, warps, stages=stages), False, Indented("    "), params)
         self.s.live = {}
@@ -77,9 +79,8 @@ class _Printer:
             self.s.live["y"] = "row_live"
         if self.n % columns or self.n % self.x:
             self.s.live["x"] = "column_live"
-        across = tiles.kind == "columns"
-        extent, block = (self.n, self.x) if across else (self.m, self.y)
-        self.grid = (-(-extent // block), self.batch * (self.heads // self.groups if across else self.heads))
+        extent, block = (self.n, self.x) if self.across else (self.m, self.y)
+        self.grid = (-(-extent // block), self.batch * (self.heads // self.groups if self.across else self.heads))
 
     def _lists(self, blocks: tuple[int, int] | None) -> tuple[int, int] | None:
         """The blocks of the lists, if tiles can divide them."""
@@ -102,18 +103,20 @@ class _Printer:
         terms = [f"{index}.to(tl.int64) * {stride}" for index, size, stride in zip((BATCH, head), x.size, x.stride) if size > 1]
         return " + ".join([name, *terms])
 
-    def rows(self, name: str, index: str, live: str | None, load: bool = True) -> str:
-        """Rows `index` (a column) of a matrix at `name`_at, whole: a load, or the pointers and the mask of a store."""
+    def rows(self, name: str, index: str, load: bool = True) -> str:
+        """Rows `index` of a matrix at `name`_at, whole: a load, or the pointers and the mask of a store."""
         x = self.given[name]
         width = self.width(name)
         depth = f"tl.arange(0, {width})[None, :]"
-        masks = [m for m in (live, f"({depth} < {x.size[3]})" if width > x.size[3] else None) if m]
-        place = f"{name}_at + {index} * {x.stride[2]} + {depth}" + (f" * {x.stride[3]}" if x.stride[3] != 1 else "")
+        masks = [f"({depth} < {x.size[3]})"] if width > x.size[3] else []
+        if ("y" if index == "lines" else "x") in self.s.live:
+            masks.append(f"({index}[:, None] < {x.size[2]})")
+        place = f"{name}_at + {index}[:, None] * {x.stride[2]} + {depth}" + (f" * {x.stride[3]}" if x.stride[3] != 1 else "")
         mask = f", {' & '.join(masks)}" if masks else ""
         return f"tl.load({place}{mask}{', other=0' if masks else ''})" if load else f"{place}|{mask}"
 
-    def put(self, name: str, index: str, live: str | None, value: str) -> None:
-        place, mask = self.rows(name, index, live, load=False).split("|", 1)
+    def put(self, name: str, index: str, value: str) -> None:
+        place, mask = self.rows(name, index, load=False).split("|", 1)
         self.line(f"tl.store({place}, {value}.to({type_row(self.given[name].dtype).name}){mask})")
 
     def of_rows(self, name: str) -> str:
@@ -122,9 +125,8 @@ class _Printer:
 
     def load_rows(self) -> None:
         """The tangent, `total` and `delta` of the present rows."""
-        live = self.s.live.get("y")
-        mask = f", lines < {self.m}, other=0" if live else ""
-        self.line(f"gs = {self.rows('g', ROW, live)}")
+        mask = f", lines < {self.m}, other=0" if "y" in self.s.live else ""
+        self.line(f"gs = {self.rows('g', 'lines')}")
         self.line(f"total_of = tl.load({self.of_rows('total')}{mask})")
         self.line("total_of = tl.where(total_of == float('-inf'), 0.0, total_of)")
         self.line(f"delta_of = tl.load({self.of_rows('delta')}{mask})")
@@ -134,7 +136,7 @@ class _Printer:
         dim, end, size = ("y", self.m, "YBLOCK") if name == ROW else ("x", self.n, "XBLOCK")
         lines = "lines" if name == ROW else "places"
         self.line(f"{lines} = {first} + tl.arange(0, {size})")
-        self.line(f"{name} = {lines}{'[:, None]' if name == ROW else '[None, :]'}")
+        self.line(f"{name} = {lines}{'[:, None]' if (name == ROW) is not self.across else '[None, :]'}")
         if dim in self.s.live:
             self.line(f"{name}_live = {name} < {end}")
 
@@ -163,7 +165,7 @@ class _Printer:
             value, whole = self.block(tiles.score, {SCORES: "s"})
             if tiles.score[-1].dtype.itemsize != 4 or not tiles.score[-1].dtype.is_floating_point:
                 value = f"{value}.to(tl.float32)"
-            self.line(f"t = {value} * {LOG2E!r}" if whole else f"t = tl.zeros([YBLOCK, XBLOCK], tl.float32) + {value} * {LOG2E!r}")
+            self.line(f"t = {value} * {LOG2E!r}" if whole else f"t = tl.zeros({self.s.shape(TILE)}, tl.float32) + {value} * {LOG2E!r}")
         else:
             self.line(f"t = s * {scale * LOG2E!r}")
         if masked and tiles.mask:
@@ -229,7 +231,7 @@ def _forward(p: _Printer) -> None:
         p.line(f"q_at = {p.base('q', HEAD)}")
         for name in "kv":
             p.line(f"{name}_at = {p.base(name, f'({HEAD} // {p.groups})')}")
-        p.line(f"qs = {p.rows('q', ROW, p.s.live.get('y'))}")
+        p.line(f"qs = {p.rows('q', 'lines')}")
         p.line("best = tl.full([YBLOCK], float('-inf'), tl.float32)")
         p.line("sums = tl.zeros([YBLOCK], tl.float32)")
         p.line(f"acc = tl.zeros([YBLOCK, {p.width('v')}], tl.float32)")
@@ -238,7 +240,7 @@ def _forward(p: _Printer) -> None:
                 _forward_step(p, not full)
         p.line("found = acc / tl.where(sums == 0.0, 1.0, sums)[:, None]")
         p.line(f"out_at = {p.base('out', HEAD)}")
-        p.put("out", ROW, p.s.live.get("y"), "found")
+        p.put("out", "lines", "found")
         mask = f", lines < {p.m}" if "y" in p.s.live else ""
         p.line(f"tl.store({p.of_rows('total')}, tl.where(sums == 0.0, float('-inf'), best + tl.log2(sums)){mask})")
 
@@ -246,14 +248,9 @@ def _forward(p: _Printer) -> None:
 def _tile(p: _Printer, masked: bool) -> None:
     """The scores of the tile of columns that begins at `first`."""
     p.index(COLUMN, "first")
-    live = f"(places[:, None] < {p.n})" if "x" in p.s.live else None
-    p.line(f"ks = {p.rows('k', 'places[:, None]', live)}")
+    p.line(f"ks = {p.rows('k', 'places')}")
     p.line("s = tl.dot(qs, tl.trans(ks))")
     p.scores(masked)
-
-
-def _values(p: _Printer) -> str:
-    return p.rows("v", "places[:, None]", f"(places[:, None] < {p.n})" if "x" in p.s.live else None)
 
 
 def _forward_step(p: _Printer, masked: bool) -> None:
@@ -263,7 +260,7 @@ def _forward_step(p: _Printer, masked: bool) -> None:
     p.line("weights = tl.exp2(t - base[:, None])")
     p.line("less = tl.exp2(best - base)")
     p.line("sums = sums * less + tl.sum(weights, 1)")
-    p.line(f"vs = {_values(p)}")
+    p.line(f"vs = {p.rows('v', 'places')}")
     p.line("acc = tl.dot(weights.to(vs.dtype), vs, acc * less[:, None])")
     p.line("best = higher")
 
@@ -278,23 +275,22 @@ def _rows(p: _Printer) -> None:
             p.line(f"{name}_at = {p.base(name, HEAD)}")
         for name in "kv":
             p.line(f"{name}_at = {p.base(name, f'({HEAD} // {p.groups})')}")
-        p.line(f"qs = {p.rows('q', ROW, p.s.live.get('y'))}")
+        p.line(f"qs = {p.rows('q', 'lines')}")
         p.load_rows()
         p.line(f"acc = tl.zeros([YBLOCK, {p.width('k')}], tl.float32)")
         for full in p.passes("columns"):
             with p.each("columns", full):
                 _tile(p, not full)
                 p.line("weights = tl.exp2(t - total_of[:, None])")
-                p.line(f"vs = {_values(p)}")
+                p.line(f"vs = {p.rows('v', 'places')}")
                 p.line("ds = weights * (tl.dot(gs, tl.trans(vs)) - delta_of[:, None])")
                 p.back(not full)
                 p.line("acc = tl.dot(ds.to(ks.dtype), ks, acc)")
-        p.put("dq", ROW, p.s.live.get("y"), f"(acc * {p.tiles.whole.scores.scale!r})")
+        p.put("dq", "lines", f"(acc * {p.tiles.whole.scores.scale!r})")
 
 
 def _columns(p: _Printer) -> None:
     heads = p.heads // p.groups
-    live = f"(places[:, None] < {p.n})" if "x" in p.s.live else None
     with p.s.out.indent():
         _where(p, heads)
         p.line(f"shared = tl.program_id(1) % {heads}")
@@ -302,8 +298,8 @@ def _columns(p: _Printer) -> None:
         p.index(COLUMN, "start")
         for name in ("k", "v", "dk", "dv"):
             p.line(f"{name}_at = {p.base(name, 'shared')}")
-        p.line(f"ks = {p.rows('k', 'places[:, None]', live)}")
-        p.line(f"vs = {p.rows('v', 'places[:, None]', live)}")
+        p.line(f"ks = {p.rows('k', 'places')}")
+        p.line(f"vs = {p.rows('v', 'places')}")
         p.line(f"of_k = tl.zeros([XBLOCK, {p.width('k')}], tl.float32)")
         p.line(f"of_v = tl.zeros([XBLOCK, {p.width('v')}], tl.float32)")
         with p.s.out.block(f"for member in range({p.groups}):"):
@@ -313,23 +309,24 @@ def _columns(p: _Printer) -> None:
             for full in p.passes("rows"):
                 with p.each("rows", full):
                     _columns_step(p, not full)
-        p.put("dk", "places[:, None]", live, f"(of_k * {p.tiles.whole.scores.scale!r})")
-        p.put("dv", "places[:, None]", live, "of_v")
+        p.put("dk", "places", f"(of_k * {p.tiles.whole.scores.scale!r})")
+        p.put("dv", "places", "of_v")
 
 
 def _columns_step(p: _Printer, masked: bool) -> None:
+    """The tile lies across, so that what is summed over rows is the left operand of its product."""
     p.index(ROW, "first")
-    p.line(f"qs = {p.rows('q', ROW, p.s.live.get('y'))}")
+    p.line(f"qs = {p.rows('q', 'lines')}")
     p.load_rows()
-    p.line("s = tl.dot(qs, tl.trans(ks))")
+    p.line("s = tl.dot(ks, tl.trans(qs))")
     p.scores(masked)
-    p.line("weights = tl.exp2(t - total_of[:, None])")
+    p.line("weights = tl.exp2(t - total_of[None, :])")
     if "y" in p.s.live:
         p.line("weights = tl.where(row_live, weights, 0.0)")
-    p.line("of_v = tl.dot(tl.trans(weights.to(gs.dtype)), gs, of_v)")
-    p.line("ds = weights * (tl.dot(gs, tl.trans(vs)) - delta_of[:, None])")
+    p.line("of_v = tl.dot(weights.to(gs.dtype), gs, of_v)")
+    p.line("ds = weights * (tl.dot(vs, tl.trans(gs)) - delta_of[None, :])")
     p.back(masked)
-    p.line("of_k = tl.dot(tl.trans(ds.to(qs.dtype)), qs, of_k)")
+    p.line("of_k = tl.dot(ds.to(qs.dtype), qs, of_k)")
 
 
 def fits(x: Layout) -> bool:
