@@ -26,7 +26,7 @@ BACKWARD = torch.ops.framesmith.mkldnn_rnn_layer_backward.default
 @handles(aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
 def recurrence(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """Of cuDNN, whose layer under autograd looks at the memory of its weights."""
-    if rec.follows_grad and args[0].device.type == "cuda":
+    if rec.follows_grad and torch.is_grad_enabled() and args[0].device.type == "cuda":
         raise Unsupported(f"{func} on a CUDA device where gradients are asked for")
     return classify(func)(rec, func, args, kwargs)
 

@@ -9,7 +9,7 @@ from framesmith.autograd.joint import output_node
 from framesmith.autograd.layouts import lay_out, strides_of
 from framesmith.config import Config
 from framesmith.fake.recorder import Recorder
-from framesmith.fake.tensor import new_fake
+from framesmith.fake.tensor import contiguous_strides, new_fake
 from framesmith.graph.devices import main_device
 from framesmith.graph.digest import digest_text
 from framesmith.graph.freeze import freeze
@@ -230,3 +230,17 @@ def test_a_cache_is_written_where_it_is():
     graph, _ = recorded(fn, torch.zeros(1, 2, 8, 4), torch.tensor([3]), torch.ones(1, 2, 1, 4))
     program = scheduled(graph)
     assert len(program.kernels) == 1 and {b.kind for b in program.buffers.values()} == {"input", "output", "view"}
+
+
+def test_a_recurrent_layer_without_gradients_is_one_operator():
+    """Parameters require grad, the program does not ask for it."""
+    rec = Recorder()
+    rec.follows_grad = True
+    shapes = ((4, 12, 16), (1, 4, 32), (1, 4, 32), (128, 16), (128, 32), (128,), (128,))
+    x, h, c, *weights = [rec.input_like(new_fake(s, contiguous_strides(s), torch.float32, DEVICE), f"x{i}") for i, s in enumerate(shapes)]
+    with torch.no_grad(), rec:
+        out, *_ = torch.ops.aten.lstm.input(x, [h, c], weights, True, 1, 0.0, False, False, True)
+    assert out.shape == (4, 12, 32) and externs(scheduled(rec.finish([out]))) == ["aten.lstm.input"]
+    with torch.enable_grad(), Recorder() as other, pytest.raises(Unsupported, match="gradients are asked for"):
+        other.follows_grad = True
+        torch.ops.aten.lstm.input(x, [h, c], weights, True, 1, 0.0, False, False, True)
