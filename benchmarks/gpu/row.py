@@ -19,7 +19,7 @@ import torch
 
 import framesmith
 from benchmarks.gpu import ceilings, work
-from benchmarks.gpu.measure import height, interleaved
+from benchmarks.gpu.measure import height, interleaved, living
 from benchmarks.gpu.task import Task, compiled, error
 from benchmarks.run import failure
 
@@ -97,8 +97,7 @@ def _prepare(start: Task, who: tuple[str, str, dict[str, Any]], true: list[torch
     """The contender's call, after its first one. Without `true` that is all."""
     peer, mode, options = who
     own = start.copy()
-    torch.cuda.synchronize()
-    before, idle = torch.cuda.memory_allocated(), _idle()
+    before, idle = living(), _idle()
     began = time.perf_counter()
     with _said(figures):
         call = own.step(compiled(peer, mode, own.model, options))
@@ -109,7 +108,7 @@ def _prepare(start: Task, who: tuple[str, str, dict[str, Any]], true: list[torch
         figures["error"] = error(own.results(call), true)
         apart = framesmith.cuda_graph_memory(idle=True) if peer == "framesmith" else 0
         figures["peak"] = height(call) - before - apart
-        figures["held"] = torch.cuda.memory_allocated() - before - apart
+        figures["held"] = living() - before - apart
         figures["pool"] = max(0, _idle() - idle) + apart
     return call
 
