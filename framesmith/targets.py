@@ -43,6 +43,9 @@ from framesmith.util import log
 from framesmith.util.cores import cores
 from framesmith.util.errors import BuildError
 
+SHARED = {80: 163 << 10, 87: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10}
+"""Bytes of shared memory that a block may have, by architecture."""
+LEAST_SHARED = 99 << 10
 Work = tuple[tuple[tuple[str, str], ...], ...]
 
 
@@ -166,6 +169,8 @@ class CudaTarget(Target):
                 pending.drop()
             raise
         binaries = pending.wait() if pending is not None else ()
+        if any(b.shared > SHARED.get(self.arch, LEAST_SHARED) for b in binaries[len(printed):]):
+            raise BuildError("a kernel that needs more shared memory than the device has")
         images = tuple([Image(b.name, b.image, b.threads, b.shared) for b in binaries])
         plan = replace(wrapped.plan, device=self.device.index, images=images)
         return replace(wrapped, plan=plan), tuple([kernel.work for kernel in printed])

@@ -33,9 +33,9 @@ LOG2E = 1 / math.log(2)
 DIMS = {ROW: frozenset("y"), COLUMN: frozenset("x")}
 TILE = frozenset("yx")
 SIZES: dict[str, dict[int, tuple[int, int, int, int]]] = {
-    "forward": {64: (128, 128, 4, 3), 128: (128, 64, 4, 3), 256: (64, 32, 4, 2)},
-    "rows": {64: (128, 64, 4, 3), 128: (64, 64, 4, 2), 256: (32, 32, 4, 1)},
-    "columns": {64: (64, 128, 8, 3), 128: (64, 64, 4, 2), 256: (32, 32, 4, 1)},
+    "forward": {64: (128, 128, 4, 3), 128: (128, 128, 8, 2), 256: (64, 32, 4, 2)},
+    "rows": {64: (64, 64, 4, 3), 128: (64, 64, 4, 2), 256: (32, 32, 4, 1)},
+    "columns": {64: (64, 64, 4, 3), 128: (64, 64, 4, 2), 256: (32, 32, 4, 1)},
 }
 """By the width of a row: rows and columns of a tile, warps, stages."""
 LEAST = 16
