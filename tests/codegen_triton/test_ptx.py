@@ -41,10 +41,11 @@ def test_contractions_compile(name, number, tf32):
                 assert k.name in to_ptx(k, chip)
 
 
-def test_matrix_instructions():
+@pytest.mark.parametrize("programs", [0, 132])
+def test_matrix_instructions(programs):
     """A tile of halves is multiplied by matrix units, its loads ahead of them, and memory is read in whole vectors."""
     (kernel,) = program("whole halves").kernels
-    k = print_kernel(kernel, config=Config({"y": 128, "x": 64, "r": 64}, 4, stages=3))
+    k = print_kernel(kernel, config=Config({"y": 128, "x": 64, "r": 64}, 4, stages=3, programs=programs))
     ampere, hopper = (to_ptx(k, chip) for chip in (80, 90))
     assert "mma.sync" in ampere and "cp.async" in ampere
     assert "wgmma.mma_async" in hopper and "cp.async.cg.shared.global [" in hopper
