@@ -197,3 +197,6 @@ def test_results_whose_rows_are_askew():
     torch.manual_seed(0)
     x, w = (torch.randn(s, device=D, dtype=BF16) for s in ((1200, 128), (1001, 128)))
     check(lambda x, w: F.linear(x, w), x, w, mode="default")
+    y, v = (torch.randn(s, device=D, dtype=BF16) for s in ((1200, 1001), (1001, 64)))
+    check(lambda y, v: torch.tanh(y) @ v, y, v, mode="default")
+    check(lambda y, x: torch.tanh(y).t() @ x, y, x, mode="default")

@@ -64,13 +64,23 @@ def test_a_long_sum_with_few_results_is_done_in_parts():
     assert len(second.params) == 3  # the parts, the bias and the result
 
 
-def test_results_whose_rows_are_askew_are_ours_without_a_measurement():
+def test_products_along_askew_dimensions_are_ours_without_a_measurement():
+    def made(rows, columns, depth, step):
+        a = torch.empty_strided((rows, depth), (step, 1), dtype=torch.bfloat16)
+        w = torch.empty(depth, columns, dtype=torch.bfloat16)
+        return [type(s) for s in program_of(lambda a, w: torch.relu(torch.mm(a, w)), a, w, target=GPU, change=unmeasured).steps]
+
+    assert made(1024, 1032, 64, 64) == [Extern, Launch]
+    assert made(1024, 1030, 64, 64) == [Extern, Launch]  # the right operand has such rows, too
+    assert made(1024, 128, 1030, 1030) == [Extern, Launch]
+    assert made(1024, 128, 1030, 1032) == [Launch]
+    assert made(512, 128, 1030, 1032) == [Extern, Launch]  # small
+
+
+def test_results_along_askew_dimensions_are_ours_without_a_measurement():
     def made(columns):
-        def fn(a, w):
-            return torch.relu(torch.mm(a, w.t()))
+        a, w = (torch.empty(n, 64, dtype=torch.bfloat16) for n in (1024, columns))
+        return [type(s) for s in program_of(lambda a, w: torch.relu(torch.mm(a, w.t())), a, w, target=GPU, change=unmeasured).steps]
 
-        inputs = [torch.randn(1024, 64, dtype=torch.bfloat16), torch.randn(columns, 64, dtype=torch.bfloat16)]
-        return program_of(fn, *inputs, target=GPU, change=unmeasured).steps
-
-    assert [type(step) for step in made(1030)] == [Launch]
-    assert [type(step) for step in made(1032)] == [Extern, Launch]
+    assert made(1030) == [Launch]
+    assert made(1032) == [Extern, Launch]

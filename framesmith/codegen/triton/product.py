@@ -2,8 +2,8 @@
 
     pid -> the tile, down the columns of a band of 8 rows of tiles, so that programs side by side share operands in the L2 cache
     acc = tl.zeros((YBLOCK, XBLOCK), tl.float32)
-    for start in range(0, K, RBLOCK):
-        a, b = a tile of each operand, with zeros beyond k
+    for start in range(0, K, RBLOCK):                       # what is left of k behind whole parts stands apart, with masks
+        a, b = a tile of each operand
         acc = tl.dot(a, b, acc)
 
 The operands and the body are blocks of the loop IR over their own two dimensions (`y` `r`, `r` `x`, `y` `x`), printed by the same rows as
@@ -86,8 +86,7 @@ def write(kernel: Kernel, p: MatrixProduct, config: Config, wide: bool) -> State
         left.live |= end.live
         right.live |= end.live
         end.out.line("acc = tl.zeros([YBLOCK, XBLOCK], tl.float32)")
-        with end.out.block(f"for start in range(0, {end.expr(p.k.extent)}, RBLOCK):"):
-            _accumulate(left, right, shape.r, p)
+        _sum(left, right, shape.r, p)
         for op in (*kernel.body[:-1], *p.body):
             statement(end, op)  # type: ignore[arg-type]
     end.asserts = end.asserts or left.asserts or right.asserts
@@ -139,13 +138,26 @@ def _outside(s: State, z: Dim, across: str) -> None:
 # ------------------------------------------------------------------------------------------------------------------------- the sum
 
 
-def _accumulate(left: State, right: State, r: Dim, p: MatrixProduct) -> None:
+def _sum(left: State, right: State, r: Dim, p: MatrixProduct) -> None:
+    """Whole parts of k, which have no mask and so are read in vectors, and what they leave."""
+    whole = p.k.extent // left.block("r") * left.block("r")
+    if not (whole.is_const and whole.const == 0):
+        with left.out.block(f"for start in range(0, {left.expr(whole)}, RBLOCK):"):
+            _accumulate(left, right, r, p, False)
+    if not left.covers(r):
+        for op in (*p.left, *p.right):
+            left.values.pop(op, None)  # printed anew
+        left.out.line(f"start = {left.expr(whole)}")
+        _accumulate(left, right, r, p, True)
+
+
+def _accumulate(left: State, right: State, r: Dim, p: MatrixProduct, masked: bool) -> None:
     """One part of the sum over k."""
     out = left.out
     for s in (left, right):
         name = s.names[p.k.symbol]
         out.line(f"{name} = (start + tl.arange(0, RBLOCK)){s.slots('r')}{'.to(tl.int64)' if s.wide else ''}")
-        if not s.covers(r):
+        if masked:
             s.live["r"] = f"{name}_live"
             out.line(f"{name}_live = {name} < {s.expr(r.extent)}")
     a, b = _operand(left, p.left, p), _operand(right, p.right, p)

@@ -1,4 +1,4 @@
-"""Intermediate matrices of halves whose rows begin at multiples of a vector, on a CUDA device: libraries are slow by half with others.
+"""Intermediate matrices of halves whose rows begin at multiples of a vector, on a CUDA device: others are not read in vectors.
 
     d: bfloat16[8192, 30522] strides (30522, 1)      ->  strides (30528, 1)      d is read by products, and nobody outside sees it
 """

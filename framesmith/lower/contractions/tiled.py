@@ -222,12 +222,14 @@ def unmeasured(graph: LoopGraph) -> LoopGraph:
 
 
 def _is_askew(c: Contraction) -> bool:
-    """Whether the rows of a large result of halves begin at no multiples of a vector, while operands can be read in vectors: libraries then
-    compute at half their rate."""
+    """Whether memory runs along a dimension that is no multiple of a vector, in a large result of halves or along k, while operands can be
+    read in vectors: libraries then compute at half their rate."""
     if not all(type(s) is int for s in (c.batch, c.m, c.n, c.k)) or c.dtype not in HALF:
         return False
-    large = c.batch * c.m * c.n >= LARGE and min(c.m, c.n) >= SIDE
-    return large and not _in_vectors(c.out) and _in_vectors(c.left) and _in_vectors(c.right)
+    large = c.batch * c.m * c.n * c.k >= LARGE * SIDE and min(c.m, c.n, c.k) >= SIDE
+    result = c.out.stride[-1] == 1 and c.n % VECTOR != 0 and c.batch * c.m * c.n >= LARGE
+    summed = c.left.stride[-1] == 1 and c.k % VECTOR != 0 and c.batch * c.m * c.k >= LARGE
+    return large and (result or summed) and _in_vectors(c.left) and _in_vectors(c.right)
 
 
 def _in_vectors(w: Window) -> bool:
