@@ -1,6 +1,6 @@
 """Sums of products, as a weight that is used again and again gets its gradient, are one product of longer operands.
 
-    a1 @ b1 + a2 @ b2 + ... + rest  ->  cat(a1, a2, ..., 1) @ cat(b1, b2, ..., 0) + rest
+    a1 @ b1 + a2 @ b2 + ... + rest  ->  sum + rest,   sum = addmm(sum, cat(a1, a2, ..., 1), cat(b1, b2, ..., 0)), MOST at a time
 
 One accumulator takes the place of one memory for each product.
 """
@@ -32,15 +32,14 @@ def join_products(graph: fx.Graph) -> None:
         for term in sorted(_terms(node), key=place.__getitem__):
             key = _key(term)
             (rest if key is None else groups.setdefault(key, [])).append(term)
-        parts = [group[k : k + MOST] for group in groups.values() for k in range(0, len(group), MOST)]
-        if not any(len(part) >= FEWEST for part in parts):
+        large = [group for group in groups.values() if len(group) >= FEWEST]
+        if not large:
             continue
-        total: fx.Node | None = None
-        for part in [*parts, *[[term] for term in rest]]:
-            for term in [_joined(graph, part)] if len(part) >= FEWEST else part:
-                with graph.inserting_before(node):
-                    total = term if total is None else Nodes(graph, node)(aten.add.Tensor, (total, term), tuple(value_of(node).shape))
-        assert total is not None
+        rest += [term for group in groups.values() if len(group) < FEWEST for term in group]
+        total, *others = [*[_joined(graph, group) for group in large], *rest]
+        for term in others:
+            with graph.inserting_before(node):
+                total = Nodes(graph, node)(aten.add.Tensor, (total, term), tuple(value_of(node).shape))
         total.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(total)
 
@@ -89,19 +88,28 @@ def _key(term: fx.Node) -> Any:
 
 def _joined(graph: fx.Graph, terms: Sequence[fx.Node]) -> fx.Node:
     """The sum of `terms`, which are in the graph's order."""
-    products = [found for term in terms if (found := _product(term)) is not None]
-    last, turned = products[-1]
-    with graph.inserting_before(last):
-        a = _end_to_end(graph, last, [p.args[0] for p, _ in products], 1)  # type: ignore[misc]
-        b = _end_to_end(graph, last, [p.args[1] for p, _ in products], 0)  # type: ignore[misc]
-        add, shape = Nodes(graph, last), (value_of(a).shape[0], value_of(b).shape[1])
-        out = add(aten.mm.default, (a, b), shape)
-        return add(aten.t.default, (out,), shape[::-1], (1, shape[1])) if turned else out
+    found = [pair for term in terms if (pair := _product(term)) is not None]
+    total: fx.Node | None = None
+    for start in range(0, len(found), MOST):
+        products = [product for product, _ in found[start : start + MOST]]
+        last = products[-1]
+        with graph.inserting_before(last):
+            a = _end_to_end(graph, last, [p.args[0] for p in products], 1)  # type: ignore[misc]
+            b = _end_to_end(graph, last, [p.args[1] for p in products], 0)  # type: ignore[misc]
+            add, shape = Nodes(graph, last), (value_of(a).shape[0], value_of(b).shape[1])
+            total = add(aten.mm.default, (a, b), shape) if total is None else add(aten.addmm.default, (total, a, b), shape)
+    assert total is not None
+    if not found[-1][1]:
+        return total
+    with graph.inserting_after(total):
+        return add(aten.t.default, (total,), shape[::-1], (1, shape[1]))
 
 
 def _end_to_end(graph: fx.Graph, like: fx.Node, parts: list[fx.Node], dim: int) -> fx.Node:
-    """Matrices behind each other along `dim`, by eager's kernel for that: kernels of ours would differ in the place that they write to.
-    Transposed ones as they lie in memory."""
+    """Matrices behind each other along `dim` (one alone as it is), by eager's kernel for that: kernels of ours would differ in the place
+    that they write to. Transposed ones as they lie in memory."""
+    if len(parts) == 1:
+        return parts[0]
     add = Nodes(graph, like)
     if all(p.target is aten.t.default for p in parts):
         whole = _end_to_end(graph, like, [p.args[0] for p in parts], 1 - dim)  # type: ignore[misc]
