@@ -7,6 +7,7 @@
 namespace framesmith {
 
 static constexpr size_t kSeen = 64;        // occasions that are remembered
+static constexpr size_t kThreads = 8;      // threads that called once each; the next one's first call is recorded
 static constexpr uint64_t kCrowded = 2;    // replays that found most results alive, after which there is a twin
 static constexpr uint64_t kUseful = 3;     // replays after which a recording was worth its making
 static constexpr unsigned kSteady = 3;     // moves of an input that is expected to stay, after which it is copied
@@ -44,14 +45,17 @@ std::vector<bool> Recordings::copied(const Frame& call) const {
 }
 
 bool Recordings::is_due(const Occasion& now) {
-  auto at = std::find(seen_.begin(), seen_.end(), now);
-  const bool due = at != seen_.end();
-  if (!due) {
+  auto at = std::find_if(seen_.begin(), seen_.end(), [&](const Seen& one) { return one.occasion == now; });
+  if (at == seen_.end()) {
     if (seen_.size() == kSeen) seen_.pop_back();
-    at = seen_.insert(seen_.end(), now);
+    at = seen_.insert(seen_.end(), Seen{now, {}});
   }
   std::rotate(seen_.begin(), at, at + 1);
-  return due;
+  auto& threads = seen_.front().threads;
+  const auto self = std::this_thread::get_id();
+  if (std::find(threads.begin(), threads.end(), self) != threads.end() || threads.size() == kThreads) return true;
+  threads.push_back(self);
+  return false;
 }
 
 Choice Recordings::choose(const Frame& call, const Occasion& now) {

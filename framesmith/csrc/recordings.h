@@ -2,6 +2,8 @@
 #pragma once
 #include "recording.h"
 
+#include <thread>
+
 namespace framesmith {
 
 constexpr int kTwins = 2;  // recordings of the same inputs
@@ -18,7 +20,7 @@ class Recordings {
   // `recorder`: see framesmith/runtime/recorder.py. At most `limit` recordings are kept, the least recently used go first.
   Recordings(py::object recorder, size_t limit) : recorder(std::move(recorder)), limit_(limit) {}
 
-  // A recording is made at the second call of an occasion, so that what is set up in a first call is not recorded.
+  // A recording is made at a thread's second call of an occasion: what is set up in a first call, by library and thread, is not recorded.
   Choice choose(const Frame& call, const Occasion& now);
   // Which inputs a recording of `call` copies, by value: those that were seen at several addresses, or lie where kernels cannot take them.
   std::vector<bool> copied(const Frame& call) const;
@@ -39,6 +41,10 @@ class Recordings {
     unsigned moves = 0;
     bool known = false;
   };
+  struct Seen {
+    Occasion occasion;
+    std::vector<std::thread::id> threads;
+  };
   bool is_due(const Occasion& now);
   void note_places(const Frame& call);
 
@@ -47,7 +53,7 @@ class Recordings {
   unsigned wasted_ = 0;  // recordings that made room before they were of use
   bool stopped_ = false;
   std::vector<std::shared_ptr<Recording>> kept_;  // the last used one first
-  std::vector<Occasion> seen_;                     // the last one first
+  std::vector<Seen> seen_;                         // the last one first
   std::vector<Place> places_;                      // by value
 };
 

@@ -11,6 +11,7 @@ Recordings made for one stream and of one number share a pool of memory, and a s
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
@@ -99,7 +100,8 @@ class Recorder:
         self._key = key = device, stream, number
         self._graph = torch.cuda.CUDAGraph()
         self._open.enter_context(collector_paused())
-        torch.cuda.current_stream(device).synchronize()  # what a library may do only while nothing is recorded is done
+        torch.cuda.current_blas_handle()  # of this thread: it cannot be made later
+        torch.cuda.current_stream(device).synchronize()
         self._open.enter_context(torch.cuda.stream(_stream(key)))
         with torch.inference_mode(False):
             handle = _pool(key).handle
@@ -143,7 +145,9 @@ class Recorder:
         """End a recording that came to nothing, so that the allocator and the generator are as they were."""
         self._begun = False
         try:
-            self._graph.capture_end()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # "the graph is empty"
+                self._graph.capture_end()
             self._graph.reset()
             return
         except RuntimeError:

@@ -1,5 +1,6 @@
 """Recordings without a device: a recorder that, played, runs the recorded call again at the addresses that it was recorded with."""
 
+import threading
 import warnings
 
 import pytest
@@ -82,6 +83,23 @@ def test_a_recording_is_of_the_numbers_that_its_kernels_were_given(cache):
     for number in range(10, 30):  # never twice the same: nothing is recorded
         assert torch.equal(graph((x, torch.tensor(float(number))))[0], number * x)
     assert graph.recordings == (2, 3)
+
+
+def test_a_thread_records_what_it_has_run_before(cache):
+    graph = make(cache, Plan(1, INOUT, (Output(1),)), double(0, 1))
+    recorder, x = recorded(graph), torch.ones(4)
+
+    def call():
+        assert torch.equal(graph((x,))[0], 2 * x)
+
+    graph((x,))
+    for _ in range(2):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+    assert recorder.log == []
+    call()
+    assert recorder.log == ["begin 0", "end"]
 
 
 def test_inputs_are_copied_once_they_have_moved(cache):
