@@ -43,9 +43,10 @@ def distance(found, true):
     return ((found.double() - true).abs().max() / true.abs().max()).item()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("mod", "mask"), [
-    ("plain", "all"), ("causal", "all"), ("alibi", "window"), ("cap", "documents"), ("plain", "window"), ("alibi", "first rows empty"),
+@pytest.mark.parametrize(("shape", "mod", "mask"), [
+    ("even", "plain", "all"), ("even", "causal", "all"), ("even", "plain", "window"), ("even", "alibi", "first rows empty"),
+    ("groups", "alibi", "window"), ("groups", "cap", "documents"), ("odd", "cap", "documents"), ("odd", "plain", "all"),
+    ("short", "alibi", "window"), ("short", "causal", "all"),
 ])
 def test_errors_are_eagers(shape, mod, mask, monkeypatch):
     size, width, heads = SHAPES[shape]
