@@ -51,6 +51,10 @@ def module_of(text: str) -> Any:
     return module
 
 
+_contexts: list[Any] = []
+"""Kept: the collector may free what lives in a context after the context."""
+
+
 def to_ptx(k: Printed, capability: int) -> str:
     """The PTX of a kernel for an architecture (80, 90, 100), with all that the printer promises."""
     backend = CUDABackend(GPUTarget("cuda", capability, 32))
@@ -62,6 +66,7 @@ def to_ptx(k: Printed, capability: int) -> str:
     attrs = {(place,): [["tt.divisibility", 16]] for place in k.divisible}
     source = ASTSource(function, signature, dict(k.constants), attrs)
     context = ir.context()
+    _contexts.append(context)
     ir.load_dialects(context)
     backend.load_dialects(context)
     code = source.make_ir(backend.target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
