@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <atomic>
 
 namespace framesmith {
 
@@ -44,6 +45,12 @@ std::vector<bool> Recordings::copied(const Frame& call) const {
   return out;
 }
 
+static uint64_t this_thread() {
+  static std::atomic<uint64_t> next{0};
+  thread_local const uint64_t number = next++;
+  return number;
+}
+
 bool Recordings::is_due(const Occasion& now) {
   auto at = std::find_if(seen_.begin(), seen_.end(), [&](const Seen& one) { return one.occasion == now; });
   if (at == seen_.end()) {
@@ -52,7 +59,7 @@ bool Recordings::is_due(const Occasion& now) {
   }
   std::rotate(seen_.begin(), at, at + 1);
   auto& threads = seen_.front().threads;
-  const auto self = std::this_thread::get_id();
+  const uint64_t self = this_thread();
   if (std::find(threads.begin(), threads.end(), self) != threads.end() || threads.size() == kThreads) return true;
   threads.push_back(self);
   return false;

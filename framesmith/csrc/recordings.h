@@ -2,8 +2,6 @@
 #pragma once
 #include "recording.h"
 
-#include <thread>
-
 namespace framesmith {
 
 constexpr int kTwins = 2;  // recordings of the same inputs
@@ -43,7 +41,7 @@ class Recordings {
   };
   struct Seen {
     Occasion occasion;
-    std::vector<std::thread::id> threads;
+    std::vector<uint64_t> threads;  // by a number that none gets again
   };
   bool is_due(const Occasion& now);
   void note_places(const Frame& call);
