@@ -154,3 +154,10 @@ def test_memory_runs_across_rows_by_what_most_of_it_is():
     half = torch.randn(2000, 96).bfloat16()
     kernels = printed(weight_gradient, half, half, torch.randn(2000, 1), torch.randn(2000, 1))
     assert all(dict(k.constants)["XBLOCK"] >= 32 for k in kernels)
+
+
+def test_memory_runs_along_the_last_dimension_whatever_the_order_of_loops():
+    """Numbers of a channel that are computed first make channels the outer loop; the image's memory runs along them."""
+    images = torch.randn(2, 64, 7, 7).to(memory_format=torch.channels_last)
+    text = body(lambda x, c: x * torch.rsqrt(c + 1).view(1, -1, 1, 1), images, torch.rand(64))
+    assert "i0 = x % 64\n" in text and "tl.load(p1 + (i0 + 64*i1))" in text

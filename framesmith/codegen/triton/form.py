@@ -6,12 +6,14 @@ which run over one domain. A kernel whose loops do not fit that is refused; a sc
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from framesmith.loops.ir import Axis, Kernel, Load, Loop, Node, Op, Store
 from framesmith.symbolic.expr import Expr, prod
 from framesmith.util.errors import CompileError
 
+MANY = 1024.0  # iterations of an axis of unknown extent
 ENOUGH = 8  # extent from which a dimension of its own pays for an axis along which memory runs
 
 
@@ -119,31 +121,40 @@ def _dims(axes: list[Axis], flat: Form, tiling: bool) -> tuple[Dim, ...]:
     """One dimension, or two where memory runs along one axis here and along another there."""
     if not axes:
         return ()
-    pair = _pair(axes, [op for op, _ in flat.accesses()]) if tiling and flat.row is None else None
-    if pair is None:
+    if flat.row is not None:
         return (Dim("x", tuple(axes)),)
-    first, last = pair
+    accesses = [op for op, _ in flat.accesses()]
+    last = _last(axes, accesses)
+    first = _across(axes, accesses, last) if tiling and _is_long(last, 3) else None
     rest = tuple(a for a in axes if a is not first and a is not last)
-    return Dim("y", (*rest, first)), Dim("x", (last,))
+    return (Dim("x", (*rest, last)),) if first is None else (Dim("y", (*rest, first)), Dim("x", (last,)))
 
 
-def _pair(axes: list[Axis], accesses: list[Load | Store]) -> tuple[Axis, Axis] | None:
-    """Axes (a, b): most accesses run along b, and some that b moves too run along a."""
+def _last(axes: list[Axis], accesses: list[Load | Store]) -> Axis:
+    """The axis along which most memory runs; stores count twice."""
     runs = dict.fromkeys(axes, 0.0)
     for op in accesses:
+        free = op.index.free
+        elements = math.prod([_trips(a) for a in axes if a.symbol in free])
         for a in axes:
             if op.index.coeff(a.symbol) == 1:
-                runs[a] += 2.0 if type(op) is Store else 1.0
-    last = max(reversed(axes), key=lambda a: runs[a])
-    if not _is_long(last, 3):
-        return None
+                runs[a] += (2.0 if type(op) is Store else 1.0) * elements
+    return max(reversed(axes), key=lambda a: runs[a])
+
+
+def _across(axes: list[Axis], accesses: list[Load | Store], last: Axis) -> Axis | None:
+    """Another axis along which memory runs where `last` steps over it."""
     for op in accesses:
         if op.index.coeff(last.symbol) in (0, 1):
             continue
         for a in axes:
             if a is not last and op.index.coeff(a.symbol) == 1 and _is_long(a):
-                return a, last
+                return a
     return None
+
+
+def _trips(axis: Axis) -> float:
+    return float(axis.extent.const) if axis.extent.is_const else MANY
 
 
 def _is_long(axis: Axis, enough: int = ENOUGH) -> bool:
