@@ -97,19 +97,16 @@ class Calls:
         """
         value = fn.value
         if value is not None:
-            row = CALLS.get(value)
+            row = CALLS.get(value) or BY_NAME.get(f"{value.__module__}.{value.__qualname__}")
             if row is not None:
                 return self.by_row(row, value, args, kwargs)
-            row = CODES.get(id(fn.code))
+            row = CODES.get(id(fn.code))  # of all functions that one decorator makes
             if row is not None:
                 return row(self, fn, args, kwargs)
             if value in FOLDED:
                 return self.fold_call(value, args, kwargs)
             if runs_whole(value):
                 return self.torch_call(value, args, kwargs)
-            row = BY_NAME.get(f"{value.__module__}.{value.__qualname__}")
-            if row is not None:
-                return self.by_row(row, value, args, kwargs)
             reason = refused_function(value)
             if reason is not None and (original := hidden(value)) is not None:
                 return self.made(original).call(self, args, kwargs)
