@@ -1,8 +1,10 @@
-"""Interleaved timing: every contender runs in turn, round after round, so that drift of the machine hits all alike."""
+"""Interleaved timing: every contender runs once a round, so that drift of the machine hits all alike, in another order each round: what
+one leaves behind (caches, the allocator's pages) meets each of the others."""
 
 from __future__ import annotations
 
 import gc
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -53,12 +55,14 @@ def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15, s
 def in_turn(names: Iterable[str], rounds: int, sample: Callable[[str], float]) -> dict[str, Timing]:
     """`sample` gives the seconds of a call of the contender so named; each is sampled once a round."""
     samples: dict[str, list[float]] = {name: [] for name in names}
+    order, chance = list(samples), random.Random(0)
     gc.collect()
     gc.disable()
     try:
         for _ in range(rounds):
-            for name, found in samples.items():
-                found.append(sample(name))
+            chance.shuffle(order)
+            for name in order:
+                samples[name].append(sample(name))
     finally:
         gc.enable()
     return {name: Timing(statistics.median(s), min(s), max(s), len(s)) for name, s in samples.items()}
