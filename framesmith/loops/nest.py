@@ -46,6 +46,7 @@ class Compute:
 
     Without `raxes`, `inner` is empty. `loads` and `stores` list the memory operations of both blocks. `opaque`: must not be merged with
     anything that touches the buffers it writes (scatter into a buffer that is there already).
+    `window`: results side by side share what they read, so no reduction is to be merged with it on a machine whose kernels are tiles.
     `contract`: None, or what a contraction row wants to be made of this nest (see `schedule.emit`).
     """
 
@@ -56,6 +57,7 @@ class Compute:
     origins: tuple[Origin, ...] = ()
     opaque: bool = False
     contract: Any = None
+    window: bool = False
     loads: tuple[Load, ...] = field(init=False)
     stores: tuple[Store, ...] = field(init=False)
     reads: frozenset[str] = field(init=False)

@@ -5,6 +5,7 @@ Positions outside of the image move to its nearest row and column, which the win
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -30,9 +31,22 @@ def _pair(value: Any) -> tuple[int, int]:
 
 @lowers_extern(torch.ops.aten.max_pool2d.default)
 def max_pool2d(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Strided | None:
+    """The pooled image, as below."""
+    return _pooled(ctx, node.meta["val"], args, kwargs)
+
+
+@lowers_extern(torch.ops.aten.max_pool2d_with_indices.default)
+def max_pool2d_with_indices(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Strided, None] | None:
+    """Where nobody asks for the indices."""
+    if any(user.target is not operator.getitem or user.args[1] for user in node.users):
+        return None
+    out = _pooled(ctx, node.meta["val"][0], args, kwargs)
+    return (out, None) if out is not None else None
+
+
+def _pooled(ctx: Context, spec: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Strided | None:
     """The pooled image, channels-last; None (eager's kernel) for another layout, a dilated or a large window."""
     x, kernel, stride, padding, dilation = (*args, *((), 0, 1)[len(args) - 2 :])[:5]
-    spec = node.meta["val"]
     if kwargs or not isinstance(x, Value) or len(x.shape) != 4 or any(type(n) is not int for n in (*x.shape, *spec.shape)):
         return None
     kernel, stride, padding, dilation = _pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation)
@@ -51,7 +65,7 @@ def max_pool2d(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[
             best = value if best is None else b.scalar("maximum", best, value)
     out = ctx.storage(tuple(spec.shape), channels_last(spec.shape), x.dtype)
     b.store(out.buffer, flat(index, out.stride), best)  # type: ignore[arg-type]
-    ctx.add(axes, b)
+    ctx.add(axes, b, window=True)
     return out
 
 

@@ -120,7 +120,8 @@ class _Split:
         values: dict[Op, Op] = {}
         Replay(inner, dict(self.sub), values).run(nest.inner)
         kept = [self._keep(after, values[op]) for op in self.reduces]
-        first = Compute((*self.parts, *nest.axes), tuple(self.rest), tuple(inner.ops), tuple(after.ops), nest.origins)
+        place = (*self.parts, *nest.axes)
+        first = Compute(place, tuple(self.rest), tuple(inner.ops), tuple(after.ops), nest.origins, window=nest.window)
         if self.reduces[0].kind == "welford":
             return [first, *self._welford(self.reduces[0], kept[0])]
         combine = Builder()

@@ -16,12 +16,15 @@ from framesmith.symbolic.expr import Expr, as_expr
 
 
 def is_tile(cluster: Cluster) -> bool:
-    """Whether the members' private loops run over one domain, and members meet only at equal indices."""
+    """Whether the members' private loops run over one domain, and members meet only at equal indices. What reads a window has none."""
     shared, domain = cluster.shared, None
+    windows = any(m.compute.window for m in cluster.members)
     for m in cluster.members:
         private = (frozenset(m.par) | frozenset(m.red)) - shared
         if not private:
             continue
+        if windows:
+            return False
         if domain is None:
             domain = private
         if private != domain or (m.red and not shared.issuperset(m.par)) or (len(private) > 1 and _scans(m)):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -12,6 +13,7 @@ from framesmith.schedule.target import GPU  # noqa: E402
 from tests.codegen_triton.graphs import DYNAMIC, GRAPHS  # noqa: E402
 from tests.codegen_triton.machine import to_ptx  # noqa: E402
 from tests.codegen_triton.products import PRODUCTS, program  # noqa: E402
+from tests.gpu.fakes import recorded, scheduled  # noqa: E402
 from tests.schedule.harness import program_of  # noqa: E402
 
 CHIPS = (80, 90, 100)
@@ -57,3 +59,11 @@ def test_scans_compile(monkeypatch):
         program_ = program_of(lambda a: (a.cumsum(1), a.double().cumprod(1), a.cumsum(0)), torch.empty(300, length), target=GPU)
         for k in print_kernels(program_):
             assert ".target sm_90" in to_ptx(k, 90)
+
+
+def test_results_side_by_side_share_what_they_read():
+    """A thread has seven results of four channels each: 55 vectors of the image instead of 175, and as many multiply-adds."""
+    x, w = torch.randn(64, 96, 28, 28).bfloat16().to(memory_format=torch.channels_last), torch.randn(96, 1, 5, 5).bfloat16()
+    graph, _ = recorded(lambda x, w: F.conv2d(x, w, None, 1, 2, 1, 96).relu(), x, w)
+    ptx = to_ptx(print_kernels(scheduled(graph))[-1], 90)
+    assert ptx.count("ld.global.v2.b32") == 5 * 11 + 25 and ptx.count("fma.rn.f32") >= 7 * 4 * 24

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from framesmith.codegen.triton.columns import columns
 from framesmith.loops.ir import Axis, Kernel, Load, Loop, Node, Op, Store
 from framesmith.symbolic.expr import Expr, prod
 from framesmith.util.errors import CompileError
@@ -39,12 +40,14 @@ class Nest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """`grid`: () for a kernel of one iteration, (x,) or (y, x). `row`: None where there are no loops inside. `body`: in order."""
+    """`grid`: () for a kernel of one iteration, (x,) or (y, x). `row`: None where there are no loops inside. `body`: in order. `vectors`: x
+    is a vector of each thread (see `columns`)."""
 
     kernel: Kernel
     grid: tuple[Dim, ...]
     row: Dim | None
     body: tuple[Op | Nest, ...]
+    vectors: bool = False
 
     def accesses(self) -> list[tuple[Load | Store, Expr]]:
         """Every load and store with its index, over the axes of the grid and of `row`."""
@@ -76,6 +79,10 @@ def form(kernel: Kernel, tiling: bool = True) -> Form:
             raise CompileError("loops over different domains have no tile program")
         body.append(nest)
     flat = Form(kernel, (), row, tuple(body))
+    shared = columns(axes, [op for op in body if isinstance(op, Op)]) if row is None and tiling else None
+    if shared is not None:
+        points, vector, ops = shared
+        return Form(kernel, (Dim("y", points), Dim("x", (vector,))), None, ops, True)
     return replace(flat, grid=_dims(axes, flat, tiling))
 
 

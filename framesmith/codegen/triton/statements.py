@@ -15,6 +15,9 @@ from framesmith.symbolic.expr import Expr, Product
 
 
 def _scalar(s: State, op: Scalar) -> None:
+    if _is_loaded_so(s, op):
+        s.values[op], s.dims[op] = s.values[op.args[1]], s.dims[op.args[1]]
+        return
     kind = op.args[-1].dtype
     operands = [s.text(a) for a in op.args]
     if all(type(a) is Const for a in (op.args[1:] if op.name == "where" else op.args)):
@@ -22,6 +25,15 @@ def _scalar(s: State, op: Scalar) -> None:
     text = scalar_text(op.name, operands, kind)
     s.functions.add(text.partition("(")[0])
     s.define(op, s.dims_of(*op.args), text)
+
+
+def _is_loaded_so(s: State, op: Scalar) -> bool:
+    """Whether `op` is what a load gives anyway: zero where its condition does not hold."""
+    if op.name != "where":
+        return False
+    condition, value, other = op.args
+    zero = type(other) is Const and repr(other.value) in ("0", "0.0", "False")
+    return zero and type(value) is Load and value.args == (condition,) and not s.params[value.buffer].host
 
 
 def _cast(s: State, op: Cast) -> None:

@@ -21,6 +21,7 @@ PERSISTENT = 1 << 13  # elements of a row up to which all of it is one tile...
 PERSISTENT_COLUMN = 64  # ... and where memory runs across the rows
 SHARED_ROWS = 1024  # elements of a tile of several short rows: one warp has them, and adds without the others
 LOOPED = 4096  # elements of a tile that goes through long rows
+ACCUMULATORS = 128  # that a thread has registers for
 COLUMNS = 32  # rows side by side of a tile where memory runs across them
 BATCH = 1024  # elements of a tile of a row of a table, ...
 PROGRAMS = 1 << 16  # ... and how many programs there are before one goes through several
@@ -45,6 +46,8 @@ def choose(form: Form, batch: int = 0) -> Config:
         return Config({"x": BATCH} if form.grid else {}, 4, parts=max(power(batch) // (BATCH * PROGRAMS), 1))
     if form.row is not None:
         return _rows(form, form.row)
+    if form.vectors:
+        return _vectors(form)
     if len(form.grid) == 2:
         return _transposing(form)
     return _pointwise(form) if form.grid else Config({}, 1)
@@ -92,6 +95,15 @@ def _cost(form: Form) -> int:
     return sum(SCALAR_OPS[op.name].cost for op in form.body if isinstance(op, Op) and type(op) is Scalar)
 
 
+def _vectors(form: Form) -> Config:
+    """A vector for each thread; smaller blocks while there are not several for each multiprocessor."""
+    y, x = form.grid
+    size, block = size_of(y), 128
+    while block > 32 and size // block < 4 * UNITS:
+        block //= 2
+    return Config({"y": block, "x": size_of(x)}, block // 32)
+
+
 def _transposing(form: Form) -> Config:
     """Square tiles, as far as the dimensions reach."""
     y, x = form.grid
@@ -109,14 +121,16 @@ def _rows(form: Form, row: Dim) -> Config:
     count = size_of(form.grid[0]) if form.grid else 1
     across = _runs_across(form, row)
     known = row.extent.is_const
-    kinds = {op.kind for node in form.body if type(node) is Nest for op in node.ops if type(op) is Reduce}
+    reduces = [op for node in form.body if type(node) is Nest for op in node.ops if type(op) is Reduce]
+    kinds = {op.kind for op in reduces}
     limit = PERSISTENT_COLUMN if across else PERSISTENT * (2 if len(form.kernel.params) <= 3 else 1)
     if known and length <= limit:
         return _persistent(form, max(power(length), 2), count, across)
     if across:
         x = min(power(count), COLUMNS)
-        r = max(min(LOOPED // 2 // x, power(length)), 2)
-        return _config(form, x, r, _warps(x * r, 8), persistent=False)
+        each = max(min(8, power(ACCUMULATORS // len(reduces) + 1) // 2), 1) if reduces else 8
+        r = max(min(LOOPED // 16 * each // x, power(length)), 2)
+        return _config(form, x, r, _warps(x * r, each), persistent=False)
     pairs = not kinds.isdisjoint(("argmax", "argmin"))  # accumulators are three words each
     most = LOOPED // 4 if pairs else LOOPED if count < 4 * UNITS else LOOPED // 2
     r = max(min(most, power(length)), 2)

@@ -20,8 +20,20 @@ def lay_out_weights(graph: fx.Graph) -> None:
         if node.op != "call_function" or node.target not in _CONVOLUTIONS or not is_parameter_expression(weight := node.args[1]):
             continue
         value = weight.meta["val"]
-        if len(value.shape) == 4 and value.dtype in _HALF:
+        if len(value.shape) == 4 and value.dtype in _HALF and node.args[-1] == value.shape[0] > 1 == value.shape[1]:
+            with graph.inserting_before(node):
+                node.update_arg(1, _by_position(Nodes(graph, node), weight))
+        elif len(value.shape) == 4 and value.dtype in _HALF:
             with graph.inserting_before(node):
                 add = Nodes(graph, node)
                 node.update_arg(1, add(aten._to_copy.default, (weight,), tuple(value.shape), channels_last(value.shape)))
             node.args[1].kwargs = {"memory_format": torch.channels_last}
+
+
+def _by_position(add: Nodes, weight: fx.Node) -> fx.Node:
+    """A weight of one kernel for each channel, channels innermost in memory."""
+    shape = tuple(weight.meta["val"].shape)
+    turned = (*shape[2:], shape[1], shape[0])
+    laid = add(aten.clone.default, (add(aten.permute.default, (weight, [2, 3, 1, 0]), turned),), turned)
+    laid.kwargs = {"memory_format": torch.contiguous_format}
+    return add(aten.permute.default, (laid, [3, 2, 0, 1]), shape, (1, shape[0], shape[0] * shape[3], shape[0]))

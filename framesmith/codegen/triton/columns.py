@@ -1,0 +1,122 @@
+"""Pointwise kernels whose results share what they read: sums over windows, pooling.
+
+    par h < 56, w < 56, c < 72:                            par h < 56, w < 14, c' < 9, v < 8:        # a thread has one point, all of v
+      store y[h, w, c] = x[h, w, c] * k[0, c]                a, b, ... = x[h, 4*w, c], x[h, 4*w + 1, c], ...  # c = 8*c' + v
+                       + x[h, w + 1, c] * k[1, c]            store y[h, 4*w, c] = a * k[0, c] + b * k[1, c]
+                                                             store y[h, 4*w + 1, c] = b * k[0, c] + c * k[1, c] ...
+
+Results side by side are computed by one thread, which reads what they share once; equal operations are one operation already, so it is
+enough to write the body for each of them. The innermost axis is cut into vectors, and all the others are one dimension of the tile: where
+a point lies, and which of its neighbours exist, is then found out once a vector.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from framesmith.loops.build import Builder, Replay
+from framesmith.loops.ir import Axis, Const, Indirect, Load, Op, Store
+from framesmith.symbolic.expr import Expr, Symbol, as_expr
+
+VECTOR = 4  # elements that a thread moves at once: twice as many take too many registers
+FEW = 4  # loads of one buffer from which results side by side may share them
+MOST = 8  # results of a thread
+THREADS = 132 * 256  # that there should be
+WORTH = 0.8  # of the loads of results one by one, that are left
+
+
+def columns(axes: Sequence[Axis], ops: Sequence[Op]) -> tuple[tuple[Axis, ...], Axis, tuple[Op, ...]] | None:
+    """The axes of the points, the axis of the vector, and the body over them; None where results share nothing."""
+    loads = [op for op in ops if type(op) is Load]
+    shared = [name for name, count in Counter(op.buffer for op in loads).items() if count >= FEW]
+    last = _last(axes, ops)
+    if not shared or last is None or any(type(op) is Indirect for op in ops) or _reads_what_it_wrote(ops):
+        return None
+    points = math.prod(a.extent.const for a in axes if a.extent.is_const) // VECTOR
+    needed = _needed(ops, [op for op in loads if op.buffer in shared])
+    for a in reversed(axes):  # of two axes the inner one, along which what is shared dies soon
+        counts = [n for n in _divisors(a) if points // n >= THREADS] if a is not last else []
+        reads = {n: _reads(needed, a, n) for n in counts}
+        best = min(reads, key=reads.__getitem__, default=1)
+        if best > 1 and reads[best] <= WORTH * _reads(needed, a, 1):
+            return _written(axes, last, (a, best), ops)
+    return _written(axes, last, None, ops) if len(needed) > len(loads) else None
+
+
+def _needed(ops: Sequence[Op], loads: Sequence[Load]) -> list[Op]:
+    """`loads` and their conditions, in order."""
+    found: set[Op] = set(loads)
+    for op in reversed(ops):
+        if op in found:
+            found.update(op.args)
+    return [op for op in ops if op in found]
+
+
+def _last(axes: Sequence[Axis], ops: Sequence[Op]) -> Axis | None:
+    """The axis along which all results lie side by side, if it is whole vectors."""
+    stores = [op for op in ops if type(op) is Store]
+    found = [a for a in axes if stores and all(op.mode is None and op.index.coeff(a.symbol) == 1 for op in stores)]
+    return found[0] if found and found[0].extent.is_const and found[0].extent.const % VECTOR == 0 else None
+
+
+def _reads_what_it_wrote(ops: Sequence[Op]) -> bool:
+    written: set[str] = set()
+    for op in ops:
+        if type(op) is Store:
+            written.add(op.buffer)
+        elif type(op) is Load and op.buffer in written:
+            return True
+    return False
+
+
+def _divisors(a: Axis) -> list[int]:
+    return [d for d in range(2, MOST + 1) if a.extent.const % d == 0] if a.extent.is_const else []
+
+
+def _reads(needed: Sequence[Op], axis: Axis, count: int) -> float:
+    """Loads for each result, of `count` results along `axis`."""
+    b = Builder()
+    symbol = _axis(axis.symbol.name, axis.extent.const // count).symbol if axis.extent.is_const else axis.symbol
+    for k in range(count):
+        Replay(b, {axis.symbol: symbol * count + k}, {}).run(needed)
+    return sum(type(op) is Load and not _never(op) for op in b.ops) / count
+
+
+def _never(op: Load) -> bool:
+    return bool(op.args) and type(op.args[0]) is Const and not op.args[0].value
+
+
+def _axis(name: str, extent: int) -> Axis:
+    return Axis(Symbol(name, 0, extent - 1), as_expr(extent))
+
+
+def _written(
+    axes: Sequence[Axis], last: Axis, way: tuple[Axis, int] | None, ops: Sequence[Op]
+) -> tuple[tuple[Axis, ...], Axis, tuple[Op, ...]]:
+    """The body for each of the results of a thread, operation by operation, so that little of what they share is alive at once."""
+    side, count = way if way is not None else (None, 1)
+    vector = _axis("v", VECTOR)
+    points: list[Axis] = []
+    sub: dict[Expr, Expr | int] = {}
+    for a in axes:
+        extent = a.extent
+        if a is side or a is last:
+            extent = as_expr(extent.const // (VECTOR if a is last else count))
+        cut = Axis(Symbol(a.symbol.name, 0, extent.const - 1 if extent.is_const else extent - 1), extent)
+        if not (extent.is_const and extent.const == 1):
+            points.append(cut)
+        at = cut.symbol if cut in points else as_expr(0)
+        sub[a.symbol] = at * VECTOR + vector.symbol if a is last else at * count if a is side else at
+    b = Builder()
+    replays = []
+    for k in range(count):
+        own = {**sub, side.symbol: sub[side.symbol] + k} if side is not None else sub
+        replays.append(Replay(b, own, {}))
+    for op in ops:
+        for replay in replays:
+            replay.run((op,))
+    if not points:
+        points.append(_axis("u", 1))
+    return tuple(points), vector, tuple(b.ops)

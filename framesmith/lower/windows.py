@@ -1,0 +1,202 @@
+"""Convolutions of each channel with a kernel of its own, on a CUDA device: a sum over the positions of a window, written out in one
+pointwise nest over a channels-last image.
+
+    conv2d(x, k, groups=channels)[n, c, h, w] = sum over i, j of x[n, c, h*s + i - p, w*s + j - p] * k[c, 0, i, j]
+    its gradients: of x[n, c, h, w]             sum over i, j of g[n, c, (h + p - i) / s, (w + p - j) / s] * k[c, 0, i, j]
+                   of k[c, 0, i, j]             sum over n, h, w of g[n, c, h, w] * x[n, c, h*s + i - p, w*s + j - p]
+
+Each element is read once for each position, but nearly always from a register or the cache (`codegen.triton.columns`), so such a nest
+takes what moving its image takes; and it fuses with what follows as any other nest does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.loops.build import HALF, Builder
+from framesmith.loops.ir import Axis, Op
+from framesmith.loops.nest import Compute
+from framesmith.lower.context import Context
+from framesmith.lower.geometry import flat, row_major
+from framesmith.lower.layouts import channels_last
+from framesmith.lower.table import lowers_extern
+from framesmith.lower.values import Strided, Value
+from framesmith.symbolic.expr import Expr, as_expr
+
+aten = torch.ops.aten
+LARGEST = 49  # positions of a window that are written out
+VECTOR = 8  # channels that a thread moves at once
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Position (i, j) of a window at (h, w) is element h * stride + i * dilation - padding of the image, and so along w."""
+
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+
+    @property
+    def positions(self) -> list[Pair]:
+        return list(product(range(self.kernel[0]), range(self.kernel[1])))
+
+
+def window_of(x: Any, weight: Any, arguments: tuple[Any, ...], groups: int) -> Window | None:
+    """The window of a convolution of half precision that kernels compute, else None. `x` and `weight` have shapes and types, `arguments`
+    are stride, padding and dilation."""
+    if len(x.shape) != 4 or x.dtype not in HALF or weight.dtype is not x.dtype:
+        return None
+    if any(type(n) is not int for n in (*x.shape, *weight.shape)):
+        return None
+    channels = x.shape[1]
+    if groups != channels or tuple(weight.shape[:2]) != (channels, 1) or channels % VECTOR or 0 in x.shape or channels == 1:
+        return None
+    if any(isinstance(a, str) or any(type(n) is not int for n in _pair(a)) for a in arguments):
+        return None
+    kernel = (weight.shape[2], weight.shape[3])
+    return Window(kernel, *map(_pair, arguments)) if kernel[0] * kernel[1] <= LARGEST else None  # type: ignore[arg-type]
+
+
+def _pair(value: Any) -> Pair:
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return (values[0], values[-1])
+
+
+_DEFAULTS = (None, (1, 1), (0, 0), (1, 1), 1)
+
+
+@lowers_extern(aten.conv2d.default, aten.convolution.default)
+def depthwise(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Strided | None:
+    """The image, channels-last; None where it is the library's."""
+    x, weight, *rest = args
+    spec = node.meta["val"]
+    if node.target is aten.convolution.default:
+        bias, *arguments, transposed, _, groups = rest
+    else:
+        given = (*rest, *_DEFAULTS[len(rest) :])
+        bias, arguments, groups, transposed = given[0], list(given[1:4]), given[4], False
+    if ctx.device.type != "cuda" or kwargs or transposed or bias is not None or not isinstance(x, Value) or not isinstance(weight, Value):
+        return None
+    window = window_of(x, weight, tuple(arguments), groups)
+    if window is None or any(type(n) is not int for n in spec.shape) or 0 in spec.shape:
+        return None
+    x = ctx.realise(x, channels_last(x.shape))
+    weight = _by_position(ctx, weight)
+    out = ctx.storage(tuple(spec.shape), channels_last(spec.shape), x.dtype)
+    b = Builder()
+    index, axes = ctx.axes(spec.shape)
+    n, c, *at = index
+    terms = []
+    for i, j in window.positions:
+        inside, place = _inside(b, at, (i, j), window, x.shape)
+        value = b.masked(inside, lambda place=place: x.element(b, [n, c, *place]), 0.0)  # type: ignore[misc]
+        terms.append(b.scalar("mul", value, weight.element(b, [c, 0, i, j])))
+    b.store(out.buffer, flat(index, out.stride), _sum(b, terms))
+    ctx.add(axes, b, window=True)
+    return out
+
+
+@lowers_extern(aten.convolution_backward.default)
+def depthwise_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Strided | None, ...] | None:
+    """Gradients of the image, the weight and the bias, as far as they are asked for; None where they are the library's."""
+    tangent, x, weight, _, *arguments, transposed, _, groups, wanted = args
+    if ctx.device.type != "cuda" or transposed or not all(isinstance(v, Value) for v in (tangent, x, weight)):
+        return None
+    window = window_of(x, weight, tuple(arguments), groups)
+    if window is None or tangent.dtype is not x.dtype or any(type(n) is not int for n in tangent.shape) or 0 in tangent.shape:
+        return None
+    tangent = ctx.realise(tangent, channels_last(tangent.shape))
+    of_image = _image_gradient(ctx, tangent, _by_position(ctx, weight), x.shape, window) if wanted[0] else None
+    of_weight = None
+    if wanted[1]:
+        of_weight = _weight_gradient(ctx, tangent, ctx.realise(x, channels_last(x.shape)), tuple(weight.shape), window)
+    return of_image, of_weight, _bias_gradient(ctx, tangent) if wanted[2] else None
+
+
+def _by_position(ctx: Context, weight: Value) -> Strided:
+    """The weight with its channels innermost."""
+    channels, _, _, columns = weight.shape
+    return ctx.realise(weight, (1, channels, columns * channels, channels))
+
+
+def _inside(b: Builder, at: Sequence[Any], k: Pair, window: Window, shape: Sequence[int]) -> tuple[Op, list[Expr]]:
+    """The element of an image of `shape` that position `k` of the window at `at` reads, and whether there is one."""
+    inside, place = None, []
+    for d in (0, 1):
+        p = as_expr(at[d] * window.stride[d] + (k[d] * window.dilation[d] - window.padding[d]))
+        inside = b.both(inside, b.both(b.pred(-1, p), b.pred(p, shape[d + 2])))
+        place.append(p)
+    assert inside is not None
+    return inside, place
+
+
+def _sum(b: Builder, terms: Sequence[Op]) -> Op:
+    total, *rest = terms
+    for term in rest:
+        total = b.scalar("add", total, term)
+    return total
+
+
+def _image_gradient(ctx: Context, tangent: Strided, weight: Strided, shape: tuple[int, ...], window: Window) -> Strided:
+    """Each element of the image, over the windows that have read it."""
+    out = ctx.storage(shape, channels_last(shape), tangent.dtype)
+    b = Builder()
+    index, axes = ctx.axes(shape)
+    n, c, *at = index
+    terms = []
+    for i, j in window.positions:
+        reader, place = None, []
+        for d, k in enumerate((i, j)):
+            step = window.stride[d]
+            before = -(-k * window.dilation[d] // step)  # whole steps that keep what is divided from being negative
+            p = as_expr(at[d] + (window.padding[d] - k * window.dilation[d] + before * step))
+            there = b.both(b.pred(before - 1, p // step), b.pred(p // step, tangent.shape[d + 2] + before))
+            reader = b.both(reader, b.both(b.pred(p % step, 1), there))
+            place.append(p // step - before)
+        assert reader is not None
+        value = b.masked(reader, lambda place=place: tangent.element(b, [n, c, *place]), 0.0)  # type: ignore[misc]
+        terms.append(b.scalar("mul", value, weight.element(b, [c, 0, i, j])))
+    b.store(out.buffer, flat(index, out.stride), _sum(b, terms))
+    ctx.add(axes, b, window=True)
+    return out
+
+
+def _weight_gradient(ctx: Context, tangent: Strided, x: Strided, shape: tuple[int, ...], window: Window) -> Strided:
+    """Sums over all places of the window, those of all its positions in one nest."""
+    out = ctx.storage(shape, row_major(shape), x.dtype)
+    index, axes = ctx.axes(tangent.shape)
+    n, c, *at = index
+    inner, after = Builder(), Builder()
+    factor = tangent.element(inner, index)
+    for i, j in window.positions:
+        inside, place = _inside(inner, at, (i, j), window, x.shape)
+        value = inner.masked(inside, lambda place=place: x.element(inner, [n, c, *place]), 0.0)  # type: ignore[misc]
+        total = inner.reduce("sum", (inner.scalar("mul", value, factor),), torch.float32)
+        after.store(out.buffer, flat([c, 0, i, j], out.stride), total)
+    _add_sums(ctx, c, axes, inner, after, window=True)
+    return out
+
+
+def _bias_gradient(ctx: Context, tangent: Strided) -> Strided:
+    out = ctx.storage((tangent.shape[1],), (1,), tangent.dtype)
+    index, axes = ctx.axes(tangent.shape)
+    inner, after = Builder(), Builder()
+    total = inner.reduce("sum", (tangent.element(inner, index),), torch.float32)
+    after.store(out.buffer, as_expr(index[1]), total)
+    _add_sums(ctx, index[1], axes, inner, after)
+    return out
+
+
+def _add_sums(ctx: Context, c: Any, axes: Sequence[Axis], inner: Builder, after: Builder, window: bool = False) -> None:
+    """A nest over channels `c` that sums over the other axes."""
+    kept = tuple(a for a in axes if a.symbol is c)
+    gone = tuple(a for a in axes if a.symbol is not c)
+    ctx.items.append(Compute(kept, gone, tuple(inner.ops), tuple(after.ops), ctx.origin, window=window))

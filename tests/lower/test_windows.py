@@ -1,0 +1,98 @@
+"""Convolutions of each channel with a kernel of its own, on a CUDA device: nests that give what eager gives."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from framesmith.loops.evaluate import run_program
+from framesmith.loops.ir import Extern
+from framesmith.loops.verify import verify
+from tests.gpu.fakes import recorded, scheduled
+
+# (images, channels, height, width), kernel, stride, padding, dilation
+WINDOWS = {
+    "3x3": ((2, 16, 6, 8), 3, 1, 1, 1),
+    "5x5 of steps": ((1, 8, 9, 8), 5, 2, 2, 1),
+    "7x7": ((2, 8, 7, 7), 7, 1, 3, 1),
+    "even steps": ((2, 8, 8, 8), 3, 2, 1, 1),
+    "unlike sides": ((1, 8, 5, 12), (1, 4), (1, 3), (0, 2), 1),
+    "dilated": ((1, 8, 9, 10), 3, 1, 2, 2),
+    "dilated steps": ((1, 8, 10, 9), 3, 3, 1, 2),
+    "one place": ((3, 24, 3, 3), 3, 1, 0, 1),
+    "no padding": ((1, 8, 6, 6), 2, 2, 0, 1),
+}
+
+
+def made(name, dtype=torch.bfloat16):
+    shape, kernel, stride, padding, dilation = WINDOWS[name]
+    generator = torch.Generator().manual_seed(len(name))
+    kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
+    image = torch.randn(shape, generator=generator).to(dtype).to(memory_format=torch.channels_last)
+    return [image, torch.randn(shape[1], 1, *kernel, generator=generator).to(dtype)], (stride, padding, dilation, shape[1])
+
+
+def close(got, want):
+    """`want` in float64; the result is rounded once, and its sums are of float32."""
+    torch.testing.assert_close(got.double(), want, rtol=2 ** -8 if got.dtype is torch.bfloat16 else 2 ** -10, atol=1e-5)
+
+
+def calls(program):
+    return [str(step.target) for step in program.steps if isinstance(step, Extern)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_convolution_of_each_channel(name, dtype):
+    inputs, window = made(name, dtype)
+    graph, _ = recorded(lambda x, w: F.conv2d(x, w, None, *window), *inputs)
+    program = scheduled(graph)
+    verify(program)
+    assert calls(program) == []
+    (got,) = run_program(program, inputs)
+    close(got, F.conv2d(*(t.double() for t in inputs), None, *window))
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_its_gradients(name):
+    (x, w), window = made(name)
+    tangent = torch.randn_like(F.conv2d(x, w, None, *window))
+    stride, padding, dilation, groups = ((n, n) if k < 3 and isinstance(n, int) else n for k, n in enumerate(window))
+
+    def gradients(tangent, x, w):
+        return torch.ops.aten.convolution_backward(
+            tangent, x, w, [groups], stride, padding, dilation, False, (0, 0), groups, [True, True, True]
+        )
+
+    graph, _ = recorded(gradients, tangent, x, w)
+    program = scheduled(graph)
+    verify(program)
+    assert calls(program) == []
+    for got, want in zip(run_program(program, [tangent, x, w]), gradients(tangent.double(), x.double(), w.double()), strict=True):
+        close(got, want)
+
+
+def test_what_follows_is_in_its_kernel_but_no_sum_is():
+    (x, w), window = made("3x3")
+
+    def fn(x, w, b):
+        y = F.hardswish(F.conv2d(x, w, None, *window) + b.view(-1, 1, 1))
+        return y, y.mean((2, 3))
+
+    graph, _ = recorded(fn, x, w.contiguous(), torch.randn(16).bfloat16())
+    program = scheduled(graph)
+    assert [len(k.params) for k in program.kernels] == [2, 4, 2]  # the weight laid out; the image; the mean
+
+
+@pytest.mark.parametrize("change", ["float32", "two to a channel", "one group", "odd channels"])
+def test_others_are_the_librarys(change):
+    x, w, groups = torch.randn(1, 16, 8, 8).bfloat16(), torch.randn(16, 1, 3, 3).bfloat16(), 16
+    if change == "float32":
+        x, w = x.float(), w.float()
+    elif change == "two to a channel":
+        w = torch.randn(32, 1, 3, 3).bfloat16()
+    elif change == "one group":
+        w, groups = torch.randn(16, 16, 3, 3).bfloat16(), 1
+    elif change == "odd channels":
+        x, w, groups = x[:, :9], w[:9], 9
+    graph, _ = recorded(lambda x, w: F.conv2d(x, w, None, 1, 1, 1, groups), x, w)
+    assert calls(scheduled(graph)) == ["aten.conv2d.default"]
