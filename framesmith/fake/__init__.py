@@ -6,6 +6,7 @@ from framesmith.fake import (  # noqa: F401  each registers the rows of its tabl
     recurrent,
     rules_attention,
     rules_factories,
+    rules_gradients,
     rules_losses,
     rules_nn,
     rules_padding,

@@ -102,7 +102,6 @@ _register(
 )
 _register(_keeping(False), "relu neg floor ceil round trunc sign positive bitwise_not")
 _register(_keeping(True), "gelu silu mish hardswish hardsigmoid leaky_relu elu softplus hardshrink softshrink frac relu6")
-_register(_keeping(True, 2), "silu_backward mish_backward")
 _register(_keeping(False), "hardtanh")
 _register(_promoting(0, 3, None), "addcmul addcdiv lerp.Tensor lerp.Scalar clamp clamp.Tensor")
 _register(_promoting(0, 2, None), "clamp_min clamp_max clamp_min.Tensor clamp_max.Tensor")

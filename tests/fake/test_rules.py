@@ -123,17 +123,17 @@ def test_images(op, layout):
     both(IMAGES[op], LAYOUTS[layout]())
 
 
-def both(fn, x):
+def both(fn, *inputs):
     """Records and compares; where eager refuses, recording refuses in the same words."""
     try:
         with torch.no_grad():
-            fn(x)
+            fn(*inputs)
     except (RuntimeError, TypeError, IndexError) as error:
         with pytest.raises(type(error)) as got:
-            check(fn, x)
+            check(fn, *inputs)
         assert str(got.value) == str(error)
         return
-    check(fn, x, tol=1e-6)
+    check(fn, *inputs, tol=1e-6)
 
 
 @pytest.mark.parametrize("case", range(10))

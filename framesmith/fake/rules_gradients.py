@@ -1,0 +1,143 @@
+"""Metadata rows of the operators in autograd's formulas: gradients of activations, norms, losses, pooling and views.
+
+PyTorch's own meta kernels of most of these are Python, and load for seconds what they are made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from framesmith.fake.infer import RULES, Rule, rule
+from framesmith.fake.layout import same_shape, suggested_strides
+from framesmith.fake.rules_pointwise import elementwise
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, new_fake
+
+aten = torch.ops.aten
+
+
+def _alike(*tensors: Any) -> bool:
+    """Tensors of one floating dtype."""
+    dtype = tensors[0].dtype
+    return dtype.is_floating_point and all(type(t) is FakeTensor and t.dtype is dtype for t in tensors)
+
+
+def _sized(*tensors: FakeTensor) -> bool:
+    """None has a size that is known to be zero: eager's kernels have ways of their own for those."""
+    return not any(type(n) is int and n == 0 for t in tensors for n in t.shape)
+
+
+# -- activations: element-wise over the gradient and what the forward kept
+
+
+def _pointwise(*operands: int) -> Rule:
+    def row(*args: Any, **kwargs: Any) -> Any:
+        used = [args[k] for k in operands]
+        return elementwise(used, used[0].dtype) if _alike(*used) else NotImplemented
+
+    return row
+
+
+_ACTIVATIONS: dict[Rule, str] = {
+    _pointwise(0, 1): "sigmoid tanh gelu hardswish hardsigmoid softplus hardtanh silu mish logit log_sigmoid",
+    _pointwise(1, 0): "threshold leaky_relu",
+    _pointwise(0, 5): "elu",
+}
+for _row, _names in _ACTIVATIONS.items():
+    for _name in _names.split():
+        RULES[getattr(aten, f"{_name}_backward").default] = _row
+
+
+@rule(aten.glu_backward.default)
+def glu_backward(grad: FakeTensor, x: FakeTensor, dim: int) -> Any:
+    return dense(x, tuple(x.shape)) if _alike(grad, x) else NotImplemented
+
+
+@rule(aten.native_dropout_backward.default)
+def native_dropout_backward(grad: FakeTensor, mask: FakeTensor, scale: float) -> Any:
+    fits = _alike(grad) and grad.is_contiguous() and mask.is_contiguous() and same_shape(grad.shape, mask.shape)
+    return dense(grad, tuple(grad.shape)) if fits else NotImplemented
+
+
+# -- norms and softmax
+
+
+@rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
+def softmax_backward(grad: FakeTensor, output: FakeTensor, dim: int, dtype: torch.dtype) -> Any:
+    fits = _alike(grad, output) and same_shape(grad.shape, output.shape) and grad.dim() > 0 and -grad.dim() <= dim < grad.dim()
+    return dense(grad, tuple(grad.shape), dtype) if fits and dtype.is_floating_point else NotImplemented
+
+
+@rule(aten.native_layer_norm_backward.default)
+def native_layer_norm_backward(
+    grad: FakeTensor, x: FakeTensor, over: Any, mean: FakeTensor, rstd: FakeTensor, weight: Any, bias: Any, mask: Any
+) -> Any:
+    if not _alike(grad, x) or not _sized(x) or mask[1] and weight is None or mask[2] and bias is None:
+        return NotImplemented
+    return tuple([dense(t, tuple(t.shape)) if asked else None for t, asked in zip((x, weight, bias), mask)])
+
+
+@rule(aten.native_batch_norm_backward.default)
+def native_batch_norm_backward(
+    grad: FakeTensor, x: FakeTensor, weight: Any, mean: Any, var: Any, saved_mean: Any, saved_rstd: Any, train: bool, eps: float, mask: Any
+) -> Any:
+    if not _alike(grad, x) or not _sized(x) or x.dim() < 2 or (mask[1] or mask[2]) and weight is None:
+        return NotImplemented
+    shape = tuple(x.shape)
+    first = new_fake(shape, suggested_strides(x, shape), x.dtype, x.device) if mask[0] else None
+    return first, *[dense(weight, shape[1:2]) if asked else None for asked in mask[1:]]
+
+
+# -- losses
+
+
+@rule(aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default, aten.huber_loss_backward.default)
+def distance_backward(grad: FakeTensor, x: FakeTensor, target: FakeTensor, *args: Any) -> Any:
+    return dense(x, tuple(x.shape)) if _alike(grad, x, target) and same_shape(x.shape, target.shape) else NotImplemented
+
+
+@rule(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
+def nll_loss_backward(grad: FakeTensor, x: FakeTensor, target: FakeTensor, *args: Any) -> Any:
+    fits = _alike(grad, x) and target.dtype is torch.int64 and target.dim() == x.dim() - 1 and _sized(x)
+    fits = fits and (x.dim() == 2 or x.dim() == 4 and x.is_contiguous())
+    return dense(x, tuple(x.shape)) if fits else NotImplemented
+
+
+# -- pooling and resizing
+
+
+@rule(aten.max_pool2d_with_indices_backward.default, aten.avg_pool2d_backward.default, aten._adaptive_avg_pool2d_backward.default)
+def pool_backward(grad: FakeTensor, x: FakeTensor, *args: Any) -> Any:
+    if not _alike(grad, x) or not _sized(grad, x) or x.dim() != 4 or grad.dim() != 4:
+        return NotImplemented
+    return new_fake(tuple(x.shape), suggested_strides(x, tuple(x.shape)), x.dtype, x.device)
+
+
+@rule(aten.upsample_nearest2d_backward.default)
+def upsample_backward(grad: FakeTensor, output_size: Any, shape: Sequence[Any], *args: Any) -> Any:
+    if not _alike(grad) or grad.dim() != 4 or not _sized(grad):
+        return NotImplemented
+    return new_fake(tuple(shape), suggested_strides(grad, tuple(shape)), grad.dtype, grad.device)
+
+
+# -- views and lookups: zeros of the shape that was viewed
+
+
+def _zeros(shape_at: int) -> Callable[..., Any]:
+    def row(grad: FakeTensor, *args: Any) -> Any:
+        shape = tuple(args[shape_at])
+        return new_fake(shape, contiguous_strides(shape), grad.dtype, grad.device)
+
+    return row
+
+
+for _packet in (aten.slice_backward, aten.select_backward, aten.unfold_backward):
+    RULES[_packet.default] = _zeros(0)
+
+
+@rule(aten.embedding_dense_backward.default)
+def embedding_dense_backward(grad: FakeTensor, indices: FakeTensor, count: Any, padding: Any, scale: bool) -> Any:
+    fits = _alike(grad) and not indices.dtype.is_floating_point and grad.dim() == indices.dim() + 1
+    return dense(grad, (count, grad.shape[-1])) if fits else NotImplemented
