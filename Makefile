@@ -41,7 +41,7 @@ bench: $(BUILT)
 	$(BIN)/python -m benchmarks --peers --cold --plot --readme
 
 bench-gpu:
-	$(PYTHON) -m benchmarks.gpu --kinds inference training --precisions bf16 tf32 --modes default reduce-overhead max-autotune --peers --warm --kernels --readme
+	$(PYTHON) -m benchmarks.gpu --everything --peers --warm --readme
 
 bench-training: $(BUILT)
 	$(BIN)/python -m benchmarks.training --peers --cold --memory --readme

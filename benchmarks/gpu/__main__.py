@@ -1,14 +1,15 @@
-"""Models on a CUDA device beside eager and torch.compile.
+"""Models on CUDA devices beside eager and torch.compile.
 
     python -m benchmarks.gpu [MODEL ...] [--kinds inference training] [--precisions bf16 tf32] [--modes MODE ...] [--peers] [--warm]
-                             [--slots N] [--seconds N] [--only-missing] [--ablate] [--kernels] [--join FILE] [--readme] [--out FILE]
+                             [--everything] [--devices N] [--slots N] [--seconds N] [--patience N] [--only-missing] [--ablate]
+                             [--kernels] [--join FILE] [--readme] [--out FILE]
 
 A row (a model, inference or training, a precision) is measured in a process of its own: contenders in turn, timed by the device's events
-while nothing else runs; the median counts. Rows add up in one file over many runs. The first call of each contender has empty
-caches and comes after eager's, on the cores of its slot; what torch.compile imports does not count. `--warm`: framesmith's first call
-again in a second process. `errors`: against a run in float64, in units of eager's own.
-`memory`: the height of a call over model and inputs,
-what is kept between calls included, over eager's; pools of CUDA graphs stand apart.
+while nothing else runs on the device; the median counts. Rows add up in one file over many runs, which is written after each row. The
+first call of each contender has empty caches and comes after eager's, on the cores of its slot; what torch.compile imports does not
+count, nor do the seconds in which the process stood still. `--warm`: framesmith's first call again in a second process. `errors`:
+against a run in float64, in units of eager's own. `memory`: the height of a call over model and inputs, what is kept between calls
+included, over eager's; pools of CUDA graphs stand apart.
 """
 
 from __future__ import annotations
@@ -16,38 +17,42 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from benchmarks import readme
 from benchmarks import table as tables
-from benchmarks.gpu import kernels, table
-from benchmarks.gpu.jobs import Machine
-from benchmarks.gpu.models import INFERENCE_ONLY, named
+from benchmarks.gpu import plan, table
+from benchmarks.gpu.jobs import Machine, devices
+from benchmarks.gpu.models import named
 from benchmarks.gpu.results import Results
-from benchmarks.gpu.row import Row
+from benchmarks.gpu.row import ABLATION, Row
 from benchmarks.gpu.task import PRECISIONS
 from framesmith.config import MODES
 
 RESULTS = Path(__file__).parents[1] / "results" / "gpu.json"
-KINDS = ("inference", "training")
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("models", nargs="*", help=f"all by default: {', '.join(named())}")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["inference"])
+    parser.add_argument("--kinds", nargs="+", choices=plan.KINDS, default=["inference"])
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=["bf16"])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=["default"])
     parser.add_argument("--peers", action="store_true", help="beside torch.compile, not eager alone")
     parser.add_argument("--warm", action="store_true", help="first calls again in second processes")
     parser.add_argument("--ablate", action="store_true", help="turn framesmith's options off one by one instead")
     parser.add_argument("--kernels", action="store_true", help="memory-bound kernels against a copy, too")
-    parser.add_argument("--slots", type=int, default=4, help="processes that compile at once")
+    parser.add_argument("--everything", action="store_true", help="all that the tables show, the most wanted first")
+    parser.add_argument("--devices", type=int, default=None, help="so many of them; all by default")
+    parser.add_argument("--slots", type=int, default=None, help="processes at once on one device; one for three cores by default")
     parser.add_argument("--seconds", type=float, default=None, help="stop after so long")
+    parser.add_argument("--patience", type=float, default=None, help="seconds that torch.compile has for a first call")
     parser.add_argument("--only-missing", action="store_true", help="what the file has is not measured again")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--join", type=Path, nargs="*", default=[], help="take the rows of these files, too")
@@ -62,14 +67,35 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def rows_of(args: argparse.Namespace) -> list[Row]:
     """What the arguments ask for."""
-    modes = ("ablation",) if args.ablate else tuple(args.modes)
-    return [
-        Row(model, kind == "training", precision, modes, args.peers and not args.ablate, args.rounds)
+    if args.everything:
+        return [row for row in plan.everything(args.peers, args.rounds) if not args.models or row.model in args.models]
+    modes = (ABLATION,) if args.ablate else tuple(args.modes)
+    rows = [
+        row
         for kind in args.kinds
         for precision in args.precisions
-        for model in args.models or named()
-        if kind == "inference" or model not in INFERENCE_ONLY
+        for row in plan.of(args.models or named(), kind, precision, modes, args.peers and not args.ablate, args.rounds)
     ]
+    return [plan.kernels(), *rows] if args.kernels else rows
+
+
+def measure(args: argparse.Namespace, results: Results) -> None:
+    """Add to the results what the arguments ask for."""
+    asked = rows_of(args)
+    rows = list(_missing(asked, results)) if args.only_missing else asked
+
+    def done(row: Row, found: dict[str, Any]) -> None:
+        results.add(row, found)
+        print(f"{row}: {json.dumps(table.brief(found))}", flush=True)
+
+    there = devices(args.devices or torch.cuda.device_count(), args.slots)
+    Machine(there, args.seconds, args.patience, done, lambda text: print(text, file=sys.stderr, flush=True)).run(rows, args.warm)
+
+
+def _missing(rows: list[Row], results: Results) -> Iterator[Row]:
+    for row in rows:
+        if (found := results.missing(row)) is not None:
+            yield found
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -79,17 +105,8 @@ def main(argv: list[str] | None = None) -> None:
     results = Results(args.out)
     for other in args.join:
         results.join(other)
-    if args.kernels:
-        results.kernels = kernels.measure()
-        results.write()
     if not args.show:
-        rows = [row for row in rows_of(args) if not (args.only_missing and results.has(row))]
-
-        def done(row: Row, found: dict[str, Any]) -> None:
-            results.add(row, found)
-            print(f"{row.key()}{' again' if row.warm else ''}: {json.dumps(table.brief(found))}", flush=True)
-
-        Machine(args.slots, args.seconds, done, lambda text: print(text, file=sys.stderr, flush=True)).run(rows, args.warm)
+        measure(args, results)
     for title, header, lines in table.all_of(results):
         console.print(tables.terminal(title, header, [*lines, ["" for _ in header]]))
     for line in table.notes(results):

@@ -1,10 +1,9 @@
-"""What the device can do, measured in the same process as the models: bytes a second of a copy, operations a second of a product."""
+"""What the device can do, measured in the same run as the models: bytes a second of a copy, operations a second of a product."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -30,9 +29,3 @@ def measure() -> dict[str, float]:
     half, other = a.bfloat16(), b.bfloat16()
     found["bf16"] = _rate(2 * n**3, lambda: half @ other)
     return found
-
-
-def least(model: torch.nn.Module, inputs: tuple[Any, ...], out: Any) -> int:
-    """Bytes that a call must move: parameters, inputs and outputs once."""
-    tensors = [*model.parameters(), *[x for x in inputs if isinstance(x, torch.Tensor)], *out]
-    return sum(t.nbytes for t in tensors)

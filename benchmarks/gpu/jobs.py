@@ -1,171 +1,196 @@
-"""Many rows in little time: processes compile beside each other, each on cores of its own, and time alone.
+"""Many rows in little time: each in a process of its own, on one device and on cores of its own; compiling beside each other, timed alone.
 
-A process that has compiled waits; when all have, or the time or the device's memory is short, each times in its turn while nothing else
-runs. A process that dies is tried again with its first mode alone. With `warm`, a second process of each row then takes its first calls
-with the caches that the first one left.
+A process that has compiled what is to be timed says so; then all others of its device stand still until it is timed, and those seconds do
+not count in their first calls. Devices do not wait for each other. A process says figures as they become known, so that one that dies or
+has no more time has its first part. One that has nothing is tried again with less: alone on the device if memory was short, else in
+its first mode. With `warm`, a second process then takes the first calls of its row with the caches that the first one left.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
-import subprocess
-import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import child
-from benchmarks.gpu.row import Row, encoded
+from benchmarks.gpu import ceilings
+from benchmarks.gpu.process import Process
+from benchmarks.gpu.row import Row
 
 Done = Callable[[Row, dict[str, Any]], None]
-COMMAND = (sys.executable, "-m", "benchmarks.gpu.row")
-RESERVE = 2.5
-"""Seconds that the timing of one row may take."""
-WARM = 0.15
-"""The part of the time that is kept for the second processes."""
-MOST = 16
-"""Processes that may wait for their turn."""
-ROOM = 48 << 30
-"""Bytes of the device's memory that must be free for another process to begin."""
+CORES = 3
+"""Of a slot, if nobody says how many slots there are."""
+ROW, AGAIN = 40.0, 20.0
+"""Seconds that must be left for a row, or the second process of one, to begin."""
+TIMING = 4.0
+"""Seconds that the timing of a row may take."""
+ROOM = 40 << 30
+"""Bytes of a device's memory that must be free for another process to begin there."""
+LOST = "OutOfMemoryError"
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
-    row: Row
-    cores: tuple[int, ...]
-    process: subprocess.Popen[str]
-    errors: Any
-    began: float
+class Device:
+    """`free`: the cores of the slots in which nothing runs. `timed`: the process that has the device for itself; `ready`: those that wait
+    for it."""
 
-    def fail(self, why: str) -> dict[str, Any]:
-        self.process.kill()
-        self.process.wait()
-        return {"failed": why}
+    index: int
+    name: str
+    limits: dict[str, float]
+    free: list[tuple[int, ...]]
+    running: list[Process] = field(default_factory=list)
+    ready: deque[Process] = field(default_factory=deque)
+    timed: Process | None = None
 
-    def report(self, line: str) -> dict[str, Any]:
-        """The figures in `line`, or why there are none."""
-        if line.startswith("{"):
-            self.process.wait()
-            return json.loads(line)
-        status = self.process.wait()
-        self.errors.seek(0)
-        text = self.errors.read().strip()[-400:]
-        return {"failed": f"ended with status {status}: {text}"}
+    def takes(self, row: Row) -> bool:
+        """Whether a process of `row` may begin here."""
+        if not self.free or any(p.row.alone for p in self.running):
+            return False
+        return not self.running or (not row.alone and torch.cuda.mem_get_info(self.index)[0] > ROOM)
+
+    def let_time(self) -> None:
+        """The next that is ready has the device, if nobody has."""
+        if self.timed is not None:
+            return
+        if not self.ready:
+            for each in self.running:
+                each.resume()
+            return
+        self.timed = self.ready.popleft()
+        for each in self.running:
+            if each is self.timed:
+                each.resume()
+            elif each not in self.ready:
+                each.stop()
+        self.timed.go()
+
+    def forget(self, process: Process) -> None:
+        """It has been timed, or has ended."""
+        if self.timed is process:
+            self.timed = None
+        if process in self.ready:
+            self.ready.remove(process)
+
+
+def devices(number: int, slots: int | None) -> list[Device]:
+    """The first `number` devices, with the cores shared evenly."""
+    torch.backends.cuda.matmul.allow_tf32 = True
+    names = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(number)))
+    cores = sorted(os.sched_getaffinity(0))
+    slots = max(1, min(slots or len(cores) // (CORES * number), len(cores) // number))
+    each = max(1, len(cores) // (number * slots))
+    found = []
+    for k, name in enumerate(names.split(",")[:number]):
+        with torch.cuda.device(k):
+            limits = ceilings.measure()
+        torch.cuda.empty_cache()
+        shares = [tuple(cores[n * each : (n + 1) * each]) for n in range(k * slots, (k + 1) * slots)]
+        found.append(Device(k, name, limits, shares))
+    return found
 
 
 class Machine:
-    """Runs rows in `slots` processes, until `seconds` are over; then none begins, and those not ready are left out."""
+    """Runs rows on `devices` until `seconds` are over. A peer's contender that has compiled for `patience` seconds is left."""
 
-    def __init__(self, slots: int, seconds: float | None, done: Done, say: Callable[[str], None]) -> None:
-        cores = sorted(os.sched_getaffinity(0))
-        each = max(1, len(cores) // slots)
-        self.free = [tuple(cores[k * each : (k + 1) * each]) for k in range(min(slots, len(cores)))]
-        self.end = time.monotonic() + seconds if seconds is not None else float("inf")
-        self.done, self.say = done, say
+    def __init__(
+        self, devices: list[Device], seconds: float | None, patience: float | None, done: Done, say: Callable[[str], None]
+    ) -> None:
+        self.devices, self.done, self.say = devices, done, say
+        self.end = time.monotonic() + (seconds if seconds is not None else float("inf"))
+        self.patience = patience if patience is not None else float("inf")
         self.folder = tempfile.TemporaryDirectory(prefix="bench-")
+        self.numbers = count()
         self.selector = selectors.DefaultSelector()
-        self.waiting: list[Row] = []
-        self.running: set[_Job] = set()
-        self.parked: list[_Job] = []
+        self.waiting: deque[tuple[Row, Path]] = deque()
+        self.warm = False
 
     def run(self, rows: Sequence[Row], warm: bool) -> None:
-        """Measure what there is time for; `done` is told of each row."""
-        self.waiting, again = list(rows), []
-        kept = WARM * (self.end - time.monotonic()) if warm and self.end < float("inf") else 0.0
-        self.end -= kept
-        while self.waiting or self.running or self.parked:
-            while self.waiting and self.free and self._may_begin():
-                self._begin(self.waiting.pop(0))
-            if self.running and not self._is_late():
-                self._listen(min(self.end - RESERVE * (1 + len(self.parked)) - time.monotonic(), 3600.0))
-                continue
-            for job in list(self.running):
-                self._leave(job)
-            again += self._time_all()
-            if self._is_late():
+        """Measure what there is time for, in this order; `done` is told of each row."""
+        self.waiting, self.warm = deque((row, self._empty()) for row in rows), warm
+        while True:
+            self._begin_all()
+            if not any(device.running for device in self.devices):
                 break
-        if warm:
-            self.end += kept
-            self._again([row for row in again if row.modes != ("ablation",)])
+            self._listen()
+            self._look_at_the_clock()
+        for row, _ in self.waiting:
+            self.say(f"{row}: no time")
         self.folder.cleanup()
 
-    def _is_late(self) -> bool:
-        return time.monotonic() > self.end - RESERVE * (1 + len(self.parked))
+    def _empty(self) -> Path:
+        return Path(self.folder.name) / str(next(self.numbers))
 
-    def _may_begin(self) -> bool:
-        if self._is_late() or len(self.running) + len(self.parked) >= MOST:
-            return False
-        return not (self.running or self.parked) or torch.cuda.mem_get_info()[0] > ROOM
+    def _begin_all(self) -> None:
+        for row, caches in list(self.waiting):
+            if self.end - time.monotonic() < (AGAIN if row.warm else ROW):
+                continue
+            takers = [device for device in self.devices if device.takes(row)]
+            if takers:
+                self.waiting.remove((row, caches))
+                self._begin(row, caches, min(takers, key=lambda device: len(device.running)))
+            elif not any(device.free for device in self.devices):
+                break
 
-    def _begin(self, row: Row) -> None:
-        cores = self.free.pop()
-        folder = Path(self.folder.name) / row.key().replace(" ", "-")
-        errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the job
-        process = subprocess.Popen(
-            [*COMMAND, encoded(row)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-            text=True, env=os.environ | child.caches(folder), preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        )  # fmt: skip
-        job = _Job(row, cores, process, errors, time.monotonic())
-        self.running.add(job)
-        self.selector.register(process.stdout, selectors.EVENT_READ, job)  # type: ignore[arg-type]
+    def _begin(self, row: Row, caches: Path, device: Device) -> None:
+        process = Process(row, device.limits, device.name, device.free.pop(), caches)
+        device.running.append(process)
+        self.selector.register(process.popen.stdout, selectors.EVENT_READ, (device, process))  # type: ignore[arg-type]
+        if device.timed is not None:
+            process.stop()
 
-    def _listen(self, seconds: float) -> None:
-        """Until some process says a line, or the time is over."""
-        for key, _ in self.selector.select(max(seconds, 0.0)):
-            job: _Job = key.data
-            line = job.process.stdout.readline()  # type: ignore[union-attr]
-            self._leave(job, kill=False)
-            if line.strip() == "ready":
-                self.parked.append(job)
-                self.say(f"{job.row.key()}: ready after {time.monotonic() - job.began:.0f} s")
-            else:
-                self._tell(job, job.report(line))
+    def _listen(self) -> None:
+        """To what processes say, for half a second at most."""
+        for key, _ in self.selector.select(0.5):
+            device, process = key.data
+            for what in process.lines():
+                if "ready" in what:
+                    device.ready.append(process)
+                    self.say(f"{process.row}: ready after {process.age():.0f} s")
+                if "timed" in what:
+                    device.forget(process)
+            if process.silent:
+                self._ended(device, process)
+            device.let_time()
 
-    def _leave(self, job: _Job, kill: bool = True) -> None:
-        self.selector.unregister(job.process.stdout)  # type: ignore[arg-type]
-        self.running.discard(job)
-        self.free.append(job.cores)
-        if kill:
-            job.fail("no time")
-            self.say(f"{job.row.key()}: out of time after {time.monotonic() - job.began:.0f} s")
+    def _look_at_the_clock(self) -> None:
+        now = time.monotonic()
+        for device in self.devices:
+            for process in list(device.running):
+                if now > self.end:
+                    self._ended(device, process, "no time")
+                elif now > self.end - TIMING * (1 + len(device.running)) or process.compiles_for() > self.patience:
+                    process.hurry()
 
-    def _time_all(self) -> list[Row]:
-        rows = []
-        for job in self.parked:
-            job.process.stdin.write("go\n")  # type: ignore[union-attr]
-            job.process.stdin.flush()  # type: ignore[union-attr]
-            self._tell(job, job.report(job.process.stdout.readline()))  # type: ignore[union-attr]
-            rows.append(job.row)
-        self.parked.clear()
-        return rows
-
-    def _tell(self, job: _Job, found: dict[str, Any]) -> None:
-        found["cores"] = len(job.cores)
-        job.errors.close()
-        if "failed" in found and len(job.row.modes) > 1:
-            self.say(f"{job.row.key()}: {found['failed']}")
-            self.waiting.append(replace(job.row, modes=job.row.modes[:1]))
-            return
-        self.done(job.row, found)
-
-    def _again(self, rows: list[Row]) -> None:
-        """First calls of framesmith with the caches that are there."""
-        self.waiting = [replace(row, warm=True, peers=False, modes=row.modes[:1]) for row in rows]
-        while self.waiting or self.running:
-            while self.waiting and self.free and time.monotonic() < self.end:
-                self._begin(self.waiting.pop(0))
-            if time.monotonic() > self.end:
-                for job in list(self.running):
-                    self._leave(job)
-                return
-            self._listen(min(self.end - time.monotonic(), 3600.0))
+    def _ended(self, device: Device, process: Process, why: str | None = None) -> None:
+        self.selector.unregister(process.popen.stdout)  # type: ignore[arg-type]
+        device.running.remove(process)
+        device.free.append(process.cores)
+        device.forget(process)
+        found, row = process.end(why), process.row
+        self.say(f"{row}: {found.get('failed', 'ended')} after {process.age():.0f} s")
+        less = None if why or row.warm else with_less(row, found)
+        if less is None or "failed" not in found:
+            self.done(row, found)
+        if less is not None:
+            self.waiting.insert(len(self.waiting) if less.alone else 0, (less, self._empty()))
+        elif self.warm and row.has_first and "failed" not in found:
+            self.waiting.appendleft((replace(row, warm=True, peers=False, modes=row.modes[:1]), process.caches))
+        device.let_time()
 
 
-__all__ = ["Machine"]
+def with_less(row: Row, found: dict[str, Any]) -> Row | None:
+    """What to try after `found`: nothing if that is all there is to know."""
+    texts = [figures["failed"] for figures in (found, *found.get("peers", {}).values()) if "failed" in figures]
+    if not row.alone and any(LOST in text for text in texts):
+        return replace(row, alone=True)
+    if "failed" in found and len(row.modes) > 1:
+        return replace(row, modes=row.modes[:1])
+    return None

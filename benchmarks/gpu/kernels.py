@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import framesmith
-from benchmarks.gpu import ceilings
-from benchmarks.gpu.measure import milliseconds
+from benchmarks.gpu.measure import milliseconds, quiet
 
 Case = tuple[Callable[..., Any], tuple[Tensor, ...], int]
 """The function, its arguments, and how many of the last ones it updates in place."""
@@ -104,26 +104,32 @@ def cases() -> list[Case]:
     ]
 
 
-def measure(rounds: int = 7) -> list[dict[str, Any]]:
-    """For each case: bytes, seconds of framesmith and of eager, and the part of the copy's rate that framesmith reaches."""
+def measure(copy: float, ready: Callable[[], None], rounds: int = 7) -> list[dict[str, Any]]:
+    """For each case: bytes, seconds of framesmith and of eager, and the part of the rate of a `copy` that framesmith reaches. `ready` is
+    called when all is compiled."""
     with torch.device("cuda"):
-        found, table = [], cases()
-    copy = ceilings.measure()["copy"]
-    for function, args, updated in table:
-        compiled = framesmith.compile(function)
-        with torch.no_grad():
+        table = cases()
+    prepared = []
+    with torch.no_grad():
+        for function, args, updated in table:
+            compiled = framesmith.compile(function)
             out = compiled(*args)
             moved = sum(t.nbytes for t in args) + sum(t.nbytes for t in args[len(args) - updated :])
             moved += sum(t.nbytes for t in (out if isinstance(out, tuple) else (out,)) if t is not None)
-            del out
-            seconds = {}
-            for label, call in (("framesmith", compiled), ("eager", function)):
-                milliseconds(lambda call=call, args=args: call(*args), 3)
-                times = [milliseconds(lambda call=call, args=args: call(*args), 20) for _ in range(rounds)]
-                seconds[label] = statistics.median(times) / 1e3
-        reached = moved / seconds["framesmith"] / copy
-        found.append({"kernel": function.__name__, "bytes": moved, **seconds, "copy": copy, "reached": reached})
+            prepared.append((function.__name__, moved, {"framesmith": partial(compiled, *args), "eager": partial(function, *args)}))
+        del out
+        ready()
+        quiet(copy)
+        found = []
+        for name, moved, calls in prepared:
+            seconds = {label: statistics.median(_times(call, rounds)) / 1e3 for label, call in calls.items()}
+            found.append({"kernel": name, "bytes": moved, **seconds, "copy": copy, "reached": moved / seconds["framesmith"] / copy})
     return found
+
+
+def _times(call: Callable[[], object], rounds: int) -> list[float]:
+    milliseconds(call, 3)
+    return [milliseconds(call, 20) for _ in range(rounds)]
 
 
 def rows_of(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:

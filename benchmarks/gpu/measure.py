@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 
 import torch
@@ -28,6 +29,17 @@ def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15, s
         milliseconds(run, 3)
         times[name] = max(1, min(200, int(slice_ms / max(milliseconds(run, 3), 1e-3))))
     return in_turn(contenders, rounds, lambda name: milliseconds(contenders[name], times[name]) / 1e3)
+
+
+def quiet(rate: float, seconds: float = 10.0) -> bool:
+    """Wait until copies run at `rate`, as on an idle device: what other processes have launched is over. Whether that came to be."""
+    x = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
+    y = torch.empty_like(x)
+    end, steady = time.monotonic() + seconds, 0
+    while steady < 5 and time.monotonic() < end:
+        moved = 2 * x.nbytes / (milliseconds(lambda: y.copy_(x), 8) / 1e3)
+        steady = steady + 1 if moved > 0.9 * rate else 0
+    return steady == 5
 
 
 def living() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from benchmarks.gpu import kernels
@@ -20,40 +20,73 @@ PEERS = ("framesmith", "torch.compile")
 
 def brief(found: dict[str, Any]) -> Any:
     """What a run says of a row when it is done."""
+    if "kernels" in found:
+        return {one["kernel"]: round(one["reached"], 2) for one in found["kernels"]}
     if "peers" not in found:
         return found
-    digits = {"speedup": 2, "first": 1, "memory": 2, "errors": 2}
+    digits = {"speedup": 2, "first": 1, "late": 0, "memory": 2, "errors": 2}
     return {
         label: {k: round(row[k], n) for k, n in digits.items() if k in row} | {k: row[k] for k in ("failed", "refused") if k in row}
         for label, row in found["peers"].items() if label != "eager"
-    } | {k: found[k] for k in ("graphs", "breaks", "in eager") if k in found}  # fmt: skip
+    } | {k: found[k] for k in ("graphs", "breaks", "in eager", "quiet", "work failed", "explained failed") if k in found}  # fmt: skip
 
 
 def speeds(results: Results, training: bool, precision: str) -> Table | None:
-    """A row a model, two columns a mode, then first calls, error and memory of the default mode."""
-    by_mode = {mode: {e["model"]: e for e in results.of(training=training, precision=precision, mode=mode)} for mode in MODES}
-    modes = [mode for mode, found in by_mode.items() if found]
-    if not modes:
+    """A row a model, two columns a mode: speed-up over eager of framesmith and of torch.compile."""
+    by_mode = _by_mode(results, training, precision)
+    if not by_mode:
         return None
-    header = ["model", "eager ms", *[f"{mode}: {peer}" for mode in modes for peer in PEERS]]
-    header += ["1st call s", "torch.compile's", "warm s", "error", "memory", "torch.compile's", "graphs/breaks"]
+    header = ["model", "eager ms"]
+    for mode in by_mode:
+        header += [mode, "torch.compile"]
     rows = []
     for model in named():
-        entries = [by_mode[mode].get(model) for mode in modes]
+        entries = [found.get(model) for found in by_mode.values()]
         if any(entries):
-            rows.append([model, *_speeds_of(entries)])
-    means = [_mean(by_mode[mode].values(), peer) for mode in modes for peer in PEERS]
-    return f"{dict(KINDS)[training]}, {dict(PRECISIONS)[precision]}", header, [*rows, ["geometric mean", "", *means, *[""] * 7]]
+            eager = next(_peer(e, "eager") for e in entries if e is not None)
+            rows.append([model, _number(eager, "seconds", ".3f", 1e3), *[_speed(_peer(e, peer)) for e in entries for peer in PEERS]])
+    means, ratios = ["geometric mean", ""], ["over torch.compile", ""]
+    for found in by_mode.values():
+        ours, theirs = (_mean(found.values(), peer) for peer in PEERS)
+        means += [f"{ours:.2f} × of {len(_whole(found.values()))}" if ours else "–", f"{theirs:.2f} ×" if theirs else "–"]
+        ratios += [f"{ours / theirs:.2f} ×" if theirs else "–", ""]
+    return f"{dict(KINDS)[training]}, {dict(PRECISIONS)[precision]}: speed-up over eager", header, [*rows, means, ratios]
 
 
-def _speeds_of(entries: list[Entry | None]) -> list[str]:
-    first = next(e for e in entries if e is not None)
-    ours, theirs, eager = (_peer(first, label) for label in (*PEERS, "eager"))
-    cells = [_number(eager, "seconds", ".3f", 1e3), *[_speed(_peer(e, peer)) for e in entries for peer in PEERS]]
-    cells += [_number(row, "first", ".1f") for row in (ours, theirs)]
-    cells += [_number(ours, "warm", ".1f"), _number(ours, "errors", ".2f")]
-    cells += [_number(row, "memory", ".2f") for row in (ours, theirs)]
-    return [*cells, f"{first.get('graphs', '–')}/{first.get('breaks', '–')}"]
+def _by_mode(results: Results, training: bool, precision: str) -> dict[str, dict[str, Entry]]:
+    found = {mode: {e["model"]: e for e in results.of(training=training, precision=precision, mode=mode)} for mode in MODES}
+    return {mode: entries for mode, entries in found.items() if entries}
+
+
+def costs(results: Results, training: bool, precision: str) -> Table | None:
+    """First calls, error and memory in the first of the modes that there are; the means are of those that both have."""
+    by_mode = _by_mode(results, training, precision)
+    if not by_mode:
+        return None
+    mode, entries = next(iter(by_mode.items()))
+    header = ["model", "1st call s", "torch.compile's", "part", "warm s", "part", "error", "memory", "torch.compile's", "graphs/breaks"]
+    rows, parts = [], []
+    for model in named():
+        if (entry := entries.get(model)) is not None:
+            ours, theirs = (_peer(entry, peer) for peer in PEERS)
+            firsts = [_ratio(ours.get(name), theirs.get("first")) for name in ("first", "warm")]
+            parts.append(firsts)
+            rows.append([
+                model, _number(ours, "first", ".1f"), _late(theirs) or _number(theirs, "first", ".1f"), _part(firsts[0]),
+                _number(ours, "warm", ".1f"), _part(firsts[1]), _number(ours, "errors", ".2f"), _number(ours, "memory", ".2f"),
+                _number(theirs, "memory", ".2f"), f"{entry.get('graphs', '–')}/{entry.get('breaks', '–')}",
+            ])  # fmt: skip
+    first, warm = (geometric_mean([found[k] for found in parts if found[k] is not None]) for k in (0, 1))
+    means = ["geometric mean", "", "", _part(first), "", _part(warm), *[""] * 4]
+    return f"{dict(KINDS)[training]}, {dict(PRECISIONS)[precision]}, mode {mode}: first calls, error and memory", header, [*rows, means]
+
+
+def _ratio(ours: float | None, theirs: float | None) -> float | None:
+    return ours / theirs if ours and theirs else None
+
+
+def _part(ratio: float | None) -> str:
+    return f"{ratio:.0%}" if ratio is not None and ratio == ratio else "–"
 
 
 def _peer(entry: Entry | None, label: str) -> dict[str, Any]:
@@ -64,15 +97,25 @@ def _number(row: dict[str, Any], name: str, form: str, scale: float = 1.0) -> st
     return format(row[name] * scale, form) if row.get(name) is not None else "–"
 
 
+def _late(row: dict[str, Any]) -> str | None:
+    return f"> {row['late']:.0f}" if "late" in row else None
+
+
 def _speed(row: dict[str, Any]) -> str:
-    return "fails" if "failed" in row else f"{row['speedup']:.2f} ×" if "speedup" in row else "–"
+    if "failed" in row or "late" in row:
+        return "fails" if "failed" in row else f"not in {row['late']:.0f} s"
+    return f"{row['speedup']:.2f} ×" if "speedup" in row else "–"
 
 
-def _mean(entries: Any, peer: str) -> str:
-    """Over the models that every contender has run."""
-    whole = [e for e in entries if all("speedup" in row for row in e["peers"].values())]
-    ratios = [e["peers"][peer]["speedup"] for e in whole if peer in e["peers"]]
-    return f"{geometric_mean(ratios):.2f} × of {len(ratios)}" if ratios else "–"
+def _whole(entries: Iterable[Entry]) -> list[Entry]:
+    """The models that every contender has run, torch.compile too if it has run any."""
+    found = [e for e in entries if all("speedup" in row for row in e["peers"].values())]
+    return [e for e in found if "torch.compile" in e["peers"]] or found
+
+
+def _mean(entries: Iterable[Entry], peer: str) -> float | None:
+    ratios = [e["peers"][peer]["speedup"] for e in _whole(entries) if peer in e["peers"]]
+    return geometric_mean(ratios) if ratios else None
 
 
 def pools(results: Results) -> Table | None:
@@ -113,8 +156,7 @@ def ablations(results: Results) -> Table | None:
     rows = [
         [f"{e['model']}, {dict(KINDS)[e['training']]}", *[_speed(e["peers"].get(name, {})) for name in columns]] for e in entries
     ]
-    whole = [e for e in entries if all("speedup" in row for row in e["peers"].values())]
-    means = [f"{geometric_mean([e['peers'][name]['speedup'] for e in whole]):.2f} ×" if whole else "–" for name in columns]
+    means = [f"{mean:.2f} ×" if (mean := _mean(entries, name)) is not None else "–" for name in columns]
     return "one option changed at a time", ["model", *columns], [*rows, ["geometric mean", *means]]
 
 
@@ -122,10 +164,11 @@ def all_of(results: Results) -> Iterator[Table]:
     """Every table for which there are figures."""
     for training, _ in KINDS:
         for precision, _ in PRECISIONS:
-            if (found := speeds(results, training, precision)) is not None:
-                yield found
-    for make in (pools, roofline, ablations):
-        if (found := make(results)) is not None:
+            for make in (speeds, costs):
+                if (found := make(results, training, precision)) is not None:
+                    yield found
+    for whole in (pools, roofline, ablations):
+        if (found := whole(results)) is not None:
             yield found
     if results.kernels:
         yield "memory-bound kernels", *kernels.rows_of(results.kernels)
@@ -150,6 +193,7 @@ def markdown(results: Results) -> str:
         parts.append("\n".join([*lines, *["| " + " | ".join(row) + " |" for row in rows]]))
     machines = {f"{m['device']}, CUDA {m['cuda']}, {m['cores']} cores, Python {m['python']}, PyTorch {m['torch']}": None
                 for m in (entry["machine"] for entry in results.rows.values())}
+    cores = sorted({str(entry["cores"]) for entry in results.rows.values() if "cores" in entry})
     dates = sorted({entry["date"] for entry in results.rows.values()})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return "\n\n".join([*parts, f"{'; '.join(machines)}; measured {when}."])
+    return "\n\n".join([*parts, f"{'; '.join(machines)}; first calls on {' or '.join(cores)} of them; measured {when}."])

@@ -49,12 +49,17 @@ class Task:
         """What gets a gradient."""
         return [*self.model.parameters(), *[x for x in self.inputs if isinstance(x, Tensor) and x.requires_grad]]
 
+    def contexts(self) -> tuple[torch.set_grad_enabled, torch.autocast]:
+        """Gradients and autocast as the task says: enter both at once."""
+        return torch.set_grad_enabled(self.training), torch.autocast("cuda", torch.bfloat16, enabled=self.precision == "bf16")
+
     def step(self, model: Callable[..., Any]) -> Callable[[], Any]:
         """One call of `model`, which computes what the task's model does."""
         leaves = self.leaves() if self.training else []
 
         def call() -> Any:
-            with torch.set_grad_enabled(self.training), torch.autocast("cuda", torch.bfloat16, enabled=self.precision == "bf16"):
+            gradients, casts = self.contexts()
+            with gradients, casts:
                 out = model(*self.inputs)
             if self.training:
                 loss = flat_tensors(out)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks.gpu import jobs, kernels, results, table
+from benchmarks.gpu import jobs, kernels, process, results, table
 from benchmarks.gpu.__main__ import _arguments, rows_of
 from benchmarks.gpu.decoding import Decoder
 from benchmarks.gpu.diffusion import DiffusionUNet
+from benchmarks.gpu.models import named
 from benchmarks.gpu.row import Row, contenders, label_of
 from benchmarks.gpu.work import least
 
@@ -78,8 +80,17 @@ def test_rows_add_up_over_runs(kept: results.Results) -> None:
     again = results.Results(kept.path)
     assert json.loads(kept.path.read_text())["rows"].keys() == {row.key(), "gpt2 training bf16 default"}
     assert again.rows[row.key()]["peers"]["framesmith"]["warm"] == 0.3
-    assert again.has(row) and again.has(Row("gpt2", training=True, peers=False))
-    assert not again.has(Row("gpt2", training=True)) and not again.has(Row("gpt2", modes=("default", "reduce-overhead")))
+    assert again.missing(row) is None and again.missing(Row("gpt2", training=True, peers=False)) is None
+    assert again.missing(Row("gpt2", training=True)) == Row("gpt2", training=True)
+    assert again.missing(Row("gpt2", modes=("default", "reduce-overhead"))) == Row("gpt2", modes=("reduce-overhead",))
+
+
+def test_a_contender_that_did_not_come_to_its_end_is_missing(kept: results.Results) -> None:
+    row = Row("rnn")
+    kept.add(row, _found(0.5, True) | {"peers": _found(0.5, False)["peers"] | {label_of("torch.compile", "default"): {"late": 90.4}}})
+    assert kept.missing(row) == row and kept.missing(Row("rnn", peers=False)) is None
+    (_, header, (speeds, *_)), (_, _, (costs, *_)), *_ = table.all_of(kept)
+    assert speeds == ["rnn", "1000.000", "2.00 ×", "not in 90 s"] and "> 90" in costs and len(speeds) == len(header)
 
 
 def test_figures_become_tables(kept: results.Results) -> None:
@@ -87,24 +98,43 @@ def test_figures_become_tables(kept: results.Results) -> None:
     kept.add(Row("llama"), _found(0.25, False))
     kept.add(Row("llama", modes=("reduce-overhead",), peers=False), _found(0.125, False, "reduce-overhead"))
     kept.kernels = [{"kernel": "softmax", "bytes": 1e9, "framesmith": 1e-3, "eager": 2e-3, "copy": 2e12, "reached": 0.5}]
-    (_, header, rows), *others = table.all_of(kept)
-    line = dict(zip(header, rows[0], strict=True))
-    assert line["default: framesmith"] == "2.00 ×" and line["default: torch.compile"] == "fails" and line["1st call s"] == "2.0"
-    assert dict(zip(header, rows[1], strict=True))["reduce-overhead: framesmith"] == "8.00 ×"
-    assert dict(zip(header, rows[-1], strict=True))["default: framesmith"] == "4.00 × of 1"  # of those that every contender has run
-    assert all(len(row) == len(header) for row in rows)
-    for _, columns, lines in others:
+    (_, header, rows), (_, costs, first), *others = table.all_of(kept)
+    assert header == ["model", "eager ms", "default", "torch.compile", "reduce-overhead", "torch.compile"]
+    assert rows[0] == ["gpt2", "1000.000", "2.00 ×", "fails", "–", "–"] and rows[1][4] == "8.00 ×"
+    assert rows[-2][2] == "4.00 × of 1"  # of those that every contender has run
+    assert dict(zip(costs, first[0], strict=True))["1st call s"] == "2.0"
+    for _, columns, lines in [("", header, rows), ("", costs, first), *others]:
         assert all(len(row) == len(columns) for row in lines)
-    assert "50%" in table.markdown(kept) and "a GPU, CUDA 13.0" in table.markdown(kept)
+    text = table.markdown(kept)
+    assert "50%" in text and "a GPU, CUDA 13.0" in text and "first calls on 4 of them" in text
     assert table.notes(kept) == ["gpt2 inference bf16 default, torch.compile: RuntimeError: no"]
+
+
+def test_means_compare_what_both_have_run(kept: results.Results) -> None:
+    for name, ours, theirs in (("gpt2", 0.25, 0.5), ("llama", 0.125, None)):
+        found = _found(ours, False)
+        if theirs is not None:
+            found["peers"][label_of("torch.compile", "default")] = {"seconds": theirs, "speedup": 1 / theirs, "first": 8.0}
+        kept.add(Row(name), found)
+    (_, _, (*_, means, over)), (_, header, (*_, parts)), *_ = table.all_of(kept)
+    assert means[2:] == ["4.00 × of 1", "2.00 ×"] and over[2] == "2.00 ×"
+    assert parts[header.index("part")] == "25%"
 
 
 def test_what_is_asked_for() -> None:
     rows = rows_of(_arguments(["decoding", "rnn", "--kinds", "inference", "training", "--modes", "default", "reduce-overhead", "--peers"]))
-    assert [row.key() for row in rows] == ["decoding inference bf16 default", "rnn inference bf16 default", "rnn training bf16 default"]
+    assert [row.key() for row in rows] == ["rnn inference bf16 default", "decoding inference bf16 default", "rnn training bf16 default"]
     assert list(contenders(rows[0])) == ["eager", *(f"{p}, {m}" for p in ("framesmith", "torch.compile") for m in rows[0].modes)]
     (row,) = rows_of(_arguments(["rnn", "--ablate"]))
     assert {"no fusion", "no tiling", "no weight caching"} < contenders(row).keys()
+
+
+def test_everything_is_what_the_tables_show() -> None:
+    rows = rows_of(_arguments(["--everything", "--peers"]))
+    assert len({(row.key(mode)) for row in rows for mode in row.modes}) == sum(len(row.modes) for row in rows)
+    plain = {(row.model, row.training) for row in rows if row.precision == "bf16" and row.modes[0] == "default"}
+    assert plain == {(name, kind) for name in named() for kind in (False, True) if not kind or name != "decoding"} | {("kernels", False)}
+    assert {row.model for row in rows if row.modes == ("max-autotune",)} == set(named())
 
 
 def test_kernels_are_a_table() -> None:
@@ -115,35 +145,73 @@ def test_kernels_are_a_table() -> None:
 
 
 CHILD = """
-import json, sys, time
+import json, os, signal, sys, time
 row = json.loads(sys.argv[1])
+def say(**what): print(json.dumps(what), flush=True)
+def hurried(*_):
+    say(figures={"peers": {"eager": {}, "torch.compile, default": {"late": [began, time.monotonic()]}}})
+    sys.exit()
+signal.signal(signal.SIGUSR1, hurried)
 if row["model"] == "gpt2" and len(row["modes"]) > 1:
-    sys.exit("no memory")
+    sys.exit("no modes")
+if row["model"] == "vit" and not row["alone"]:
+    sys.exit("torch.OutOfMemoryError")
 if row["warm"]:
-    print(json.dumps({"peers": {"framesmith, default": {"first": 0.25}}}))
-elif row["model"] == "llama":
+    say(figures={"peers": {"framesmith, default": {"span": [1.0, 1.25]}}})
+    sys.exit()
+began = time.monotonic()
+ticks = [began]
+while time.monotonic() < began + 0.3:
+    time.sleep(0.01)
+    ticks.append(time.monotonic())
+first = {"span": [began, ticks[-1]]}
+say(ready=True)
+sys.stdin.readline()
+timed = time.monotonic()
+time.sleep(0.2)
+device = os.environ["CUDA_VISIBLE_DEVICES"]
+say(timed=True, figures={"peers": {"eager": first}, "times": [timed, time.monotonic()], "ticks": ticks, "device": device})
+if row["model"] == "llama":
+    began = time.monotonic()
+    say(begins="torch.compile, default")
     time.sleep(60)
-else:
-    print("ready", flush=True)
-    sys.stdin.readline()
-    began = time.time()
-    time.sleep(0.2)
-    print(json.dumps({"peers": {}, "span": [began, time.time()]}))
+if row["model"] == "t5":
+    say(begins="torch.compile, default")
+    sys.exit("dead")
 """
 
 
-def test_processes_compile_beside_each_other_and_time_alone(monkeypatch) -> None:
-    monkeypatch.setattr(jobs, "COMMAND", (sys.executable, "-c", CHILD))
-    monkeypatch.setattr(jobs, "RESERVE", 0.5)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 1 << 40))
-    told: list[tuple[Row, dict[str, Any]]] = []
-    said: list[str] = []
-    machine = jobs.Machine(2, 8.0, lambda row, found: told.append((row, found)), said.append)
-    machine.run([Row(name, modes=("default", "reduce-overhead")) for name in ("bert_b1", "gpt2", "llama", "t5", "vit")], warm=True)
-    spans = sorted(found["span"] for row, found in told if not row.warm)
-    assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
-    measured = {(row.model, row.modes) for row, _ in told if not row.warm}
+@pytest.fixture
+def told(monkeypatch) -> dict[Row, dict[str, Any]]:
+    """What processes of `CHILD` on two devices say of some rows."""
+    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", CHILD))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 40, 1 << 40))
+    monkeypatch.setattr(jobs, "ROW", 1.0)
+    cores = tuple(os.sched_getaffinity(0))
+    there = [jobs.Device(k, str(k), LIMITS, [cores, cores]) for k in range(2)]
+    found: dict[Row, dict[str, Any]] = {}
+    machine = jobs.Machine(there, 60.0, 1.0, found.__setitem__, lambda _: None)
+    machine.run([Row(name, modes=("default", "reduce-overhead")) for name in ("bert_b1", "gpt2", "llama", "t5", "vit", "dlrm")], warm=True)
+    return found
+
+
+def test_processes_compile_beside_each_other_and_time_alone(told: dict[Row, dict[str, Any]]) -> None:
     both = ("default", "reduce-overhead")
-    assert measured == {("bert_b1", both), ("gpt2", ("default",)), ("t5", both), ("vit", both)}
-    assert {row.model for row, _ in told if row.warm} == {"bert_b1", "gpt2", "t5", "vit"}
-    assert any("no memory" in text for text in said) and any("llama" in text and "out of time" in text for text in said)
+    cold = {(row.model, row.modes, row.alone): found for row, found in told.items() if not row.warm}
+    assert cold.keys() == {(m, both, False) for m in ("bert_b1", "llama", "t5", "dlrm")} | {("gpt2", both[:1], False), ("vit", both, True)}
+    assert {row.model: found["peers"]["framesmith, default"]["first"] for row, found in told.items() if row.warm} == dict.fromkeys(
+        ("bert_b1", "gpt2", "llama", "t5", "vit", "dlrm"), 0.25
+    )
+    assert 1.0 <= cold["llama", both, False]["peers"]["torch.compile, default"]["late"] < 30
+    assert "dead" in cold["t5", both, False]["peers"]["torch.compile, default"]["failed"]
+
+
+def test_nothing_else_moves_while_one_is_timed_and_that_is_no_part_of_first_calls(told: dict[Row, dict[str, Any]]) -> None:
+    measured = [found for found in told.values() if "times" in found]
+    for one, other in itertools.permutations(measured, 2):
+        if one["device"] == other["device"]:
+            begin, end = other["times"]
+            assert one["times"][1] <= begin or end <= one["times"][0]
+            assert not [tick for tick in one["ticks"] if begin < tick < end]
+            began, ended = one["ticks"][0], one["ticks"][-1]
+            assert one["peers"]["eager"]["first"] <= ended - began - max(0.0, min(end, ended) - max(begin, began)) + 0.01

@@ -1,0 +1,43 @@
+"""Which rows there are, the most wanted first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from benchmarks.gpu.models import INFERENCE_ONLY, named
+from benchmarks.gpu.row import ABLATION, KERNELS, Row
+
+KINDS = ("inference", "training")
+SLOW_TO_COMPILE = ("rnn", "mobilenetv3", "swin", "diffusion", "resnet50", "convnext", "t5", "whisper")
+"""They begin before the others of their group, so that the last process does not run alone."""
+TUNED = ("bert_b16", "gpt2", "llama", "resnet50", "vit", "mobilenetv3", "convnext", "decoding")
+"""Where templates have something to choose."""
+ABLATED = ("bert_b16", "gpt2", "resnet50", "convnext", "bert_b1", "decoding")
+
+
+def of(models: Iterable[str], kind: str, precision: str, modes: Iterable[str], peers: bool, rounds: int) -> Iterator[Row]:
+    """A row a model that can be run so, the slowest to compile first."""
+    found = [model for model in models if kind == "inference" or model not in INFERENCE_ONLY]
+    for model in sorted(found, key=lambda model: (SLOW_TO_COMPILE.index(model) if model in SLOW_TO_COMPILE else len(SLOW_TO_COMPILE))):
+        yield Row(model, kind == "training", precision, tuple(modes), peers, rounds)
+
+
+def everything(peers: bool, rounds: int) -> list[Row]:
+    """All that the tables show: bfloat16 in the modes without tuning, then what options and templates bring, then TF32, then the rest."""
+    rest = [model for model in named() if model not in TUNED]
+    plain = ("default", "reduce-overhead")
+    return [
+        *of(named(), "training", "bf16", ("default",), peers, rounds),
+        *of(named(), "inference", "bf16", plain, peers, rounds),
+        kernels(),
+        *of(ABLATED, "inference", "bf16", (ABLATION,), False, rounds),
+        *of(TUNED, "inference", "bf16", ("max-autotune",), peers, rounds),
+        *of(named(), "inference", "tf32", plain, peers, rounds),
+        *of(named(), "training", "tf32", ("default",), peers, rounds),
+        *of(rest, "inference", "bf16", ("max-autotune",), peers, rounds),
+    ]
+
+
+def kernels() -> Row:
+    """Memory-bound kernels against a copy."""
+    return Row(KERNELS, modes=("default",), peers=False)
