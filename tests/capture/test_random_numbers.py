@@ -137,3 +137,24 @@ def test_methods_of_numbers_that_vary() -> None:
     fast = suite.kept(texts, standard_library=True, suppress_errors=False)
     for _ in range(2):
         assert fast(random.Random(3)) == texts(random.Random(3))
+
+
+def test_a_branch_that_every_draw_takes_is_none():
+    def layers(x, part):
+        for i in range(3):
+            if torch.rand([]) < part or not torch.rand(()) >= part:
+                continue
+            x = x * torch.rand(3) + i
+        return x
+
+    for part in (0.0, -1, 1.0, 2):
+        framesmith.reset()
+        compiled = framesmith.compile(layers, fullgraph=True)
+        for seed in range(2):
+            torch.manual_seed(seed)
+            want = layers(X, part), torch.rand(1)
+            torch.manual_seed(seed)
+            got = compiled(X, part), torch.rand(1)
+            torch.testing.assert_close(got, want)
+    with pytest.raises(Unsupported, match="truth of a tensor's data"):
+        framesmith.compile(layers, fullgraph=True)(X, 0.5)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from framesmith.fake import known_value
+from framesmith.fake.draws import decided
 from framesmith.util.errors import DataDependent, Unsupported
 
 from ..sources import Attr, DictAttr, Source
@@ -145,6 +146,8 @@ class Tensor(Tracker):
 
     def truth(self, cx: Any) -> bool:
         known = self.assumed(cx)
+        if known is None and (whatever := decided(cx.recorder, self.fake)) is not None:
+            return whatever
         if known is None:
             raise DataDependent("truth of a tensor's data", hint="torch.where chooses between tensors without a branch")
         return cx.folded(bool, (known,))
