@@ -25,12 +25,14 @@ from framesmith.loops.nest import LoopGraph
 from framesmith.lower.contractions.activations import fuse_activations
 from framesmith.lower.contractions.bags import group_embedding_bags
 from framesmith.lower.contractions.choice import Chooser
+from framesmith.lower.contractions.growing import grow_products
 from framesmith.lower.contractions.images import lay_out_weights
 from framesmith.lower.contractions.libraries import rewrite_products
 from framesmith.lower.contractions.padding import pad_rows
 from framesmith.lower.contractions.rewrite import rewrite_contractions
 from framesmith.lower.contractions.sums import join_products
 from framesmith.lower.contractions.tiled import unmeasured
+from framesmith.lower.contractions.widening import widen_results
 from framesmith.runtime import triton
 from framesmith.runtime.cache import Cache
 from framesmith.runtime.plan import Image
@@ -115,6 +117,7 @@ class CudaTarget(Target):
         rewrite_products(graph)
         if not self.config.rounding:
             fuse_activations(graph)
+            widen_results(graph)
         lay_out_weights(graph)
 
     def tuner(self) -> Tuner:
@@ -127,7 +130,7 @@ class CudaTarget(Target):
         def plainly(graph: LoopGraph) -> Program:
             return schedule(graph, c.fusion, c.vectorize, self.machine, True, c.rounding)
 
-        loops = pad_rows(loops)
+        loops = grow_products(pad_rows(loops))
         if self.config.autotune:
             return plainly(own_contractions(loops, plainly, self.tuner(), sizes, _tf32()))
         return plainly(unmeasured(loops))

@@ -221,7 +221,23 @@ def recurrent():
     return Recurrent(), torch.randn(4, 12, 16)
 
 
-MODELS = [mlp, images, transformer, recurrent]
+class Vocabulary(nn.Module):
+    """Products along a length that is odd, and a weight with two gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm, self.head = nn.Embedding(1003, 128), nn.LayerNorm(128), nn.Linear(128, 1003, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids):
+        return self.head(self.norm(self.table(ids)))
+
+
+def vocabulary():
+    return Vocabulary(), torch.randint(0, 1003, (4, 512))
+
+
+MODELS = [mlp, images, transformer, recurrent, vocabulary]
 PRECISIONS = {"float32": None, "bf16": torch.bfloat16, "f16": torch.float16}
 
 

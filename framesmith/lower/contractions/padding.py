@@ -1,50 +1,127 @@
-"""Intermediate matrices of halves whose rows begin at multiples of a vector, on a CUDA device: others are not read in vectors.
+"""Matrices of halves whose rows begin at multiples of a vector, on a CUDA device: others are not read in vectors.
 
     d: bfloat16[8192, 30522] strides (30522, 1)      ->  strides (30528, 1)      d is read by products, and nobody outside sees it
+    d, given from outside                            ->  a copy with such rows, where products compute enough with it
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
 
 import torch
 
-from framesmith.loops.build import HALF
-from framesmith.loops.ir import Load, Op, Ref, Store
+from framesmith.loops.build import HALF, Builder
+from framesmith.loops.ir import Axis, Load, Op, Ref, Store
 from framesmith.loops.nest import Call, Compute, Item, LoopGraph, Storage
-from framesmith.lower.geometry import row_major
-from framesmith.symbolic.expr import Expr, FloorDiv, Mod
+from framesmith.lower.geometry import flat, row_major
+from framesmith.symbolic.expr import Expr, FloorDiv, Mod, Symbol, as_expr
 
 aten = torch.ops.aten
-PLAIN = frozenset((aten.mm.default, aten.bmm.default))
+PLAIN = frozenset((aten.mm.default, aten.bmm.default, aten.mm.dtype, aten.bmm.dtype))
 PRODUCTS = PLAIN | {aten.addmm.default, aten.baddbmm.default, aten._addmm_activation.default}
 VECTOR = 8  # elements of 2 bytes that are moved at once
 LARGE = 1 << 20  # elements from which it matters
 LONG = 64  # elements of a row that the wider one should not exceed by much
+ENOUGH = 256  # multiplications of each element that take as much longer as a copy takes
 
 
 def pad_rows(graph: LoopGraph) -> LoopGraph:
     """`graph` with such matrices laid out so."""
-    for name in [s.name for s in graph.storages.values() if _is_askew(s)]:
-        graph = _Padding(graph, name).run() or graph
+    for kinds, way in ((("arena",), _Padding), (("input", "result"), _Copy)):
+        for name in [s.name for s in graph.storages.values() if s.kind in kinds and _is_askew(s)]:
+            graph = way(graph, name).run() or graph
     return graph
 
 
 def _is_askew(s: Storage) -> bool:
-    known = s.kind == "arena" and s.dtype in HALF and s.device is None and len(s.size) > 1 and all(type(n) is int for n in s.size)
+    known = s.dtype in HALF and s.device is None and len(s.size) > 1 and all(type(n) is int for n in s.size)
     return known and s.size[-1] % VECTOR != 0 and s.size[-1] >= LONG and prod(s.size) >= LARGE and tuple(s.stride) == row_major(s.size)
 
 
-class _Padding:
+class _Wider:
     """One matrix, whose rows of `row` elements get `wide`."""
 
     def __init__(self, graph: LoopGraph, name: str) -> None:
         self.graph, self.name = graph, name
         self.row = graph.storages[name].size[-1]
         self.wide = -(-self.row // VECTOR) * VECTOR
+
+    def view(self, s: Storage) -> Storage | None:
+        """The same window on it: its steps are along rows, or from row to row."""
+        if s.dtype not in HALF or any(type(n) is not int for n in (*s.size, *s.stride, s.offset)):
+            return None
+        start = s.offset % self.row
+        for size, step in zip(s.size, s.stride):
+            if size == 1 or step % self.row == 0:
+                continue
+            start += (size - 1) * step
+        if start >= self.row:  # it goes on from one row to the next
+            return None
+        stride = tuple(step // self.row * self.wide if step % self.row == 0 else step for step in s.stride)
+        return replace(s, stride=stride, offset=s.offset // self.row * self.wide + s.offset % self.row)
+
+
+class _Copy(_Wider):
+    """One that is given from outside, or by an operator, and that products read from a copy."""
+
+    def run(self) -> LoopGraph | None:
+        """The graph; None where products compute too little."""
+        graph, own = self.graph, self.graph.storages[self.name]
+        if sum(self.name in item.writes for item in graph.items) > (own.kind == "result"):
+            return None
+        storages = dict(graph.storages)
+        wide = f"wide_{len(storages)}"
+        names = {self.name: wide}
+        storages[wide] = Storage(wide, own.dtype, own.size, tuple(row_major((*own.size[:-1], self.wide))), "arena")
+        for s in graph.storages.values():
+            view = self.view(s) if s.base == self.name else None
+            if view is not None:
+                names[s.name] = f"wide_{len(storages)}"
+                storages[names[s.name]] = replace(view, name=names[s.name], base=wide)
+        readers = [k for k, item in enumerate(graph.items) if isinstance(item, Call) and self._gains(item, names)]
+        if sum(_others(graph.items[k], graph.storages) for k in readers) < ENOUGH:
+            return None
+        items = list(graph.items)
+        for k in readers:
+            call = renamed(items[k], names)  # type: ignore[arg-type]
+            items[k] = replace(call, reads=call.reads - {self.name} | {wide})
+        items.insert(readers[0], copied(own, storages[wide], items[readers[0]]))
+        return replace(graph, storages=storages, items=items)
+
+    def _gains(self, call: Call, names: Mapping[str, str]) -> bool:
+        """Whether a product reads the matrix, in windows that are known."""
+        refs = [a.name for a in call.args if type(a) is Ref]
+        own = [n for n in refs if n == self.name or self.graph.storages[n].base == self.name]
+        return call.target in PRODUCTS and bool(own) and all(n in names for n in own) and len(self.graph.storages[own[0]].size) > 1
+
+
+def copied(own: Storage, wide: Storage, reader: Item) -> Compute:
+    """A nest that copies a matrix, or a window, into one of other rows, for `reader`."""
+    axes = [Axis(Symbol(f"c{k}", 0, n - 1), as_expr(n)) for k, n in enumerate(own.size)]
+    index = [a.symbol if n > 1 else 0 for a, n in zip(axes, own.size)]
+    b = Builder()
+    offset = own.offset if own.base else 0
+    b.store(wide.name, flat(index, wide.stride), b.load(own.base or own.name, flat(index, own.stride, offset), own.dtype))
+    return Compute(tuple([a for a, n in zip(axes, own.size) if n > 1]), (), (), tuple(b.ops), reader.origins)
+
+
+def renamed(call: Call, names: Mapping[str, str]) -> Call:
+    """A call with other windows for some, on the same memory."""
+    args = tuple(Ref(names[a.name]) if type(a) is Ref and a.name in names else a for a in call.args)
+    return replace(call, args=args, outputs=tuple([names.get(o, o) if o else o for o in call.outputs]))
+
+
+def _others(call: Any, storages: Mapping[str, Storage]) -> int:
+    """Multiplications of each element of an operand, about."""
+    a, b = [storages[x.name].size for x in call.args if type(x) is Ref][-2:]
+    return min(a[-2], b[-1])
+
+
+class _Padding(_Wider):
+    """One that the graph makes, and that nobody outside sees."""
 
     def run(self) -> LoopGraph | None:
         """The graph; None where somebody would not understand the layout, or no product is concerned."""
@@ -53,7 +130,7 @@ class _Padding:
         storages[self.name] = replace(base, stride=tuple(row_major((*base.size[:-1], self.wide))))
         for s in self.graph.storages.values():
             if s.base == self.name:
-                view = self._view(s)
+                view = self.view(s)
                 if view is None:
                     return None
                 storages[s.name] = view
@@ -69,20 +146,6 @@ class _Padding:
     def _takes(self, call: Call) -> bool:
         """Whether a call is as good with wide rows. (The library's epilogues want a dense result.)"""
         return call.target in (PLAIN if self.name in call.writes else PRODUCTS) and self.name not in call.mutates
-
-    def _view(self, s: Storage) -> Storage | None:
-        """The same window: its steps are along rows, or from row to row."""
-        if s.dtype not in HALF or any(type(n) is not int for n in (*s.size, *s.stride, s.offset)):
-            return None
-        start = s.offset % self.row
-        for size, step in zip(s.size, s.stride):
-            if size == 1 or step % self.row == 0:
-                continue
-            start += (size - 1) * step
-        if start >= self.row:  # it goes on from one row to the next
-            return None
-        stride = tuple(step // self.row * self.wide if step % self.row == 0 else step for step in s.stride)
-        return replace(s, stride=stride, offset=s.offset // self.row * self.wide + s.offset % self.row)
 
     def _item(self, item: Item) -> Item | None:
         if isinstance(item, Call):

@@ -135,6 +135,11 @@ def _product(call: Call, storages: Storages) -> Contraction | None:
     return Contraction(batch, rows[-2], columns[-1], rows[-1], left, right, target, added[0] if added else None)
 
 
+def _widened(call: Call, storages: Storages) -> Contraction | None:
+    """mm and bmm of halves with results in float32."""
+    return _product(replace(call, args=call.args[:-1]), storages)
+
+
 def _activated(call: Call, storages: Storages) -> Contraction | None:
     """An addmm with its activation."""
     c = _product(replace(call, kwargs={}), storages)
@@ -168,6 +173,7 @@ _CONV2D: tuple[Any, ...] = (None, None, None, (1, 1), (0, 0), (1, 1), 1)
 
 CONTRACTIONS: dict[Any, Callable[[Call, Storages], Contraction | None]] = {
     **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default), _product),
+    **dict.fromkeys((aten.mm.dtype, aten.bmm.dtype), _widened),
     aten._addmm_activation.default: _activated,
     **dict.fromkeys((aten.convolution.default, aten.conv2d.default), _convolution),
 }
@@ -179,8 +185,8 @@ def contraction_of(call: Any, storages: Storages) -> Contraction | None:
     found = row(call, storages) if row is not None else None
     if found is None or any(type(s) is int and s == 0 for s in (found.batch, found.m, found.n, found.k)):
         return None
-    kinds = {found.left.dtype, found.right.dtype, found.out.dtype, found.bias.dtype if found.bias is not None else found.out.dtype}
-    return found if len(kinds) == 1 and kinds <= {torch.float32, *HALF} else None
+    kinds = {w.dtype for w in (found.left, found.right, found.bias) if w is not None}
+    return found if len(kinds) == 1 and kinds <= {torch.float32, *HALF} and found.out.dtype in (found.dtype, torch.float32) else None
 
 
 # ------------------------------------------------------------------------------------------------------------------------------- ways
