@@ -2,7 +2,7 @@
 of one kernel over a table.
 
 A launch moves up to the batch of its kind if nothing between touches what it writes, or writes what it reads. Only launches move that
-write memory which is there for all of the program anyway, or a number: so lifetimes do not grow.
+write memory which is there for all of the program anyway, or little of it: so lifetimes do not grow.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from framesmith.symbolic.expr import as_expr
 
 _PLAIN = frozenset({Const, Scalar, Cast, Bitcast, Load, Store})
 _ALWAYS = frozenset({"input", "output", "constant"})
-NUMBER = 64  # bytes
 
 
 @dataclass(slots=True)
@@ -55,8 +54,8 @@ class _Slot:
         return Batch(self.kernel, tuple([s.args for s in launches]), tuple(self.sizes), work, tuple(origins))
 
 
-def batched(steps: Sequence[Step], storages: dict[str, Storage]) -> list[Step]:
-    """The steps of a program, before memory is planned, with batches in them."""
+def batched(steps: Sequence[Step], storages: dict[str, Storage], little: int) -> list[Step]:
+    """The steps of a program, before memory is planned, with batches in them. `little`: bytes of scratch memory that may live longer."""
     slots: list[_Slot] = []
     open_: dict[str, int] = {}
     written: dict[str, int] = {}
@@ -64,7 +63,7 @@ def batched(steps: Sequence[Step], storages: dict[str, Storage]) -> list[Step]:
     for step in steps:
         reads, writes = _uses(step, storages)
         earliest = max([*(written.get(n, -1) for n in reads), *(touched.get(n, -1) for n in writes)], default=-1) + 1
-        found = _row(step) if type(step) is Launch and all(_lasts(storages[n]) for n in writes) else None
+        found = _row(step) if type(step) is Launch and all(_lasts(storages[n], little) for n in writes) else None
         at = len(slots)
         if found is None:
             slots.append(_Slot([step]))
@@ -101,9 +100,9 @@ def _uses(step: Step, storages: dict[str, Storage]) -> tuple[set[str], set[str]]
     return {storages[n].base or n for n in reads}, {storages[n].base or n for n in writes}
 
 
-def _lasts(s: Storage) -> bool:
+def _lasts(s: Storage, little: int) -> bool:
     span = element_span(s)
-    return s.kind in _ALWAYS or s.kind == "arena" and type(span) is int and span * s.dtype.itemsize <= NUMBER
+    return s.kind in _ALWAYS or s.kind == "arena" and type(span) is int and span * s.dtype.itemsize <= little
 
 
 def _row(step: Launch) -> tuple[Kernel, int] | None:

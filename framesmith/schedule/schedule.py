@@ -37,7 +37,7 @@ def schedule(
         same = kernels.setdefault(kernel_text(kernel), kernel)
         steps.append(Launch(same, launch.args, launch.origins))
     if fusion:
-        steps = batched(steps, graph.storages)
+        steps = batched(steps, graph.storages, target.little)
     return _program(graph, steps, kernels_of(steps), target.large if scoped_memory else None)
 
 

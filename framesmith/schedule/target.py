@@ -14,6 +14,8 @@ class Target:
     `small_work`: element steps below which a kernel costs no more than its launch. `enough_trips`: independent iterations of a kernel
     that keep the machine busy. `row_bytes`: what one iteration may touch in private loops; with `tiles` only where there are not enough
     iterations. `units`: multiprocessors to be kept busy by long reductions to few results, which are done in parts; 0: they are not.
+    `large`: bytes from which scratch memory is allocated for as long as it is needed. `little`: bytes of scratch memory that are kept for
+    all of the program where that saves a launch.
     """
 
     tiles: bool = False
@@ -22,8 +24,9 @@ class Target:
     row_bytes: int = 1 << 20
     units: int = 0
     large: int = 1 << 12
+    little: int = 64
 
 
 CPU = Target()
 # Of 108 to 148 multiprocessors, each goes through some 8,000 elements in the time that a launch takes.
-GPU = Target(tiles=True, small_work=1 << 13, enough_trips=128, row_bytes=1 << 17, units=132, large=1 << 20)
+GPU = Target(tiles=True, small_work=1 << 13, enough_trips=128, row_bytes=1 << 17, units=132, large=1 << 20, little=1 << 14)

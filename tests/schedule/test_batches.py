@@ -5,6 +5,7 @@ import torch
 
 import framesmith
 from framesmith.loops.ir import Batch, Launch
+from framesmith.schedule.target import CPU, GPU
 from tests.schedule.harness import check
 
 
@@ -71,3 +72,11 @@ def test_threads_share_all_rows(threads):
         torch.testing.assert_close(got, want)
     finally:
         torch.set_num_threads(before)
+
+
+def test_little_scratch_memory_may_live_longer_on_a_gpu():
+    def f(a, b, w):
+        return torch.mm((a * 2).view(4, 5), torch.mm((b * 2).view(5, 4), w))
+
+    inputs = x(20), x(4, 5), x(4, 4)
+    assert [batches(check(f, *inputs, target=target)) for target in (CPU, GPU)] == [[], [2]]

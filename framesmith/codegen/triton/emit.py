@@ -277,6 +277,13 @@ def _batch(s: State) -> None:
     s.out.line(f"{EXTENT} = tl.load(table + {len(params)}){'' if s.wide else '.to(tl.int32)'}")
     s.out.line(f"first = tl.load(where + 2 * tl.program_id(0) + 1) * {s.config.parts}")
     with s.out.block(f"for part in range(first, min(first + {s.config.parts}, tl.cdiv({EXTENT}, XBLOCK))):"):
-        _dimension(s, s.form.grid[0], "part")
-        for op in ops[moving:]:
-            statement(s, op)
+        known = dict(s.values)
+        with s.out.block(f"if (part + 1) * XBLOCK <= {EXTENT}:"):  # no mask, so vectors
+            _dimension(s, s.form.grid[0], "part", whole=True)
+            for op in ops[moving:]:
+                statement(s, op)
+        s.values = known
+        with s.out.block("else:"):
+            _dimension(s, s.form.grid[0], "part")
+            for op in ops[moving:]:
+                statement(s, op)

@@ -24,7 +24,7 @@ LOOPED = 4096  # elements of a tile that goes through long rows
 ACCUMULATORS = 128  # that a thread has registers for
 COLUMNS = 32  # rows side by side of a tile where memory runs across them
 BATCH = 1024  # elements of a tile of a row of a table, ...
-PROGRAMS = 1 << 16  # ... and how many programs there are before one goes through several
+PROGRAMS = 1 << 14  # ... and how many programs there are before one goes through several
 
 
 @dataclass(frozen=True, slots=True)
