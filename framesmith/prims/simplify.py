@@ -75,6 +75,18 @@ def _roll(b: Any, x: Any, shifts: tuple[Any, ...], dims: tuple[int, ...]) -> Any
     return x if all(shift == 0 for shift in shifts) else None
 
 
+@_simplifies("add")
+def _add(b: Any, x: Any, y: Any) -> Any:
+    # index_put(full(0), v, at, add) + y -> index_put(y, v, at, add)
+    for put, other in ((x, y), (y, x)):
+        if getattr(put, "prim", "") != "index_put" or not hasattr(other, "spec") or not other.spec.same(put.spec):
+            continue
+        base, values, indices, dim, accumulate = put.args
+        if accumulate and base.prim == "full" and base.args[1] == 0 and not put.node.users:
+            return b.index_put(other, values, indices, dim, True)
+    return None
+
+
 def _over_nothing(b: Any, x: Any, dims: tuple[int, ...], keepdim: bool) -> Any:
     return x if not dims else None
 

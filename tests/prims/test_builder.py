@@ -113,3 +113,15 @@ def test_a_faulty_rule_costs_only_its_operator(monkeypatch: pytest.MonkeyPatch) 
         result = recorder.input(X, "x").exp() + 1
     with pytest.warns(UserWarning, match="aten.exp"):
         assert names(decompose(recorder.finish([result]))) == ["aten.exp.default", "add"]
+
+
+def test_what_is_scattered_into_zeros_and_added_is_scattered_into_the_other() -> None:
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.embedding_dense_backward(x, x[:, 0].long().abs() % 3, 3, -1, False)
+
+    for program in (lambda x: gradient(x) + x.exp(), lambda x: x.exp() + gradient(x)):
+        graph = decomposed(program, X)
+        assert names(graph)[-1] == "index_put" and not {"full", "add"} & set(names(graph))
+        torch.testing.assert_close(run(graph, [X])[0], program(X))
+    both = decomposed(lambda x: (y := gradient(x), y + 1, y * x + y), X)
+    assert names(both).count("add") == 2
