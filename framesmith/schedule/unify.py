@@ -1,7 +1,8 @@
 """Which axes of one nest are which axes of another: found from two index expressions that run over the same buffer.
 
 Both expressions are linear; their terms, sorted by stride, are walked together. Equal stride and extent: the same axis. Equal stride and
-an extent that divides the other: the longer axis is split in two. What is left over on either side is private to its side.
+an extent that divides the other: the longer axis is split in two. What is left over on either side is private to its side. Strides of size
+symbols have no order: axes of equal stride and extent are the same, and none is split.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from framesmith.symbolic.expr import Expr, Symbol, linear
+from framesmith.symbolic.expr import Expr, Product, Symbol, linear, prod
 
 Extents = dict[Symbol, Expr]
 
@@ -23,31 +24,45 @@ class Split:
     left: bool
 
 
-def terms(e: Expr, extents: Extents) -> list[tuple[int, Symbol]] | None:
-    """(stride, axis) sorted by stride; None when an axis occurs other than linearly with a positive stride."""
-    out = []
+Terms = tuple[list[tuple[int, Symbol]], dict[tuple[Expr, Expr], Symbol]]
+
+
+def terms(e: Expr, extents: Extents) -> Terms | None:
+    """(stride, axis) sorted by stride, and (stride over size symbols, extent) -> axis; None when an axis occurs other than linearly with a
+    positive stride."""
+    plain: list[tuple[int, Symbol]] = []
+    symbolic: dict[tuple[Expr, Expr], Symbol] = {}
+    met: set[Symbol] = set()
     for atom, k in linear(e)[0]:
-        if type(atom) is Symbol:
-            if atom in extents:
-                if k <= 0:
-                    return None
-                out.append((k, atom))
-        elif not extents.keys().isdisjoint(atom.free):
+        axes = [s for s in extents if s in atom.free]
+        if not axes:
+            continue
+        stride = _stride_along(atom, axes[0]) if len(axes) == 1 and k > 0 else None
+        if stride is None or axes[0] in met:
             return None
-    out.sort(key=_stride)
-    return out
+        met.add(axes[0])
+        if stride.is_const:
+            plain.append((k, axes[0]))
+        else:
+            symbolic[stride * k, extents[axes[0]]] = axes[0]
+    plain.sort(key=lambda term: term[0])
+    return plain, symbolic
 
 
-def _stride(term: tuple[int, Symbol]) -> int:
-    return term[0]
+def _stride_along(atom: Expr, axis: Symbol) -> Expr | None:
+    """`atom` over `axis`, which it contains; None where that is not a product of sizes."""
+    factors = atom.args if type(atom) is Product else (atom,)
+    rest = [f for f in factors if f is not axis]
+    return prod(rest) if len(rest) == len(factors) - 1 and all(type(f) is Symbol for f in rest) else None
 
 
 def match(left: Expr, right: Expr, left_axes: Extents, right_axes: Extents) -> Split | dict[Symbol, Symbol]:
     """Axes of `right` to axes of `left` (empty when nothing matches), or a split to make first."""
-    a, b = terms(left, left_axes), terms(right, right_axes)
-    found: dict[Symbol, Symbol] = {}
-    if a is None or b is None:
-        return found
+    lefts, rights = terms(left, left_axes), terms(right, right_axes)
+    if lefts is None or rights is None:
+        return {}
+    (a, far), (b, distant) = lefts, rights
+    found = {axis: far[key] for key, axis in distant.items() if key in far}
     i = j = 0
     while i < len(a) and j < len(b):
         (ka, sa), (kb, sb) = a[i], b[j]

@@ -47,6 +47,15 @@ def test_softmax_computes_again_what_the_cpu_keeps():
     assert kernel_text(kernel) == SOFTMAX
 
 
+@pytest.mark.parametrize("dynamic", [{(0, 0)}, {(0, 2)}, {(0, 0), (0, 1), (0, 2)}])
+def test_rows_of_unknown_length_are_one_kernel(dynamic):
+    """Strides are sizes, too: the axes along them are known by those."""
+    program = program_of(lambda a: F.softmax(a * 2, -1), x(4, 30, 50), target=GPU, dynamic=dynamic)
+    assert launches(program) == 1
+    program = program_of(lambda a: F.layer_norm(a, a.shape[-1:]), x(4, 30, 50), target=GPU, dynamic=dynamic)
+    assert launches(program) == 1
+
+
 def test_a_value_whose_source_is_written_over_is_read_from_memory():
     def f(a):
         a.add_(1)
