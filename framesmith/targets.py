@@ -139,9 +139,9 @@ class CudaTarget(Target):
         """The text of the program's kernels; and of those (by number) with indices of 64 bits whose sizes decide in each call whether 32
         will do. Raises `CompileError`."""
         configs = configured(program, self.tuner(), sizes) if self.config.autotune else {}
-        printed = print_kernels(program, configs, tiling=self.config.tiling)
+        printed = print_kernels(program, configs, tiling=self.config.tiling, sizes=sizes)
         unsure = {k for k, kernel in enumerate(printed) if is_narrow(kernel) is None}
-        wide = print_kernels(program, configs, wide=True, tiling=self.config.tiling) if unsure else ()
+        wide = print_kernels(program, configs, wide=True, tiling=self.config.tiling, sizes=sizes) if unsure else ()
         return printed, {k: wide[k] for k in sorted(unsure)}
 
     def print(

@@ -62,10 +62,12 @@ def case_of(step: Launch, program: Program, sizes: Sizes) -> Case:
     return Case(kernel_text(step.kernel), tuple(memory), tuple(sizes[s] for s in step.kernel.symbols))
 
 
-def candidates(kernel: Kernel) -> tuple[Config, ...]:
-    """The configurations that are measured, the one that is taken unmeasured first."""
+def candidates(kernel: Kernel, sizes: Sequence[int] = ()) -> tuple[Config, ...]:
+    """The configurations that are measured, the one that is taken unmeasured first. `sizes`: the values of the kernel's symbols."""
     contraction = product_of(kernel)
-    return products.candidates(kernel, contraction) if contraction is not None else tuning.candidates(form(kernel))
+    if contraction is not None:
+        return products.candidates(kernel, contraction)
+    return tuning.candidates(form(kernel, sizes=dict(zip(kernel.symbols, sizes))))
 
 
 def source_of(kernel: Printed) -> triton.Source:
@@ -89,7 +91,7 @@ class Tuner:
         todo: list[_Trial] = []
         for case, kernel in kernels.items():
             if case not in self.known:
-                configs = candidates(kernel)
+                configs = candidates(kernel, case.sizes)
                 if not all_of and product_of(kernel) is None:
                     configs = configs[:1]
                 symbols = dict(zip(kernel.symbols, case.sizes, strict=True))
@@ -169,7 +171,7 @@ def configured(program: Program, tuner: Tuner, sizes: Sizes) -> dict[Kernel, Con
     best = tuner.best(cases)
     found: dict[Kernel, Config] = {}
     for case, kernel in cases.items():
-        found.setdefault(kernel, candidates(kernel)[best[case].number])
+        found.setdefault(kernel, candidates(kernel, case.sizes)[best[case].number])
     return found
 
 

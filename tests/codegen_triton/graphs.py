@@ -107,6 +107,17 @@ def _(a, b):
     return F.gelu(a) * b + a, a.float() * 2
 
 
+@graph("functions of halves", lambda: [odd(33, 40, dtype=BF16), x(33, 40, dtype=HALF)])
+def _(a, b):
+    c = a / b.bfloat16()
+    return c, F.silu(a) * a, F.softmax(b, 1), F.gelu(b, approximate="tanh"), torch.sqrt(b.abs()), c.reciprocal(), torch.exp(b) - 1
+
+
+@graph("numbers of rows and of channels", lambda: [x(9, 5, 120, dtype=BF16), x(120), x(5, 1), x(9, 1, 1)])
+def _(a, b, c, d):
+    return F.relu((a - b) * torch.rsqrt(b * b + 1)), (a + c).tanh() * d
+
+
 @graph("float16", lambda: [x(33, 40, dtype=HALF), x(33, 40)])
 def _(a, b):
     return torch.tanh(a) + 1, a * b
@@ -418,6 +429,11 @@ def _(a):
 @graph("sizes of a batch", lambda: [x(33, 70), x(70), x(70)], {(0, 0)})
 def _(a, w, b):
     return F.layer_norm(a, (70,), w, b), a.t().contiguous()
+
+
+@graph("sizes beside channels", lambda: [x(5, 9, 120), x(120), x(9, 120)], {(0, 0), (0, 1), (2, 0)})
+def _(a, b, c):
+    return torch.relu(a * b) + c
 
 
 @graph("sizes of indices", lambda: [x(50, 30), at(50, 17)], {(0, 0), (1, 0)})

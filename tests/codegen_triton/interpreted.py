@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from framesmith.codegen.triton import products, tuning
+from framesmith.codegen.triton import products, rough, tuning
 from framesmith.codegen.triton.emit import print_kernels
 from framesmith.loops.ir import Batch, Extern
 from framesmith.lower.limits import LIMITS
@@ -12,7 +12,7 @@ from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.schedule.schedule import schedule
 from framesmith.schedule.target import GPU
-from tests.codegen_triton.graphs import DYNAMIC, EXACT, GRAPHS
+from tests.codegen_triton.graphs import DYNAMIC, EXACT, GRAPHS, HALF, x
 from tests.codegen_triton.machine import run_program
 from tests.codegen_triton.products import PRODUCTS, program
 from tests.fake.harness import record
@@ -30,12 +30,12 @@ def agree(name, wide=False, fusion=True):
     compare(fn, make, made, wide, 0.0 if name in EXACT else None)
 
 
-def compare(fn, make, made, wide, tolerance):
+def compare(fn, make, made, wide, tolerance, typical=None):
     """`made` gives what eager gives; `tolerance` None: by the type of each result."""
     mine, theirs = make(), make()
     with torch.no_grad():
         want = torch.utils._pytree.tree_leaves(fn(*theirs))
-    got = run_program(made, mine, wide)
+    got = run_program(made, mine, wide, typical)
     assert len(got) == len(want)
     for g, w in zip((*got, *mine), (*want, *theirs)):
         assert g.shape == w.shape and g.dtype is w.dtype
@@ -47,6 +47,19 @@ def compare(fn, make, made, wide, tolerance):
 @pytest.mark.parametrize("name", [name for name in GRAPHS if not name.startswith("long")])
 def test_agrees(name):
     agree(name)
+
+
+@pytest.mark.parametrize("typical", [8, 32, 70, 96])
+@pytest.mark.parametrize("length", [48, 70])
+def test_rows_of_unknown_length_are_one_tile_if_they_fit(length, typical):
+    def fn(a, h):
+        return F.softmax(a * 2, -1), a.argmax(1), a.var(1), h.cumsum(1), F.layer_norm(h, h.shape[1:]), a.t() + 1
+
+    def make():
+        return [x(5, length), x(5, length, dtype=HALF)]
+
+    made = program_of(fn, *make(), target=GPU, dynamic={(0, 0), (0, 1), (1, 0), (1, 1)})
+    compare(fn, make, made, False, None, typical)
 
 
 _ROWS = ("sum", "reduction", "softmax", "norm", "extreme", "mean", "element", "entropy", "row")
@@ -159,6 +172,18 @@ def test_the_error_function_to_two_units_in_the_last_place():
     unit = torch.nextafter(true.float().abs(), torch.tensor(torch.inf)) - true.float().abs()
     assert ((y[:-3].double() - true).abs() / unit.double()).max() <= 2
     assert y[-3:-1].tolist() == [1.0, -1.0] and y[-1].isnan()
+
+
+def test_sums_of_one_and_a_function_to_two_units_of_one(monkeypatch):
+    """As kernels of halves have them, here without the rounding."""
+    monkeypatch.setattr(rough, "HALF", (torch.float32,))
+    x = torch.cat([torch.linspace(-12, 12, 30_001), torch.tensor([0.0, -0.0, 1e-30, 1e30, -1e30, torch.inf, -torch.inf])])
+    made = program_of(lambda a: (torch.erf(a) + 1, 1 + torch.tanh(a)), x, target=GPU)
+    assert all(name in print_kernels(made)[0].text for name in ("one_and_erf(", "one_and_tanh("))
+    for y, true in zip(run_program(made, [x]), (torch.erf(x.double()) + 1, 1 + torch.tanh(x.double()))):
+        assert (y.double() - true).abs().max() <= 2 * torch.finfo(torch.float32).eps
+    for y in run_program(made, [x.fill_(torch.nan)]):
+        assert y.isnan().all()
 
 
 @pytest.mark.parametrize("name", ["mm", "batches", "bias and activation", "symbolic sizes"])

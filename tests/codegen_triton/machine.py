@@ -175,10 +175,12 @@ def _word(memory: torch.Tensor, param: Param) -> int:
     return int(value.item())
 
 
-def run_program(program: Program, inputs: Sequence[Any], wide: bool = False) -> tuple[Any, ...]:
-    """Run `program` with its kernels under the interpreter, and all else as the evaluator of the loop IR does."""
+def run_program(program: Program, inputs: Sequence[Any], wide: bool = False, typical: int | None = None) -> tuple[Any, ...]:
+    """Run `program` with its kernels under the interpreter, and all else as the evaluator of the loop IR does. `typical`: what size symbols
+    are said to be (None: nothing is said)."""
     machine = _Machine(program, inputs)
-    printed = dict(zip(program.kernels, print_kernels(program, wide=wide)))
+    sizes = None if typical is None else dict.fromkeys(machine.sizes, typical)
+    printed = dict(zip(program.kernels, print_kernels(program, wide=wide, sizes=sizes)))
     for step in program.steps:
         if type(step) is Launch:
             k = printed[step.kernel]

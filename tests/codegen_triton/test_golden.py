@@ -160,4 +160,60 @@ def test_memory_runs_along_the_last_dimension_whatever_the_order_of_loops():
     """Numbers of a channel that are computed first make channels the outer loop; the image's memory runs along them."""
     images = torch.randn(2, 64, 7, 7).to(memory_format=torch.channels_last)
     text = body(lambda x, c: x * torch.rsqrt(c + 1).view(1, -1, 1, 1), images, torch.rand(64))
-    assert "i0 = x % 64\n" in text and "tl.load(p1 + (i0 + 64*i1))" in text
+    assert "i0 = (pid % across) * XBLOCK" in text and "tl.load(p1 + (i0 + 64*i1))" in text
+
+
+def test_what_is_the_same_for_many_rows_is_a_dimension_of_its_own():
+    assert (
+        body(lambda x, c, w: (x - c) * torch.rsqrt(w + 1), torch.randn(30, 20, 256).bfloat16(), torch.randn(256), torch.randn(20, 256))
+        == """\
+@triton.jit
+def k(p0, p1, p2, p3, YBLOCK: tl.constexpr, XBLOCK: tl.constexpr):
+    pid = tl.program_id(0)
+    across = 60
+    i0 = (pid // across) * YBLOCK + tl.arange(0, YBLOCK)[:, None]
+    x = (pid % across) * XBLOCK + tl.arange(0, XBLOCK)[None, :]
+    i1 = x % 256
+    i2 = x // 256
+    v0 = tl.load(p0 + (256*i0 + i1))
+    v1 = v0 + 1.0
+    v2 = libdevice.rsqrt(v1)
+    v3 = tl.load(p1 + i1)
+    v4 = tl.load(p2 + (256*i0 + i1 + 5120*i2)).to(tl.float32)
+    v5 = v4 - v3
+    v6 = v5 * v2
+    tl.store(p3 + (256*i0 + i1 + 5120*i2), v6)
+"""
+    )
+
+
+def test_a_condition_has_its_constant_on_the_right():
+    """Triton then reads what is behind it in vectors."""
+    def turned(x, s):
+        a, b = x.chunk(2, -1)
+        return x + torch.cat((-b, a), -1) * s
+
+    text = body(turned, torch.randn(100, 64), torch.randn(100, 64))
+    assert "i1 >= 32" in text and "i1 < 32" in text
+
+
+def test_what_ends_in_a_half_is_computed_fast():
+    def gelu(a):
+        return F.gelu(a, approximate="none")
+
+    assert "one_and_erf(" in body(gelu, torch.randn(50, 64).bfloat16()) and "error_function(" in body(gelu, torch.randn(50, 64))
+    text = body(lambda a: F.softmax(a, -1), torch.randn(300, 64).half())
+    assert "libdevice.fast_expf(v2)" in text and "v3 / v4" in text
+    text = body(lambda a: F.softmax(a, -1).float() * 3, torch.randn(300, 64).half())
+    assert "libdevice.fast_expf(v2)" in text  # rounded, and made wider again
+    for exact in (lambda a: torch.exp(a.float()), lambda a: (torch.exp(a.float()) - 1).half()):
+        assert "libdevice.exp(" in body(exact, torch.randn(50, 64).half())
+
+
+def test_blocks_go_by_what_sizes_are_now():
+    program = program_of(lambda a: F.softmax(a, -1), torch.randn(300, 600), target=GPU, dynamic={(0, 0), (0, 1)})
+    (kernel,) = program.kernels
+    found = [print_kernel(kernel, sizes=dict.fromkeys(kernel.symbols, n)) for n in (600, 640, 50_000)]
+    assert [dict(k.constants)["RBLOCK"] for k in found] == [1024, 1024, 4096]
+    assert "if (s1 <= RBLOCK):" in found[0].text and "if (s1 <= RBLOCK) & (s1 % 16 == 0):" in found[1].text
+    assert "<= RBLOCK" not in found[2].text and "s1_even = s1 // 16 * 16" in found[1].text

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 
 from framesmith.codegen.triton.form import Dim, Nest
 from framesmith.codegen.triton.state import Aligned, State
+from framesmith.codegen.triton.tuning import STEP
 from framesmith.loops.ir import Scan
 from framesmith.symbolic.expr import Expr, linear
 
 VECTOR = 16  # bytes that a thread moves at once
-STEP = 16  # elements: Triton sees by itself that masks and addresses allow vectors where lengths are multiples of it
 
 
 def range_text(s: State) -> str:

@@ -14,10 +14,11 @@ from framesmith.codegen.triton.index import LIMIT, fits
 from framesmith.codegen.triton.kernel import MOST, PROGRAMS, Printed
 from framesmith.codegen.triton.library import IMPORTS, texts_of
 from framesmith.codegen.triton.product import Shape, product_of, programs, write
+from framesmith.codegen.triton.rough import rough
 from framesmith.codegen.triton.state import State
 from framesmith.codegen.triton.statements import statement
 from framesmith.codegen.triton.steps import Block, blocks, expressions
-from framesmith.codegen.triton.tuning import Config, choose
+from framesmith.codegen.triton.tuning import STEP, Config, Sizes, choose
 from framesmith.codegen.triton.types import type_row
 from framesmith.loops.ir import EXTENT, Batch, Kernel, Launch, Op, Origin, Program, Reduce, Scan
 from framesmith.loops.text import kernel_text
@@ -26,10 +27,11 @@ from framesmith.util.text import Indented
 
 
 def print_kernels(
-    program: Program, configs: Mapping[Kernel, Config] | None = None, wide: bool = False, tiling: bool = True
+    program: Program, configs: Mapping[Kernel, Config] | None = None, wide: bool = False, tiling: bool = True, sizes: Sizes | None = None
 ) -> tuple[Printed, ...]:
     """Every distinct kernel of `program`, parallel to `Program.kernels`: with indices of 64 bits where 32 will not do for any sizes (see
-    `is_narrow`), or `wide`. `configs`: instead of those of `tuning`. Without `tiling`, grids have one dimension."""
+    `is_narrow`), or `wide`. `configs`: instead of those of `tuning`, which go by `sizes`, typical values of size symbols. Without `tiling`,
+    grids have one dimension."""
     origins: dict[Kernel, dict[Origin, None]] = {}
     totals: dict[Kernel, int] = {}
     far: set[Kernel] = set()
@@ -43,7 +45,7 @@ def print_kernels(
 
     def printed(k: Kernel, wide: bool) -> Printed:
         own = tuple(origins.get(k, ()))
-        return print_kernel(k, wide=wide, batch=totals.get(k, 0), origins=own, config=(configs or {}).get(k), tiling=tiling)
+        return print_kernel(k, wide=wide, batch=totals.get(k, 0), origins=own, config=(configs or {}).get(k), tiling=tiling, sizes=sizes)
 
     first = [printed(k, wide or k in far) for k in program.kernels]
     return tuple([printed(k, True) if is_narrow(p) is False else p for k, p in zip(program.kernels, first, strict=True)])
@@ -63,10 +65,11 @@ def print_for(kernel: Kernel, sizes: Mapping[Symbol, int], **more: Any) -> Print
 
 
 def print_kernel(
-    kernel: Kernel, *, batch: int = 0, wide: bool = False, origins: Sequence[Origin] = (), config: Config | None = None, tiling: bool = True
-) -> Printed:
+    kernel: Kernel, *, batch: int = 0, wide: bool = False, origins: Sequence[Origin] = (), config: Config | None = None,
+    tiling: bool = True, sizes: Sizes | None = None,
+) -> Printed:  # fmt: skip
     """Print one kernel; `batch`: over the rows of a table, so many elements in all; `wide`: with indices of 64 bits; `config`: instead of
-    the one of `tuning`.
+    the one of `tuning`, which goes by `sizes`.
 
     Raises CompileError for a kernel that has no tile program.
     """
@@ -78,7 +81,7 @@ def print_kernel(
         s = write(kernel, contraction, config, wide)
         grid: tuple[Expr | int, ...] = (programs(Shape.of(kernel, contraction), config),)
         return _assembled(s, "product", tuple(config.blocks), grid, origins)
-    shape = form(kernel, tiling)
+    shape = form(kernel, tiling, sizes)
     wide = wide or any(fits(d.extent) is False for d in (*shape.grid, *filter(None, (shape.row,))))
     config = config or choose(shape, batch)
     s = State(shape, config, wide, Indented("    "), {p.name: p for p in kernel.params})
@@ -186,13 +189,39 @@ def _body(s: State) -> None:
         _whole_or_not(s, s.form.grid[0])
         return
     _grid(s)
+    if row is not None and persistent and not row.extent.is_const:
+        _if_it_fits(s, row)
+        persistent = False
+    _passes(s, persistent)
+
+
+def _if_it_fits(s: State, row: Dim) -> None:
+    """A row of unknown length is one tile if it fits; sizes that are multiples of a vector have names that tell Triton."""
+    even = sorted(row.extent.free, key=str) if s.config.even else []
+    conditions = [f"({s.expr(row.extent)} <= RBLOCK)", *(f"({n} % {STEP} == 0)" for n in even)]
+    with s.out.block(f"if {' & '.join(conditions)}:"):
+        for n in even:
+            s.out.line(f"{n}_even = {n} // {STEP} * {STEP}")
+            s.names[n] = f"{n}_even"  # type: ignore[index]
+        _passes(s, True)
+        s.out.line("return")
+    s.names.clear()
+    s.values.clear()
+    s.live.pop("r", None)
+
+
+def _passes(s: State, persistent: bool) -> None:
+    """All that a tile does, the row as a tile of its own or part by part."""
+    row = s.form.row
     if row is not None and persistent:
         _indices(s, row, edges.range_text(s))
     ragged = row is not None and not persistent and edges.is_ragged(s, row)
     if ragged:
         assert row is not None
         edges.lead_in(s, row)
-    for block in online.merged(blocks(s.form, persistent)):
+    parts = online.merged(blocks(s.form, persistent))
+    s.rough = rough([op for block in parts for op in block.ops], s.params)
+    for block in parts:
         s.nested = block.nested
         if block.loop:
             assert row is not None
@@ -202,9 +231,16 @@ def _body(s: State) -> None:
             statement(s, op)
 
 
+def _straight(s: State) -> list[Op]:
+    """All operations, where each is printed once for a tile."""
+    ops = [op for block in blocks(s.form, True) for op in block.ops]
+    s.rough = rough(ops, s.params)
+    return ops
+
+
 def _whole_or_not(s: State, d: Dim) -> None:
     """A program whose tile is whole needs no mask."""
-    ops = [op for block in blocks(s.form, True) for op in block.ops]
+    ops = _straight(s)
     s.out.line(f"pid = {_program(s)}")
     with s.out.block(f"if (pid + 1) * {d.name.upper()}BLOCK <= {s.expr(d.extent)}:"):
         _dimension(s, d, "pid", whole=True)
@@ -266,7 +302,7 @@ def _batch(s: State) -> None:
             s.out.line(f"{p.name} = {word_text(word, p.dtype)}")
         else:
             s.out.line(f"{p.name} = tl.multiple_of({word}.to(tl.pointer_type({type_row(p.dtype).name})), 16)")
-    ops = [op for block in blocks(s.form, True) for op in block.ops]
+    ops = _straight(s)
     if not s.form.kernel.symbols:
         for op in ops:
             statement(s, op)

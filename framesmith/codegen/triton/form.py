@@ -7,14 +7,18 @@ which run over one domain. A kernel whose loops do not fit that is refused; a sc
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from framesmith.codegen.triton.columns import columns
 from framesmith.loops.ir import Axis, Kernel, Load, Loop, Node, Op, Store
-from framesmith.symbolic.expr import Expr, prod
+from framesmith.symbolic.expr import Expr, Symbol, prod
 from framesmith.util.errors import CompileError
 
 MANY = 1024.0  # iterations of an axis of unknown extent
+WIDE = 64  # elements of a tile along a dimension beside one along which something is shared, ...
+SPARE = 1.125  # ... and how much longer tiles may be than what they cover
+SHARED = (8, 128)  # a tile of them
 ENOUGH = 8  # extent from which a dimension of its own pays for an axis along which memory runs
 
 
@@ -41,13 +45,16 @@ class Nest:
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
     """`grid`: () for a kernel of one iteration, (x,) or (y, x). `row`: None where there are no loops inside. `body`: in order. `vectors`: x
-    is a vector of each thread (see `columns`)."""
+    is a vector of each thread (see `columns`). `shared`: there are two dimensions because some of what is read varies along one of them
+    alone. `sizes`: typical values of size symbols, as far as they are known."""
 
     kernel: Kernel
     grid: tuple[Dim, ...]
     row: Dim | None
     body: tuple[Op | Nest, ...]
     vectors: bool = False
+    shared: bool = False
+    sizes: Mapping[Symbol, int] = field(default_factory=dict)
 
     def accesses(self) -> list[tuple[Load | Store, Expr]]:
         """Every load and store with its index, over the axes of the grid and of `row`."""
@@ -62,7 +69,7 @@ class Form:
         return found
 
 
-def form(kernel: Kernel, tiling: bool = True) -> Form:
+def form(kernel: Kernel, tiling: bool = True, sizes: Mapping[Symbol, int] | None = None) -> Form:
     """The tile program of `kernel`, with at most one dimension beside `row` unless `tiling`; CompileError where it has none."""
     if kernel.locals:
         raise CompileError("a kernel with arrays of its own has no tile program")
@@ -78,12 +85,16 @@ def form(kernel: Kernel, tiling: bool = True) -> Form:
         if [a.extent for a in nest.axes] != [a.extent for a in row.axes]:
             raise CompileError("loops over different domains have no tile program")
         body.append(nest)
-    flat = Form(kernel, (), row, tuple(body))
-    shared = columns(axes, [op for op in body if isinstance(op, Op)]) if row is None and tiling else None
-    if shared is not None:
-        points, vector, ops = shared
-        return Form(kernel, (Dim("y", points), Dim("x", (vector,))), None, ops, True)
-    return replace(flat, grid=_dims(axes, flat, tiling))
+    flat = Form(kernel, (), row, tuple(body), sizes=sizes or {})
+    found = columns(axes, [op for op in body if isinstance(op, Op)]) if row is None and tiling else None
+    if found is not None:
+        points, vector, ops = found
+        return replace(flat, grid=(Dim("y", points), Dim("x", (vector,))), body=ops, vectors=True)
+    grid = _dims(axes, flat, tiling)
+    cut = _cut(grid[0].axes, flat) if tiling and row is None and len(grid) == 1 else 0
+    if cut:
+        grid = Dim("y", grid[0].axes[:cut]), Dim("x", grid[0].axes[cut:])
+    return replace(flat, grid=grid, shared=cut > 0)
 
 
 def _grid(kernel: Kernel) -> tuple[list[Axis], tuple[Node, ...]]:
@@ -135,6 +146,27 @@ def _dims(axes: list[Axis], flat: Form, tiling: bool) -> tuple[Dim, ...]:
     first = _across(axes, accesses, last) if tiling and _is_long(last, 3) else None
     rest = tuple(a for a in axes if a is not first and a is not last)
     return (Dim("x", (*rest, last)),) if first is None else (Dim("y", (*rest, first)), Dim("x", (last,)))
+
+
+def _cut(axes: tuple[Axis, ...], flat: Form) -> int:
+    """How many of the outer axes are a dimension of their own, so that a tile reads least; 0 where all that is read varies along both."""
+    loads = [op.index.free for op, _ in flat.accesses() if type(op) is Load]
+    every = {a.symbol for a in axes}
+    if not all(free <= every for free in loads):
+        return 0
+
+    def read(cut: int) -> int:
+        sides = [{a.symbol for a in side} for side in (axes[:cut], axes[cut:])]
+        return sum(math.prod([n for n, side in zip(SHARED, sides) if free & side]) for free in loads)
+
+    cuts = [k for k in range(1, len(axes)) if _is_wide(Dim("x", axes[k:]).extent)]
+    best = min(cuts, key=read, default=0)
+    return best if best and read(best) < sum(math.prod(SHARED) for free in loads if free) else 0
+
+
+def _is_wide(extent: Expr) -> bool:
+    """Whether runs of memory along it are whole vectors, and tiles of it have few elements beyond the end."""
+    return extent.is_const and extent.const % ENOUGH == 0 and -(-extent.const // WIDE) * WIDE <= SPARE * extent.const
 
 
 def _last(axes: list[Axis], accesses: list[Load | Store]) -> Axis:

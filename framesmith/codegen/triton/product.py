@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from framesmith.codegen.triton.form import Dim, Form
+from framesmith.codegen.triton.rough import rough
 from framesmith.codegen.triton.state import Dims, State
 from framesmith.codegen.triton.statements import STATEMENTS, place, statement
 from framesmith.codegen.triton.tuning import Config
@@ -87,8 +88,10 @@ def write(kernel: Kernel, p: MatrixProduct, config: Config, wide: bool) -> State
         right.live |= end.live
         end.out.line("acc = tl.zeros([YBLOCK, XBLOCK], tl.float32)")
         _sum(left, right, shape.r, p)
-        for op in (*kernel.body[:-1], *p.body):
-            statement(end, op)  # type: ignore[arg-type]
+        ops: list[Op] = [*kernel.body[:-1], *p.body]  # type: ignore[list-item]
+        end.rough = rough(ops, end.params)
+        for op in ops:
+            statement(end, op)
     end.asserts = end.asserts or left.asserts or right.asserts
     return end
 

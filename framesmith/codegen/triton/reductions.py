@@ -184,10 +184,13 @@ def _places(s: State, op: Reduce) -> tuple[str, int]:
 def _welford_step(s: State, op: Reduce, name: str, value: str, live: str | None) -> None:
     """One more element for each of the accumulators (Welford 1962). Without a mask all of them have seen as many: one division does."""
     kind = type_row(op.dtype).name
-    s.out.line(f"{name}_ns += {f'tl.where({live}, 1.0, 0.0)' if live else '1.0'}")
+    if live:
+        s.out.line(f"{name}_ns += tl.where({live}, 1.0, 0.0)")
+    else:
+        s.out.line(f"{name}_n = tl.full([], start // RBLOCK + 1, {kind})")
+        s.out.line(f"{name}_part = 1.0 / {name}_n")
+        s.out.line(f"{name}_ns = tl.full({s.shape(s.active)}, 0, {kind}) + {name}_n")
     s.out.line(f"{name}_d = {value} - {name}s")
-    if not live:
-        s.out.line(f"{name}_part = 1.0 / tl.full([], start // RBLOCK + 1, {kind})")
     away = f"{name}_d / {name}_ns" if live else f"{name}_d * {name}_part"
     s.out.line(f"{name}s += {f'tl.where({live}, {away}, 0.0)' if live else away}")
     square = f"{name}_d * ({value} - {name}s)"

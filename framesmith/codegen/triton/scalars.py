@@ -103,6 +103,14 @@ _FLOAT32 = {
     "sigmoid": "tl.div_rn(1.0, 1.0 + libdevice.exp(-{}))",
     "signbit": "{}.to(tl.int32, bitcast=True) < 0",
 }
+# Those of float32 on the way to a half (see `rough.py`).
+_ROUGH = {
+    "div": "{} / {}",
+    "reciprocal": "1.0 / {}",
+    "sqrt": "tl.sqrt({})",
+    "exp": "libdevice.fast_expf({})",
+    "sigmoid": "1.0 / (1.0 + libdevice.fast_expf(-{}))",
+}
 _FLOAT64 = {
     **_FLOAT,
     "div": "{} / {}",
@@ -122,9 +130,11 @@ def _rows(dtype: torch.dtype) -> dict[str, str]:
     return _INTEGER
 
 
-def scalar_text(name: str, operands: list[str], dtype: torch.dtype) -> str:
-    """The operation on operands of type `dtype` (of `where`: the type of the two values)."""
-    form = _rows(dtype).get(name) or _ANY.get(name)
+def scalar_text(name: str, operands: list[str], dtype: torch.dtype, fast: bool = False) -> str:
+    """The operation on operands of type `dtype` (of `where`: the type of the two values); `fast`: of float32, within some units in the last
+    place."""
+    form = _ROUGH.get(name) if fast else None
+    form = form or _rows(dtype).get(name) or _ANY.get(name)
     if form is None:
         raise CompileError(f"no kernel computes {name} of {dtype}")
     return form.format(*operands)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from framesmith.codegen.triton.form import Dim, Form
 from framesmith.codegen.triton.index import expr_text, fits, functions_in, greatest
+from framesmith.codegen.triton.rough import Rough
 from framesmith.codegen.triton.tuning import Config
 from framesmith.codegen.triton.types import operand, typed
 from framesmith.loops.ir import Const, Op, Param
@@ -33,7 +34,7 @@ class State:
     those that it does not vary along, or it is a scalar. `live`: dimension -> name of the mask of its elements that exist.
 
     `extents`: of axes and loaded indices. `limits`: see `Printed`. `wide`: indices have 64 bits. `nested`: stores that run for
-    each element of the row. `aligned`: what whole tiles of the row begin at; `vector`: the same, within one.
+    each element of the row. `rough`: see there. `aligned`: what whole tiles of the row begin at; `vector`: the same, within one.
     """
 
     form: Form
@@ -55,6 +56,7 @@ class State:
     nested: set[Op] = field(default_factory=set)
     aligned: Aligned | None = None
     vector: Aligned | None = None
+    rough: Rough = field(default_factory=Rough)
 
     def __post_init__(self) -> None:
         every = [*self.form.grid, *([self.form.row] if self.form.row else [])]

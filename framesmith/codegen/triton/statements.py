@@ -15,6 +15,13 @@ from framesmith.symbolic.expr import Expr, Product
 
 
 def _scalar(s: State, op: Scalar) -> None:
+    if op in s.rough.spared:
+        return
+    if op in s.rough.sums:
+        function, value = s.rough.sums[op]
+        s.functions.add(function)
+        s.define(op, s.dims_of(value), f"{function}({s.whole(value)})")
+        return
     if _is_loaded_so(s, op):
         s.values[op], s.dims[op] = s.values[op.args[1]], s.dims[op.args[1]]
         return
@@ -22,7 +29,7 @@ def _scalar(s: State, op: Scalar) -> None:
     operands = [s.text(a) for a in op.args]
     if all(type(a) is Const for a in (op.args[1:] if op.name == "where" else op.args)):
         operands[-1] = s.whole(op.args[-1])
-    text = scalar_text(op.name, operands, kind)
+    text = scalar_text(op.name, operands, kind, op in s.rough.ops)
     s.functions.add(text.partition("(")[0])
     s.define(op, s.dims_of(*op.args), text)
 
@@ -55,7 +62,9 @@ def _index(s: State, op: Index) -> None:
 
 
 def _pred(s: State, op: Pred) -> None:
-    s.define(op, s.of(op.lhs, op.rhs), f"{s.expr(op.lhs)} < {s.expr(op.rhs)}")
+    """With a constant on the right: Triton then sees over how many elements it is the same."""
+    text = f"{s.expr(op.rhs)} >= {s.expr(op.lhs + 1)}" if op.lhs.is_const else f"{s.expr(op.lhs)} < {s.expr(op.rhs)}"
+    s.define(op, s.of(op.lhs, op.rhs), text)
 
 
 def _indirect(s: State, op: Indirect) -> None:

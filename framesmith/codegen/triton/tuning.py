@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from framesmith.codegen.triton.form import Dim, Form, Nest
-from framesmith.loops.ir import Op, Reduce, Scalar
+from framesmith.codegen.triton.form import SPARE, WIDE, Dim, Form, Nest
+from framesmith.loops.ir import Op, Reduce, Scalar, Store
 from framesmith.loops.scalar import SCALAR_OPS
-from framesmith.symbolic.expr import Expr
+from framesmith.symbolic.expr import Expr, Symbol
 
 UNITS = 132
 TYPICAL = 1 << 20  # stands for a symbolic extent
@@ -21,16 +21,22 @@ PERSISTENT = 1 << 13  # elements of a row up to which all of it is one tile...
 PERSISTENT_COLUMN = 64  # ... and where memory runs across the rows
 SHARED_ROWS = 1024  # elements of a tile of several short rows: one warp has them, and adds without the others
 LOOPED = 4096  # elements of a tile that goes through long rows
-ACCUMULATORS = 128  # that a thread has registers for
-COLUMNS = 32  # rows side by side of a tile where memory runs across them
+ACCUMULATORS = 64  # that a thread has registers for, ...
+MANY = 128  # ... and where one for each of many sums takes more than those
+COLUMNS, FEWEST = 128, 32  # bytes side by side of a tile where memory runs across its rows, and elements where there are few
 BATCH = 1024  # elements of a tile of a row of a table, ...
 PROGRAMS = 1 << 14  # ... and how many programs there are before one goes through several
+STEP = 16  # elements: Triton sees by itself that masks and addresses allow vectors where lengths are multiples of it
+
+Sizes = Mapping[Symbol, int]
+NOTHING: Sizes = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`blocks`: elements of the tile along each dimension, powers of two. `persistent`: the row is one tile. `parts`: tiles of a row of a
-    table that one program goes through. `programs`: of a contraction, which share the tiles of its result; 0: one a tile."""
+    """`blocks`: elements of the tile along each dimension, powers of two. `persistent`: the row is one tile, if it fits (`even`: and if its
+    length is a multiple of a vector). `parts`: tiles of a row of a table that one program goes through. `programs`: of a contraction, which
+    share the tiles of its result; 0: one a tile."""
 
     blocks: Mapping[str, int]
     warps: int
@@ -38,6 +44,7 @@ class Config:
     stages: int = 1
     parts: int = 1
     programs: int = 0
+    even: bool = False
 
 
 def choose(form: Form, batch: int = 0) -> Config:
@@ -48,7 +55,7 @@ def choose(form: Form, batch: int = 0) -> Config:
         return _rows(form, form.row)
     if form.vectors:
         return _vectors(form)
-    if len(form.grid) == 2:
+    if len(form.grid) == 2 and not form.shared:
         return _transposing(form)
     return _pointwise(form) if form.grid else Config({}, 1)
 
@@ -58,13 +65,15 @@ def power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def size_of(dim: Dim) -> int:
+def size_of(dim: Dim, sizes: Sizes = NOTHING) -> int:
     """Elements along `dim`, as far as known."""
-    return _size(dim.extent)
+    return _size(dim.extent, sizes)
 
 
-def _size(extent: Expr) -> int:
-    return extent.const if extent.is_const else TYPICAL
+def _size(extent: Expr, sizes: Sizes) -> int:
+    if extent.is_const:
+        return extent.const
+    return extent.evaluate(sizes) if extent.free <= sizes.keys() else TYPICAL
 
 
 def _bytes(form: Form) -> int:
@@ -80,15 +89,25 @@ def _warps(elements: int, each: int) -> int:
 
 def _pointwise(form: Form) -> Config:
     """Some whole vectors for each thread; smaller blocks while there are not several for each multiprocessor."""
-    (dim,) = form.grid
-    size, each = size_of(dim), 16 if _bytes(form) <= 2 else 8
+    size = math.prod(size_of(d, form.sizes) for d in form.grid)
+    each = 16 if _bytes(form) <= 2 else 8
     if _cost(form) > 400:  # as many values alive as fit
         each = 4
     block = 128 * each
     while block > 128 and size // block < 4 * UNITS:
         block //= 2
     block = min(block, power(size))
-    return Config({"x": block}, min(4, _warps(block, 1 if block <= 128 else each)))
+    warps = min(4, _warps(block, 1 if block <= 128 else each))
+    return Config(_sides(form, block) if form.shared else {"x": block}, warps)
+
+
+def _sides(form: Form, block: int) -> dict[str, int]:
+    """A tile of `block` elements, half of it or less along `x`: as long as its runs of memory can be without being beyond the end."""
+    height, width = (size_of(d, form.sizes) for d in form.grid)
+    x = max(block // 2, 1)
+    while x > WIDE and -(-width // x) * x > SPARE * width:
+        x //= 2
+    return {"y": min(block // x, power(height)), "x": x}
 
 
 def _cost(form: Form) -> int:
@@ -98,7 +117,7 @@ def _cost(form: Form) -> int:
 def _vectors(form: Form) -> Config:
     """A vector for each thread; smaller blocks while there are not several for each multiprocessor."""
     y, x = form.grid
-    size, block = size_of(y), 128
+    size, block = size_of(y, form.sizes), 128
     while block > 32 and size // block < 4 * UNITS:
         block //= 2
     return Config({"y": block, "x": size_of(x)}, block // 32)
@@ -108,42 +127,66 @@ def _transposing(form: Form) -> Config:
     """Square tiles, as far as the dimensions reach."""
     y, x = form.grid
     side = 64 if _bytes(form) <= 2 else 32
-    width, height = min(power(size_of(x)), side), min(power(size_of(y)), side)
+    most_y, most_x = power(size_of(y, form.sizes)), power(size_of(x, form.sizes))
+    width, height = min(most_x, side), min(most_y, side)
     if width < side:
-        height = min(power(size_of(y)), side * side // width)
+        height = min(most_y, side * side // width)
     elif height < side:
-        width = min(power(size_of(x)), side * side // height)
+        width = min(most_x, side * side // height)
     return Config({"y": height, "x": width}, _warps(width * height, 16 if side == 64 else 8))
 
 
 def _rows(form: Form, row: Dim) -> Config:
-    length = size_of(row)
-    count = size_of(form.grid[0]) if form.grid else 1
+    length = size_of(row, form.sizes)
+    count = size_of(form.grid[0], form.sizes) if form.grid else 1
     across = _runs_across(form, row)
-    known = row.extent.is_const
-    reduces = [op for node in form.body if type(node) is Nest for op in node.ops if type(op) is Reduce]
+    nests = [node for node in form.body if type(node) is Nest]
+    reduces = [op for node in nests for op in node.ops if type(op) is Reduce]
     kinds = {op.kind for op in reduces}
     limit = PERSISTENT_COLUMN if across else PERSISTENT * (2 if len(form.kernel.params) <= 3 else 1)
-    if known and length <= limit:
-        return _persistent(form, max(power(length), 2), count, across)
+    if length <= limit and (row.extent.is_const or not across):
+        found = _persistent(form, max(power(length), 2), count, across)
+        return found if row.extent.is_const else replace(found, even=all(form.sizes[n] % STEP == 0 for n in row.extent.free))
+    narrow = _bytes(form) <= 2
     if across:
-        x = min(power(count), COLUMNS)
-        each = max(min(8, power(ACCUMULATORS // len(reduces) + 1) // 2), 1) if reduces else 8
-        r = max(min(LOOPED // 16 * each // x, power(length)), 2)
+        x = _columns(form, count)
+        each = _accumulators(len(reduces), 32 if narrow else 16)
+        most = 256 * each // (2 if "welford" in kinds else 1)
+        r = max(min(most // x, power(length)), 2)
         return _config(form, x, r, _warps(x * r, each), persistent=False)
-    pairs = not kinds.isdisjoint(("argmax", "argmin"))  # accumulators are three words each
-    most = LOOPED // 4 if pairs else LOOPED if count < 4 * UNITS else LOOPED // 2
-    r = max(min(most, power(length)), 2)
-    return _config(form, 1, r, _warps(r, 4 if pairs else 16 if "welford" in kinds else 8), persistent=False)
+    if not kinds.isdisjoint(("argmax", "argmin")):  # accumulators are three words each
+        most, each = LOOPED // 4, 4
+    elif "welford" in kinds:
+        most, each = LOOPED, 8
+    elif any(type(op) is Store for node in nests for op in node.ops):  # the row is read again: few rows at a time stay in the cache
+        most, each = (2 * LOOPED, 16) if narrow else (LOOPED, 8)
+    else:
+        most, each = LOOPED if count < 4 * UNITS else LOOPED // 2, 16 if narrow else 8
+    r = max(min(most, power(length + 1) // 2), 2)
+    return _config(form, 1, r, _warps(r, each), persistent=False)
+
+
+def _columns(form: Form, count: int) -> int:
+    """How many rows side by side a tile has, where memory runs across them."""
+    x = min(power(count), COLUMNS // max(_bytes(form), 2))
+    while x > FEWEST and count // x < UNITS:
+        x //= 2
+    return x
+
+
+def _accumulators(reduces: int, most: int) -> int:
+    """Elements of the tile for each thread, which has a register for each of them and of so many reductions."""
+    few, many = (power(n // max(reduces, 1) + 1) // 2 for n in (ACCUMULATORS, MANY))
+    return max(min(most, few), min(8, many), 1)
 
 
 def _persistent(form: Form, r: int, count: int, across: bool) -> Config:
     if across:
-        x = min(max(min(LOOPED // r, 128), COLUMNS), power(count))
-        while x > COLUMNS and count // x < UNITS:
+        x = min(max(min(LOOPED // r, 128), FEWEST), power(count))
+        while x > FEWEST and count // x < UNITS:
             x //= 2
         return _config(form, x, r, _warps(x * r, 8))
-    x = min(max(SHARED_ROWS // r, 1), power(count))
+    x = min(max(SHARED_ROWS // r, 1), power(count)) if form.row is not None and form.row.extent.is_const else 1
     while x > 1 and count // x < 2 * UNITS:
         x //= 2
     each = 8 if count < UNITS else 32 if _bytes(form) <= 2 else 16
@@ -158,12 +201,12 @@ def _runs_across(form: Form, row: Dim) -> bool:
     """Whether memory runs along the grid rather than along the row, by bytes."""
     if not form.grid:
         return False
-    kinds = {p.name: p.dtype.itemsize for p in form.kernel.params}
+    kinds, sizes = {p.name: p.dtype.itemsize for p in form.kernel.params}, form.sizes
     every = [a for d in (*form.grid, row) for a in d.axes]
     along = across = 0
     for op, index in form.accesses():
         moving = [a for a in row.axes if a.symbol in index.free]
-        touched = kinds[op.buffer] * math.prod(_size(a.extent) for a in every if a.symbol in index.free)
+        touched = kinds[op.buffer] * math.prod(_size(a.extent, sizes) for a in every if a.symbol in index.free)
         if any(index.coeff(a.symbol) == 1 for a in moving):
             along += touched
         elif moving and any(index.coeff(a.symbol) == 1 for a in form.grid[-1].axes):
@@ -196,7 +239,7 @@ def _otherwise(form: Form, first: Config) -> list[Config]:
     row = form.row
     if row is None or not row.extent.is_const:
         return []
-    length = max(power(size_of(row)), 2)
+    length = max(power(size_of(row, form.sizes)), 2)
     x = {"x": 1} if form.grid else {}
     if first.persistent:
         return [Config({**x, "r": r}, r // 256, False) for r in (1024, 2048) if 2 * r <= length]
@@ -208,7 +251,7 @@ def _is_sound(form: Form, c: Config) -> bool:
     dims = {d.name: d for d in (*form.grid, *filter(None, (form.row,)))}
     elements = 1
     for name, n in c.blocks.items():
-        if n < 1 or n > max(power(size_of(dims[name])), 2):
+        if n < 1 or n > max(power(size_of(dims[name], form.sizes)), 2):
             return False
         elements *= n
     most = WIDEST if form.row is None or not c.persistent else 2 * WIDEST

@@ -1,0 +1,81 @@
+"""Where float32 is only on the way to a half: the machine's fast functions, and sums of one and a function in one step.
+
+A fast function errs by some units in the last place of float32, which is a thousandth of what rounding to a half changes. That holds where
+nothing but products and quotients lies between: they keep a relative error as it is, while a difference may leave little else. Sums of
+exponentials keep it, too.
+
+`1 + erf(x)` and `1 + tanh(x)`, in one step, err as much as the sum, beside what may cancel as well as elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from framesmith.codegen.triton.types import HALF
+from framesmith.loops.ir import Cast, Const, Op, Param, Reduce, Scalar, Store
+
+KEEPS = frozenset(("mul", "div", "neg", "abs", "relu", "reciprocal", "sqrt", "rsqrt", "square", "where"))
+JOINED = {"erf": "one_and_erf", "tanh": "one_and_tanh"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rough:
+    """`ops`: those that may be fast. `sums`: the function and the argument of one and a function. `spared`: functions that are nothing but
+    such a term."""
+
+    ops: frozenset[Op] = frozenset()
+    sums: Mapping[Op, tuple[str, Op]] = field(default_factory=dict)
+    spared: frozenset[Op] = frozenset()
+
+
+def rough(ops: Iterable[Op], params: Mapping[str, Param]) -> Rough:
+    """What is so among `ops`, which stand in order."""
+    exact: set[Op] = set()  # some use wants it as it is, ...
+    final: set[Op] = set()  # ... or does not end in a half
+    apart: set[Op] = set()  # some use is none in a sum with one
+    narrow: list[Op] = []
+    sums: dict[Op, tuple[str, Op]] = {}
+    for op in reversed(list(ops)):
+        plain = type(op) is Scalar and op.dtype is torch.float32
+        if plain:
+            narrow.append(op)
+            joined = _joined(op) if op not in final else None
+            if joined is not None:
+                sums[op] = joined
+        if op not in sums:
+            apart.update(op.args)
+        if _rounds(op, params):
+            continue
+        if not plain or op in final:
+            final.update(op.args)
+        if op in exact or not _keeps(op):
+            exact.update(op.args)
+    terms = {a for op in sums for a in op.args if type(a) is Scalar}
+    return Rough(frozenset(op for op in narrow if op not in exact), sums, frozenset(terms - apart))
+
+
+def _rounds(op: Op, params: Mapping[str, Param]) -> bool:
+    """Whether `op` rounds what it is given to a half."""
+    if type(op) is Store:
+        return op.mode is None and params[op.buffer].dtype in HALF
+    return type(op) is Cast and op.rounding in HALF
+
+
+def _keeps(op: Op) -> bool:
+    """Whether the relative error of what `op` is given is that of its result."""
+    if type(op) is Scalar:
+        return op.dtype is torch.float32 and op.name in KEEPS
+    return type(op) is Reduce and op.kind == "sum" and type(op.args[0]) is Scalar and op.args[0].name == "exp"
+
+
+def _joined(op: Op) -> tuple[str, Op] | None:
+    """The function and the argument where `op` is one and a function."""
+    if type(op) is not Scalar or op.name != "add":
+        return None
+    for one, other in (op.args, op.args[::-1]):
+        if type(one) is Const and one.value == 1 and type(other) is Scalar and other.name in JOINED:
+            return JOINED[other.name], other.args[0]
+    return None
