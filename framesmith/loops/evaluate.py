@@ -40,6 +40,7 @@ from framesmith.loops.ir import (
     Store,
 )
 from framesmith.loops.product import MatrixProduct
+from framesmith.prims.philox import random_bits
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol
 
 # scalar operations that torch calls by the same name
@@ -66,6 +67,7 @@ _BINARY: dict[str, Callable[..., torch.Tensor]] = {
     "lshift": torch.bitwise_left_shift,
     "rshift": torch.bitwise_right_shift,
     "fma": lambda x, y, z: x * y + z,
+    "random_bits": random_bits,
     "where": torch.where,
     **{
         n: getattr(torch, n)

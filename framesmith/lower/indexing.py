@@ -10,7 +10,7 @@ import torch
 from framesmith.loops.build import Builder
 from framesmith.loops.ir import Op
 from framesmith.lower.context import Context, surely_smaller
-from framesmith.lower.geometry import Size, flat
+from framesmith.lower.geometry import Size, flat, row_major
 from framesmith.lower.pointwise import operand
 from framesmith.lower.table import lowers, unsupported_dtype
 from framesmith.lower.values import Lazy, Strided, Value, cost_of, merge_reads
@@ -90,6 +90,22 @@ def index(ctx: Context, spec: Any, x: Value, indices: Sequence[Value], dim: int)
         return x.element(b, [*i[:dim], *(f(b, position) for f in at), *i[dim + rank :]])
 
     return _gathered(ctx, spec, x, list(indices), element)
+
+
+_DRAW_COST = 50
+
+
+@lowers("uniform")
+def uniform(ctx: Context, spec: Any, key: Value, shape: tuple[Any, ...], number: int) -> Value:
+    """The bits of place k of a row-major order, whatever the layout is."""
+    steps = row_major(shape)
+
+    def element(b: Builder, i: Sequence[Any]) -> Op:
+        bits = b.scalar("random_bits", key.element(b, [0]), b.const(number, torch.int64), b.index(flat(i, steps)))
+        some = b.scalar("rshift", bits, b.const(8, torch.int64))
+        return b.scalar("mul", b.cast(some, torch.float32), b.const(2.0**-24, torch.float32))
+
+    return Lazy(spec.shape, spec.dtype, element, _DRAW_COST, merge_reads([key]), ctx.origin)
 
 
 # ------------------------------------------------------------------------------------------------------------------------- writing

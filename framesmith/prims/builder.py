@@ -20,6 +20,9 @@ from framesmith.prims.simplify import SIMPLIFY
 ALIASES = frozenset({"reshape", "permute", "expand", "slice", "select", "diagonal", "unfold", "as_strided"})
 
 
+_KEYS = 1 << 62
+
+
 class Value:
     """A node of the graph being built. Operators are the prims of that name: no type promotion, implicit broadcast."""
 
@@ -137,6 +140,8 @@ class Builder:
         self.out: Any = None
         self.source: fx.Node | None = None
         self._known: dict[Any, Any] = {}
+        self._keys: dict[torch.device, Value] = {}
+        self._draws = 0
 
     if TYPE_CHECKING:
 
@@ -183,6 +188,20 @@ class Builder:
         """A call that stays as it is; `val` is its Spec, or a tuple of them for several results."""
         raw = {name: _raw(arg) for name, arg in kwargs.items()} if kwargs else {}
         return self._wrap(self.node(target, tuple([_raw(arg) for arg in args]), raw, val), val)
+
+    # -- draws ---------------------------------------------------------------------------------------------------------
+
+    def key(self, device: torch.device) -> Value:
+        """Of the draws of this graph, from the device's generator in each call."""
+        if device not in self._keys:
+            spec, options = Spec((1,), torch.int64, device, (1,)), {"dtype": torch.int64, "device": device}
+            self._keys[device] = self.extern(torch.ops.aten.randint.low, (-_KEYS, _KEYS, (1,)), options, val=spec)
+        return self._keys[device]
+
+    def next_draw(self) -> int:
+        """The number of another draw by the graph's key."""
+        self._draws += 1
+        return self._draws - 1
 
     # -- types --------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from framesmith.prims.core import ExternCall, Size, Spec, define, numel, size_of
+from framesmith.prims.philox import uniform
 from framesmith.util.errors import VerifyError
 
 aten = torch.ops.aten
@@ -221,6 +222,20 @@ def _fill_joins() -> None:
     )
 
 
+def _uniform_spec(key: Any, shape: tuple[Size, ...], number: int) -> Spec:
+    return Spec(shape, torch.float32, key.device)
+
+
+def _fill_draws() -> None:
+    define(
+        "uniform",
+        "index",
+        uniform,
+        _uniform_spec,
+        doc="uniform(key: int64[1], shape, number): draw `number` by a key: from 0 up to 1, the same each time (see prims.philox)",
+    )
+
+
 # -- indexing by tensors ----------------------------------------------------------------------------------------------
 
 
@@ -354,6 +369,7 @@ _fill_views()
 _fill_more_views()
 _fill_windows()
 _fill_joins()
+_fill_draws()
 _fill_indexing()
 _fill_writing()
 _fill_factories()

@@ -10,6 +10,8 @@ from framesmith.loops.ir import Batch, Extern
 from framesmith.lower.limits import LIMITS
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
+from framesmith.prims.philox import uniform
+from framesmith.prims.rules import activations
 from framesmith.schedule.schedule import schedule
 from framesmith.schedule.target import GPU
 from tests.codegen_triton.graphs import DYNAMIC, EXACT, GRAPHS, HALF, x
@@ -138,6 +140,35 @@ def test_rows_of_a_table_hold_numbers_of_the_host(dtype):
     assert any(isinstance(step, Batch) for step in program.steps)
     for got, want in zip(run_program(program, inputs), fn(*inputs), strict=True):
         torch.testing.assert_close(got, want)
+
+
+DROPPED = {
+    "in order": ((24, 64), lambda x: torch.native_dropout(x * 2, 0.3, True)[1]),
+    "over a row": ((5, 96), lambda x: (y := torch.native_dropout(x, 0.3, True))[1] + torch.softmax(y[0], -1) * 0),
+    "over a long row": ((3, 5000), lambda x: (y := torch.native_dropout(x, 0.3, True))[1] + y[0].sum(-1, keepdim=True) * 0),
+    "turned": ((40, 48), lambda x: torch.native_dropout(x.t(), 0.3, True)[1].t() + x * 0),
+    "askew": ((7, 51), lambda x: torch.native_dropout(x, 0.3, True)[1] + x * 0),
+}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("name", DROPPED)
+def test_draws_are_those_of_the_function(name, whole, monkeypatch):
+    monkeypatch.setattr(activations, "DRAWING", frozenset(("cpu",)))
+    if not whole:
+        monkeypatch.setattr(tuning, "PERSISTENT", 1)
+        monkeypatch.setattr(tuning, "LOOPED", 512)
+    shape, fn = DROPPED[name]
+    x = torch.randn(shape)
+    program = program_of(fn, x, target=GPU)
+    torch.manual_seed(5)
+    mask = run_program(program, [x])[0] != 0
+    torch.manual_seed(5)
+    (key,) = [torch.ops.aten.randint.low(*s.args, **s.kwargs) for s in program.steps if isinstance(s, Extern)]
+    drawn = shape[::-1] if name == "turned" else shape
+    want = uniform(key, drawn, 0) >= 0.3
+    assert torch.equal(mask, want.t() if name == "turned" else want)
+    assert 0.2 < 1 - want.float().mean() < 0.4
 
 
 @pytest.mark.parametrize("name", ["layer norm", "sums", "batch norm in training", "scatters"])

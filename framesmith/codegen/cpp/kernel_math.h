@@ -209,6 +209,8 @@ FN vf splat_like(vf, double x) { return splat((float)x); }
 FN vd splat_like(vd, double x) { return splat(x); }
 FN float splat_like(float, double x) { return x; }
 FN double splat_like(double, double x) { return x; }
+FN vl splat_like(vl, i64 x) { return splat(x); }
+FN i64 splat_like(i64, i64 x) { return x; }
 template <class V> FN V float_floordiv(V x, V y) {  // as Python: from the remainder, so that it agrees with mod
   const V r = fmod(x, y), q = (x - r) / y, one = splat_like(y, 1);
   const V d = where(ne(r, V{}) & (lt(r, V{}) ^ lt(y, V{})), q - one, q);
@@ -261,3 +263,15 @@ FN double erfinv(double x) { return erfinv_of(x); }
 FN float digamma(float x) { return digamma_of(x); }
 FN double digamma(double x) { return digamma_of(x); }
 FS_LANEWISE1(erfinv) FS_LANEWISE1(digamma)
+
+template <class V> FN V random_bits(V key, V number, V place) {  // a word of Philox-4x32, as prims/philox.py
+  const auto all = [&](i64 x) { return splat_like(key, x); };
+  const V word = all(0xffffffffl), half = all(32), at = place >> all(2), which = place & all(3);
+  V a = at & word, b = (at >> half) & word, c = number & word, d = all(0), low = key & word, high = (key >> half) & word;
+  for (int round = 0; round < 10; round++) {
+    const V one = a * all(0xD2511F53l), two = c * all(0xCD9E8D57l);
+    a = ((two >> half) & word) ^ b ^ low, b = two & word, c = ((one >> half) & word) ^ d ^ high, d = one & word;
+    low = (low + all(0x9E3779B9l)) & word, high = (high + all(0xBB67AE85l)) & word;
+  }
+  return where(eq(which, all(0)), a, where(eq(which, all(1)), b, where(eq(which, all(2)), c, d)));
+}

@@ -11,7 +11,7 @@ from framesmith.codegen.triton.state import State
 from framesmith.codegen.triton.steps import Barrier
 from framesmith.codegen.triton.types import HALF, operand, type_row
 from framesmith.loops.ir import Bitcast, Cast, Const, Index, Indirect, Load, Op, Pred, Scalar, Store
-from framesmith.symbolic.expr import Expr, Product
+from framesmith.symbolic.expr import Expr, Product, linear
 
 
 def _scalar(s: State, op: Scalar) -> None:
@@ -29,7 +29,13 @@ def _scalar(s: State, op: Scalar) -> None:
     operands = [s.text(a) for a in op.args]
     if all(type(a) is Const for a in (op.args[1:] if op.name == "where" else op.args)):
         operands[-1] = s.whole(op.args[-1])
-    text = scalar_text(op.name, operands, kind, op in s.rough.ops)
+    name = op.name
+    if name == "random_bits":
+        operands[:2] = [s.whole(a) for a in op.args[:2]]
+        name = "random_bits_of_four" if _by_fours(s, op.args[2]) else name
+    elif name == "rshift" and type(op.args[1]) is Const and 0 <= op.args[1].value < 8 * kind.itemsize:
+        name = "rshift_known"
+    text = scalar_text(name, operands, kind, op in s.rough.ops)
     s.functions.add(text.partition("(")[0])
     s.define(op, s.dims_of(*op.args), text)
 
@@ -41,6 +47,18 @@ def _is_loaded_so(s: State, op: Scalar) -> bool:
     condition, value, other = op.args
     zero = type(other) is Const and repr(other.value) in ("0", "0.0", "False")
     return zero and type(value) is Load and value.args == (condition,) and not s.params[value.buffer].host
+
+
+def _by_fours(s: State, place: Op) -> bool:
+    """Whether the last dimension of the tile runs through places next to each other, from a multiple of four on."""
+    if type(place) is not Index or not s.active or s.aligned is not None or len(s.active) > 2:
+        return False
+    last = next(d for d in (*s.form.grid, s.form.row) if d is not None and d.name == s.active[-1])
+    inner = last.axes[-1]
+    rest, offset = linear(place.expr - inner.symbol)
+    if place.expr.coeff(inner.symbol) != 1 or offset % 4 or any(k % 4 for _, k in rest) or s.block(last.name) % 4:
+        return False
+    return len(last.axes) == 1 or inner.extent.is_const and inner.extent.const % 4 == 0
 
 
 def _cast(s: State, op: Cast) -> None:

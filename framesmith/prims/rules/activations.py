@@ -162,8 +162,16 @@ def dropout(b: Builder, x: Value, p: float, train: bool) -> Any:
     return x if not train or p == 0 else NotImplemented
 
 
+DRAWING = frozenset(("cuda",))
+"""Types of devices on which kernels draw: with a key for the graph that eager's generator gives, and numbers that are not eager's."""
+
+
 @decomposes(aten.native_dropout.default)
 def native_dropout(b: Builder, x: Value, p: float, train: bool | None) -> Any:
-    if train or train is None:
+    if train is False:
+        return x, b.full(x.shape, True, torch.bool, x.device)
+    if x.device.type not in DRAWING or b.rounding or category(x.dtype) != FLOAT:
         return NotImplemented
-    return x, b.full(x.shape, True, torch.bool, x.device)
+    kept = b.uniform(b.key(x.device), x.shape, b.next_draw()) >= p
+    scale = 0.0 if p == 1 else 1.0 / (1.0 - p)
+    return b.convert(b.where(kept, b.wide(x) * scale, 0.0), x.dtype), kept
