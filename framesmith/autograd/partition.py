@@ -17,6 +17,7 @@ from framesmith.autograd.keeping import drawn, kept_values
 from framesmith.autograd.layouts import Layout, lay_out
 from framesmith.autograd.numbering import Table, behind, numbered
 from framesmith.fake.outputs import memory_of
+from framesmith.graph.cse import cse
 from framesmith.graph.derivative import without_derivatives
 from framesmith.graph.purity import is_needed
 from framesmith.graph.walk import ancestors, descendants
@@ -51,7 +52,10 @@ class Parts:
 
 def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Parts:
     """Cut `joint`; without `recompute`, everything that the backward reads of the forward is kept. `budget`: see `kept_values`."""
-    nodes = list(without_derivatives(joint.graph).nodes)
+    graph = without_derivatives(joint.graph)
+    if not any("checkpoint" in n.meta for n in graph.nodes):  # what equal layers read is kept once; regions have their own
+        cse(graph)
+    nodes = list(graph.nodes)
     places = [n for n in nodes if n.op == "placeholder"]
     inputs, tangents = places[:joint.inputs], places[joint.inputs:]
     values = nodes[-1].args[0]

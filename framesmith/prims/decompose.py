@@ -60,7 +60,7 @@ def _spec_of(val: Any) -> Any:
 
 
 def _is_view(target: Any) -> bool:
-    return target is operator.getitem or getattr(target, "is_view", False)
+    return target in (operator.getitem, torch.ops.aten._unsafe_view.default) or getattr(target, "is_view", False)
 
 
 def _escaping(graph: fx.Graph) -> set[fx.Node]:

@@ -71,6 +71,17 @@ def test_what_a_product_reads_is_kept():
     assert operators(found.backward).count("mm") == 3 and "tanh" not in operators(found.backward)
 
 
+def test_what_several_layers_read_is_kept_once():
+    def fn(x, w):
+        y = torch.tanh(x @ w)
+        return sum((y.double() @ w.double()).square().sum() * k for k in range(1, 4))
+
+    found = parts(fn, X, W)
+    doubles = [n for n in found.backward.nodes if n.op == "placeholder" and n.meta["val"].dtype is torch.float64]
+    assert sum(n.meta["val"].shape == (8, 16) for n in doubles) <= 2
+    assert operators(found.forward).count("mm") == 2
+
+
 def test_random_values_are_kept_under_any_budget():
     found = parts(lambda x, w: (F.dropout(x @ w, 0.5) @ w).sum(), X, W, budget=0.0)
     assert not {"bernoulli", "native_dropout"} & set(operators(found.backward))

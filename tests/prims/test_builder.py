@@ -46,6 +46,7 @@ X = torch.randn(3, 4)
         (lambda x: x.clone(), ["copy"]),
         (lambda x: x.view(12).clone().view(4, 3), ["reshape", "copy", "reshape"]),
         (lambda x: (x.exp(), x.exp()), ["exp", "copy"]),
+        (lambda x: torch.ops.aten._unsafe_view(x.exp(), [12]), ["exp", "reshape"]),
         (lambda x: x.t().contiguous(), ["permute", "copy"]),
         (lambda x: x.view(4, 3), ["reshape"]),
         (lambda x: torch.nn.functional.dropout(x, 0.5, False).exp(), ["exp"]),
