@@ -9,6 +9,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 from framesmith.codegen.triton.emit import print_kernel, print_kernels  # noqa: E402
 from framesmith.codegen.triton.tuning import Config  # noqa: E402
 from framesmith.lower.limits import LIMITS  # noqa: E402
+from framesmith.prims.rules import activations  # noqa: E402
 from framesmith.schedule.target import GPU  # noqa: E402
 from tests.codegen_triton.graphs import DYNAMIC, GRAPHS  # noqa: E402
 from tests.codegen_triton.machine import to_ptx  # noqa: E402
@@ -67,3 +68,20 @@ def test_results_side_by_side_share_what_they_read():
     graph, _ = recorded(lambda x, w: F.conv2d(x, w, None, 1, 2, 1, 96).relu(), x, w)
     ptx = to_ptx(print_kernels(scheduled(graph))[-1], 90)
     assert ptx.count("ld.global.v2.b32") == 5 * 11 + 25 and ptx.count("fma.rn.f32") >= 7 * 4 * 24
+
+
+def test_four_places_share_a_draw(monkeypatch):
+    """One block of rounds for four elements where they lie in a run."""
+    monkeypatch.setattr(activations, "DRAWING", frozenset(("cpu",)))
+    counts = {}
+    for name, fn in {"run": lambda x: x, "turned": torch.t}.items():
+        (k,) = print_kernels(program_of(lambda x, fn=fn: torch.native_dropout(fn(x), 0.3, True)[0] + x, torch.empty(640, 640), target=GPU))
+        threads = dict(k.constants).get("YBLOCK", 1) * dict(k.constants)["XBLOCK"] / 32 / k.num_warps
+        counts[name] = to_ptx(k, 90).count("mul.hi.u32") / threads
+    assert counts["run"] < 6 and counts["turned"] > 18
+
+
+def test_rows_of_a_table_are_moved_in_vectors():
+    (k,) = print_kernels(program_of(lambda a, b: (a.bfloat16(), b.bfloat16()), torch.empty(5000), torch.empty(4096), target=GPU))
+    ptx = to_ptx(k, 90)
+    assert "ld.global.v4" in ptx and "st.global.v4" in ptx
