@@ -24,6 +24,7 @@ from framesmith.loops.ir import Extern, Program
 from framesmith.loops.nest import LoopGraph
 from framesmith.lower.contractions.activations import fuse_activations
 from framesmith.lower.contractions.bags import group_embedding_bags
+from framesmith.lower.contractions.bound import unmeasured
 from framesmith.lower.contractions.choice import Chooser
 from framesmith.lower.contractions.growing import grow_products
 from framesmith.lower.contractions.images import lay_out_weights
@@ -31,7 +32,6 @@ from framesmith.lower.contractions.libraries import rewrite_products
 from framesmith.lower.contractions.padding import pad_rows
 from framesmith.lower.contractions.rewrite import rewrite_contractions
 from framesmith.lower.contractions.sums import join_products
-from framesmith.lower.contractions.tiled import unmeasured
 from framesmith.lower.contractions.widening import widen_results
 from framesmith.runtime import triton
 from framesmith.runtime.cache import Cache

@@ -134,9 +134,28 @@ def image(*shape: int) -> torch.Tensor:
     return x(*shape, dtype=BF16).to(memory_format=torch.channels_last)
 
 
+def filters(*shape: int) -> torch.Tensor:
+    return x(*shape, dtype=BF16).to(memory_format=torch.channels_last)
+
+
 @product("convolution", lambda: [image(2, 12, 5, 7), x(20, 12, 1, 1, dtype=BF16), image(2, 20, 5, 7)])
 def _(a, w, r):
     return torch.relu(F.conv2d(a, w) + r)
+
+
+@product("convolution of few channels", lambda: [image(2, 3, 9, 11), filters(20, 3, 5, 3)])
+def _(a, w):
+    return torch.relu(F.conv2d(a, w, None, 2, (2, 1)))
+
+
+@product("convolution with steps and gaps", lambda: [image(2, 16, 9, 10), filters(24, 16, 3, 3), image(2, 24, 5, 3)])
+def _(a, w, r):
+    return F.conv2d(a, w, None, (2, 2), (1, 0), (1, 2)) + r
+
+
+@product("convolution of one element with steps", lambda: [image(2, 32, 7, 6), filters(16, 32, 1, 1)])
+def _(a, w):
+    return F.hardswish(F.conv2d(a, w, None, 2))
 
 
 @product("symbolic rows", lambda: [x(37, 48), x(24, 48), x(24)], [(0, 0)])

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from framesmith.loops.evaluate import run_program
 from framesmith.loops.ir import Extern, Launch
 from framesmith.loops.product import MatrixProduct
-from framesmith.lower.contractions.tiled import unmeasured
+from framesmith.lower.contractions.bound import unmeasured
 from framesmith.schedule.target import GPU
 from tests.codegen_triton.products import PRODUCTS, program
 from tests.schedule.harness import program_of
@@ -68,19 +69,46 @@ def test_products_along_askew_dimensions_are_ours_without_a_measurement():
     def made(rows, columns, depth, step):
         a = torch.empty_strided((rows, depth), (step, 1), dtype=torch.bfloat16)
         w = torch.empty(depth, columns, dtype=torch.bfloat16)
-        return [type(s) for s in program_of(lambda a, w: torch.relu(torch.mm(a, w)), a, w, target=GPU, change=unmeasured).steps]
+        return [type(s) for s in program_of(torch.mm, a, w, target=GPU, change=unmeasured).steps]
 
-    assert made(1024, 1032, 64, 64) == [Extern, Launch]
-    assert made(1024, 1030, 64, 64) == [Extern, Launch]  # the right operand has such rows, too
-    assert made(1024, 128, 1030, 1030) == [Extern, Launch]
+    assert made(1024, 1032, 64, 64) == [Extern]
+    assert made(1024, 1030, 64, 64) == [Extern]  # the right operand has such rows, too
+    assert made(1024, 128, 1030, 1030) == [Extern]
     assert made(1024, 128, 1030, 1032) == [Launch]
-    assert made(512, 128, 1030, 1032) == [Extern, Launch]  # small
+    assert made(512, 128, 1030, 1032) == [Extern]  # small
 
 
 def test_results_along_askew_dimensions_are_ours_without_a_measurement():
     def made(columns):
         a, w = (torch.empty(n, 64, dtype=torch.bfloat16) for n in (1024, columns))
-        return [type(s) for s in program_of(lambda a, w: torch.relu(torch.mm(a, w.t())), a, w, target=GPU, change=unmeasured).steps]
+        return [type(s) for s in program_of(lambda a, w: torch.mm(a, w.t()), a, w, target=GPU, change=unmeasured).steps]
 
     assert made(1030) == [Launch]
-    assert made(1032) == [Extern, Launch]
+    assert made(1032) == [Extern]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "behind", "steps"),
+    [
+        (50176, 240, 40, torch.relu, [Launch]),  # what follows would take longer than the product
+        (64, 168, 672, torch.relu, [Launch]),  # one kernel less
+        (50176, 240, 40, lambda y: y, [Extern]),
+        (50176, 240, 40, lambda y: y.softmax(1), [Extern, Launch]),  # a tile has no rows to sum over
+        (8192, 4096, 4096, torch.relu, [Extern, Launch]),  # the library multiplies faster
+        (50176, 240, 42, torch.relu, [Extern, Launch]),  # rows in no vectors
+    ],
+)
+def test_products_that_wait_for_memory_are_ours_with_what_follows(rows, columns, depth, behind, steps):
+    a, w = (torch.empty(n, depth, dtype=torch.bfloat16) for n in (rows, columns))
+    made = program_of(lambda a, w: behind(torch.mm(a, w.t())), a, w, target=GPU, change=unmeasured)
+    assert [type(s) for s in made.steps if type(s) in (Extern, Launch)] == steps
+
+
+def test_convolutions_of_few_channels_are_ours():
+    def made(channels):
+        shapes = (2, channels, 32, 32), (16, channels, 3, 3)
+        a, w = (torch.empty(s, dtype=torch.bfloat16).to(memory_format=torch.channels_last) for s in shapes)
+        steps = program_of(lambda a, w: F.conv2d(a, w, None, 2).relu(), a, w, target=GPU, change=unmeasured).steps
+        return [type(s) for s in steps if type(s) in (Extern, Launch)]
+
+    assert made(3) == [Launch] and made(4) == [Extern, Launch]

@@ -1,4 +1,5 @@
-"""Products of halves that wait for memory, as tiles that do what follows them as well: known to be better without a measurement.
+"""Contractions that are tiles of our own without a measurement: those that the libraries are known to be slow at, and products of
+halves that wait for memory.
 
     y = conv1x1(x, w)                        # reads x, writes y                    tile: reads x, writes z
     z = hardswish(y + b)                     # reads y, writes z
@@ -9,48 +10,87 @@ the product. Our own tiles multiply at less than the library's rate; where memor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from math import prod
 
 from framesmith.loops.build import HALF
-from framesmith.loops.ir import Ref
+from framesmith.loops.ir import Ref, Scalar
 from framesmith.loops.nest import Compute, Item, LoopGraph
-from framesmith.lower.contractions.tiled import Contraction
+from framesmith.loops.scalar import SCALAR_OPS
+from framesmith.lower.contractions.tiled import Contraction, Window, contraction_of, replaced
 
-COPY = 3.5e6  # bytes that move in a microsecond, ...
-LIBRARY, OWN = 550e6, 300e6  # ... operations in the library's products and in our own, ...
-LAUNCH = 3.0  # ... and microseconds of a kernel that does little
-STEP = 0.6  # microseconds of a step of a sum, where there are too few tiles to hide it
-PIECE = 64  # of k in such a step
-TILES = 132 * 128 * 64  # results from which there are enough
-WORTH = 0.9  # of the library's time, that ours may take
+VECTOR = 8  # halves that a thread moves at once
+LARGE = 1 << 20  # results, ...
+SIDE = 64  # ... and along each side, from which it shows how they are written
+MOST_POSITIONS = 256  # of k, of a convolution of few channels: what is read is put together element by element
+
+# In a microsecond of a chip with some hundred multiprocessors (an H200), as measured: ...
+COPY, LIBRARYS_COPY, OWN_COPY = 4.1e6, 3.6e6, 3.3e6  # bytes that a kernel moves, and a product in the library and in a tile of our own; ...
+LIBRARY, OWN = 650e6, 450e6  # ... operations of products in both, ...
+OPERATIONS = 30e6  # ... and those of one number each.
+START, STEP, PASS = 1.5, 0.15, 2.5  # microseconds of a product that does little, of 64 steps of its sums, and of a kernel for itself
+SURE = 1.15  # how much less ours must take
 
 
-def bound_by_memory(graph: LoopGraph, found: Mapping[int, Contraction]) -> dict[int, str]:
-    """The places of such products among `found`, and the way to compute them."""
+def unmeasured(graph: LoopGraph) -> LoopGraph:
+    """`graph` with such contractions in tiles."""
+    found = {k: c for k, item in enumerate(graph.items) if (c := contraction_of(item, graph.storages)) is not None}
+    if not found:
+        return graph
     readers: dict[str, list[Item]] = {}
     for item in graph.items:
         for name in item.reads:
             readers.setdefault(name, []).append(item)
     outside = {graph.storages[o.name].base or o.name for o in graph.outputs if type(o) is Ref}
-    return {k: "tile" for k, c in found.items() if _is_better(c, readers.get(c.out.buffer, []), c.out.buffer in outside)}
+    tiles = {
+        k: "tile"
+        for k, c in found.items()
+        if _is_askew(c) or _has_few_channels(c) or _waits_for_memory(c, readers.get(c.out.buffer, ()), c.out.buffer in outside)
+    }
+    return replaced(graph, tiles, False) if tiles else graph
 
 
-def _is_better(c: Contraction, readers: list[Item], kept: bool) -> bool:
-    sizes = (c.batch, c.m, c.n, c.k)
-    if c.dtype not in HALF or c.activation or not all(type(s) is int for s in sizes) or not readers:
+def _is_askew(c: Contraction) -> bool:
+    """Whether memory runs along a dimension that is no multiple of a vector, in a large result of halves or along k, while operands can be
+    read in vectors: libraries then compute at half their rate."""
+    if not _is_known(c) or c.image is not None:
+        return False
+    large = c.batch * c.m * c.n * c.k >= LARGE * SIDE and min(c.m, c.n, c.k) >= SIDE
+    result = c.out.stride[-1] == 1 and c.n % VECTOR != 0 and c.batch * c.m * c.n >= LARGE
+    summed = c.left.stride[-1] == 1 and c.k % VECTOR != 0 and c.batch * c.m * c.k >= LARGE
+    return large and (result or summed) and _in_vectors(c.left) and _in_vectors(c.right)
+
+
+def _is_known(c: Contraction) -> bool:
+    return c.dtype in HALF and all(type(s) is int for s in (c.batch, c.m, c.n, c.k))
+
+
+def _in_vectors(w: Window) -> bool:
+    """Whether each row of a matrix, or each column, begins at a multiple of a vector and lies in one run."""
+    steps = sorted(w.stride[-2:])
+    return steps[0] == 1 and steps[1] % VECTOR == 0
+
+
+def _has_few_channels(c: Contraction) -> bool:
+    """Whether the library would pad the channels of an image: it takes several times as long as one that reads them as they are."""
+    return c.image is not None and c.image.size[1] < VECTOR // 2 and c.k <= MOST_POSITIONS
+
+
+def _waits_for_memory(c: Contraction, readers: Sequence[Item], kept: bool) -> bool:
+    """Whether a tile takes less than the library and what follows it. `kept`: the result is wanted for itself."""
+    if not _is_known(c) or c.activation or not readers or c.image is not None and prod(c.image.kernel) > 1:
         return False
     results = c.batch * c.m * c.n
-    if not all(_is_epilogue(item, results) for item in readers):
+    if not (_in_vectors(c.left) and _in_vectors(c.right) and all(_is_epilogue(item, results) for item in readers)):
         return False
-    read = c.dtype.itemsize * c.batch * (c.m + c.n) * c.k
+    product = 2.0 * results * c.k
     result = c.dtype.itemsize * results
-    work = 2 * results * c.k
-    library = max(work / LIBRARY, (read + result) / COPY, LAUNCH)
-    follows = max(result / COPY, LAUNCH) if kept or len(readers) > 1 else max(2 * result / COPY, LAUNCH)
-    few = LAUNCH + STEP * c.k / PIECE if results < TILES else 0.0
-    own = max(work / OWN, (read + result) / COPY, LAUNCH, few)
-    return own <= WORTH * (library + follows)
+    moved = c.dtype.itemsize * c.batch * (c.m + c.n) * c.k + result
+    numbers = results * max(map(_cost, readers)) / OPERATIONS
+    passes = 1 if kept or len(readers) > 1 else 2
+    library = START + max(product / LIBRARY, moved / LIBRARYS_COPY) + max(passes * result / COPY, numbers, PASS)
+    own = START + max(product / OWN + numbers, moved / OWN_COPY, STEP * c.k / 64)
+    return SURE * own <= library
 
 
 def _is_epilogue(item: Item, results: int) -> bool:
@@ -58,3 +98,7 @@ def _is_epilogue(item: Item, results: int) -> bool:
     if not isinstance(item, Compute) or item.raxes or item.contract is not None or item.window or item.opaque:
         return False
     return all(a.extent.is_const for a in item.axes) and prod(a.extent.const for a in item.axes) == results
+
+
+def _cost(item: Item) -> int:
+    return sum(SCALAR_OPS[op.name].cost for op in item.ops if type(op) is Scalar) if isinstance(item, Compute) else 0

@@ -5,21 +5,22 @@
                                  parts N   a tile for each of N pieces of k, and a nest that adds them (few results, long sums)
                                  row       a reduction, where there is one row or one column
 
-Convolutions with a kernel of one element over a channels-last image are products, too.
+Convolutions over channels-last images are products, too: those with a kernel of one element as they are, others (`Image`) with a left
+operand that is found in the image, position by position.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import pi, sqrt
+from math import pi, prod, sqrt
 from typing import Any
 
 import torch
 
 from framesmith.loops.build import HALF, Builder, Replay
 from framesmith.loops.contract import Accumulator
-from framesmith.loops.ir import Axis, Load, Node, Op, Ref
+from framesmith.loops.ir import Axis, Const, Load, Node, Op, Ref
 from framesmith.loops.nest import Call, Compute, Item, LoopGraph, Storage
 from framesmith.loops.product import MatrixProduct
 from framesmith.lower.contractions.prologue import Prologues
@@ -31,9 +32,6 @@ aten = torch.ops.aten
 Size = Any
 Storages = Mapping[str, Storage]
 
-VECTOR = 8  # halves that a thread moves at once
-LARGE = 1 << 20  # results, ...
-SIDE = 64  # ... and along each side, from which it shows how they are written
 FEW_TILES = 132  # of 64 by 64: as many results keep the chip busy without parts
 SHORTEST_PART = 256  # of k
 PARTS = (2, 4, 8, 16)
@@ -50,8 +48,37 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """The left operand of a convolution: m counts (image, line, column) of the result, k (line, column, channel) of the kernel. `size`: of
+    the image, `lines` and `columns` of the result."""
+
+    size: tuple[int, int, int, int]
+    lines: int
+    columns: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+    def element(self, b: Builder, w: Window, m: Any, k: Any) -> None:
+        """Load element (m, k): zero where the kernel reaches beyond the image."""
+        _, channels, *bounds = self.size
+        m, k = as_expr(m), as_expr(k)
+        at = (m // self.columns % self.lines, m % self.columns)
+        position = (k // (channels * self.kernel[1]), k // channels % self.kernel[1])
+        index, inside = [m // (self.columns * self.lines), k % channels], None
+        for d in (0, 1):
+            p = at[d] * self.stride[d] + position[d] * self.dilation[d] - self.padding[d]
+            inside = b.both(inside, b.both(b.pred(-1, p), b.pred(p, bounds[d])))
+            index.append(p)
+        b.mask = None if type(inside) is Const and inside.value else inside
+        b.load(w.buffer, flat(index, channels_last(self.size), w.offset), w.dtype)
+
+
+@dataclass(frozen=True, slots=True)
 class Contraction:
-    """out[z, m, n] = sum over k of left[z, m, k] * right[z, k, n] (+ bias[z, m, n]); `batch` counts z. `activation`: applied to it."""
+    """out[z, m, n] = sum over k of left[z, m, k] * right[z, k, n] (+ bias[z, m, n]); `batch` counts z. `activation`: applied to it.
+    `image`: where `left` is found."""
 
     batch: Size
     m: Size
@@ -62,6 +89,7 @@ class Contraction:
     out: Window
     bias: Window | None = None
     activation: str = ""
+    image: Image | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -147,25 +175,33 @@ def _activated(call: Call, storages: Storages) -> Contraction | None:
 
 
 def _convolution(call: Call, storages: Storages) -> Contraction | None:
-    """One of halves over images whose channels are innermost, with a kernel of one element. (Those of float32 are as exact as cuDNN's
-    setting says.)"""
+    """One of halves over images whose channels are innermost, as those of its weight are. (Those of float32 are as exact as cuDNN's setting
+    says.)"""
     args = (*call.args, *_CONV2D[len(call.args) :]) if call.target is aten.conv2d.default else call.args
     image, weight, bias, stride, padding, dilation, *rest = args
     plain = rest == [1] if call.target is aten.conv2d.default else rest == [False, (0, 0), 1]
     out = call.outputs[0]
-    if out is None or not plain or bias is not None or call.kwargs or set(stride) != {1} or set(padding) != {0}:
+    if out is None or not plain or bias is not None or call.kwargs or isinstance(padding, str):
         return None
     x, w, y = (storages[name] for name in (image.name, weight.name, out))
-    if len(x.size) != 4 or x.dtype not in HALF or any(type(size) is not int for size in x.size) or tuple(w.size[2:]) != (1, 1):
+    if len(x.size) != 4 or x.dtype not in HALF or any(type(size) is not int for size in x.size):
         return None
-    if not all(same_layout(s.size, s.stride, channels_last(s.size)) for s in (x, y)):
+    if not all(same_layout(s.size, s.stride, channels_last(s.size)) for s in (x, y, w)):
         return None
     left, right, target = _window(storages, image), _window(storages, weight), _window(storages, out)
     if left is None or right is None or target is None:
         return None
-    n, c, height, width = x.size
+    _, c, *kernel = w.size
+    k = c * prod(kernel)
+    found = Image(x.size, y.size[2], y.size[3], *(_pair(p) for p in (kernel, stride, padding, dilation)))  # type: ignore[arg-type]
+    same = found.kernel == (1, 1) == found.stride and found.padding == (0, 0)
     left, target = (replace(one, stride=(channels, 1)) for one, channels in ((left, c), (target, y.size[1])))
-    return Contraction(1, n * height * width, y.size[1], c, left, replace(right, stride=(w.stride[1], w.stride[0])), target)
+    right = replace(right, stride=(1, k))
+    return Contraction(1, prod(y.size) // y.size[1], y.size[1], k, left, right, target, image=None if same else found)
+
+
+def _pair(value: Sequence[int]) -> tuple[int, int]:
+    return (value[0], value[-1])
 
 
 _CONV2D: tuple[Any, ...] = (None, None, None, (1, 1), (0, 0), (1, 1), 1)
@@ -198,7 +234,7 @@ def is_computed(graph: LoopGraph, place: int, c: Contraction, size: Callable[[Si
     """Whether a nest computes an operand and it may pay to compute it again for each tile that needs it: it reads less than it writes, or
     few tiles share an operand."""
     prologues = Prologues(graph.items)
-    for w, others in ((c.left, c.n), (c.right, c.m)):
+    for w, others in ((c.left, c.n), (c.right, c.m)) if c.image is None else ():
         nest = prologues.nest(w.buffer, place)
         if nest is not None:
             read = max((graph.storages[op.buffer].dtype.itemsize for op in nest.loads), default=0)
@@ -211,37 +247,13 @@ def ways(c: Contraction, size: Callable[[Size], int], computed: bool = False) ->
     """The names of the ways to compute `c` that may be worth it; `size` tells how large a symbolic size is. `computed`: a prologue may
     be worth it."""
     batch, m, n, k = map(size, (c.batch, c.m, c.n, c.k))
-    found = ["row"] if min(m, n) == 1 and type(c.m if m == 1 else c.n) is int else ["tile"]
+    found = ["row"] if c.image is None and min(m, n) == 1 and type(c.m if m == 1 else c.n) is int else ["tile"]
     tiles = batch * -(-m // 64) * -(-n // 64)
     if computed:
         found.insert(1, "prologue")
     if found[0] == "tile" and 2 * tiles <= FEW_TILES and type(c.k) is int:
         found += [f"parts {p}" for p in PARTS if c.k % p == 0 and c.k // p >= SHORTEST_PART and p * tiles <= 4 * FEW_TILES]
     return tuple(found)
-
-
-def unmeasured(graph: LoopGraph) -> LoopGraph:
-    """`graph` with the contractions in tiles that the libraries are known to be slow at."""
-    found = {k: contraction_of(item, graph.storages) for k, item in enumerate(graph.items)}
-    askew = {k: "tile" for k, c in found.items() if c is not None and _is_askew(c)}
-    return replaced(graph, askew, False) if askew else graph
-
-
-def _is_askew(c: Contraction) -> bool:
-    """Whether memory runs along a dimension that is no multiple of a vector, in a large result of halves or along k, while operands can be
-    read in vectors: libraries then compute at half their rate."""
-    if not all(type(s) is int for s in (c.batch, c.m, c.n, c.k)) or c.dtype not in HALF:
-        return False
-    large = c.batch * c.m * c.n * c.k >= LARGE * SIDE and min(c.m, c.n, c.k) >= SIDE
-    result = c.out.stride[-1] == 1 and c.n % VECTOR != 0 and c.batch * c.m * c.n >= LARGE
-    summed = c.left.stride[-1] == 1 and c.k % VECTOR != 0 and c.batch * c.m * c.k >= LARGE
-    return large and (result or summed) and _in_vectors(c.left) and _in_vectors(c.right)
-
-
-def _in_vectors(w: Window) -> bool:
-    """Whether each row of a matrix, or each column, begins at a multiple of a vector and lies in one run."""
-    steps = sorted(w.stride[-2:])
-    return steps[0] == 1 and steps[1] % VECTOR == 0
 
 
 def replaced(graph: LoopGraph, chosen: Mapping[int, str], tf32: bool) -> LoopGraph:
@@ -275,9 +287,15 @@ class _Given:
 
     def plan(self, k: Axis, left: Sequence[Any], right: Sequence[Any]) -> Plan:
         """What the scheduler is told, of operands at the indices `left` and `right`."""
-        blocks = [self._operand(w, index) for w, index in ((self.c.left, left), (self.c.right, right))]
+        blocks = [self._image(*left) if self.c.image is not None else self._operand(self.c.left, left), self._operand(self.c.right, right)]
         reads = dict.fromkeys(op.buffer for block in blocks for op in block if type(op) is Load)
         return Plan(k, blocks[0], blocks[1], self.c.dtype, self.tf32, tuple(reads))
+
+    def _image(self, m: Any, k: Any) -> tuple[Op, ...]:
+        b = Builder()
+        assert self.c.image is not None
+        self.c.image.element(b, self.c.left, m, k)
+        return tuple(b.ops)
 
     def _operand(self, w: Window, index: Sequence[Any]) -> tuple[Op, ...]:
         at = _at(w, index)
