@@ -112,3 +112,18 @@ def test_convolutions_of_few_channels_are_ours():
         return [type(s) for s in steps if type(s) in (Extern, Launch)]
 
     assert made(3) == [Launch] and made(4) == [Extern, Launch]
+
+
+def test_gates_are_applied_where_the_product_reads():
+    a = torch.randn(4, 256, 48).bfloat16()
+    w, b = torch.randn(24, 48).bfloat16(), torch.randn(24).bfloat16()
+
+    def fn(a, w, b):
+        gated = a * a.mean(1, keepdim=True).sigmoid()
+        return torch.mm(gated.reshape(1024, 48), w.t()) + b
+
+    made = program_of(fn, a, w, b, target=GPU, change=unmeasured)
+    mean, product = [step.kernel for step in made.steps if type(step) is Launch]
+    assert len(product.body[-1].left) > 2 and len(mean.params) == 2
+    (got,) = run_program(made, [a, w, b])
+    torch.testing.assert_close(got, fn(a, w, b), rtol=2e-2, atol=2e-2)

@@ -17,6 +17,7 @@ from framesmith.loops.build import HALF
 from framesmith.loops.ir import Ref, Scalar
 from framesmith.loops.nest import Compute, Item, LoopGraph
 from framesmith.loops.scalar import SCALAR_OPS
+from framesmith.lower.contractions.prologue import Prologues
 from framesmith.lower.contractions.tiled import Contraction, Window, contraction_of, replaced
 
 VECTOR = 8  # halves that a thread moves at once
@@ -29,6 +30,7 @@ COPY, LIBRARYS_COPY, OWN_COPY = 4.1e6, 3.6e6, 3.3e6  # bytes that a kernel moves
 LIBRARY, OWN = 650e6, 450e6  # ... operations of products in both, ...
 OPERATIONS = 30e6  # ... and those of one number each.
 START, STEP, PASS = 1.5, 0.15, 2.5  # microseconds of a product that does little, of 64 steps of its sums, and of a kernel for itself
+ALONG = 128  # of n, up to which one tile is as long
 SURE = 1.15  # how much less ours must take
 
 
@@ -42,11 +44,13 @@ def unmeasured(graph: LoopGraph) -> LoopGraph:
         for name in item.reads:
             readers.setdefault(name, []).append(item)
     outside = {graph.storages[o.name].base or o.name for o in graph.outputs if type(o) is Ref}
-    tiles = {
-        k: "tile"
-        for k, c in found.items()
-        if _is_askew(c) or _has_few_channels(c) or _waits_for_memory(c, readers.get(c.out.buffer, ()), c.out.buffer in outside)
-    }
+    tiles = {k: "tile" for k, c in found.items() if _is_askew(c) or _has_few_channels(c)}
+    prologues = Prologues(graph.items)
+    for k, c in found.items():
+        alone = len(readers[c.left.buffer]) == 1 and c.left.buffer not in outside
+        gated = alone and _takes_in(c, prologues.nest(c.left.buffer, k), graph, prologues)
+        if k not in tiles and _waits_for_memory(c, readers.get(c.out.buffer, ()), c.out.buffer in outside, gated):
+            tiles[k] = "prologue" if gated else "tile"
     return replaced(graph, tiles, False) if tiles else graph
 
 
@@ -76,12 +80,14 @@ def _has_few_channels(c: Contraction) -> bool:
     return c.image is not None and c.image.size[1] < VECTOR // 2 and c.k <= MOST_POSITIONS
 
 
-def _waits_for_memory(c: Contraction, readers: Sequence[Item], kept: bool) -> bool:
-    """Whether a tile takes less than the library and what follows it. `kept`: the result is wanted for itself."""
+def _waits_for_memory(c: Contraction, readers: Sequence[Item], kept: bool, gated: bool) -> bool:
+    """Whether a tile takes less than the library and what follows it. `kept`: the result is wanted for itself; `gated`: the tile takes in
+    what computes its left operand, too."""
     if not _is_known(c) or c.activation or not readers or c.image is not None and prod(c.image.kernel) > 1:
         return False
     results = c.batch * c.m * c.n
-    if not (_in_vectors(c.left) and _in_vectors(c.right) and all(_is_epilogue(item, results) for item in readers)):
+    small = max(c.m, c.n) * c.k < LARGE
+    if not (small or _in_vectors(c.left) and _in_vectors(c.right)) or not all(_is_epilogue(item, results) for item in readers):
         return False
     product = 2.0 * results * c.k
     result = c.dtype.itemsize * results
@@ -89,8 +95,19 @@ def _waits_for_memory(c: Contraction, readers: Sequence[Item], kept: bool) -> bo
     numbers = results * max(map(_cost, readers)) / OPERATIONS
     passes = 1 if kept or len(readers) > 1 else 2
     library = START + max(product / LIBRARY, moved / LIBRARYS_COPY) + max(passes * result / COPY, numbers, PASS)
+    if gated:
+        library += max(2 * c.dtype.itemsize * c.m * c.k / COPY, PASS)
     own = START + max(product / OWN + numbers, moved / OWN_COPY, STEP * c.k / 64)
     return SURE * own <= library
+
+
+def _takes_in(c: Contraction, nest: Compute | None, graph: LoopGraph, prologues: Prologues) -> bool:
+    """Whether a tile computes its left operand, as it does for each tile along n: one that would be a kernel for itself, since it needs
+    numbers, one for many elements, that are computed of what it reads (the gates of squeeze and excitation)."""
+    if nest is None or nest.window or c.image is not None or c.n > ALONG:
+        return False
+    small = [name for name in nest.reads if name in prologues.writers and prod(graph.storages[name].size) < c.m * c.k]
+    return len(small) > 0 and len(nest.reads) > len(small)
 
 
 def _is_epilogue(item: Item, results: int) -> bool:
