@@ -13,7 +13,7 @@ from framesmith.graph.devices import main_device
 from framesmith.graph.digest import target_name
 from framesmith.loops.ir import Origin, SizeOf, ValueOf
 from framesmith.loops.nest import LoopGraph, Storage
-from framesmith.lower import factories, indexing, joins, numbers, pointwise, pooling, reductions, scans, views, windows
+from framesmith.lower import convolutions, factories, indexing, joins, numbers, pointwise, pooling, reductions, scans, views
 from framesmith.lower.context import Context
 from framesmith.lower.contractions import lowering as contractions
 from framesmith.lower.externs import call_extern, call_prim, plain_call
@@ -24,7 +24,7 @@ from framesmith.prims.core import Prim
 from framesmith.symbolic.expr import Symbol
 from framesmith.util.stack import user_frame
 
-FAMILIES = (contractions, factories, indexing, joins, numbers, pointwise, pooling, reductions, scans, views, windows)
+FAMILIES = (contractions, convolutions, factories, indexing, joins, numbers, pointwise, pooling, reductions, scans, views)
 """Importing them fills the table."""
 
 _COPY = torch.ops.aten.copy_.default

@@ -17,19 +17,16 @@ from itertools import product
 from typing import Any
 
 import torch
-from torch import fx
 
-from framesmith.loops.build import HALF, Builder
-from framesmith.loops.ir import Axis, Op
+from framesmith.loops.build import Builder
+from framesmith.loops.ir import Op
 from framesmith.loops.nest import Compute
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import flat, row_major
 from framesmith.lower.layouts import channels_last
-from framesmith.lower.table import lowers_extern
 from framesmith.lower.values import Strided, Value
 from framesmith.symbolic.expr import Expr, as_expr
 
-aten = torch.ops.aten
 LARGEST = 49  # positions of a window that are written out
 VECTOR = 8  # channels that a thread moves at once
 Pair = tuple[int, int]
@@ -49,50 +46,22 @@ class Window:
         return list(product(range(self.kernel[0]), range(self.kernel[1])))
 
 
-def window_of(x: Any, weight: Any, arguments: tuple[Any, ...], groups: int) -> Window | None:
-    """The window of a convolution of half precision that kernels compute, else None. `x` and `weight` have shapes and types, `arguments`
-    are stride, padding and dilation."""
-    if len(x.shape) != 4 or x.dtype not in HALF or weight.dtype is not x.dtype:
-        return None
-    if any(type(n) is not int for n in (*x.shape, *weight.shape)):
-        return None
+def window_of(x: Value, weight: Value, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Window | None:
+    """The window of a convolution that has a kernel for each channel and is written out, else None."""
     channels = x.shape[1]
-    if groups != channels or tuple(weight.shape[:2]) != (channels, 1) or channels % VECTOR or 0 in x.shape or channels == 1:
-        return None
-    if any(isinstance(a, str) or any(type(n) is not int for n in _pair(a)) for a in arguments):
+    if groups != channels or tuple(weight.shape[:2]) != (channels, 1) or channels % VECTOR:
         return None
     kernel = (weight.shape[2], weight.shape[3])
-    return Window(kernel, *map(_pair, arguments)) if kernel[0] * kernel[1] <= LARGEST else None  # type: ignore[arg-type]
+    return Window(kernel, stride, padding, dilation) if kernel[0] * kernel[1] <= LARGEST else None
 
 
-def _pair(value: Any) -> Pair:
-    values = (value,) if isinstance(value, int) else tuple(value)
-    return (values[0], values[-1])
-
-
-_DEFAULTS = (None, (1, 1), (0, 0), (1, 1), 1)
-
-
-@lowers_extern(aten.conv2d.default, aten.convolution.default)
-def depthwise(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Strided | None:
-    """The image, channels-last; None where it is the library's."""
-    x, weight, *rest = args
-    spec = node.meta["val"]
-    if node.target is aten.convolution.default:
-        bias, *arguments, transposed, _, groups = rest
-    else:
-        given = (*rest, *_DEFAULTS[len(rest) :])
-        bias, arguments, groups, transposed = given[0], list(given[1:4]), given[4], False
-    if ctx.device.type != "cuda" or kwargs or transposed or bias is not None or not isinstance(x, Value) or not isinstance(weight, Value):
-        return None
-    window = window_of(x, weight, tuple(arguments), groups)
-    if window is None or any(type(n) is not int for n in spec.shape) or 0 in spec.shape:
-        return None
-    x = ctx.realise(x, channels_last(x.shape))
-    weight = _by_position(ctx, weight)
-    out = ctx.storage(tuple(spec.shape), channels_last(spec.shape), x.dtype)
+def depthwise(ctx: Context, image: Value, kernel: Value, window: Window, shape: tuple[int, ...]) -> Strided:
+    """The image of `shape`, channels-last."""
+    x = ctx.realise(image, channels_last(image.shape))
+    weight = _by_position(ctx, kernel)
+    out = ctx.storage(shape, channels_last(shape), x.dtype)
     b = Builder()
-    index, axes = ctx.axes(spec.shape)
+    index, axes = ctx.axes(shape)
     n, c, *at = index
     terms = []
     for i, j in window.positions:
@@ -104,21 +73,15 @@ def depthwise(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[s
     return out
 
 
-@lowers_extern(aten.convolution_backward.default)
-def depthwise_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Strided | None, ...] | None:
-    """Gradients of the image, the weight and the bias, as far as they are asked for; None where they are the library's."""
-    tangent, x, weight, _, *arguments, transposed, _, groups, wanted = args
-    if ctx.device.type != "cuda" or transposed or not all(isinstance(v, Value) for v in (tangent, x, weight)):
-        return None
-    window = window_of(x, weight, tuple(arguments), groups)
-    if window is None or tangent.dtype is not x.dtype or any(type(n) is not int for n in tangent.shape) or 0 in tangent.shape:
-        return None
-    tangent = ctx.realise(tangent, channels_last(tangent.shape))
-    of_image = _image_gradient(ctx, tangent, _by_position(ctx, weight), x.shape, window) if wanted[0] else None
-    of_weight = None
-    if wanted[1]:
-        of_weight = _weight_gradient(ctx, tangent, ctx.realise(x, channels_last(x.shape)), tuple(weight.shape), window)
-    return of_image, of_weight, _bias_gradient(ctx, tangent) if wanted[2] else None
+def depthwise_backward(
+    ctx: Context, tangent: Value, image: Value, weight: Value, window: Window, wanted: Sequence[bool]
+) -> tuple[Strided | None, Strided | None]:
+    """Gradients of the image and the weight, as far as they are `wanted`."""
+    g = ctx.realise(tangent, channels_last(tangent.shape))
+    of_image = _image_gradient(ctx, g, _by_position(ctx, weight), image.shape, window) if wanted[0] else None
+    if not wanted[1]:
+        return of_image, None
+    return of_image, _weight_gradient(ctx, g, ctx.realise(image, channels_last(image.shape)), tuple(weight.shape), window)
 
 
 def _by_position(ctx: Context, weight: Value) -> Strided:
@@ -181,22 +144,7 @@ def _weight_gradient(ctx: Context, tangent: Strided, x: Strided, shape: tuple[in
         value = inner.masked(inside, lambda place=place: x.element(inner, [n, c, *place]), 0.0)  # type: ignore[misc]
         total = inner.reduce("sum", (inner.scalar("mul", value, factor),), torch.float32)
         after.store(out.buffer, flat([c, 0, i, j], out.stride), total)
-    _add_sums(ctx, c, axes, inner, after, window=True)
-    return out
-
-
-def _bias_gradient(ctx: Context, tangent: Strided) -> Strided:
-    out = ctx.storage((tangent.shape[1],), (1,), tangent.dtype)
-    index, axes = ctx.axes(tangent.shape)
-    inner, after = Builder(), Builder()
-    total = inner.reduce("sum", (tangent.element(inner, index),), torch.float32)
-    after.store(out.buffer, as_expr(index[1]), total)
-    _add_sums(ctx, index[1], axes, inner, after)
-    return out
-
-
-def _add_sums(ctx: Context, c: Any, axes: Sequence[Axis], inner: Builder, after: Builder, window: bool = False) -> None:
-    """A nest over channels `c` that sums over the other axes."""
     kept = tuple(a for a in axes if a.symbol is c)
     gone = tuple(a for a in axes if a.symbol is not c)
-    ctx.items.append(Compute(kept, gone, tuple(inner.ops), tuple(after.ops), ctx.origin, window=window))
+    ctx.items.append(Compute(kept, gone, tuple(inner.ops), tuple(after.ops), ctx.origin, window=True))
+    return out

@@ -96,3 +96,21 @@ def test_others_are_the_librarys(change):
         x, w, groups = x[:, :9], w[:9], 9
     graph, _ = recorded(lambda x, w: F.conv2d(x, w, None, 1, 1, 1, groups), x, w)
     assert calls(scheduled(graph)) == ["aten.conv2d.default"]
+
+
+@pytest.mark.parametrize("shape", [(2, 16, 5, 6), (8, 24, 1, 1)])
+def test_a_kernel_of_one_element_is_a_product(shape):
+    x = torch.randn(shape).bfloat16().to(memory_format=torch.channels_last)
+    w = torch.randn(12, shape[1], 1, 1).bfloat16()
+    tangent = torch.randn(shape[0], 12, *shape[2:]).bfloat16()
+
+    def fn(x, w, g):
+        gradients = torch.ops.aten.convolution_backward(g, x, w, [12], (1, 1), (0, 0), (1, 1), False, (0, 0), 1, [True, True, True])
+        return F.conv2d(x, w), *gradients
+
+    graph, _ = recorded(fn, x, w, tangent)
+    program = scheduled(graph)
+    verify(program)
+    assert calls(program) == ["aten.mm.default"] * 3
+    for got, want in zip(run_program(program, [x, w, tangent]), fn(x.double(), w.double(), tangent.double()), strict=True):
+        close(got, want)

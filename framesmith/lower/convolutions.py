@@ -1,0 +1,142 @@
+"""Convolutions of halves on a CUDA device, as far as they are no calls of the library's convolutions.
+
+    a kernel for each channel      sums over windows (`windows`)
+    a kernel of one element        a product of matrices: the pixels of a channels-last image are its rows
+                                   conv(x, w) = x w^T,   its gradients: of x  g w,   of w  g^T x
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.loops.build import HALF, Builder
+from framesmith.loops.nest import Call, Compute
+from framesmith.lower.context import Context
+from framesmith.lower.geometry import row_major
+from framesmith.lower.layouts import channels_last
+from framesmith.lower.table import lowers_extern
+from framesmith.lower.values import Strided, Value
+from framesmith.lower.windows import Pair, depthwise, depthwise_backward, window_of
+from framesmith.symbolic.expr import as_expr
+
+aten = torch.ops.aten
+ONE: Pair = (1, 1)
+NONE: Pair = (0, 0)
+_DEFAULTS = (None, ONE, NONE, ONE, 1)
+
+
+@lowers_extern(aten.conv2d.default, aten.convolution.default)
+def convolution(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Strided | None:
+    """The image, channels-last; None where it is the library's."""
+    x, weight, *rest = args
+    if node.target is aten.convolution.default:
+        bias, *window, transposed, _, groups = rest
+    else:
+        given = (*rest, *_DEFAULTS[len(rest) :])
+        bias, window, groups, transposed = given[0], list(given[1:4]), given[4], False
+    shape = tuple(node.meta["val"].shape)
+    if kwargs or transposed or bias is not None or not _is_ours(ctx, window, (x, weight), shape):
+        return None
+    stride, padding, dilation = map(_pair, window)
+    found = window_of(x, weight, stride, padding, dilation, groups)
+    if found is not None:
+        return depthwise(ctx, x, weight, found, shape)
+    return _product(ctx, x, weight, shape) if _is_plain(weight, stride, padding, groups) else None
+
+
+@lowers_extern(aten.convolution_backward.default)
+def convolution_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Strided | None, ...] | None:
+    """Gradients of the image, the weight and the bias, as far as they are asked for; None where they are the library's."""
+    tangent, x, weight, _, *window, transposed, _, groups, wanted = args
+    if transposed or not _is_ours(ctx, window, (tangent, x, weight), ()):
+        return None
+    stride, padding, dilation = map(_pair, window)
+    found = window_of(x, weight, stride, padding, dilation, groups)
+    if found is not None:
+        gradients = depthwise_backward(ctx, tangent, x, weight, found, wanted)
+    elif _is_plain(weight, stride, padding, groups):
+        gradients = _product_backward(ctx, tangent, x, weight, wanted)
+    else:
+        return None
+    return (*gradients, _bias_gradient(ctx, tangent) if wanted[2] else None)
+
+
+def _is_ours(ctx: Context, window: Sequence[Any], values: Sequence[Any], shape: tuple[Any, ...]) -> bool:
+    """Whether all sizes are known, and all values halves of one type. `shape`: of the result."""
+    if ctx.device.type != "cuda" or not all(isinstance(v, Value) and len(v.shape) == 4 for v in values):
+        return False
+    sizes = [n for of in (shape, *(v.shape for v in values), *(a if isinstance(a, (tuple, list)) else (a,) for a in window)) for n in of]
+    known = all(type(n) is int for n in sizes) and all(prod(v.shape) for v in values) and 0 not in shape
+    return known and values[0].dtype in HALF and all(v.dtype is values[0].dtype for v in values)
+
+
+def _pair(value: Any) -> Pair:
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return (values[0], values[-1])
+
+
+def _is_plain(weight: Value, stride: Pair, padding: Pair, groups: int) -> bool:
+    return groups == 1 and tuple(weight.shape[2:]) == ONE == stride and padding == NONE
+
+
+def _rows(x: Strided) -> Strided:
+    """A channels-last image as a matrix of (pixels, channels)."""
+    channels = x.shape[1]
+    return Strided(x.buffer, (prod(x.shape) // channels, channels), (channels, 1), x.offset, x.dtype)
+
+
+def _turned(x: Strided) -> Strided:
+    return Strided(x.buffer, (x.shape[1], x.shape[0]), (x.stride[1], x.stride[0]), x.offset, x.dtype)
+
+
+def _matrix(ctx: Context, weight: Value) -> Strided:
+    """The weight as a matrix of (results, channels)."""
+    w = ctx.realise(weight)
+    return Strided(w.buffer, w.shape[:2], w.stride[:2], w.offset, w.dtype)
+
+
+def _call(ctx: Context, left: Strided, right: Strided, out: Strided) -> None:
+    """out = left right, by the library."""
+    refs = tuple(ctx.ref(v) for v in (left, right, out))
+    reads, writes = frozenset((left.buffer, right.buffer)), frozenset((out.buffer,))
+    ctx.items.append(Call(aten.mm.default, refs[:2], {}, (refs[2].name,), (), reads, writes, ctx.origin))
+
+
+def _product(ctx: Context, image: Value, weight: Value, shape: tuple[int, ...]) -> Strided:
+    x = ctx.realise(image, channels_last(image.shape))
+    out = ctx.storage(shape, channels_last(shape), x.dtype)
+    _call(ctx, _rows(x), _turned(_matrix(ctx, weight)), _rows(out))
+    return out
+
+
+def _product_backward(
+    ctx: Context, tangent: Value, image: Value, weight: Value, wanted: Sequence[bool]
+) -> tuple[Strided | None, Strided | None]:
+    g = ctx.realise(tangent, channels_last(tangent.shape))
+    of_image = of_weight = None
+    if wanted[0]:
+        of_image = ctx.storage(image.shape, channels_last(image.shape), g.dtype)
+        _call(ctx, _rows(g), _matrix(ctx, weight), _rows(of_image))
+    if wanted[1]:
+        x = ctx.realise(image, channels_last(image.shape))
+        of_weight = ctx.storage(weight.shape, row_major(weight.shape), g.dtype)
+        _call(ctx, _turned(_rows(g)), _rows(x), _matrix(ctx, of_weight))
+    return of_image, of_weight
+
+
+def _bias_gradient(ctx: Context, tangent: Value) -> Strided:
+    g = ctx.realise(tangent, channels_last(tangent.shape))
+    out = ctx.storage((g.shape[1],), (1,), g.dtype)
+    index, axes = ctx.axes(g.shape)
+    inner, after = Builder(), Builder()
+    total = inner.reduce("sum", (g.element(inner, index),), torch.float32)
+    after.store(out.buffer, as_expr(index[1]), total)
+    kept = tuple(a for a in axes if a.symbol is index[1])
+    gone = tuple(a for a in axes if a.symbol is not index[1])
+    ctx.items.append(Compute(kept, gone, tuple(inner.ops), tuple(after.ops), ctx.origin))
+    return out
