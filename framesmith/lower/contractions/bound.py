@@ -10,7 +10,6 @@ the product. Our own tiles multiply at less than the library's rate; where memor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from framesmith.loops.build import HALF
@@ -32,6 +31,9 @@ OPERATIONS = 30e6  # ... and those of one number each.
 START, STEP, PASS = 1.5, 0.15, 2.5  # microseconds of a product that does little, of 64 steps of its sums, and of a kernel for itself
 ALONG = 128  # of n, up to which one tile is as long
 SURE = 1.15  # how much less ours must take
+PROGRAMS = 100  # of 64 by 64 results, that read large operands together
+FEWEST = 4  # rows or columns that are worth a tile
+Readers = dict[str, list[Item]]
 
 
 def unmeasured(graph: LoopGraph) -> LoopGraph:
@@ -39,7 +41,7 @@ def unmeasured(graph: LoopGraph) -> LoopGraph:
     found = {k: c for k, item in enumerate(graph.items) if (c := contraction_of(item, graph.storages)) is not None}
     if not found:
         return graph
-    readers: dict[str, list[Item]] = {}
+    readers: Readers = {}
     for item in graph.items:
         for name in item.reads:
             readers.setdefault(name, []).append(item)
@@ -49,7 +51,7 @@ def unmeasured(graph: LoopGraph) -> LoopGraph:
     for k, c in found.items():
         alone = len(readers[c.left.buffer]) == 1 and c.left.buffer not in outside
         gated = alone and _takes_in(c, prologues.nest(c.left.buffer, k), graph, prologues)
-        if k not in tiles and _waits_for_memory(c, readers.get(c.out.buffer, ()), c.out.buffer in outside, gated):
+        if k not in tiles and _waits_for_memory(c, readers, c.out.buffer in outside, gated):
             tiles[k] = "prologue" if gated else "tile"
     return replaced(graph, tiles, False) if tiles else graph
 
@@ -80,20 +82,24 @@ def _has_few_channels(c: Contraction) -> bool:
     return c.image is not None and c.image.size[1] < VECTOR // 2 and c.k <= MOST_POSITIONS
 
 
-def _waits_for_memory(c: Contraction, readers: Sequence[Item], kept: bool, gated: bool) -> bool:
+def _waits_for_memory(c: Contraction, readers: Readers, kept: bool, gated: bool) -> bool:
     """Whether a tile takes less than the library and what follows it. `kept`: the result is wanted for itself; `gated`: the tile takes in
     what computes its left operand, too."""
-    if not _is_known(c) or c.activation or not readers or c.image is not None and prod(c.image.kernel) > 1:
+    follow = readers.get(c.out.buffer, ())
+    if not _is_known(c) or c.activation or not follow or c.image is not None and prod(c.image.kernel) > 1:
         return False
     results = c.batch * c.m * c.n
     small = max(c.m, c.n) * c.k < LARGE
-    if not (small or _in_vectors(c.left) and _in_vectors(c.right)) or not all(_is_epilogue(item, results) for item in readers):
+    vectors = small or _in_vectors(c.left) and _in_vectors(c.right)
+    if not vectors or min(c.m, c.n) < FEWEST or not all(_is_epilogue(item, results, readers) for item in follow):
+        return False
+    if c.batch * -(-c.m // 64) * -(-c.n // 64) < PROGRAMS and not small:
         return False
     product = 2.0 * results * c.k
-    result = c.dtype.itemsize * results
+    result = c.out.dtype.itemsize * results
     moved = c.dtype.itemsize * c.batch * (c.m + c.n) * c.k + result
-    numbers = results * max(map(_cost, readers)) / OPERATIONS
-    passes = 1 if kept or len(readers) > 1 else 2
+    numbers = results * max(map(_cost, follow)) / OPERATIONS
+    passes = 1 if kept or len(follow) > 1 else 2
     library = START + max(product / LIBRARY, moved / LIBRARYS_COPY) + max(passes * result / COPY, numbers, PASS)
     if gated:
         library += max(2 * c.dtype.itemsize * c.m * c.k / COPY, PASS)
@@ -110,11 +116,13 @@ def _takes_in(c: Contraction, nest: Compute | None, graph: LoopGraph, prologues:
     return len(small) > 0 and len(nest.reads) > len(small)
 
 
-def _is_epilogue(item: Item, results: int) -> bool:
-    """Whether `item` goes over the results one by one, so that a tile takes it in."""
+def _is_epilogue(item: Item, results: int, readers: Readers) -> bool:
+    """Whether `item` goes over the results one by one, so that a tile takes it in, and would be a kernel for itself otherwise: no part of
+    one that sums over what it gives (a residual beside a norm)."""
     if not isinstance(item, Compute) or item.raxes or item.contract is not None or item.window or item.opaque:
         return False
-    return all(a.extent.is_const for a in item.axes) and prod(a.extent.const for a in item.axes) == results
+    summed = any(isinstance(r, Compute) and r.raxes for name in item.writes for r in readers.get(name, ()))
+    return not summed and all(a.extent.is_const for a in item.axes) and prod(a.extent.const for a in item.axes) == results
 
 
 def _cost(item: Item) -> int:
