@@ -5,9 +5,12 @@
                        + x[h, w + 1, c] * k[1, c]            store y[h, 4*w, c] = a * k[0, c] + b * k[1, c]
                                                              store y[h, 4*w + 1, c] = b * k[0, c] + c * k[1, c] ...
 
+    red h < 56, w < 56: sum of g[h, w, c] * x[h, w, c]      red h < 56, w < 14: sum of g[h, 4*w, c] * a + g[h, 4*w + 1, c] * b ...
+                        sum of g[h, w, c] * x[h, w + 1, c]                      sum of g[h, 4*w, c] * b + g[h, 4*w + 1, c] * c ...
+
 Results side by side are computed by one thread, which reads what they share once; equal operations are one operation already, so it is
-enough to write the body for each of them. The innermost axis is cut into vectors, and all the others are one dimension of the tile: where
-a point lies, and which of its neighbours exist, is then found out once a vector.
+enough to write the body for each of them; so are steps of sums. The innermost axis is cut into vectors, and all the others are one
+dimension of the tile: where a point lies, and which of its neighbours exist, is then found out once a vector.
 """
 
 from __future__ import annotations
@@ -16,14 +19,18 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+import torch
+
 from framesmith.loops.build import Builder, Replay
-from framesmith.loops.ir import Axis, Const, Indirect, Load, Op, Store
+from framesmith.loops.ir import Axis, Const, Indirect, Load, Op, Reduce, Scan, Store
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
 
 VECTOR = 4  # elements that a thread moves at once: twice as many take too many registers
 FEW = 4  # loads of one buffer from which results side by side may share them
-MOST = 8  # results of a thread
+MOST = 8  # results of a thread, ...
+POSITIONS = 200  # ... and loads of one buffer in all, if fewer results are possible
 THREADS = 132 * 256  # that there should be
+STEPS = 4  # of sums
 WORTH = 0.8  # of the loads of results one by one, that are left
 
 
@@ -36,13 +43,50 @@ def columns(axes: Sequence[Axis], ops: Sequence[Op]) -> tuple[tuple[Axis, ...], 
         return None
     points = math.prod(a.extent.const for a in axes if a.extent.is_const) // VECTOR
     needed = _needed(ops, [op for op in loads if op.buffer in shared])
-    for a in reversed(axes):  # of two axes the inner one, along which what is shared dies soon
-        counts = [n for n in _divisors(a) if points // n >= THREADS] if a is not last else []
+    way = _way([a for a in axes if a is not last], needed, points // THREADS)
+    if way is None and len(needed) == len(loads):
+        return None
+    return _written(axes, last, way, ops)
+
+
+def sums(axes: Sequence[Axis], ops: Sequence[Op], outside: Sequence[Op]) -> tuple[tuple[Axis, ...], tuple[Op, ...], dict[Op, Op]] | None:
+    """The axes of a loop that sums and its body, several steps at once, and what its reductions are then; None where steps share nothing.
+    `outside`: operations before the loop."""
+    loads = [op for op in ops if type(op) is Load]
+    shared = [name for name, count in Counter(op.buffer for op in loads).items() if count >= FEW]
+    plain = all(op.kind == "sum" if type(op) is Reduce else type(op) not in (Store, Indirect, Scan) for op in ops)
+    way = _way(axes, _needed([*outside, *ops], [op for op in loads if op.buffer in shared]), STEPS) if shared and plain else None
+    if way is None:
+        return None
+    axis, count = way
+    fewer = _axis(axis.symbol.name, axis.extent.const // count)
+    b = Builder()
+    replays = [Replay(b, {axis.symbol: fewer.symbol * count + k}, {op: op for op in outside}) for k in range(count)]
+    found: dict[Op, Op] = {}
+    for op in ops:
+        if type(op) is not Reduce:
+            for replay in replays:
+                replay.run((op,))
+            continue
+        total, *rest = (replay.values[op.args[0]] for replay in replays)
+        for value in rest:
+            total = b.scalar("add", total, value)
+        found[op] = b.reduce("sum", (total,), op.dtype)
+    return tuple([fewer if a is axis else a for a in axes]), tuple(b.ops), found
+
+
+def _way(axes: Sequence[Axis], needed: Sequence[Op], most: int) -> tuple[Axis, int] | None:
+    """Along which axis `needed`, loads and their conditions, are shared, and how many results or steps (`most` at most) have them best. Of
+    two axes it is the inner one, along which what is shared dies soon."""
+    positions = max(Counter(op.buffer for op in needed if type(op) is Load).values(), default=0)
+    for a in reversed(axes):
+        counts = [n for n in _divisors(a) if n <= most]
+        counts = [n for n in counts if n * positions <= POSITIONS] or counts[:1]
         reads = {n: _reads(needed, a, n) for n in counts}
         best = min(reads, key=reads.__getitem__, default=1)
         if best > 1 and reads[best] <= WORTH * _reads(needed, a, 1):
-            return _written(axes, last, (a, best), ops)
-    return _written(axes, last, None, ops) if len(needed) > len(loads) else None
+            return a, best
+    return None
 
 
 def _needed(ops: Sequence[Op], loads: Sequence[Load]) -> list[Op]:
@@ -119,4 +163,22 @@ def _written(
             replay.run((op,))
     if not points:
         points.append(_axis("u", 1))
-    return tuple(points), vector, tuple(b.ops)
+    return tuple(points), vector, tuple(_sunk(b.ops))
+
+
+def _sunk(ops: Sequence[Op]) -> list[Op]:
+    """Conditions right before what needs them first: many of them do not live at once."""
+    out: list[Op] = []
+    done: set[Op] = set()
+
+    def put(op: Op) -> None:
+        if op not in done:
+            done.add(op)
+            for a in op.args:
+                put(a)
+            out.append(op)
+
+    for op in ops:
+        if type(op) is Store or op.dtype is not torch.bool:
+            put(op)
+    return out

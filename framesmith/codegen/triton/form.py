@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from framesmith.codegen.triton.columns import columns
+from framesmith.codegen.triton.columns import columns, sums
+from framesmith.loops.build import Builder, Replay
 from framesmith.loops.ir import Axis, Kernel, Load, Loop, Node, Op, Store
 from framesmith.symbolic.expr import Expr, Symbol, prod
 from framesmith.util.errors import CompileError
@@ -85,6 +86,8 @@ def form(kernel: Kernel, tiling: bool = True, sizes: Mapping[Symbol, int] | None
         if [a.extent for a in nest.axes] != [a.extent for a in row.axes]:
             raise CompileError("loops over different domains have no tile program")
         body.append(nest)
+    if row is not None and tiling:
+        row, body = _several_steps(row, body)
     flat = Form(kernel, (), row, tuple(body), sizes=sizes or {})
     found = columns(axes, [op for op in body if isinstance(op, Op)]) if row is None and tiling else None
     if found is not None:
@@ -95,6 +98,20 @@ def form(kernel: Kernel, tiling: bool = True, sizes: Mapping[Symbol, int] | None
     if cut:
         grid = Dim("y", grid[0].axes[:cut]), Dim("x", grid[0].axes[cut:])
     return replace(flat, grid=grid, shared=cut > 0)
+
+
+def _several_steps(row: Dim, body: list[Op | Nest]) -> tuple[Dim, list[Op | Nest]]:
+    """A loop that sums, several steps at once where these share what they read."""
+    (place, *others) = [k for k, node in enumerate(body) if type(node) is Nest]
+    nest = body[place]
+    before, after = ([op for op in part if isinstance(op, Op)] for part in (body[:place], body[place + 1 :]))
+    found = sums(nest.axes, nest.ops, before) if type(nest) is Nest and not others else None
+    if found is None:
+        return row, body
+    axes, ops, reductions = found
+    b = Builder()
+    Replay(b, {}, {op: op for op in before} | reductions).run(after)
+    return Dim("r", axes), [*before, Nest(axes, ops), *b.ops]
 
 
 def _grid(kernel: Kernel) -> tuple[list[Axis], tuple[Node, ...]]:
