@@ -27,7 +27,7 @@ from framesmith.lower.contractions.bags import group_embedding_bags
 from framesmith.lower.contractions.bound import unmeasured
 from framesmith.lower.contractions.choice import Chooser
 from framesmith.lower.contractions.growing import grow_products
-from framesmith.lower.contractions.images import lay_out_weights
+from framesmith.lower.contractions.images import lay_out_weights, part_bias_gradients
 from framesmith.lower.contractions.libraries import rewrite_products
 from framesmith.lower.contractions.padding import pad_rows
 from framesmith.lower.contractions.rewrite import rewrite_contractions
@@ -119,6 +119,7 @@ class CudaTarget(Target):
             fuse_activations(graph)
             widen_results(graph)
         lay_out_weights(graph)
+        part_bias_gradients(graph)
 
     def tuner(self) -> Tuner:
         """What measures, in the modes that do."""

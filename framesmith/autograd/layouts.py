@@ -1,6 +1,7 @@
 """Layouts of what a forward keeps for its backward: nobody else sees it, so it stays as it is computed.
 
-Convolutions in half precision run channels-last on a CUDA device (see `lower.layouts`), and with them what is computed of their images.
+Convolutions in half precision run channels-last on a CUDA device (see `lower.layouts`), and with them their weights and what is computed
+of their images.
 Such a value's node has the strides in `meta["layout"]`; `meta["val"]` has eager's.
 """
 
@@ -23,19 +24,22 @@ Layout = tuple[int, ...] | None
 
 
 def lay_out(nodes: Iterable[fx.Node], kept: Collection[fx.Node]) -> None:
-    """Set the layout of those of `kept` that are images of convolutions, or computed of such."""
+    """Set the layout of those of `kept` that are weights or images of convolutions, or computed of images."""
     if not kept:
         return
     images: set[fx.Node] = set()
+    weights: set[fx.Node] = set()
     for node in nodes:
         if node.op != "call_function":
             continue
         if node.target in _CONVOLUTIONS and _is_image(node) and node.meta["val"].dtype in _HALF:
             images.update((node, node.args[0]))  # type: ignore[arg-type]
+            if node.args[1].meta["val"].shape[1] != 1:  # type: ignore[union-attr]
+                weights.add(node.args[1])  # type: ignore[arg-type]
         elif (node.target is operator.getitem or not is_view(node.target)) and any(a in images for a in node.all_input_nodes):
             images.add(node)
     for node in kept:
-        if node in images and _is_image(node):
+        if (node in images or node in weights) and _is_image(node):
             node.meta["layout"] = _channels_last(node.meta["val"].shape)
 
 

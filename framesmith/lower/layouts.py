@@ -42,11 +42,13 @@ def _convolution_argument(position: int, value: Value, frozen: frozenset[int]) -
 
 def _convolution_on_cuda(images: int) -> Callable[[int, Value, frozenset[int]], tuple[Any, ...] | None]:
     """Tensor cores want channels innermost in half precision. In float32, layouts are eager's: the library's choice of a precision goes by
-    them. The first `images` arguments are meant."""
+    them. The first `images` arguments are meant, and the weight behind them, unless it has one channel: the kernel that casts it lays it
+    out, which the library would do in a pass of its own."""
 
     def wanted(position: int, value: Value, frozen: frozenset[int]) -> tuple[Any, ...] | None:
-        half = value.dtype in (torch.float16, torch.bfloat16)
-        return channels_last(value.shape) if half and position < images and len(value.shape) == 4 else None
+        half = value.dtype in (torch.float16, torch.bfloat16) and len(value.shape) == 4
+        meant = position < images or position == images and value.shape[1] != 1
+        return channels_last(value.shape) if half and meant else None
 
     return wanted
 

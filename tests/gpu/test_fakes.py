@@ -201,15 +201,52 @@ def test_large_values_live_from_first_write_to_last_use():
         assert len(allocated) == late and set(allocated) <= set(released)
 
 
-def test_images_kept_for_a_backward_stay_channels_last():
-    image, weight = torch.randn(2, 16, 8, 8, dtype=torch.bfloat16), torch.randn(16, 16, 3, 3, dtype=torch.bfloat16)
-    graph, _ = recorded(lambda x, w: (F.conv2d(x, w), F.conv2d(x, w).relu(), w.relu()), image, weight)
+def test_weights_are_cast_into_the_layout_that_convolutions_want():
+    image, weight, tangent = torch.randn(2, 16, 8, 8), torch.randn(4, 16, 3, 3), torch.randn(2, 4, 6, 6)
+
+    def gradients(g, x, w):
+        x, w = x.bfloat16(), w.bfloat16()
+        window = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+        return torch.ops.aten.convolution_backward(g.bfloat16(), x, w, [4], *window, [True, True, False])[:2]
+
+    results = {lambda x, w: F.conv2d(x.bfloat16(), w.bfloat16()): ((image, weight), 1), gradients: ((tangent, image, weight), 2)}
+    for fn, (inputs, count) in results.items():
+        program = scheduled(recorded(fn, *inputs)[0])
+        (call,) = [step for step in program.steps if isinstance(step, Extern)]
+        strides = [[s.const for s in program.buffers[a.name].stride] for a in call.args[: len(inputs)]]
+        assert strides[-1] == [144, 1, 48, 16]
+        assert len(program.kernels) == len(inputs) + count  # a cast each, and results as eager lays them out
+
+
+def test_the_gradient_of_a_bias_is_a_part_of_what_computes_the_tangent():
+    def fn(y, g, x, w):
+        window = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+        return torch.ops.aten.convolution_backward(g * y.sigmoid(), x, w, [64], *window, [True, True, True])
+
+    image = torch.randn(2, 64, 64, 64, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    weight = torch.randn(64, 64, 3, 3, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    graph, _ = recorded(fn, image, image, image, weight)
+    CudaTarget(Config(), None, None, DEVICE).rewrite(graph)
+    program = scheduled(graph)
+    (call,) = [step for step in program.steps if isinstance(step, Extern)]
+    assert list(call.args[-1]) == [True, True, False] and len(program.outputs) == 3
+    assert len(program.kernels) == 2  # the tangent with sums of its pieces, and their sum
+    got, want = run(graph, [t.float() for t in (image, image, image, weight)]), fn(*(t.float() for t in (image, image, image, weight)))
+    torch.testing.assert_close(got, list(want), rtol=1e-4, atol=1e-3)
+
+
+def test_what_a_forward_keeps_of_convolutions_stays_channels_last():
+    def forward(x, w):
+        c = w.bfloat16()
+        return F.conv2d(x, c), F.conv2d(x, c).relu(), c, w.relu()
+
+    graph, _ = recorded(forward, torch.randn(2, 16, 8, 8, dtype=torch.bfloat16), torch.randn(16, 16, 3, 3))
     kept = output_node(graph).all_input_nodes
     lay_out(list(graph.nodes), kept)
     program = scheduled(graph)
     strides = [[s.const for s in program.buffers[out.name].stride] for out in program.outputs]
-    assert strides == [[576, 1, 96, 16], [576, 1, 96, 16], [144, 9, 3, 1]]
-    assert len(program.kernels) == 2  # the image, and both relus: no copy of what the library has given
+    assert strides == [[576, 1, 96, 16], [576, 1, 96, 16], [144, 1, 48, 16], [144, 9, 3, 1]]
+    assert len(program.kernels) == 3  # the image, the cast, and both relus: no copy of what the library has given
     backward = fx.Graph()
     place = backward.placeholder("kept")
     place.meta = {k: v for k, v in kept[1].meta.items() if k in ("val", "layout")}
