@@ -132,7 +132,8 @@ def _is_linear(op: Op, loop: Loop) -> bool:
     if type(op) is not Load and type(op) is not Store:
         return True
     index, symbol = op.index, loop.axis.symbol
-    return (index - index.coeff(symbol) * symbol).is_const if symbol in index.free else index.is_const  # type: ignore[operator, arg-type]
+    each = index.coeff(symbol)
+    return each is not None and (index - each * symbol).is_const
 
 
 def _bytes(kernel: Kernel) -> int:

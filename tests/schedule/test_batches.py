@@ -61,6 +61,11 @@ def test_reductions_and_two_dimensions_stay_launches():
     assert batches(program) == [] and any(type(s) is Launch for s in program.steps)
 
 
+def test_an_element_that_is_read_again_and_again_keeps_its_launch():
+    program = check(lambda a, b, c: (a.repeat(3) * b, c * 2), x(7), x(21), x(9))
+    assert batches(program) == [] and any(type(s) is Launch for s in program.steps)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_threads_share_all_rows(threads):
     before = torch.get_num_threads()
