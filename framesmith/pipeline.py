@@ -34,6 +34,7 @@ from framesmith.lower.contractions.rewrite import worth_freezing
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.runtime.cache import Cache, key_of, package_identity
+from framesmith.runtime.gathered import gather
 from framesmith.runtime.load import load
 from framesmith.runtime.plan import Call, Plan
 from framesmith.runtime.recorder import record
@@ -128,8 +129,12 @@ class _Constants:
 
     def _compute(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         assert self.frozen is not None
+        given = [inputs[i] for i in self.frozen.parameters]
         with torch.no_grad(), torch._C._DisableAutocast():  # casts are in the graph already
-            return run(self.frozen.constants, [inputs[i] for i in self.frozen.parameters])
+            found = list(run(self.frozen.constants, given))
+            if any(t.is_cuda for t in found):
+                gather(found, given)
+        return tuple(found)
 
     def by_placeholder(self) -> dict[int, torch.Tensor]:
         """Placeholder index of the main graph -> tensor."""
