@@ -151,7 +151,7 @@ def _rows(form: Form, row: Dim) -> Config:
     if across:
         x = _columns(form, count)
         each = _accumulators(len(reduces), 32 if narrow else 16)
-        most = 256 * each // (2 if "welford" in kinds else 1)
+        most = 256 * each // (2 if "welford" in kinds or len(reduces) > 1 else 1)  # several sums are faster in smaller tiles
         r = max(min(most // x, power(length)), 2)
         return _config(form, x, r, _warps(x * r, each), persistent=False)
     if not kinds.isdisjoint(("argmax", "argmin")):  # accumulators are three words each
