@@ -1,5 +1,6 @@
-"""Recurrent layers under autograd: oneDNN's layer and its backward, recorded as the operators of csrc/training.cpp, which do not ask
-whether gradients are on (a graph that holds its own derivative runs with them off), and take arguments of any strides."""
+"""Recurrent layers. Under autograd: oneDNN's layer and its backward, recorded as the operators of csrc/training.cpp, which do not ask
+whether gradients are on (a graph that holds its own derivative runs with them off), and take arguments of any strides. Under autocast on
+a CUDA device: the layer of what autocast makes of its arguments, without the memory in which it makes it."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from framesmith import _C
 from framesmith.fake.handlers import classify, functional, handles
@@ -28,7 +30,26 @@ def recurrence(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """Of cuDNN, whose layer under autograd looks at the memory of its weights."""
     if rec.follows_grad and torch.is_grad_enabled() and args[0].device.type == "cuda":
         raise Unsupported(f"{func} on a CUDA device where gradients are asked for")
-    return classify(func)(rec, func, args, kwargs)
+    if "cuda" not in rec.autocast or args[0].device.type != "cuda":
+        return classify(func)(rec, func, args, kwargs)
+    dtype = _under_autocast(func, torch.get_autocast_dtype("cuda"))
+    devices, rec.autocast = rec.autocast, ()
+    try:
+        return classify(func)(rec, func, tuple(tree_map_only(FakeTensor, lambda t: t.to(dtype), list(args))), kwargs)
+    finally:
+        rec.autocast = devices
+
+
+@cache
+def _under_autocast(func: Any, dtype: torch.dtype) -> torch.dtype:
+    """What autocast in `dtype` makes of a layer's arguments: that of cuDNN's layers takes float16 whatever it is asked for, in some versions."""
+    gates = {aten.lstm.input: 4, aten.gru.input: 3}.get(func, 1)
+    x = torch.zeros(1, 1, 8, device="cuda")
+    weight = torch.zeros(gates * 8, 8, device="cuda")
+    state = [x, x] if func is aten.lstm.input else x
+    with torch.no_grad(), torch.autocast("cuda", dtype):
+        out = func(x, state, [weight, weight], False, 1, 0.0, False, False, False)
+    return out[0].dtype
 
 
 @handles(aten.mkldnn_rnn_layer.default)

@@ -92,7 +92,7 @@ def check(fn, *inputs, mode=MODE):
     with torch.no_grad():
         exact = tensors(fn(*[t.double() for t in true]))
         want = tensors(fn(*theirs))
-        got = tensors(refuses_nothing(fn, *mine, mode=MODE))
+        got = tensors(refuses_nothing(fn, *mine, mode=mode))
     same_layout(got, want)
     assert error(got, exact) <= SLACK * error(want, exact) + NOTHING
 
