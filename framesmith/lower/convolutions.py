@@ -1,6 +1,6 @@
 """Convolutions of halves on a CUDA device, as far as they are no calls of the library's convolutions.
 
-    a kernel for each channel      sums over windows (`windows`)
+    a kernel for each channel      sums over windows (`windows`); the gradient of a large kernel is the library's
     a kernel of one element        a product of matrices: the pixels of a channels-last image are its rows
                                    conv(x, w) = x w^T,   its gradients: of x  g w,   of w  g^T x
 """
@@ -17,6 +17,7 @@ from torch import fx
 from framesmith.loops.build import HALF, Builder
 from framesmith.loops.nest import Call, Compute
 from framesmith.lower.context import Context
+from framesmith.lower.externs import plain_call
 from framesmith.lower.geometry import row_major
 from framesmith.lower.layouts import channels_last
 from framesmith.lower.table import lowers_extern
@@ -27,6 +28,7 @@ from framesmith.symbolic.expr import as_expr
 aten = torch.ops.aten
 ONE: Pair = (1, 1)
 NONE: Pair = (0, 0)
+MOST_SUMS = 25  # positions of a kernel, whose sums a thread holds all at once
 _DEFAULTS = (None, ONE, NONE, ONE, 1)
 
 
@@ -57,8 +59,14 @@ def convolution_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwa
         return None
     stride, padding, dilation = map(_pair, window)
     found = window_of(x, weight, stride, padding, dilation, groups)
+    gradients: tuple[Strided | None, Strided | None]
     if found is not None:
-        gradients = depthwise_backward(ctx, tangent, x, weight, found, wanted)
+        here = wanted[1] and len(found.positions) <= MOST_SUMS
+        gradients = depthwise_backward(ctx, tangent, x, weight, found, (wanted[0], here))
+        if wanted[1] and not here:
+            rest = (*args[:-1], (False, True, False))
+            specs = (None, node.meta["val"][1], None)
+            gradients = gradients[0], plain_call(ctx, node.target, node, rest, kwargs, specs)[1]
     elif _is_plain(weight, stride, padding, groups):
         gradients = _product_backward(ctx, tangent, x, weight, wanted)
     else:

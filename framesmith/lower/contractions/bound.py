@@ -10,6 +10,7 @@ the product. Our own tiles multiply at less than the library's rate; where memor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from framesmith.loops.build import HALF
@@ -25,12 +26,12 @@ SIDE = 64  # ... and along each side, from which it shows how they are written
 MOST_POSITIONS = 256  # of k, of a convolution of few channels: what is read is put together element by element
 
 # In a microsecond of a chip with some hundred multiprocessors (an H200), as measured: ...
-COPY, LIBRARYS_COPY, OWN_COPY = 4.1e6, 3.6e6, 3.3e6  # bytes that a kernel moves, and a product in the library and in a tile of our own; ...
+COPY, LIBRARYS_COPY, OWN_COPY = 4.1e6, 3.6e6, 2.9e6  # bytes that a kernel moves, and a product in the library and in a tile of our own; ...
 LIBRARY, OWN = 650e6, 450e6  # ... operations of products in both, ...
-OPERATIONS = 30e6  # ... and those of one number each.
+NUMBERS, BEHIND = 30e6, 12e6  # ... and those of one number each, in a kernel for themselves and behind a product.
 START, STEP, PASS = 1.5, 0.15, 2.5  # microseconds of a product that does little, of 64 steps of its sums, and of a kernel for itself
 ALONG = 128  # of n, up to which one tile is as long
-SURE = 1.15  # how much less ours must take
+SURE = 1.1  # how much less ours must take
 PROGRAMS = 100  # of 64 by 64 results, that read large operands together
 FEWEST = 4  # rows or columns that are worth a tile
 Readers = dict[str, list[Item]]
@@ -45,13 +46,14 @@ def unmeasured(graph: LoopGraph) -> LoopGraph:
     for item in graph.items:
         for name in item.reads:
             readers.setdefault(name, []).append(item)
+    sizes = {name: s.dtype.itemsize * prod(s.size) for name, s in graph.storages.items() if all(type(n) is int for n in s.size)}
     outside = {graph.storages[o.name].base or o.name for o in graph.outputs if type(o) is Ref}
     tiles = {k: "tile" for k, c in found.items() if _is_askew(c) or _has_few_channels(c)}
     prologues = Prologues(graph.items)
     for k, c in found.items():
         alone = len(readers[c.left.buffer]) == 1 and c.left.buffer not in outside
         gated = alone and _takes_in(c, prologues.nest(c.left.buffer, k), graph, prologues)
-        if k not in tiles and _waits_for_memory(c, readers, c.out.buffer in outside, gated):
+        if k not in tiles and _waits_for_memory(c, readers, sizes, c.out.buffer in outside, gated):
             tiles[k] = "prologue" if gated else "tile"
     return replaced(graph, tiles, False) if tiles else graph
 
@@ -82,28 +84,29 @@ def _has_few_channels(c: Contraction) -> bool:
     return c.image is not None and c.image.size[1] < VECTOR // 2 and c.k <= MOST_POSITIONS
 
 
-def _waits_for_memory(c: Contraction, readers: Readers, kept: bool, gated: bool) -> bool:
+def _waits_for_memory(c: Contraction, readers: Readers, sizes: Mapping[str, int], kept: bool, gated: bool) -> bool:
     """Whether a tile takes less than the library and what follows it. `kept`: the result is wanted for itself; `gated`: the tile takes in
-    what computes its left operand, too."""
+    what computes its left operand, too; `sizes`: of buffers, in bytes."""
     follow = readers.get(c.out.buffer, ())
     if not _is_known(c) or c.activation or not follow or c.image is not None and prod(c.image.kernel) > 1:
         return False
     results = c.batch * c.m * c.n
     small = max(c.m, c.n) * c.k < LARGE
     vectors = small or _in_vectors(c.left) and _in_vectors(c.right)
-    if not vectors or min(c.m, c.n) < FEWEST or not all(_is_epilogue(item, results, readers) for item in follow):
+    known = all(name in sizes for item in follow for name in (*item.reads, *item.writes))
+    if not vectors or not known or min(c.m, c.n) < FEWEST or not all(_is_epilogue(item, results, readers) for item in follow):
         return False
     if c.batch * -(-c.m // 64) * -(-c.n // 64) < PROGRAMS and not small:
         return False
     product = 2.0 * results * c.k
+    operands = c.dtype.itemsize * c.batch * (c.m + c.n) * c.k
     result = c.out.dtype.itemsize * results
-    moved = c.dtype.itemsize * c.batch * (c.m + c.n) * c.k + result
-    numbers = results * max(map(_cost, follow)) / OPERATIONS
-    passes = 1 if kept or len(follow) > 1 else 2
-    library = START + max(product / LIBRARY, moved / LIBRARYS_COPY) + max(passes * result / COPY, numbers, PASS)
+    besides = sum(sizes[name] for name in dict.fromkeys(n for item in follow for n in (*item.reads, *item.writes)) if name != c.out.buffer)
+    numbers = results * max(map(_cost, follow))
+    library = START + max(product / LIBRARY, (operands + result) / LIBRARYS_COPY) + max((result + besides) / COPY, numbers / NUMBERS, PASS)
     if gated:
         library += max(2 * c.dtype.itemsize * c.m * c.k / COPY, PASS)
-    own = START + max(product / OWN + numbers, moved / OWN_COPY, STEP * c.k / 64)
+    own = START + max(product / OWN + numbers / BEHIND, (operands + besides + (result if kept else 0)) / OWN_COPY, STEP * c.k / 64)
     return SURE * own <= library
 
 
