@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from framesmith.fake.layout import dense_order, is_dense
 from framesmith.lower.geometry import row_major, same_layout, strides_in_order
 from framesmith.lower.values import Strided, Value
 
@@ -68,6 +69,17 @@ def _row_major(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
     return row_major(spec.shape)
 
 
+def _like_first(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
+    """A copy of the first argument, with other values in it."""
+    first = values[0]
+    if any(type(n) is not int for n in (*first.shape, *first.stride)):
+        return row_major(spec.shape)
+    if same_layout(first.shape, first.stride, row_major(first.shape)):
+        return row_major(first.shape)
+    inner = dense_order(first.shape, [first.stride])
+    return first.stride if is_dense(first.shape, first.stride) else strides_in_order(first.shape, inner[::-1])
+
+
 for _op in (aten.convolution.default, aten.conv2d.default):
     ARGUMENT_LAYOUTS[_op] = _convolution_argument
     RESULT_LAYOUTS[_op] = _convolution_result
@@ -86,4 +98,4 @@ for _op in (
     aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.linear.default, aten._addmm_activation.default,
 ):
     RESULT_LAYOUTS[_op] = _row_major
-
+RESULT_LAYOUTS[aten.index_put.default] = _like_first  # its meta kernel is Python that loads SymPy, for a second
