@@ -36,6 +36,7 @@ from framesmith.capture.sources import Source
 from framesmith.config import Config
 from framesmith.graph.digest import target_name
 from framesmith.pipeline import Report
+from framesmith.targets import expect
 from framesmith.util import log
 from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off, hide_from_dynamo
@@ -224,6 +225,7 @@ class FrameCompiler:
 
         handled = sys.exc_info()[1]
         try:
+            expect(self.config, f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}")
             with stage("total"):
                 captured = self._captured(seen, code, func, f_locals, compile_fn)
             with stage("guards"):

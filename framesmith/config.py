@@ -34,7 +34,8 @@ class Config:
     are kept for one graph (by sizes, by addresses of inputs, by stream), the least recently used goes first. 0: none are made.
     `parallel_threshold`: elements of work in a kernel below which it runs on one thread.
     `freezing`: rewrite what depends on parameters alone; `weight_caching`: and keep it between calls (casts, packed and laid out weights).
-    `tiling`: on a GPU, kernels have tiles of two dimensions where memory runs along two axes.
+    `tiling`: on a GPU, kernels have tiles of two dimensions where memory runs along two axes. `sharing`: kernels that differ in sizes
+    alone are one, compiled once (but in the modes that measure each kernel).
     """
 
     fullgraph: bool = False
@@ -50,6 +51,7 @@ class Config:
     freezing: bool = True
     weight_caching: bool = True
     tiling: bool = True
+    sharing: bool = True
     partitioner: bool = True
     activation_budget: float = 1.0
     scoped_memory: bool = False
@@ -89,7 +91,7 @@ class Config:
     def code_key(self) -> str:
         """The options that change generated code, as text for cache keys."""
         c = self
-        return f"{c.fusion} {c.vectorize} {c.scoped_memory} {c.parallel_threshold} {c.build_jobs} {c.numerics} {c.tiling}"
+        return f"{c.fusion} {c.vectorize} {c.scoped_memory} {c.parallel_threshold} {c.build_jobs} {c.numerics} {c.tiling} {c.sharing}"
 
     @property
     def rounding(self) -> bool:

@@ -18,6 +18,7 @@ from framesmith.codegen.device import wrap_device
 from framesmith.codegen.triton.brought import Brought, brought_kernels
 from framesmith.codegen.triton.emit import is_narrow, print_kernels
 from framesmith.codegen.triton.kernel import Printed
+from framesmith.codegen.triton.sharing import shared
 from framesmith.codegen.wrapper import Wrapped, wrap
 from framesmith.config import Config
 from framesmith.loops.ir import Extern, Program
@@ -34,7 +35,7 @@ from framesmith.lower.contractions.rewrite import rewrite_contractions
 from framesmith.lower.contractions.sums import join_products
 from framesmith.lower.contractions.widening import widen_results
 from framesmith.runtime import triton
-from framesmith.runtime.cache import Cache
+from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.runtime.plan import Image
 from framesmith.runtime.toolchain import Toolchain
 from framesmith.schedule import target as machines
@@ -101,15 +102,14 @@ class CudaTarget(Target):
     @property
     def arch(self) -> int:
         """90 for sm_90."""
-        major, minor = torch.cuda.get_device_capability(self.device)
-        return 10 * major + minor
+        return _arch(self.device)
 
     def identity(self) -> str:
         tuned = f" tuned{', tf32' * _tf32()}" if self.config.autotune else ""
         return f"{self.device} sm_{self.arch} {torch.cuda.get_device_name(self.device)}{tuned}"
 
     def prepare(self) -> None:
-        triton.prepare()
+        triton.prepare(self.arch)
 
     def rewrite(self, graph: fx.Graph) -> None:
         """The libraries' own kernels stay, called as suits them; frozen weights of convolutions are laid out for tensor cores."""
@@ -141,6 +141,8 @@ class CudaTarget(Target):
         will do. Raises `CompileError`."""
         configs = configured(program, self.tuner(), sizes) if self.config.autotune else {}
         printed = print_kernels(program, configs, tiling=self.config.tiling, sizes=sizes)
+        if self.config.sharing and not self.config.autotune:
+            printed = shared(printed)
         unsure = {k for k, kernel in enumerate(printed) if is_narrow(kernel) is None}
         wide = print_kernels(program, configs, wide=True, tiling=self.config.tiling, sizes=sizes) if unsure else ()
         return printed, {k: wide[k] for k in sorted(unsure)}
@@ -186,6 +188,21 @@ class CudaTarget(Target):
 def _tf32() -> bool:
     """Whether products of float32 may be less exact; guarded in the modes that ask."""
     return torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32"
+
+
+def expect(config: Config, place: str) -> None:
+    """Code at `place` is about to be compiled. If a CUDA device is in use, and the cache knows nothing of the place, begin what takes a
+    while; later its graphs are likely to be found in the cache."""
+    if torch.cuda.is_initialized() and not triton.is_prepared() and config.backend == "native":
+        cache = Cache(config.cache_dir, config.cache)
+        if cache.load(key := key_of("expected", package_identity(), place)) is None:
+            cache.store(key, True)
+            triton.prepare(_arch(torch.device("cuda", torch.cuda.current_device())))
+
+
+def _arch(device: torch.device) -> int:
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
 
 
 TARGETS: dict[str, type[Target]] = {"cpu": Target, "cuda": CudaTarget}

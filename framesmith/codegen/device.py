@@ -121,7 +121,8 @@ def _launched(out: Indented, function: Function, values: Sequence[tuple[str, str
     kernel = function.text
     types = dict(kernel.signature)
     sizes = [(_CTYPES[types[symbol.name]], symbol.name) for symbol in kernel.symbols]
-    _call(out, function.number, kernel.grid, [*values, *sizes])
+    numbers = [(_CTYPES[n.kind], repr(n.value)) for n in kernel.numbers]
+    _call(out, function.number, kernel.grid, [*values, *sizes, *numbers])
 
 
 def _call(out: Indented, number: int, grid: Sequence[Expr | int], values: Sequence[tuple[str, str]]) -> None:

@@ -39,8 +39,9 @@ class Source:
     """One kernel as text: the source of a file that defines the `@triton.jit` function `name`.
 
     `signature`: (parameter, Triton's type), `constants`: (parameter, value) of its `tl.constexpr` parameters; a type is ("dtype", its
-    name). `divisible`: places among all
-    parameters whose arguments are multiples of 16. `debug`: it has assertions.
+    name). `divisible`: places among all parameters whose arguments are multiples of 16; `multiples`: (place, what the argument is a
+    multiple of). `debug`: it has assertions. `vector`: tiles of two dimensions have so many elements along the second, all of one thread;
+    else 0.
     """
 
     name: str
@@ -51,6 +52,8 @@ class Source:
     warps: int = 4
     stages: int = 3
     debug: bool = False
+    multiples: tuple[tuple[int, int], ...] = ()
+    vector: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +104,16 @@ def start(sources: Sequence[Source], arch: int, cache: Cache, jobs: int | None =
     return pending
 
 
-def prepare() -> None:
+def prepare(arch: int) -> None:
     """Start the process that compiles, if Triton is there: loading it takes about a second, which may pass beside other work."""
     if importlib.util.find_spec("triton") is not None:
         with _lock:
-            _process()
+            _process(arch)
+
+
+def is_prepared() -> bool:
+    """Whether the process that compiles runs."""
+    return bool(_started) and _started[0].poll() is None
 
 
 @dataclass(slots=True)
@@ -125,9 +133,10 @@ class Pending:
         """Hand the missing kernels to the process."""
         self.folder = tempfile.TemporaryDirectory(prefix="framesmith-triton-")
         batch = [self._job(number, source) for number, source in enumerate(self.missing.values())]
+        batch.sort(key=lambda job: -os.path.getsize(job["path"]))  # what takes long begins first
         _lock.acquire()
         try:
-            self.process = _process()
+            self.process = _process(self.arch)
             self.process.stdin.write(json.dumps([jobs, batch]) + "\n")  # type: ignore[union-attr]
             self.process.stdin.flush()  # type: ignore[union-attr]
         except OSError as error:
@@ -177,7 +186,7 @@ class Pending:
         return {
             "number": number, "path": str(path), "out": str(self._out(number)), "name": source.name, "arch": self.arch,
             "signature": dict(source.signature), "constants": dict(source.constants), "divisible": source.divisible,
-            "warps": source.warps, "stages": source.stages, "debug": source.debug,
+            "warps": source.warps, "stages": source.stages, "debug": source.debug, "multiples": source.multiples, "vector": source.vector,
         }  # fmt: skip
 
     def _out(self, number: int) -> Path:
@@ -197,16 +206,18 @@ _lock = threading.Lock()
 _started: list[subprocess.Popen[str]] = []
 
 
-def _process() -> subprocess.Popen[str]:
-    """The process that compiles, started anew when there is none or it has died. The caller holds the lock."""
-    if _started and _started[0].poll() is None:
+def _process(arch: int) -> subprocess.Popen[str]:
+    """The process that compiles, for `arch` above all, started anew when there is none or it has died. The caller holds the lock."""
+    if is_prepared():
         return _started[0]
     _started.clear()
     folder = tempfile.mkdtemp(prefix="framesmith-triton-cache-")
     atexit.register(_remove, folder)
     # -P: this file's folder must not stand before Triton's
-    command = [sys.executable, "-P", str(WORKER)]
-    environment = {**os.environ, "TRITON_CACHE_DIR": folder, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-P", str(WORKER), str(arch)]
+    # lines of generated text are of no use to a profiler: without them binaries are half as large
+    own = {"TRITON_CACHE_DIR": folder, "TRITON_DISABLE_LINE_INFO": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, **own}
     errors = None if log.enabled("code") else subprocess.DEVNULL
     _started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment))
     return _started[0]

@@ -2,24 +2,33 @@
 module of ours.
 
 It reads batches from its input, one a line: `[most at once, [job, ...]]` in JSON. Each job runs in a child, which is born with Triton
-loaded. For each that is done it answers a line: `[number, error or null]`. The result, a pickled dict, is then in the file `out`.
+loaded and, unless the first batch waits already and is small, run in by a kernel compiled for nothing. For each that is done it answers a
+line: `[number, error or null]`. The result, a pickled dict, is then in the file `out`.
 
 A job: `number`; `path`: a file with the kernel's source; `name`: of the function; `signature`: Triton's types by parameter; `constants`:
 values by `tl.constexpr` parameter
-(`["dtype", "fp32"]`: a type); `divisible`: places of arguments that are multiples of 16; `warps`, `stages`; `debug`: assertions are
-kept; `arch`: 90 for sm_90; `out`.
+(`["dtype", "fp32"]`: a type); `divisible`: places of arguments that are multiples of 16; `multiples`: (place, what the number there is a
+multiple of); `warps`, `stages`; `debug`: assertions are kept; `vector`: see `runtime.triton.Source`; `arch`: 90 for sm_90; `out`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib.util
 import json
 import os
 import pickle
 import re
+import select
 import sys
+import tempfile
 import traceback
+from collections.abc import Iterator
 from typing import Any
+
+MANY = 3
+"""Kernels for each that is compiled at once from which on one more is worth its time."""
 
 
 def compile_kernel(job: dict[str, Any]) -> dict[str, Any]:
@@ -34,11 +43,17 @@ def compile_kernel(job: dict[str, Any]) -> dict[str, Any]:
     function = getattr(module, job["name"])
     types = {**job["signature"], **dict.fromkeys(job["constants"], "constexpr")}
     signature = {name: types[name] for name in function.arg_names}
-    attributes = {(place,): [["tt.divisibility", 16]] for place in job["divisible"]}
+    multiples = [*[(place, 16) for place in job["divisible"]], *job["multiples"]]
+    attributes = {(place,): [["tt.divisibility", n]] for place, n in multiples}
     constants = {name: dtype(value[1]) if isinstance(value, list) else value for name, value in job["constants"].items()}
     source = ASTSource(function, signature, constexprs=constants, attrs=attributes)
     options = {"num_warps": job["warps"], "num_stages": job["stages"], "debug": job["debug"], "sanitize_overflow": False}
-    made = compile(source, target=GPUTarget("cuda", job["arch"], 32), options=options)
+    target = GPUTarget("cuda", job["arch"], 32)
+    made = None
+    if job["vector"] > 1:
+        with contextlib.suppress(Exception), _vectors(job["vector"]):
+            made = compile(source, target=target, options=options)
+    made = made or compile(source, target=target, options=options)
     if made.metadata.global_scratch_size:
         raise NotImplementedError("a kernel that needs scratch memory of its own")
     parameters = re.search(r"\.entry\s+\w+\s*\(([^)]*)\)", made.asm["ptx"])
@@ -62,6 +77,71 @@ def _finish(job: dict[str, Any]) -> int:
         file.write(data)
     os.replace(job["out"] + ".part", job["out"])
     return 0
+
+
+@contextlib.contextmanager
+def _vectors(n: int) -> Iterator[None]:
+    """Tiles with `n` elements along the second dimension get the layout in which these are one thread's. Triton finds it as well, but by a
+    search from each access through all that is connected with it: a hundred loads take it ten seconds.
+
+    Raises AttributeError where this Triton has other passes.
+    """
+    from triton._C.libtriton import ir, passes
+    from triton.backends.nvidia.compiler import CUDABackend
+
+    convert, coalesce, stage = passes.ttir.add_convert_to_ttgpuir, passes.ttgpuir.add_coalesce, CUDABackend.make_ttgir
+    given = rf"sizePerThread = \[1, 1\], threadsPerWarp = \[{32 // n}, {n}\], (warpsPerCTA = \[\d+, 1\], order = \[1, 0\])"
+    wanted = rf"sizePerThread = [1, {n}], threadsPerWarp = [32, 1], \1"
+
+    def make_ttgir(module: Any, metadata: Any, options: Any, capability: int) -> Any:
+        manager = ir.pass_manager(module.context)
+        convert(manager, f"cuda:{capability}", options.num_warps, 32, options.num_ctas)
+        manager.run(module, "layouts")
+        text, found = re.subn(given, wanted, str(module))
+        if not found:
+            raise NotImplementedError("layouts of another kind")
+        with tempfile.NamedTemporaryFile("w", suffix=".ttgir") as file:
+            file.write(text)
+            file.flush()
+            laid_out = ir.parse_mlir_module(file.name, module.context)
+        laid_out.context = module.context
+        return stage(laid_out, metadata, options, capability)
+
+    passes.ttir.add_convert_to_ttgpuir = passes.ttgpuir.add_coalesce = lambda *_: None
+    CUDABackend.make_ttgir = staticmethod(make_ttgir)
+    try:
+        yield
+    finally:
+        passes.ttir.add_convert_to_ttgpuir, passes.ttgpuir.add_coalesce, CUDABackend.make_ttgir = convert, coalesce, staticmethod(stage)
+
+
+_FIRST = """import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def first(p0, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(p0 + i, i < n).to(tl.float32)
+    tl.store(p0 + i % n, libdevice.rsqrt(x) * tl.sum(x, 0), i < n)
+"""
+
+
+def _run_in(arch: int) -> None:
+    """Compile a kernel: what Python, Triton and LLVM set up at first use is then there in each child."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "first.py")
+        with open(path, "w") as file:
+            file.write(_FIRST)
+        job = {
+            "path": path, "name": "first", "signature": {"p0": "*bf16", "n": "i32"}, "constants": {"BLOCK": 256}, "divisible": [0],
+            "multiples": [], "vector": 0, "warps": 4, "stages": 1, "debug": False, "arch": arch,
+        }  # fmt: skip
+        with contextlib.suppress(Exception):  # the first kernel that is asked for says what is wrong
+            compile_kernel(job)
+    gc.collect()
+    gc.freeze()  # children do not look at what is here, whose pages they share
 
 
 def _serve(most: int, jobs: list[dict[str, Any]], answers: Any) -> None:
@@ -90,8 +170,14 @@ def main() -> None:
     if hasattr(cache, "triton_key"):  # a digest of all of Triton's files, to tell it from others: this process's cache knows no other
         cache.triton_key = lambda: ""
 
+    waits = select.select([sys.stdin], [], [], 0)[0]
+    if not waits:
+        _run_in(int(sys.argv[1]))
     for line in sys.stdin:
         most, jobs = json.loads(line)
+        if waits and len(jobs) > MANY * most:
+            _run_in(jobs[0]["arch"])
+        waits = []
         _serve(most, jobs, answers)
 
 

@@ -73,7 +73,8 @@ def candidates(kernel: Kernel, sizes: Sequence[int] = ()) -> tuple[Config, ...]:
 def source_of(kernel: Printed) -> triton.Source:
     """A printed kernel as Triton's process takes it."""
     return triton.Source(
-        kernel.name, kernel.text, kernel.signature, kernel.constants, kernel.divisible, kernel.num_warps, kernel.num_stages, kernel.asserts
+        kernel.name, kernel.text, kernel.signature, kernel.constants, kernel.divisible, kernel.num_warps, kernel.num_stages, kernel.asserts,
+        kernel.multiples, kernel.vector,
     )
 
 

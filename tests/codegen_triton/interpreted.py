@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from framesmith.codegen.triton import products, rough, tuning
 from framesmith.codegen.triton.emit import print_kernels
+from framesmith.codegen.triton.sharing import shared
 from framesmith.loops.ir import Batch, Extern
 from framesmith.lower.limits import LIMITS
 from framesmith.lower.lower import lower
@@ -103,6 +104,17 @@ def test_scans(name, long, monkeypatch):
     for got, want in zip(run_program(program, inputs), SCANS[name](*inputs), strict=True):
         rtol = 2e-2 if want.dtype is torch.float16 else 1e-4
         torch.testing.assert_close(got, want, rtol=rtol, atol=rtol / 10)
+
+
+def test_layers_of_unequal_sizes_share_kernels():
+    def fn(x, y):
+        return [F.relu(F.batch_norm(a, None, None, training=True)).sum((0, 2, 3)) for a in (x, y)]
+
+    inputs = [torch.randn(4, c, n, n).to(memory_format=torch.channels_last) for c, n in ((48, 40), (80, 40))]
+    program = program_of(fn, *inputs, target=GPU)
+    assert len({k.text for k in shared(print_kernels(program))}) < len(program.kernels)
+    for got, want in zip(run_program(program, inputs), fn(*inputs), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3)
 
 
 NUMBERS = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool]

@@ -29,6 +29,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle  # noqa:
 from framesmith.codegen.triton.emit import print_kernels  # noqa: E402
 from framesmith.codegen.triton.given import kind_of  # noqa: E402
 from framesmith.codegen.triton.kernel import Printed, programs  # noqa: E402
+from framesmith.codegen.triton.sharing import shared  # noqa: E402
 from framesmith.loops.evaluate import _Machine  # noqa: E402
 from framesmith.loops.ir import Batch, Extern, Launch, Param, Program  # noqa: E402
 
@@ -63,7 +64,7 @@ def to_ptx(k: Printed, capability: int) -> str:
     )
     function = getattr(module_of(k.text), k.name)
     signature = dict(k.signature) | {name: "constexpr" for name, _ in k.constants}
-    attrs = {(place,): [["tt.divisibility", 16]] for place in k.divisible}
+    attrs = {(place,): [["tt.divisibility", n]] for place, n in [*[(place, 16) for place in k.divisible], *k.multiples]}
     source = ASTSource(function, signature, dict(k.constants), attrs)
     context = ir.context()
     _contexts.append(context)
@@ -154,7 +155,8 @@ def run_kernel(k: Printed, memory: Sequence[torch.Tensor], sizes: Sequence[int] 
         return
     options = {"num_warps": k.num_warps, "num_stages": k.num_stages, "debug": k.asserts, "sanitize_overflow": False}
     given = [m if kind.startswith("*") else m.item() + 0 for m, (_, kind) in zip(memory, k.signature)]
-    getattr(module_of(k.text), k.name)[grid](*given, *sizes, **dict(k.constants), **({} if INTERPRETED else options))
+    numbers = [n.value for n in k.numbers]
+    getattr(module_of(k.text), k.name)[grid](*given, *sizes, *numbers, **dict(k.constants), **({} if INTERPRETED else options))
 
 
 def run_batch(k: Printed, step: Batch, rows: Sequence[Sequence[torch.Tensor]]) -> None:
@@ -180,7 +182,7 @@ def run_program(program: Program, inputs: Sequence[Any], wide: bool = False, typ
     are said to be (None: nothing is said)."""
     machine = _Machine(program, inputs)
     sizes = None if typical is None else dict.fromkeys(machine.sizes, typical)
-    printed = dict(zip(program.kernels, print_kernels(program, wide=wide, sizes=sizes)))
+    printed = dict(zip(program.kernels, shared(print_kernels(program, wide=wide, sizes=sizes))))
     for step in program.steps:
         if type(step) is Launch:
             k = printed[step.kernel]

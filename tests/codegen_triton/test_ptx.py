@@ -10,6 +10,7 @@ from framesmith.codegen.triton.emit import print_kernel, print_kernels  # noqa: 
 from framesmith.codegen.triton.tuning import Config  # noqa: E402
 from framesmith.lower.limits import LIMITS  # noqa: E402
 from framesmith.prims.rules import activations  # noqa: E402
+from framesmith.runtime import triton_worker  # noqa: E402
 from framesmith.schedule.target import GPU  # noqa: E402
 from tests.codegen_triton.graphs import DYNAMIC, GRAPHS  # noqa: E402
 from tests.codegen_triton.machine import to_ptx  # noqa: E402
@@ -85,3 +86,13 @@ def test_rows_of_a_table_are_moved_in_vectors():
     (k,) = print_kernels(program_of(lambda a, b: (a.bfloat16(), b.bfloat16()), torch.empty(5000), torch.empty(4096), target=GPU))
     ptx = to_ptx(k, 90)
     assert "ld.global.v4" in ptx and "st.global.v4" in ptx
+
+
+def test_vectors_get_the_layout_that_triton_finds():
+    x, w = torch.randn(8, 96, 14, 14).bfloat16().to(memory_format=torch.channels_last), torch.randn(96, 1, 3, 3).bfloat16()
+    graph, _ = recorded(lambda x, w, b: F.conv2d(x, w, None, 1, 1, 1, 96) * b.view(-1, 1, 1), x, w, torch.randn(96))
+    k = print_kernels(scheduled(graph))[-1]
+    assert k.vector == 4
+    plain = to_ptx(k, 90)
+    with triton_worker._vectors(k.vector):
+        assert to_ptx(k, 90) == plain

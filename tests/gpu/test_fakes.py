@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from framesmith import targets
 from framesmith.autograd.joint import output_node
 from framesmith.autograd.layouts import lay_out, strides_of
 from framesmith.config import Config
@@ -291,3 +292,18 @@ def test_a_recurrent_layer_without_gradients_is_one_operator():
     with torch.enable_grad(), Recorder() as other, pytest.raises(Unsupported, match="gradients are asked for"):
         other.follows_grad = True
         torch.ops.aten.lstm.input(x, [h, c], weights, True, 1, 0.0, False, False, True)
+
+
+def test_triton_is_started_ahead_for_code_that_the_cache_has_not_met(monkeypatch, tmp_path):
+    started = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(targets.triton, "is_prepared", lambda: False)
+    monkeypatch.setattr(targets.triton, "prepare", started.append)
+    config = Config(cache_dir=str(tmp_path))
+    for place in ("a", "a", "b"):
+        targets.expect(config, place)
+    assert started == [90, 90]
+    targets.expect(config.with_(backend="eager"), "c")
+    assert len(started) == 2

@@ -54,6 +54,12 @@ def test_equal_kernels_are_one_and_the_cache_knows_them(cache):
 
 
 @needs_triton
+def test_what_a_number_is_a_multiple_of_is_part_of_a_kernel(cache):
+    plain, known = triton.start([double(), double(multiples=((2, 16),))], 90, cache).wait()
+    assert len(known.image) < len(plain.image)  # one mask for a vector
+
+
+@needs_triton
 def test_what_triton_refuses_is_an_error_in_its_words_and_the_next_kernel_compiles(cache):
     with pytest.raises(BuildError, match="no_such"):
         triton.start([double(TEXT.replace("tl.load", "tl.no_such")), double()], 90, cache).wait()

@@ -49,7 +49,7 @@ def lead_in(s: State, row: Dim) -> None:
         if index.coeff(symbol) == 1:
             base = index - symbol
             found[base] = found.get(base, 0) + kinds[op.buffer]
-    extent, lead = s.expr(row.extent), ""
+    extent, lead = s.end(row), ""
     if found:
         base = max(found, key=found.__getitem__)
         width = max(VECTOR // kinds[op.buffer] for op, index in s.form.accesses() if index.coeff(symbol) == 1 and index - symbol is base)
@@ -80,7 +80,7 @@ def whole_tiles(s: State, row: Dim) -> Iterator[None]:
 @contextmanager
 def other_elements(s: State, row: Dim) -> Iterator[None]:
     """The loop over what whole tiles leave of the row."""
-    symbol, extent = row.axes[0].symbol, s.expr(row.extent)
+    symbol, extent = row.axes[0].symbol, s.end(row)
     with s.out.block(f"for start in range({'0' if s.aligned else 'whole'}, {extent}{' - whole' if s.aligned else ''}, RBLOCK):"):
         s.live["r"] = "r_live"
         if s.aligned:

@@ -11,8 +11,9 @@ from framesmith.codegen.triton import edges, online, products, reductions, scans
 from framesmith.codegen.triton.form import Dim, form
 from framesmith.codegen.triton.given import kind_of, word_text
 from framesmith.codegen.triton.index import LIMIT, fits
-from framesmith.codegen.triton.kernel import MOST, PROGRAMS, Printed
-from framesmith.codegen.triton.library import IMPORTS, texts_of
+from framesmith.codegen.triton.kernel import MOST, PROGRAMS, Printed, module_text
+from framesmith.codegen.triton.library import texts_of
+from framesmith.codegen.triton.numbers import plain
 from framesmith.codegen.triton.product import Shape, product_of, programs, write
 from framesmith.codegen.triton.rough import rough
 from framesmith.codegen.triton.state import State
@@ -84,7 +85,7 @@ def print_kernel(
     shape = form(kernel, tiling, sizes)
     wide = wide or any(fits(d.extent) is False for d in (*shape.grid, *filter(None, (shape.row,))))
     config = config or choose(shape, batch)
-    s = State(shape, config, wide, Indented("    "), {p.name: p for p in kernel.params})
+    s = State(shape, config, wide, Indented("    "), {p.name: p for p in kernel.params}, marked=True)
     with s.out.indent():
         if batch:
             _batch(s)
@@ -107,14 +108,14 @@ def _assembled(
         signature = [("table", "*i64"), ("where", "*i32")]
     text = kernel_text(kernel) + repr((batch, wide, config))
     name = f"{kind}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    head = ", ".join([*(n for n, _ in signature), *(f"{n}: tl.constexpr" for n, _ in constants)])
-    function = f"@triton.jit\ndef {name}({head}):\n{s.out}"
-    text = IMPORTS + "".join("\n\n" + t for t in [*texts_of(s.functions), function])
+    body, functions = str(s.out), tuple(texts_of(s.functions))
+    text = module_text(name, signature, constants, functions, plain(body))
     pointers = tuple([k for k, (_, kind) in enumerate(signature) if kind.startswith("*")])
     element = config.blocks.get("x", 1) * config.parts if batch else None
     return Printed(
         name, text, tuple(signature), constants, grid, config.warps, config.stages, () if batch else kernel.symbols, pointers,
-        () if batch else tuple(s.limits), s.asserts, element, tuple(_lines(origins)),
+        () if batch else tuple(s.limits), s.asserts, element, tuple(_lines(origins)), body, functions,
+        vector=s.block("x") if s.form.vectors else 0,
     )  # fmt: skip
 
 
@@ -173,9 +174,9 @@ def _indices(s: State, d: Dim, text: str, whole: bool = False) -> None:
         return
     below = as_expr(1)
     for k, a in enumerate(reversed(d.axes)):
-        text = f"{d.name} // {s.expr(below)}" if k else d.name
+        text = f"{d.name} // {s.divisor(below)}" if k else d.name
         if k < len(d.axes) - 1:
-            text = f"{text if not k else f'({text})'} % {s.expr(a.extent)}"
+            text = f"{text if not k else f'({text})'} % {s.divisor(a.extent)}"
         s.out.line(f"{a.symbol} = {text}")
         below = a.extent * below
 
@@ -276,7 +277,7 @@ def _loop(s: State, row: Dim, block: Block, ragged: bool) -> None:
 @contextmanager
 def _parts(s: State, row: Dim) -> Iterator[None]:
     """The loop over the parts of the row."""
-    with s.out.block(f"for start in range(0, {s.expr(row.extent)}, RBLOCK):"):
+    with s.out.block(f"for start in range(0, {s.end(row)}, RBLOCK):"):
         _indices(s, row, f"start + {edges.range_text(s)}")
         yield
 

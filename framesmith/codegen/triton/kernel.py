@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from framesmith.codegen.triton.library import IMPORTS
+from framesmith.codegen.triton.numbers import Number
 from framesmith.symbolic.expr import Expr, Symbol
 
 
@@ -25,6 +28,9 @@ class Printed:
     size) and `where` (``*i32``: for each program its row and the number of its block in the row, see `programs`); the grid is the number
     of programs, `PROGRAMS`.
     `work`: what it computes, (the user's line or "", operators).
+    `body`, `functions`: what `text` is made of, numbers marked (see `numbers.py`), and the functions called; empty where they stay.
+    `numbers`: what it is given behind its sizes; `multiples`: (place in `signature`, what the number there is a multiple of).
+    `vector`: of tiles whose innermost dimension is a vector of each thread (see `columns.py`), its elements; else 0.
     """
 
     name: str
@@ -40,6 +46,19 @@ class Printed:
     asserts: bool = False
     batch: int | None = None
     work: tuple[tuple[str, str], ...] = ()
+    body: str = ""
+    functions: tuple[str, ...] = ()
+    numbers: tuple[Number, ...] = ()
+    multiples: tuple[tuple[int, int], ...] = ()
+    vector: int = 0
+
+
+def module_text(
+    name: str, signature: Sequence[tuple[str, str]], constants: Sequence[tuple[str, int]], functions: Sequence[str], body: str
+) -> str:
+    """The module of a kernel whose function has `body`; `functions`: the texts of those that it calls."""
+    head = ", ".join([*(n for n, _ in signature), *(f"{n}: tl.constexpr" for n, _ in constants)])
+    return IMPORTS + "".join("\n\n" + t for t in [*functions, f"@triton.jit\ndef {name}({head}):\n{body}"])
 
 
 PROGRAMS = Symbol("programs", 0)

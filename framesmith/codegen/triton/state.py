@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 
 from framesmith.codegen.triton.form import Dim, Form
 from framesmith.codegen.triton.index import expr_text, fits, functions_in, greatest
+from framesmith.codegen.triton.numbers import integer, real
 from framesmith.codegen.triton.rough import Rough
 from framesmith.codegen.triton.tuning import Config
-from framesmith.codegen.triton.types import operand, typed
+from framesmith.codegen.triton.types import is_plain, operand, typed
 from framesmith.loops.ir import Const, Op, Param
 from framesmith.symbolic.expr import Expr, Symbol
 from framesmith.util.text import Indented
 
 Dims = frozenset[str]
 NONE: Dims = frozenset()
+FEW = 32  # rounds of a loop that may be written out, so that loads go on while others are waited for
 BEYOND = 1 << 16  # how far a tile may reach beyond the end
 
 
@@ -34,7 +36,8 @@ class State:
     those that it does not vary along, or it is a scalar. `live`: dimension -> name of the mask of its elements that exist.
 
     `extents`: of axes and loaded indices. `limits`: see `Printed`. `wide`: indices have 64 bits. `nested`: stores that run for
-    each element of the row. `rough`: see there. `aligned`: what whole tiles of the row begin at; `vector`: the same, within one.
+    each element of the row. `rough`: see there. `aligned`: what whole tiles of the row begin at; `vector`: the same, within one. `marked`:
+    numbers are, see `numbers.py`.
     """
 
     form: Form
@@ -57,6 +60,7 @@ class State:
     aligned: Aligned | None = None
     vector: Aligned | None = None
     rough: Rough = field(default_factory=Rough)
+    marked: bool = False
 
     def __post_init__(self) -> None:
         every = [*self.form.grid, *([self.form.row] if self.form.row else [])]
@@ -83,7 +87,10 @@ class State:
 
     def text(self, op: Op) -> str:
         """The value of `op` as an operand beside another of its type."""
-        return operand(op.value, op.dtype) if type(op) is Const else self.values[op]
+        if type(op) is not Const:
+            return self.values[op]
+        text = operand(op.value, op.dtype)
+        return real(text) if self.marked and op.value != 0 and is_plain(op.value, op.dtype) else text
 
     def whole(self, op: Op) -> str:
         """The value of `op` with a type of its own."""
@@ -95,9 +102,17 @@ class State:
         how = True if self.wide else fits(e)
         if how is None:
             self.limits[greatest(e, self.extents) + BEYOND] = None
-        if how is not False:
-            return expr_text(e, self.names)
-        return expr_text(e, {s: f"{self.names.get(s, s.name)}.to(tl.int64)" for s in e.free})
+        names = {s: f"{self.names.get(s, s.name)}.to(tl.int64)" for s in e.free} if how is False else self.names
+        return expr_text(e, names, integer if self.marked else str)
+
+    def divisor(self, e: Expr) -> str:
+        """What indices are divided by: a number stays in the text, where dividing by it is a multiplication."""
+        return str(e) if e.is_const else self.expr(e)
+
+    def end(self, row: Dim) -> str:
+        """Where a loop along `row` ends: a number that stays in the text if rounds are few enough to be written out."""
+        few = row.extent.is_const and row.extent.const <= FEW * self.block(row.name)
+        return str(row.extent) if few else self.expr(row.extent)
 
     def slots(self, name: str) -> str:
         """The subscript that makes a range vary along dimension `name` of the tile."""

@@ -75,5 +75,10 @@ def operand(value: bool | int | float, dtype: torch.dtype) -> str:
     """`value` beside an operand of the same type: a plain literal where Triton gives that the same type."""
     if dtype in (torch.bool, torch.int32):
         return literal(value, dtype)
-    plain = dtype is torch.float32 and (value == 0 or not math.isfinite(value) or _TINY <= abs(value) <= _HUGE)
+    plain = dtype is torch.float32 and not math.isfinite(value) or is_plain(value, dtype)
     return literal(value, dtype) if plain else typed(value, dtype)
+
+
+def is_plain(value: bool | int | float, dtype: torch.dtype) -> bool:
+    """Whether it is zero or a normal number of float32."""
+    return dtype is torch.float32 and (value == 0 or _TINY <= abs(value) <= _HUGE)

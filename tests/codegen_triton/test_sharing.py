@@ -1,0 +1,50 @@
+"""Which kernels become one, and what it is given."""
+
+import pytest
+import torch
+
+from framesmith.codegen.triton.emit import print_kernels
+from framesmith.codegen.triton.sharing import shared
+from framesmith.schedule.target import GPU
+from tests.schedule.harness import program_of
+
+
+def made(fn, *inputs):
+    return shared(print_kernels(program_of(fn, *inputs, target=GPU, fusion=False)))
+
+
+def rows(*sizes):
+    """A number for each column of images whose pixels are contiguous."""
+    return made(lambda *xs: [x + x.sum(0) / x.shape[0] for x in xs], *[torch.randn(n, c) for n, c in sizes])
+
+
+def test_numbers_that_differ_are_arguments():
+    kernels = made(lambda x, y: (x.sum(0) * 3, y.sum(0) * 3), torch.randn(512, 2400), torch.randn(512, 4000))
+    first, second = (k for k in kernels if k.name.startswith("rows"))
+    assert first.text == second.text and first.name == second.name
+    assert [n.value for n in first.numbers] == [2400] and [n.value for n in second.numbers] == [4000]
+    assert first.signature[-1] == ("n0", "i32") and dict(first.multiples) == {2: 16}
+    body = first.text[first.text.rindex("@triton.jit") :]
+    assert "range(0, 512, RBLOCK)" in body and "i0 + n0*i1" in body
+
+
+def test_masks_and_addresses_are_multiples_of_what_all_are():
+    first, second = made(lambda x, y: (x * 2, y * 2), torch.randn(2416), torch.randn(4016))
+    assert first.text == second.text and "x_live = i0 < n0" in first.text and dict(first.multiples) == {2: 16}
+
+
+@pytest.mark.parametrize("others", [(512, 2401), (512, 2404), (768, 2400)])
+def test_vectors_blocks_and_loops_are_not_given_up(others):
+    """Numbers that are no multiples of 8, and a loop of few rounds."""
+    kernels = rows((512, 2400), others)
+    assert not any(k.numbers for k in kernels if k.name.startswith("rows"))
+
+
+def test_a_kernel_that_takes_sizes_stays():
+    program = program_of(lambda x, y: (x * 2, y * 2), torch.randn(24, 3), torch.randn(40, 3), target=GPU, fusion=False, dynamic={(0, 0)})
+    assert not any(k.numbers for k in shared(print_kernels(program)))
+
+
+def test_the_order_and_the_grids_are_the_kernels_own():
+    kernels = made(lambda x, y, z: (x * 2, y.exp(), z * 2), torch.randn(1001), torch.randn(1001), torch.randn(5003))
+    assert kernels[0].text == kernels[2].text != kernels[1].text and kernels[0].grid != kernels[2].grid
