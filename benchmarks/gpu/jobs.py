@@ -106,7 +106,7 @@ class Machine:
         self.devices, self.done, self.say = devices, done, say
         self.end = time.monotonic() + (seconds if seconds is not None else float("inf"))
         self.patience = patience if patience is not None else float("inf")
-        self.folder = tempfile.TemporaryDirectory(prefix="bench-")
+        self.folder = tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True)
         self.numbers = count()
         self.selector = selectors.DefaultSelector()
         self.waiting: deque[tuple[Row, Path]] = deque()
