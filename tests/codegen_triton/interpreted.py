@@ -229,6 +229,17 @@ def test_sums_of_one_and_a_function_to_two_units_of_one(monkeypatch):
         assert y.isnan().all()
 
 
+def test_the_hyperbolic_tangent_to_four_units_in_the_last_place(monkeypatch):
+    monkeypatch.setattr(rough, "HALF", (torch.float32,))
+    x = torch.cat([torch.linspace(-12, 12, 30_001), torch.logspace(-38, 0, 500), torch.tensor([0.0, 1e30, -1e30, torch.inf, -torch.inf])])
+    made = program_of(torch.tanh, x, target=GPU)
+    assert "hyperbolic_tangent(" in print_kernels(made)[0].text
+    (y,), true = run_program(made, [x]), torch.tanh(x.double())
+    unit = torch.nextafter(true.float().abs(), torch.tensor(torch.inf)) - true.float().abs()
+    assert ((y.double() - true).abs() / unit.double()).max() <= 4
+    assert run_program(made, [x.fill_(torch.nan)])[0].isnan().all()
+
+
 @pytest.mark.parametrize("name", ["mm", "batches", "bias and activation", "symbolic sizes"])
 def test_programs_that_share_the_tiles_of_a_product(name, monkeypatch):
     rows = ((16, 16, 16, 4, 2, 3),)

@@ -85,7 +85,7 @@ def to_ptx(k: Printed, capability: int) -> str:
 class Libdevice:
     """Stands for CUDA's library of functions, which the interpreter does not have: the same functions of torch, in the same type."""
 
-    NAMES = {"rint": "round", "fmod": "fmod", "fast_expf": "exp"}
+    NAMES = {"rint": "round", "fmod": "fmod", "fast_expf": "exp", "fast_dividef": "div"}
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return functools.partial(_elementwise, getattr(torch, self.NAMES.get(name, name)))

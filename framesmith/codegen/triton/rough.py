@@ -4,7 +4,8 @@ A fast function errs by some units in the last place of float32, which is a thou
 nothing but products and quotients lies between: they keep a relative error as it is, while a difference may leave little else. Sums of
 exponentials keep it, too.
 
-`1 + erf(x)` and `1 + tanh(x)`, in one step, err as much as the sum, beside what may cancel as well as elsewhere.
+`1 + erf(x)` and `1 + tanh(x)`, in one step, err as much as the sum, beside what may cancel as well as elsewhere; and a function that is one
+at the most errs no more than a sum with a number of its size, wherever all that is computed of it ends in halves.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from framesmith.codegen.triton.types import HALF
 from framesmith.loops.ir import Cast, Const, Op, Param, Reduce, Scalar, Store
 
 KEEPS = frozenset(("mul", "div", "neg", "abs", "relu", "reciprocal", "sqrt", "rsqrt", "square", "where"))
+BOUNDED = frozenset(("sigmoid", "tanh"))
 JOINED = {"erf": "one_and_erf", "tanh": "one_and_tanh"}
 
 
@@ -36,15 +38,16 @@ def rough(ops: Iterable[Op], params: Mapping[str, Param]) -> Rough:
     exact: set[Op] = set()  # some use wants it as it is, ...
     final: set[Op] = set()  # ... or does not end in a half
     apart: set[Op] = set()  # some use is none in a sum with one
-    narrow: list[Op] = []
-    sums: dict[Op, tuple[str, Op]] = {}
+    narrow: list[Scalar] = []
+    sums: dict[Op, Scalar] = {}
     for op in reversed(list(ops)):
-        plain = type(op) is Scalar and op.dtype is torch.float32
-        if plain:
+        plain = False
+        if type(op) is Scalar and op.dtype is torch.float32:
+            plain = True
             narrow.append(op)
-            joined = _joined(op) if op not in final else None
-            if joined is not None:
-                sums[op] = joined
+            function = _beside_one(op) if op not in final else None
+            if function is not None:
+                sums[op] = function
         if op not in sums:
             apart.update(op.args)
         if _rounds(op, params):
@@ -53,8 +56,9 @@ def rough(ops: Iterable[Op], params: Mapping[str, Param]) -> Rough:
             final.update(op.args)
         if op in exact or not _keeps(op):
             exact.update(op.args)
-    terms = {a for op in sums for a in op.args if type(a) is Scalar}
-    return Rough(frozenset(op for op in narrow if op not in exact), sums, frozenset(terms - apart))
+    fast = frozenset(op for op in narrow if op not in exact or (op.name in BOUNDED and op not in final))
+    joined = {op: (JOINED[f.name], f.args[0]) for op, f in sums.items() if f not in apart}
+    return Rough(fast, joined, frozenset(sums[op] for op in joined))
 
 
 def _rounds(op: Op, params: Mapping[str, Param]) -> bool:
@@ -71,11 +75,11 @@ def _keeps(op: Op) -> bool:
     return type(op) is Reduce and op.kind == "sum" and type(op.args[0]) is Scalar and op.args[0].name == "exp"
 
 
-def _joined(op: Op) -> tuple[str, Op] | None:
-    """The function and the argument where `op` is one and a function."""
-    if type(op) is not Scalar or op.name != "add":
+def _beside_one(op: Scalar) -> Scalar | None:
+    """The function where `op` is one and a function."""
+    if op.name != "add":
         return None
     for one, other in (op.args, op.args[::-1]):
         if type(one) is Const and one.value == 1 and type(other) is Scalar and other.name in JOINED:
-            return JOINED[other.name], other.args[0]
+            return other
     return None

@@ -112,7 +112,8 @@ _ROUGH = {
     "reciprocal": "1.0 / {}",
     "sqrt": "tl.sqrt({})",
     "exp": "libdevice.fast_expf({})",
-    "sigmoid": "1.0 / (1.0 + libdevice.fast_expf(-{}))",
+    "sigmoid": "libdevice.fast_dividef(1.0, 1.0 + libdevice.fast_expf(-{}))",
+    "tanh": "hyperbolic_tangent({})",
 }
 _FLOAT64 = {
     **_FLOAT,
