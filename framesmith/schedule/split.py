@@ -22,6 +22,7 @@ from framesmith.symbolic.expr import Expr, Symbol, as_expr, prod
 LONG = 1 << 15  # elements from which one program takes several times as long as its launch
 SHORT = 1 << 13  # elements that make a program worth its launch
 COLUMNS = 32  # columns that a program reduces together, where memory runs along them
+TILE = 64  # elements of a tile along what is reduced
 PLAIN = frozenset(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"))
 
 
@@ -67,10 +68,12 @@ def _cut(c: Compute, units: int) -> list[int] | None:
 
 
 def _divisor(n: int, wanted: int) -> int:
-    """The divisor of n that is next to `wanted`, but not above twice as much; 1 where none is."""
+    """The divisor of n that is next to `wanted`, but not above twice as much; 1 where none is. One that is not far from it and leaves whole
+    tiles is better."""
     if n <= wanted:
         return n
-    return min((d for d in range(1, min(n, 2 * wanted) + 1) if n % d == 0), key=lambda d: abs(d - wanted))
+    divisors = [d for d in range(1, min(n, 2 * wanted) + 1) if n % d == 0]
+    return min(divisors, key=lambda d: (n // d % TILE != 0 or 4 * abs(d - wanted) > wanted, abs(d - wanted)))
 
 
 def _runs_across(c: Compute) -> bool:

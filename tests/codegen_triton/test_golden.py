@@ -214,6 +214,14 @@ def test_blocks_go_by_what_sizes_are_now():
     program = program_of(lambda a: F.softmax(a, -1), torch.randn(300, 600), target=GPU, dynamic={(0, 0), (0, 1)})
     (kernel,) = program.kernels
     found = [print_kernel(kernel, sizes=dict.fromkeys(kernel.symbols, n)) for n in (600, 640, 50_000)]
-    assert [dict(k.constants)["RBLOCK"] for k in found] == [1024, 1024, 4096]
+    assert [dict(k.constants)["RBLOCK"] for k in found] == [1024, 1024, 8192]
     assert "if (s1 <= RBLOCK):" in found[0].text and "if (s1 <= RBLOCK) & (s1 % 16 == 0):" in found[1].text
     assert "<= RBLOCK" not in found[2].text and "s1_even = s1 // 16 * 16" in found[1].text
+
+
+def test_what_is_read_again_is_kept_in_the_cache():
+    text = body(lambda a: F.softmax(a, -1), torch.randn(300, 50_257).bfloat16())
+    first, last = text.split("tl.reduce(")
+    assert first.count('eviction_policy="evict_last"') == last.count(".to(tl.float32)\n        v4 = ") == 2
+    assert last.count('eviction_policy="evict_first"') == 4
+    assert "evict" not in body(lambda a: a.float().sum(-1), torch.randn(300, 50_257).bfloat16())

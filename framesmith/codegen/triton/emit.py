@@ -222,11 +222,14 @@ def _passes(s: State, persistent: bool) -> None:
         edges.lead_in(s, row)
     parts = online.merged(blocks(s.form, persistent))
     s.rough = rough([op for block in parts for op in block.ops], s.params)
+    passes = [block for block in parts if block.loop]
     for block in parts:
         s.nested = block.nested
         if block.loop:
             assert row is not None
+            s.policies = (LAST if block is passes[-1] else NOT_LAST) if s.config.kept and len(passes) > 1 else ("", "")
             _loop(s, row, block, ragged)
+            s.policies = "", ""
             continue
         for op in block.ops:
             statement(s, op)
@@ -253,6 +256,10 @@ def _whole_or_not(s: State, d: Dim) -> None:
         for op in ops:
             statement(s, op)
 
+
+# How the cache is told which pass over the row reads it for the last time.
+LAST = ', eviction_policy="evict_first"', ', eviction_policy="evict_first"'
+NOT_LAST = ', eviction_policy="evict_last"', ""
 
 # What goes on from one part of a row to the next: modules of `declare`, `accumulate` and `finish`.
 ACCUMULATORS: dict[type, Any] = {Reduce: reductions, online.Online: online, Scan: scans}

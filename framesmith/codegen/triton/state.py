@@ -36,8 +36,8 @@ class State:
     those that it does not vary along, or it is a scalar. `live`: dimension -> name of the mask of its elements that exist.
 
     `extents`: of axes and loaded indices. `limits`: see `Printed`. `wide`: indices have 64 bits. `nested`: stores that run for
-    each element of the row. `rough`: see there. `aligned`: what whole tiles of the row begin at; `vector`: the same, within one. `marked`:
-    numbers are, see `numbers.py`.
+    each element of the row. `rough`: see there. `policies`: of loads and stores along the row, for the cache. `aligned`: what whole
+    tiles of the row begin at; `vector`: the same, within one. `marked`: numbers are, see `numbers.py`.
     """
 
     form: Form
@@ -61,6 +61,7 @@ class State:
     vector: Aligned | None = None
     rough: Rough = field(default_factory=Rough)
     marked: bool = False
+    policies: tuple[str, str] = ("", "")
 
     def __post_init__(self) -> None:
         every = [*self.form.grid, *([self.form.row] if self.form.row else [])]

@@ -126,7 +126,8 @@ def _load(s: State, op: Load) -> None:
         dims = dims | s.dims_of(condition)
         at = place(s, op.buffer, op.index, dims)
     mask = s.mask(dims, *([s.text(condition)] if condition is not None else []))
-    text = f"tl.load({at}{f', {mask}' if mask else ''}{', other=0' if condition is not None else ''})"
+    policy = s.policies[0] if "r" in dims else ""
+    text = f"tl.load({at}{f', {mask}' if mask else ''}{', other=0' if condition is not None else ''}{policy})"
     s.define(op, dims, text + (".to(tl.float32)" if param.dtype in HALF else ""))
 
 
@@ -146,7 +147,7 @@ def _store(s: State, op: Store) -> None:
     tail = f", {mask}" if mask else ""
     value = s.text(op.args[0])
     if op.mode is None:
-        s.out.line(f"tl.store({at}, {value}{tail})")
+        s.out.line(f"tl.store({at}, {value}{tail}{s.policies[1] if op in s.nested else ''})")
         return
     name = type_row(s.params[op.buffer].dtype).name
     s.out.line(f"tl.atomic_add({at}, {s.whole(op.args[0])}.to({name}){tail}, sem='relaxed')")

@@ -26,6 +26,7 @@ MANY = 128  # ... and where one for each of many sums takes more than those
 COLUMNS, FEWEST = 128, 32  # bytes side by side of a tile where memory runs across its rows, and elements where there are few
 BATCH = 1024  # elements of a tile of a row of a table, ...
 PROGRAMS = 1 << 14  # ... and how many programs there are before one goes through several
+KEPT = 1 << 17  # bytes of a row: as many as rows are worked on at once stay in the cache
 STEP = 16  # elements: Triton sees by itself that masks and addresses allow vectors where lengths are multiples of it
 
 Sizes = Mapping[Symbol, int]
@@ -36,7 +37,7 @@ NOTHING: Sizes = {}
 class Config:
     """`blocks`: elements of the tile along each dimension, powers of two. `persistent`: the row is one tile, if it fits (`even`: and if its
     length is a multiple of a vector). `parts`: tiles of a row of a table that one program goes through. `programs`: of a contraction, which
-    share the tiles of its result; 0: one a tile."""
+    share the tiles of its result; 0: one a tile. `kept`: what a pass over the row reads stays in the cache for the next."""
 
     blocks: Mapping[str, int]
     warps: int
@@ -45,6 +46,7 @@ class Config:
     parts: int = 1
     programs: int = 0
     even: bool = False
+    kept: bool = False
 
 
 def choose(form: Form, batch: int = 0) -> Config:
@@ -145,13 +147,14 @@ def _rows(form: Form, row: Dim) -> Config:
     kinds = {op.kind for op in reduces}
     limit = PERSISTENT_COLUMN if across else PERSISTENT * (2 if len(form.kernel.params) <= 3 else 1)
     if length <= limit and (row.extent.is_const or not across):
-        found = _persistent(form, max(power(length), 2), count, across)
-        return found if row.extent.is_const else replace(found, even=all(form.sizes[n] % STEP == 0 for n in row.extent.free))
+        even = not row.extent.is_const and all(form.sizes[n] % STEP == 0 for n in row.extent.free)
+        return replace(_persistent(form, max(power(length), 2), count, across, even or row.extent.is_const), even=even)
     narrow = _bytes(form) <= 2
     if across:
         x = _columns(form, count)
         each = _accumulators(len(reduces), 32 if narrow else 16)
-        most = 256 * each // (2 if "welford" in kinds or len(reduces) > 1 else 1)  # several sums are faster in smaller tiles
+        fewer = "welford" in kinds or (len(reduces) > 1 and each > 8)  # several sums are faster in smaller tiles
+        most = 256 * each // (2 if fewer else 1)
         r = max(min(most // x, power(length)), 2)
         return _config(form, x, r, _warps(x * r, each), persistent=False)
     if not kinds.isdisjoint(("argmax", "argmin")):  # accumulators are three words each
@@ -159,11 +162,11 @@ def _rows(form: Form, row: Dim) -> Config:
     elif "welford" in kinds:
         most, each = LOOPED, 8
     elif any(type(op) is Store for node in nests for op in node.ops):  # the row is read again: few rows at a time stay in the cache
-        most, each = (2 * LOOPED, 16) if narrow else (LOOPED, 8)
+        most, each = max(min(power(length) // 4, 4 * LOOPED), 2 * LOOPED) // (1 if narrow else 2), 16 if narrow else 8
     else:
         most, each = LOOPED if count < 4 * UNITS else LOOPED // 2, 16 if narrow else 8
     r = max(min(most, power(length + 1) // 2), 2)
-    return _config(form, 1, r, _warps(r, each), persistent=False)
+    return replace(_config(form, 1, r, _warps(r, each), persistent=False), kept=length * _bytes(form) <= KEPT)
 
 
 def _columns(form: Form, count: int) -> int:
@@ -180,13 +183,14 @@ def _accumulators(reduces: int, most: int) -> int:
     return max(min(most, few), min(8, many), 1)
 
 
-def _persistent(form: Form, r: int, count: int, across: bool) -> Config:
+def _persistent(form: Form, r: int, count: int, across: bool, whole: bool = True) -> Config:
+    """`whole`: rows of unknown length are those of whole vectors; others would be gone through part by part, alone."""
     if across:
         x = min(max(min(LOOPED // r, 128), FEWEST), power(count))
         while x > FEWEST and count // x < UNITS:
             x //= 2
         return _config(form, x, r, _warps(x * r, 8))
-    x = min(max(SHARED_ROWS // r, 1), power(count)) if form.row is not None and form.row.extent.is_const else 1
+    x = min(max(SHARED_ROWS // r, 1), power(count)) if whole else 1
     while x > 1 and count // x < 2 * UNITS:
         x //= 2
     each = 8 if count < UNITS else 32 if _bytes(form) <= 2 else 16
