@@ -23,7 +23,7 @@ from framesmith.codegen.wrapper import Wrapped, wrap
 from framesmith.config import Config
 from framesmith.loops.ir import Extern, Program
 from framesmith.loops.nest import LoopGraph
-from framesmith.lower.contractions.activations import fuse_activations
+from framesmith.lower.contractions.activations import fuse_activations, fuse_rectified
 from framesmith.lower.contractions.bags import group_embedding_bags
 from framesmith.lower.contractions.bound import unmeasured
 from framesmith.lower.contractions.choice import Chooser
@@ -114,6 +114,8 @@ class CudaTarget(Target):
     def rewrite(self, graph: fx.Graph) -> None:
         """The libraries' own kernels stay, called as suits them; frozen weights of convolutions are laid out for tensor cores."""
         join_products(graph)
+        if not self.config.rounding:
+            fuse_rectified(graph)
         rewrite_products(graph)
         if not self.config.rounding:
             fuse_activations(graph)

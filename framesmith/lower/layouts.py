@@ -80,7 +80,7 @@ def _like_first(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
     return first.stride if is_dense(first.shape, first.stride) else strides_in_order(first.shape, inner[::-1])
 
 
-for _op in (aten.convolution.default, aten.conv2d.default):
+for _op in (aten.convolution.default, aten.conv2d.default, aten.cudnn_convolution_relu.default):
     ARGUMENT_LAYOUTS[_op] = _convolution_argument
     RESULT_LAYOUTS[_op] = _convolution_result
     CUDA_ARGUMENT_LAYOUTS[_op] = _convolution_on_cuda(1)

@@ -14,7 +14,7 @@ from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.layouts import channels_last
 
 aten = torch.ops.aten
-_CONVOLUTIONS = (aten.convolution.default, aten.conv2d.default)
+_CONVOLUTIONS = (aten.convolution.default, aten.conv2d.default, aten.cudnn_convolution_relu.default)
 _HALF = (torch.float16, torch.bfloat16)
 
 
