@@ -82,7 +82,7 @@ def prepare(start: Task, who: tuple[str, str, dict[str, Any]], true: list[torch.
     """The contender's call, after its first one (`span`: from when to when that was). Without `true` that is all."""
     peer, mode, options = who
     own = start.copy()
-    before, idle = living(), _idle()
+    before, idle, others = living(), _idle(), framesmith.cuda_graph_memory(idle=True) if peer == "framesmith" else 0
     began = time.monotonic()
     with _said(figures):
         call = own.step(compiled(peer, mode, own.model, options))
@@ -91,7 +91,7 @@ def prepare(start: Task, who: tuple[str, str, dict[str, Any]], true: list[torch.
     figures["span"] = [began, time.monotonic()]
     if true is not None:
         figures["error"] = error(own.results(call), true)
-        apart = framesmith.cuda_graph_memory(idle=True) if peer == "framesmith" else 0
+        apart = framesmith.cuda_graph_memory(idle=True) - others if peer == "framesmith" else 0
         figures["peak"] = height(call) - before - apart
         figures["held"] = living() - before - apart
         figures["pool"] = max(0, _idle() - idle) + apart

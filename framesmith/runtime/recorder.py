@@ -11,6 +11,8 @@ Recordings made for one stream and of one number share a pool of memory, and a s
 
 from __future__ import annotations
 
+import re
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +29,8 @@ from framesmith.util import log
 from framesmith.util.collector import collector_paused
 
 Segments = list[tuple[int, int]]
+_PRODUCT = re.compile(r"mm|matmul|linear|einsum|attention")
+"""Operators that call cuBLAS."""
 
 
 Key = tuple[int, int, int]
@@ -48,6 +52,8 @@ class Pool:
 _pools: dict[Key, Pool] = {}
 _streams: dict[Key, torch.cuda.Stream] = {}
 """Streams to be recorded on. Nobody else uses them: what a library keeps for a stream (a workspace) is used by recordings alone."""
+_workspaces: dict[tuple[int, Key], int] = {}
+"""By thread and stream, bytes of the work space that cuBLAS keeps in the pool that was recorded into."""
 _broken: list[Any] = []
 """Recordings that failed, and their pools: PyTorch's allocators may still know them by their address."""
 
@@ -57,6 +63,14 @@ def _stream(key: Key) -> torch.cuda.Stream:
         own: Any = torch.cuda.ExternalStream(_C.new_cuda_stream(key[0]), device=key[0])
         _streams[key] = own
     return _streams[key]
+
+
+def _keep_workspace(key: Key) -> None:
+    """While the stream of `key` is recorded: cuBLAS takes its work space now, which is then known."""
+    before = torch.cuda.memory_allocated(key[0])
+    torch.cuda.current_blas_handle()
+    if (taken := torch.cuda.memory_allocated(key[0]) - before) > 0:
+        _workspaces[threading.get_ident(), key] = taken
 
 
 def _pool(key: Key) -> Pool:
@@ -107,6 +121,8 @@ class Recorder:
             handle = _pool(key).handle
             self._begun = True
             self._graph.capture_begin(pool=handle, capture_error_mode="thread_local")
+            if any(_PRODUCT.search(operator) for operator, _ in self.places):
+                _keep_workspace(key)
 
     def end(self) -> Segments:
         with torch.inference_mode(False):
@@ -167,7 +183,8 @@ def cuda_graph_memory(device: int | torch.device | None = None, idle: bool = Fal
     """
     index = torch.cuda._utils._get_device_index(device, optional=True)
     pools = [] if idle else [pool for key, pool in _pools.items() if key[0] == index]
-    return sum(size for pool in pools for _, size in pool.segments()) + _C.recorded_bytes(index, idle)
+    held = sum(size for pool in pools for _, size in pool.segments()) + _C.recorded_bytes(index, idle)
+    return held + sum(size for (_, key), size in _workspaces.items() if key[0] == index and idle)
 
 
 _UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
