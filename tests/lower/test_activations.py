@@ -6,7 +6,9 @@ import torch.nn.functional as F
 
 from framesmith.lower.contractions.activations import fuse_activations, fuse_rectified
 from framesmith.lower.contractions.libraries import rewrite_products
+from framesmith.lower.contractions.rewrite import worth_freezing
 from tests.fake.harness import record
+from tests.gpu.fakes import makes_on_cuda, recorded  # noqa: F401
 
 BF16 = torch.bfloat16
 
@@ -69,3 +71,17 @@ def test_convolutions_are_rectified_by_the_library(fn, dtype, shape, count):
     graph.lint()
     calls = [n for n in graph.nodes if n.target is torch.ops.aten.cudnn_convolution_relu.default]
     assert len(calls) == count and all(len(n.args) == 7 and n.meta["val"].shape[1] == shape[0] for n in calls)
+
+
+@pytest.mark.usefixtures("makes_on_cuda")
+@pytest.mark.parametrize(("dtype", "count"), [(BF16, 2), (torch.float32, 0)])
+def test_layers_without_a_bias_share_zeros_that_are_kept(dtype, count):
+    x, w, v = [torch.randn(shape, dtype=dtype) for shape in ((3, 8, 32), (32, 32), (5, 32))]
+    graph, _ = recorded(lambda x, w, v: F.linear(torch.relu(F.linear(torch.relu(F.linear(x, w)), w)), v), x, w, v)
+    rewrite_products(graph)
+    fuse_activations(graph)
+    graph.lint()
+    fused = [n for n in graph.nodes if n.target is torch.ops.aten._addmm_activation.default]
+    assert len(fused) == count and len({n.args[0] for n in fused}) == min(count, 1)
+    if fused:
+        assert worth_freezing(fused[0].args[0]) and fused[0].args[0].meta["val"].shape == (32,)

@@ -3,6 +3,7 @@
     relu(conv2d(x, w, b))               ->  cudnn_convolution_relu(x, w, b)        of halves, with frozen weights of several positions
     relu(addmm(b, x, w))                ->  _addmm_activation(b, x, w)
     gelu(addmm(b, x, w), "tanh")        ->  _addmm_activation(b, x, w, use_gelu=True)      of halves; of float32 the library has none
+    relu(mm(x, w))                      ->  _addmm_activation(zeros, x, w)                 the zeros are kept
 
 Only where the activation would be a pass of its own: what else is computed element by element behind it would take it along for nothing.
 """
@@ -16,6 +17,7 @@ from torch import fx
 
 from framesmith.graph.freeze import is_parameter_expression
 from framesmith.lower.contractions.rewrite import value_of
+from framesmith.prims.core import Spec
 
 aten = torch.ops.aten
 _CONV2D: tuple[Any, ...] = (None, None, None, (1, 1), (0, 0), (1, 1), 1)  # arguments that are left out
@@ -25,13 +27,15 @@ LAYERS = frozenset((
     aten.linear.default, aten.matmul.default, aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
     aten.conv1d.default, aten.conv2d.default, aten.convolution.default,
 ))
+PRODUCTS = frozenset((aten.addmm.default, aten.mm.default))
 VIEWS = frozenset((aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten.t.default, aten.transpose.int))
 
 
 def fuse_activations(graph: fx.Graph) -> None:
     """Rewrite such layers in place."""
+    zeros: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
-        if node.op != "call_function" or node.target is not aten.addmm.default or node.kwargs or not _is_bias(node):
+        if node.op != "call_function" or node.target not in PRODUCTS or node.kwargs or not _is_plain(node):
             continue
         last = _only_user(node)
         if last is not None and last.target is aten.reshape.default:
@@ -39,8 +43,9 @@ def fuse_activations(graph: fx.Graph) -> None:
         gelu = _is_gelu(last) if last is not None else None
         if last is None or gelu is None or gelu and value_of(node).dtype not in HALF or not all(map(_is_layer, last.users)):
             continue
+        args = node.args if node.target is aten.addmm.default else (_zeros(graph, node, zeros), *node.args)
         with graph.inserting_before(node):
-            new = graph.call_function(aten._addmm_activation.default, node.args, {"use_gelu": True} if gelu else {})
+            new = graph.call_function(aten._addmm_activation.default, args, {"use_gelu": True} if gelu else {})
         new.meta = dict(node.meta)
         node.replace_all_uses_with(new)
         last.replace_all_uses_with(last.args[0])  # type: ignore[arg-type]
@@ -74,6 +79,26 @@ def _in_vectors(values: list[Any]) -> bool:
     known = len(sizes) == 8 and len(bias.shape) == 1 and all(type(n) is int for n in sizes) and weight.shape[2] * weight.shape[3] > 1
     halves = image.dtype in HALF and image.dtype is weight.dtype is bias.dtype
     return known and halves and weight.shape[0] % VECTOR == 0 == weight.shape[1] % VECTOR
+
+
+def _zeros(graph: fx.Graph, product: fx.Node, known: dict[Any, fx.Node]) -> fx.Node:
+    """A bias that adds nothing, one for all layers of a width."""
+    value = value_of(product)
+    key = value.shape[1], value.dtype, value.device
+    if key not in known:
+        with graph.inserting_before(next(iter(n for n in graph.nodes if n.op != "placeholder"))):
+            known[key] = graph.call_function(aten.zeros.default, ([key[0]],), {"dtype": key[1], "device": key[2]})
+        known[key].meta = {"val": Spec((key[0],), key[1], key[2], (1,)), "kept": True}
+    return known[key]
+
+
+def _is_plain(product: fx.Node) -> bool:
+    """Whether the library takes an activation along: of a product with a vector for each row, or (in halves, where its own kernels are
+    no slower) with none."""
+    if product.target is aten.addmm.default:
+        return _is_bias(product)
+    value = value_of(product)
+    return value.dtype in HALF and value.device.type == "cuda" and all(type(n) is int and n > 1 for n in value.shape)
 
 
 def _is_bias(node: fx.Node) -> bool:

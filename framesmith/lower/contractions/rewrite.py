@@ -136,8 +136,11 @@ def _rewrite_matmul(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node |
 def worth_freezing(node: fx.Node) -> bool:
     """Whether an expression of parameters that holds `node` saves work in every call (views alone do not).
 
-    What reads no parameter costs its kernels no memory traffic: it must hold work (rotary angles, a table looked up) to be kept.
+    What reads no parameter costs its kernels no memory traffic: it must hold work (rotary angles, a table looked up) to be kept, or be
+    there for an operator that reads it in memory (`meta["kept"]`).
     """
+    if node.meta.get("kept"):
+        return True
     if is_input_free(node):
         return not _is_view(node) and node.target not in _CHEAP
     return not _is_view(node)
