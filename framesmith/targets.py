@@ -25,15 +25,19 @@ from framesmith.loops.ir import Extern, Program
 from framesmith.loops.nest import LoopGraph
 from framesmith.lower.contractions.activations import fuse_activations, fuse_rectified
 from framesmith.lower.contractions.bags import group_embedding_bags
+from framesmith.lower.contractions.beside import join_layers
 from framesmith.lower.contractions.bound import unmeasured
+from framesmith.lower.contractions.casts import drop_round_trips
 from framesmith.lower.contractions.choice import Chooser
 from framesmith.lower.contractions.growing import grow_products
 from framesmith.lower.contractions.images import lay_out_weights, part_bias_gradients
 from framesmith.lower.contractions.libraries import rewrite_products
+from framesmith.lower.contractions.masked import tile_masked
 from framesmith.lower.contractions.padding import pad_rows
 from framesmith.lower.contractions.rewrite import rewrite_contractions
 from framesmith.lower.contractions.sums import join_products
 from framesmith.lower.contractions.widening import widen_results
+from framesmith.lower.contractions.written import tile_written
 from framesmith.runtime import triton
 from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.runtime.plan import Image
@@ -113,13 +117,18 @@ class CudaTarget(Target):
 
     def rewrite(self, graph: fx.Graph) -> None:
         """The libraries' own kernels stay, called as suits them; frozen weights of convolutions are laid out for tensor cores."""
+        drop_round_trips(graph)
         join_products(graph)
         if not self.config.rounding:
             fuse_rectified(graph)
+            tile_written(graph)
         rewrite_products(graph)
+        tile_masked(graph)
         if not self.config.rounding:
             fuse_activations(graph)
             widen_results(graph)
+        if self.config.weight_caching:
+            join_layers(graph)
         lay_out_weights(graph)
         part_bias_gradients(graph)
 

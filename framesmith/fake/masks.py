@@ -1,4 +1,4 @@
-"""Masks of attention whose elements are known: a mask that lets all through is none, and a triangle is `is_causal`.
+"""Masks of attention whose elements are known: a mask that lets all through (zeros that are added) is none, and a triangle is `is_causal`.
 
 Libraries build such masks when they are compiled, where eager code would look at them; kernels without a mask are faster.
 """
@@ -26,7 +26,7 @@ def attention(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """Recorded whole. With dropout it is left as it is: eager's kernel for the mask draws numbers of its own."""
     given = {**dict(zip(_NAMES, args)), **kwargs}
     mask = given.get("attn_mask")
-    if isinstance(mask, FakeTensor) and mask.dtype is torch.bool and not given.get("dropout_p") and not given.get("is_causal"):
+    if isinstance(mask, FakeTensor) and _is_mask(mask) and not given.get("dropout_p") and not given.get("is_causal"):
         causal = _is_causal(rec, mask, given["query"].shape[-2])
         if causal is not None:
             args = (*[given[name] for name in _NAMES[:3]], *((None, 0.0, True) if causal else ()))
@@ -34,19 +34,37 @@ def attention(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     return whole(rec, func, args, kwargs)
 
 
+def _is_mask(mask: FakeTensor) -> bool:
+    return (mask.dtype is torch.bool or mask.dtype.is_floating_point) and not mask.requires_grad
+
+
 def _is_causal(rec: Recorder, mask: FakeTensor, rows: Any) -> bool | None:
     """False for a mask that lets all through, True for a square one that lets each row see itself and what is before it."""
     if mask.dim() < 2 or any(type(n) is not int for n in mask.shape):
         return None
+    found = rec.nodes(mask).meta
+    if "lets through" not in found:  # many layers have one mask
+        found["lets through"] = _lets_through(rec, mask)
+    kind: bool | None = found["lets through"]
+    return None if kind and mask.shape[-2] != rows else kind
+
+
+def _lets_through(rec: Recorder, mask: FakeTensor) -> bool | None:
+    """False: all; True: a triangle; None: something else, or it is not known."""
     value = known_value(rec, mask, most=_MOST_ELEMENTS, device=CPU)
-    if value is None:
+    if value is None or value.dtype is not torch.bool and not (value := _of_numbers(value)).numel():
         return None
     if value.all():
         return False
-    shape = tuple(value.shape[-2:])
-    if shape == (rows, rows) and torch.equal(value, torch.ones(shape, dtype=torch.bool).tril().expand(value.shape)):
-        return True
-    return None
+    rows, columns = value.shape[-2:]
+    triangle = torch.ones((rows, columns), dtype=torch.bool).tril()
+    return True if rows == columns and torch.equal(value, triangle.expand(value.shape)) else None
+
+
+def _of_numbers(value: torch.Tensor) -> torch.Tensor:
+    """What a mask that is added to scores lets through as it is, if it takes away all of the rest; else nothing."""
+    open_, shut = value == 0, value <= torch.finfo(value.dtype).min
+    return open_ if bool((open_ | shut).all()) else torch.empty(0, dtype=torch.bool)
 
 
 __all__: list[str] = []

@@ -86,7 +86,7 @@ class Scores:
     modified. `mask`: (b, h, q, k, *operands) -> bool. None: nothing is modified, or masked.
 
     `counts`: of the operands of `score`, `gradient` and `mask`, which stand in this order. `blocks`: how many rows and columns a block of
-    the lists has; None: there are no lists.
+    the lists has; None: there are no lists. `undefined`: a row that is masked everywhere gives what zero by zero is, and not zeros.
     """
 
     score: Graph | None
@@ -95,10 +95,11 @@ class Scores:
     counts: tuple[int, int, int]
     scale: float
     blocks: tuple[int, int] | None
+    undefined: bool = False
 
     def __str__(self) -> str:
         graphs = [graph and digest_text(graph) for graph in (self.score, self.gradient, self.mask)]
-        return f"{graphs} {self.counts} {self.scale!r} {self.blocks}"
+        return f"{graphs} {self.counts} {self.scale!r} {self.blocks}{' undefined' * self.undefined}"
 
     def __reduce__(self) -> Any:
         raise pickle.PicklingError("graphs of a program's own")
@@ -134,6 +135,8 @@ class Attention(OfOneGraph):
     def __call__(self, query: Any, key: Any, value: Any, *given: Any) -> tuple[Any, Any]:
         score, mask = self.scores.modified(given[LISTS:])
         out, total, _ = _dense(query, key, value, score, mask, self.scores.scale)
+        if self.scores.undefined:
+            out = out.masked_fill((total == -math.inf)[..., None], math.nan)
         return out, total
 
 

@@ -16,7 +16,7 @@ from framesmith.lower.attention import lower_attention
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import Size, row_major, same_layout
 from framesmith.lower.launches import lower_launch
-from framesmith.lower.layouts import ARGUMENT_LAYOUTS, CUDA_ARGUMENT_LAYOUTS, RESULT_LAYOUTS
+from framesmith.lower.layouts import ARGUMENT_LAYOUTS, CUDA_ARGUMENT_LAYOUTS, CUDA_PREDICTIONS, RESULT_LAYOUTS
 from framesmith.lower.table import EXTERN_ROWS
 from framesmith.lower.values import Strided, Value
 from framesmith.prims.core import Prim
@@ -166,6 +166,9 @@ def _result_strides(
     rule = RESULT_LAYOUTS.get(target)
     if rule is not None:
         return [rule(spec, call.values) for spec in specs]
+    guess = CUDA_PREDICTIONS.get(target) if call.ctx.device.type == "cuda" else None
+    if guess is not None and all(type(n) is int for x in call.values for n in (*x.shape, *x.stride)):
+        return [guess(spec, call.values) for spec in specs]
     known = [getattr(spec, "stride", None) for spec in specs]
     eager = not unknown and _as_eager(call.node, call.values)
     if eager and all(s is not None or not hasattr(spec, "shape") for s, spec in zip(known, specs)):

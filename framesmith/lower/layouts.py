@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from framesmith.fake.layout import dense_order, is_dense
+from framesmith.fake.rules_attention import choice, result
+from framesmith.fake.tensor import new_fake
 from framesmith.lower.geometry import row_major, same_layout, strides_in_order
 from framesmith.lower.values import Strided, Value
 
@@ -21,6 +23,11 @@ CUDA_ARGUMENT_LAYOUTS: dict[Any, Callable[[int, Value, frozenset[int]], tuple[An
 
 # target -> (spec of a result, tensor arguments in memory) -> strides of the result
 RESULT_LAYOUTS: dict[Any, Callable[[Any, Sequence[Strided]], tuple[Any, ...]]] = {}
+
+
+# target -> (spec of a result, tensor arguments in memory) -> strides that eager gives for arguments laid out so, on a CUDA device; for
+# operators whose meta kernels tell something else.
+CUDA_PREDICTIONS: dict[Any, Callable[[Any, Sequence[Strided]], tuple[Any, ...]]] = {}
 
 
 def channels_last(shape: Sequence[Any]) -> tuple[Any, ...]:
@@ -80,6 +87,16 @@ def _like_first(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
     return first.stride if is_dense(first.shape, first.stride) else strides_in_order(first.shape, inner[::-1])
 
 
+def _attention_on_cuda(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
+    """By the kernel that eager takes for queries, keys and values that lie so."""
+    given = [new_fake(x.shape, x.stride, x.dtype, spec.device) for x in values]
+    query, key, value = given[:3]
+    mask = given[3] if len(given) > 3 else None
+    kind = choice(query, key, value, mask, 0.0, False, None, query.shape[-3] != key.shape[-3])
+    return tuple(result(kind, query, tuple(spec.shape)).stride())
+
+
+CUDA_PREDICTIONS[aten.scaled_dot_product_attention.default] = _attention_on_cuda
 for _op in (aten.convolution.default, aten.conv2d.default, aten.cudnn_convolution_relu.default):
     ARGUMENT_LAYOUTS[_op] = _convolution_argument
     RESULT_LAYOUTS[_op] = _convolution_result

@@ -75,3 +75,53 @@ def test_errors_are_eagers(shape, mod, mask, monkeypatch):
     rounded = [distance(a, b) for a, b in zip(results(flash, q, k, v), results(flash, q.double(), k.double(), v.double()))]
     for a, b, c, least in zip(mine, eager, true, rounded):
         assert distance(a, c) <= 1.5 * max(distance(b, c), least)
+
+
+MASKS = {
+    "bias": lambda m, n: torch.randn(1, H, m, n, device="cuda").bfloat16(),
+    "rows with gaps": lambda m, n: torch.randn(m, n, H, device="cuda").bfloat16().permute(2, 0, 1)[None],
+    "padding": lambda m, n: (torch.arange(n, device="cuda") < n - 30)[None, None, None].expand(B, 1, m, n),
+    "causal numbers": lambda m, n: torch.full((m, n), torch.finfo(torch.bfloat16).min, device="cuda", dtype=torch.bfloat16).triu(1),
+    "float32 numbers": lambda m, n: torch.randn(B, 1, m, n, device="cuda"),
+}
+
+
+@pytest.mark.parametrize("width", [32, 64, 128])
+@pytest.mark.parametrize("size", [(512, 512), (49, 49), (200, 77), (1, 300)])
+@pytest.mark.parametrize("mask", MASKS)
+def test_errors_with_a_mask_are_eagers(mask, size, width):
+    torch.manual_seed(0)
+    rows, columns = size
+    q, k, v = [torch.randn(B, n, H, width, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for n in (rows, columns, columns)]
+    given = MASKS[mask](rows, columns)
+
+    def program(q, k, v, given):
+        out = scaled_dot_product_attention(q, k, v, given)
+        return out, out.transpose(1, 2).reshape(B, rows, -1) * 2
+
+    with torch.no_grad():
+        true = program(*[x.double() for x in (q, k, v)], given if given.dtype is torch.bool else given.double())
+        with torch.autocast("cuda", torch.bfloat16):
+            eager, mine = program(q, k, v, given), framesmith.compile(program, fullgraph=True)(q, k, v, given)
+    for a, b, c in zip(mine, eager, true, strict=True):
+        assert a.stride() == b.stride() and a.dtype is b.dtype
+        assert distance(a, c) <= 1.5 * max(distance(b, c), 2.0**-9)
+
+
+def test_attention_that_is_written_out():
+    """Windows with a bias each, some of them masked, as a product, a softmax and a product."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(8, 49, 3, H, 32, device="cuda", dtype=torch.bfloat16).permute(2, 0, 3, 1, 4).unbind(0)
+    bias = torch.randn(H, 49, 49, device="cuda")
+    shifted = torch.zeros(4, 49, 49, device="cuda")
+    shifted[-1, :20, 20:] = -100.0
+
+    def program(q, k, v, bias, shifted):
+        scores = (q * 32**-0.5) @ k.transpose(-2, -1) + bias
+        scores = scores.view(2, 4, H, 49, 49) + shifted[None, :, None]
+        return (torch.softmax(scores.view(8, H, 49, 49), -1).to(v.dtype) @ v).transpose(1, 2).reshape(8, 49, -1)
+
+    with torch.no_grad():
+        true = program(*[x.double() for x in (q, k, v, bias, shifted)])
+        eager, mine = program(q, k, v, bias, shifted), framesmith.compile(program, fullgraph=True)(q, k, v, bias, shifted)
+    assert mine.stride() == eager.stride() and distance(mine, true) <= 1.5 * max(distance(eager, true), 2.0**-9)

@@ -105,6 +105,40 @@ def test_attention_is_one_operator(dtype):
     assert out.stride() == q.stride()  # both fused kernels leave the heads inside
 
 
+def test_attention_on_parts_of_a_matrix_is_laid_out_as_eager_lays_it_out():
+    x = torch.randn(2, 16, 3 * 64, dtype=torch.bfloat16)
+
+    def fn(x):
+        x = x * 2
+        parts = [part.view(2, 16, 2, 32).transpose(1, 2) for part in x.split(64, 2)]
+        q, k, v = [torch.ops.aten.clone(part, memory_format=torch.contiguous_format) for part in parts]
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(32, 64) @ x.select(0, 0).narrow(1, 0, 64).t()
+
+    graph, _ = recorded(fn, x)
+    program = scheduled(graph)
+    assert externs(program) == ["aten.scaled_dot_product_attention.default", "aten.mm.default"] and len(program.kernels) == 1
+
+
+@pytest.mark.usefixtures("makes_on_cuda")
+@pytest.mark.parametrize(
+    ("mask", "args"),
+    [
+        (lambda q: torch.where(torch.arange(16).view(16, 1) >= 0, torch.zeros(1, 2, 16, 16, dtype=q.dtype), -1e30), 3),
+        (lambda q: torch.zeros(16, 16, dtype=q.dtype), 3),
+        (lambda q: torch.full((16, 16), -torch.inf, dtype=q.dtype).triu(1), 6),
+        (lambda q: torch.full((16, 16), torch.finfo(q.dtype).min, dtype=q.dtype).triu(1), 6),
+        (lambda q: torch.full((16, 16), -100.0, dtype=q.dtype).triu(1), 4),
+        (lambda q: torch.full((16, 16), -torch.inf, dtype=q.dtype).triu(1) + q.amax(), 4),
+    ],
+)
+def test_masks_of_numbers_that_are_known(mask, args):
+    q = torch.randn(2, 2, 16, 16, dtype=torch.bfloat16)
+    with torch.device(DEVICE):
+        graph, _ = recorded(lambda q: F.scaled_dot_product_attention(q, q, q, mask(q)), q)
+    (node,) = [n for n in graph.nodes if "scaled_dot_product_attention" in str(n.target)]
+    assert len(node.args) == args and (args != 6 or node.args[3:] == (None, 0.0, True))
+
+
 def test_statistics_of_a_norm_are_float32():
     graph, (out, mean, rstd) = recorded(lambda x: torch.native_layer_norm(x, (64,), None, None, 1e-5), X.bfloat16())
     assert (out.dtype, mean.dtype, rstd.dtype) == (torch.bfloat16, torch.float32, torch.float32)

@@ -38,6 +38,8 @@ SIZES: dict[str, dict[int, tuple[int, int, int, int]]] = {
     "columns": {64: (64, 64, 4, 3), 128: (64, 64, 4, 2), 256: (32, 32, 4, 1)},
 }
 """By the width of a row: rows and columns of a tile, warps, stages."""
+SMALL = {64: (64, 64, 4, 3), 128: (128, 32, 4, 3), 256: (64, 32, 4, 2)}
+"""Of a forward whose modifications load numbers for single scores: these, and what they are added to, are in registers at once."""
 LEAST = 16
 
 
@@ -62,8 +64,9 @@ class _Printer:
         self.tiles, self.given = tiles, tiles.arguments
         (self.batch, self.heads, self.m, self.e), (_, self.groups, self.n, _) = self.given["q"].size, self.given["k"].size
         self.groups = self.heads // self.groups
-        size = min(k for k in SIZES[tiles.kind] if max(self.e, self.given["v"].size[3]) <= k)
-        self.y, self.x, warps, stages = SIZES[tiles.kind][size]
+        sizes = SMALL if self._loads() else SIZES[tiles.kind]
+        size = min(k for k in sizes if max(self.e, self.given["v"].size[3]) <= k)
+        self.y, self.x, warps, stages = sizes[size]
         self.y, self.x = min(self.y, max(power(self.m), LEAST)), min(self.x, max(power(self.n), LEAST))
         self.lists = self._lists(tiles.whole.scores.blocks)
         if self.lists:
@@ -81,6 +84,12 @@ class _Printer:
             self.s.live["x"] = "column_live"
         extent, block = (self.n, self.x) if self.across else (self.m, self.y)
         self.grid = (-(-extent // block), self.batch * (self.heads // self.groups if self.across else self.heads))
+
+    def _loads(self) -> bool:
+        """Whether a forward loads numbers for each score that it computes."""
+        ops = [*self.tiles.score, *self.tiles.mask]
+        loads = any(type(op) is Load and op.buffer not in (SCORES, TANGENT) for op in ops)
+        return loads and self.tiles.kind == "forward" and self.tiles.whole.scores.blocks is None
 
     def _lists(self, blocks: tuple[int, int] | None) -> tuple[int, int] | None:
         """The blocks of the lists, if tiles can divide them."""
@@ -142,8 +151,25 @@ class _Printer:
 
     # ------------------------------------------------------------------------------------------------------------------------- scores
 
+    def ahead(self) -> None:
+        """In a forward, what of the modification depends on no score stands before the product: Triton then lays it out as the product's
+        result, and not that as what is loaded."""
+        self.s.values.clear()
+        late: set[Op] = set()
+        for op in self.tiles.score if self.tiles.kind == "forward" else ():
+            if type(op) is Load and op.buffer == SCORES or not late.isdisjoint(op.args):
+                late.add(op)
+            else:
+                self.print([op], {})
+
     def block(self, ops: tuple[Op, ...], given: dict[str, str]) -> tuple[str, bool]:
         """Print a block; its value, and whether it is one of each element."""
+        self.print(ops, given)
+        value = ops[-1]
+        return self.s.whole(value), type(value) is not Const and self.s.dims_of(value) == TILE
+
+    def print(self, ops: Sequence[Op], given: dict[str, str]) -> None:
+        """Those of the operations that were not printed yet."""
         s = self.s
         for op in ops:
             for e in (getattr(op, name, None) for name in ("index", "expr", "lhs", "rhs")):
@@ -153,13 +179,10 @@ class _Printer:
                 s.values[op], s.dims[op] = given[op.buffer], TILE
             elif op not in s.values:
                 statement(s, op)
-        value = ops[-1]
-        return s.whole(value), type(value) is not Const and s.dims_of(value) == TILE
 
     def scores(self, masked: bool) -> None:
         """`s` from the product, `t` the modified score in the units of powers of two."""
         tiles, scale = self.tiles, self.tiles.whole.scores.scale
-        self.s.values.clear()
         if tiles.score:
             self.line(f"s = s * {scale!r}")
             value, whole = self.block(tiles.score, {SCORES: "s"})
@@ -238,7 +261,8 @@ def _forward(p: _Printer) -> None:
         for full in p.passes("columns"):
             with p.each("columns", full):
                 _forward_step(p, not full)
-        p.line("found = acc / tl.where(sums == 0.0, 1.0, sums)[:, None]")
+        undefined = p.tiles.whole.scores.undefined
+        p.line(f"found = acc / {'sums' if undefined else 'tl.where(sums == 0.0, 1.0, sums)'}[:, None]")
         p.line(f"out_at = {p.base('out', HEAD)}")
         p.put("out", "lines", "found")
         mask = f", lines < {p.m}" if "y" in p.s.live else ""
@@ -249,6 +273,7 @@ def _tile(p: _Printer, masked: bool) -> None:
     """The scores of the tile of columns that begins at `first`."""
     p.index(COLUMN, "first")
     p.line(f"ks = {p.rows('k', 'places')}")
+    p.ahead()
     p.line("s = tl.dot(qs, tl.trans(ks))")
     p.scores(masked)
 
@@ -318,6 +343,7 @@ def _columns_step(p: _Printer, masked: bool) -> None:
     p.index(ROW, "first")
     p.line(f"qs = {p.rows('q', 'lines')}")
     p.load_rows()
+    p.ahead()
     p.line("s = tl.dot(ks, tl.trans(qs))")
     p.scores(masked)
     p.line("weights = tl.exp2(t - total_of[None, :])")
