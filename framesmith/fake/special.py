@@ -101,7 +101,8 @@ def dropout(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.to.dtype)
 def to_dtype(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    source, dtype, _, copied, memory_format = (*positional(func, args, kwargs), False, False, None)[:5]
+    given = positional(func, args, kwargs)
+    source, dtype, _, copied, memory_format = (*given, *(False, False, None)[len(given) - 2 :])
     if not isinstance(source, FakeTensor):
         return composite(rec, func, args, kwargs)
     if dtype is source.dtype and not copied and memory_format is None:

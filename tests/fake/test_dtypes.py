@@ -53,3 +53,10 @@ def test_trying_an_operator_draws_no_numbers():
         torch.randint_like(x, 9)
         x + x.double()
     assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("rest", [(), (False,), (True,), (False, True)])
+def test_a_cast_whose_further_arguments_are_given(rest):
+    graph = check(lambda x: x.to(torch.float64, *rest), X)
+    formats = [n.kwargs["memory_format"] for n in graph.nodes if "memory_format" in n.kwargs]
+    assert all(isinstance(f, torch.memory_format) for f in formats)
