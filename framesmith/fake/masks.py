@@ -35,7 +35,9 @@ def attention(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _is_mask(mask: FakeTensor) -> bool:
-    return (mask.dtype is torch.bool or mask.dtype.is_floating_point) and not mask.requires_grad
+    """Numbers on a CUDA device alone, in rows without gaps: elsewhere eager's kernels lay out results otherwise where there is none."""
+    numbers = mask.dtype.is_floating_point and mask.device.type == "cuda" and mask.dim() and mask.stride(-1) == 1
+    return (mask.dtype is torch.bool or bool(numbers)) and not mask.requires_grad
 
 
 def _is_causal(rec: Recorder, mask: FakeTensor, rows: Any) -> bool | None:
