@@ -102,7 +102,8 @@ def dropout(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 @handles(aten.to.dtype)
 def to_dtype(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     given = positional(func, args, kwargs)
-    source, dtype, _, copied, memory_format = (*given, *(False, False, None)[len(given) - 2 :])
+    left_out: tuple[Any, ...] = (False, False, None)
+    source, dtype, _, copied, memory_format = (*given, *left_out[len(given) - 2 :])
     if not isinstance(source, FakeTensor):
         return composite(rec, func, args, kwargs)
     if dtype is source.dtype and not copied and memory_format is None:
