@@ -9,6 +9,7 @@ from framesmith.codegen.triton.emit import print_for
 from framesmith.codegen.triton.form import form
 from framesmith.loops.ir import Extern, Launch
 from framesmith.loops.product import MatrixProduct
+from framesmith.lower.contractions.tiled import contraction_of, replaced
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.schedule.schedule import schedule
@@ -81,6 +82,19 @@ def test_candidates_print(name):
             sizes = dict.fromkeys(step.kernel.symbols, 64)
             texts = {(p.text, p.num_stages) for p in [print_for(step.kernel, sizes, config=c) for c in configs]}
             assert len(texts) == len(configs)
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_slim_tiles_have_a_left_operand_along_k(across):
+    """Others make a process lose its device."""
+    a = torch.zeros((64, 256) if across else (256, 64), dtype=torch.bfloat16)
+    made = program_of(lambda a, b: (a.t() if across else a) @ b, a, torch.zeros(64, 16, dtype=torch.bfloat16), target=GPU, change=_tiled)
+    found = {(c.blocks["y"], c.blocks["x"]) for c in candidates(made.kernels[0])}
+    assert found and ((64, 16) in found) is not across
+
+
+def _tiled(graph):
+    return replaced(graph, {k: "tile" for k, item in enumerate(graph.items) if contraction_of(item, graph.storages)}, False)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from framesmith.codegen.triton.form import Dim
 from framesmith.codegen.triton.tuning import UNITS, Config, power, size_of
-from framesmith.loops.ir import Kernel
+from framesmith.loops.ir import Kernel, Load
 from framesmith.loops.product import MatrixProduct
 
 LEAST = 16  # elements along each side that a matrix instruction takes
@@ -45,6 +45,8 @@ def candidates(kernel: Kernel, p: MatrixProduct) -> tuple[Config, ...]:
         batch *= size_of(Dim("", (a,)))
     rows = HALVES if p.dtype.itemsize == 2 else TF32 if p.tf32 else PLAIN
     fitting = [r for r in rows if r[0] <= max(power(m), LEAST) and r[1] <= max(power(n), LEAST)] or [rows[-1]]
+    if rows is not PLAIN and _lies_across(p):
+        fitting = [r for r in fitting if not _is_slim(r)] or [rows[-1]]
     if k <= SHORT:
         fitting = [r for r in fitting if r[0] * r[1] <= SMALL] or fitting
     fitting = [r for r in fitting if len(r) < 6 or batch * -(-m // r[0]) * -(-n // r[1]) >= 2 * r[5]]
@@ -52,6 +54,17 @@ def candidates(kernel: Kernel, p: MatrixProduct) -> tuple[Config, ...]:
     if len(p.left) > 1 and k <= SHORT:
         ranked = [_tightened(c, k) for c in ranked]
     return tuple({repr(c): c for c in ranked}.values())[:MOST]
+
+
+def _lies_across(p: MatrixProduct) -> bool:
+    """Whether memory of the left operand runs along the rows of the result."""
+    return any(type(op) is Load and op.index.coeff(p.m.symbol) == 1 for op in p.left)
+
+
+def _is_slim(row: tuple[int, ...]) -> bool:
+    """A tile for instructions of four warps whose results are 16 columns wide: beside a left operand that lies across, Triton 3.6 makes
+    of it a program that reads outside of memory (seen on an H200: 1001 x 1200 by 1200 x 128, tiles of 64 x 16 x 128)."""
+    return row[0] >= 64 and row[1] == LEAST
 
 
 def choose(kernel: Kernel, p: MatrixProduct) -> Config:
