@@ -162,6 +162,9 @@ class Machine:
 
     def _look_at_the_clock(self) -> None:
         now = time.monotonic()
+        if now > self.end:  # all at once: then each is told of while the others go
+            for process in [process for device in self.devices for process in device.running]:
+                process.kill()
         for device in self.devices:
             for process in list(device.running):
                 if now > self.end:

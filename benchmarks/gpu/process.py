@@ -19,6 +19,8 @@ from benchmarks.gpu.row import Figures, Row
 
 COMMAND = (sys.executable, "-m", "benchmarks.gpu.contest")
 Span = tuple[float, float]
+LEAVING = 0.5
+"""Seconds in which a process that was killed should be gone."""
 
 
 def encoded(row: Row) -> str:
@@ -95,9 +97,9 @@ class Process:
     def end(self, why: str | None = None) -> Figures:
         """Its figures, or why there are none."""
         if why is not None:
-            self._signal(signal.SIGKILL)
-        status = self.popen.wait()
-        self._signal(signal.SIGKILL)  # those that it left behind
+            self.kill()
+        status = self._status(None if why is None else LEAVING)
+        self.kill()  # those that it left behind
         self.errors.seek(0)
         text = self.errors.read().strip()[-400:]
         for file in (self.popen.stdin, self.popen.stdout, self.errors):
@@ -107,7 +109,17 @@ class Process:
             return {"failed": why or f"ended with status {status}: {text}"}
         return self._settled(self.found, why, status, text)
 
-    def _settled(self, found: Figures, why: str | None, status: int, text: str) -> Figures:
+    def kill(self) -> None:
+        """It and all that it has started."""
+        self._signal(signal.SIGKILL)
+
+    def _status(self, patience: float | None) -> int | None:
+        """With which it ended; what holds much of a device's memory may take its time to."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.popen.wait(patience)
+        return None
+
+    def _settled(self, found: Figures, why: str | None, status: int | None, text: str) -> Figures:
         """Spans become seconds in which it did not stand still; the contender that it did not come to the end of says so."""
         for figures in found.get("peers", {}).values():
             if "span" in figures:
