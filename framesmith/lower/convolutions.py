@@ -22,7 +22,7 @@ from framesmith.lower.geometry import row_major
 from framesmith.lower.layouts import channels_last
 from framesmith.lower.table import lowers_extern
 from framesmith.lower.values import Strided, Value
-from framesmith.lower.windows import Pair, depthwise, depthwise_backward, window_of
+from framesmith.lower.windows import Pair, depthwise, depthwise_backward, pair, window_of
 from framesmith.symbolic.expr import as_expr
 
 aten = torch.ops.aten
@@ -44,7 +44,7 @@ def convolution(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict
     shape = tuple(node.meta["val"].shape)
     if kwargs or transposed or bias is not None or not _is_ours(ctx, window, (x, weight), shape):
         return None
-    stride, padding, dilation = map(_pair, window)
+    stride, padding, dilation = map(pair, window)
     found = window_of(x, weight, stride, padding, dilation, groups)
     if found is not None:
         return depthwise(ctx, x, weight, found, shape)
@@ -57,7 +57,7 @@ def convolution_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwa
     tangent, x, weight, _, *window, transposed, _, groups, wanted = args
     if transposed or not _is_ours(ctx, window, (tangent, x, weight), ()):
         return None
-    stride, padding, dilation = map(_pair, window)
+    stride, padding, dilation = map(pair, window)
     found = window_of(x, weight, stride, padding, dilation, groups)
     gradients: tuple[Strided | None, Strided | None]
     if found is not None:
@@ -81,11 +81,6 @@ def _is_ours(ctx: Context, window: Sequence[Any], values: Sequence[Any], shape: 
     sizes = [n for of in (shape, *(v.shape for v in values), *(a if isinstance(a, (tuple, list)) else (a,) for a in window)) for n in of]
     known = all(type(n) is int for n in sizes) and all(prod(v.shape) for v in values) and 0 not in shape
     return known and values[0].dtype in HALF and all(v.dtype is values[0].dtype for v in values)
-
-
-def _pair(value: Any) -> Pair:
-    values = (value,) if isinstance(value, int) else tuple(value)
-    return (values[0], values[-1])
 
 
 def _is_plain(weight: Value, stride: Pair, padding: Pair, groups: int) -> bool:

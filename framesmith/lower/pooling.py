@@ -17,16 +17,12 @@ from framesmith.lower.geometry import flat
 from framesmith.lower.layouts import channels_last, is_channels_last
 from framesmith.lower.table import lowers_extern
 from framesmith.lower.values import Strided, Value
+from framesmith.lower.windows import pair
 from framesmith.symbolic.expr import Expr, as_expr, max_, min_
 
 # what generated code pools better than eager's kernel
 DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16, torch.float16)}
 LARGEST = 25  # positions of a window that are written out
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    values = (value,) if isinstance(value, int) else tuple(value)
-    return (values[0], values[-1])
 
 
 @lowers_extern(torch.ops.aten.max_pool2d.default)
@@ -49,7 +45,7 @@ def _pooled(ctx: Context, spec: Any, args: tuple[Any, ...], kwargs: dict[str, An
     x, kernel, stride, padding, dilation = (*args, *((), 0, 1)[len(args) - 2 :])[:5]
     if kwargs or not isinstance(x, Value) or len(x.shape) != 4 or any(type(n) is not int for n in (*x.shape, *spec.shape)):
         return None
-    kernel, stride, padding, dilation = _pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation)
+    kernel, stride, padding, dilation = pair(kernel), pair(stride or kernel), pair(padding), pair(dilation)
     if x.dtype not in DTYPES[ctx.device.type] or dilation != (1, 1) or kernel[0] * kernel[1] > LARGEST or 0 in (*x.shape, *spec.shape):
         return None
     x = ctx.realise(x)

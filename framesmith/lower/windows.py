@@ -11,7 +11,7 @@ takes what moving its image takes; and it fuses with what follows as any other n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -30,6 +30,7 @@ from framesmith.symbolic.expr import Expr, as_expr
 LARGEST = 49  # positions of a window that are written out
 VECTOR = 8  # channels that a thread moves at once
 Pair = tuple[int, int]
+Where = Callable[[Builder, Sequence[Any], Pair, "Window", Sequence[int]], tuple[Op, list[Expr]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +56,16 @@ def window_of(x: Value, weight: Value, stride: Pair, padding: Pair, dilation: Pa
     return Window(kernel, stride, padding, dilation) if kernel[0] * kernel[1] <= LARGEST else None
 
 
+def pair(value: Any) -> Pair:
+    """An argument of a window along both dimensions: a number means both."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return (values[0], values[-1])
+
+
 def depthwise(ctx: Context, image: Value, kernel: Value, window: Window, shape: tuple[int, ...]) -> Strided:
     """The image of `shape`, channels-last."""
     x = ctx.realise(image, channels_last(image.shape))
-    weight = _by_position(ctx, kernel)
-    out = ctx.storage(shape, channels_last(shape), x.dtype)
-    b = Builder()
-    index, axes = ctx.axes(shape)
-    n, c, *at = index
-    terms = []
-    for i, j in window.positions:
-        inside, place = _inside(b, at, (i, j), window, x.shape)
-        value = b.masked(inside, lambda place=place: x.element(b, [n, c, *place]), 0.0)  # type: ignore[misc]
-        terms.append(b.scalar("mul", value, weight.element(b, [c, 0, i, j])))
-    b.store(out.buffer, flat(index, out.stride), _sum(b, terms))
-    ctx.add(axes, b, window=True)
-    return out
+    return _sums(ctx, x, _by_position(ctx, kernel), shape, window, _inside)
 
 
 def depthwise_backward(
@@ -78,7 +73,7 @@ def depthwise_backward(
 ) -> tuple[Strided | None, Strided | None]:
     """Gradients of the image and the weight, as far as they are `wanted`."""
     g = ctx.realise(tangent, channels_last(tangent.shape))
-    of_image = _image_gradient(ctx, g, _by_position(ctx, weight), image.shape, window) if wanted[0] else None
+    of_image = _sums(ctx, g, _by_position(ctx, weight), image.shape, window, _reader) if wanted[0] else None
     if not wanted[1]:
         return of_image, None
     return of_image, _weight_gradient(ctx, g, ctx.realise(image, channels_last(image.shape)), tuple(weight.shape), window)
@@ -101,33 +96,35 @@ def _inside(b: Builder, at: Sequence[Any], k: Pair, window: Window, shape: Seque
     return inside, place
 
 
-def _sum(b: Builder, terms: Sequence[Op]) -> Op:
-    total, *rest = terms
-    for term in rest:
-        total = b.scalar("add", total, term)
-    return total
+def _reader(b: Builder, at: Sequence[Any], k: Pair, window: Window, shape: Sequence[int]) -> tuple[Op, list[Expr]]:
+    """The window, of those of a result of `shape`, whose position `k` is the element at `at`, and whether there is one."""
+    reader, place = None, []
+    for d in (0, 1):
+        step = window.stride[d]
+        before = -(-k[d] * window.dilation[d] // step)  # whole steps that keep what is divided from being negative
+        p = as_expr(at[d] + (window.padding[d] - k[d] * window.dilation[d] + before * step))
+        there = b.both(b.pred(before - 1, p // step), b.pred(p // step, shape[d + 2] + before))
+        reader = b.both(reader, b.both(b.pred(p % step, 1), there))
+        place.append(p // step - before)
+    assert reader is not None
+    return reader, place
 
 
-def _image_gradient(ctx: Context, tangent: Strided, weight: Strided, shape: tuple[int, ...], window: Window) -> Strided:
-    """Each element of the image, over the windows that have read it."""
-    out = ctx.storage(shape, channels_last(shape), tangent.dtype)
+def _sums(ctx: Context, x: Strided, weight: Strided, shape: tuple[int, ...], window: Window, where: Where) -> Strided:
+    """An image of `shape`, channels-last: over the positions of the window, the element of `x` that is `where` the position says."""
+    out = ctx.storage(shape, channels_last(shape), x.dtype)
     b = Builder()
     index, axes = ctx.axes(shape)
     n, c, *at = index
     terms = []
     for i, j in window.positions:
-        reader, place = None, []
-        for d, k in enumerate((i, j)):
-            step = window.stride[d]
-            before = -(-k * window.dilation[d] // step)  # whole steps that keep what is divided from being negative
-            p = as_expr(at[d] + (window.padding[d] - k * window.dilation[d] + before * step))
-            there = b.both(b.pred(before - 1, p // step), b.pred(p // step, tangent.shape[d + 2] + before))
-            reader = b.both(reader, b.both(b.pred(p % step, 1), there))
-            place.append(p // step - before)
-        assert reader is not None
-        value = b.masked(reader, lambda place=place: tangent.element(b, [n, c, *place]), 0.0)  # type: ignore[misc]
+        there, place = where(b, at, (i, j), window, x.shape)
+        value = b.masked(there, lambda place=place: x.element(b, [n, c, *place]), 0.0)  # type: ignore[misc]
         terms.append(b.scalar("mul", value, weight.element(b, [c, 0, i, j])))
-    b.store(out.buffer, flat(index, out.stride), _sum(b, terms))
+    total, *rest = terms
+    for term in rest:
+        total = b.scalar("add", total, term)
+    b.store(out.buffer, flat(index, out.stride), total)
     ctx.add(axes, b, window=True)
     return out
 

@@ -17,14 +17,13 @@ from framesmith.graph.freeze import is_parameter_expression
 from framesmith.graph.launch import OfOneGraph
 from framesmith.lower.contractions.activations import LAYERS
 from framesmith.lower.contractions.nodes import Nodes
+from framesmith.lower.contractions.padding import VECTOR
 from framesmith.lower.contractions.rewrite import static, value_of
 
 aten = torch.ops.aten
 _PRODUCTS: dict[Any, int] = {aten.mm.default: 0, aten.addmm.default: 1}
 """Of each, the place of the left operand."""
 _OTHERS = LAYERS | {aten.scaled_dot_product_attention.default, aten._addmm_activation.default}
-_VECTOR = 8
-"""Columns of which parts are multiples, so that each begins where vectors do."""
 
 
 def join_layers(graph: fx.Graph) -> None:
@@ -61,7 +60,7 @@ def _is_layer(node: fx.Node) -> bool:
     bias: Any = node.args[0] if node.target is aten.addmm.default else None
     good = is_parameter_expression(right) and _is_made(right) and static(value_of(_left(node)), value_of(node))
     fits = bias is None or is_parameter_expression(bias) and len(value_of(bias).shape) == 1
-    return good and fits and value_of(node).shape[1] % _VECTOR == 0
+    return good and fits and value_of(node).shape[1] % VECTOR == 0  # each part begins where vectors do
 
 
 def _is_made(weight: fx.Node) -> bool:

@@ -17,10 +17,10 @@ from framesmith.loops.build import HALF
 from framesmith.loops.ir import Ref, Scalar
 from framesmith.loops.nest import Compute, Item, LoopGraph
 from framesmith.loops.scalar import SCALAR_OPS
+from framesmith.lower.contractions.padding import VECTOR
 from framesmith.lower.contractions.prologue import Prologues
 from framesmith.lower.contractions.tiled import Contraction, Window, contraction_of, replaced
 
-VECTOR = 8  # halves that a thread moves at once
 LARGE = 1 << 20  # results, ...
 SIDE = 64  # ... and along each side, from which it shows how they are written
 MOST_POSITIONS = 256  # of k, of a convolution of few channels: what is read is put together element by element

@@ -16,7 +16,7 @@ import torch
 from framesmith.loops.build import HALF, Builder
 from framesmith.loops.ir import Axis, Ref
 from framesmith.loops.nest import Call, Compute, Item, LoopGraph, Storage
-from framesmith.lower.contractions.padding import VECTOR, copied, renamed
+from framesmith.lower.contractions.padding import VECTOR, copied, in_vectors, renamed
 from framesmith.lower.geometry import flat, row_major
 from framesmith.symbolic.expr import Symbol, as_expr
 
@@ -144,7 +144,7 @@ class _Growing:
         known = self.copies.get(name)
         if known is None:
             s = self.storages[name]
-            size = (-(-s.size[0] // VECTOR) * VECTOR, s.size[1])
+            size = (in_vectors(s.size[0]), s.size[1])
             copy = self._new(Storage("", s.dtype, size, tuple(row_major(size)), "arena"))
         else:
             copy = known[0]
@@ -162,7 +162,7 @@ def _is_wide(s: Storage) -> bool:
     """Whether a matrix is in rows that `padding` made."""
     if s.kind != "arena" or s.dtype not in HALF or len(s.size) < 2 or any(type(n) is not int for n in s.size):
         return False
-    wide = -(-s.size[-1] // VECTOR) * VECTOR
+    wide = in_vectors(s.size[-1])
     return s.size[-1] != wide and tuple(s.stride) == row_major((*s.size[:-1], wide))
 
 
@@ -171,7 +171,6 @@ def _zeros(s: Storage, shape: Sequence[int], offset: int, reader: Item) -> Compu
     b = Builder()
     b.store(s.name, flat([a.symbol for a in axes], s.stride, offset), b.const(0.0, s.dtype))
     return Compute(tuple(axes), (), (), tuple(b.ops), reader.origins)
-
 
 
 __all__ = ["grow_products"]

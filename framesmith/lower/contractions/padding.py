@@ -28,6 +28,11 @@ LONG = 64  # elements of a row that the wider one should not exceed by much
 ENOUGH = 256  # multiplications of each element that take as much longer as a copy takes
 
 
+def in_vectors(n: int) -> int:
+    """The least length, from `n` on, that is whole vectors."""
+    return -(-n // VECTOR) * VECTOR
+
+
 def pad_rows(graph: LoopGraph) -> LoopGraph:
     """`graph` with such matrices laid out so."""
     for kinds, way in ((("arena",), _Padding), (("input", "result"), _Copy)):
@@ -47,7 +52,7 @@ class _Wider:
     def __init__(self, graph: LoopGraph, name: str) -> None:
         self.graph, self.name = graph, name
         self.row = graph.storages[name].size[-1]
-        self.wide = -(-self.row // VECTOR) * VECTOR
+        self.wide = in_vectors(self.row)
 
     def view(self, s: Storage) -> Storage | None:
         """The same window on it: its steps are along rows, or from row to row."""
