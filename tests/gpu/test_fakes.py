@@ -66,6 +66,7 @@ def test_what_is_computed_on_the_cpu_is_eagers_and_its_number_is_brought():
     assert [p.host for p in kernel.params].count(True) == 1
 
 
+@pytest.mark.usefixtures("makes_on_cuda")
 def test_a_number_of_the_cpu_that_an_operator_wants_on_the_device_is_put_there():
     graph, _ = recorded(lambda x: x.cpu().sum().to(x.device).logcumsumexp(0), X)
     program = scheduled(graph)
@@ -73,6 +74,7 @@ def test_a_number_of_the_cpu_that_an_operator_wants_on_the_device_is_put_there()
     assert [(p.mode, p.host) for p in program.kernels[-1].params] == [("r", True), ("w", False)]
 
 
+@pytest.mark.usefixtures("makes_on_cuda")
 def test_copies_between_devices_are_operators():
     graph, out = recorded(lambda x: (x.cpu() + 1, (x * 2).to("cpu").to(DEVICE)), X)
     assert [o.device.type for o in out] == ["cpu", "cuda"]

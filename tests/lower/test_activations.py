@@ -36,6 +36,7 @@ def tanh(x):
     ],
 )
 def test_fuses(fn, dtype, count):
+    torch.manual_seed(0)
     inputs = [torch.randn(shape, dtype=dtype) for shape in ((3, 8, 16), (32, 16), (32,), (5, 32))]
     graph, _ = record(fn, inputs)
     rewrite_products(graph)
