@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from benchmarks.gpu.models import INFERENCE_ONLY, named
 from benchmarks.gpu.row import ABLATION, KERNELS, Row
+from benchmarks.gpu.task import PRECISIONS
 
 KINDS = ("inference", "training")
 SLOW_TO_COMPILE = ("rnn", "mobilenetv3", "swin", "diffusion", "resnet50", "convnext", "t5", "whisper")
@@ -23,18 +24,17 @@ def of(models: Iterable[str], kind: str, precision: str, modes: Iterable[str], p
 
 
 def everything(peers: bool, rounds: int) -> list[Row]:
-    """All that the tables show: bfloat16 in the modes without tuning, then what options and templates bring, then TF32, then the rest."""
+    """All that the tables show: both precisions in the modes without tuning, then what options bring, then what templates bring."""
     rest = [model for model in named() if model not in TUNED]
-    plain = ("default", "reduce-overhead")
+    plain, tuned = ("default", "reduce-overhead"), ("max-autotune",)
     return [
         *of(named(), "training", "bf16", ("default",), peers, rounds),
         *of(named(), "inference", "bf16", plain, peers, rounds),
         kernels(),
-        *of(ABLATED, "inference", "bf16", (ABLATION,), False, rounds),
-        *of(TUNED, "inference", "bf16", ("max-autotune",), peers, rounds),
-        *of(named(), "inference", "tf32", plain, peers, rounds),
         *of(named(), "training", "tf32", ("default",), peers, rounds),
-        *of(rest, "inference", "bf16", ("max-autotune",), peers, rounds),
+        *of(named(), "inference", "tf32", plain, peers, rounds),
+        *of(ABLATED, "inference", "bf16", (ABLATION,), False, rounds),
+        *[row for models in (TUNED, rest) for precision in PRECISIONS for row in of(models, "inference", precision, tuned, peers, rounds)],
     ]
 
 
