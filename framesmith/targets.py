@@ -49,6 +49,7 @@ from framesmith.tuning.kernels import Sizes, Tuner, configured, source_of
 from framesmith.util import log
 from framesmith.util.cores import cores
 from framesmith.util.errors import BuildError
+from framesmith.util.precision import CONVOLUTIONS, PRODUCTS, in_tf32
 
 SHARED = {80: 163 << 10, 87: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10}
 """Bytes of shared memory that a block may have, by architecture."""
@@ -109,8 +110,9 @@ class CudaTarget(Target):
         return _arch(self.device)
 
     def identity(self) -> str:
-        tuned = f" tuned{', tf32' * _tf32()}" if self.config.autotune else ""
-        return f"{self.device} sm_{self.arch} {torch.cuda.get_device_name(self.device)}{tuned}"
+        rounded = " ".join([what for what in (PRODUCTS, CONVOLUTIONS) if in_tf32(what)])
+        tuned = " tuned" if self.config.autotune else ""
+        return f"{self.device} sm_{self.arch} {torch.cuda.get_device_name(self.device)}{tuned} rounded {rounded}"
 
     def prepare(self) -> None:
         triton.prepare(self.arch)
@@ -144,7 +146,7 @@ class CudaTarget(Target):
 
         loops = grow_products(pad_rows(loops))
         if self.config.autotune:
-            return plainly(own_contractions(loops, plainly, self.tuner(), sizes, _tf32()))
+            return plainly(own_contractions(loops, plainly, self.tuner(), sizes, in_tf32(PRODUCTS)))
         return plainly(unmeasured(loops))
 
     def kernels(self, program: Program, sizes: Sizes) -> tuple[tuple[Printed, ...], dict[int, Printed]]:
@@ -194,11 +196,6 @@ class CudaTarget(Target):
 
     def text(self, units: Sequence[str]) -> str:
         return "\n".join(units)
-
-
-def _tf32() -> bool:
-    """Whether products of float32 may be less exact; guarded in the modes that ask."""
-    return torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32"
 
 
 def expect(config: Config, place: str) -> None:

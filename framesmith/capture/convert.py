@@ -19,6 +19,7 @@ from torch.fx import Graph
 from framesmith.fake import Recorder
 from framesmith.fake.schema import draws
 from framesmith.util.errors import FirstCall, FrameSeen, FramesmithError, NeedsGrad, SharedMemory, TooLong, Unsupported
+from framesmith.util.precision import CONVOLUTIONS, PRODUCTS
 from framesmith.util.stack import Place, user_frame
 
 from . import functions, opcodes
@@ -37,6 +38,11 @@ from .stopping import GENERATORS, StopAt, choose_stop, refuse_abandoned
 from .varying import entered, number_tensors
 from .warned import refused_in
 
+_CONVOLUTIONS = frozenset((torch.ops.aten.conv2d.default, torch.ops.aten.convolution.default))
+_PRODUCTS = _CONVOLUTIONS | frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in ("linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention")
+)
 MAX_ATTEMPTS = 12
 RECURSION = 20000
 
@@ -192,8 +198,8 @@ def user_place(cx: Session) -> Place | None:
 
 
 def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason: Break | None, tuned: bool = False) -> Captured:
-    """Close the graph, compile it, and write the residual code. `tuned`: kernels of our own may stand for a library's, which would read how
-    exact products are to be when it is called."""
+    """Close the graph, compile it, and write the residual code. `tuned`: kernels of our own may stand for a library's product, which would
+    read how exact it is to be when it is called."""
     outputs, residual.settled = settle(residual.rb.hold, residual.rb.outputs, cx.state.inference_mode, cx.view_grad)
     recorded = cx.recorder.finish(outputs)
     graph: Graph | None = recorded
@@ -210,8 +216,9 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
         if outputs:
             raise Unsupported("outputs without a graph")
     repeatable(cx, recorded)
-    if tuned and any(value.device.type == "cuda" for value in examples if isinstance(value, torch.Tensor)):
-        read_setting(cx, torch._C._get_fp32_precision_getter, [cx.made("cuda"), cx.made("matmul")], {})
+    if any(value.device.type == "cuda" for value in examples if isinstance(value, torch.Tensor)):
+        for what in _settings(recorded, tuned):
+            read_setting(cx, torch._C._get_fp32_precision_getter, [cx.made("cuda"), cx.made(what)], {})
     if graph is not None:
         aliasing(cx, graph)
         if numbers:
@@ -225,6 +232,12 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
     breaks = [reason] if reason is not None else []
     stats = {"instructions": cx.steps, "inputs": len(sources), "nodes": 0 if graph is None else len(graph.nodes)}
     return Captured(code, cx.all_guards(), sources, graph, text, breaks, stats)
+
+
+def _settings(graph: Graph, tuned: bool) -> list[str]:
+    """How exact float32 is to be, as far as the code that is made goes by it: convolutions may be products."""
+    single = {n.target for n in graph.nodes if n.target in _PRODUCTS and n.meta["val"].dtype is torch.float32}
+    return [what for what, wanted in ((PRODUCTS, single or tuned), (CONVOLUTIONS, single & _CONVOLUTIONS)) if wanted]
 
 
 def graph_inputs(cx: Session, graph: Graph, numbers: int) -> list[tuple[Source, Any]]:
