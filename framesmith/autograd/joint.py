@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.autograd.formulas import DIFFERENTIABLE, Copied
 from framesmith.fake import FakeTensor, Recorder
+from framesmith.fake.handlers import view
 from framesmith.fake.launching import again
 from framesmith.fake.outputs import memory_of
 from framesmith.fake.tensor import new_fake
@@ -168,23 +170,6 @@ def _apart(outputs: Sequence[Any], late: list[FakeTensor]) -> Iterator[torch.Ten
         taken.add(root)
 
 
-class _Copied(torch.autograd.Function):
-    """The value of the second in the layout of the first, with the gradient of the second, or of the first if that is the one `before`."""
-
-    @staticmethod
-    def forward(ctx: Any, first: FakeTensor, second: FakeTensor, before: bool) -> Any:  # type: ignore[override]
-        ctx.before = before
-        return aten.copy.default(first, second)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
-        return (grad, None, None) if ctx.before else (None, grad, None)
-
-
-def _copy(like: FakeTensor, x: FakeTensor, non_blocking: bool = False) -> Any:
-    return _Copied.apply(like, x.to(like.dtype).expand(like.shape), False)
-
-
 class _Own(torch.autograd.Function):
     """`values` with the program's own derivative: see `graph.derivative`. It stays in the joint graph, which may be differentiated too."""
 
@@ -222,18 +207,6 @@ def _laid_out(x: FakeTensor, val: FakeTensor) -> Any:
     if val.is_contiguous():
         return x.clone(memory_format=torch.contiguous_format)
     return aten.copy.default(torch.empty_strided(val.shape, val.stride(), dtype=val.dtype, device=val.device), x)
-
-
-def _composed(func: Any) -> Any:
-    """An operator as eager writes it in terms of others."""
-    return lambda *args: func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
-
-
-_DIFFERENTIABLE: dict[Any, Any] = {
-    aten._embedding_bag_forward_only.default: aten._embedding_bag.default, aten.copy.default: _copy,
-    aten.silu_backward.default: _composed(aten.silu_backward.default), aten.mish_backward.default: _composed(aten.mish_backward.default),
-}
-"""What has a derivative, for an operator below autograd that has none."""
 
 
 class _Replay:
@@ -342,17 +315,19 @@ class _Replay:
 
     def _call(self, node: fx.Node) -> Any:
         args, kwargs = self._read(node.args), self._read(node.kwargs)
-        target: Any = _DIFFERENTIABLE.get(node.target, node.target)
+        target: Any = DIFFERENTIABLE.get(node.target, node.target)
         self.current = node
         if isinstance(target, OfOneGraph):
             return self._again(node, args)
+        if target is aten.detach.default and args[0].requires_grad:  # a node of its own: the joint graph may be differentiated in its turn
+            return view(self.recorder, target, args, {})
         if target is refuse:
             val = new_fake(tuple(args[0].shape), args[0].stride(), args[0].dtype, args[0].device)
             return self.recorder.own(val, self.recorder.emit(refuse, tuple([self.recorder.nodes(a) for a in args]), val))
         if target is passed:
             return _Own.apply(self, node.meta["derivative"], len(args[0]), len(args[1]), *args[0], *args[1], *args[2])
         if node.meta.get("straight"):
-            value = _Copied.apply(*args, True)
+            value = Copied.apply(*args, True)
             value._alias.node.meta["straight"] = True
             return value
         said: dict[str, Any] = {k: node.meta[k] for k in ("no_grad", "checkpoint") if k in node.meta}

@@ -44,6 +44,26 @@ def physics_informed(c):
 
 
 @scenario
+def penalty_through_group_norm(c):
+    norms = nn.GroupNorm(2, 8), nn.Tanh(), nn.GroupNorm(4, 8, affine=False)
+    m = nn.Sequential(nn.Conv2d(3, 8, 3), *norms, nn.Flatten(), nn.Linear(128, 1)).double()
+    x = leaf(2, 3, 6, 6)
+    g, = grad(c(m)(x).sin().sum(), x, create_graph=True)
+    (g.flatten(1).norm(2, dim=1) - 1).square().mean().backward()
+    return m, x
+
+
+@scenario
+def no_derivative_of_any_order_goes_through_detach(c):
+    x = leaf(4)
+    y = c(lambda x: (x * (x * x).detach() + (x + 0).detach() * x.exp()).sin())(x)
+    a, = grad(y.sum(), x, create_graph=True)
+    b, = grad(a.sum(), x, create_graph=True)
+    b.sum().backward()
+    return x, a, b
+
+
+@scenario
 def third_derivative(c):
     x = leaf(4)
     y = c(lambda x: (x.sin() * x.exp()).sum())(x)
