@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Any
 
 from framesmith.loops.nest import Call, Compute, LoopGraph
@@ -261,23 +262,28 @@ class Fusion:
     # ---------------------------------------------------------------------------------------------------------------------- order
 
     def _ordered(self) -> list[Group]:
-        """By dependence; among those that are ready, in the order of the program."""
+        """By dependence; of those that are ready at a time, the first in the program: what a group waited for is followed by the group,
+        not by whatever else could have run meanwhile and would keep its results the longer."""
         live = [g for g in self.groups if g.items]
         known = 0
         for g in live:
             known |= 1 << g.bit
         done, out = 0, []
-        waiting = sorted(live, key=lambda g: g.items[0])
-        while waiting:
-            rest = []
-            for g in waiting:
-                if g.before & known & ~done & ~(1 << g.bit):
-                    rest.append(g)
+        ready: list[tuple[int, int]] = []
+        waiting: dict[int, list[Group]] = {}  # by one of those that each waits for
+        fresh = live
+        while fresh or ready:
+            for g in fresh:
+                if missing := g.before & known & ~done & ~(1 << g.bit):
+                    waiting.setdefault(missing.bit_length() - 1, []).append(g)
                 else:
-                    done |= 1 << g.bit
-                    out.append(g)
-            assert len(rest) < len(waiting), "cycle among kernels"
-            waiting = rest
+                    heappush(ready, (g.items[0], g.bit))
+            assert ready, "cycle among kernels"
+            bit = heappop(ready)[1]
+            done |= 1 << bit
+            out.append(self.groups[bit])
+            fresh = waiting.pop(bit, [])
+        assert not waiting, "cycle among kernels"
         return out
 
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from framesmith.loops.evaluate import run_program
 from framesmith.loops.ir import Extern, Launch, Loop, walk
 from framesmith.loops.text import kernel_text
+from framesmith.schedule.target import CPU, GPU
 from tests.schedule.harness import check, program_of
 
 
@@ -244,3 +245,17 @@ def test_what_a_scatter_wrote_is_read_after_it(size):
     index = torch.zeros(8, 1, dtype=torch.int64)
     check(lambda a, at: torch.zeros_like(a).scatter(1, at, 1.0) + 1, x(8, size), index)
     check(lambda a, at: (a + 1).scatter_add(1, at, a[:, :1]) * 2, x(8, size), index)
+
+
+@pytest.mark.parametrize("target", [CPU, GPU])
+def test_what_can_be_computed_early_is_not_computed_until_it_is_its_turn(target):
+    """Each round has a part that waits for the round before, and one that does not, whose results would lie about."""
+    def f(t, w, *rounds):
+        for x in rounds:
+            normal = F.layer_norm(x @ w, (64,))
+            t = t + (normal * t).sum(-1, keepdim=True) * normal
+            t = t + (t * normal) @ w
+        return t
+
+    few, many = (program_of(f, x(32, 64), x(64, 64), *[x(32, 64) for _ in range(n)], target=target).arena_bytes for n in (3, 9))
+    assert many == few
