@@ -163,6 +163,8 @@ bool Recording::takes(const Frame& call, const Occasion& occasion) const {
   if (!(occasion == occasion_)) return false;
   for (auto [v, address] : fixed_)
     if (call.pointers[v] != address) return false;
+  for (const Copied& c : copied_)
+    if (call.refs[c.value]->device() != c.memory.device()) return false;
   return true;
 }
 

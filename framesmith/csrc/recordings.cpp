@@ -33,7 +33,14 @@ void Recordings::note_places(const Frame& call) {
     if (place.known && place.address != call.pointers[v]) place.moves++;
     place.address = call.pointers[v];
     place.known = true;
+    place.on_device = place.on_device || !call.refs[v]->device().is_cpu();
   }
+}
+
+// Attention keeps its seeds on the device while it is recorded, and otherwise in the CPU's memory.
+bool Recordings::is_astray(const Frame& call) const {
+  const auto& inputs = call.plan.input_values;
+  return std::any_of(inputs.begin(), inputs.end(), [&](int v) { return places_[static_cast<size_t>(v)].on_device && call.refs[v]->device().is_cpu(); });
 }
 
 std::vector<bool> Recordings::copied(const Frame& call) const {
@@ -76,7 +83,7 @@ Choice Recordings::choose(const Frame& call, const Occasion& now) {
   }
   if (twins == 0) {
     note_places(call);
-    return {nullptr, is_due(now), 0};
+    return {nullptr, !is_astray(call) && is_due(now), 0};
   }
   std::shared_ptr<Recording> found = kept_[best];
   if (C10_UNLIKELY(least > 0) && twins < kTwins && limit_ > 1 && found->is_crowded() && ++found->crowded >= kCrowded)

@@ -38,6 +38,7 @@ class Recordings {
     void* address = nullptr;
     unsigned moves = 0;
     bool known = false;
+    bool on_device = false;  // it was there once
   };
   struct Seen {
     Occasion occasion;
@@ -45,6 +46,7 @@ class Recordings {
   };
   bool is_due(const Occasion& now);
   void note_places(const Frame& call);
+  bool is_astray(const Frame& call) const;  // an input lies in the CPU's memory that has been on the device
 
   size_t limit_;
   uint64_t replays_ = 0;
