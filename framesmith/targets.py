@@ -147,7 +147,7 @@ class CudaTarget(Target):
         loops = grow_products(pad_rows(loops))
         if self.config.autotune:
             return plainly(own_contractions(loops, plainly, self.tuner(), sizes, in_tf32(PRODUCTS)))
-        return plainly(unmeasured(loops))
+        return plainly(unmeasured(loops, in_tf32(PRODUCTS)))
 
     def kernels(self, program: Program, sizes: Sizes) -> tuple[tuple[Printed, ...], dict[int, Printed]]:
         """The text of the program's kernels; and of those (by number) with indices of 64 bits whose sizes decide in each call whether 32

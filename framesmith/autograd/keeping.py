@@ -37,10 +37,11 @@ _PRODUCTS: dict[Any, tuple[int, int]] = {
 
 
 def kept_values(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node], budget: float = 1.0,
-                barred: Collection[fx.Node] = ()) -> set[fx.Node]:
+                barred: Collection[fx.Node] = (), results: Collection[fx.Node] = ()) -> set[fx.Node]:
     """The values to keep of a joint graph: `late` depends on tangents and reads `read`. `budget` is the part, from 0 to 1, of the bytes
-    kept otherwise that may be kept; what is not kept is computed again. `barred`: what the program may write before the backward."""
-    problem = _Problem(nodes, late, read, inputs, barred)
+    kept otherwise that may be kept; what is not kept is computed again. `barred`: what the program may write before the backward;
+    `results`: what it is given, which is in memory."""
+    problem = _Problem(nodes, late, read, inputs, barred, set(results))
     kept = problem.solve(())
     if budget >= 1:
         return kept
@@ -58,10 +59,10 @@ def kept_values(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], in
 
 class _Problem:
     def __init__(self, nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node],
-                 barred: Collection[fx.Node]) -> None:
+                 barred: Collection[fx.Node], results: set[fx.Node]) -> None:
         early = ancestors(read)
         self.nodes = [n for n in nodes if n in early]
-        self.late, self.read, self.inputs, self.barred = late, read, inputs, barred
+        self.late, self.read, self.inputs, self.barred, self.results = late, read, inputs, barred, results
         self.prices = {n: self._price(n) for n in self.nodes}
 
     def solve(self, again: Collection[fx.Node]) -> set[fx.Node]:
@@ -95,6 +96,8 @@ class _Problem:
         if node in self.inputs:
             return 1
         size = max(1, _bytes(node))
+        if node in self.results:  # rather than what it is computed of
+            return max(1, size - 1)
         return size if not is_cheap(node) or _is_read(node, lambda u: True) else 2 * size
 
     def _is_inside(self, node: fx.Node) -> bool:

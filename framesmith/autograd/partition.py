@@ -63,7 +63,8 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     late = descendants(tangents)
     read = _read_by(late, grads)
     random = drawn(read)
-    kept = (kept_values(nodes, late, read, set(inputs), budget, _barred(joint, inputs, results)) if recompute else read) | random
+    given = [n for n in results if isinstance(n, fx.Node)]  # type: ignore[union-attr]
+    kept = (kept_values(nodes, late, read, set(inputs), budget, _barred(joint, inputs, results), given) if recompute else read) | random
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
     lay_out(nodes, set(extras) - random)

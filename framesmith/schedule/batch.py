@@ -30,11 +30,10 @@ from framesmith.loops.ir import (
 )
 from framesmith.loops.nest import Storage
 from framesmith.loops.text import kernel_text
-from framesmith.schedule.memory import element_span, names_in
+from framesmith.schedule.memory import lasts, names_in
 from framesmith.symbolic.expr import as_expr
 
 _PLAIN = frozenset({Const, Scalar, Cast, Bitcast, Load, Store})
-_ALWAYS = frozenset({"input", "output", "constant"})
 
 
 @dataclass(slots=True)
@@ -63,7 +62,7 @@ def batched(steps: Sequence[Step], storages: dict[str, Storage], little: int) ->
     for step in steps:
         reads, writes = _uses(step, storages)
         earliest = max([*(written.get(n, -1) for n in reads), *(touched.get(n, -1) for n in writes)], default=-1) + 1
-        found = _row(step) if type(step) is Launch and all(_lasts(storages[n], little) for n in writes) else None
+        found = _row(step) if type(step) is Launch and all(lasts(storages[n], little) for n in writes) else None
         at = len(slots)
         if found is None:
             slots.append(_Slot([step]))
@@ -98,11 +97,6 @@ def _uses(step: Step, storages: dict[str, Storage]) -> tuple[set[str], set[str]]
         writes = [*(o for o in step.outputs if o is not None), *step.mutates]
         reads = names_in(step.args) + names_in(tuple(step.kwargs.values()))
     return {storages[n].base or n for n in reads}, {storages[n].base or n for n in writes}
-
-
-def _lasts(s: Storage, little: int) -> bool:
-    span = element_span(s)
-    return s.kind in _ALWAYS or s.kind == "arena" and type(span) is int and span * s.dtype.itemsize <= little
 
 
 def _row(step: Launch) -> tuple[Kernel, int] | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import accumulate
 from typing import Any
 
 from framesmith.loops.nest import Call, Compute, LoopGraph
 from framesmith.schedule.axes import collapse
 from framesmith.schedule.cluster import Cluster, Member, joined
+from framesmith.schedule.memory import lasts
 from framesmith.schedule.target import Target
 from framesmith.schedule.tiles import is_tile
 from framesmith.symbolic.expr import Symbol
@@ -45,6 +47,7 @@ class Fusion:
         self.readers: dict[str, list[Group]] = {}
         self.bases: dict[int, Cluster] = {}
         self.positions = {id(item): k for k, item in enumerate(graph.items)}
+        self.contractions = [*accumulate((isinstance(i, Call) or i.contract is not None for i in graph.items), initial=0)]
 
     def run(self) -> list[Group]:
         """Groups in an order in which they may run."""
@@ -165,10 +168,11 @@ class Fusion:
         feeds = bool(old.writes & compute.reads)
         before, after, own = _estimate(old.shared, old), _estimate(new.shared, new), _estimate(last.par, new)
         work = max(_work(m, new) for m in new.members)
+        beside = after == before == own and (_meets(new) or not self._waits(compute, group))
         if work <= self.target.small_work:
-            return feeds or bool(old.writes & compute.writes) or after == before == own
+            return feeds or bool(old.writes & compute.writes) or beside
         if not feeds:
-            return after == before == own and _same_loops(old.members[-1], last)
+            return beside and _same_loops(old.members[-1], last)
         if self.target.tiles:
             return self._keeps_busy(new, after, max(before, own))
         if after < self.target.enough_trips and after < min(before, own):
@@ -176,6 +180,13 @@ class Fusion:
         if after < before or after < own:
             return _row_bytes(new, self) <= self.target.row_bytes and not self._chopped(new)
         return True
+
+    def _waits(self, compute: Compute, group: Group) -> bool:
+        """Whether what `compute` gives would be in memory of its own while calls or contractions run that stand between it and `group`: for
+        a launch that is spared, it would live too long."""
+        storages, little = self.graph.storages, self.target.little
+        calls = self.contractions[self._position(compute)] - self.contractions[group.last]
+        return calls > 0 and not all(lasts(storages[name], little) for name in compute.writes)
 
     def _keeps_busy(self, cluster: Cluster, trips: int, before: int) -> bool:
         """Whether tiles of the cluster occupy the machine as well as its parts did, or each has little to do."""
@@ -321,6 +332,13 @@ def _connected(computes: list[Compute]) -> list[Compute]:
 
 def _depends(later: Compute, earlier: Compute) -> bool:
     return not (earlier.writes.isdisjoint(later.reads | later.writes) and earlier.reads.isdisjoint(later.writes))
+
+
+def _meets(cluster: Cluster) -> bool:
+    """Whether the last member reads an element that another reads."""
+    *others, last = cluster.members
+    read = {(name, index) for m in others for name, index, _ in m.loads}
+    return any((name, index) in read for name, index, _ in last.loads)
 
 
 def _same_loops(a: Member, b: Member) -> bool:

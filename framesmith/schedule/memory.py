@@ -14,6 +14,7 @@ from framesmith.loops.nest import LoopGraph, Storage
 from framesmith.symbolic.expr import Expr, as_expr
 
 ALIGN = 64
+_ALWAYS = frozenset({"input", "output", "constant"})
 
 
 def names_in(arg: Any) -> list[str]:
@@ -47,6 +48,12 @@ def element_span(s: Storage) -> Expr | int:
             return 0
         span = (as_expr(size) - 1) * stride + span
     return span.const if isinstance(span, Expr) and span.is_const else span
+
+
+def lasts(s: Storage, little: int) -> bool:
+    """Whether a buffer is there for all of the program, or as good as that: at most `little` bytes of scratch memory."""
+    span = element_span(s)
+    return s.kind in _ALWAYS or s.kind == "arena" and type(span) is int and span * s.dtype.itemsize <= little
 
 
 class Plan:

@@ -71,6 +71,12 @@ def test_what_a_product_reads_is_kept():
     assert operators(found.backward).count("mm") == 3 and "tanh" not in operators(found.backward)
 
 
+def test_a_result_is_kept_rather_than_what_it_is_computed_of():
+    found = parts(lambda x, w: torch.tanh(x @ w + x), X, W)
+    assert "tanh" not in operators(found.backward) and ("result", 0) in found.kept
+    assert all(way != "extra" for way, _ in found.kept)
+
+
 def test_what_several_layers_read_is_kept_once():
     def fn(x, w):
         y = torch.tanh(x @ w)

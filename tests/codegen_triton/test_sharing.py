@@ -5,6 +5,7 @@ import torch
 
 from framesmith.codegen.triton.emit import print_kernels
 from framesmith.codegen.triton.sharing import shared
+from framesmith.lower.contractions.bound import unmeasured
 from framesmith.schedule.target import GPU
 from tests.schedule.harness import program_of
 
@@ -48,3 +49,13 @@ def test_a_kernel_that_takes_sizes_stays():
 def test_the_order_and_the_grids_are_the_kernels_own():
     kernels = made(lambda x, y, z: (x * 2, y.exp(), z * 2), torch.randn(1001), torch.randn(1001), torch.randn(5003))
     assert kernels[0].text == kernels[2].text != kernels[1].text and kernels[0].grid != kernels[2].grid
+
+
+def test_products_over_slices_of_one_tensor_are_one_kernel():
+    def fn(x, w):
+        return [torch.tanh(torch.mm(one, w)) for one in x]
+
+    given = torch.empty(4, 64, 128, dtype=torch.bfloat16), torch.empty(128, 128, dtype=torch.bfloat16)
+    first, *others = shared(print_kernels(program_of(fn, *given, target=GPU, change=unmeasured)))
+    assert len({k.text for k in others}) == 1 and not first.numbers
+    assert [k.numbers[0].value for k in others] == [8192, 16384, 24576] and "p0 + n0" in others[0].text

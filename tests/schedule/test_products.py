@@ -104,6 +104,35 @@ def test_products_that_wait_for_memory_are_ours_with_what_follows(rows, columns,
     assert [type(s) for s in made.steps if type(s) in (Extern, Launch)] == steps
 
 
+def unrolled(x, h, w, u):
+    for t in range(x.shape[0]):
+        h = torch.tanh(torch.mm(h, u) + torch.mm(x[t].to(h.dtype), w))
+    return h
+
+
+def test_small_products_of_float32_are_ours_where_they_may_be_less_exact():
+    given = [torch.randn(*shape) / 16 for shape in ((3, 64, 256), (64, 256), (256, 256), (256, 256))]
+    made = program_of(unrolled, *given, target=GPU, change=lambda graph: unmeasured(graph, True))
+    assert {type(s) for s in made.steps} == {Launch} and len(made.steps) == 6
+    assert all(k.body[-1].tf32 for k in made.kernels)
+    (got,) = run_program(made, [copy(t) for t in given])
+    torch.testing.assert_close(got, unrolled(*given), rtol=1e-4, atol=1e-4)
+    exact = program_of(unrolled, *given, target=GPU, change=unmeasured)
+    assert sum(type(s) is Extern for s in exact.steps) == 6
+
+
+def test_casts_of_what_is_given_are_in_small_products():
+    x, *rest = [torch.randn(*shape) / 16 for shape in ((3, 64, 256), (64, 256), (256, 256), (256, 256))]
+    rest = [t.bfloat16() for t in rest]
+    made = program_of(unrolled, x, *rest, target=GPU, change=unmeasured)
+    assert len(made.steps) == 6 and all(type(k.body[-1]) is MatrixProduct for k in made.kernels)
+    (got,) = run_program(made, [copy(t) for t in (x, *rest)])
+    torch.testing.assert_close(got, unrolled(x, *rest), rtol=2e-2, atol=2e-2)
+    large = [torch.empty(*shape, dtype=torch.bfloat16) for shape in ((8192, 512), (512, 512), (512, 512))]
+    made = program_of(unrolled, torch.empty(1, 8192, 512), *large, target=GPU, change=unmeasured)
+    assert any(type(k.body[-1]) is not MatrixProduct for k in made.kernels)
+
+
 def test_convolutions_of_few_channels_are_ours():
     def made(channels):
         shapes = (2, channels, 32, 32), (16, channels, 3, 3)

@@ -259,3 +259,15 @@ def test_what_can_be_computed_early_is_not_computed_until_it_is_its_turn(target)
 
     few, many = (program_of(f, x(32, 64), x(64, 64), *[x(32, 64) for _ in range(n)], target=target).arena_bytes for n in (3, 9))
     assert many == few
+
+
+def test_what_several_products_read_is_computed_when_it_is_needed():
+    def fn(x, h, w):
+        for t in range(x.shape[0]):
+            h = torch.mm(h, w) + torch.mm(x[t].bfloat16(), w)
+        return h
+
+    given = torch.randn(4, 64, 256), torch.randn(64, 256).bfloat16(), torch.randn(256, 256).bfloat16() / 16
+    program = check(fn, *given, rtol=2e-2, atol=5e-2, target=GPU)
+    assert max(sum(p.mode == "w" for p in k.params) for k in program.kernels) == 1
+    assert program.arena_bytes <= 4 * 64 * 256 * 2

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from framesmith.codegen.triton.form import Dim, Form
+from framesmith.codegen.triton.numbers import integer
 from framesmith.codegen.triton.rough import rough
 from framesmith.codegen.triton.state import Dims, State
 from framesmith.codegen.triton.statements import STATEMENTS, place, statement
@@ -25,7 +26,7 @@ from framesmith.codegen.triton.types import HALF, type_row
 from framesmith.loops.contract import Accumulator
 from framesmith.loops.ir import Kernel, Load, Op
 from framesmith.loops.product import MatrixProduct
-from framesmith.symbolic.expr import Expr, ceildiv, min_, prod, simplify_int
+from framesmith.symbolic.expr import Expr, ceildiv, linear, min_, prod, simplify_int
 from framesmith.util.text import Indented
 
 BAND = 8  # rows of tiles that programs go through before the next band
@@ -196,10 +197,13 @@ def _load(s: State, op: Load, raw: bool) -> None:
     """As any load, but zeros where there is nothing. `raw`: in the type that memory has."""
     dims = s.of(op.index)
     condition = op.args[0] if op.args else None
-    at = place(s, op.buffer, op.index)
+    start = linear(op.index)[1]
+    start = start if start > 1 else 0
+    memory = f"{op.buffer} + {integer(start)}" if start else op.buffer  # slices of one tensor have one kernel
+    at = place(s, memory, op.index - start)
     if condition is not None:
         dims = dims | s.dims_of(condition)
-        at = place(s, op.buffer, op.index, dims)
+        at = place(s, memory, op.index - start, dims)
     mask = s.mask(dims, *([s.text(condition)] if condition is not None else []))
     text = f"tl.load({at}{f', {mask}, other=0' if mask else ''})"
     s.define(op, dims, text if raw or s.params[op.buffer].dtype not in HALF else f"{text}.to(tl.float32)")

@@ -1,5 +1,6 @@
 """Contractions that are tiles of our own without a measurement: those that the libraries are known to be slow at, and products of
-halves that wait for memory.
+halves that wait for memory, or of a few numbers, which wait for their own beginning and end. Those of float32 are taken where TF32 is
+allowed.
 
     y = conv1x1(x, w)                        # reads x, writes y                    tile: reads x, writes z
     z = hardswish(y + b)                     # reads y, writes z
@@ -13,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+import torch
+
 from framesmith.loops.build import HALF
-from framesmith.loops.ir import Ref, Scalar
+from framesmith.loops.ir import Cast, Load, Ref, Scalar, Store
 from framesmith.loops.nest import Compute, Item, LoopGraph
 from framesmith.loops.scalar import SCALAR_OPS
 from framesmith.lower.contractions.padding import VECTOR
@@ -27,18 +30,19 @@ MOST_POSITIONS = 256  # of k, of a convolution of few channels: what is read is 
 
 # In a microsecond of a chip with some hundred multiprocessors (an H200), as measured: ...
 COPY, LIBRARYS_COPY, OWN_COPY = 4.1e6, 3.6e6, 2.9e6  # bytes that a kernel moves, and a product in the library and in a tile of our own; ...
-LIBRARY, OWN = 650e6, 450e6  # ... operations of products in both, ...
+RATES = {2: (650e6, 450e6), 4: (325e6, 120e6)}  # ... operations of products in both, by the bytes of a number, ...
 NUMBERS, BEHIND = 30e6, 12e6  # ... and those of one number each, in a kernel for themselves and behind a product.
 START, STEP, PASS = 1.5, 0.15, 2.5  # microseconds of a product that does little, of 64 steps of its sums, and of a kernel for itself
 ALONG = 128  # of n, up to which one tile is as long
+FEW = 1 << 23  # products of two numbers, of float32
 SURE = 1.1  # how much less ours must take
 PROGRAMS = 100  # of 64 by 64 results, that read large operands together
 FEWEST = 4  # rows or columns that are worth a tile
 Readers = dict[str, list[Item]]
 
 
-def unmeasured(graph: LoopGraph) -> LoopGraph:
-    """`graph` with such contractions in tiles."""
+def unmeasured(graph: LoopGraph, tf32: bool = False) -> LoopGraph:
+    """`graph` with such contractions in tiles. `tf32`: whether products of float32 may be less exact."""
     found = {k: c for k, item in enumerate(graph.items) if (c := contraction_of(item, graph.storages)) is not None}
     if not found:
         return graph
@@ -52,16 +56,18 @@ def unmeasured(graph: LoopGraph) -> LoopGraph:
     prologues = Prologues(graph.items)
     for k, c in found.items():
         alone = len(readers[c.left.buffer]) == 1 and c.left.buffer not in outside
-        gated = alone and _takes_in(c, prologues.nest(c.left.buffer, k), graph, prologues)
-        if k not in tiles and _waits_for_memory(c, readers, sizes, c.out.buffer in outside, gated):
-            tiles[k] = "prologue" if gated else "tile"
-    return replaced(graph, tiles, False) if tiles else graph
+        nest = prologues.nest(c.left.buffer, k) if alone else None
+        taken = _takes_in(c, nest, graph, prologues) or _narrows(c, nest, prologues)
+        ours = _is_product(c, tf32) and _waits_for_memory(c, readers, sizes, c.out.buffer in outside, taken)
+        if ours and k not in tiles:
+            tiles[k] = "prologue" if taken else "tile"
+    return replaced(graph, tiles, tf32) if tiles else graph
 
 
 def _is_askew(c: Contraction) -> bool:
     """Whether memory runs along a dimension that is no multiple of a vector, in a large result of halves or along k, while operands can be
     read in vectors: libraries then compute at half their rate."""
-    if not _is_known(c) or c.image is not None:
+    if c.dtype not in HALF or not _is_known(c) or c.image is not None:
         return False
     large = c.batch * c.m * c.n * c.k >= LARGE * SIDE and min(c.m, c.n, c.k) >= SIDE
     result = c.out.stride[-1] == 1 and c.n % VECTOR != 0 and c.batch * c.m * c.n >= LARGE
@@ -70,7 +76,13 @@ def _is_askew(c: Contraction) -> bool:
 
 
 def _is_known(c: Contraction) -> bool:
-    return c.dtype in HALF and all(type(s) is int for s in (c.batch, c.m, c.n, c.k))
+    return all(type(s) is int for s in (c.batch, c.m, c.n, c.k))
+
+
+def _is_product(c: Contraction, tf32: bool) -> bool:
+    """Whether a product's rates are known: of halves, or of float32 on matrix units, in which that of few numbers alone is no slower."""
+    few = c.dtype is torch.float32 and tf32 and _is_known(c) and c.batch * c.m * c.n * c.k <= FEW
+    return few or c.dtype in HALF and _is_known(c)
 
 
 def _in_vectors(w: Window) -> bool:
@@ -84,11 +96,11 @@ def _has_few_channels(c: Contraction) -> bool:
     return c.image is not None and c.image.size[1] < VECTOR // 2 and c.k <= MOST_POSITIONS
 
 
-def _waits_for_memory(c: Contraction, readers: Readers, sizes: Mapping[str, int], kept: bool, gated: bool) -> bool:
-    """Whether a tile takes less than the library and what follows it. `kept`: the result is wanted for itself; `gated`: the tile takes in
+def _waits_for_memory(c: Contraction, readers: Readers, sizes: Mapping[str, int], kept: bool, taken: bool) -> bool:
+    """Whether a tile takes less than the library and what follows it. `kept`: the result is wanted for itself; `taken`: the tile takes in
     what computes its left operand, too; `sizes`: of buffers, in bytes."""
     follow = readers.get(c.out.buffer, ())
-    if not _is_known(c) or c.activation or not follow or c.image is not None and prod(c.image.kernel) > 1:
+    if c.activation or not follow or c.image is not None and prod(c.image.kernel) > 1:
         return False
     results = c.batch * c.m * c.n
     small = max(c.m, c.n) * c.k < LARGE
@@ -103,10 +115,11 @@ def _waits_for_memory(c: Contraction, readers: Readers, sizes: Mapping[str, int]
     result = c.out.dtype.itemsize * results
     besides = sum(sizes[name] for name in dict.fromkeys(n for item in follow for n in (*item.reads, *item.writes)) if name != c.out.buffer)
     numbers = results * max(map(_cost, follow))
-    library = START + max(product / LIBRARY, (operands + result) / LIBRARYS_COPY) + max((result + besides) / COPY, numbers / NUMBERS, PASS)
-    if gated:
+    rate, ours = RATES[c.dtype.itemsize]
+    library = START + max(product / rate, (operands + result) / LIBRARYS_COPY) + max((result + besides) / COPY, numbers / NUMBERS, PASS)
+    if taken:
         library += max(2 * c.dtype.itemsize * c.m * c.k / COPY, PASS)
-    own = START + max(product / OWN + numbers / BEHIND, (operands + besides + (result if kept else 0)) / OWN_COPY, STEP * c.k / 64)
+    own = START + max(product / ours + numbers / BEHIND, (operands + besides + (result if kept else 0)) / OWN_COPY, STEP * c.k / 64)
     return SURE * own <= library
 
 
@@ -117,6 +130,13 @@ def _takes_in(c: Contraction, nest: Compute | None, graph: LoopGraph, prologues:
         return False
     small = [name for name in nest.reads if name in prologues.writers and prod(graph.storages[name].size) < c.m * c.k]
     return len(small) > 0 and len(nest.reads) > len(small)
+
+
+def _narrows(c: Contraction, nest: Compute | None, prologues: Prologues) -> bool:
+    """Whether a nest casts the left operand of a small product, and no more, of what the graph is given: the cast is never in memory."""
+    if nest is None or nest.window or c.image is not None or c.m * c.k * -(-c.n // ALONG) > LARGE:
+        return False
+    return all(type(op) in (Load, Cast, Store) for op in nest.ops) and prologues.writers.keys().isdisjoint(nest.reads)
 
 
 def _is_epilogue(item: Item, results: int, readers: Readers) -> bool:

@@ -289,7 +289,7 @@ class _Given:
         """What the scheduler is told, of operands at the indices `left` and `right`."""
         blocks = [self._image(*left) if self.c.image is not None else self._operand(self.c.left, left), self._operand(self.c.right, right)]
         reads = dict.fromkeys(op.buffer for block in blocks for op in block if type(op) is Load)
-        return Plan(k, blocks[0], blocks[1], self.c.dtype, self.tf32, tuple(reads))
+        return Plan(k, blocks[0], blocks[1], self.c.dtype, self.tf32 and self.c.dtype is torch.float32, tuple(reads))
 
     def _image(self, m: Any, k: Any) -> tuple[Op, ...]:
         b = Builder()
