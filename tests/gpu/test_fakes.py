@@ -194,6 +194,15 @@ def test_frozen_weights_of_convolutions_are_laid_out_once():
     assert frozen.parameters == (1,) and made.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.usefixtures("makes_on_cuda")
+def test_what_is_made_on_the_cpu_and_copied_is_kept():
+    graph, _ = recorded(lambda x: x @ (1 - torch.eye(64)).to(x.device), X)
+    frozen = freeze(graph, worth_freezing)
+    assert all(n.meta["val"].device == DEVICE for n in frozen.main.nodes if n.op != "output")
+    graph, _ = recorded(lambda x: x @ (1 - torch.eye(64, device=DEVICE)), X)
+    assert freeze(graph, worth_freezing) is None
+
+
 def test_contractions_are_called_as_suits_the_libraries():
     def fn(x, w, b, image, filters, c):
         return F.linear(x, w, b), F.linear(x, w), x @ w.t(), F.conv2d(image, filters, c).relu()

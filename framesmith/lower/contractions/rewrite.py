@@ -137,9 +137,9 @@ def worth_freezing(node: fx.Node) -> bool:
     """Whether an expression of parameters that holds `node` saves work in every call (views alone do not).
 
     What reads no parameter costs its kernels no memory traffic: it must hold work (rotary angles, a table looked up) to be kept, or be
-    there for an operator that reads it in memory (`meta["kept"]`).
+    there for an operator that reads it in memory (`meta["kept"]`), or come from another device, for which a call would wait.
     """
-    if node.meta.get("kept"):
+    if node.meta.get("kept") or _comes_over(node):
         return True
     if is_input_free(node):
         return not _is_view(node) and node.target not in _CHEAP
@@ -159,6 +159,11 @@ _CHEAP = frozenset(
         ("logical_not", ""), ("where", "self"), ("fill", "Scalar"), ("lift_fresh_copy", ""), ("lift_fresh", ""),
     )
 )
+
+
+def _comes_over(node: fx.Node) -> bool:
+    """Whether a copy goes from one device to another."""
+    return node.target is aten._to_copy.default and value_of(node).device != value_of(node.args[0]).device
 
 
 def _is_view(node: fx.Node) -> bool:
