@@ -5,7 +5,8 @@ A target rewrites contractions to the kernels that are best on it, schedules for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ from framesmith.codegen.wrapper import Wrapped, wrap
 from framesmith.config import Config
 from framesmith.loops.ir import Extern, Program
 from framesmith.loops.nest import LoopGraph
-from framesmith.lower.contractions.activations import fuse_activations, fuse_rectified
+from framesmith.lower.contractions.activations import Layer, fuse_activations, fuse_rectified
 from framesmith.lower.contractions.bags import group_embedding_bags
 from framesmith.lower.contractions.beside import join_layers
 from framesmith.lower.contractions.bound import unmeasured
@@ -46,6 +47,7 @@ from framesmith.schedule import target as machines
 from framesmith.schedule.schedule import schedule
 from framesmith.tuning.contractions import own_contractions
 from framesmith.tuning.kernels import Sizes, Tuner, configured, source_of
+from framesmith.tuning.rectified import Rectified
 from framesmith.util import log
 from framesmith.util.cores import cores
 from framesmith.util.errors import BuildError
@@ -122,7 +124,7 @@ class CudaTarget(Target):
         drop_round_trips(graph)
         join_products(graph)
         if not self.config.rounding:
-            fuse_rectified(graph)
+            fuse_rectified(graph, self._rectifies())
             tile_written(graph)
         rewrite_products(graph)
         tile_masked(graph)
@@ -133,6 +135,13 @@ class CudaTarget(Target):
             join_layers(graph)
         lay_out_weights(graph)
         part_bias_gradients(graph)
+
+    def _rectifies(self) -> Callable[[Layer], bool]:
+        """Whether a convolution and its ReLU are one call: measured, where there is a device."""
+        if not torch.cuda.is_available():
+            return lambda layer: True
+        measured = functools.cache(lambda: Rectified(self.device, self.cache.memory("rectified")))
+        return lambda layer: measured()(layer)
 
     def tuner(self) -> Tuner:
         """What measures, in the modes that do."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from framesmith.lower.contractions.activations import fuse_activations, fuse_rectified
+from framesmith.lower.contractions.activations import Layer, fuse_activations, fuse_rectified
 from framesmith.lower.contractions.libraries import rewrite_products
 from framesmith.lower.contractions.rewrite import worth_freezing
 from tests.fake.harness import record
@@ -72,6 +72,17 @@ def test_convolutions_are_rectified_by_the_library(fn, dtype, shape, count):
     graph.lint()
     calls = [n for n in graph.nodes if n.target is torch.ops.aten.cudnn_convolution_relu.default]
     assert len(calls) == count and all(len(n.args) == 7 and n.meta["val"].shape[1] == shape[0] for n in calls)
+
+
+def test_convolutions_that_the_library_is_slow_at_with_a_relu_are_left():
+    inputs = [torch.randn(n, dtype=BF16) for n in ((2, 8, 6, 6), (16, 8, 3, 3), (16,))]
+    graph, _ = record(lambda x, w, b: F.conv2d(x, w, b, 1, (1, 0)).relu(), inputs)
+    for node in list(graph.nodes)[1:3]:
+        node.meta["param"] = True
+    asked = []
+    fuse_rectified(graph, lambda layer: asked.append(layer))
+    assert asked == [Layer((2, 8, 6, 6), (16, 8, 3, 3), BF16, (1, 1), (1, 0), (1, 1))]
+    assert not [n for n in graph.nodes if n.target is torch.ops.aten.cudnn_convolution_relu.default]
 
 
 @pytest.mark.usefixtures("makes_on_cuda")

@@ -10,6 +10,8 @@ Only where the activation would be a pass of its own: what else is computed elem
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -53,8 +55,21 @@ def fuse_activations(graph: fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def fuse_rectified(graph: fx.Graph) -> None:
-    """Rewrite such convolutions in place. Those of one element, of few channels or with a kernel for each channel are kernels of ours."""
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A convolution: sizes of image and weight, and its geometry."""
+
+    image: tuple[int, ...]
+    weight: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+def fuse_rectified(graph: fx.Graph, is_apt: Callable[[Layer], bool] = lambda layer: True) -> None:
+    """Rewrite such convolutions in place, if `is_apt`. Those of one element, of few channels or with a kernel for each channel are
+    kernels of ours."""
     for node in list(graph.nodes):
         last = _only_user(node) if node.op == "call_function" and node.target is aten.conv2d.default else None
         if last is None or last.target is not aten.relu.default or node.kwargs:
@@ -63,6 +78,9 @@ def fuse_rectified(graph: fx.Graph) -> None:
         x, weight, bias, stride, padding, dilation, groups = (*given, *_CONV2D[len(given) :])
         values = [value_of(v) for v in (x, weight, bias)] if isinstance(bias, fx.Node) else []
         if groups != 1 or isinstance(padding, str) or not values or not is_parameter_expression(weight) or not _in_vectors(values):
+            continue
+        geometry = [tuple(pair) * (2 // len(pair)) for pair in (stride, padding, dilation)]
+        if not is_apt(Layer(tuple(values[0].shape), tuple(values[1].shape), values[0].dtype, *geometry)):
             continue
         with graph.inserting_before(last):
             new = graph.call_function(aten.cudnn_convolution_relu.default, (x, weight, bias, stride, padding, dilation, groups))

@@ -1,0 +1,36 @@
+"""Which convolutions are suspiciously slow with their ReLU, and what is remembered of those that were measured."""
+
+import pytest
+import torch
+
+from framesmith.lower.contractions.activations import Layer
+from framesmith.tuning import rectified
+from framesmith.tuning.rectified import Rectified, is_suspicious
+
+HALF = torch.bfloat16
+WIDE = Layer((8, 64, 112, 112), (128, 64, 3, 3), HALF, (1, 1), (1, 1), (1, 1))
+SMALL = Layer((2, 8, 14, 14), (8, 8, 3, 3), HALF, (1, 1), (1, 1), (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("layer", "microseconds", "slow"), [(WIDE, 224, False), (WIDE, 3573, True), (SMALL, 40, False), (SMALL, 400, True)]
+)
+def test_suspicion_goes_by_operations_and_bytes(layer, microseconds, slow):
+    results = layer.image[0] * layer.weight[0] * layer.image[2] * layer.image[3]
+    assert is_suspicious(layer, microseconds, results) is slow
+
+
+@pytest.mark.gpu
+def test_an_answer_is_measured_once(monkeypatch):
+    times = iter([(3000.0, 1 << 10), (100.0, 1 << 10), (10.0, 1 << 10)])
+    monkeypatch.setattr(rectified, "microseconds", lambda call: next(times))
+    known = {}
+    ask = Rectified(torch.device("cuda", 0), known)
+    assert [ask(WIDE), ask(WIDE), ask(SMALL), ask(SMALL)] == [False, False, True, True]
+    assert sorted(known.values()) == ["one", "two"] and next(times, None) is None
+
+
+@pytest.mark.gpu
+def test_a_layer_is_run_on_the_device():
+    known = {}
+    assert Rectified(torch.device("cuda", 0), known)(SMALL) and len(known) == 1
