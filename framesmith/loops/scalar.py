@@ -20,7 +20,7 @@ enough:
 - ``logical_*`` take and give bool; ``bitwise_*`` take ints or bool; shifts take ints;
 - ``pow`` is C's pow on floats; on ints, repeated multiplication (exponent >= 0);
 - ``fma(a, b, c)`` = a*b + c, fused or not as is faster;
-- ``random_bits(key, number, place)`` is a word of Philox, of int64 (see ``prims.philox``).
+- ``random_bits(seed, offset, vector, threads, place)`` is a word of Philox, of int64 (see ``prims.philox``).
 """
 
 from __future__ import annotations
@@ -59,5 +59,5 @@ _rows(2, "same", 4, "div floordiv truncdiv mod fmod")
 _rows(2, "same", 30, "pow atan2 hypot nextafter")
 _rows(2, "bool", 1, "eq ne lt le gt ge logical_and logical_or logical_xor")
 _rows(3, "same", 1, "fma")
-_rows(3, "same", 40, "random_bits")
 _rows(3, "where", 1, "where")
+_rows(5, "same", 40, "random_bits")

@@ -10,10 +10,11 @@ import torch
 from framesmith.loops.build import Builder
 from framesmith.loops.ir import Op
 from framesmith.lower.context import Context, surely_smaller
-from framesmith.lower.geometry import Size, flat, row_major
+from framesmith.lower.geometry import Size, flat
 from framesmith.lower.pointwise import operand
 from framesmith.lower.table import lowers, unsupported_dtype
 from framesmith.lower.values import Lazy, Strided, Value, cost_of, merge_reads
+from framesmith.symbolic.expr import as_expr
 
 _INDEX_COST = 3
 _COPY = torch.ops.aten.copy_.default
@@ -96,16 +97,19 @@ _DRAW_COST = 50
 
 
 @lowers("uniform")
-def uniform(ctx: Context, spec: Any, key: Value, shape: tuple[Any, ...], number: int) -> Value:
-    """The bits of place k of a row-major order, whatever the layout is."""
-    steps = row_major(shape)
+def uniform(
+    ctx: Context, spec: Any, state: Value, shape: tuple[Any, ...], shift: Any, vector: int, threads: Any, steps: tuple[Any, ...]
+) -> Value:
+    """See `prims.philox`."""
 
     def element(b: Builder, i: Sequence[Any]) -> Op:
-        bits = b.scalar("random_bits", key.element(b, [0]), b.const(number, torch.int64), b.index(flat(i, steps)))
-        some = b.scalar("rshift", bits, b.const(8, torch.int64))
-        return b.scalar("mul", b.cast(some, torch.float32), b.const(2.0**-24, torch.float32))
+        offset = b.scalar("add", state.element(b, [1]), b.index(as_expr(shift)))
+        ways = b.const(vector, torch.int64), b.index(as_expr(threads))
+        bits = b.scalar("random_bits", state.element(b, [0]), offset, *ways, b.index(flat(i, steps)))
+        some = b.scalar("mul", b.cast(bits, torch.float32), b.const(2.0**-32, torch.float32))
+        return b.scalar("add", some, b.const(2.0**-33, torch.float32))
 
-    return Lazy(spec.shape, spec.dtype, element, _DRAW_COST, merge_reads([key]), ctx.origin)
+    return Lazy(spec.shape, spec.dtype, element, _DRAW_COST, merge_reads([state]), ctx.origin)
 
 
 # ------------------------------------------------------------------------------------------------------------------------- writing

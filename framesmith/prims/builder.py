@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from framesmith.prims.core import Prim, Size, Spec, table
+from framesmith.prims.core import Prim, Size, Spec, size_of, table
+from framesmith.prims.draws import STATE
 from framesmith.prims.promotion import coerce, computing, floating, result_dtype
 from framesmith.prims.simplify import SIMPLIFY
 
 # results of these share their first argument's memory in eager
 ALIASES = frozenset({"reshape", "permute", "expand", "slice", "select", "diagonal", "unfold", "as_strided"})
-
-
-_KEYS = 1 << 62
 
 
 class Value:
@@ -140,8 +138,7 @@ class Builder:
         self.out: Any = None
         self.source: fx.Node | None = None
         self._known: dict[Any, Any] = {}
-        self._keys: dict[torch.device, Value] = {}
-        self._draws = 0
+        self._state: Value | None = None
 
     if TYPE_CHECKING:
 
@@ -191,17 +188,19 @@ class Builder:
 
     # -- draws ---------------------------------------------------------------------------------------------------------
 
-    def key(self, device: torch.device) -> Value:
-        """Of the draws of this graph, from the device's generator in each call."""
-        if device not in self._keys:
-            spec, options = Spec((1,), torch.int64, device, (1,)), {"dtype": torch.int64, "device": device}
-            self._keys[device] = self.extern(torch.ops.aten.randint.low, (-_KEYS, _KEYS, (1,)), options, val=spec)
-        return self._keys[device]
+    def draw(self, device: torch.device, count: Size) -> tuple[Value, Size]:
+        """Seed and offset of the device's generator (a tensor of two int64), and how far behind that this draw begins; the generator
+        moves on by `count`. Draws that only kernels stand between share one state."""
+        state = self._state
+        if state is None or state.device != device:
+            state = self._state = self.extern(STATE, (device, 0), val=Spec((2,), torch.int64, device, (1,)))
+        shift = state.node.args[1]
+        state.node.args = device, size_of(shift + count)
+        return state, shift
 
-    def next_draw(self) -> int:
-        """The number of another draw by the graph's key."""
-        self._draws += 1
-        return self._draws - 1
+    def interrupt_draws(self) -> None:
+        """An operator draws by itself: what is drawn behind it begins where it has left the generator."""
+        self._state = None
 
     # -- types --------------------------------------------------------------------------------------------------------
 

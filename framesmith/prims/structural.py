@@ -222,8 +222,8 @@ def _fill_joins() -> None:
     )
 
 
-def _uniform_spec(key: Any, shape: tuple[Size, ...], number: int) -> Spec:
-    return Spec(shape, torch.float32, key.device)
+def _uniform_spec(state: Any, shape: tuple[Size, ...], *_: Any) -> Spec:
+    return Spec(shape, torch.float32, state.device)
 
 
 def _fill_draws() -> None:
@@ -232,7 +232,8 @@ def _fill_draws() -> None:
         "index",
         uniform,
         _uniform_spec,
-        doc="uniform(key: int64[1], shape, number): draw `number` by a key: from 0 up to 1, the same each time (see prims.philox)",
+        doc="uniform(state: int64[2], shape, shift, vector, threads, steps): numbers above 0 and up to 1 by a generator's seed and offset,"
+        " the same each time (see prims.philox)",
     )
 
 

@@ -33,6 +33,9 @@ _PRODUCT = re.compile(r"mm|matmul|linear|einsum|attention")
 """Operators that call cuBLAS."""
 
 
+_library = torch.ops.framesmith
+_DRAW = str(_library.draw_state.default)
+
 Key = tuple[int, int, int]
 """The device, the stream on which calls are replayed, and the number that recordings have."""
 
@@ -107,6 +110,8 @@ class Recorder:
     warn: bool = True
     _key: Key = (-1, 0, 0)
     _graph: Any = None
+    _states: torch.Tensor | None = None
+    _counts: Sequence[int] = ()
     _open: ExitStack = field(default_factory=ExitStack)
     _begun: bool = False
 
@@ -115,8 +120,13 @@ class Recorder:
         self._graph = torch.cuda.CUDAGraph()
         self._open.enter_context(collector_paused())
         torch.cuda.current_blas_handle()  # of this thread: it cannot be made later
+        draws = sum(operator == _DRAW for operator, _ in self.places)
+        self._states = torch.zeros(2 * draws, dtype=torch.int64, device=f"cuda:{device}") if draws else None
         torch.cuda.current_stream(device).synchronize()
         self._open.enter_context(torch.cuda.stream(_stream(key)))
+        if self._states is not None:
+            _library.begin_draws(self._states)
+            self._open.callback(_library.end_draws)
         with torch.inference_mode(False):
             handle = _pool(key).handle
             self._begun = True
@@ -128,6 +138,7 @@ class Recorder:
         with torch.inference_mode(False):
             self._graph.capture_end()
         self._begun = False
+        self._counts = _library.end_draws()
         self._open.close()
         pool = _pools[self._key]
         pool.recordings += 1
@@ -135,19 +146,27 @@ class Recorder:
         return pool.segments()
 
     def play(self, again: Callable[[], None] | None) -> tuple[int, Callable[[], Any]]:
-        """The executable is given only of a recording that draws no random numbers: for the others, PyTorch moves the generator on."""
-        graph, self._graph = self._graph, None
+        """The executable is given only of a recording that draws no random numbers: for the others, the generator moves on, first as
+        kernels draw, then (PyTorch's part) as operators do."""
+        graph, states, counts = self._graph, self._states, self._counts
+        self._graph = self._states = None
+
+        def replay() -> None:
+            if states is not None:
+                _library.play_draws(states, counts)
+            graph.replay()
+
         generator = torch.cuda.default_generators[self._key[0]]
         before = generator.get_offset()
-        graph.replay()
+        replay()
         executable = getattr(graph, "raw_cuda_graph_exec", None)
-        return executable() if executable is not None and generator.get_offset() == before else 0, graph.replay
+        return executable() if executable is not None and generator.get_offset() == before else 0, replay
 
     def fail(self, extern: int, why: str) -> None:
         if self._begun:
             self._abandon()
         self._open.close()
-        self._graph = None
+        self._graph = self._states = None
         operator, line = self.places[extern] if 0 <= extern < len(self.places) else ("", "")
         reason = next(iter(why.strip().splitlines()), "")
         self.tell(f"{operator} cannot be recorded: {reason}" if operator else reason, line)

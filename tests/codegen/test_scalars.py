@@ -48,7 +48,7 @@ SAME: dict[str, Case] = {
     "fmod": (FLOATS + INTS, torch.fmod, (-9, 9)),
     "lshift": (INTS, torch.bitwise_left_shift, (-9, 9)),
     "rshift": (INTS, torch.bitwise_right_shift, (-9, 9)),
-    "random_bits": ((torch.int64,), random_bits, (0, 1 << 40)),
+    "random_bits": ((torch.int64,), random_bits, (1, 1 << 40)),
     "where": (FLOATS + INTS + BOOL, lambda c, x, y: torch.where(c != 0, x, y), (-9, 9)),
 }
 DIVISIONS = {"floordiv", "truncdiv", "mod", "fmod"}

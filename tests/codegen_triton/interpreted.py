@@ -10,6 +10,7 @@ from framesmith.codegen.triton.sharing import shared
 from framesmith.loops.ir import Batch, Extern
 from framesmith.lower.limits import LIMITS
 from framesmith.lower.lower import lower
+from framesmith.prims import draws
 from framesmith.prims.decompose import decompose
 from framesmith.prims.philox import uniform
 from framesmith.prims.rules import activations
@@ -163,10 +164,13 @@ DROPPED = {
 }
 
 
+@pytest.mark.parametrize("vector", [1, 2, 4, 8])
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("name", DROPPED)
-def test_draws_are_those_of_the_function(name, whole, monkeypatch):
+def test_draws_are_those_of_the_function(name, whole, vector, monkeypatch):
     monkeypatch.setattr(activations, "DRAWING", frozenset(("cpu",)))
+    monkeypatch.setattr(draws, "_UNASKED", {4: vector})
+    monkeypatch.setattr(draws, "_TYPICAL", 3)
     if not whole:
         monkeypatch.setattr(tuning, "PERSISTENT", 1)
         monkeypatch.setattr(tuning, "LOOPED", 512)
@@ -176,9 +180,11 @@ def test_draws_are_those_of_the_function(name, whole, monkeypatch):
     torch.manual_seed(5)
     mask = run_program(program, [x])[0] != 0
     torch.manual_seed(5)
-    (key,) = [torch.ops.aten.randint.low(*s.args, **s.kwargs) for s in program.steps if isinstance(s, Extern)]
-    drawn = shape[::-1] if name == "turned" else shape
-    want = uniform(key, drawn, 0) >= 0.3
+    (state,) = [draws.STATE(*s.args) for s in program.steps if isinstance(s, Extern)]
+    like = x.t() if name == "turned" else x
+    order = draws.order_of(like)
+    assert order.vector == (1 if name == "askew" else vector)
+    want = uniform(state, like.shape, 0, order.vector, order.threads, order.steps) < 0.7
     assert torch.equal(mask, want.t() if name == "turned" else want)
     assert 0.2 < 1 - want.float().mean() < 0.4
 

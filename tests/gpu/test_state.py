@@ -24,27 +24,62 @@ def compiled(fn):
 def test_draws_are_eagers():
     def fn(x):
         noise = F.dropout(x, 0.4) + torch.rand_like(x) + torch.randn(16, device=D)
-        return noise, torch.randint(0, 9, (5,), device=D), torch.randperm(7, device=D)
+        q = F.dropout(x, 0.1).view(1, 2, 4, 16).half()
+        return F.dropout(noise, 0.2), F.scaled_dot_product_attention(q, q, q, dropout_p=0.5), torch.randperm(7, device=D), F.dropout(x, 0.3)
 
     x = torch.randn(8, 16, device=D)
-    framesmith.reset()
-    c = framesmith.compile(fn, options={"numerics": "eager"})
+    c = compiled(fn)
     for seed in (1, 2):
         torch.manual_seed(seed)
-        expected = [*fn(x), *fn(x)]
+        expected = [*fn(x), *fn(x), torch.rand(1, device=D)]
         torch.manual_seed(seed)
-        got = [*c(x), *c(x)]
+        got = [*c(x), *c(x), torch.rand(1, device=D)]
         for g, e in zip(got, expected):
             torch.testing.assert_close(g, e)
 
 
-def test_dropout_in_training_draws_once():
-    model = nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.3), nn.Linear(32, 4)).to(D)
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("shape", [(8, 16), (7, 51), (1024, 1030), (2050, 4097), (64, 96, 512)])
+def test_kernels_draw_what_eager_draws(mode, dtype, shape):
+    def fn(x, some):
+        return F.dropout(x, 0.3), F.dropout(x.transpose(0, -1) + 1, 0.1), F.dropout(some, 0.5), F.dropout(x[1:] * 2, 0.25)
+
+    x = torch.rand(shape, device=D).to(dtype) + 1
+    some = torch.rand(*shape[:-1], 2 * shape[-1], device=D).to(dtype)[..., ::2] + 1
+    framesmith.reset()
+    c = framesmith.compile(fn, mode=mode)
+    generator = torch.cuda.default_generators[x.device.index]
+    for seed in range(4):
+        torch.manual_seed(seed)
+        expected = [*fn(x, some), *fn(x, some)]
+        moved = generator.get_offset()
+        torch.manual_seed(seed)
+        got = [*c(x, some), *c(x, some)]
+        assert generator.get_offset() == moved
+        for g, e in zip(got, expected):
+            assert torch.equal(g == 0, e == 0)
+            torch.testing.assert_close(g, e)
+
+
+def test_dropout_of_other_sizes_draws_what_eager_draws():
+    c = compiled(lambda x: F.dropout(x * 2, 0.3))
+    for rows in (5, 64, 333, 4096, 9):
+        x = torch.rand(rows, 768, device=D) + 1
+        torch.manual_seed(rows)
+        expected = F.dropout(x * 2, 0.3)
+        torch.manual_seed(rows)
+        torch.testing.assert_close(c(x), expected)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_dropout_in_training_draws_what_eager_draws(mode):
+    model = nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.3), nn.Linear(32, 4), nn.Dropout(0.1)).to(D)
     x = torch.randn(8, 16, device=D)
     framesmith.reset()
-    c = framesmith.compile(model, options={"numerics": "eager"})
+    c = framesmith.compile(model, mode=mode)
     results = []
-    for call in (model, c, c):
+    for call in (model, c, c, c, c):
         torch.manual_seed(5)
         model.zero_grad()
         call(x).square().mean().backward()

@@ -264,10 +264,12 @@ FN float digamma(float x) { return digamma_of(x); }
 FN double digamma(double x) { return digamma_of(x); }
 FS_LANEWISE1(erfinv) FS_LANEWISE1(digamma)
 
-template <class V> FN V random_bits(V key, V number, V place) {  // a word of Philox-4x32, as prims/philox.py
-  const auto all = [&](i64 x) { return splat_like(key, x); };
-  const V word = all(0xffffffffl), half = all(32), at = place >> all(2), which = place & all(3);
-  V a = at & word, b = (at >> half) & word, c = number & word, d = all(0), low = key & word, high = (key >> half) & word;
+template <class V> FN V random_bits(V seed, V offset, V vector, V threads, V place) {  // a word of Philox-4x32, as prims/philox.py
+  const auto all = [&](i64 x) { return splat_like(seed, x); };
+  const V group = truncdiv(place, vector), turn = truncdiv(group, threads), number = group - turn * threads, rest = place - group * vector;
+  const V own = where(eq(vector, all(1)), turn, turn * where(lt(vector, all(4)), all(4), vector) + rest);
+  const V word = all(0xffffffffl), half = all(32), at = (offset >> all(2)) + (own >> all(2)), which = own & all(3);
+  V a = at & word, b = (at >> half) & word, c = number & word, d = all(0), low = seed & word, high = (seed >> half) & word;
   for (int round = 0; round < 10; round++) {
     const V one = a * all(0xD2511F53l), two = c * all(0xCD9E8D57l);
     a = ((two >> half) & word) ^ b ^ low, b = two & word, c = ((one >> half) & word) ^ d ^ high, d = one & word;

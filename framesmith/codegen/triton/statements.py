@@ -31,8 +31,8 @@ def _scalar(s: State, op: Scalar) -> None:
         operands[-1] = s.whole(op.args[-1])
     name = op.name
     if name == "random_bits":
-        operands[:2] = [s.whole(a) for a in op.args[:2]]
-        name = "random_bits_of_four" if _by_fours(s, op.args[2]) else name
+        operands = _drawn(s, op)
+        name = "random_bits_of_four" if op.args[2].value % 4 == 0 and _by_fours(s, op.args[4]) else name  # type: ignore[attr-defined]
     elif name == "rshift" and type(op.args[1]) is Const and 0 <= op.args[1].value < 8 * kind.itemsize:
         name = "rshift_known"
     text = scalar_text(name, operands, kind, op in s.rough.ops)
@@ -47,6 +47,16 @@ def _is_loaded_so(s: State, op: Scalar) -> bool:
     condition, value, other = op.args
     zero = type(other) is Const and repr(other.value) in ("0", "0.0", "False")
     return zero and type(value) is Load and value.args == (condition,) and not s.params[value.buffer].host
+
+
+def _drawn(s: State, op: Scalar) -> list[str]:
+    """Operands of `random_bits`. Places are without sign, and of 32 bits where they are few enough: then a division is a product."""
+    seed, offset, vector, threads, place = op.args
+    most = place.value if type(place) is Const else place.expr.hi if type(place) is Index else None
+    kind = "tl.uint32" if most is not None and most < 1 << 31 else "tl.uint64"
+    many = f"tl.full([], {threads.value}, {kind})" if type(threads) is Const else f"{s.whole(threads)}.to({kind})"
+    assert type(vector) is Const
+    return [s.whole(seed), s.whole(offset), str(vector.value), many, f"{s.whole(place)}.to({kind})"]
 
 
 def _by_fours(s: State, place: Op) -> bool:

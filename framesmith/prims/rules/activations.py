@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from framesmith.prims.builder import Builder, Value
+from framesmith.prims.draws import order_of
 from framesmith.prims.promotion import FLOAT, category
 from framesmith.prims.registry import decomposes, decomposes_named, overload, rules
 
@@ -163,15 +164,29 @@ def dropout(b: Builder, x: Value, p: float, train: bool) -> Any:
 
 
 DRAWING = frozenset(("cuda",))
-"""Types of devices on which kernels draw: with a key for the graph that eager's generator gives, and numbers that are not eager's."""
+"""Types of devices on which kernels draw eager's numbers."""
 
 
 @decomposes(aten.native_dropout.default)
 def native_dropout(b: Builder, x: Value, p: float, train: bool | None) -> Any:
     if train is False:
         return x, b.full(x.shape, True, torch.bool, x.device)
-    if x.device.type not in DRAWING or b.rounding or category(x.dtype) != FLOAT:
+    if x.device.type not in DRAWING or category(x.dtype) != FLOAT:
         return NotImplemented
-    kept = b.uniform(b.key(x.device), x.shape, b.next_draw()) >= p
-    scale = 0.0 if p == 1 else 1.0 / (1.0 - p)
-    return b.convert(b.where(kept, b.wide(x) * scale, 0.0), x.dtype), kept
+    if p == 1:
+        return b.full(x.shape, 0.0, x.dtype, x.device), b.full(x.shape, False, torch.bool, x.device)
+    order = order_of(b.source.args[0].meta["val"])  # type: ignore[union-attr]
+    if order is None:
+        return NotImplemented
+    state, shift = b.draw(x.device, order.count)
+    keep = _as_eager_has_it(1.0 - p, x.dtype)
+    drawn = b.uniform(state, x.shape, shift, order.vector, order.threads, order.steps)
+    wide = b.wide(x)
+    kept = b.convert(drawn, wide.dtype) < keep
+    scale = _as_eager_has_it(1.0 / keep, x.dtype) if keep else math.inf
+    return b.convert(wide * b.convert(kept, wide.dtype) * scale, x.dtype), kept
+
+
+def _as_eager_has_it(number: float, dtype: torch.dtype) -> float:
+    """A number of the type that its kernel computes in."""
+    return number if dtype is torch.float64 else torch.tensor(number, dtype=torch.float32).item()
