@@ -75,7 +75,8 @@ class Compute:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """An extern call; fields as in `ir.Extern`, buffers by name (views included). `reads` and `writes` name base buffers, never views."""
+    """An extern call; fields as in `ir.Extern`, buffers by name (views included). `reads` and `writes` name base buffers, never views; a call
+    that draws random numbers writes `GENERATOR` as well."""
 
     target: Any
     args: tuple[Any, ...]
@@ -88,6 +89,10 @@ class Call:
 
 
 Item = Compute | Call
+
+
+GENERATOR = "generator"
+"""Stands among buffers for the generators: calls that draw stay in order."""
 
 
 @dataclass(slots=True, eq=False)

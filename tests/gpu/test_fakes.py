@@ -159,6 +159,14 @@ def test_dropout_is_drawn_in_kernels_in_turn_with_operators():
     moved = [step.args[1] for step in program.steps if isinstance(step, Extern) and "draw" in str(step.target)]
     assert moved == [8, 4] and len(program.kernels) == 1
 
+    def attention(x):
+        q = F.dropout(x, 0.2).view(1, 2, -1, 16)
+        return F.dropout(F.scaled_dot_product_attention(q, q, q, dropout_p=0.25), 0.1), F.dropout(x, 0.3)
+
+    graph, _ = recorded(attention, X)
+    program = scheduled(graph)
+    assert externs(program) == ["framesmith.draw_state.default", "aten.scaled_dot_product_attention.default", "framesmith.draw_state.default"]
+
 
 def test_an_input_of_the_cpu_is_written_by_an_operator():
     rec = Recorder()
