@@ -24,7 +24,7 @@ from framesmith.codegen.wrapper import Wrapped, wrap
 from framesmith.config import Config
 from framesmith.loops.ir import Extern, Program
 from framesmith.loops.nest import LoopGraph
-from framesmith.lower.contractions.activations import Layer, fuse_activations, fuse_rectified
+from framesmith.lower.contractions.activations import fuse_activations
 from framesmith.lower.contractions.bags import group_embedding_bags
 from framesmith.lower.contractions.beside import join_layers
 from framesmith.lower.contractions.bound import unmeasured
@@ -35,6 +35,7 @@ from framesmith.lower.contractions.images import lay_out_weights, part_bias_grad
 from framesmith.lower.contractions.libraries import rewrite_products
 from framesmith.lower.contractions.masked import tile_masked
 from framesmith.lower.contractions.padding import pad_rows
+from framesmith.lower.contractions.rectified import Layer, fuse_rectified
 from framesmith.lower.contractions.rewrite import rewrite_contractions
 from framesmith.lower.contractions.sums import join_products
 from framesmith.lower.contractions.widening import widen_results

@@ -1,6 +1,6 @@
 """Layouts of what a forward keeps for its backward: nobody else sees it, so it stays as it is computed.
 
-Convolutions in half precision run channels-last on a CUDA device (see `lower.layouts`), and with them their weights and what is computed
+Convolutions on matrix units run channels-last on a CUDA device (see `lower.layouts`), and with them their weights and what is computed
 of their images.
 Such a value's node has the strides in `meta["layout"]`; `meta["val"]` has eager's.
 """
@@ -15,10 +15,10 @@ import torch
 from torch import fx
 
 from framesmith.graph.purity import is_view
+from framesmith.util.precision import channels_of, on_matrix_units
 
 aten = torch.ops.aten
 _CONVOLUTIONS = (aten.convolution.default, aten.conv2d.default)
-_HALF = (torch.float16, torch.bfloat16)
 
 Layout = tuple[int, ...] | None
 
@@ -32,7 +32,7 @@ def lay_out(nodes: Iterable[fx.Node], kept: Collection[fx.Node]) -> None:
     for node in nodes:
         if node.op != "call_function":
             continue
-        if node.target in _CONVOLUTIONS and _is_image(node) and node.meta["val"].dtype in _HALF:
+        if node.target in _CONVOLUTIONS and _is_image(node) and on_matrix_units(node.meta["val"].dtype, *_channels(node)):
             images.update((node, node.args[0]))  # type: ignore[arg-type]
             if node.args[1].meta["val"].shape[1] != 1:  # type: ignore[union-attr]
                 weights.add(node.args[1])  # type: ignore[arg-type]
@@ -51,6 +51,10 @@ def strides_of(node: fx.Node) -> Any:
 def _is_image(node: fx.Node) -> bool:
     val = node.meta["val"]
     return isinstance(val, torch.Tensor) and val.dim() == 4 and val.device.type == "cuda" and all(type(n) is int for n in val.shape)
+
+
+def _channels(node: fx.Node) -> tuple[int, ...]:
+    return channels_of(*(n.meta["val"] for n in node.args[:2]))  # type: ignore[union-attr]
 
 
 def _channels_last(shape: torch.Size) -> tuple[int, ...]:

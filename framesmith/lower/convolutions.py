@@ -1,6 +1,6 @@
-"""Convolutions of halves on a CUDA device, as far as they are no calls of the library's convolutions.
+"""Convolutions on matrix units of a CUDA device, as far as they are no calls of the library's convolutions.
 
-    a kernel for each channel      sums over windows (`windows`); the gradient of a large kernel is the library's
+    a kernel for each channel      sums over windows (`windows`); of halves, the gradient of a large kernel is the library's
     a kernel of one element        a product of matrices: the pixels of a channels-last image are its rows
                                    conv(x, w) = x w^T,   its gradients: of x  g w,   of w  g^T x
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith.loops.build import HALF, Builder
+from framesmith.loops.build import Builder
 from framesmith.loops.nest import Call, Compute
 from framesmith.lower.context import Context
 from framesmith.lower.externs import plain_call
@@ -22,13 +22,13 @@ from framesmith.lower.geometry import row_major
 from framesmith.lower.layouts import channels_last
 from framesmith.lower.table import lowers_extern
 from framesmith.lower.values import Strided, Value
-from framesmith.lower.windows import Pair, depthwise, depthwise_backward, pair, window_of
+from framesmith.lower.windows import Pair, are_summed, depthwise, depthwise_backward, pair, window_of
 from framesmith.symbolic.expr import as_expr
+from framesmith.util.precision import PRODUCTS, channels_of, in_tf32, on_matrix_units
 
 aten = torch.ops.aten
 ONE: Pair = (1, 1)
 NONE: Pair = (0, 0)
-MOST_SUMS = 25  # positions of a kernel, whose sums a thread holds all at once
 _DEFAULTS = (None, ONE, NONE, ONE, 1)
 
 
@@ -61,7 +61,7 @@ def convolution_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwa
     found = window_of(x, weight, stride, padding, dilation, groups)
     gradients: tuple[Strided | None, Strided | None]
     if found is not None:
-        here = wanted[1] and len(found.positions) <= MOST_SUMS
+        here = wanted[1] and are_summed(found, tangent.dtype)
         gradients = depthwise_backward(ctx, tangent, x, weight, found, (wanted[0], here))
         if wanted[1] and not here:
             rest = (*args[:-1], (False, True, False))
@@ -75,16 +75,19 @@ def convolution_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwa
 
 
 def _is_ours(ctx: Context, window: Sequence[Any], values: Sequence[Any], shape: tuple[Any, ...]) -> bool:
-    """Whether all sizes are known, and all values halves of one type. `shape`: of the result."""
+    """Whether all sizes are known, and all values of one type that matrix units multiply. `shape`: of the result."""
     if ctx.device.type != "cuda" or not all(isinstance(v, Value) and len(v.shape) == 4 for v in values):
         return False
     sizes = [n for of in (shape, *(v.shape for v in values), *(a if isinstance(a, (tuple, list)) else (a,) for a in window)) for n in of]
     known = all(type(n) is int for n in sizes) and all(prod(v.shape) for v in values) and 0 not in shape
-    return known and values[0].dtype in HALF and all(v.dtype is values[0].dtype for v in values)
+    alike = known and all(v.dtype is values[0].dtype for v in values)
+    return alike and on_matrix_units(values[0].dtype, *channels_of(*values[-2:]))
 
 
 def _is_plain(weight: Value, stride: Pair, padding: Pair, groups: int) -> bool:
-    return groups == 1 and tuple(weight.shape[2:]) == ONE == stride and padding == NONE
+    """Whether a product is the same, and as exact."""
+    plain = groups == 1 and tuple(weight.shape[2:]) == ONE == stride and padding == NONE
+    return plain and (weight.dtype is not torch.float32 or in_tf32(PRODUCTS))
 
 
 def _rows(x: Strided) -> Strided:

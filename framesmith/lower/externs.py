@@ -58,7 +58,8 @@ def plain_call(
 ) -> Any:
     """Append a call of `target`; `val` is the spec of its result, or a tuple of specs."""
     call = _Arguments(ctx, node, target)
-    call.frozen = frozenset(k for k, value in enumerate(_values(args)) if _is_constant(ctx, value))
+    call.given = _values(args)
+    call.frozen = frozenset(k for k, value in enumerate(call.given) if _is_constant(ctx, value))
     refs = call.convert(args)
     named = {k: call.convert(v) for k, v in kwargs.items()}
     mutated = call.mutated(args, kwargs)
@@ -90,7 +91,7 @@ class _Arguments:
         self.ctx, self.node, self.target = ctx, node, target
         self.reads: list[str] = []
         self.values: list[Strided] = []
-        self.want = (CUDA_ARGUMENT_LAYOUTS if ctx.device.type == "cuda" else ARGUMENT_LAYOUTS).get(target)
+        self.given: list[Value] = []
         self.frozen: frozenset[int] = frozenset()
         self.eager = _eager_strides(node) if draws(node) else None
         self.position = -1
@@ -107,12 +108,20 @@ class _Arguments:
         return arg
 
     def in_memory(self, arg: Value) -> Strided:
-        want = self.want(self.position, arg, self.frozen) if self.want is not None else None
+        want = self.wanted(arg)
         if self.eager is not None:
             want = self.eager[self.position]
         if want is not None:
             return self.ctx.realise(arg, want)
         return self.ctx.realise(arg)
+
+    def wanted(self, arg: Value) -> Any:
+        """The strides that the operator likes its next argument to have."""
+        if self.ctx.device.type == "cuda":
+            likes = CUDA_ARGUMENT_LAYOUTS.get(self.target)
+            return likes(self.position, self.given) if likes is not None else None
+        row = ARGUMENT_LAYOUTS.get(self.target)
+        return row(self.position, arg, self.frozen) if row is not None else None
 
     def mutated(self, args: Any, kwargs: dict[str, Any]) -> list[str]:
         """Buffers behind arguments that the schema marks as written."""

@@ -12,14 +12,15 @@ from framesmith.fake.rules_attention import choice, result
 from framesmith.fake.tensor import new_fake
 from framesmith.lower.geometry import row_major, same_layout, strides_in_order
 from framesmith.lower.values import Strided, Value
+from framesmith.util.precision import channels_of, on_matrix_units
 
 aten = torch.ops.aten
 
 # target -> (position among its tensor arguments, value, positions of constants) -> strides wanted, or None: as it is
 ARGUMENT_LAYOUTS: dict[Any, Callable[[int, Value, frozenset[int]], tuple[Any, ...] | None]] = {}
 
-# The same on a CUDA device.
-CUDA_ARGUMENT_LAYOUTS: dict[Any, Callable[[int, Value, frozenset[int]], tuple[Any, ...] | None]] = {}
+# target -> (position, all tensor arguments) -> strides wanted on a CUDA device, or None: as it is
+CUDA_ARGUMENT_LAYOUTS: dict[Any, Callable[[int, Sequence[Value]], tuple[Any, ...] | None]] = {}
 
 # target -> (spec of a result, tensor arguments in memory) -> strides of the result
 RESULT_LAYOUTS: dict[Any, Callable[[Any, Sequence[Strided]], tuple[Any, ...]]] = {}
@@ -48,15 +49,17 @@ def _convolution_argument(position: int, value: Value, frozen: frozenset[int]) -
     return None
 
 
-def _convolution_on_cuda(images: int) -> Callable[[int, Value, frozenset[int]], tuple[Any, ...] | None]:
-    """Tensor cores want channels innermost in half precision. In float32, layouts are eager's: the library's choice of a precision goes by
-    them. The first `images` arguments are meant, and the weight behind them, unless it has one channel: the kernel that casts it lays it
-    out, which the library would do in a pass of its own."""
+def _convolution_on_cuda(images: int) -> Callable[[int, Sequence[Value]], tuple[Any, ...] | None]:
+    """Matrix units want channels innermost; elsewhere layouts are eager's, since the library's choice of a precision goes by them. The
+    first `images` arguments are meant, what is added, and the weight, unless it has one channel: the kernel that computes it lays it out,
+    which the library would do in a pass of its own."""
 
-    def wanted(position: int, value: Value, frozen: frozenset[int]) -> tuple[Any, ...] | None:
-        half = value.dtype in (torch.float16, torch.bfloat16) and len(value.shape) == 4
-        meant = position < images or position == images and value.shape[1] != 1
-        return channels_last(value.shape) if half and meant else None
+    def wanted(position: int, values: Sequence[Value]) -> tuple[Any, ...] | None:
+        value, image, weight = values[position], values[images - 1], values[images]
+        meant = position != images or len(weight.shape) == 4 and weight.shape[1] != 1
+        if not meant or len(value.shape) != 4 or len(weight.shape) != 4:
+            return None
+        return channels_last(value.shape) if on_matrix_units(value.dtype, *channels_of(image, weight)) else None
 
     return wanted
 
@@ -97,7 +100,9 @@ def _attention_on_cuda(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
 
 
 CUDA_PREDICTIONS[aten.scaled_dot_product_attention.default] = _attention_on_cuda
-for _op in (aten.convolution.default, aten.conv2d.default, aten.cudnn_convolution_relu.default):
+for _op in (
+    aten.convolution.default, aten.conv2d.default, aten.cudnn_convolution_relu.default, aten.cudnn_convolution_add_relu.default,
+):
     ARGUMENT_LAYOUTS[_op] = _convolution_argument
     RESULT_LAYOUTS[_op] = _convolution_result
     CUDA_ARGUMENT_LAYOUTS[_op] = _convolution_on_cuda(1)

@@ -29,6 +29,7 @@ from framesmith.symbolic.expr import Expr, as_expr
 
 LARGEST = 49  # positions of a window that are written out
 VECTOR = 8  # channels that a thread moves at once
+MOST_SUMS = 25  # positions of a kernel, whose sums a thread holds all at once
 Pair = tuple[int, int]
 Where = Callable[[Builder, Sequence[Any], Pair, "Window", Sequence[int]], tuple[Op, list[Expr]]]
 
@@ -54,6 +55,12 @@ def window_of(x: Value, weight: Value, stride: Pair, padding: Pair, dilation: Pa
         return None
     kernel = (weight.shape[2], weight.shape[3])
     return Window(kernel, stride, padding, dilation) if kernel[0] * kernel[1] <= LARGEST else None
+
+
+def are_summed(window: Window, dtype: torch.dtype) -> bool:
+    """Whether the gradient of a weight is computed here: all sums at once, or in float32 some rows of the kernel after the other, where the
+    library takes ten times as long."""
+    return len(window.positions) <= MOST_SUMS or dtype is torch.float32 and window.kernel[1] <= MOST_SUMS
 
 
 def pair(value: Any) -> Pair:
@@ -130,13 +137,22 @@ def _sums(ctx: Context, x: Strided, weight: Strided, shape: tuple[int, ...], win
 
 
 def _weight_gradient(ctx: Context, tangent: Strided, x: Strided, shape: tuple[int, ...], window: Window) -> Strided:
-    """Sums over all places of the window, those of all its positions in one nest."""
+    """Sums over all places of the window, those of as many of its rows in one nest as can be."""
     out = ctx.storage(shape, row_major(shape), x.dtype)
+    rows, columns = window.kernel
+    parts = -(-rows // max(MOST_SUMS // columns, 1))
+    for k in range(parts):
+        _sums_of(ctx, tangent, x, out, window, range(k * rows // parts, (k + 1) * rows // parts))
+    return out
+
+
+def _sums_of(ctx: Context, tangent: Strided, x: Strided, out: Strided, window: Window, rows: range) -> None:
+    """The part of the gradient in some rows of the kernel."""
     index, axes = ctx.axes(tangent.shape)
     n, c, *at = index
     inner, after = Builder(), Builder()
     factor = tangent.element(inner, index)
-    for i, j in window.positions:
+    for i, j in product(rows, range(window.kernel[1])):
         inside, place = _inside(inner, at, (i, j), window, x.shape)
         value = inner.masked(inside, lambda place=place: x.element(inner, [n, c, *place]), 0.0)  # type: ignore[misc]
         total = inner.reduce("sum", (inner.scalar("mul", value, factor),), torch.float32)
@@ -144,4 +160,3 @@ def _weight_gradient(ctx: Context, tangent: Strided, x: Strided, shape: tuple[in
     kept = tuple(a for a in axes if a.symbol is c)
     gone = tuple(a for a in axes if a.symbol is not c)
     ctx.items.append(Compute(kept, gone, tuple(inner.ops), tuple(after.ops), ctx.origin, window=True))
-    return out

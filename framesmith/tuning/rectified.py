@@ -8,14 +8,15 @@ by sizes, chip and version.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, MutableMapping
 from dataclasses import astuple, dataclass
 from math import prod
 
 import torch
 
-from framesmith.lower.contractions.activations import Layer
 from framesmith.lower.contractions.bound import COPY, RATES
+from framesmith.lower.contractions.rectified import Layer
 
 aten = torch.ops.aten
 RUNS = 3
@@ -48,11 +49,15 @@ class Rectified:
         with torch.inference_mode(), torch._C._DisableAutocast(), torch.cuda.device(self.device):
             image, weight = (self._channels_last(sizes, layer.dtype) for sizes in (layer.image, layer.weight))
             bias = torch.zeros(layer.weight[0], dtype=layer.dtype, device=self.device)
-            whole, results = microseconds(lambda: aten.cudnn_convolution_relu(image, weight, bias, *geometry, 1))
+            call = functools.partial(aten.cudnn_convolution_relu, image, weight, bias, *geometry, 1)
+            if layer.added:
+                beside = torch.zeros_like(call())
+                call = functools.partial(aten.cudnn_convolution_add_relu, image, weight, beside, 1.0, bias, *geometry, 1)
+            whole, results = microseconds(call)
             if not is_suspicious(layer, whole, results):
                 return True
             alone, _ = microseconds(lambda: aten.convolution(image, weight, None, *geometry, False, (0, 0), 1))
-        return whole <= alone + 4 * results / COPY  # a kernel that adds and clamps reads and writes halves
+        return whole <= alone + (3 if layer.added else 2) * layer.dtype.itemsize * results / COPY  # a kernel that adds and clamps
 
     def _channels_last(self, sizes: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(sizes, dtype=dtype, device=self.device, memory_format=torch.channels_last).zero_()
@@ -60,8 +65,9 @@ class Rectified:
 
 def is_suspicious(layer: Layer, microseconds: float, results: int) -> bool:
     """Whether a layer takes much longer than its operations and its bytes do."""
-    operations, moved = 2 * results * prod(layer.weight[1:]), 2 * (results + prod(layer.image) + prod(layer.weight))
-    return microseconds > max(SHORT, SUSPECT * max(operations / RATES[2][0], moved / COPY))
+    operations = 2 * results * prod(layer.weight[1:])
+    moved = layer.dtype.itemsize * ((2 if layer.added else 1) * results + prod(layer.image) + prod(layer.weight))
+    return microseconds > max(SHORT, SUSPECT * max(operations / RATES[layer.dtype.itemsize][0], moved / COPY))
 
 
 def microseconds(call: Callable[[], torch.Tensor]) -> tuple[float, int]:

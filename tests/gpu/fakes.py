@@ -1,5 +1,7 @@
 """Fakes of tensors on a CUDA device, on a machine without one: a program is recorded, scheduled and printed as for the device."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 
@@ -18,6 +20,17 @@ def makes_on_cuda(monkeypatch):
     """Operators that make tensors look for the device before they reach the recorder."""
     if not torch.cuda.is_available():
         monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
+
+
+@contextmanager
+def rounding(products, convolutions):
+    """Whether libraries may round float32 to TF32."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = products, convolutions
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 def recorded(fn, *inputs):

@@ -15,12 +15,12 @@ from framesmith.graph.devices import main_device
 from framesmith.graph.digest import digest_text
 from framesmith.graph.freeze import freeze
 from framesmith.graph.interpreter import run
-from framesmith.loops.ir import Allocate, Extern, Release
+from framesmith.loops.ir import Allocate, Extern, Ref, Release
 from framesmith.lower.contractions.rewrite import worth_freezing
 from framesmith.targets import CudaTarget
 from framesmith.util.errors import Unsupported
 
-from .fakes import DEVICE, makes_on_cuda, recorded, scheduled  # noqa: F401
+from .fakes import DEVICE, makes_on_cuda, recorded, rounding, scheduled  # noqa: F401
 
 X = torch.randn(8, 64)
 
@@ -145,8 +145,8 @@ def test_statistics_of_a_norm_are_float32():
 
 
 def test_products_convolutions_and_draws_are_operators():
-    image = torch.randn(2, 3, 8, 8)
-    graph, _ = recorded(lambda x, w: F.conv2d(x, w).relu(), image, torch.randn(4, 3, 3, 3))
+    image = torch.randn(2, 5, 8, 8)
+    graph, _ = recorded(lambda x, w: F.conv2d(x, w).relu(), image, torch.randn(4, 5, 3, 3))
     assert externs(scheduled(graph)) == ["aten.conv2d.default"]
     graph, _ = recorded(lambda x: (x @ x.t()).relu() + torch.rand_like(x.narrow(1, 0, 8)), X)
     assert sorted(externs(scheduled(graph))) == ["aten.mm.default", "aten.rand_like.default"]
@@ -179,16 +179,27 @@ def test_an_input_of_the_cpu_is_written_by_an_operator():
     assert externs(program) == ["aten.add.Tensor", "aten.copy_.default"]
 
 
-def test_convolutions_in_half_precision_run_channels_last():
-    image, weight = torch.randn(2, 16, 8, 8, dtype=torch.bfloat16), torch.randn(4, 16, 3, 3, dtype=torch.bfloat16)
-    graph, _ = recorded(lambda x, w: F.conv2d(x * 2, w).relu(), image, weight)
-    program = scheduled(graph)
-    (call,) = [step for step in program.steps if isinstance(step, Extern)]
-    assert program.buffers[call.args[0].name].stride[1].const == 1
-    graph, _ = recorded(lambda x, w: F.conv2d(x * 2, w).relu(), image.float(), weight.float())
-    program = scheduled(graph)
-    (call,) = [step for step in program.steps if isinstance(step, Extern)]
-    assert [s.const for s in program.buffers[call.args[0].name].stride] == [1024, 64, 8, 1]
+@pytest.mark.parametrize(
+    ("dtype", "rounded", "results", "last"),
+    [(torch.bfloat16, False, 8, True), (torch.float32, True, 4, True), (torch.float32, False, 4, False), (torch.float32, True, 8, False)],
+)
+def test_convolutions_on_matrix_units_run_channels_last(dtype, rounded, results, last):
+    """Where eager computes exactly, as of eight channels, layouts are eager's."""
+    image, weight, tangent = (torch.randn(s, dtype=dtype) for s in ((2, 16, 8, 8), (results, 16, 3, 3), (2, results, 6, 6)))
+    window = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+
+    def fn(x, w, g):
+        return F.conv2d(x * 2, w).relu(), *torch.ops.aten.convolution_backward(g * 2, x * 2, w, None, *window, [True, True, False])[:2]
+
+    graph, _ = recorded(fn, image, weight, tangent)
+    with rounding(products=True, convolutions=rounded):
+        program = scheduled(graph)
+    calls = [step for step in program.steps if isinstance(step, Extern)]
+    strides = [[s.const for s in program.buffers[a.name].stride] for call in calls for a in call.args if isinstance(a, Ref)]
+    image = [1024, 1, 128, 16] if last else [1024, 64, 8, 1]
+    weight = [144, 1, 48, 16] if last else [144, 9, 3, 1]
+    tangent = [36 * results, 1, 6 * results, results] if last else [36 * results, 36, 6, 1]
+    assert sorted(strides) == sorted([image, weight, tangent, image, weight])
 
 
 def test_frozen_weights_of_convolutions_are_laid_out_once():
@@ -209,11 +220,29 @@ def test_what_is_made_on_the_cpu_and_copied_is_kept():
     assert freeze(graph, worth_freezing) is None
 
 
+def test_copies_of_weights_of_float32_have_the_room_that_images_had():
+    """Two of three weights, each larger than a third of the largest result; one that is computed needs none."""
+
+    def fn(x, a, b, c, d):
+        return F.conv2d(F.conv2d(F.conv2d(F.conv2d(x, a), b), c), d * 2)
+
+    shapes = [(1, 16, 20, 20), *[(16, 16, 3, 3)] * 4]
+    graph, _ = recorded(fn, *[torch.randn(s) for s in shapes])
+    for node in list(graph.nodes)[1:5]:
+        node.meta["param"] = True
+    for rounded in (False, True):
+        with rounding(products=True, convolutions=rounded):
+            CudaTarget(Config(), None, None, DEVICE).rewrite(graph)
+        calls = [n for n in graph.nodes if n.target is torch.ops.aten.conv2d.default]
+        laid = [n.args[1].target is torch.ops.aten._to_copy.default for n in calls]
+        assert laid == [rounded, rounded, False, rounded]
+
+
 def test_contractions_are_called_as_suits_the_libraries():
     def fn(x, w, b, image, filters, c):
         return F.linear(x, w, b), F.linear(x, w), x @ w.t(), F.conv2d(image, filters, c).relu()
 
-    shapes = ((4, 6, 8), (5, 8), (5,), (2, 3, 8, 8), (4, 3, 3, 3), (4,))
+    shapes = ((4, 6, 8), (5, 8), (5,), (2, 5, 8, 8), (4, 5, 3, 3), (4,))
     inputs = [torch.randn(s) for s in shapes]
     graph, _ = recorded(fn, *inputs)
     CudaTarget(Config(), None, None, DEVICE).rewrite(graph)

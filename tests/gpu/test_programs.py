@@ -1,5 +1,6 @@
 """Programs on the device: against eager's own error, with eager's layouts, nothing falling back."""
 
+import copy
 import warnings
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 import framesmith
 
 from .agree import NOTHING, SLACK, error, refuses_nothing, same_layout, tensors, whole_graph
+from .fakes import rounding
 
 pytestmark = pytest.mark.gpu
 D = "cuda"
@@ -282,3 +284,26 @@ def test_model(make, precision, training):
     assert mine <= max(SLACK * theirs, NOTHING), (mine, theirs)
     same_layout(got[:1], eager[:1])
 
+
+
+def windows():
+    first = [nn.Conv2d(16, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 1), nn.Conv2d(64, 64, 5, padding=2, groups=64), nn.ReLU()]
+    return nn.Sequential(*first, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(256, 10)), torch.randn(8, 16, 28, 28)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_float32_is_as_exact_as_asked(training):
+    """The settings are guarded: each has code of its own."""
+    torch.manual_seed(0)
+    model, x = windows()
+    true = tensors(run(copy.deepcopy(model).double(), x.double(), None, training))
+    model, x = model.to(D), x.to(D)
+    framesmith.reset()
+    compiled = framesmith.compile(model)
+    errors = []
+    for products, convolutions in ((False, False), (True, True), (False, True), (False, False)):
+        with rounding(products, convolutions), torch.set_grad_enabled(training):
+            eager, got = (error(tensors(run(f, x, None, training)), true) for f in (model, compiled))
+        assert got <= max(SLACK * eager, NOTHING), (products, convolutions, got, eager)
+        errors.append(got)
+    assert errors[0] < 1e-5 < min(errors[1:3]) and errors[3] < 1e-5

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from framesmith.lower.contractions.activations import Layer, fuse_activations, fuse_rectified
+from framesmith.lower.contractions.activations import fuse_activations
 from framesmith.lower.contractions.libraries import rewrite_products
 from framesmith.lower.contractions.rewrite import worth_freezing
 from tests.fake.harness import record
@@ -47,42 +47,6 @@ def test_fuses(fn, dtype, count):
     want = torch.utils._pytree.tree_leaves(fn(*inputs))
     for g, w in zip(torch.utils._pytree.tree_leaves(got), want, strict=True):
         torch.testing.assert_close(g, w, rtol=2e-2, atol=2e-2)
-
-
-@pytest.mark.parametrize(
-    ("fn", "dtype", "shape", "count"),
-    [
-        (lambda x, w, b: F.conv2d(x, w, b, 2, 1).relu(), BF16, (16, 8, 3, 3), 1),
-        (lambda x, w, b: F.conv2d(x, w, b).relu(), torch.float16, (8, 8, 3, 1), 1),
-        (lambda x, w, b: F.conv2d(x, w, b).relu(), torch.float32, (16, 8, 3, 3), 0),
-        (lambda x, w, b: F.conv2d(x, w, b).relu(), BF16, (16, 8, 1, 1), 0),
-        (lambda x, w, b: F.conv2d(x, w, b).relu(), BF16, (12, 8, 3, 3), 0),
-        (lambda x, w, b: F.conv2d(x, w).relu(), BF16, (16, 8, 3, 3), 0),
-        (lambda x, w, b: F.conv2d(x, w, b).sigmoid(), BF16, (16, 8, 3, 3), 0),
-        (lambda x, w, b: (y := F.conv2d(x, w, b)) + y.relu(), BF16, (16, 8, 3, 3), 0),
-        (lambda x, w, b: F.conv2d(x, w, b, 1, 1, 1, 8).relu(), BF16, (8, 1, 3, 3), 0),
-    ],
-)
-def test_convolutions_are_rectified_by_the_library(fn, dtype, shape, count):
-    inputs = [torch.randn(s, dtype=dtype) for s in ((2, 8, 6, 6), shape, shape[:1])]
-    graph, _ = record(fn, inputs)
-    for node in list(graph.nodes)[1:3]:
-        node.meta["param"] = True
-    fuse_rectified(graph)
-    graph.lint()
-    calls = [n for n in graph.nodes if n.target is torch.ops.aten.cudnn_convolution_relu.default]
-    assert len(calls) == count and all(len(n.args) == 7 and n.meta["val"].shape[1] == shape[0] for n in calls)
-
-
-def test_convolutions_that_the_library_is_slow_at_with_a_relu_are_left():
-    inputs = [torch.randn(n, dtype=BF16) for n in ((2, 8, 6, 6), (16, 8, 3, 3), (16,))]
-    graph, _ = record(lambda x, w, b: F.conv2d(x, w, b, 1, (1, 0)).relu(), inputs)
-    for node in list(graph.nodes)[1:3]:
-        node.meta["param"] = True
-    asked = []
-    fuse_rectified(graph, lambda layer: asked.append(layer))
-    assert asked == [Layer((2, 8, 6, 6), (16, 8, 3, 3), BF16, (1, 1), (1, 0), (1, 1))]
-    assert not [n for n in graph.nodes if n.target is torch.ops.aten.cudnn_convolution_relu.default]
 
 
 @pytest.mark.usefixtures("makes_on_cuda")

@@ -1,5 +1,7 @@
 """Contractions as nests: what the scheduler fuses into them, by the evaluator of the loop IR against eager."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -133,14 +135,23 @@ def test_casts_of_what_is_given_are_in_small_products():
     assert any(type(k.body[-1]) is not MatrixProduct for k in made.kernels)
 
 
+@pytest.mark.parametrize(("rows", "columns", "depth", "steps"), [(50176, 240, 40, 1), (50176, 240, 400, 2)])
+def test_products_of_float32_are_ours_where_they_may_be_rounded(rows, columns, depth, steps):
+    a, w = (torch.empty(n, depth) for n in (rows, columns))
+    for tf32 in (False, True):
+        made = program_of(lambda a, w: torch.mm(a, w.t()).relu(), a, w, target=GPU, change=partial(unmeasured, tf32=tf32))
+        assert len([s for s in made.steps if type(s) in (Extern, Launch)]) == (steps if tf32 else 2)
+
+
 def test_convolutions_of_few_channels_are_ours():
-    def made(channels):
+    def made(channels, dtype=torch.bfloat16):
         shapes = (2, channels, 32, 32), (16, channels, 3, 3)
-        a, w = (torch.empty(s, dtype=torch.bfloat16).to(memory_format=torch.channels_last) for s in shapes)
+        a, w = (torch.empty(s, dtype=dtype).to(memory_format=torch.channels_last) for s in shapes)
         steps = program_of(lambda a, w: F.conv2d(a, w, None, 2).relu(), a, w, target=GPU, change=unmeasured).steps
         return [type(s) for s in steps if type(s) in (Extern, Launch)]
 
     assert made(3) == [Launch] and made(4) == [Extern, Launch]
+    assert made(3, torch.float32) == [Extern, Launch]  # the library computes some of these exactly
 
 
 def test_gates_are_applied_where_the_product_reads():

@@ -3,17 +3,18 @@
 import pytest
 import torch
 
-from framesmith.lower.contractions.activations import Layer
+from framesmith.lower.contractions.rectified import Layer
 from framesmith.tuning import rectified
 from framesmith.tuning.rectified import Rectified, is_suspicious
 
 HALF = torch.bfloat16
 WIDE = Layer((8, 64, 112, 112), (128, 64, 3, 3), HALF, (1, 1), (1, 1), (1, 1))
+ADDED = Layer((2, 16, 14, 14), (24, 16, 1, 1), torch.float32, (1, 1), (0, 0), (1, 1), True)
 SMALL = Layer((2, 8, 14, 14), (8, 8, 3, 3), HALF, (1, 1), (1, 1), (1, 1))
 
 
 @pytest.mark.parametrize(
-    ("layer", "microseconds", "slow"), [(WIDE, 224, False), (WIDE, 3573, True), (SMALL, 40, False), (SMALL, 400, True)]
+    ("layer", "microseconds", "slow"), [(WIDE, 224, False), (WIDE, 3573, True), (SMALL, 40, False), (SMALL, 400, True), (ADDED, 40, False)]
 )
 def test_suspicion_goes_by_operations_and_bytes(layer, microseconds, slow):
     results = layer.image[0] * layer.weight[0] * layer.image[2] * layer.image[3]
@@ -33,4 +34,5 @@ def test_an_answer_is_measured_once(monkeypatch):
 @pytest.mark.gpu
 def test_a_layer_is_run_on_the_device():
     known = {}
-    assert Rectified(torch.device("cuda", 0), known)(SMALL) and len(known) == 1
+    ask = Rectified(torch.device("cuda", 0), known)
+    assert ask(SMALL) and ask(ADDED) and len(known) == 2

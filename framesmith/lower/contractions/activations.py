@@ -1,6 +1,5 @@
 """Layers whose activation the library computes with the product, on a CUDA device.
 
-    relu(conv2d(x, w, b))               ->  cudnn_convolution_relu(x, w, b)        of halves, with frozen weights of several positions
     relu(addmm(b, x, w))                ->  _addmm_activation(b, x, w)
     gelu(addmm(b, x, w), "tanh")        ->  _addmm_activation(b, x, w, use_gelu=True)      of halves; of float32 the library has none
     relu(mm(x, w))                      ->  _addmm_activation(zeros, x, w)                 the zeros are kept
@@ -10,20 +9,15 @@ Only where the activation would be a pass of its own: what else is computed elem
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from framesmith.graph.freeze import is_parameter_expression
 from framesmith.lower.contractions.rewrite import value_of
 from framesmith.prims.core import Spec
 
 aten = torch.ops.aten
-_CONV2D: tuple[Any, ...] = (None, None, None, (1, 1), (0, 0), (1, 1), 1)  # arguments that are left out
-VECTOR = 8  # channels that are moved at once
 HALF = (torch.float16, torch.bfloat16)
 LAYERS = frozenset((
     aten.linear.default, aten.matmul.default, aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
@@ -53,50 +47,6 @@ def fuse_activations(graph: fx.Graph) -> None:
         last.replace_all_uses_with(last.args[0])  # type: ignore[arg-type]
         graph.erase_node(last)
         graph.erase_node(node)
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """A convolution: sizes of image and weight, and its geometry."""
-
-    image: tuple[int, ...]
-    weight: tuple[int, ...]
-    dtype: torch.dtype
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-
-def fuse_rectified(graph: fx.Graph, is_apt: Callable[[Layer], bool] = lambda layer: True) -> None:
-    """Rewrite such convolutions in place, if `is_apt`. Those of one element, of few channels or with a kernel for each channel are
-    kernels of ours."""
-    for node in list(graph.nodes):
-        last = _only_user(node) if node.op == "call_function" and node.target is aten.conv2d.default else None
-        if last is None or last.target is not aten.relu.default or node.kwargs:
-            continue
-        given: tuple[Any, ...] = node.args
-        x, weight, bias, stride, padding, dilation, groups = (*given, *_CONV2D[len(given) :])
-        values = [value_of(v) for v in (x, weight, bias)] if isinstance(bias, fx.Node) else []
-        if groups != 1 or isinstance(padding, str) or not values or not is_parameter_expression(weight) or not _in_vectors(values):
-            continue
-        geometry = [tuple(pair) * (2 // len(pair)) for pair in (stride, padding, dilation)]
-        if not is_apt(Layer(tuple(values[0].shape), tuple(values[1].shape), values[0].dtype, *geometry)):
-            continue
-        with graph.inserting_before(last):
-            new = graph.call_function(aten.cudnn_convolution_relu.default, (x, weight, bias, stride, padding, dilation, groups))
-        new.meta = dict(last.meta)
-        last.replace_all_uses_with(new)
-        graph.erase_node(last)
-        graph.erase_node(node)
-
-
-def _in_vectors(values: list[Any]) -> bool:
-    """Whether image, weight and bias are halves of one type whose channels are whole vectors, and the kernel has several elements."""
-    image, weight, bias = values
-    sizes = [*image.shape, *weight.shape]
-    known = len(sizes) == 8 and len(bias.shape) == 1 and all(type(n) is int for n in sizes) and weight.shape[2] * weight.shape[3] > 1
-    halves = image.dtype in HALF and image.dtype is weight.dtype is bias.dtype
-    return known and halves and weight.shape[0] % VECTOR == 0 == weight.shape[1] % VECTOR
 
 
 def _zeros(graph: fx.Graph, product: fx.Node, known: dict[Any, fx.Node]) -> fx.Node:

@@ -30,7 +30,7 @@ MOST_POSITIONS = 256  # of k, of a convolution of few channels: what is read is 
 
 # In a microsecond of a chip with some hundred multiprocessors (an H200), as measured: ...
 COPY, LIBRARYS_COPY, OWN_COPY = 4.1e6, 3.6e6, 2.9e6  # bytes that a kernel moves, and a product in the library and in a tile of our own; ...
-RATES = {2: (650e6, 450e6), 4: (325e6, 120e6)}  # ... operations of products in both, by the bytes of a number, ...
+RATES = {2: (650e6, 450e6), 4: (330e6, 90e6)}  # ... operations of products in both, by the bytes of a number, ...
 NUMBERS, BEHIND = 30e6, 12e6  # ... and those of one number each, in a kernel for themselves and behind a product.
 START, STEP, PASS = 1.5, 0.15, 2.5  # microseconds of a product that does little, of 64 steps of its sums, and of a kernel for itself
 ALONG = 128  # of n, up to which one tile is as long
@@ -80,9 +80,12 @@ def _is_known(c: Contraction) -> bool:
 
 
 def _is_product(c: Contraction, tf32: bool) -> bool:
-    """Whether a product's rates are known: of halves, or of float32 on matrix units, in which that of few numbers alone is no slower."""
-    few = c.dtype is torch.float32 and tf32 and _is_known(c) and c.batch * c.m * c.n * c.k <= FEW
-    return few or c.dtype in HALF and _is_known(c)
+    """Whether a product's rates are known: of halves, or of float32 on matrix units, in which that of numbers between few and many is
+    slower."""
+    if not _is_known(c) or c.dtype in HALF:
+        return _is_known(c)
+    few = c.batch * c.m * c.n * c.k <= FEW or c.batch * c.m * c.n >= LARGE
+    return few and c.dtype is torch.float32 and (tf32 or c.rounded)
 
 
 def _in_vectors(w: Window) -> bool:
@@ -93,7 +96,7 @@ def _in_vectors(w: Window) -> bool:
 
 def _has_few_channels(c: Contraction) -> bool:
     """Whether the library would pad the channels of an image: it takes several times as long as one that reads them as they are."""
-    return c.image is not None and c.image.size[1] < VECTOR // 2 and c.k <= MOST_POSITIONS
+    return c.dtype in HALF and c.image is not None and c.image.size[1] < VECTOR // 2 and c.k <= MOST_POSITIONS
 
 
 def _waits_for_memory(c: Contraction, readers: Readers, sizes: Mapping[str, int], kept: bool, taken: bool) -> bool:

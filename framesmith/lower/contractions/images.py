@@ -4,6 +4,7 @@ from a sum of ours."""
 from __future__ import annotations
 
 import operator
+from math import prod
 from typing import Any
 
 import torch
@@ -12,26 +13,46 @@ from torch import fx
 from framesmith.graph.freeze import is_parameter_expression
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.layouts import channels_last
+from framesmith.util.precision import channels_of, on_matrix_units
 
 aten = torch.ops.aten
-_CONVOLUTIONS = (aten.convolution.default, aten.conv2d.default, aten.cudnn_convolution_relu.default)
-_HALF = (torch.float16, torch.bfloat16)
+_CONVOLUTIONS = frozenset((
+    aten.convolution.default, aten.conv2d.default, aten.cudnn_convolution_relu.default, aten.cudnn_convolution_add_relu.default,
+))
 
 
 def lay_out_weights(graph: fx.Graph) -> None:
-    """Weights that are frozen are laid out once; another would be laid out by the library in each call."""
-    for node in list(graph.nodes):
-        if node.op != "call_function" or node.target not in _CONVOLUTIONS or not is_parameter_expression(weight := node.args[1]):
-            continue
+    """Weights that are frozen are laid out once; another would be laid out in each call. Copies of parameters in float32 have as much room
+    as eager's library needs in a call, in which it lays out results: they lie so here."""
+    convolutions = [n for n in graph.nodes if n.op == "call_function" and n.target in _CONVOLUTIONS]
+    room = max(map(_bytes, convolutions), default=0)
+    for node in convolutions:
+        weight = node.args[1]
         value = weight.meta["val"]
-        if len(value.shape) == 4 and value.dtype in _HALF and node.args[-1] == value.shape[0] > 1 == value.shape[1]:
-            with graph.inserting_before(node):
-                node.update_arg(1, _by_position(Nodes(graph, node), weight))
-        elif len(value.shape) == 4 and value.dtype in _HALF:
-            with graph.inserting_before(node):
-                add = Nodes(graph, node)
-                node.update_arg(1, add(aten._to_copy.default, (weight,), tuple(value.shape), channels_last(value.shape)))
-            node.args[1].kwargs = {"memory_format": torch.channels_last}
+        if not is_parameter_expression(weight) or len(value.shape) != 4 or not on_matrix_units(value.dtype, *_channels(node)):
+            continue
+        taken = _bytes(weight) if weight.op == "placeholder" and value.dtype is torch.float32 else 0
+        if taken > room:
+            continue
+        room -= taken
+        add = Nodes(graph, node)
+        with graph.inserting_before(node):
+            if node.args[-1] == value.shape[0] > 1 == value.shape[1]:
+                laid = _by_position(add, weight)
+            else:
+                laid = add(aten._to_copy.default, (weight,), tuple(value.shape), channels_last(value.shape))
+                laid.kwargs = {"memory_format": torch.channels_last}
+            node.update_arg(1, laid)
+
+
+def _channels(node: fx.Node) -> tuple[int, ...]:
+    return channels_of(*(n.meta["val"] for n in node.args[:2]))  # type: ignore[union-attr]
+
+
+def _bytes(node: Any) -> int:
+    """Of a value's elements; none where they cannot be counted."""
+    value = node.meta["val"]
+    return value.dtype.itemsize * prod(value.shape) if all(type(n) is int for n in value.shape) else 0
 
 
 def _by_position(add: Nodes, weight: fx.Node) -> fx.Node:
@@ -65,5 +86,5 @@ def _sums_halves(node: fx.Node) -> bool:
     """Whether the bias's gradient is asked for, of a tangent in half precision, beside others that only the library computes."""
     arguments: tuple[Any, ...] = node.args
     value, groups, wanted = arguments[0].meta["val"], arguments[-2], arguments[-1]
-    taken = all(user.target is operator.getitem for user in node.users)
-    return wanted[2] and any(wanted[:2]) and groups == 1 and len(value.shape) == 4 and value.dtype in _HALF and taken
+    taken = len(value.shape) == 4 and all(user.target is operator.getitem for user in node.users)
+    return wanted[2] and any(wanted[:2]) and groups == 1 and taken and on_matrix_units(value.dtype)

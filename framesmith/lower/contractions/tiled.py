@@ -27,6 +27,7 @@ from framesmith.lower.contractions.prologue import Prologues
 from framesmith.lower.geometry import flat, same_layout
 from framesmith.lower.layouts import channels_last
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
+from framesmith.util.precision import on_matrix_units
 
 aten = torch.ops.aten
 Size = Any
@@ -78,7 +79,7 @@ class Image:
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """out[z, m, n] = sum over k of left[z, m, k] * right[z, k, n] (+ bias[z, m, n]); `batch` counts z. `activation`: applied to it.
-    `image`: where `left` is found."""
+    `image`: where `left` is found. `rounded`: float32 may be rounded to TF32, whatever holds for others."""
 
     batch: Size
     m: Size
@@ -90,6 +91,7 @@ class Contraction:
     bias: Window | None = None
     activation: str = ""
     image: Image | None = None
+    rounded: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
@@ -175,8 +177,7 @@ def _activated(call: Call, storages: Storages) -> Contraction | None:
 
 
 def _convolution(call: Call, storages: Storages) -> Contraction | None:
-    """One of halves over images whose channels are innermost, as those of its weight are. (Those of float32 are as exact as cuDNN's setting
-    says.)"""
+    """One on matrix units over images whose channels are innermost, as those of its weight are."""
     args = (*call.args, *_CONV2D[len(call.args) :]) if call.target is aten.conv2d.default else call.args
     image, weight, bias, stride, padding, dilation, *rest = args
     plain = rest == [1] if call.target is aten.conv2d.default else rest == [False, (0, 0), 1]
@@ -184,7 +185,7 @@ def _convolution(call: Call, storages: Storages) -> Contraction | None:
     if out is None or not plain or bias is not None or call.kwargs or isinstance(padding, str):
         return None
     x, w, y = (storages[name] for name in (image.name, weight.name, out))
-    if len(x.size) != 4 or x.dtype not in HALF or any(type(size) is not int for size in x.size):
+    if len(x.size) != 4 or any(type(size) is not int for size in x.size) or not on_matrix_units(x.dtype, x.size[1], w.size[0]):
         return None
     if not all(same_layout(s.size, s.stride, channels_last(s.size)) for s in (x, y, w)):
         return None
@@ -197,7 +198,7 @@ def _convolution(call: Call, storages: Storages) -> Contraction | None:
     same = found.kernel == (1, 1) == found.stride and found.padding == (0, 0)
     left, target = (replace(one, stride=(channels, 1)) for one, channels in ((left, c), (target, y.size[1])))
     right = replace(right, stride=(1, k))
-    return Contraction(1, prod(y.size) // y.size[1], y.size[1], k, left, right, target, image=None if same else found)
+    return Contraction(1, prod(y.size) // y.size[1], y.size[1], k, left, right, target, image=None if same else found, rounded=True)
 
 
 def _pair(value: Sequence[int]) -> tuple[int, int]:
@@ -289,7 +290,8 @@ class _Given:
         """What the scheduler is told, of operands at the indices `left` and `right`."""
         blocks = [self._image(*left) if self.c.image is not None else self._operand(self.c.left, left), self._operand(self.c.right, right)]
         reads = dict.fromkeys(op.buffer for block in blocks for op in block if type(op) is Load)
-        return Plan(k, blocks[0], blocks[1], self.c.dtype, self.tf32 and self.c.dtype is torch.float32, tuple(reads))
+        tf32 = self.c.dtype is torch.float32 and (self.tf32 or self.c.rounded)
+        return Plan(k, blocks[0], blocks[1], self.c.dtype, tf32, tuple(reads))
 
     def _image(self, m: Any, k: Any) -> tuple[Op, ...]:
         b = Builder()
