@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import fx
 from framesmith import _C
 from framesmith.config import Config
 from framesmith.graph.interpreter import run
-from framesmith.pipeline import Report, compile_graph
+from framesmith.pipeline import Report, begin_graph, is_self_contained
 from framesmith.util.errors import BackendError
 
 Compiled = Callable[[tuple[Any, ...]], tuple[Any, ...]]
@@ -21,12 +22,40 @@ Backend = Callable[[fx.Graph, Sequence[Any], Config], tuple[Compiled, Report | N
 def compile_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
     """The pipeline's machine code. A graph that draws from a generator of the program's runs operator by operator: no code that is kept
     can name an object of this process."""
-    if any(isinstance(a, torch.Generator) for node in graph.nodes for a in (*node.args, *node.kwargs.values())):
-        return run_eager(graph, examples, config)
-    result = compile_graph(graph, config, examples)
-    if not any(_is_foreign(node.target) for node in graph.nodes):
-        return result.call, result.report
-    return _C.CompiledFunction(lambda inputs: result.call(inputs), None), result.report
+    return begin_native(graph, examples, config).finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A graph on its way: `waits` says whether there is time until it is finished."""
+
+    waits: bool
+    finish: Callable[[], tuple[Compiled, Report | None]]
+
+
+def begin_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> Begun:
+    """Begin what `compile_native` does."""
+    if not _is_nameable(graph):
+        return Begun(False, lambda: run_eager(graph, examples, config))
+    begun, foreign = begin_graph(graph, config, examples), any(_is_foreign(node.target) for node in graph.nodes)
+
+    def finish() -> tuple[Compiled, Report | None]:
+        result = begun.finish()
+        return _C.CompiledFunction(lambda inputs: result.call(inputs), None) if foreign else result.call, result.report
+
+    return Begun(begun.waits, finish)
+
+
+def begin_ahead(graph: fx.Graph, config: Config) -> Begun | None:
+    """The same before there are inputs, where that is worthwhile."""
+    if not _is_nameable(graph) or not is_self_contained(graph, config):
+        return None
+    return begin_native(graph, [None for n in graph.nodes if n.op == "placeholder"], config)
+
+
+def _is_nameable(graph: fx.Graph) -> bool:
+    """Whether it names no object of this process."""
+    return not any(isinstance(a, torch.Generator) for node in graph.nodes for a in (*node.args, *node.kwargs.values()))
 
 
 def _is_foreign(target: Any) -> bool:
@@ -62,6 +91,7 @@ def _settled(call: Callable[..., Sequence[Any]]) -> Compiled:
 
 
 BACKENDS: dict[str, Backend] = {"native": compile_native, "inductor": compile_native, "eager": run_eager, "aot_eager": run_eager}
+NATIVE = frozenset(name for name, backend in BACKENDS.items() if backend is compile_native)
 _users: dict[str, Callable[..., Any]] = {}
 
 

@@ -7,6 +7,7 @@ and tell the user once where and why.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import re
@@ -15,7 +16,7 @@ import threading
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
@@ -26,7 +27,7 @@ from torch import fx, nn
 from framesmith import _C
 from framesmith.autograd.joint import requires_grad, without_history
 from framesmith.autograd.node import Differentiable
-from framesmith.backends import BACKENDS, Compiled, run_user
+from framesmith.backends import BACKENDS, NATIVE, Begun, Compiled, begin_ahead, begin_native, run_user
 from framesmith.capture.convert import Break, Captured, CompileFn, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, Miss, compile_guards, why_missed
 from framesmith.capture.modes import foreign_mode
@@ -302,8 +303,22 @@ class FrameCompiler:
             reports.append(report)
             return call
 
+        def both(forward: fx.Graph, given: Sequence[Any], backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
+            """The backward's kernels are compiled beside the forward's, and while it runs."""
+            with _turn(), stage("back end"):
+                begun = begin_native(forward, given, config)
+                later = begin_ahead(backward, config) if begun.waits else None
+            return finish(begun), None if later is None else functools.partial(finish, later)
+
+        def finish(begun: Begun) -> Compiled:
+            with _turn(), stage("back end"):
+                call, report = begun.finish()
+            reports.append(report)
+            return call
+
         how = self.config.partitioner, self.config.activation_budget
-        return Differentiable(graph, examples, compile, *how, turn=_turn).in_engine(), reports[0]
+        is_native = config.backend in NATIVE
+        return Differentiable(graph, examples, compile, *how, turn=_turn, both=both if is_native else None).in_engine(), reports[0]
 
     def _straight(self, graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
         """Code of a graph without gradients."""

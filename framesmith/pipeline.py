@@ -38,7 +38,7 @@ from framesmith.runtime.gathered import gather
 from framesmith.runtime.load import load
 from framesmith.runtime.plan import Call, Plan
 from framesmith.runtime.recorder import record
-from framesmith.runtime.toolchain import find
+from framesmith.runtime.toolchain import Toolchain, find
 from framesmith.targets import TARGETS, Target
 from framesmith.util import log
 from framesmith.util.timing import stage
@@ -72,6 +72,14 @@ def compile_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Res
 
     Raises `CompilerMissing` or `BuildError` when no machine code can be made; the caller then runs the graph in eager.
     """
+    return begin_graph(graph, config, inputs).finish()
+
+
+def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Begun:
+    """As `compile_graph`, as far as this process has to do with it.
+
+    Of a graph that `is_self_contained`, nothing but the number of `inputs` matters.
+    """
     toolchain = find(config.compiler, config.compiler_flags)
     cache = Cache(config.cache_dir, config.cache)
     device = main_device(graph)
@@ -86,19 +94,60 @@ def compile_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Res
         how = config.code_key(), toolchain.fingerprint, torch.get_num_threads(), target.identity()
         key = key_of("generated", package_identity(), digest_text(main), places, *how)
         generated = cache.load(key)
+    draft = None
     if generated is None:
         target.prepare()
-        generated = _generate(main, frozen, constants, inputs, config, target)
-        cache.store(key, generated)
-    if log.enabled("code"):
-        log.emit("code", target.text(generated.units))
-    with stage("build"):
-        library = cache.library(generated.units, toolchain)
-    with stage("load"):
-        call = load(generated.plan, library, None if frozen else (), constants.refresh(generated.order) if frozen else None)
-    if config.records and generated.plan.device >= 0:
-        record(call, generated.plan, [n.target for n in main.nodes], config.recordings, config.warn)
-    return Result(call, _report(main, generated))
+        draft = _generate(main, frozen, constants, inputs, config, target)
+    return Begun(config, toolchain, cache, target, main, frozen, constants, key, generated, draft)
+
+
+def is_self_contained(graph: fx.Graph, config: Config) -> bool:
+    """Whether the code of `graph` depends on nothing but the graph: no size that varies, no parameter, nothing that is measured; and
+    whether another process makes most of it, so that it is worth beginning ahead."""
+    values = [n.meta["val"] for n in graph.nodes if n.op == "placeholder" and not n.meta.get("param")]
+    fixed = all(isinstance(x, torch.Tensor) and all(type(n) is int for n in (*x.shape, *x.stride())) for x in values)
+    alone = fixed and not any(n.meta.get("param") for n in graph.nodes if n.op == "placeholder")
+    return alone and not config.autotune and TARGETS[main_device(graph).type].aside
+
+
+@dataclass(slots=True)
+class Begun:
+    """A graph whose code is known to the cache, `generated`, or on its way: `draft`."""
+
+    config: Config
+    toolchain: Toolchain
+    cache: Cache
+    target: Target
+    main: fx.Graph
+    frozen: Frozen | None
+    constants: _Constants
+    key: str
+    generated: Generated | None
+    draft: Callable[[], Generated] | None
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is time until it is finished: another process works on it."""
+        return self.draft is not None and self.target.aside
+
+    def finish(self) -> Result:
+        """Its code, loaded. Raises what `compile_graph` does."""
+        generated, frozen, config = self.generated, self.frozen, self.config
+        if generated is None:
+            assert self.draft is not None
+            with stage("codegen"):
+                generated = self.draft()
+            self.cache.store(self.key, generated)
+            self.generated, self.draft = generated, None
+        if log.enabled("code"):
+            log.emit("code", self.target.text(generated.units))
+        with stage("build"):
+            library = self.cache.library(generated.units, self.toolchain)
+        with stage("load"):
+            call = load(generated.plan, library, None if frozen else (), self.constants.refresh(generated.order) if frozen else None)
+        if config.records and generated.plan.device >= 0:
+            record(call, generated.plan, [n.target for n in self.main.nodes], config.recordings, config.warn)
+        return Result(call, _report(self.main, generated))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +218,8 @@ def _rewrite(graph: fx.Graph, config: Config, target: Target) -> Frozen | None:
 
 def _generate(
     main: fx.Graph, frozen: Frozen | None, constants: _Constants, inputs: Sequence[Any], config: Config, target: Target
-) -> Generated:
-    """From the graph that runs in each call to C++ text and plan."""
+) -> Callable[[], Generated]:
+    """From the graph that runs in each call to C++ text and plan; what is called gives them when kernels are compiled."""
     with stage("decompose"):
         prims = decompose(main, device=target.device, rounding=config.rounding)
     if log.enabled("graph"):
@@ -189,10 +238,14 @@ def _generate(
     with stage("codegen"):
         watched = frozen.parameters if frozen is not None else ()
         positions = [*frozen.inputs, *given] if frozen is not None else range(len(inputs))
-        wrapped, work = target.print(program, positions, len(inputs), watched, sizes)
+        draft = target.print(program, positions, len(inputs), watched, sizes)
         index = {id(tensor): k for k, tensor in enumerate(constants.values)}
-        order = tuple(index[id(tensor)] for tensor in wrapped.constants)
-    return Generated(wrapped.units, wrapped.plan, order, work)
+
+    def finish() -> Generated:
+        wrapped, work = draft()
+        return Generated(wrapped.units, wrapped.plan, tuple([index[id(tensor)] for tensor in wrapped.constants]), work)
+
+    return finish
 
 
 def _size(given: Any, of: SizeOf | ValueOf) -> int:

@@ -58,6 +58,7 @@ SHARED = {80: 163 << 10, 87: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 
 """Bytes of shared memory that a block may have, by architecture."""
 LEAST_SHARED = 99 << 10
 Work = tuple[tuple[tuple[str, str], ...], ...]
+Draft = Callable[[], tuple[Wrapped, Work]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ class Target:
     cache: Cache
     device: torch.device
     machine: ClassVar[machines.Target] = machines.CPU
+    aside: ClassVar[bool] = False
+    """Whether kernels are compiled by another process, while this one goes on."""
 
     def identity(self) -> str:
         """What else than the options changes the code that is made of a graph, for cache keys."""
@@ -87,14 +90,12 @@ class Target:
         c = self.config
         return schedule(loops, c.fusion, c.vectorize, self.machine, c.scoped_memory, c.rounding)
 
-    def print(
-        self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes
-    ) -> tuple[Wrapped, Work]:
-        """See `codegen.wrapper.wrap`; also what each kernel computes."""
+    def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes) -> Draft:
+        """See `codegen.wrapper.wrap`; also what each kernel computes. What is called gives both when they are ready."""
         source = emit_kernels(program, Machine(threshold=self.config.parallel_threshold))
         jobs = self.config.build_jobs or cores()
         wrapped = wrap(program, source, positions=positions, inputs=inputs, watched=watched, jobs=jobs)
-        return wrapped, tuple([function.work for function in source.functions])
+        return lambda: (wrapped, tuple([function.work for function in source.functions]))
 
     def text(self, units: Sequence[str]) -> str:
         """The generated code for readers."""
@@ -106,6 +107,7 @@ class CudaTarget(Target):
 
     __slots__ = ()
     machine = machines.GPU
+    aside = True
 
     @property
     def arch(self) -> int:
@@ -170,21 +172,24 @@ class CudaTarget(Target):
         wide = print_kernels(program, configs, wide=True, tiling=self.config.tiling, sizes=sizes) if unsure else ()
         return printed, {k: wide[k] for k in sorted(unsure)}
 
-    def print(
-        self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes
-    ) -> tuple[Wrapped, Work]:
+    def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes) -> Draft:
         brought = brought_kernels(program, self.device)
-        try:
-            return self._print(program, positions, inputs, watched, sizes, brought)
-        except BuildError:
-            if not brought:
-                raise
-            return self._print(program, positions, inputs, watched, sizes, {})  # Triton's own launcher says what is wrong
+        draft = self._draft(program, positions, inputs, watched, sizes, brought)
 
-    def _print(
+        def finish() -> tuple[Wrapped, Work]:
+            try:
+                return draft()
+            except BuildError:
+                if not brought:
+                    raise
+                return self._draft(program, positions, inputs, watched, sizes, {})()  # Triton's own launcher says what is wrong
+
+        return finish
+
+    def _draft(
         self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes,
         brought: Mapping[Extern, Brought],
-    ) -> tuple[Wrapped, Work]:
+    ) -> Draft:
         printed, wide = self.kernels(program, sizes)
         sources = [*map(source_of, printed), *[b.source for b in brought.values()], *map(source_of, wide.values())]
         if log.enabled("code"):
@@ -197,12 +202,16 @@ class CudaTarget(Target):
             if pending is not None:
                 pending.drop()
             raise
-        binaries = pending.wait() if pending is not None else ()
-        if any(b.shared > SHARED.get(self.arch, LEAST_SHARED) for b in binaries[len(printed):]):
-            raise BuildError("a kernel that needs more shared memory than the device has")
-        images = tuple([Image(b.name, b.image, b.threads, b.shared) for b in binaries])
-        plan = replace(wrapped.plan, device=self.device.index, images=images)
-        return replace(wrapped, plan=plan), tuple([kernel.work for kernel in printed])
+
+        def finish() -> tuple[Wrapped, Work]:
+            binaries = pending.wait() if pending is not None else ()
+            if any(b.shared > SHARED.get(self.arch, LEAST_SHARED) for b in binaries[len(printed):]):
+                raise BuildError("a kernel that needs more shared memory than the device has")
+            images = tuple([Image(b.name, b.image, b.threads, b.shared) for b in binaries])
+            plan = replace(wrapped.plan, device=self.device.index, images=images)
+            return replace(wrapped, plan=plan), tuple([kernel.work for kernel in printed])
+
+        return finish
 
     def text(self, units: Sequence[str]) -> str:
         return "\n".join(units)

@@ -1,4 +1,4 @@
-"""A compiled graph in the autograd engine: one node, whose backward is compiled when it first runs.
+"""A compiled graph in the autograd engine: one node, whose backward is compiled when it first runs, or is begun with the forward.
 
 What the engine gives its nodes it gives this one: hooks, `retain_graph`, saved-tensor hooks, version checks of what is kept, anomaly mode.
 With `create_graph=True` the gradients are computed by the joint graph as a function of inputs and tangents, differentiable in its turn: so
@@ -26,6 +26,8 @@ Compiled = Callable[[Any], Values]
 """Called with one tuple, or with a list, which it may empty: what is given up so dies after its last use."""
 Compile = Callable[[fx.Graph, Sequence[Any]], Compiled]
 """(graph, examples of its inputs) -> what computes it, without gradients."""
+Both = Callable[[fx.Graph, Sequence[Any], fx.Graph], tuple[Compiled, Callable[[], Compiled] | None]]
+"""(forward, examples of its inputs, backward) -> what computes the forward; what gives the backward's, if that was begun."""
 Turn = Callable[[], AbstractContextManager[Any]]
 Pattern = tuple[tuple[bool, ...], ...]
 """Of a backward: which tangents there are; which gradients are asked for; of a differentiable one, which of its inputs require grad."""
@@ -35,17 +37,21 @@ _KINDS = {"input": 0, "result": 1, "extra": 2}
 
 class Differentiable:
     """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `turn`: what to be in while graphs are recorded,
-    which backwards do in whatever thread they run."""
+    which backwards do in whatever thread they run. `both`: begins the backward, too, where it is known what will be asked of it."""
 
     def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True, budget: float = 1.0,
-                 turn: Turn = nullcontext) -> None:
+                 turn: Turn = nullcontext, both: Both | None = None) -> None:
         self._graph = graph
         self._compile = compile
         self._how = recompute, budget, turn
         self._turn = turn
         self.joint = trace_joint(graph)
         self.parts = partition(self.joint, recompute, budget)
-        self.forward = compile(self.parts.forward, examples)
+        self._later: Callable[[], Compiled] | None = None
+        if both is not None and len(self.joint.differentiable) == 1:  # of several results some may have no tangent
+            self.forward, self._later = both(self.parts.forward, examples, self.parts.backward)
+        else:
+            self.forward = compile(self.parts.forward, examples)
         self._backwards: dict[Pattern, _Backward] = {}
         self._wholes: dict[Pattern, Compiled] = {}
         self._lock = threading.RLock()
@@ -82,7 +88,9 @@ class Differentiable:
             tangents.clear()
             plan = self._plan(there, wanted)
             if plan.call is None:
-                plan.call = CompiledFunction(_Fitted, None)(plan.graph, given, self._compile)
+                later = self._later if plan.graph is self.parts.backward else None
+                compile = self._compile if later is None else lambda graph, fitted: later()
+                plan.call = CompiledFunction(_Fitted, None)(plan.graph, given, compile)
         return plan.call(given)
 
     def _plan(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:

@@ -13,6 +13,7 @@ import atexit
 import functools
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import os
 import pickle
@@ -113,12 +114,40 @@ def prepare(arch: int) -> None:
 
 def is_prepared() -> bool:
     """Whether the process that compiles runs."""
-    return bool(_started) and _started[0].poll() is None
+    return bool(_started) and _started[0].popen.poll() is None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class Process:
+    """The process that compiles. `asked`: by the number of a kernel that it has yet to answer for, who wants it, and its key."""
+
+    popen: subprocess.Popen[str]
+    asked: dict[int, tuple[Pending, str]] = field(default_factory=dict)
+
+    def ask(self, jobs: int, batch: Sequence[dict[str, Any]], folder: str) -> None:
+        """Hand it a batch; what it has been given before is done before."""
+        path = Path(folder) / "batch.json"
+        path.write_text(json.dumps(batch))  # the pipe has room for little, and is not read until Triton is loaded
+        self.popen.stdin.write(json.dumps([jobs, str(path)]) + "\n")  # type: ignore[union-attr]
+        self.popen.stdin.flush()  # type: ignore[union-attr]
+
+    def listen(self) -> None:
+        """Take one answer, whosever it is. Raises `BuildError` if there is none."""
+        line = self.popen.stdout.readline()  # type: ignore[union-attr]
+        if not line:
+            raise BuildError(f"Triton's process ended with status {self.popen.wait()}")
+        number, problem = json.loads(line)
+        if number in self.asked:
+            owner, key = self.asked.pop(number)
+            owner.take(number, key, problem)
+
+
+@dataclass(slots=True, eq=False)
 class Pending:
-    """Kernels on their way; see `start`. Between `begin` and `wait` the process works for this one alone."""
+    """Kernels on their way; see `start`. Others may be before them and behind them.
+
+    `owed`: how many the process has yet to answer for.
+    """
 
     keys: list[str]
     found: dict[str, Binary]
@@ -126,22 +155,29 @@ class Pending:
     arch: int
     cache: Cache
     folder: tempfile.TemporaryDirectory[str] | None = field(default=None)
-    process: subprocess.Popen[str] | None = field(default=None)
+    process: Process | None = field(default=None)
     refused: list[str] = field(default_factory=list)
+    jobs: int = 1
+    owed: int = 0
 
     def begin(self, jobs: int) -> None:
         """Hand the missing kernels to the process."""
+        self.jobs = jobs
         self.folder = tempfile.TemporaryDirectory(prefix="framesmith-triton-")
-        batch = [self._job(number, source) for number, source in enumerate(self.missing.values())]
-        batch.sort(key=lambda job: -os.path.getsize(job["path"]))  # what takes long begins first
-        _lock.acquire()
-        try:
+        with _lock:
             self.process = _process(self.arch)
-            self.process.stdin.write(json.dumps([jobs, batch]) + "\n")  # type: ignore[union-attr]
-            self.process.stdin.flush()  # type: ignore[union-attr]
-        except OSError as error:
-            self._leave()
-            raise BuildError(f"Triton's process cannot be reached: {error}") from error
+            batch = []
+            wanted = [(key, source) for key, source in self.missing.items() if key not in self.found]
+            for key, source in sorted(wanted, key=lambda item: -len(item[1].text)):  # what takes long begins first
+                number = next(_numbers)
+                self.process.asked[number] = self, key
+                batch.append(self._job(number, source))
+            self.owed = len(batch)
+            try:
+                self.process.ask(jobs, batch, self.folder.name)
+            except OSError as error:
+                self._leave()
+                raise BuildError(f"Triton's process cannot be reached: {error}") from error
 
     def wait(self) -> tuple[Binary, ...]:
         """The binaries. Raises `BuildError` with Triton's words."""
@@ -153,32 +189,31 @@ class Pending:
 
     def attempted(self) -> tuple[Binary | None, ...]:
         """The binaries; None for what Triton refuses (the words are in `refused`)."""
-        if self.process is not None:
+        if self.process is not None and not (is_prepared() and self.process is _started[0]):  # it has ended, or this is a forked child
+            self.begin(self.jobs)
+        with _lock:
             try:
-                self._collect(self.process)
+                while self.process is not None and self.owed:
+                    self.process.listen()
             finally:
                 self._leave()
         return tuple([self.found.get(key) for key in self.keys])
 
     def drop(self) -> None:
         """What was begun is not wanted any more."""
-        if self.process is not None:
-            self.process.kill()
+        with _lock:
             self._leave()
 
-    def _collect(self, process: subprocess.Popen[str]) -> None:
-        keys = list(self.missing)
-        for _ in keys:
-            line = process.stdout.readline()  # type: ignore[union-attr]
-            if not line:
-                raise BuildError(f"Triton's process ended with status {process.wait()}")
-            number, problem = json.loads(line)
-            result = {"error": problem} if problem else pickle.loads(self._out(number).read_bytes())
-            if "error" in result:
-                self.refused.append(f"{self.missing[keys[number]].name}: {result['error']}\n{self.missing[keys[number]].text}")
-                continue
-            self.found[keys[number]] = binary = Binary(**result)
-            self.cache.store(keys[number], binary)
+    def take(self, number: int, key: str, problem: str | None) -> None:
+        """What the process says of a kernel."""
+        self.owed -= 1
+        source = self.missing[key]
+        result = {"error": problem} if problem else pickle.loads(self._out(number).read_bytes())
+        if "error" in result:
+            self.refused.append(f"{source.name}: {result['error']}\n{source.text}")
+            return
+        self.found[key] = binary = Binary(**result)
+        self.cache.store(key, binary)
 
     def _job(self, number: int, source: Source) -> dict[str, Any]:
         path = self._out(number).with_suffix(".py")
@@ -194,19 +229,25 @@ class Pending:
         return Path(self.folder.name) / f"kernel{number}.bin"
 
     def _leave(self) -> None:
+        """Nothing more is expected of the process."""
+        if self.process is not None:
+            asked = self.process.asked
+            for number in [n for n, (owner, _) in asked.items() if owner is self]:
+                del asked[number]
         self.process = None
-        _lock.release()
-        assert self.folder is not None
-        self.folder.cleanup()
+        if self.folder is not None:
+            self.folder.cleanup()
+            self.folder = None
 
 
 # ------------------------------------------------------------------------------------------------------------------------- the process
 
 _lock = threading.Lock()
-_started: list[subprocess.Popen[str]] = []
+_started: list[Process] = []
+_numbers = itertools.count()
 
 
-def _process(arch: int) -> subprocess.Popen[str]:
+def _process(arch: int) -> Process:
     """The process that compiles, for `arch` above all, started anew when there is none or it has died. The caller holds the lock."""
     if is_prepared():
         return _started[0]
@@ -219,14 +260,15 @@ def _process(arch: int) -> subprocess.Popen[str]:
     own = {"TRITON_CACHE_DIR": folder, "TRITON_DISABLE_LINE_INFO": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment = {**os.environ, **own}
     errors = None if log.enabled("code") else subprocess.DEVNULL
-    _started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment))
+    pipe = subprocess.PIPE
+    _started.append(Process(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True, env=environment)))
     return _started[0]
 
 
 def _remove(folder: str) -> None:
     for process in _started:
-        process.kill()
-        process.wait()
+        process.popen.kill()
+        process.popen.wait()
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,9 +1,10 @@
 """The process that compiles Triton kernels, started by `runtime.triton` as a program of its own: it needs no device, no torch and no
 module of ours.
 
-It reads batches from its input, one a line: `[most at once, [job, ...]]` in JSON. Each job runs in a child, which is born with Triton
-loaded and, unless the first batch waits already and is small, run in by a kernel compiled for nothing. For each that is done it answers a
-line: `[number, error or null]`. The result, a pickled dict, is then in the file `out`.
+It reads batches from its input, one a line: `[most at once, file]`, where the file has `[job, ...]`, both in JSON; they may come while
+others are compiled, whose turn is first. Each job runs in a child, which is born with Triton loaded and, unless the first batch waits
+already and is small, run in by a kernel compiled for nothing. For each that is done it answers a line: `[number, error or null]`. The
+result, a pickled dict, is then in the file `out`.
 
 A job: `number`; `path`: a file with the kernel's source; `name`: of the function; `signature`: Triton's types by parameter; `constants`:
 values by `tl.constexpr` parameter
@@ -24,6 +25,7 @@ import select
 import sys
 import tempfile
 import traceback
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -144,21 +146,52 @@ def _run_in(arch: int) -> None:
     gc.freeze()  # children do not look at what is here, whose pages they share
 
 
-def _serve(most: int, jobs: list[dict[str, Any]], answers: Any) -> None:
-    running: dict[int, int] = {}
-    waiting = list(reversed(jobs))
-    while waiting or running:
-        while waiting and len(running) < most:
-            job = waiting.pop()
+class _Pool:
+    """Jobs, the first `most` of which are in children. `running`: by the end of a pipe that closes with the child."""
+
+    def __init__(self, answers: Any) -> None:
+        self.answers = answers
+        self.most = 1
+        self.waiting: deque[dict[str, Any]] = deque()
+        self.running: dict[int, tuple[int, int]] = {}
+
+    def start(self) -> None:
+        """As many as may run."""
+        while self.waiting and len(self.running) < self.most:
+            job = self.waiting.popleft()
+            ours, theirs = os.pipe()
             child = os.fork()
             if not child:
                 os._exit(_finish(job))
-            running[child] = job["number"]
-        child, status = os.wait()
-        number = running.pop(child, None)
-        if number is not None:
-            answers.write(json.dumps([number, f"the compiler ended with status {status}" if status else None]) + "\n")
-            answers.flush()
+            os.close(theirs)
+            self.running[ours] = child, job["number"]
+
+    def ended(self, end: int) -> None:
+        """The child behind a pipe is done."""
+        child, number = self.running.pop(end)
+        os.close(end)
+        status = os.waitpid(child, 0)[1]
+        self.answers.write(json.dumps([number, f"the compiler ended with status {status}" if status else None]) + "\n")
+        self.answers.flush()
+
+
+def _batches(pool: _Pool) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """What comes in, until there is nothing more; meanwhile the pool works."""
+    text = b""
+    while True:
+        for end in select.select([0, *pool.running], [], [])[0]:
+            if end:
+                pool.ended(end)
+                continue
+            more = os.read(0, 1 << 16)
+            if not more:
+                return
+            *lines, text = (text + more).split(b"\n")
+            for line in lines:
+                most, path = json.loads(line)
+                with contextlib.suppress(FileNotFoundError), open(path) as file:  # nobody wants it any more
+                    yield most, json.load(file)
+        pool.start()
 
 
 def main() -> None:
@@ -170,15 +203,16 @@ def main() -> None:
     if hasattr(cache, "triton_key"):  # a digest of all of Triton's files, to tell it from others: this process's cache knows no other
         cache.triton_key = lambda: ""
 
-    waits = select.select([sys.stdin], [], [], 0)[0]
+    waits = select.select([0], [], [], 0)[0]
     if not waits:
         _run_in(int(sys.argv[1]))
-    for line in sys.stdin:
-        most, jobs = json.loads(line)
+    pool = _Pool(answers)
+    for most, jobs in _batches(pool):
         if waits and len(jobs) > MANY * most:
             _run_in(jobs[0]["arch"])
         waits = []
-        _serve(most, jobs, answers)
+        pool.most = most
+        pool.waiting.extend(jobs)
 
 
 if __name__ == "__main__":

@@ -79,6 +79,22 @@ def test_threads_take_turns(cache):
 
 
 @needs_triton
+def test_kernels_are_begun_while_others_are_compiled(cache):
+    first, second, third = (triton.start([double(TEXT.replace("2.0", f"{n}.0"))], 90, cache) for n in (11, 12, 13))
+    second.drop()
+    assert third.wait()[0].name == "double"
+    assert first.wait()[0].name == "double" and not triton._started[0].asked
+
+
+@needs_triton
+def test_what_a_process_that_died_has_left_is_compiled_by_the_next(cache):
+    pending = triton.start([double(TEXT.replace("2.0", f"{n}.0")) for n in (21, 22)], 90, cache)
+    triton._started[0].popen.kill()
+    triton._started[0].popen.wait()
+    assert [binary.name for binary in pending.wait()] == ["double"] * 2
+
+
+@needs_triton
 def test_a_forked_child_has_a_process_of_its_own(cache):
     triton.start([double()], 90, cache).wait()
     child = os.fork()
@@ -91,8 +107,8 @@ def test_a_forked_child_has_a_process_of_its_own(cache):
 @needs_triton
 def test_a_process_that_died_is_started_again(cache):
     triton.start([double()], 90, cache).wait()
-    triton._started[0].kill()
-    triton._started[0].wait()
+    triton._started[0].popen.kill()
+    triton._started[0].popen.wait()
     assert triton.start([double(TEXT.replace("2.0", "3.0"))], 90, cache).wait()[0].name == "double"
 
 
