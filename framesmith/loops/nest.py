@@ -75,8 +75,8 @@ class Compute:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """An extern call; fields as in `ir.Extern`, buffers by name (views included). `reads` and `writes` name base buffers, never views; a call
-    that draws random numbers writes `GENERATOR` as well."""
+    """An extern call; fields as in `ir.Extern`, buffers by name (views included). `reads` and `writes` name base buffers, never views; a
+    call that draws random numbers writes `GENERATOR` as well."""
 
     target: Any
     args: tuple[Any, ...]
