@@ -31,8 +31,8 @@ def everything(peers: bool, rounds: int) -> list[Row]:
         *of(named(), "training", "bf16", ("default",), peers, rounds),
         *of(named(), "inference", "bf16", plain, peers, rounds),
         kernels(),
-        *of(named(), "training", "tf32", ("default",), peers, rounds),
         *of(named(), "inference", "tf32", plain, peers, rounds),
+        *of(named(), "training", "tf32", ("default",), peers, rounds),
         *of(ABLATED, "inference", "bf16", (ABLATION,), False, rounds),
         *[row for models in (TUNED, rest) for precision in PRECISIONS for row in of(models, "inference", precision, tuned, peers, rounds)],
     ]
