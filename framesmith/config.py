@@ -35,7 +35,7 @@ class Config:
     `parallel_threshold`: elements of work in a kernel below which it runs on one thread.
     `freezing`: rewrite what depends on parameters alone; `weight_caching`: and keep it between calls (casts, packed and laid out weights).
     `tiling`: on a GPU, kernels have tiles of two dimensions where memory runs along two axes. `sharing`: kernels that differ in sizes
-    alone are one, compiled once (but in the modes that measure each kernel).
+    alone are one, compiled once (in the modes that measure kernels: those that differ in places of memory alone).
     """
 
     fullgraph: bool = False

@@ -35,6 +35,9 @@ from framesmith.loops.ir import (
     Store,
 )
 from framesmith.loops.product import MatrixProduct
+from framesmith.symbolic.expr import Expr, linear
+
+ALIGNED = 16  # elements: as well as any vector asks for
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -43,10 +46,11 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 class _Names:
-    """Numbers the operations of one kernel in the order in which they are met."""
+    """Numbers the operations of one kernel in the order in which they are met. `offsets`: see `kernel_text`."""
 
-    def __init__(self) -> None:
+    def __init__(self, offsets: bool = True) -> None:
         self.of: dict[Op, str] = {}
+        self.offsets = offsets
 
     def new(self, op: Op) -> str:
         name = self.of[op] = f"v{len(self.of)}"
@@ -55,10 +59,14 @@ class _Names:
     def args(self, op: Op) -> str:
         return " ".join(self.of.get(a, "?") for a in op.args)
 
+    def index(self, e: Expr) -> Expr:
+        """An index of memory as it is shown."""
+        return e if self.offsets else e - linear(e)[1] // ALIGNED * ALIGNED
+
 
 def _load(op: Load, n: _Names) -> str:
     mask = f" if {n.args(op)}" if op.args else ""
-    return f"load {op.buffer}[{op.index}]{mask}"
+    return f"load {op.buffer}[{n.index(op.index)}]{mask}"
 
 
 def _indirect(op: Indirect, n: _Names) -> str:
@@ -91,7 +99,7 @@ def _statement(op: Op, names: _Names) -> str:
     if type(op) is Store:
         value, *mask = (names.of.get(a, "?") for a in op.args)
         mode = f" {op.mode}" if op.mode else ""
-        return f"store{mode} {op.buffer}[{op.index}] = {value}" + (f" if {mask[0]}" if mask else "")
+        return f"store{mode} {op.buffer}[{names.index(op.index)}] = {value}" + (f" if {mask[0]}" if mask else "")
     text = _FORMS[type(op)](op, names)
     return f"{names.new(op)} = {text}"
 
@@ -140,8 +148,9 @@ def body_text(body: tuple[Node, ...], indent: int = 0) -> str:
     return "\n".join(out)
 
 
-def kernel_text(kernel: Kernel) -> str:
-    """The kernel's canonical text: equal for kernels that compute the same in the same way."""
+def kernel_text(kernel: Kernel, offsets: bool = True) -> str:
+    """The kernel's canonical text: equal for kernels that compute the same in the same way. Without `offsets` also for those that do so
+    elsewhere in memory, as well aligned."""
     params = ", ".join(
         f"{p.name}: {dtype_name(p.dtype)} {p.mode}{'' if p.restrict else ' alias'}{' host' if p.host else ''}" for p in kernel.params
     )
@@ -154,7 +163,7 @@ def kernel_text(kernel: Kernel) -> str:
     for axis in kernel.outer:
         out.append(f"{'  ' * indent}par {axis.symbol} < {axis.extent}:")
         indent += 1
-    _block(kernel.body, _Names(), indent, out)
+    _block(kernel.body, _Names(offsets), indent, out)
     return "\n".join(out) + "\n"
 
 

@@ -76,8 +76,8 @@ def write(kernel: Kernel, p: MatrixProduct, config: Config, wide: bool) -> State
     """Print the body of the function; the state at its end has the text, and all that the text needs."""
     shape = Shape.of(kernel, p)
     config = replace(config, blocks={"z": 1, **config.blocks})
-    end = State(shape.region(kernel, shape.y, shape.x), config, wide, Indented("    "), {q.name: q for q in kernel.params})
-    shared = {"values": end.values, "limits": end.limits, "functions": end.functions, "extents": end.extents}
+    end = State(shape.region(kernel, shape.y, shape.x), config, wide, Indented("    "), {q.name: q for q in kernel.params}, marked=True)
+    shared = {"marked": True, "values": end.values, "limits": end.limits, "functions": end.functions, "extents": end.extents}
     left, right = (
         State(shape.region(kernel, *dims), config, wide, end.out, end.params, **shared)  # type: ignore[arg-type]
         for dims in ((shape.y, shape.r), (shape.r, shape.x))

@@ -22,11 +22,11 @@ MOST = 16  # arguments: a number beside each of a hundred loads is better in its
 HALVES = 8  # elements of two bytes that a thread moves at once
 
 
-def shared(printed: Sequence[Printed]) -> tuple[Printed, ...]:
-    """`printed`, those that may be one with equal texts."""
+def shared(printed: Sequence[Printed], kinds: Sequence[Any] = ()) -> tuple[Printed, ...]:
+    """`printed`, those that may be one with equal texts. `kinds`: of each kernel, if only those of one kind may."""
     groups: dict[Any, list[Printed]] = {}
-    for kernel in dict.fromkeys(printed):
-        groups.setdefault(_what_agrees(kernel), []).append(kernel)
+    for kernel, kind in dict(zip(printed, kinds or [None] * len(printed), strict=True)).items():
+        groups.setdefault((kind, _what_agrees(kernel)), []).append(kernel)
     merged: dict[Printed, Printed] = {}
     for group in groups.values():
         if len({kernel.text for kernel in group}) > 1:
