@@ -19,11 +19,14 @@ from framesmith.codegen.device import wrap_device
 from framesmith.codegen.triton.brought import Brought, brought_kernels
 from framesmith.codegen.triton.emit import is_narrow, print_kernels
 from framesmith.codegen.triton.kernel import Printed
+from framesmith.codegen.triton.product import product_of
 from framesmith.codegen.triton.sharing import shared
+from framesmith.codegen.triton.tuning import Config as Tiles
 from framesmith.codegen.wrapper import Wrapped, wrap
 from framesmith.config import Config
-from framesmith.loops.ir import Extern, Program
+from framesmith.loops.ir import Extern, Kernel, Program
 from framesmith.loops.nest import LoopGraph
+from framesmith.loops.text import kernel_text
 from framesmith.lower.contractions.activations import fuse_activations
 from framesmith.lower.contractions.bags import group_embedding_bags
 from framesmith.lower.contractions.beside import join_layers
@@ -158,19 +161,29 @@ class CudaTarget(Target):
 
         loops = grow_products(pad_rows(loops))
         if self.config.autotune:
-            return plainly(own_contractions(loops, plainly, self.tuner(), sizes, in_tf32(PRODUCTS)))
+            with self.tuner() as tuner:
+                return plainly(own_contractions(loops, plainly, tuner, sizes, in_tf32(PRODUCTS)))
         return plainly(unmeasured(loops, in_tf32(PRODUCTS)))
 
     def kernels(self, program: Program, sizes: Sizes) -> tuple[tuple[Printed, ...], dict[int, Printed]]:
         """The text of the program's kernels; and of those (by number) with indices of 64 bits whose sizes decide in each call whether 32
         will do. Raises `CompileError`."""
-        configs = configured(program, self.tuner(), sizes) if self.config.autotune else {}
+        configs = self._configured(program, sizes) if self.config.autotune else {}
         printed = print_kernels(program, configs, tiling=self.config.tiling, sizes=sizes)
-        if self.config.sharing and not self.config.autotune:
-            printed = shared(printed)
+        if self.config.sharing:
+            printed = shared(printed, [self._kind(kernel) for kernel in program.kernels])
         unsure = {k for k, kernel in enumerate(printed) if is_narrow(kernel) is None}
         wide = print_kernels(program, configs, wide=True, tiling=self.config.tiling, sizes=sizes) if unsure else ()
         return printed, {k: wide[k] for k in sorted(unsure)}
+
+    def _configured(self, program: Program, sizes: Sizes) -> dict[Kernel, Tiles]:
+        with self.tuner() as tuner:
+            return configured(program, tuner, sizes)
+
+    def _kind(self, kernel: Kernel) -> str:
+        """Kernels of one kind may be one, given numbers: any that are no contractions, others if they differ in places of memory alone. So
+        may no more than these where kernels are measured."""
+        return kernel_text(kernel, offsets=False) if self.config.autotune or product_of(kernel) is not None else ""
 
     def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes) -> Draft:
         brought = brought_kernels(program, self.device)

@@ -1,107 +1,40 @@
 """Times of kernels and operators on a CUDA device, for choices by measurement.
 
-Each run begins with a cold L2 cache and is timed by the device's events; the runs of all contenders are queued in turn, so that what else
-happens on the device meets them alike. The median counts. Memory is made here, and filled with random numbers: the user's is never touched.
+Each run begins with a cold L2 cache, or with what it reads in there (`warm`), and is timed by the device's events; the runs of all
+contenders are queued in turn, so that what else happens on the device meets them alike. The lower quartile counts: others may have the
+device for a while. Memory is made for the trial and filled with random numbers: the user's is never touched.
+
+Kernels run in a process of their own (`trial_worker.py`), with a context of its own: one that goes astray ends that process, and is out.
+Operators of libraries run here.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import contextlib
+import json
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
 
 from framesmith.runtime.triton import Binary
-from framesmith.util.errors import BuildError
+from framesmith.util import log
 
+WORKER = Path(__file__).with_name("trial_worker.py")
 RUNS = 9
 FLUSHED = 1 << 28  # bytes that are written to empty the cache
-SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+CONTEXT = 1 << 30  # bytes of the process, at most
 PART = 4  # of the free memory, so much is used
-SLOW = 3.0  # times the best, after which a contender is not run again
-
-Run = Callable[[], object]
-
-
-@functools.cache
-def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
-
-
-def _check(status: int) -> None:
-    if status:
-        raise BuildError(f"the driver refuses a kernel: CUDA error {status}")
-
-
-@contextmanager
-def loaded(binary: Binary) -> Iterator[ctypes.c_void_p]:
-    """The kernel on the current device, for a while. Raises `BuildError`."""
-    cuda, module, function = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
-    _check(cuda.cuModuleLoadData(ctypes.byref(module), binary.image))
-    try:
-        _check(cuda.cuModuleGetFunction(ctypes.byref(function), module, binary.name.encode()))
-        if binary.shared > 48 << 10:
-            _check(cuda.cuFuncSetAttribute(function, SHARED, binary.shared))
-        yield function
-    finally:
-        torch.cuda.synchronize()
-        cuda.cuModuleUnload(module)
-
-
-_NUMBERS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "fp32": ctypes.c_float, "fp64": ctypes.c_double}
-
-
-def launcher(function: ctypes.c_void_p, binary: Binary, grid: Sequence[int], arguments: Sequence[tuple[str, Any]]) -> Run:
-    """What launches it. `arguments`: Triton's type of each, and a tensor or a number."""
-    values: list[Any] = [
-        ctypes.c_void_p(value.data_ptr()) if isinstance(value, torch.Tensor) else _NUMBERS[kind](value) for kind, value in arguments
-    ]
-    values += [ctypes.c_void_p(0)] * binary.scratch
-    pointers = (ctypes.c_void_p * len(values))(*[ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values])
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    x, y, z = (*grid, 1, 1, 1)[:3]
-
-    def run(keep: Any = (values, arguments)) -> None:
-        _check(_driver().cuLaunchKernel(function, x, y, z, binary.threads, 1, 1, binary.shared, stream, pointers, None))
-
-    return run
-
-
-def milliseconds(contenders: Mapping[str, Run]) -> dict[str, float]:
-    """Of each contender; infinite for one that the device refuses."""
-    flushed = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
-    samples: dict[str, list[float]] = {name: [] for name in contenders}
-    for name, run in contenders.items():
-        try:
-            samples[name] += _timed({name: run}, flushed)[name]
-        except (BuildError, RuntimeError):
-            samples[name].append(float("inf"))
-    best = min((s[0] for s in samples.values()), default=0.0)
-    running = {name: run for name, run in contenders.items() if samples[name][0] <= SLOW * best}
-    for name in running:
-        samples[name].clear()  # it warmed up
-    for _ in range(RUNS):
-        for name, found in _timed(running, flushed).items():
-            samples[name] += found
-    return {name: statistics.median(s) for name, s in samples.items()}
-
-
-def _timed(contenders: Mapping[str, Run], flushed: torch.Tensor) -> dict[str, list[float]]:
-    events = {}
-    for name, run in contenders.items():
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        flushed.zero_()
-        first.record()
-        run()
-        last.record()
-        events[name] = first, last
-    torch.cuda.synchronize()
-    return {name: [first.elapsed_time(last)] for name, (first, last) in events.items()}
+REPEATED = 4  # runs between two events with a warm cache, ...
+AHEAD = 4  # ... behind so many writes: the device must not wait for the next launch
+PATIENCE = 60  # seconds that a contender has
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +57,131 @@ class Memory:
         return t.normal_(generator=numbers) if self.dtype.is_floating_point else t.zero_()
 
 
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A kernel, its grid, and its arguments: Triton's type of each, and the number of a buffer or a value."""
+
+    binary: Binary
+    grid: Sequence[int]
+    arguments: Sequence[tuple[str, Any]]
+
+    def job(self) -> dict[str, Any]:
+        b = self.binary
+        return {
+            "image": b.image, "name": b.name, "grid": [*self.grid, 1, 1, 1][:3], "threads": b.threads, "shared": b.shared,
+            "arguments": [*self.arguments, *[("i64", 0)] * b.scratch],
+        }  # fmt: skip
+
+
+class Trials:
+    """The process in which kernels run, on a device; it is there from the first `begin` to the end of the `with` block."""
+
+    def __init__(self, device: int, worker: Sequence[str] = ()) -> None:
+        self.command = [*(worker or (sys.executable, "-S", "-P", str(WORKER))), str(device)]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.end()
+
+    def begin(self) -> subprocess.Popen[bytes]:
+        """Start the process, if it does not run: it takes a moment to have the device."""
+        if self.process is None:
+            errors = None if log.enabled("tuning") else subprocess.DEVNULL
+            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+        return self.process
+
+    def end(self) -> None:
+        """What the process has of the device is free again."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            for pipe in (self.process.stdin, self.process.stdout):
+                with contextlib.suppress(OSError):
+                    pipe.close()  # type: ignore[union-attr]
+            self.process = None
+
+    def milliseconds(self, contenders: Sequence[Contender], memory: Sequence[Memory], warm: bool = False) -> list[float | None]:
+        """Of each contender over `memory`; None for one that the device refuses, or that ends the process."""
+        left = list(range(len(contenders)))
+        found: list[float | None] = [None] * len(contenders)
+        while left:
+            times, last = self._run([contenders[k] for k in left], memory, warm)
+            if times is not None:
+                for k, time in zip(left, times, strict=True):
+                    found[k] = time
+                break
+            if last is None:
+                break
+            log.emit("tuning", f"{contenders[left[last]].binary.name} ended the process that it was timed in")
+            left.pop(last)
+        return found
+
+    def _run(
+        self, contenders: Sequence[Contender], memory: Sequence[Memory], warm: bool
+    ) -> tuple[list[float | None] | None, int | None]:
+        """The times; or else who ran last before the process ended, if anyone did."""
+        process = self.begin()
+        data = [(str(m.dtype)[6:], m.elements, m.below) for m in memory]
+        last = None
+        try:
+            job = {"memory": data, "contenders": [c.job() for c in contenders], "warm": warm}
+            pickle.dump(job, process.stdin)  # type: ignore[arg-type]
+            process.stdin.flush()  # type: ignore[union-attr]
+            while line := _line(process):
+                said = json.loads(line)
+                if isinstance(said, list):
+                    return said, None
+                last = said
+        except OSError:
+            pass
+        self.end()
+        return None, last
+
+
+def _line(process: subprocess.Popen[bytes]) -> bytes:
+    """What the process says next; nothing if it has ended, or does not answer."""
+    answered = threading.Event()
+
+    def watch() -> None:
+        if not any(answered.wait(1.0) for _ in range(PATIENCE)):  # a time in which this process stood still is one of them
+            process.kill()
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        return process.stdout.readline()  # type: ignore[union-attr]
+    finally:
+        answered.set()
+
+
+def milliseconds(run: Callable[[], object], warm: bool = False) -> float:
+    """Of an operator of a library, in this process."""
+    flushed = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
+    run()
+    return sorted([_timed(run, flushed, warm) for _ in range(RUNS)])[RUNS // 4]
+
+
+def _timed(run: Callable[[], object], flushed: torch.Tensor, warm: bool) -> float:
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(AHEAD if warm else 1):
+        flushed.zero_()
+    if warm:
+        run()
+    first.record()
+    for _ in range(count := REPEATED if warm else 1):
+        run()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) / count
+
+
 def fits(memory: Sequence[Memory]) -> bool:
     """Whether there is room for so much."""
     free, _ = torch.cuda.mem_get_info()
-    return PART * (sum(m.nbytes for m in memory) + FLUSHED) <= free
+    return PART * (sum(m.nbytes for m in memory) + FLUSHED) + CONTEXT <= free
 
 
-__all__ = ["Memory", "Run", "fits", "launcher", "loaded", "milliseconds"]
+__all__ = ["Contender", "Memory", "Trials", "fits", "milliseconds"]

@@ -1,14 +1,19 @@
 """Which contractions of a graph kernels of our own compute, and how: decided by what the whole program takes with and without.
 
-A library's call leaves its epilogue to another kernel, which may do much else besides; our own kernel takes the epilogue in. So ways are
-compared by programs: the graph is scheduled with the library's calls, and once with each way for each class of equal contractions. The
-difference of two programs is the kernels and calls that only one of them has; these are timed on the device.
+A library's call leaves its epilogue to another kernel, which may do much else besides; our own kernel takes the epilogue in. So programs
+are compared: one with the library's calls, and a few others, in each of which every contraction is computed in one of its ways. What two
+programs do otherwise falls apart into changes that have nothing to do with each other, each with its own kernels and calls on both sides:
+
+    call addmm, kernel [gelu]       ->  kernel [product, gelu]
+    call mm, kernel [+ b, norm]     ->  kernel [product, + b], kernel [norm]
+
+These are timed on the device; but not what could not win if it did nothing but move its bytes and multiply.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
@@ -17,7 +22,7 @@ import torch
 
 from framesmith.loops.ir import Buffer, Extern, Kernel, Program, Ref
 from framesmith.loops.nest import LoopGraph
-from framesmith.loops.text import kernel_text
+from framesmith.lower.contractions.bound import without_measurement
 from framesmith.lower.contractions.tiled import CONTRACTIONS, Contraction, contraction_of, is_computed, replaced, ways
 from framesmith.runtime import trial
 from framesmith.runtime.cache import key_of
@@ -41,8 +46,25 @@ class Library:
 
 
 Step = Case | Library
-Places = tuple[int, ...]
-"""Of equal contractions among the items of the graph."""
+Ways = Mapping[int, str]
+"""Places among the items of the graph, and the ways of the contractions there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A step in its program: the buffers that it touches, and those of them that it writes."""
+
+    step: Step
+    touched: tuple[str, ...]
+    written: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """Ways for some contractions that come together, and how many more of each step there are."""
+
+    ways: Ways
+    steps: Counter[Step]
 
 
 def own_contractions(graph: LoopGraph, schedule: Schedule, tuner: Tuner, sizes: Sizes, tf32: bool) -> LoopGraph:
@@ -58,69 +80,111 @@ class _Race:
     def __init__(self, graph: LoopGraph, schedule: Schedule, tuner: Tuner, sizes: Sizes, tf32: bool,
                  found: Mapping[int, Contraction]) -> None:
         self.graph, self.schedule, self.tuner, self.sizes, self.tf32, self.found = graph, schedule, tuner, sizes, tf32, found
+        self.plain = schedule(graph)
         self.kernels: dict[Case, Kernel] = {}
         self.times: dict[Step, float] = {}
+        self.programs: dict[frozenset[tuple[int, str]], list[Use]] = {}
 
     def run(self) -> LoopGraph:
-        plain = self._steps({})
-        tried = [(places, way) for places, names in self._classes() for way in names]
-        changes = {(places, way): _change(self._steps(dict.fromkeys(places, way)), plain) for places, way in tried}
-        self._measure(changes.values())
-        gains: dict[Places, dict[str, float]] = {}
-        for (places, way), change in changes.items():
-            gains.setdefault(places, {})[way] = self._gain(change)
-        for places, found in gains.items():
-            log.emit("tuning", f"{self._said(places)}: {', '.join(f'{way} {1e3 * gain:+.1f} us' for way, gain in found.items())}")
+        unmeasured, *rounds = self._rounds()
+        self.tuner.heed(self.plain, self.sizes)
+        best: dict[int, float] = {}
+        taken: dict[Change, float] = {}
+        for some in ([unmeasured, *rounds[:1]], rounds[1:]):  # what comes later is measured if it may be better still
+            changes = [change for ways in some for change in self._changes(ways)]
+            self._measure(step for change in changes for step, n in change.steps.items() if n < 0)
+            hopeful = [change for change in changes if self._may_save(change.steps) > sum(best.get(k, 0.0) for k in change.ways)]
+            self._measure(step for change in hopeful for step in change.steps)
+            self._say(changes, hopeful)
+            for change in hopeful:
+                if (gain := self._gain(change.steps)) > 0:
+                    taken[change] = gain
+                    best |= {k: max(gain / len(change.ways), best.get(k, 0.0)) for k in change.ways}
         chosen: dict[int, str] = {}
-        for places in sorted(gains, key=lambda at: -max(gains[at].values())):
-            ways_left = [way for way, gain in gains[places].items() if gain > 0]
-            best = self._best_beside(chosen, places, ways_left) if ways_left else None
-            chosen |= dict.fromkeys(places, best) if best is not None else {}
+        for change in sorted(taken, key=taken.__getitem__, reverse=True):
+            if chosen.keys().isdisjoint(change.ways):
+                chosen |= change.ways
+        chosen = self._best([{}, unmeasured, chosen]) if self._measured() else dict(unmeasured)
         return replaced(self.graph, chosen, self.tf32) if chosen else self.graph
 
-    def _best_beside(self, chosen: dict[int, str], places: Places, names: list[str]) -> str | None:
-        """The best of some ways, given what others were chosen: two of them may have spared the same kernel."""
-        plain = self._steps(chosen)
-        changes = {way: _change(self._steps(chosen | dict.fromkeys(places, way)), plain) for way in names}
-        self._measure(changes.values())
-        best = max(changes, key=lambda way: self._gain(changes[way]))
-        return best if self._gain(changes[best]) > 0 else None
+    def _measured(self) -> bool:
+        """Whether kernels could be timed at all, where any were to be."""
+        times = [time for step, time in self.times.items() if isinstance(step, Case)]
+        return not times or any(map(isfinite, times))
 
-    def _classes(self) -> list[tuple[Places, tuple[str, ...]]]:
-        """Places of contractions that are equal, epilogue and all, and the ways to try for them."""
+    def _rounds(self) -> list[Ways]:
+        """Ways for all contractions: what is done unmeasured, and then each with its first way, with its second, ..."""
         own = {k: ways(c, self._size, is_computed(self.graph, k, c, self._size)) for k, c in self.found.items()}
-        program = self.schedule(replaced(self.graph, {k: names[0] for k, names in own.items()}, self.tf32))
-        steps = [(frozenset(step.args), kernel_text(step.kernel)) for step in launches(program)]
-        classes: dict[Any, list[int]] = {}
-        for k, c in self.found.items():
-            operands = {c.left.buffer, c.right.buffer}
-            fused = next((text for args, text in steps if operands <= args), "")
-            shape = tuple(map(self._size, (c.batch, c.m, c.n, c.k)))
-            classes.setdefault((shape, own[k], fused), []).append(k)
-        return [(tuple(places), own[places[0]]) for places in classes.values()]
+        each = [{k: names[r] for k, names in own.items() if r < len(names)} for r in range(max(map(len, own.values())))]
+        return [without_measurement(self.graph, self.tf32), *each]
+
+    def _best(self, options: list[Ways]) -> dict[int, str]:
+        """Of some choices that of the fastest program: single changes were measured beside others that were not all taken."""
+        plain = self._uses({})
+        changes = [_difference(self._uses(chosen), plain) for chosen in options]
+        self._measure(step for change in changes for step in change)
+        gains = [self._gain(change) if change else 0.0 for change in changes]
+        return dict(options[gains.index(max(gains))])
 
     def _size(self, size: Any) -> int:
         return size.evaluate(self.sizes) if isinstance(size, Expr) else size
 
-    def _said(self, places: Places) -> str:
-        c = self.found[places[0]]
-        return f"{len(places)} of {'x'.join(str(self._size(s)) for s in (c.batch, c.m, c.n, c.k))} {str(c.dtype)[6:]}"
+    def _say(self, changes: Iterable[Change], hopeful: Collection[Change]) -> None:
+        said: Counter[str] = Counter()
+        for change in changes if log.enabled("tuning") else ():
+            what = ", ".join(f"{self._said(k)} {way}" for k, way in change.ways.items())
+            said[f"{what}: {f'{1e3 * self._gain(change.steps):+.1f} us' if change in hopeful else 'cannot win'}"] += 1
+        for text, n in said.items():
+            log.emit("tuning", f"{n} of {text}")
+
+    def _said(self, place: int) -> str:
+        c = self.found[place]
+        return f"{'x'.join(str(self._size(s)) for s in (c.batch, c.m, c.n, c.k))} {str(c.dtype)[6:]}"
 
     # ----------------------------------------------------------------------------------------------------------------------- programs
 
-    def _steps(self, chosen: dict[int, str]) -> Counter[Step]:
+    def _uses(self, chosen: Ways) -> list[Use]:
         """The kernels and contractions of the program in which `chosen` are kernels of our own."""
-        program = self.schedule(replaced(self.graph, chosen, self.tf32) if chosen else self.graph)
-        steps: Counter[Step] = Counter()
+        key = frozenset(chosen.items())
+        if key not in self.programs:
+            program = self.schedule(replaced(self.graph, chosen, self.tf32)) if chosen else self.plain
+            self.programs[key] = [*self._launched(program), *self._called(program)]
+        return self.programs[key]
+
+    def _launched(self, program: Program) -> Iterable[Use]:
         for launch in launches(program):
             case = case_of(launch, program, self.sizes)
             self.kernels.setdefault(case, launch.kernel)
-            steps[case] += 1
+            written = [a for a, p in zip(launch.args, launch.kernel.params, strict=True) if p.mode != "r"]
+            yield Use(case, launch.args, tuple(written))
+
+    def _called(self, program: Program) -> Iterable[Use]:
+        base = {name: b.base or name for name, b in program.buffers.items()}
         for step in program.steps:
             if type(step) is Extern and step.target in CONTRACTIONS:
                 args = tuple([self._argument(program, a) for a in step.args])
-                steps[Library(step.target, args, tuple(step.kwargs.items()))] += 1
-        return steps
+                written = tuple([base[o] for o in step.outputs if o is not None])
+                read = tuple([base[a.name] for a in step.args if type(a) is Ref])
+                yield Use(Library(step.target, args, tuple(step.kwargs.items())), (*read, *written), written)
+
+    def _changes(self, ways: Ways) -> list[Change]:
+        """What the program with `ways` does otherwise, in parts that have nothing to do with each other: that share no buffer which they
+        write, or which only one of the programs has."""
+        old, new = self._uses({}), self._uses(ways)
+        gone, come = (_without(a, b) for a, b in ((old, new), (new, old)))
+        inner = {b for u in old for b in u.touched} ^ {b for u in new for b in u.touched}
+        at = {c.out.buffer: k for k, c in self.found.items() if k in ways}
+        changes = []
+        for part in _parts([*gone, *come], inner):
+            steps: Counter[Step] = Counter()
+            for k in part:
+                use = gone[k] if k < len(gone) else come[k - len(gone)]
+                steps[use.step] += -1 if k < len(gone) else 1
+            outputs = [b for k in part if k < len(gone) and isinstance(gone[k].step, Library) for b in gone[k].written]
+            places = {at[b]: ways[at[b]] for b in outputs if b in at}
+            if places:
+                changes.append(Change(places, Counter({step: n for step, n in steps.items() if n})))
+        return changes
 
     def _argument(self, program: Program, arg: Any) -> Any:
         if type(arg) is not Ref:
@@ -130,15 +194,29 @@ class _Race:
         span = 1 + sum((n - 1) * s for n, s in zip(size, stride))
         return Memory(span, b.dtype), size, stride
 
-    def _measure(self, changes: Iterable[Counter[Step]]) -> None:
+    # -------------------------------------------------------------------------------------------------------------------------- times
+
+    def _measure(self, steps: Iterable[Step]) -> None:
         """Time the steps that are not known yet."""
-        self.times |= self._times({step for change in changes for step in change} - self.times.keys())
+        if missing := set(steps) - self.times.keys():
+            self.times |= self._times(missing)
+
+    def _old(self, change: Counter[Step]) -> float:
+        """Milliseconds that the new steps may take."""
+        return GAIN * sum(-n * self.times[step] for step, n in change.items() if n < 0)
 
     def _gain(self, change: Counter[Step]) -> float:
         """Milliseconds that a change saves; below zero where it saves too little, or something cannot be measured."""
-        new = sum(n * self.times[step] for step, n in change.items() if n > 0)
-        old = sum(-n * self.times[step] for step, n in change.items() if n < 0)
-        return GAIN * old - new if isfinite(old) else -inf
+        old, new = self._old(change), sum(n * self.times[step] for step, n in change.items() if n > 0)
+        return old - new if isfinite(old) else -inf
+
+    def _may_save(self, change: Counter[Step]) -> float:
+        """Milliseconds, if the new steps did nothing but what they must."""
+        return self._old(change) - sum(n * self._least(step) for step, n in change.items() if n > 0)
+
+    def _least(self, step: Step) -> float:
+        """Milliseconds that a step takes at least."""
+        return self.tuner.least(step, self.kernels[step]) if isinstance(step, Case) else 0.0
 
     def _times(self, steps: set[Step]) -> dict[Step, float]:
         """Milliseconds of each step; those that cannot be measured are endless."""
@@ -152,28 +230,54 @@ class _Race:
 
     def _library(self, step: Library) -> float:
         memory = self.tuner.memory
-        key = key_of("library", self.tuner.chip, str(step.target), step.args, step.named, self.tf32)
+        key = key_of("library", self.tuner.chip, str(step.target), step.args, step.named, self.tf32, self.tuner.warm)
         if key not in memory:
             with torch.cuda.device(self.tuner.device), torch.no_grad():
-                memory[key] = f"{_called(step):.6f}"
+                memory[key] = f"{_called(step, self.tuner.warm):.6f}"
         return float(memory[key])
 
 
-def _called(step: Library) -> float:
+def _without(uses: Iterable[Use], others: Iterable[Use]) -> list[Use]:
+    known = set(others)
+    return [use for use in uses if use not in known]
+
+
+def _parts(uses: list[Use], inner: Collection[str]) -> Iterable[list[int]]:
+    """The places of steps that belong together: that write the same buffer, or touch the same one of `inner`."""
+    of: dict[str, int] = {}
+    above = list(range(len(uses)))
+
+    def root(k: int) -> int:
+        while above[k] != k:
+            k = above[k] = above[above[k]]
+        return k
+
+    for k, use in enumerate(uses):
+        for name in dict.fromkeys([*use.written, *(b for b in use.touched if b in inner)]):
+            above[root(k)] = root(of.setdefault(name, k))
+    found: dict[int, list[int]] = {}
+    for k in range(len(uses)):
+        found.setdefault(root(k), []).append(k)
+    return found.values()
+
+
+def _called(step: Library, warm: bool) -> float:
     tensors = [a for a in step.args if isinstance(a, tuple) and a and isinstance(a[0], Memory)]
     if not trial.fits([memory for memory, _, _ in tensors]):
         return 0.0
     args = [torch.as_strided(a[0].make(), a[1], a[2]) if a in tensors else a for a in step.args]
-    return trial.milliseconds({"": lambda: step.target(*args, **dict(step.named))})[""]
+    return trial.milliseconds(lambda: step.target(*args, **dict(step.named)), warm)
 
 
 def _endless(milliseconds: float | None) -> float:
     return inf if milliseconds is None else milliseconds
 
 
-def _change(new: Counter[Step], old: Counter[Step]) -> Counter[Step]:
+def _difference(new: Iterable[Use], old: Iterable[Use]) -> Counter[Step]:
     """How many more of each step there are."""
-    return Counter({step: new[step] - old[step] for step in new.keys() | old.keys() if new[step] != old[step]})
+    steps = Counter(use.step for use in new)
+    steps.subtract(use.step for use in old)
+    return Counter({step: n for step, n in steps.items() if n})
 
 
 __all__ = ["own_contractions"]

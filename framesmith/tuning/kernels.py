@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
+from math import inf, prod
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -20,16 +22,20 @@ from framesmith.loops.text import kernel_text
 from framesmith.runtime import trial, triton
 from framesmith.runtime.cache import Cache, key_of
 from framesmith.runtime.trial import Memory
-from framesmith.symbolic.expr import Symbol
+from framesmith.symbolic.expr import Expr, Symbol
+from framesmith.tuning.least import Rates, least, measured
 from framesmith.util import log
 
 Sizes = Mapping[Symbol, int]
+FIRST = 3  # configurations of a contraction that is compared with the library's call; the rest is for what is taken
+LEFT = 0.02  # of the program's time: what all kernels that are not tuned could win together, ...
+NEAR, MOST = 1.1, 0.15  # ... if each came so near to its least time, but saved no more than this part, as few do
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A kernel as one program launches it: `text` is its canonical text, `memory` what its pointers point to, `sizes` the values of its
-    symbols. Equal cases take equal time."""
+    """A kernel as one program launches it: `text` is its canonical text, wherever in memory it reads and writes, `memory` what its pointers
+    point to, `sizes` the values of its symbols. Equal cases take equal time."""
 
     text: str
     memory: tuple[Memory, ...]
@@ -59,7 +65,7 @@ def case_of(step: Launch, program: Program, sizes: Sizes) -> Case:
         b = program.buffers[name]
         span = 1 + sum((n.evaluate(sizes) - 1) * s.evaluate(sizes) for n, s in zip(b.size, b.stride, strict=True))
         memory.append(Memory(span, b.dtype, below.get(param.name)))
-    return Case(kernel_text(step.kernel), tuple(memory), tuple(sizes[s] for s in step.kernel.symbols))
+    return Case(kernel_text(step.kernel, offsets=False), tuple(memory), tuple(sizes[s] for s in step.kernel.symbols))
 
 
 def candidates(kernel: Kernel, sizes: Sequence[int] = ()) -> tuple[Config, ...]:
@@ -79,22 +85,31 @@ def source_of(kernel: Printed) -> triton.Source:
 
 
 class Tuner:
-    """Measures on `device`, a chip of architecture `arch`."""
+    """Measures on `device`, a chip of architecture `arch`; what trials took of it is free at the end of the `with` block."""
 
     def __init__(self, device: torch.device, arch: int, cache: Cache, jobs: int | None) -> None:
         self.device, self.arch, self.cache, self.jobs = device, arch, cache, jobs
         self.memory = cache.memory("tuning")
         self.chip = f"{torch.cuda.get_device_name(device)} sm_{arch} {torch.__version__} {triton.version()}"
         self.known: dict[Case, Best] = {}
+        self.trials = trial.Trials(device.index)
+        self.warm = False
+
+    def __enter__(self) -> Tuner:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.trials.end()
+        torch.cuda.empty_cache()  # of the operators that were timed
 
     def best(self, kernels: Mapping[Case, Kernel], all_of: bool = True) -> dict[Case, Best]:
-        """The best configuration for each case. `all_of` False: of kernels that are no contractions only the first is measured."""
+        """The best configuration for each case. `all_of` False: only the first is measured, of contractions the first few."""
         todo: list[_Trial] = []
         for case, kernel in kernels.items():
             if case not in self.known:
                 configs = candidates(kernel, case.sizes)
-                if not all_of and product_of(kernel) is None:
-                    configs = configs[:1]
+                if not all_of:
+                    configs = configs[: 1 if product_of(kernel) is None else FIRST]
                 symbols = dict(zip(kernel.symbols, case.sizes, strict=True))
                 todo.append(_Trial(case, kernel, tuple([print_for(kernel, symbols, config=c) for c in configs])))
         waiting = [t for t in todo if not self._remembered(t)]
@@ -105,9 +120,27 @@ class Tuner:
             self.known |= found
         return {case: self.known[case] if case in self.known else found[case] for case in kernels}
 
+    def heed(self, program: Program, sizes: Sizes) -> None:
+        """Time what follows as in `program`: whose memory stays in the cache, or does not."""
+        self.warm = footprint(program, sizes) <= torch.cuda.get_device_properties(self.device).L2_cache_size
+
+    def least(self, case: Case, kernel: Kernel) -> float:
+        """Milliseconds that a kernel takes at least."""
+        return least(kernel, case.memory, dict(zip(kernel.symbols, case.sizes, strict=True)), self._rates())
+
+    def _rates(self) -> Rates:
+        key = key_of("rates", self.chip)
+        if key not in self.memory:
+            with torch.cuda.device(self.device), torch.no_grad():
+                if not trial.fits([]):
+                    return Rates(inf, inf)
+                found = measured()
+            self.memory[key] = f"{found.bytes:.6g} {found.halves:.6g}"
+        return Rates(*map(float, self.memory[key].split()))
+
     def _key(self, t: _Trial) -> str:
         texts = [(p.text, p.constants, p.num_warps, p.num_stages) for p in t.printed]
-        return key_of("kernel", self.chip, texts, t.case.memory, t.case.sizes)
+        return key_of("kernel", self.chip, texts, t.case.memory, t.case.sizes, self.warm)
 
     def _remembered(self, t: _Trial) -> bool:
         return self._key(t) in self.memory
@@ -120,16 +153,18 @@ class Tuner:
         with torch.cuda.device(self.device):
             fitting = [t for t in trials if trial.fits(t.case.memory)]
             sources = [source_of(p) for t in fitting for p in t.printed]
+            if not fitting:
+                return
+            self.trials.begin()  # it has the device when there is something to run
             binaries = iter(triton.start(sources, self.arch, self.cache, self.jobs).attempted())
             for t in fitting:
-                times = t.run([next(binaries) for _ in t.printed])
+                times = t.run([next(binaries) for _ in t.printed], self.trials, self.warm)
                 if not times:
                     continue
                 number = min(times, key=times.__getitem__)
                 self.memory[self._key(t)] = f"{number} {times[number]:.6f}"
                 said = ", ".join(t.said(k, ms) for k, ms in sorted(times.items()))
                 log.emit("tuning", f"{t.printed[number].name}: number {number} of {said} us")
-            torch.cuda.empty_cache()  # what trials took is not the program's
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,37 +178,61 @@ class _Trial:
         blocks = "x".join(str(n) for _, n in p.constants)
         return f"{blocks} {p.num_warps} warps {p.num_stages} stages {milliseconds * 1e3:.1f}"
 
-    def run(self, binaries: Sequence[triton.Binary | None]) -> dict[int, float]:
+    def run(self, binaries: Sequence[triton.Binary | None], trials: trial.Trials, warm: bool) -> dict[int, float]:
         """Milliseconds of each candidate that runs."""
-        memory = [m.make() for m in self.case.memory]
         env = dict(zip(self.kernel.symbols, self.case.sizes, strict=True))
-        with ExitStack() as stack:
-            runs: dict[str, trial.Run] = {}
-            for k, (p, binary) in enumerate(zip(self.printed, binaries, strict=True)):
-                grid = [g if type(g) is int else g.evaluate(env) for g in p.grid]  # type: ignore[union-attr]
-                if binary is None or 0 in grid:
-                    continue
-                given = [t if kind.startswith("*") else 1 for (_, kind), t in zip(p.signature, memory)] + [env[s] for s in p.symbols]
-                arguments = [(kind, value) for (_, kind), value in zip(p.signature, given, strict=True)]
-                try:
-                    function = stack.enter_context(trial.loaded(binary))
-                except trial.BuildError:  # more registers or shared memory than there are
-                    continue
-                runs[str(k)] = trial.launcher(function, binary, grid, arguments)
-            times = trial.milliseconds(runs) if runs else {}
-        return {int(k): ms for k, ms in times.items() if ms < float("inf")}
+        contenders: dict[int, trial.Contender] = {}
+        for k, (p, binary) in enumerate(zip(self.printed, binaries, strict=True)):
+            grid = [g if type(g) is int else g.evaluate(env) for g in p.grid]  # type: ignore[union-attr]
+            if binary is None or 0 in grid:
+                continue
+            given = [i if kind.startswith("*") else 1 for i, (_, kind) in enumerate(p.signature[: len(self.case.memory)])]
+            given += [env[s] for s in p.symbols]
+            arguments = [(kind, value) for (_, kind), value in zip(p.signature, given, strict=True)]
+            contenders[k] = trial.Contender(binary, grid, arguments)
+        times = trials.milliseconds(list(contenders.values()), self.case.memory, warm)
+        return {k: ms for k, ms in zip(contenders, times, strict=True) if ms is not None}
 
 
 def configured(program: Program, tuner: Tuner, sizes: Sizes) -> dict[Kernel, Config]:
-    """The best configuration of each kernel that `program` launches."""
-    cases: dict[Case, Kernel] = {}
+    """The best configuration of each kernel that `program` launches; the first few where more could win little."""
+    tuner.heed(program, sizes)
+    cases: dict[Case, dict[Kernel, None]] = {}
+    count: Counter[Case] = Counter()
     for step in launches(program):
-        cases.setdefault(case_of(step, program, sizes), step.kernel)
-    best = tuner.best(cases)
-    found: dict[Kernel, Config] = {}
-    for case, kernel in cases.items():
-        found.setdefault(kernel, candidates(kernel, case.sizes)[best[case].number])
-    return found
+        case = case_of(step, program, sizes)
+        cases.setdefault(case, {})[step.kernel] = None
+        count[case] += 1
+    kernels = {case: next(iter(found)) for case, found in cases.items()}
+    best = tuner.best(kernels, all_of=False)
+    wanted = _worth_more(kernels, best, count, tuner)
+    best |= tuner.best({case: kernels[case] for case in wanted})
+    return {k: candidates(k, case.sizes)[best[case].number] for case, found in reversed(cases.items()) for k in found}
+
+
+def _worth_more(kernels: Mapping[Case, Kernel], best: Mapping[Case, Best], count: Counter[Case], tuner: Tuner) -> list[Case]:
+    """The kernels that take longer than they must, but for the last of them."""
+    times = {case: count[case] * (best[case].milliseconds or 0.0) for case in kernels}
+    least = {case: NEAR * count[case] * tuner.least(case, kernels[case]) for case in kernels}
+    gains = {case: min(time - least[case], MOST * time) for case, time in times.items()}
+    left = LEFT * sum(times.values())
+    wanted = []
+    for case in sorted(kernels, key=gains.__getitem__):
+        left -= max(gains[case], 0.0)
+        if left < 0:
+            wanted.append(case)
+    return wanted
+
+
+def footprint(program: Program, sizes: Sizes) -> int:
+    """Bytes of the memory that a call goes over, about: what libraries return one after the other has one place."""
+
+    def of(size: Any) -> int:
+        return size.evaluate(sizes) if isinstance(size, Expr) else size
+
+    own = {name: b.dtype.itemsize * prod(map(of, b.size)) for name, b in program.buffers.items() if b.kind not in ("arena", "view")}
+    returned = [own.pop(name) for name, b in program.buffers.items() if b.kind == "result"]
+    return sum(own.values()) + max(returned, default=0) + of(program.arena_bytes)
 
 
 def launches(program: Program) -> Iterable[Launch]:
@@ -181,4 +240,4 @@ def launches(program: Program) -> Iterable[Launch]:
     return [step for step in program.steps if type(step) is Launch]
 
 
-__all__ = ["Best", "Case", "Sizes", "Tuner", "case_of", "configured", "launches", "source_of"]
+__all__ = ["Best", "Case", "Sizes", "Tuner", "case_of", "configured", "footprint", "launches", "source_of"]

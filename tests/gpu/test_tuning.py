@@ -8,7 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import framesmith
+from framesmith import targets
 from framesmith.loops.ir import Extern, Program
+from framesmith.runtime import trial, triton
+from framesmith.runtime.cache import Cache
 from framesmith.targets import CudaTarget
 from framesmith.tuning import contractions
 
@@ -201,3 +204,32 @@ def test_results_whose_rows_are_askew(mode):
     y, v = (torch.randn(s, device=D, dtype=BF16) for s in ((1200, 1001), (1001, 64)))
     check(lambda y, v: torch.tanh(y) @ v, y, v, mode=mode)
     check(lambda y, x: torch.tanh(y).t() @ x, y, x, mode=mode)
+
+
+ASTRAY = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def astray(p0, n):
+    tl.store(p0 + n.to(tl.int64) * 1000003, 1.0)
+"""
+
+
+def test_a_kernel_that_goes_astray_leaves_the_process_its_device():
+    x = torch.randn(1000, device=D)
+    arch = targets._arch(x.device)
+    source = triton.Source("astray", ASTRAY, (("p0", "*fp32"), ("n", "i32")))
+    (binary,) = triton.start([source], arch, Cache(enabled=False)).wait()
+    memory = [trial.Memory(1000, torch.float32)]
+    with trial.Trials(x.device.index) as trials:
+        near, far = (trial.Contender(binary, (1,), (("*fp32", 0), ("i32", n))) for n in (0, 1 << 30))
+        found = trials.milliseconds([near, far, near], memory)
+    assert found[1] is None and found[0] > 0 and found[2] > 0
+    assert torch.isfinite(x.sum())
+
+
+def test_what_cannot_be_measured_is_as_without_a_measurement(monkeypatch, tmp_path):
+    monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(trial, "WORKER", tmp_path / "there_is_none.py")
+    check(PROGRAMS["linear_and_gelu"][0], *inputs_of("linear_and_gelu"))

@@ -5,17 +5,20 @@ import torch
 import torch.nn.functional as F
 
 from framesmith.codegen.triton import tuning
-from framesmith.codegen.triton.emit import print_for
+from framesmith.codegen.triton.emit import print_for, print_kernels
 from framesmith.codegen.triton.form import form
+from framesmith.codegen.triton.sharing import shared
 from framesmith.loops.ir import Extern, Launch
 from framesmith.loops.product import MatrixProduct
+from framesmith.loops.text import kernel_text
 from framesmith.lower.contractions.tiled import contraction_of, replaced
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.schedule.schedule import schedule
 from framesmith.schedule.target import GPU
 from framesmith.tuning.contractions import Library, _Race, own_contractions
-from framesmith.tuning.kernels import candidates, case_of
+from framesmith.tuning.kernels import candidates, case_of, footprint
+from framesmith.tuning.least import PLAIN, START, Rates, least
 from tests.codegen_triton.graphs import GRAPHS
 from tests.codegen_triton.products import PRODUCTS, program
 from tests.fake.harness import record
@@ -24,6 +27,13 @@ from tests.schedule.harness import program_of
 
 def plainly(graph):
     return schedule(graph, target=GPU)
+
+
+class Tuner:
+    """No device is asked."""
+
+    def heed(self, program, sizes):
+        assert footprint(program, sizes) >= 2 * 4 * 64 * 64
 
 
 def layers(x, w1, b1, w2, b2):
@@ -46,7 +56,8 @@ def race(graph, monkeypatch, library, own, kernel):
         return {step: kind(step) if callable(kind) else kind for step, kind in kinds.items()}
 
     monkeypatch.setattr(_Race, "_times", times)
-    return plainly(own_contractions(graph, plainly, None, {}, False))
+    monkeypatch.setattr(_Race, "_least", lambda self, step: 0.0)
+    return plainly(own_contractions(graph, plainly, Tuner(), {}, False))
 
 
 def counts(made):
@@ -69,6 +80,34 @@ def test_fast_products_are_ours(graph, monkeypatch):
 
 def test_what_cannot_be_measured_is_not_taken(graph, monkeypatch):
     assert counts(race(graph, monkeypatch, 1.0, float("inf"), 1.0)) == (2, 0, 2)
+
+
+def test_what_cannot_win_is_not_measured(graph, monkeypatch):
+    asked = []
+    monkeypatch.setattr(_Race, "_times", lambda self, steps: (asked.extend(steps), dict.fromkeys(steps, 1.0))[1])
+    monkeypatch.setattr(_Race, "_least", lambda self, step: 3.0)
+    assert counts(plainly(own_contractions(graph, plainly, Tuner(), {}, False))) == (2, 0, 2)
+    assert asked and not any("product" in step.text for step in asked if not isinstance(step, Library))
+
+
+def test_a_kernel_takes_at_least_what_its_bytes_and_operations_take():
+    made = program_of(lambda a, b: a @ b, torch.zeros(64, 512), torch.zeros(512, 32), target=GPU, change=_tiled)
+    (step,) = made.steps
+    memory = case_of(step, made, {}).memory
+    moved, done = 4 * (64 * 512 + 512 * 32 + 64 * 32), 2 * 64 * 512 * 32
+    assert least(step.kernel, memory, {}, Rates(100.0, 1e12)) == pytest.approx(START + moved / 100.0, rel=1e-3)
+    assert least(step.kernel, memory, {}, Rates(1e12, 100.0)) == pytest.approx(START + PLAIN * done / 100.0, rel=1e-3)
+
+
+def test_kernels_at_other_places_in_memory_are_one():
+    def steps(x, w):
+        return x[1] @ w, x[3] @ w, x[1, :16] @ w
+
+    made = program_of(steps, torch.zeros(4, 32, 64), torch.zeros(64, 16), target=GPU, change=_tiled)
+    cases = [case_of(step, made, {}) for step in made.steps if type(step) is Launch]
+    assert len(made.kernels) == 3 and len(set(cases)) == 2
+    texts = {p.text for p in shared(print_kernels(made), [kernel_text(k, offsets=False) for k in made.kernels])}
+    assert len(texts) == 2
 
 
 @pytest.mark.parametrize("name", GRAPHS)

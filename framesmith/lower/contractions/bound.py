@@ -43,9 +43,15 @@ Readers = dict[str, list[Item]]
 
 def unmeasured(graph: LoopGraph, tf32: bool = False) -> LoopGraph:
     """`graph` with such contractions in tiles. `tf32`: whether products of float32 may be less exact."""
+    tiles = without_measurement(graph, tf32)
+    return replaced(graph, tiles, tf32) if tiles else graph
+
+
+def without_measurement(graph: LoopGraph, tf32: bool) -> dict[int, str]:
+    """The places of such contractions among the items of `graph`, and the ways to compute them."""
     found = {k: c for k, item in enumerate(graph.items) if (c := contraction_of(item, graph.storages)) is not None}
     if not found:
-        return graph
+        return {}
     readers: Readers = {}
     for item in graph.items:
         for name in item.reads:
@@ -61,7 +67,7 @@ def unmeasured(graph: LoopGraph, tf32: bool = False) -> LoopGraph:
         ours = _is_product(c, tf32) and _waits_for_memory(c, readers, sizes, c.out.buffer in outside, taken)
         if ours and k not in tiles:
             tiles[k] = "prologue" if taken else "tile"
-    return replaced(graph, tiles, tf32) if tiles else graph
+    return tiles
 
 
 def _is_askew(c: Contraction) -> bool:

@@ -1,0 +1,65 @@
+"""The least time that a kernel can take on a chip whose rates are known: it moves its bytes, and multiplies.
+
+What could not win in that time is not measured, and what takes little longer is not tuned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from framesmith.codegen.triton.product import product_of
+from framesmith.loops.ir import Kernel, Load, Loop, Store, walk
+from framesmith.loops.product import MatrixProduct
+from framesmith.runtime import trial
+from framesmith.runtime.trial import Memory
+from framesmith.symbolic.expr import Symbol
+
+SIDE = 4096  # of the products that tell the rate
+COPIED = 1 << 28  # bytes of the copy
+START = 0.001  # milliseconds of a kernel that does nothing
+TF32, PLAIN = 2, 10  # times the operations of halves that those of float32 cost, rounded to TF32 or not: no fewer on any chip
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """In a millisecond: `bytes` that a copy moves, `halves`: operations of a product of these."""
+
+    bytes: float
+    halves: float
+
+
+def measured() -> Rates:
+    """The rates of the current device."""
+    source = torch.empty(COPIED, dtype=torch.int8, device="cuda")
+    target = torch.empty_like(source)
+    matrix = Memory(SIDE * SIDE, torch.bfloat16).make().view(SIDE, SIDE)
+    times = [trial.milliseconds(run) for run in (lambda: target.copy_(source), lambda: matrix @ matrix)]
+    return Rates(2 * COPIED / times[0], 2 * SIDE**3 / times[1])
+
+
+def least(kernel: Kernel, memory: Sequence[Memory], sizes: Mapping[Symbol, int], rates: Rates) -> float:
+    """Milliseconds of `kernel` over `memory` where its symbols have the values `sizes`."""
+    p = product_of(kernel)
+    axes = [*kernel.outer, *((p.m, p.n, p.k) if p is not None else ()), *(node.axis for node in walk(kernel.body) if type(node) is Loop)]
+    extents = {a.symbol: a.extent.evaluate(sizes) for a in axes}
+    elements: dict[str, int] = {}
+    for op in walk(kernel.body):
+        if isinstance(op, Load | Store):
+            touched = prod(extents[s] for s in op.index.free if s in extents)
+            elements[op.buffer] = max(touched, elements.get(op.buffer, 0))
+    moved = sum(min(elements.get(q.name, 0), m.elements) * m.dtype.itemsize for q, m in zip(kernel.params, memory, strict=True))
+    return START + max(moved / rates.bytes, _operations(p, extents) / rates.halves)
+
+
+def _operations(p: MatrixProduct | None, extents: Mapping[Symbol, int]) -> float:
+    """Of a product, as so many of halves."""
+    if p is None:
+        return 0.0
+    return 2.0 * prod(extents.values()) * (1 if p.dtype.itemsize == 2 else TF32 if p.tf32 else PLAIN)
+
+
+__all__ = ["Rates", "least", "measured"]
