@@ -1,5 +1,6 @@
 """Kernels that only move memory, compiled by framesmith: the bytes that they must move (inputs read once, results written once; what is
-updated in place both) over their time, against a copy in the same process."""
+updated in place both) over their time, against a copy that moves as many bytes, in the same process and in turn with them. What is small
+enough for the cache is there for both."""
 
 from __future__ import annotations
 
@@ -84,6 +85,57 @@ def adam(*tensors: Tensor) -> None:
         p.addcdiv_(m, v.sqrt() + 1e-8, value=-1e-3)
 
 
+def layer_norm_float(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return layer_norm(x, weight, bias)
+
+
+def small_add_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return add_norm(x, residual, weight, bias)
+
+
+def odd_softmax(x: Tensor) -> Tensor:
+    return softmax(x)
+
+
+def odd_cross_entropy(x: Tensor, target: Tensor) -> Tensor:
+    return cross_entropy(x, target)
+
+
+def moments(x: Tensor) -> tuple[Tensor, ...]:
+    return torch.var_mean(x.float(), (0, 2, 3), correction=0)
+
+
+def gelu_gradient(g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    y = torch.ops.aten.gelu_backward(g, x, approximate="tanh")
+    return y, y.float().sum(0)
+
+
+def layer_norm_gradient(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    return torch.ops.aten.native_layer_norm_backward(g, x, x.shape[-1:], mean, rstd, weight, weight, [True, True, True])
+
+
+def group_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.silu(F.group_norm(x, 32, weight, bias))
+
+
+def halves(x: Tensor) -> Tensor:
+    gate, up = x.chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def windows(x: Tensor, bias: Tensor) -> Tensor:
+    n, height, width, channels = x.shape
+    return (x + bias).view(n, height // 7, 7, width // 7, 7, channels).transpose(2, 3).reshape(-1, 49, channels)
+
+
+def lookup(table: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
+    return F.embedding(rows, table) + positions
+
+
+def pooling(x: Tensor) -> Tensor:
+    return F.max_pool2d(x, 3, 2, 1)
+
+
 def cases() -> list[Case]:
     shapes = [(768, 768)] * 48 + [(768,)] * 60 + [(3072, 768)] * 12 + [(768, 3072)] * 12 + [(30522, 768)]
     images = _half(64, 256, 56, 56).to(memory_format=torch.channels_last)
@@ -99,14 +151,30 @@ def cases() -> list[Case]:
         (transposed, (torch.randn(8192, 8192), torch.randn(8192, 8192)), 0),
         (column_sums, (_half(32768, 3072), _half(32768, 3072)), 0),
         (cross_entropy, (_half(8192, 50304), torch.randint(0, 50304, (8192,))), 0),
+        (layer_norm_float, (torch.randn(32768, 1024), torch.randn(1024), torch.randn(1024)), 0),
+        (small_add_norm, (_half(4096, 768), _half(4096, 768), _half(768), _half(768)), 0),
+        (odd_softmax, (_half(16384, 1001),), 0),
+        (odd_cross_entropy, (_half(4096, 50257), torch.randint(0, 50257, (4096,))), 0),
+        (moments, (images,), 0),
+        (gelu_gradient, (_half(8192, 3072), _half(8192, 3072)), 0),
+        (layer_norm_gradient, (_half(16384, 768), _half(16384, 768), *_moments(16384), torch.rand(768)), 0),
+        (group_norm, (_half(8, 320, 64, 64), _half(320), _half(320)), 0),
+        (halves, (_half(8192, 11008),), 0),
+        (windows, (_half(64, 56, 56, 96), _half(96)), 0),
+        (lookup, (_half(8192, 768), torch.randint(0, 8192, (16, 1024)), _half(1024, 768)), 0),
+        (pooling, (_half(64, 64, 112, 112).to(memory_format=torch.channels_last),), 0),
         (batch_norm, (images, *(torch.rand(256) + 0.5 for _ in range(4))), 0),
         (adam, tuple([torch.rand(s) for _ in range(4) for s in shapes]), 3 * len(shapes)),
     ]
 
 
+def _moments(rows: int) -> tuple[Tensor, Tensor]:
+    return torch.zeros(rows, 1), torch.ones(rows, 1)
+
+
 def measure(copy: float, ready: Callable[[], None], rounds: int = 7) -> list[dict[str, Any]]:
-    """For each case: bytes, seconds of framesmith and of eager, and the part of the rate of a `copy` that framesmith reaches. `ready` is
-    called when all is compiled."""
+    """For each case: bytes, seconds of framesmith and of eager, the rate of a copy of as many bytes, and the part of it that framesmith
+    reaches. `copy`: the rate of large copies on an idle device. `ready` is called when all is compiled."""
     with torch.device("cuda"):
         table = cases()
     prepared = []
@@ -122,14 +190,23 @@ def measure(copy: float, ready: Callable[[], None], rounds: int = 7) -> list[dic
         quiet(copy)
         found = []
         for name, moved, calls in prepared:
-            seconds = {label: statistics.median(_times(call, rounds)) / 1e3 for label, call in calls.items()}
-            found.append({"kernel": name, "bytes": moved, **seconds, "copy": copy, "reached": moved / seconds["framesmith"] / copy})
+            source = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
+            calls["copy"] = partial(torch.empty_like(source).copy_, source)
+            times = _times(calls, rounds)
+            reached, rate = times["copy"] / times["framesmith"], moved / times.pop("copy")
+            found.append({"kernel": name, "bytes": moved, **times, "copy": rate, "reached": reached})
     return found
 
 
-def _times(call: Callable[[], object], rounds: int) -> list[float]:
-    milliseconds(call, 3)
-    return [milliseconds(call, 20) for _ in range(rounds)]
+def _times(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Seconds of each, in turn."""
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        milliseconds(call, 3)
+    for _ in range(rounds):
+        for name, call in calls.items():
+            samples[name].append(milliseconds(call, 20))
+    return {name: statistics.median(found) / 1e3 for name, found in samples.items()}
 
 
 def rows_of(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:

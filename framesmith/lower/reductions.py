@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from framesmith.loops.build import Builder
-from framesmith.loops.ir import Axis, Op
+from framesmith.loops.ir import Axis, Load, Op
 from framesmith.loops.nest import Compute
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import flat, memory_order, numel, plain, strides_in_order
@@ -205,7 +205,8 @@ def var_mean(ctx: Context, spec: Any, x: Value, dims: Sequence[int], keepdim: bo
     count = numel([x.shape[d] for d in dims])
     if ctx.is_heavy(x) or (isinstance(x, Lazy) and x.cost > 2):
         x = ctx.realise(x)
-    if type(count) is int and count > ctx.limits.two_pass:
+    limit = ctx.limits.columns if _runs_across(ctx, x, dims) else ctx.limits.two_pass
+    if type(count) is int and count > limit:
         return _welford(ctx, x, dims, keepdim, correction, count)
     mean = _mean(ctx, x, dims, count)
     divisor = plain(as_expr(count) - correction) if isinstance(correction, int) else count - float(correction)
@@ -214,6 +215,15 @@ def var_mean(ctx: Context, spec: Any, x: Value, dims: Sequence[int], keepdim: bo
     if keepdim:
         return var, mean
     return tuple(_dropped(v, dims) for v in (var, mean))
+
+
+def _runs_across(ctx: Context, x: Value, dims: Sequence[int]) -> bool:
+    """Whether neighbours in memory go into different results."""
+    b = Builder()
+    index, _ = ctx.axes(x.shape)
+    x.element(b, index)
+    gone = [index[d] for d in dims if isinstance(index[d], Symbol)]
+    return not any(op.index.coeff(s) == 1 for op in b.ops if type(op) is Load for s in gone)
 
 
 def _dropped(value: Any, dims: Sequence[int]) -> Strided:

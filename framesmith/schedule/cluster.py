@@ -87,8 +87,9 @@ def trips(axes: Any, extents: Extents) -> Any:
     return total
 
 
-def joined(cluster: Cluster, compute: Compute, base: Cluster) -> Cluster | None:
-    """The cluster with `compute` as its last member, or None when its reads would cross shared iterations.
+def joined(cluster: Cluster, compute: Compute, base: Cluster, apart: bool = False) -> Cluster | None:
+    """The cluster with `compute` as its last member, or None when its reads would cross shared iterations. `apart`: they touch no buffer
+    that is the other's, and their axes are the same where both read buffers alike.
 
     `base` is the cluster of `compute` alone, its axes merged as far as they go (they are split again where the cluster's are finer).
     A contraction takes in only what runs over exactly its own axes, and nothing that writes its operands.
@@ -100,7 +101,7 @@ def joined(cluster: Cluster, compute: Compute, base: Cluster) -> Cluster | None:
     sub: Substitutes = dict(base.members[0].sub)
     mapping: dict[Symbol, Symbol] = {}
     for _ in range(SPLIT_LIMIT):
-        result = _match_all(cluster, compute, own, sub, mapping)
+        result = _match_all(cluster, compute, own, sub, mapping, apart)
         if result is None:
             break
         if result.left and fixed:
@@ -120,8 +121,10 @@ def joined(cluster: Cluster, compute: Compute, base: Cluster) -> Cluster | None:
     return new if _is_legal(new) else None
 
 
-def _pairs(cluster: Cluster, compute: Compute) -> list[tuple[Expr, Expr]]:
+def _pairs(cluster: Cluster, compute: Compute, apart: bool) -> list[tuple[Expr, Expr]]:
     """Index expressions over the same buffer, the likeliest first: written there and read here, then read by both, then written by both."""
+    if apart:
+        return [(index, op.index) for m in cluster.members for _, index, _ in m.loads for op in compute.loads][:24]
     raw, both, out = [], [], []
     loads = compute.loads
     for m in reversed(cluster.members):
@@ -140,10 +143,12 @@ def _pairs(cluster: Cluster, compute: Compute) -> list[tuple[Expr, Expr]]:
     return raw + both[:24] + out
 
 
-def _match_all(cluster: Cluster, compute: Compute, own: Extents, sub: Substitutes, mapping: dict[Symbol, Symbol]) -> Split | None:
+def _match_all(
+    cluster: Cluster, compute: Compute, own: Extents, sub: Substitutes, mapping: dict[Symbol, Symbol], apart: bool
+) -> Split | None:
     """Fill `mapping` (own axis -> cluster axis); a split that must be made first is returned and `mapping` left empty."""
     mapping.clear()
-    for left, right in _pairs(cluster, compute):
+    for left, right in _pairs(cluster, compute, apart):
         free_left = {s: n for s, n in cluster.axes.items() if s not in mapping.values()}
         free_right = {s: n for s, n in own.items() if s not in mapping}
         found = match(left, right.subs(sub), free_left, free_right)

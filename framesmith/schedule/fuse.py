@@ -21,6 +21,7 @@ UNKNOWN = 1 << 20  # stand-in for a symbolic number of elements
 TYPICAL = 64  # stand-in for a symbolic extent
 CANDIDATES = 6
 MEMBERS = 48
+COMBINED = 1 << 16  # element steps of a sum of pieces: as many as `split` makes of it
 
 
 @dataclass(slots=True, eq=False)
@@ -134,17 +135,28 @@ class Fusion:
             for group in self.writers.get(name, ()):
                 if group.cluster is not None:
                     scores[group.bit] = scores.get(group.bit, 0) + 1
+        beside = {group.bit for group in self._beside(compute)}.difference(scores)
+        scores.update(dict.fromkeys(beside, 0))
         ranked = sorted(scores, key=lambda bit: (-scores[bit], -bit))[:CANDIDATES]
         for bit in ranked:
             group = self.groups[bit]
             cluster = group.cluster
             if cluster is None or len(cluster.members) >= MEMBERS or not self._can_join(group, preds):
                 continue
-            merged = joined(cluster, compute, self._base(compute))
+            merged = joined(cluster, compute, self._base(compute), bit in beside)
             if merged is not None and self._is_kernel(merged) and self._pays(cluster, merged, compute, group):
                 group.cluster = merged
                 return group
         return None
+
+    def _beside(self, compute: Compute) -> Iterable[Group]:
+        """What reads what one kernel writes, as `compute` does, where both have little to do: what combines the pieces of several sums."""
+        if not self.target.tiles or not compute.raxes or _work(self._base(compute).members[0], self._base(compute)) > COMBINED:
+            return
+        for writer in {g for name in compute.reads for g in self.writers.get(name, ()) if g.cluster is not None}:
+            assert writer.cluster is not None
+            for name in sorted(writer.cluster.writes - compute.reads):
+                yield from (g for g in self.readers.get(name, ()) if g.cluster is not None and g is not writer)
 
     def _base(self, compute: Compute) -> Cluster:
         """The compute alone, its axes merged."""

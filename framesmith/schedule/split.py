@@ -21,6 +21,7 @@ from framesmith.symbolic.expr import Expr, Symbol, as_expr, prod
 
 LONG = 1 << 15  # elements from which one program takes several times as long as its launch
 SHORT = 1 << 13  # elements that make a program worth its launch
+WAVES = 8  # programs for each unit
 COLUMNS = 32  # columns that a program reduces together, where memory runs along them
 TILE = 64  # elements of a tile along what is reduced
 PLAIN = frozenset(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"))
@@ -58,7 +59,7 @@ def _cut(c: Compute, units: int) -> list[int] | None:
     programs = -(-results // wide)
     if length * wide <= LONG or programs >= units:
         return None
-    wanted = min(-(-8 * units // programs), length * wide // SHORT)
+    wanted = min(-(-WAVES * units // programs), length * wide // SHORT)
     cut = []
     for a in c.raxes:
         pieces = _divisor(a.extent.const, wanted)

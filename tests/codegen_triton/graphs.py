@@ -242,6 +242,11 @@ def _(a, w, b):
     return F.layer_norm(a, (2999,), w), F.layer_norm(b, (2052,)), torch.full((3, 2053), -torch.inf).argmax(1) + a.var()
 
 
+@graph("rows that begin anywhere, several in a tile", lambda: [x(1200, 50), odd(1100, 13), x(1200, 29, dtype=BF16)])
+def _(a, b, c):
+    return F.softmax(a, 1), a.argmax(1), b.amax(1), b + b.sum(1, keepdim=True), F.layer_norm(c, (29,)), c.copy_(c - c.mean(1, keepdim=True))
+
+
 @graph("ragged rows of any length", lambda: [x(7, 3), x(6, 2501), x(3, 2050, dtype=BF16)], {(0, 0), (0, 1), (1, 1), (2, 1)})
 def _(a, b, c):
     return F.softmax(a, 1), a.argmax(1), F.log_softmax(b, 1), b.sum(1), b.argmin(1), F.layer_norm(c.float(), c.shape[1:]), c.var(1)

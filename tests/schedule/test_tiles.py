@@ -104,6 +104,13 @@ def test_long_reductions_to_few_results_are_done_in_parts(name):
     assert launches(program) >= 2
 
 
+def test_sums_of_pieces_of_one_kernel_are_one_kernel():
+    program = check(lambda a, b: (a.sum(0) / 2, (a * b).sum(0)), x(4096, 64), x(4096, 64), target=GPU, rtol=1e-4, atol=1e-4)
+    assert launches(program) == 2
+    program = check(lambda a, b: (a.sum(0), b.sum(0)), x(4096, 64), x(4096, 64), target=GPU, rtol=1e-4, atol=1e-4)
+    assert launches(program) == 4  # they read nothing in common
+
+
 def test_a_reduction_of_a_prime_number_stays_whole():
     assert launches(check(lambda a: a.sum(1), x(2, 65_537), target=GPU, atol=1e-3)) == 1
 
@@ -115,6 +122,10 @@ def test_short_ones_and_many_stay_whole():
 
 def test_a_variance_of_long_rows_is_one_pass(monkeypatch):
     monkeypatch.setitem(LIMITS, "cpu", LIMITS["cuda"])
+    program = check(lambda a: torch.var_mean(a, 0), x(900, 50), target=GPU, rtol=1e-4)
+    assert "welford" in kernel_text(program.kernels[0])
+    program = check(lambda a: torch.var_mean(a, 1), x(300, 900), target=GPU, rtol=1e-4)
+    assert "welford" not in kernel_text(program.kernels[0])
     program = check(lambda a: torch.var_mean(a, 1), x(300, 20_000), target=GPU, rtol=1e-4)
     assert "welford" in kernel_text(program.kernels[0])
     program = check(lambda a: a.sum(), x(500, 700), target=GPU, rtol=1e-4)

@@ -140,7 +140,7 @@ def declare(s: State, op: Reduce) -> None:
     if fold is not None:
         states = [("", _neutral(fold, type_row(op.dtype)), kind)]
     elif op.kind == "welford":
-        states = [(part, "0", kind) for part in ("", "_m2", "_n")]
+        states = [(part, "0", kind) for part in (("", "_m2") if s.aligned is None else ("", "_m2", "_n"))]
     else:
         row, (place, nowhere) = type_row(op.args[0].dtype), _places(s, op)
         states = [("_best", getattr(row, BEST[op.kind][1]), row.name), ("", str(nowhere), place)]
@@ -182,19 +182,20 @@ def _places(s: State, op: Reduce) -> tuple[str, int]:
 
 
 def _welford_step(s: State, op: Reduce, name: str, value: str, live: str | None) -> None:
-    """One more element for each of the accumulators (Welford 1962). Without a mask all of them have seen as many: one division does."""
+    """One more element for each of the accumulators (Welford 1962), all of which have seen as many where they see one: a division does."""
     kind = type_row(op.dtype).name
-    if live:
-        s.out.line(f"{name}_ns += tl.where({live}, 1.0, 0.0)")
-    else:
-        s.out.line(f"{name}_n = tl.full([], start // RBLOCK + 1, {kind})")
-        s.out.line(f"{name}_part = 1.0 / {name}_n")
-        s.out.line(f"{name}_ns = tl.full({s.shape(s.active)}, 0, {kind}) + {name}_n")
+    if s.aligned is None or not live:
+        s.out.line(f"{name}_n = tl.full([], {s.rounds('start')}, {kind})")
+    if s.aligned is not None:
+        s.out.line(f"{name}_ns {f'+= tl.where({live}, 1.0, 0.0)' if live else f'= tl.full({s.shape(s.active)}, 0, {kind}) + {name}_n'}")
+    s.out.line(f"{name}_part = 1.0 / {f'tl.maximum({name}_ns, 1.0)' if s.aligned is not None and live else f'{name}_n'}")
     s.out.line(f"{name}_d = {value} - {name}s")
-    away = f"{name}_d / {name}_ns" if live else f"{name}_d * {name}_part"
-    s.out.line(f"{name}s += {f'tl.where({live}, {away}, 0.0)' if live else away}")
-    square = f"{name}_d * ({value} - {name}s)"
-    s.out.line(f"{name}_m2s += {f'tl.where({live}, {square}, 0.0)' if live else square}")
+    s.out.line(f"{name}s += {_if(live, f'{name}_d * {name}_part')}")
+    s.out.line(f"{name}_m2s += {_if(live, f'{name}_d * ({value} - {name}s)')}")
+
+
+def _if(live: str | None, value: str) -> str:
+    return f"tl.where({live}, {value}, 0.0)" if live else value
 
 
 def finish(s: State, op: Reduce) -> None:
@@ -204,14 +205,27 @@ def finish(s: State, op: Reduce) -> None:
     if fold is not None:
         s.out.line(f"{name} = {_folded(s, op, fold, f'{name}s')}")
     elif op.kind == "welford":
-        s.functions.add("welford")
-        states = f"({name}s, {name}_m2s, {name}_ns)"
-        s.out.line(f"{name}, {name}_m2, {name}_n = tl.reduce({states}, {axis_text(s)}, welford{keep_text(s)})")
+        _together(s, op, name)
     else:
         function = BEST[op.kind][0]
         s.functions.add(function)
         s.out.line(f"{name}_best, {name} = tl.reduce(({name}_bests, {name}s), {axis_text(s)}, {function}{keep_text(s)})")
         s.out.line(f"{name} = {name}.to({type_row(op.dtype).name})")
+
+
+def _together(s: State, op: Reduce, name: str) -> None:
+    """The mean of the accumulators' means, by how many elements each has seen, and the squares within them and between them."""
+    row, kind, tail = s.form.row, type_row(op.dtype).name, f"{axis_text(s)}{keep_text(s)}"
+    assert row is not None
+    extent = s.expr(row.extent)
+    if s.aligned is None and s.covers(row):
+        s.out.line(f"{name}_ns = tl.full([], {extent} // RBLOCK, {kind})")
+    elif s.aligned is None:
+        s.out.line(f"{name}_ns = (({extent} + (RBLOCK - 1) - tl.arange(0, RBLOCK){s.slots('r')}) // RBLOCK).to({kind})")
+    s.out.line(f"{name}_n = tl.full([], {extent}, {kind})" if row.extent.is_const else f"{name}_n = ({extent}).to({kind})")
+    s.out.line(f"{name} = tl.sum({name}s * {name}_ns, {tail}) / {name}_n")
+    s.out.line(f"{name}_d = {name}s - {name}")
+    s.out.line(f"{name}_m2 = tl.sum({name}_m2s + {name}_d * {name}_d * {name}_ns, {tail})")
 
 
 def _part(s: State, op: Part) -> None:
