@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from framesmith.autograd.formulas import DIFFERENTIABLE, Copied
+from framesmith.autograd.narrowing import narrow_places
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.handlers import view
 from framesmith.fake.launching import again
@@ -121,6 +122,7 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
         recorder.emit(aten.copy_.default, (node, recorder.nodes(value)), value)
     closed = recorder.graph
     _drop_statistics(closed)
+    narrow_places(closed)
     output = closed.output(tuple(nodes))
     output.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in nodes)
     saved = replay.saved_nodes()

@@ -80,7 +80,7 @@ def depthwise_backward(
 ) -> tuple[Strided | None, Strided | None]:
     """Gradients of the image and the weight, as far as they are `wanted`."""
     g = ctx.realise(tangent, channels_last(tangent.shape))
-    of_image = _sums(ctx, g, _by_position(ctx, weight), image.shape, window, _reader) if wanted[0] else None
+    of_image = _sums(ctx, g, _by_position(ctx, weight), image.shape, window, reader) if wanted[0] else None
     if not wanted[1]:
         return of_image, None
     return of_image, _weight_gradient(ctx, g, ctx.realise(image, channels_last(image.shape)), tuple(weight.shape), window)
@@ -103,7 +103,7 @@ def _inside(b: Builder, at: Sequence[Any], k: Pair, window: Window, shape: Seque
     return inside, place
 
 
-def _reader(b: Builder, at: Sequence[Any], k: Pair, window: Window, shape: Sequence[int]) -> tuple[Op, list[Expr]]:
+def reader(b: Builder, at: Sequence[Any], k: Pair, window: Window, shape: Sequence[int]) -> tuple[Op, list[Expr]]:
     """The window, of those of a result of `shape`, whose position `k` is the element at `at`, and whether there is one."""
     reader, place = None, []
     for d in (0, 1):

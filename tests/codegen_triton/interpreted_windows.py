@@ -58,3 +58,25 @@ def test_pooling(monkeypatch):
     (got,), forms = ran(lambda x: F.max_pool2d(x, 3, 2, 1), x)
     assert len(forms) == 1
     torch.testing.assert_close(got, F.max_pool2d(x, 3, 2, 1), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kernel, stride, padding", [(3, 2, 1), (2, 2, 0), (3, 1, 1), ((2, 3), (1, 2), (0, 1))])
+def test_pooling_in_training(kernel, stride, padding, monkeypatch):
+    """Places of maxima are eager's, among equal ones and with NaN, too."""
+    monkeypatch.setattr(columns, "THREADS", 1)
+    x = torch.randint(-3, 3, (2, 16, 12, 16)).bfloat16()
+    x[0, 3, 2:5, 7] = x[1, 2, 5, 5] = float("nan")
+    x[1, 5] = float("-inf")
+    x = x.to(memory_format=torch.channels_last)
+    want = F.max_pool2d(x, kernel, stride, padding, return_indices=True)
+    got, _ = ran(lambda x: F.max_pool2d(x, kernel, stride, padding, return_indices=True), x)
+    for mine, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True)
+    g = torch.randn_like(want[0])
+    how = [[n, n] if isinstance(n, int) else list(n) for n in (kernel, stride, padding, 1)]
+
+    def gradient(g, x, at):
+        return torch.ops.aten.max_pool2d_with_indices_backward(g, x, *how, False, at)
+
+    (got,), _ = ran(gradient, g, x, want[1])
+    close(got, gradient(g.double(), x.double(), want[1]))

@@ -23,7 +23,7 @@ SHARED_ROWS = 1024  # elements of a tile of several short rows: one warp has the
 LOOPED = 4096  # elements of a tile that goes through long rows
 ACCUMULATORS = 64  # that a thread has registers for, ...
 MANY = 128  # ... and where one for each of many sums takes more than those
-COLUMNS, FEWEST = 128, 32  # bytes side by side of a tile where memory runs across its rows, and elements where there are few
+COLUMNS, FEWEST = 128, 32  # bytes side by side of a tile where memory runs across its rows, and where there are few
 BATCH = 1024  # elements of a tile of a row of a table, ...
 PROGRAMS = 1 << 14  # ... and how many programs there are before one goes through several
 KEPT = 1 << 17  # bytes of a row: as many as rows are worked on at once stay in the cache
@@ -141,17 +141,17 @@ def _transposing(form: Form) -> Config:
 def _rows(form: Form, row: Dim) -> Config:
     length = size_of(row, form.sizes)
     count = size_of(form.grid[0], form.sizes) if form.grid else 1
-    across = _runs_across(form, row)
+    across = _columns(form, count) if _runs_across(form, row) else 0
     nests = [node for node in form.body if type(node) is Nest]
     reduces = [op for node in nests for op in node.ops if type(op) is Reduce]
     kinds = {op.kind for op in reduces}
-    limit = PERSISTENT_COLUMN if across else PERSISTENT * (2 if len(form.kernel.params) <= 3 else 1)
+    limit = max(LOOPED // across, PERSISTENT_COLUMN) if across else PERSISTENT * (2 if len(form.kernel.params) <= 3 else 1)
     if length <= limit and (row.extent.is_const or not across):
         even = not row.extent.is_const and all(form.sizes[n] % STEP == 0 for n in row.extent.free)
         return replace(_persistent(form, max(power(length), 2), count, across, even or row.extent.is_const), even=even)
     narrow = _bytes(form) <= 2
     if across:
-        x = _columns(form, count)
+        x = across
         each = _accumulators(len(reduces), 32 if narrow else 16)
         fewer = "welford" in kinds or (len(reduces) > 1 and each > 8)  # several sums are faster in smaller tiles
         most = 256 * each // (2 if fewer else 1)
@@ -171,8 +171,9 @@ def _rows(form: Form, row: Dim) -> Config:
 
 def _columns(form: Form, count: int) -> int:
     """How many rows side by side a tile has, where memory runs across them."""
-    x = min(power(count), COLUMNS // max(_bytes(form), 2))
-    while x > FEWEST and count // x < UNITS:
+    width = max(_bytes(form), 2)
+    x = min(power(count), COLUMNS // width)
+    while x > FEWEST // width and count // x < UNITS:
         x //= 2
     return x
 
@@ -183,13 +184,14 @@ def _accumulators(reduces: int, most: int) -> int:
     return max(min(most, few), min(8, many), 1)
 
 
-def _persistent(form: Form, r: int, count: int, across: bool, whole: bool = True) -> Config:
-    """`whole`: rows of unknown length are those of whole vectors; others would be gone through part by part, alone."""
+def _persistent(form: Form, r: int, count: int, across: int, whole: bool = True) -> Config:
+    """`across`: the least rows side by side, where memory runs across them. `whole`: rows of unknown length are those of whole vectors;
+    others would be gone through part by part, alone."""
     if across:
-        x = min(max(min(LOOPED // r, 128), FEWEST), power(count))
-        while x > FEWEST and count // x < UNITS:
+        x = min(max(min(LOOPED // r, 128), across), power(count))
+        while x > across and count // x < UNITS:
             x //= 2
-        return _config(form, x, r, _warps(x * r, 8))
+        return _config(form, x, r, _warps(x * r, 16))
     x = min(max(SHARED_ROWS // r, 1), power(count)) if whole else 1
     while x > 1 and count // x < 2 * UNITS:
         x //= 2
