@@ -8,6 +8,7 @@ from torch import fx
 from framesmith import targets
 from framesmith.autograd.joint import output_node
 from framesmith.autograd.layouts import lay_out, strides_of
+from framesmith.autograd.narrowing import narrow_places
 from framesmith.config import Config
 from framesmith.fake.recorder import Recorder
 from framesmith.fake.tensor import contiguous_strides, new_fake
@@ -387,3 +388,30 @@ def test_triton_is_started_ahead_for_code_that_the_cache_has_not_met(monkeypatch
     assert started == [90, 90]
     targets.expect(config.with_(backend="eager"), "c")
     assert len(started) == 2
+
+
+def test_places_of_maxima_go_from_kernel_to_kernel_in_two_bytes():
+    how, last = ([3, 3], [2, 2], [1, 1], [1, 1], False), torch.channels_last
+    image, pooled = (torch.empty(2, 16, *size).bfloat16().to(memory_format=last) for size in ((12, 16), (6, 8)))
+    aten = torch.ops.aten
+
+    def both(g, x):
+        out, places = aten.max_pool2d_with_indices(x, 3, 2, 1)
+        return out, aten.max_pool2d_with_indices_backward(g, x, *how, places)
+
+    graph, _ = recorded(both, pooled, image)
+    narrow_places(graph)
+    assert [n.kwargs["dtype"] for n in graph.nodes if n.target is aten._to_copy.default] == [torch.int16, torch.int64]
+
+    def forward(x):
+        out, places = aten.max_pool2d_with_indices(x, 3, 2, 1)
+        return out, places.to(torch.int16)
+
+    def backward(g, x, near):
+        return aten.max_pool2d_with_indices_backward(g, x, *how, near.to(torch.int64))
+
+    for fn, inputs in ((forward, [image]), (backward, [pooled, image, pooled.to(torch.int16)])):
+        program = scheduled(recorded(fn, *inputs)[0])
+        (kernel,) = program.kernels
+        assert not externs(program)
+        assert sorted(str(p.dtype) for p in kernel.params) == ["torch.bfloat16", "torch.bfloat16", "torch.int16"]
