@@ -193,7 +193,7 @@ def test_memory_runs_across_rows_by_what_most_of_it_is():
 
     half = torch.randn(2000, 96).bfloat16()
     kernels = printed(weight_gradient, half, half, torch.randn(2000, 1), torch.randn(2000, 1))
-    assert all(dict(k.constants)["XBLOCK"] >= 32 for k in kernels)
+    assert [dict(k.constants)["XBLOCK"] for k in kernels] == [16, 8]  # few columns: what a sector of memory holds
 
 
 def test_memory_runs_along_the_last_dimension_whatever_the_order_of_loops():
