@@ -33,48 +33,49 @@ def body(fn, *inputs):
 
 def test_softmax_of_a_row_in_a_tile():
     assert (
-        body(lambda a: F.softmax(a, -1), torch.randn(300, 52))
-        == """\
-@triton.jit
-def k(p0, p1, RBLOCK: tl.constexpr):
-    i0 = tl.program_id(0)
-    i1 = tl.arange(0, RBLOCK)
-    r_live = i1 < 52
-    v0 = tl.load(p0 + (52*i0 + i1), r_live)
-    v1 = tl.reduce(tl.where(r_live, v0, float("-inf")), 0, greater_or_nan)
-    v2 = v0 - v1
-    v3 = libdevice.exp(v2)
-    v4 = tl.sum(tl.where(r_live, v3, 0), 0)
-    v5 = tl.div_rn(v3, v4)
-    tl.store(p1 + (52*i0 + i1), v5, r_live)
-"""
-    )
-
-
-def test_a_row_that_begins_anywhere_is_moved_in_vectors():
-    assert (
         body(lambda a: F.softmax(a, -1), torch.randn(300, 50))
         == """\
 @triton.jit
 def k(p0, p1, RBLOCK: tl.constexpr):
     i0 = tl.program_id(0)
-    lead = ((50*i0) & 3).to(tl.int32)
-    origin = tl.multiple_of((50*i0) - lead, 4)
-    at = tl.arange(0, RBLOCK)
-    i1 = at - lead
-    vector = at // 4
-    end = lead + 50
-    r_live = (at >= lead) & (at < end)
-    r_near = vector < (end + 3) // 4
-    r_inner = (vector >= (lead + 3) // 4) & (vector < end // 4)
-    v0 = tl.load(p0 + (origin + at), r_near)
+    i1 = tl.arange(0, RBLOCK)
+    r_live = i1 < 50
+    v0 = tl.load(p0 + (50*i0 + i1), r_live)
     v1 = tl.reduce(tl.where(r_live, v0, float("-inf")), 0, greater_or_nan)
     v2 = v0 - v1
     v3 = libdevice.exp(v2)
     v4 = tl.sum(tl.where(r_live, v3, 0), 0)
     v5 = tl.div_rn(v3, v4)
-    tl.store(p1 + (origin + at), v5, r_inner)
-    tl.store(p1 + (origin + at), v5, r_live & ~r_inner)
+    tl.store(p1 + (50*i0 + i1), v5, r_live)
+"""
+    )
+
+
+def test_a_row_of_halves_that_begins_anywhere_is_moved_in_vectors():
+    assert (
+        body(lambda a: F.softmax(a, -1), torch.randn(300, 50).bfloat16())
+        == """\
+@triton.jit
+def k(p0, p1, RBLOCK: tl.constexpr):
+    i0 = tl.program_id(0)
+    lead = ((50*i0) & 7).to(tl.int32)
+    origin = tl.multiple_of((50*i0) - lead, 8)
+    at = tl.arange(0, RBLOCK)
+    i1 = at - lead
+    vector = at // 8
+    end = lead + 50
+    r_live = (at >= lead) & (at < end)
+    r_near = vector < (end + 7) // 8
+    r_inner = (vector >= (lead + 7) // 8) & (vector < end // 8)
+    v0 = tl.load(p0 + (origin + at), r_near).to(tl.float32)
+    v1 = tl.reduce(tl.where(r_live, v0, float("-inf")), 0, greater_or_nan)
+    v2 = v0 - v1
+    v3 = libdevice.fast_expf(v2)
+    v4 = tl.sum(tl.where(r_live, v3, 0), 0)
+    v5 = v3 / v4
+    v6 = v5.to(tl.bfloat16).to(tl.float32)
+    tl.store(p1 + (origin + at), v6, r_inner)
+    tl.store(p1 + (origin + at), v6, r_live & ~r_inner)
 """
     )
 
@@ -86,49 +87,37 @@ def test_log_softmax_of_a_long_row_takes_two_passes():
 @triton.jit
 def k(p0, p1, RBLOCK: tl.constexpr):
     i0 = tl.program_id(0)
-    lead = ((50257*i0) & 3).to(tl.int32)
-    origin = tl.multiple_of((50257*i0) - lead, 4)
-    last = tl.maximum(lead + 50257 - 1, 0) // RBLOCK * RBLOCK
+    lead = (-(50257*i0) & 3).to(tl.int32)
+    whole = (50257 - lead) // RBLOCK * RBLOCK
     v0s = tl.full([RBLOCK // 4], float("-inf"), tl.float32)
     v1s = tl.full([RBLOCK // 4], 0, tl.float32)
-    for start in range(RBLOCK, last, RBLOCK):
-        at = start + tl.arange(0, RBLOCK)
-        i1 = at - lead
-        v2 = tl.load(p0 + (origin + at))
+    for start in range(0, whole, RBLOCK):
+        i1 = start + lead + tl.arange(0, RBLOCK)
+        v2 = tl.load(p0 + tl.multiple_of((50257*i0 + i1), 4))
         v0s, v1s = more_exponentials(v0s, v1s, tl.reshape(v2, [RBLOCK // 4, 4]))
-    for start in range(0, last + 1, tl.maximum(last, RBLOCK)):
+    for start in range(0, 50257 - whole, RBLOCK):
         at = start + tl.arange(0, RBLOCK)
-        i1 = at - lead
-        vector = at // 4
-        end = lead + 50257
-        r_live = (at >= lead) & (at < end)
-        r_near = vector < (end + 3) // 4
-        r_inner = (vector >= (lead + 3) // 4) & (vector < end // 4)
-        v2 = tl.load(p0 + (origin + at), r_near)
+        r_live = at < 50257 - whole
+        i1 = tl.where(at < lead, at, at + whole)
+        v2 = tl.load(p0 + (50257*i0 + i1), r_live)
         v0s, v1s = more_exponentials(v0s, v1s, tl.reshape(tl.where(r_live, v2, float("-inf")), [RBLOCK // 4, 4]))
     v0, v1 = tl.reduce((v0s, v1s), 0, exponentials)
     v1 = tl.where(tl.abs(v0) == float("inf"), float("nan"), v1)
     v3 = libdevice.log(v1)
-    for start in range(RBLOCK, last, RBLOCK):
-        at = start + tl.arange(0, RBLOCK)
-        i1 = at - lead
-        v4 = tl.load(p0 + (origin + at))
+    for start in range(0, whole, RBLOCK):
+        i1 = start + lead + tl.arange(0, RBLOCK)
+        v4 = tl.load(p0 + tl.multiple_of((50257*i0 + i1), 4))
         v5 = v4 - v0
         v6 = v5 - v3
-        tl.store(p1 + (origin + at), v6)
-    for start in range(0, last + 1, tl.maximum(last, RBLOCK)):
+        tl.store(p1 + tl.multiple_of((50257*i0 + i1), 4), v6)
+    for start in range(0, 50257 - whole, RBLOCK):
         at = start + tl.arange(0, RBLOCK)
-        i1 = at - lead
-        vector = at // 4
-        end = lead + 50257
-        r_live = (at >= lead) & (at < end)
-        r_near = vector < (end + 3) // 4
-        r_inner = (vector >= (lead + 3) // 4) & (vector < end // 4)
-        v4 = tl.load(p0 + (origin + at), r_near)
+        r_live = at < 50257 - whole
+        i1 = tl.where(at < lead, at, at + whole)
+        v4 = tl.load(p0 + (50257*i0 + i1), r_live)
         v5 = v4 - v0
         v6 = v5 - v3
-        tl.store(p1 + (origin + at), v6, r_inner)
-        tl.store(p1 + (origin + at), v6, r_live & ~r_inner)
+        tl.store(p1 + (50257*i0 + i1), v6, r_live)
 """
     )
 
@@ -263,5 +252,5 @@ def test_what_is_read_again_is_kept_in_the_cache():
     text = body(lambda a: F.softmax(a, -1), torch.randn(300, 50_257).bfloat16())
     first, last = text.split("tl.reduce(")
     assert first.count('eviction_policy="evict_last"') == last.count(".to(tl.float32)\n        v4 = ") == 2
-    assert last.count('eviction_policy="evict_first"') == 5
+    assert last.count('eviction_policy="evict_first"') == 4
     assert "evict" not in body(lambda a: a.float().sum(-1), torch.randn(300, 50_257).bfloat16())

@@ -57,10 +57,10 @@ def test_matrix_instructions(programs):
     assert "wgmma.mma_async" in hopper and "cp.async.cg.shared.global [" in hopper
 
 
-@pytest.mark.parametrize("rows, length", [(9000, 1001), (9000, 197), (300, 50_257)])
-def test_rows_that_begin_anywhere_are_moved_in_vectors(rows, length):
+@pytest.mark.parametrize("length", [1001, 5003])
+def test_rows_that_begin_anywhere_are_moved_in_vectors(length):
     """Elements are moved one by one only where a vector is not the row's alone."""
-    (k,) = print_kernels(program_of(lambda a: torch.softmax(a, -1), torch.empty(rows, length, dtype=torch.bfloat16), target=GPU))
+    (k,) = print_kernels(program_of(lambda a: torch.softmax(a, -1), torch.empty(9000, length, dtype=torch.bfloat16), target=GPU))
     moved = re.findall(r"(ld|st)\.global(?:\.L\S+?)?\.((?:v\d\.)?b\d+) ", to_ptx(k, 90))
     assert {width for kind, width in moved if kind == "ld"} == {"v4.b32"}
     assert {width for kind, width in moved if kind == "st"} == {"v4.b32", "b16"}

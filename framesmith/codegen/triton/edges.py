@@ -1,14 +1,12 @@
 """Lengths that are no multiple of a vector: whole tiles have no mask, so that they are moved in vectors; the rest is a tile apart.
 
-    for start in range(0, whole, RBLOCK): ...          # whole tiles
-    for start in range(whole, n, RBLOCK): ...          # what is left; masked
+    for start in range(0, whole, RBLOCK): ...          # from the first element of the row that is aligned
+    for start in range(0, n - whole, RBLOCK): ...      # what stands before it, and what is left; masked
 
-A row of a matrix whose rows have such a length begins anywhere: `lead` elements after a place that is aligned, its `origin`. It is moved
-in vectors from there, though its first and last vectors are not its own alone: these are read whole, which touches no more of memory than
-the row does, by what memory is protected and moved in; and their elements are written one by one.
+A row of a matrix whose rows have such a length begins anywhere: `lead` elements stand before the first place that is aligned.
 
-    for start in range(RBLOCK, last, RBLOCK): ...      # whole tiles from `origin` on
-    for start in (0, last): ...                        # the first and the last tile; masked
+A row of halves that is one tile begins `lead` elements after the tile does, at `origin`. Its first and last vectors, which are not its
+alone, are read whole, in no other sixteen bytes of memory than its own elements are; they are written element by element.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from framesmith.loops.ir import Scan
 from framesmith.symbolic.expr import Expr, linear
 
 VECTOR = 16  # bytes that a thread moves at once
+HALVES = 8  # elements of a vector from which moving them one by one takes longer
 
 
 def range_text(s: State) -> str:
@@ -46,11 +45,8 @@ def hinders_vectors(d: Dim) -> bool:
     return not _is_multiple(d.extent, STEP)
 
 
-def askew(s: State, row: Dim) -> tuple[Expr, int] | None:
-    """Where rows begin that are moved in vectors although they begin anywhere, by most of what is read and written along `row`, and the
-    elements of a vector."""
-    if "r" not in s.active or len(row.axes) > 1 or _in_order(s):
-        return None
+def _askew(s: State, row: Dim) -> tuple[Expr, int] | None:
+    """Where most of what is read and written along `row` begins, if that may be within a vector, and the elements of a vector."""
     symbol, found = row.axes[0].symbol, dict[Expr, int]()
     kinds = {p.name: p.dtype.itemsize for p in s.form.kernel.params}
     accesses = [(op, index - symbol) for op, index in s.form.accesses() if index.coeff(symbol) == 1]
@@ -65,45 +61,40 @@ def askew(s: State, row: Dim) -> tuple[Expr, int] | None:
     return (base, width) if width > 1 and not _is_multiple(base, width) and known else None
 
 
-def begin(s: State, row: Dim, persistent: bool) -> bool:
-    """Print where the tiles of the row lie, as far as that is the same for all of them; whether some are `whole_tiles` and some not."""
-    ragged = not persistent and is_ragged(s, row)
-    skew = askew(s, row) if persistent or ragged and s.active == ("r",) else None
-    if skew is not None and (ragged or _fits_shifted(s, row, skew[1])):
-        _lead_in(s, row, *skew)
-    if ragged and s.aligned is not None:
-        s.out.line(f"last = tl.maximum(lead + {s.end(row)} - 1, 0) // RBLOCK * RBLOCK")
-    elif ragged:
-        s.out.line(f"whole = {s.end(row)} // RBLOCK * RBLOCK")
-    return ragged
+def lead_in(s: State, row: Dim) -> None:
+    """Print where the first whole tile of the row begins, `lead`, and how much whole tiles cover from there, `whole`."""
+    extent, lead = s.end(row), ""
+    skew = _askew(s, row) if s.active == ("r",) else None
+    if skew is not None:
+        base, width = skew
+        s.aligned = Aligned(row.axes[0].symbol, base, width)
+        lead = " - lead"
+        s.out.line(f"lead = (-{s.expr(base)} & {width - 1}){'' if s.wide else '.to(tl.int32)'}")
+    rest = f"({extent}{lead})" if row.extent.is_const else f"tl.maximum({extent}{lead}, 0)"
+    s.out.line(f"whole = {rest} // RBLOCK * RBLOCK")
 
 
-def _lead_in(s: State, row: Dim, base: Expr, width: int) -> None:
-    """A row that begins at `base`."""
-    narrow = "" if s.wide else ".to(tl.int32)"
-    s.out.line(f"lead = ({s.expr(base)} & {width - 1}){narrow}")
-    hint = f"[{width}, {width}]" if len(s.active) > 1 and s.of(base) else str(width)
-    s.out.line(f"origin = tl.multiple_of({s.expr(base)} - lead, {hint})")
-    s.aligned = Aligned(row.axes[0].symbol, base, width)
-
-
-def masked(s: State, row: Dim, start: str = "") -> None:
-    """Print the places of a tile in which some elements are not the row's, and which are."""
-    assert s.aligned is not None
-    width = s.aligned.width
-    s.out.line(f"at = {start}{range_text(s)}")
+def shift(s: State, row: Dim) -> bool:
+    """Print the places of a tile that is a row of halves and may begin within a vector; which are the row's (`r_live`), and which vectors
+    hold an element of it (`r_near`) or no other (`r_inner`). False where it cannot, or there is no room before it."""
+    if s.active != ("r",) or len(row.axes) > 1 or not row.extent.is_const or _in_order(s):
+        return False
+    skew = _askew(s, row)
+    if skew is None or skew[1] < HALVES or row.extent.const + skew[1] - 1 > s.block("r"):
+        return False
+    base, width = skew
+    s.shifted = Aligned(row.axes[0].symbol, base, width)
+    s.out.line(f"lead = ({s.expr(base)} & {width - 1}){'' if s.wide else '.to(tl.int32)'}")
+    s.out.line(f"origin = tl.multiple_of({s.expr(base)} - lead, {width})")
+    s.out.line(f"at = {range_text(s)}")
     s.out.line(f"{row.axes[0].symbol} = at - lead")
     s.out.line(f"vector = at // {width}")
     s.out.line(f"end = lead + {s.end(row)}")
     s.out.line("r_live = (at >= lead) & (at < end)")
-    s.out.line(f"{Aligned.near} = vector < (end + {width - 1}) // {width}")
-    s.out.line(f"{Aligned.inner} = (vector >= (lead + {width - 1}) // {width}) & (vector < end // {width})")
+    s.out.line(f"r_near = vector < (end + {width - 1}) // {width}")
+    s.out.line(f"r_inner = (vector >= (lead + {width - 1}) // {width}) & (vector < end // {width})")
     s.live["r"] = "r_live"
-
-
-def _fits_shifted(s: State, row: Dim, width: int) -> bool:
-    """Whether a tile of the whole row has room for what stands before it in its first vector."""
-    return row.extent.is_const and row.extent.const + width - 1 <= s.block(row.name)
+    return True
 
 
 def _is_multiple(e: Expr, width: int) -> bool:
@@ -114,30 +105,25 @@ def _is_multiple(e: Expr, width: int) -> bool:
 @contextmanager
 def whole_tiles(s: State, row: Dim) -> Iterator[None]:
     """The loop over the whole tiles of the row."""
-    if s.aligned:
-        with s.out.block("for start in range(RBLOCK, last, RBLOCK):"):
-            s.out.line(f"at = start + {range_text(s)}")
-            s.out.line(f"{row.axes[0].symbol} = at - lead")
-            yield
-        return
     with s.out.block("for start in range(0, whole, RBLOCK):"):
-        s.out.line(f"{row.axes[0].symbol} = start + {range_text(s)}")
+        s.out.line(f"{row.axes[0].symbol} = start + {'lead + ' if s.aligned else ''}{range_text(s)}")
+        s.vector = s.aligned
         yield
+        s.vector = None
 
 
 @contextmanager
 def other_elements(s: State, row: Dim) -> Iterator[None]:
-    """The loop over what whole tiles leave of the row: its first and its last vectors, or its end."""
-    if s.aligned:
-        with s.out.block("for start in range(0, last + 1, tl.maximum(last, RBLOCK)):"):
-            masked(s, row, "start + ")
-            yield
-            del s.live["r"]
-        return
+    """The loop over what whole tiles leave of the row."""
     symbol, extent = row.axes[0].symbol, s.end(row)
-    with s.out.block(f"for start in range(whole, {extent}, RBLOCK):"):
+    with s.out.block(f"for start in range({'0' if s.aligned else 'whole'}, {extent}{' - whole' if s.aligned else ''}, RBLOCK):"):
         s.live["r"] = "r_live"
-        s.out.line(f"{symbol} = start + {range_text(s)}")
-        s.out.line(f"r_live = {symbol} < {extent}")
+        if s.aligned:
+            s.out.line(f"at = start + {range_text(s)}")
+            s.out.line(f"r_live = at < {extent} - whole")
+            s.out.line(f"{symbol} = tl.where(at < lead, at, at + whole)")
+        else:
+            s.out.line(f"{symbol} = start + {range_text(s)}")
+            s.out.line(f"r_live = {symbol} < {extent}")
         yield
         del s.live["r"]

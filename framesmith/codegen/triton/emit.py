@@ -214,11 +214,12 @@ def _if_it_fits(s: State, row: Dim) -> None:
 def _passes(s: State, persistent: bool) -> None:
     """All that a tile does, the row as a tile of its own or part by part."""
     row = s.form.row
-    ragged = row is not None and edges.begin(s, row, persistent)
-    if row is not None and persistent and s.aligned is not None:
-        edges.masked(s, row)
-    elif row is not None and persistent:
+    if row is not None and persistent and not edges.shift(s, row):
         _indices(s, row, edges.range_text(s))
+    ragged = row is not None and not persistent and edges.is_ragged(s, row)
+    if ragged:
+        assert row is not None
+        edges.lead_in(s, row)
     parts = online.merged(blocks(s.form, persistent))
     s.rough = rough([op for block in parts for op in block.ops], s.params)
     passes = [block for block in parts if block.loop]

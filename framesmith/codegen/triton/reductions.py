@@ -185,7 +185,7 @@ def _welford_step(s: State, op: Reduce, name: str, value: str, live: str | None)
     """One more element for each of the accumulators (Welford 1962), all of which have seen as many where they see one: a division does."""
     kind = type_row(op.dtype).name
     if s.aligned is None or not live:
-        s.out.line(f"{name}_n = tl.full([], {s.rounds('start')}, {kind})")
+        s.out.line(f"{name}_n = tl.full([], start // RBLOCK + 1, {kind})")
     if s.aligned is not None:
         s.out.line(f"{name}_ns {f'+= tl.where({live}, 1.0, 0.0)' if live else f'= tl.full({s.shape(s.active)}, 0, {kind}) + {name}_n'}")
     s.out.line(f"{name}_part = 1.0 / {f'tl.maximum({name}_ns, 1.0)' if s.aligned is not None and live else f'{name}_n'}")

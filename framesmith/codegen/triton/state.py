@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from framesmith.codegen.triton.form import Dim, Form
 from framesmith.codegen.triton.index import expr_text, fits, functions_in, greatest
@@ -24,14 +23,11 @@ BEYOND = 1 << 16  # how far a tile may reach beyond the end
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """Accesses at `base + symbol` are `origin + at`, in whole vectors of `width` elements (see `edges.py`). In tiles with a mask, `near`
-    names the vectors that hold an element of the row, `inner` those that hold no other."""
+    """Accesses at `base + symbol` begin at a multiple of `width` elements in whole tiles (see `edges.py`)."""
 
     symbol: Symbol
     base: Expr
     width: int
-    near: ClassVar[str] = "r_near"
-    inner: ClassVar[str] = "r_inner"
 
 
 @dataclass(slots=True)
@@ -40,8 +36,9 @@ class State:
     those that it does not vary along, or it is a scalar. `live`: dimension -> name of the mask of its elements that exist.
 
     `extents`: of axes and loaded indices. `limits`: see `Printed`. `wide`: indices have 64 bits. `nested`: stores that run for
-    each element of the row. `rough`: see there. `policies`: of loads and stores along the row, for the cache. `aligned`: of a row that
-    begins anywhere. `marked`: numbers are, see `numbers.py`.
+    each element of the row. `rough`: see there. `policies`: of loads and stores along the row, for the cache. `aligned`: what whole
+    tiles of the row begin at; `vector`: the same, within one; `shifted`: of a tile that is a whole row,
+    and begins before it. `marked`: numbers are, see `numbers.py`.
     """
 
     form: Form
@@ -62,6 +59,8 @@ class State:
     accumulators: dict[Op, tuple[str, ...]] = field(default_factory=dict)
     nested: set[Op] = field(default_factory=set)
     aligned: Aligned | None = None
+    vector: Aligned | None = None
+    shifted: Aligned | None = None
     rough: Rough = field(default_factory=Rough)
     marked: bool = False
     policies: tuple[str, str] = ("", "")
@@ -118,10 +117,6 @@ class State:
         few = row.extent.is_const and row.extent.const <= FEW * self.block(row.name)
         return str(row.extent) if few else self.expr(row.extent)
 
-    def rounds(self, start: str) -> str:
-        """How many parts of the row have been gone through, with the one that begins at `start`."""
-        return f"{start} // RBLOCK{'' if self.aligned else ' + 1'}"
-
     def slots(self, name: str) -> str:
         """The subscript that makes a range vary along dimension `name` of the tile."""
         if len(self.active) < 2:
@@ -136,12 +131,12 @@ class State:
     def mask(self, dims: Dims, *more: str, row: str = "") -> str:
         """The condition that an element along `dims` exists, and the conditions `more`; empty where it always holds. `row`: another
         condition along the row."""
-        live = {**self.live, "r": row} if row and "r" in self.live else self.live
+        live = {**self.live, "r": row} if row else self.live
         return " & ".join([*(live[d] for d in self.active if d in dims and d in live), *more])
 
-    def is_aligned(self, index: Expr) -> bool:
-        """Whether what stands at `index` is moved in the vectors of a row that begins anywhere."""
-        of = self.aligned
+    def is_shifted(self, index: Expr) -> bool:
+        """Whether what stands at `index` is moved in the vectors of a tile that begins before its row."""
+        of = self.shifted
         return of is not None and of.symbol in index.free and index - of.symbol is of.base
 
     # ------------------------------------------------------------------------------------------------------------------------- dims

@@ -7,7 +7,7 @@ from typing import Any
 
 from framesmith.codegen.triton.given import value_text
 from framesmith.codegen.triton.scalars import cast_text, scalar_text
-from framesmith.codegen.triton.state import Aligned, State
+from framesmith.codegen.triton.state import State
 from framesmith.codegen.triton.steps import Barrier
 from framesmith.codegen.triton.types import HALF, operand, type_row
 from framesmith.loops.ir import Bitcast, Cast, Const, Index, Indirect, Load, Op, Pred, Scalar, Store
@@ -116,7 +116,9 @@ def _indirect(s: State, op: Indirect) -> None:
 
 def place(s: State, buffer: str, index: Expr, spread: frozenset[str] | None = None) -> str:
     """The pointers; `spread`: dimensions along which they must vary in shape."""
-    text = "(origin + at)" if s.is_aligned(index) else s.expr(index)
+    text = "(origin + at)" if s.is_shifted(index) else s.expr(index)
+    if s.vector is not None and s.vector.symbol in index.free and index - s.vector.symbol is s.vector.base:
+        text = f"tl.multiple_of({text}, {s.vector.width})"
     if spread is not None and spread - s.of(index):
         return f"{buffer} + tl.full({s.shape(spread)}, 0, tl.int32) + {text}"
     return buffer if text == "0" else f"{buffer} + {text}"
@@ -133,8 +135,8 @@ def _load(s: State, op: Load) -> None:
     if condition is not None:
         dims = dims | s.dims_of(condition)
         at = place(s, op.buffer, op.index, dims)
-    vectors = condition is None and s.is_aligned(op.index)  # whole ones: what is not the row's is used nowhere
-    mask = s.mask(dims, *([s.text(condition)] if condition is not None else []), row=Aligned.near if vectors else "")
+    vectors = condition is None and s.is_shifted(op.index)  # whole ones: what is not the row's is used nowhere
+    mask = s.mask(dims, *([s.text(condition)] if condition is not None else []), row="r_near" if vectors else "")
     policy = s.policies[0] if "r" in dims else ""
     text = f"tl.load({at}{f', {mask}' if mask else ''}{', other=0' if condition is not None else ''}{policy})"
     s.define(op, dims, text + (".to(tl.float32)" if param.dtype in HALF else ""))
@@ -156,11 +158,10 @@ def _store(s: State, op: Store) -> None:
     tail = f", {mask}" if mask else ""
     value = s.text(op.args[0])
     if op.mode is None:
-        policy = s.policies[1] if op in s.nested else ""
-        if s.is_aligned(op.index) and "r" in s.live and len(op.args) == 1:
-            s.out.line(f"tl.store({at}, {value}, {s.mask(dims, row=Aligned.inner)}{policy})")
-            tail += f" & ~{Aligned.inner}"
-        s.out.line(f"tl.store({at}, {value}{tail}{policy})")
+        if s.is_shifted(op.index) and len(op.args) == 1:
+            s.out.line(f"tl.store({at}, {value}, {s.mask(dims, row='r_inner')})")
+            tail += " & ~r_inner"
+        s.out.line(f"tl.store({at}, {value}{tail}{s.policies[1] if op in s.nested else ''})")
         return
     name = type_row(s.params[op.buffer].dtype).name
     s.out.line(f"tl.atomic_add({at}, {s.whole(op.args[0])}.to({name}){tail}, sem='relaxed')")

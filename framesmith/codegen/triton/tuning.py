@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from framesmith.codegen.triton.form import SPARE, WIDE, Dim, Form, Nest
-from framesmith.loops.ir import Op, Reduce, Scalar, Store
+from framesmith.loops.ir import Load, Op, Reduce, Scalar, Store
 from framesmith.loops.scalar import SCALAR_OPS
 from framesmith.symbolic.expr import Expr, Symbol
 
@@ -21,9 +21,10 @@ PERSISTENT = 1 << 13  # elements of a row up to which all of it is one tile...
 PERSISTENT_COLUMN = 64  # ... and where memory runs across the rows
 SHARED_ROWS = 1024  # elements of a tile of several short rows: one warp has them, and adds without the others
 LOOPED = 4096  # elements of a tile that goes through long rows
-ACCUMULATORS = 64  # that a thread has registers for, ...
+ACCUMULATORS = 32  # that a thread has registers for, ...
 MANY = 128  # ... and where one for each of many sums takes more than those
 COLUMNS, FEWEST = 128, 32  # bytes side by side of a tile where memory runs across its rows, and where there are few
+SLIM = 32  # short rows side by side of a tile, where there are many
 BATCH = 1024  # elements of a tile of a row of a table, ...
 PROGRAMS = 1 << 14  # ... and how many programs there are before one goes through several
 KEPT = 1 << 17  # bytes of a row: as many as rows are worked on at once stay in the cache
@@ -150,18 +151,19 @@ def _rows(form: Form, row: Dim) -> Config:
         even = not row.extent.is_const and all(form.sizes[n] % STEP == 0 for n in row.extent.free)
         return replace(_persistent(form, max(power(length), 2), count, across, even or row.extent.is_const), even=even)
     narrow = _bytes(form) <= 2
+    stores = any(type(op) is Store for node in nests for op in node.ops)
     if across:
         x = across
-        each = _accumulators(len(reduces), 32 if narrow else 16)
+        each = _accumulators(len(reduces), 8 if stores else 32 if narrow else 16)
         fewer = "welford" in kinds or (len(reduces) > 1 and each > 8)  # several sums are faster in smaller tiles
-        most = 256 * each // (2 if fewer else 1)
-        r = max(min(most // x, power(length)), 2)
+        most = LOOPED if stores else 256 * each // (2 if fewer else 1)
+        r = max(min(most // x, power(length) // 4), 2)  # in several parts: there are more programs
         return _config(form, x, r, _warps(x * r, each), persistent=False)
     if not kinds.isdisjoint(("argmax", "argmin")):  # accumulators are three words each
         most, each = LOOPED // 4, 4
     elif "welford" in kinds:
         most, each = LOOPED, 8
-    elif any(type(op) is Store for node in nests for op in node.ops):  # the row is read again: few rows at a time stay in the cache
+    elif stores:  # the row is read again: few rows at a time stay in the cache
         most, each = max(min(power(length) // 4, 4 * LOOPED), 2 * LOOPED) // (1 if narrow else 2), 16 if narrow else 8
     else:
         most, each = LOOPED if count < 4 * UNITS else LOOPED // 2, 16 if narrow else 8
@@ -188,15 +190,26 @@ def _persistent(form: Form, r: int, count: int, across: int, whole: bool = True)
     """`across`: the least rows side by side, where memory runs across them. `whole`: rows of unknown length are those of whole vectors;
     others would be gone through part by part, alone."""
     if across:
-        x = min(max(min(LOOPED // r, 128), across), power(count))
-        while x > across and count // x < UNITS:
-            x //= 2
-        return _config(form, x, r, _warps(x * r, 16))
+        return _persistent_columns(form, r, count, across)
     x = min(max(SHARED_ROWS // r, 1), power(count)) if whole else 1
     while x > 1 and count // x < 2 * UNITS:
         x //= 2
     each = 8 if count < UNITS else 32 if _bytes(form) <= 2 else 16
     return _config(form, x, r, _warps(x * r, each))
+
+
+def _persistent_columns(form: Form, r: int, count: int, least: int) -> Config:
+    """Few columns are narrow tiles of several warps, which wait for memory once; of many that are only summed, one warp has a tile,
+    and adds without the others."""
+    if count < SLIM * UNITS:
+        x = min(max(min(LOOPED // r, 128), least), power(count))
+        while x > least and count // x < UNITS:
+            x //= 2
+        return _config(form, x, r, max(_warps(x * r, 16), min(4, x * r // 32)))
+    inner = [op for node in form.body if type(node) is Nest for op in node.ops]
+    sums = sum(type(op) is Load for op in inner) == 1 and not any(type(op) is Store for op in inner)
+    x = min(max(min((LOOPED // 2 if sums else LOOPED) // r, 128), SLIM), power(count))
+    return _config(form, x, r, _warps(x * r, 64 if sums else 16))
 
 
 def _config(form: Form, x: int, r: int, warps: int, persistent: bool = True) -> Config:
