@@ -33,6 +33,7 @@ from framesmith.lower.contractions.beside import join_layers
 from framesmith.lower.contractions.bound import unmeasured
 from framesmith.lower.contractions.casts import drop_round_trips
 from framesmith.lower.contractions.choice import Chooser
+from framesmith.lower.contractions.flattened import flatten_weights
 from framesmith.lower.contractions.growing import grow_products
 from framesmith.lower.contractions.images import lay_out_weights, part_bias_gradients
 from framesmith.lower.contractions.libraries import rewrite_products
@@ -139,6 +140,7 @@ class CudaTarget(Target):
             widen_results(graph)
         if self.config.weight_caching:
             join_layers(graph)
+            flatten_weights(graph)
         lay_out_weights(graph)
         part_bias_gradients(graph)
 
@@ -157,7 +159,7 @@ class CudaTarget(Target):
         c = self.config
 
         def plainly(graph: LoopGraph) -> Program:
-            return schedule(graph, c.fusion, c.vectorize, self.machine, True, c.rounding)
+            return schedule(graph, c.fusion, c.vectorize, self.machine, True, c.rounding, c.scoped_memory)
 
         loops = grow_products(pad_rows(loops))
         if self.config.autotune:

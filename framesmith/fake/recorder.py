@@ -409,6 +409,8 @@ _QUIET = frozenset(
         _aten._scaled_dot_product_flash_attention_for_cpu.default,
         _aten.lstm.input,
         _aten.gru.input,
+        _aten.rnn_tanh.input,
+        _aten.rnn_relu.input,
         _aten.dropout.default,
     )
 )

@@ -30,12 +30,14 @@ def recurrence(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """Of cuDNN, whose layer under autograd looks at the memory of its weights."""
     if rec.follows_grad and torch.is_grad_enabled() and args[0].device.type == "cuda":
         raise Unsupported(f"{func} on a CUDA device where gradients are asked for")
-    if "cuda" not in rec.autocast or args[0].device.type != "cuda":
+    if args[0].device.type != "cuda":
         return classify(func)(rec, func, args, kwargs)
+    if "cuda" not in rec.autocast:
+        return functional(rec, func, args, kwargs)
     dtype = _under_autocast(func, torch.get_autocast_dtype("cuda"))
     devices, rec.autocast = rec.autocast, ()
     try:
-        return classify(func)(rec, func, tuple(tree_map_only(FakeTensor, lambda t: t.to(dtype), list(args))), kwargs)
+        return functional(rec, func, tuple(tree_map_only(FakeTensor, lambda t: t.to(dtype), list(args))), kwargs)
     finally:
         rec.autocast = devices
 

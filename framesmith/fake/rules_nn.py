@@ -339,7 +339,7 @@ def lstm(
     return out, dense(x, tuple(hidden.shape)), dense(x, tuple(cell.shape))
 
 
-@rule(aten.gru.input)
+@rule(aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
 def gru(
     x: FakeTensor,
     hidden: FakeTensor,

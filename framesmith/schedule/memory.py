@@ -14,6 +14,7 @@ from framesmith.loops.nest import LoopGraph, Storage
 from framesmith.symbolic.expr import Expr, as_expr
 
 ALIGN = 64
+ENOUGH = 1.02  # of the least height: many small allocations take their time, too
 _ALWAYS = frozenset({"input", "output", "constant"})
 
 
@@ -130,9 +131,36 @@ def _is_large(s: Storage, enough: int) -> bool:
     return type(nbytes) is not int or nbytes >= enough
 
 
-def plan(graph: LoopGraph, steps: Sequence[Step], large: int | None = None) -> tuple[list[Step], Plan]:
+def plan(graph: LoopGraph, steps: Sequence[Step], large: int | None = None, tight: bool = False) -> tuple[list[Step], Plan]:
     """Steps with `Allocate` and `Release` inserted, and the place of every arena buffer that the steps use. `large`: bytes from which
-    memory is scoped; None: none is."""
+    memory is scoped; None: none is. `tight`: smaller memory is, too, where less lives at the height then."""
+    if large is None or not tight:
+        return _planned(graph, steps, large)
+    plans = [_planned(graph, steps, large >> smaller) for smaller in (0, 3, 6)]
+    heights = [_height(graph, *found) for found in plans]
+    return next(found for found, height in zip(plans, heights) if height <= ENOUGH * min(heights))
+
+
+def _height(graph: LoopGraph, steps: Sequence[Step], places: Plan) -> int:
+    """Bytes at the height of a call besides what it is given; sizes that are not known do not count."""
+    storages = graph.storages
+    sizes = {n: b for n, s in storages.items() if s.base is None and type(b := _nbytes(s)) is int}
+    late = {n for s in steps if type(s) is Allocate for n in s.names}
+    there = {n for s in steps for n in touched(s, storages) if storages[n].kind == "output" and n not in late}
+    now = top = sum(sizes.get(n, 0) for n in there) + (places.size if type(places.size) is int else 0)
+    for step in steps:
+        if type(step) is Extern:
+            made = [n for n in step.outputs if n is not None and storages[n].kind == "result"]
+        else:
+            made = list(step.names) if type(step) is Allocate else []
+        now += sum(sizes.get(n, 0) for n in made)
+        top = max(top, now)
+        if type(step) is Release:
+            now -= sum(sizes.get(n, 0) for n in step.names if storages[n].kind != "input")
+    return top
+
+
+def _planned(graph: LoopGraph, steps: Sequence[Step], large: int | None) -> tuple[list[Step], Plan]:
     storages, lives = graph.storages, _Lifetimes(graph, steps)
     kept = {storages[n].base or n for n in names_in(graph.outputs)}
     scoped = {n for n in lives.first if large is not None and _is_large(storages[n], large)}

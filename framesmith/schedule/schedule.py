@@ -15,10 +15,11 @@ from framesmith.symbolic.expr import as_expr
 
 
 def schedule(
-    graph: LoopGraph, fusion: bool = True, vectorize: bool = True, target: Target = CPU, scoped_memory: bool = False, rounding: bool = False
-) -> Program:
-    """Fuse the nests of `graph` into kernels, order them, and plan memory (`memory.plan`). `fusion=False`: one kernel a nest. `rounding`:
-    what a nest gives another in a 16-bit buffer is rounded where they are fused, too."""
+    graph: LoopGraph, fusion: bool = True, vectorize: bool = True, target: Target = CPU, scoped_memory: bool = False,
+    rounding: bool = False, tight: bool = False,
+) -> Program:  # fmt: skip
+    """Fuse the nests of `graph` into kernels, order them, and plan memory (`memory.plan`, also for `tight`). `fusion=False`: one kernel a
+    nest. `rounding`: what a nest gives another in a 16-bit buffer is rounded where they are fused, too."""
     graph = split_reductions(graph, target)
     groups = fuse(graph, fusion, target)
     kept = _kept(graph, groups)
@@ -38,7 +39,7 @@ def schedule(
         steps.append(Launch(same, launch.args, launch.origins))
     if fusion:
         steps = batched(steps, graph.storages, target.little)
-    return _program(graph, steps, kernels_of(steps), target.large if scoped_memory else None)
+    return _program(graph, steps, kernels_of(steps), target.large if scoped_memory else None, tight)
 
 
 def _kept(graph: LoopGraph, groups: list[Group]) -> dict[str, set[int]]:
@@ -60,8 +61,8 @@ def _kept(graph: LoopGraph, groups: list[Group]) -> dict[str, set[int]]:
     return users
 
 
-def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel], large: int | None) -> Program:
-    planned, arena = plan(graph, steps, large)
+def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel], large: int | None, tight: bool) -> Program:
+    planned, arena = plan(graph, steps, large, tight)
     used = set(names_in(graph.outputs))
     for s in steps:
         if type(s) is Launch:

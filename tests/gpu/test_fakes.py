@@ -117,7 +117,8 @@ def test_attention_on_parts_of_a_matrix_is_laid_out_as_eager_lays_it_out():
 
     graph, _ = recorded(fn, x)
     program = scheduled(graph)
-    assert externs(program) == ["aten.scaled_dot_product_attention.default", "aten.mm.default"] and len(program.kernels) == 1
+    assert externs(program) == ["aten.scaled_dot_product_attention.default"]
+    assert len(program.kernels) == 2  # what computes the matrix, and the product
 
 
 @pytest.mark.usefixtures("makes_on_cuda")

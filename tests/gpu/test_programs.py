@@ -307,3 +307,16 @@ def test_float32_is_as_exact_as_asked(training):
         assert got <= max(SLACK * eager, NOTHING), (products, convolutions, got, eager)
         errors.append(got)
     assert errors[0] < 1e-5 < min(errors[1:3]) and errors[3] < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_casts_of_a_recurrent_layer_are_brought_together_once(kind):
+    torch.manual_seed(0)
+    layer, x = getattr(nn, kind)(16, 32, 2, batch_first=True, bidirectional=True).to(D), torch.randn(4, 12, 16, device=D)
+    fast = framesmith.compile(layer)
+    with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16), warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*contiguous chunk")
+        for _ in range(3):
+            for got, want in zip(tensors(fast(x)), tensors(layer(x)), strict=True):
+                torch.testing.assert_close(got, want, rtol=1e-2, atol=1e-2)
+            layer.weight_hh_l0.mul_(0.5)

@@ -32,7 +32,7 @@ def total(terms):
     return whole
 
 
-X, Y = torch.randn(40, 8, 32), torch.randn(40, 8, 24)
+X, Y = torch.randn(40, 2, 64), torch.randn(40, 2, 48)
 
 
 def test_gradients_of_a_weight_that_is_used_again_and_again():
@@ -41,8 +41,13 @@ def test_gradients_of_a_weight_that_is_used_again_and_again():
     assert joined(lambda x, y: total([(torch.mm(x[t].t(), y[t])).t().t() for t in range(40)]), X, Y) == -(-40 // MOST)
 
 
+def test_operands_wait_only_where_they_are_small_beside_the_result():
+    x, y = torch.randn(24, 8, 48), torch.randn(24, 8, 48)
+    assert joined(lambda x, y: total([torch.mm(x[t].t(), y[t]) for t in range(24)]), x, y) == 24
+
+
 def test_other_terms_stay():
-    assert joined(lambda x, y, z: total([z, *[torch.mm(x[t].t(), y[t]) for t in range(5)], z * 2]), X, Y, torch.randn(32, 24)) == 1
+    assert joined(lambda x, y, z: total([z, *[torch.mm(x[t].t(), y[t]) for t in range(5)], z * 2]), X, Y, torch.randn(64, 48)) == 1
     assert joined(lambda x, y: total([torch.mm(x[t].t(), y[t]) for t in range(3)]), X, Y) == 3
 
 

@@ -6,7 +6,12 @@ import torch
 import torch.nn.functional as F
 
 from framesmith.loops.text import kernel_text
+from framesmith.lower.lower import lower
+from framesmith.prims.decompose import decompose
 from framesmith.schedule.memory import Plan
+from framesmith.schedule.schedule import schedule
+from framesmith.schedule.target import GPU
+from tests.fake.harness import record
 from tests.schedule.harness import program_of
 
 SOFTMAX = """kernel(p0: float32 r, p1: float32 w)
@@ -109,3 +114,21 @@ def test_no_axis_is_named_as_a_type_of_generated_code():
 
     axes = set(re.findall(r"\bi\d+\b", str(program_of(many, torch.randn(3, 4, 5, 6, 2)))))
     assert "i65" in axes and not axes & {"i8", "i16", "i64"}
+
+
+def test_smaller_memory_is_scoped_where_less_lives_then():
+    def few(x):
+        return torch.mm(torch.cat([torch.mm(t, t) for t in x]), x[0]).sum(0)
+
+    def fn(x, y):
+        return few(x), torch.mm(torch.mm(y, y), y)
+
+    def arenas(fn, *inputs):
+        graph = lower(decompose(record(fn, list(inputs))[0]))
+        return [schedule(graph, target=GPU, scoped_memory=True, tight=tight).arena_bytes for tight in (False, True)]
+
+    x, y = torch.empty(6, 160, 160), torch.empty(1024, 1024)
+    loose, tight = arenas(fn, x, y)
+    assert loose > 10 * 160 * 160 * 4 and tight < 160 * 160 * 4  # beside a large scratch
+    loose, tight = arenas(few, x)
+    assert loose == tight

@@ -34,7 +34,8 @@ RATES = {2: (650e6, 450e6), 4: (330e6, 90e6)}  # ... operations of products in b
 NUMBERS, BEHIND = 30e6, 12e6  # ... and those of one number each, in a kernel for themselves and behind a product.
 START, STEP, PASS = 1.5, 0.15, 2.5  # microseconds of a product that does little, of 64 steps of its sums, and of a kernel for itself
 ALONG = 128  # of n, up to which one tile is as long
-FEW = 1 << 23  # products of two numbers, of float32
+FEW = 1 << 23  # products of two numbers, of float32, ...
+SHORT, SHORTEST = 1 << 23, 512  # ... and of whatever is short, along k
 SURE = 1.1  # how much less ours must take
 PROGRAMS = 100  # of 64 by 64 results, that read large operands together
 FEWEST = 4  # rows or columns that are worth a tile
@@ -64,7 +65,7 @@ def without_measurement(graph: LoopGraph, tf32: bool) -> dict[int, str]:
         alone = len(readers[c.left.buffer]) == 1 and c.left.buffer not in outside
         nest = prologues.nest(c.left.buffer, k) if alone else None
         taken = _takes_in(c, nest, graph, prologues) or _narrows(c, nest, prologues)
-        ours = _is_product(c, tf32) and _waits_for_memory(c, readers, sizes, c.out.buffer in outside, taken)
+        ours = _is_product(c, tf32) and (_is_short(c) or _waits_for_memory(c, readers, sizes, c.out.buffer in outside, taken))
         if ours and k not in tiles:
             tiles[k] = "prologue" if taken else "tile"
     return tiles
@@ -92,6 +93,12 @@ def _is_product(c: Contraction, tf32: bool) -> bool:
         return _is_known(c)
     few = c.batch * c.m * c.n * c.k <= FEW or c.batch * c.m * c.n >= LARGE
     return few and c.dtype is torch.float32 and (tf32 or c.rounded)
+
+
+def _is_short(c: Contraction) -> bool:
+    """Whether a tile takes no longer than the library, whatever follows: a launch costs the host less than a call."""
+    few = c.batch * c.m * c.n * c.k <= SHORT and c.k <= SHORTEST and min(c.m, c.n) >= FEWEST
+    return few and c.image is None and not c.activation
 
 
 def _in_vectors(w: Window) -> bool:

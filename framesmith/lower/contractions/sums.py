@@ -1,8 +1,9 @@
 """Sums of products, as a weight that is used again and again gets its gradient, are one product of longer operands.
 
-    a1 @ b1 + a2 @ b2 + ... + rest  ->  sum + rest,   sum = addmm(sum, cat(a1, a2, ..., 1), cat(b1, b2, ..., 0)), MOST at a time
+    a1 @ b1 + a2 @ b2 + ... + rest  ->  sum + rest,   sum = addmm(sum, cat(a1, a2, ..., 1), cat(b1, b2, ..., 0)), some at a time
 
-One accumulator takes the place of one memory for each product.
+One accumulator takes the place of one memory for each product. Operands wait for each other where they are small beside it; it is then read
+and written less often.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.rewrite import static, value_of
 
 aten = torch.ops.aten
-FEWEST, MOST = 4, 16
-"""Products that are worth it, and that wait for each other."""
+FEWEST, LEAST, MOST = 4, 8, 16
+"""Products that are worth it, and that wait for each other, if any do."""
 
 
 def join_products(graph: fx.Graph) -> None:
@@ -90,8 +91,9 @@ def _joined(graph: fx.Graph, terms: Sequence[fx.Node]) -> fx.Node:
     """The sum of `terms`, which are in the graph's order."""
     found = [pair for term in terms if (pair := _product(term)) is not None]
     total: fx.Node | None = None
-    for start in range(0, len(found), MOST):
-        products = [product for product, _ in found[start : start + MOST]]
+    many = _together(found[0][0])
+    for start in range(0, len(found), many):
+        products = [product for product, _ in found[start : start + many]]
         last = products[-1]
         with graph.inserting_before(last):
             a = _end_to_end(graph, last, [p.args[0] for p in products], 1)  # type: ignore[misc]
@@ -103,6 +105,14 @@ def _joined(graph: fx.Graph, terms: Sequence[fx.Node]) -> fx.Node:
         return total
     with graph.inserting_after(total):
         return add(aten.t.default, (total,), shape[::-1], (1, shape[1]))
+
+
+def _together(product: fx.Node) -> int:
+    """How many products like this one are one: their operands are no larger than two results."""
+    a, b = map(value_of, product.args)
+    (m, k), n = a.shape, b.shape[1]
+    many = min(2 * m * n // max(k * (m + n), 1), MOST)
+    return many if many >= LEAST else 1
 
 
 def _end_to_end(graph: fx.Graph, like: fx.Node, parts: list[fx.Node], dim: int) -> fx.Node:
