@@ -28,6 +28,8 @@ from framesmith.loops.ir import Extern, Kernel, Program
 from framesmith.loops.nest import LoopGraph
 from framesmith.loops.text import kernel_text
 from framesmith.lower.contractions.activations import fuse_activations
+from framesmith.lower.contractions.attention_rounded import tile_rounded
+from framesmith.lower.contractions.attention_row import sum_rows
 from framesmith.lower.contractions.bags import group_embedding_bags
 from framesmith.lower.contractions.beside import join_layers
 from framesmith.lower.contractions.bound import unmeasured
@@ -118,6 +120,11 @@ class CudaTarget(Target):
         """90 for sm_90."""
         return _arch(self.device)
 
+    @property
+    def tf32(self) -> bool:
+        """Whether products of float32 may be rounded, on units that do that."""
+        return in_tf32(PRODUCTS) and self.arch >= 80
+
     def identity(self) -> str:
         rounded = " ".join([what for what in (PRODUCTS, CONVOLUTIONS) if in_tf32(what)])
         tuned = " tuned" if self.config.autotune else ""
@@ -132,9 +139,13 @@ class CudaTarget(Target):
         join_products(graph)
         if not self.config.rounding:
             fuse_rectified(graph, self._rectifies())
-            tile_written(graph)
+            tile_written(graph, self.tf32)
         rewrite_products(graph)
-        tile_masked(graph)
+        if not self.config.rounding:
+            sum_rows(graph)
+            if self.tf32:
+                tile_rounded(graph)
+        tile_masked(graph, self.tf32 and not self.config.rounding)
         if not self.config.rounding:
             fuse_activations(graph)
             widen_results(graph)
@@ -164,8 +175,8 @@ class CudaTarget(Target):
         loops = grow_products(pad_rows(loops))
         if self.config.autotune:
             with self.tuner() as tuner:
-                return plainly(own_contractions(loops, plainly, tuner, sizes, in_tf32(PRODUCTS)))
-        return plainly(unmeasured(loops, in_tf32(PRODUCTS)))
+                return plainly(own_contractions(loops, plainly, tuner, sizes, self.tf32))
+        return plainly(unmeasured(loops, self.tf32))
 
     def kernels(self, program: Program, sizes: Sizes) -> tuple[tuple[Printed, ...], dict[int, Printed]]:
         """The text of the program's kernels; and of those (by number) with indices of 64 bits whose sizes decide in each call whether 32

@@ -87,6 +87,7 @@ class Scores:
 
     `counts`: of the operands of `score`, `gradient` and `mask`, which stand in this order. `blocks`: how many rows and columns a block of
     the lists has; None: there are no lists. `undefined`: a row that is masked everywhere gives what zero by zero is, and not zeros.
+    `causal`: the mask lets no row see what is behind it. `tf32`: products of float32 may lose the last 13 bits of what they multiply.
     """
 
     score: Graph | None
@@ -96,10 +97,13 @@ class Scores:
     scale: float
     blocks: tuple[int, int] | None
     undefined: bool = False
+    causal: bool = False
+    tf32: bool = False
 
     def __str__(self) -> str:
         graphs = [graph and digest_text(graph) for graph in (self.score, self.gradient, self.mask)]
-        return f"{graphs} {self.counts} {self.scale!r} {self.blocks}{' undefined' * self.undefined}"
+        flags = "".join([f" {name}" for name in ("undefined", "causal", "tf32") if getattr(self, name)])
+        return f"{graphs} {self.counts} {self.scale!r} {self.blocks}{flags}"
 
     def __reduce__(self) -> Any:
         raise pickle.PicklingError("graphs of a program's own")

@@ -34,7 +34,7 @@ def lower_attention(ctx: Context, node: fx.Node, args: Sequence[Any]) -> tuple[S
     kinds = ("forward",) if isinstance(whole, Attention) else ("rows", "columns")
     inputs, lists, operands = args[:(count := len(INPUTS[kinds[0]]))], args[count:count + LISTS], args[count + LISTS:]
     specs = node.meta["val"]
-    if ctx.device.type != "cuda" or not _fits(inputs, specs):
+    if ctx.device.type != "cuda" or not _fits(inputs, specs, whole.scores.tf32):
         return None
     try:
         named = {f"operand{i}": ctx.realise(x) for i, x in enumerate(operands)}
@@ -62,10 +62,11 @@ def _call(ctx: Context, kind: str, whole: Any, read: dict[str, Strided], results
     ctx.items.append(Call(tiles, tuple(map(ctx.ref, given.values())), {}, (), changed, reads, frozenset(changed), ctx.origin))
 
 
-def _fits(inputs: Sequence[Value], specs: Sequence[Any]) -> bool:
+def _fits(inputs: Sequence[Value], specs: Sequence[Any], tf32: bool) -> bool:
     query, key, value = inputs[:3]
     sizes = [*query.shape, *key.shape, *value.shape]
-    if not all(type(s) is int and s > 0 for s in sizes) or {x.dtype for x in (query, key, value)} - set(HALF):
+    kinds = {*HALF, torch.float32} if tf32 else {*HALF}
+    if not all(type(s) is int and s > 0 for s in sizes) or {x.dtype for x in (query, key, value)} - kinds:
         return False
     alike = len({x.dtype for x in (query, key, value)}) == 1 and key.shape[0] in (1, query.shape[0])
     gathers = len(specs) == 3 and key.shape[0] != query.shape[0]

@@ -35,6 +35,10 @@ def window(b, h, q, k):
     return (q >= k) & (q - k < 20)
 
 
+def triangle(b, h, q, k):
+    return k <= q
+
+
 def documents(b, h, q, k, of):
     return of[b, q] == of[b, k]
 
@@ -42,7 +46,7 @@ def documents(b, h, q, k, of):
 CASES = {
     "plain": (None, None, None, 0, 0), "causal": (causal, causal_gradient, None, 0, 0),
     "soft cap": (soft_cap, soft_cap_gradient, None, 2, 0),
-    "window": (None, None, window, 0, 0), "all": (soft_cap, soft_cap_gradient, documents, 2, 1),
+    "window": (None, None, window, 0, 0), "triangle": (None, None, triangle, 0, 0), "all": (soft_cap, soft_cap_gradient, documents, 2, 1),
 }
 """Name -> modification of scores, its gradient, mask, how many operands the modification has, and the mask."""
 SHAPES = {"even": (64, 96, H), "ragged": (50, 75, 2)}
@@ -54,7 +58,7 @@ def graph_of(fn, shape, operands, *more):
     rec = Recorder()
     shapes = [tuple(n if dim in (k, -1) else 1 for k, n in enumerate(shape)) for dim in (-1, 0, 1, 2, 3)]
     given = [new_fake(size, contiguous_strides(size), dtype) for size, dtype in zip(shapes, TYPES)]
-    given = given[1:] if fn in (window, documents) else given
+    given = given[1:] if fn in (window, documents, triangle) else given
     given += [new_fake(shape, contiguous_strides(shape), torch.float32) for _ in more]
     given += [new_fake(tuple(x.shape), x.stride(), x.dtype) for x in operands]
     fakes = [rec.input_like(x, f"x{i}") for i, x in enumerate(given)]
@@ -63,7 +67,7 @@ def graph_of(fn, shape, operands, *more):
     return rec.finish([out])
 
 
-def case(name, size, dtype, blocks=None):
+def case(name, size, dtype, blocks=None, tf32=False):
     """(Scores, operands, lists)"""
     score, gradient, mask, of_score, of_mask = CASES[name]
     rows, columns, _ = SHAPES[size]
@@ -78,12 +82,13 @@ def case(name, size, dtype, blocks=None):
         made = create_block_mask(lambda b, h, q, k: mask(b, h, q, k, *of_masks), B, None, rows, columns, "cpu", blocks)
         lists = list(made.as_tuple()[2:2 + LISTS])
     counts = of_score, of_score, of_mask
-    return Scores(*graphs, counts, E**-0.5, blocks if blocks and mask else None), [*of_scores, *of_scores, *of_masks], lists
+    scores = Scores(*graphs, counts, E**-0.5, blocks if blocks and mask else None, causal=name == "triangle", tf32=tf32)
+    return scores, [*of_scores, *of_scores, *of_masks], lists
 
 
-def calls(name, size, dtype, blocks=None, gradient=False):
+def calls(name, size, dtype, blocks=None, gradient=False, tf32=False):
     """The calls over tiles, and tensors for each by name."""
-    scores, operands, lists = case(name, size, dtype, blocks)
+    scores, operands, lists = case(name, size, dtype, blocks, tf32)
     rows, columns, heads = SHAPES[size]
     torch.manual_seed(0)
     q, k, v = torch.randn(B, rows, H, E).transpose(1, 2), torch.randn(B, heads, columns, E), torch.randn(B, heads, columns, 2 * E)

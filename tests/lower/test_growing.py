@@ -30,7 +30,7 @@ def gradients(d, w, y):
 
 
 def computed(d, w, y):
-    d = torch.softmax(d.float(), -1).to(torch.bfloat16)
+    d = torch.softmax(d.float(), -1).to(w.dtype)
     return d @ w, (d.t() @ y).float() + 1, d.float().sum(1)
 
 
@@ -70,10 +70,11 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
-def test_means_the_same(fn):
+def test_means_the_same(fn, dtype):
     shapes, sizes = CASES[fn]
-    inputs = [x(*shape) for shape in shapes]
+    inputs = [x(*shape, dtype=dtype) for shape in shapes]
     made = program_of(fn, *map(torch.clone, inputs), target=GPU, change=lambda graph: growing.grow_products(padding.pad_rows(graph)))
     found = []
     for step in made.steps:

@@ -1,4 +1,4 @@
-"""Rows of intermediate matrices of halves begin at multiples of a vector where products read them; the meaning stays."""
+"""Rows of intermediate matrices begin at multiples of a vector where products read them; the meaning stays."""
 
 import pytest
 import torch
@@ -17,12 +17,12 @@ def small(monkeypatch):
     monkeypatch.setattr(padding, "ENOUGH", 16)
 
 
-def x(*shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(BF16)
+def x(*shape, dtype=BF16):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
 def gradients(d, w, y):
-    d = torch.softmax(d.float(), -1).to(BF16)
+    d = torch.softmax(d.float(), -1).to(w.dtype)
     return d @ w, d.t() @ y, d.float().sum(0)
 
 
@@ -31,22 +31,22 @@ def from_a_product(a, w, v):
 
 
 def of_batches(a, v):
-    y = torch.exp(a.float()).to(BF16)
+    y = torch.exp(a.float()).to(v.dtype)
     return torch.bmm(y, v), y.reshape(2, 3, 20, 70)[1, 1:, 3:].float() * 2
 
 
 def returned(a, w):
-    y = torch.exp(a.float()).to(BF16)
+    y = torch.exp(a.float()).to(w.dtype)
     return y @ w, y
 
 
 def sorted_too(a, w):
-    y = torch.exp(a.float()).to(BF16)
+    y = torch.exp(a.float()).to(w.dtype)
     return y @ w, torch.sort(y)[0]
 
 
 def flat(a, w):
-    y = torch.exp(a.float()).to(BF16)
+    y = torch.exp(a.float()).to(w.dtype)
     return y @ w, y.reshape(-1)[35:700].float()
 
 
@@ -88,9 +88,10 @@ CASES = {
 PADDED = (gradients, from_a_product, of_batches, with_a_bias, given, from_an_operator)  # of `with_a_bias`, what is behind the activation
 
 
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
 @pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
-def test_means_the_same(fn):
-    inputs = [x(*shape) for shape in CASES[fn]]
+def test_means_the_same(fn, dtype):
+    inputs = [x(*shape, dtype=dtype) for shape in CASES[fn]]
     made = program_of(fn, *map(torch.clone, inputs), target=GPU, change=padding.pad_rows)
     steps = [[s.const for s in b.stride] for b in made.buffers.values() if b.kind != "view"]
     assert any(s[-2:] == [72, 1] for s in steps) == (fn in PADDED)

@@ -54,7 +54,7 @@ CASES = [(plain, 0), (windows, 2), (filled, 3), (read_twice, None), (along_rows,
 def test_it_means_the_same(fn, count):
     inputs = [*operands(), torch.randn(48, 40, 3)]
     graph, _ = record(fn, inputs)
-    tile_written(graph)
+    tile_written(graph, True)
     graph.lint()
     calls = [n for n in graph.nodes if isinstance(n.target, Attention)]
     assert [n.target.scores.counts[0] for n in calls] == ([] if count is None else [count])

@@ -81,12 +81,15 @@ def test_products_along_askew_dimensions_are_ours_without_a_measurement():
 
 
 def test_results_along_askew_dimensions_are_ours_without_a_measurement():
-    def made(columns):
-        a, w = (torch.empty(n, 64, dtype=torch.bfloat16) for n in (1024, columns))
-        return [type(s) for s in program_of(lambda a, w: torch.mm(a, w.t()), a, w, target=GPU, change=unmeasured).steps]
+    def made(columns, dtype=torch.bfloat16, tf32=False):
+        a, w = (torch.empty(n, 64, dtype=dtype) for n in (1024, columns))
+        steps = program_of(lambda a, w: torch.mm(a, w.t()), a, w, target=GPU, change=lambda graph: unmeasured(graph, tf32)).steps
+        return [type(s) for s in steps]
 
     assert made(1030) == [Launch]
     assert made(1032) == [Extern]
+    assert made(1030, torch.float32, tf32=True) == [Launch]
+    assert made(1030, torch.float32) == made(1028, torch.float32, tf32=True) == [Extern]
 
 
 @pytest.mark.parametrize(

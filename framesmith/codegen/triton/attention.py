@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from framesmith.codegen.triton.form import Dim, Form
 from framesmith.codegen.triton.library import IMPORTS, texts_of
 from framesmith.codegen.triton.state import NONE, State
@@ -40,6 +42,14 @@ SIZES: dict[str, dict[int, tuple[int, int, int, int]]] = {
 """By the width of a row: rows and columns of a tile, warps, stages."""
 SMALL = {64: (64, 64, 4, 3), 128: (128, 32, 4, 3), 256: (64, 32, 4, 2)}
 """Of a forward whose modifications load numbers for single scores: these, and what they are added to, are in registers at once."""
+WIDE: dict[str, dict[int, tuple[int, int, int, int]]] = {
+    "forward": {64: (128, 32, 4, 3), 128: (128, 64, 8, 2), 256: (32, 32, 4, 1)},
+    "rows": {64: (64, 32, 4, 2), 128: (32, 32, 4, 2), 256: (16, 32, 4, 1)},
+    "columns": {64: (64, 32, 4, 2), 128: (32, 32, 4, 2), 256: (16, 32, 4, 1)},
+}
+"""Of float32."""
+WIDE_SMALL = {64: (128, 64, 8, 3), 128: (64, 64, 4, 2), 256: (32, 32, 4, 1)}
+"""Of float32, as `SMALL`."""
 LEAST = 16
 
 
@@ -64,7 +74,9 @@ class _Printer:
         self.tiles, self.given = tiles, tiles.arguments
         (self.batch, self.heads, self.m, self.e), (_, self.groups, self.n, _) = self.given["q"].size, self.given["k"].size
         self.groups = self.heads // self.groups
-        sizes = SMALL if self._loads() else SIZES[tiles.kind]
+        self.tf32 = self.given["q"].dtype is torch.float32
+        usual, small = (WIDE, WIDE_SMALL) if self.tf32 else (SIZES, SMALL)
+        sizes = small if self._loads() else usual[tiles.kind]
         size = min(k for k in sizes if max(self.e, self.given["v"].size[3]) <= k)
         self.y, self.x, warps, stages = sizes[size]
         self.y, self.x = min(self.y, max(power(self.m), LEAST)), min(self.x, max(power(self.n), LEAST))
@@ -122,7 +134,19 @@ class _Printer:
             masks.append(f"({index}[:, None] < {x.size[2]})")
         place = f"{name}_at + {index}[:, None] * {x.stride[2]} + {depth}" + (f" * {x.stride[3]}" if x.stride[3] != 1 else "")
         mask = f", {' & '.join(masks)}" if masks else ""
-        return f"tl.load({place}{mask}{', other=0' if masks else ''})" if load else f"{place}|{mask}"
+        return self.near(f"tl.load({place}{mask}{', other=0' if masks else ''})") if load else f"{place}|{mask}"
+
+    def near(self, value: str, like: str = "") -> str:
+        """A value as an operand of a product, of the type of another."""
+        if self.tf32:
+            self.s.functions.add("nearest_tf32")
+            return f"nearest_tf32({value})"
+        return f"{value}.to({like}.dtype)" if like else value
+
+    def dot(self, left: str, right: str, more: str = "") -> str:
+        """Their product, added to `more`."""
+        given = ", ".join([left, right, *[more] * bool(more), *["input_precision='tf32'"] * self.tf32])
+        return f"tl.dot({given})"
 
     def put(self, name: str, index: str, value: str) -> None:
         place, mask = self.rows(name, index, load=False).split("|", 1)
@@ -207,9 +231,10 @@ class _Printer:
     @contextmanager
     def each(self, of: str, full: bool) -> Iterator[None]:
         """Over the tiles of one list, or over all of them; `first` is where the tile begins. `of`: columns or rows."""
-        end, block, name = (self.n, self.x, "XBLOCK") if of == "columns" else (self.m, self.y, "YBLOCK")
+        size, block, name = (self.n, self.x, "XBLOCK") if of == "columns" else (self.m, self.y, "YBLOCK")
         if self.lists is None:
-            with self.s.out.block(f"for first in range(0, {end}, {name}):"):
+            begin, end = self.seen(of, size)
+            with self.s.out.block(f"for first in range({begin}, {end}, {name}):"):
                 yield
             return
         rows, columns = self.lists
@@ -224,6 +249,12 @@ class _Printer:
             self.line(f"first = tl.load(entries + step // {per}) * {theirs} + step % {per} * {name}" if per > 1
                       else f"first = tl.load(entries + step) * {theirs}")
             yield
+
+    def seen(self, of: str, size: int) -> tuple[str, str]:
+        """Where the columns that the present rows see begin and end, or the rows that see the present columns."""
+        if not self.tiles.whole.scores.causal:
+            return "0", str(size)
+        return ("0", f"tl.minimum({size}, start + YBLOCK)") if of == "columns" else ("start // YBLOCK * YBLOCK", str(size))
 
     def entry(self, name: str) -> str:
         """The address in a list of the present block."""
@@ -274,7 +305,7 @@ def _tile(p: _Printer, masked: bool) -> None:
     p.index(COLUMN, "first")
     p.line(f"ks = {p.rows('k', 'places')}")
     p.ahead()
-    p.line("s = tl.dot(qs, tl.trans(ks))")
+    p.line(f"s = {p.dot('qs', 'tl.trans(ks)')}")
     p.scores(masked)
 
 
@@ -286,7 +317,7 @@ def _forward_step(p: _Printer, masked: bool) -> None:
     p.line("less = tl.exp2(best - base)")
     p.line("sums = sums * less + tl.sum(weights, 1)")
     p.line(f"vs = {p.rows('v', 'places')}")
-    p.line("acc = tl.dot(weights.to(vs.dtype), vs, acc * less[:, None])")
+    p.line(f"acc = {p.dot(p.near('weights', 'vs'), 'vs', 'acc * less[:, None]')}")
     p.line("best = higher")
 
 
@@ -308,9 +339,9 @@ def _rows(p: _Printer) -> None:
                 _tile(p, not full)
                 p.line("weights = tl.exp2(t - total_of[:, None])")
                 p.line(f"vs = {p.rows('v', 'places')}")
-                p.line("ds = weights * (tl.dot(gs, tl.trans(vs)) - delta_of[:, None])")
+                p.line(f"ds = weights * ({p.dot('gs', 'tl.trans(vs)')} - delta_of[:, None])")
                 p.back(not full)
-                p.line("acc = tl.dot(ds.to(ks.dtype), ks, acc)")
+                p.line(f"acc = {p.dot(p.near('ds', 'ks'), 'ks', 'acc')}")
         p.put("dq", "lines", f"(acc * {p.tiles.whole.scores.scale!r})")
 
 
@@ -344,15 +375,15 @@ def _columns_step(p: _Printer, masked: bool) -> None:
     p.line(f"qs = {p.rows('q', 'lines')}")
     p.load_rows()
     p.ahead()
-    p.line("s = tl.dot(ks, tl.trans(qs))")
+    p.line(f"s = {p.dot('ks', 'tl.trans(qs)')}")
     p.scores(masked)
     p.line("weights = tl.exp2(t - total_of[None, :])")
     if "y" in p.s.live:
         p.line("weights = tl.where(row_live, weights, 0.0)")
-    p.line("of_v = tl.dot(weights.to(gs.dtype), gs, of_v)")
-    p.line("ds = weights * (tl.dot(vs, tl.trans(gs)) - delta_of[None, :])")
+    p.line(f"of_v = {p.dot(p.near('weights', 'gs'), 'gs', 'of_v')}")
+    p.line(f"ds = weights * ({p.dot('vs', 'tl.trans(gs)')} - delta_of[None, :])")
     p.back(masked)
-    p.line("of_k = tl.dot(ds.to(qs.dtype), qs, of_k)")
+    p.line(f"of_k = {p.dot(p.near('ds', 'qs'), 'qs', 'of_k')}")
 
 
 def fits(x: Layout) -> bool:

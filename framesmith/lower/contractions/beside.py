@@ -17,7 +17,7 @@ from framesmith.graph.freeze import is_parameter_expression
 from framesmith.graph.launch import OfOneGraph
 from framesmith.lower.contractions.activations import LAYERS
 from framesmith.lower.contractions.nodes import Nodes
-from framesmith.lower.contractions.padding import VECTOR
+from framesmith.lower.contractions.padding import vector
 from framesmith.lower.contractions.rewrite import static, value_of
 
 aten = torch.ops.aten
@@ -60,7 +60,7 @@ def _is_layer(node: fx.Node) -> bool:
     bias: Any = node.args[0] if node.target is aten.addmm.default else None
     good = is_parameter_expression(right) and _is_made(right) and static(value_of(_left(node)), value_of(node))
     fits = bias is None or is_parameter_expression(bias) and len(value_of(bias).shape) == 1
-    return good and fits and value_of(node).shape[1] % VECTOR == 0  # each part begins where vectors do
+    return good and fits and value_of(node).shape[1] % vector(value_of(node).dtype) == 0  # each part begins where vectors do
 
 
 def _is_made(weight: fx.Node) -> bool:

@@ -20,7 +20,7 @@ from framesmith.loops.build import HALF
 from framesmith.loops.ir import Cast, Load, Ref, Scalar, Store
 from framesmith.loops.nest import Compute, Item, LoopGraph
 from framesmith.loops.scalar import SCALAR_OPS
-from framesmith.lower.contractions.padding import VECTOR
+from framesmith.lower.contractions.padding import vector
 from framesmith.lower.contractions.prologue import Prologues
 from framesmith.lower.contractions.tiled import Contraction, Window, contraction_of, replaced
 
@@ -37,6 +37,7 @@ ALONG = 128  # of n, up to which one tile is as long
 FEW = 1 << 23  # products of two numbers, of float32, ...
 SHORT, SHORTEST = 1 << 23, 512  # ... and of whatever is short, along k
 SURE = 1.1  # how much less ours must take
+CHANNELS = 4  # of an image: libraries pad fewer
 PROGRAMS = 100  # of 64 by 64 results, that read large operands together
 FEWEST = 4  # rows or columns that are worth a tile
 Readers = dict[str, list[Item]]
@@ -59,7 +60,7 @@ def without_measurement(graph: LoopGraph, tf32: bool) -> dict[int, str]:
             readers.setdefault(name, []).append(item)
     sizes = {name: s.dtype.itemsize * prod(s.size) for name, s in graph.storages.items() if all(type(n) is int for n in s.size)}
     outside = {graph.storages[o.name].base or o.name for o in graph.outputs if type(o) is Ref}
-    tiles = {k: "tile" for k, c in found.items() if _is_askew(c) or _has_few_channels(c)}
+    tiles = {k: "tile" for k, c in found.items() if _is_askew(c, tf32) or _has_few_channels(c)}
     prologues = Prologues(graph.items)
     for k, c in found.items():
         alone = len(readers[c.left.buffer]) == 1 and c.left.buffer not in outside
@@ -71,14 +72,15 @@ def without_measurement(graph: LoopGraph, tf32: bool) -> dict[int, str]:
     return tiles
 
 
-def _is_askew(c: Contraction) -> bool:
-    """Whether memory runs along a dimension that is no multiple of a vector, in a large result of halves or along k, while operands can be
-    read in vectors: libraries then compute at half their rate."""
-    if c.dtype not in HALF or not _is_known(c) or c.image is not None:
+def _is_askew(c: Contraction, tf32: bool) -> bool:
+    """Whether memory runs along a dimension that is no multiple of a vector, in a large result on matrix units or along k, while operands
+    can be read in vectors: libraries then compute at half their rate."""
+    if c.dtype not in HALF and not tf32 or not _is_known(c) or c.image is not None:
         return False
+    unit = vector(c.dtype)
     large = c.batch * c.m * c.n * c.k >= LARGE * SIDE and min(c.m, c.n, c.k) >= SIDE
-    result = c.out.stride[-1] == 1 and c.n % VECTOR != 0 and c.batch * c.m * c.n >= LARGE
-    summed = c.left.stride[-1] == 1 and c.k % VECTOR != 0 and c.batch * c.m * c.k >= LARGE
+    result = c.out.stride[-1] == 1 and c.n % unit != 0 and c.batch * c.m * c.n >= LARGE
+    summed = c.left.stride[-1] == 1 and c.k % unit != 0 and c.batch * c.m * c.k >= LARGE
     return large and (result or summed) and _in_vectors(c.left) and _in_vectors(c.right)
 
 
@@ -104,12 +106,12 @@ def _is_short(c: Contraction) -> bool:
 def _in_vectors(w: Window) -> bool:
     """Whether each row of a matrix, or each column, begins at a multiple of a vector and lies in one run."""
     steps = sorted(w.stride[-2:])
-    return steps[0] == 1 and steps[1] % VECTOR == 0
+    return steps[0] == 1 and steps[1] % vector(w.dtype) == 0
 
 
 def _has_few_channels(c: Contraction) -> bool:
     """Whether the library would pad the channels of an image: it takes several times as long as one that reads them as they are."""
-    return c.dtype in HALF and c.image is not None and c.image.size[1] < VECTOR // 2 and c.k <= MOST_POSITIONS
+    return c.dtype in HALF and c.image is not None and c.image.size[1] < CHANNELS and c.k <= MOST_POSITIONS
 
 
 def _waits_for_memory(c: Contraction, readers: Readers, sizes: Mapping[str, int], kept: bool, taken: bool) -> bool:

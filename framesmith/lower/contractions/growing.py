@@ -1,5 +1,5 @@
-"""Products of halves along dimensions that are no multiple of a vector, as products a little longer, on a CUDA device: the libraries
-compute these at twice the rate and more.
+"""Products along dimensions that are no multiple of a vector, as products a little longer, on a CUDA device: the libraries compute these
+at twice the rate and more.
 
     d: bfloat16[m, 50257], in rows of 50264 (see `padding`)
     mm(d, w)      ->  mm(d', w')        d': [m, 50264], w': [50264, n], a copy; zero where they are longer
@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import torch
 
-from framesmith.loops.build import HALF, Builder
+from framesmith.loops.build import Builder
 from framesmith.loops.ir import Axis, Ref
 from framesmith.loops.nest import Call, Compute, Item, LoopGraph, Storage
-from framesmith.lower.contractions.padding import VECTOR, copied, in_vectors, renamed
+from framesmith.lower.contractions.padding import KINDS, copied, in_vectors, renamed, vector
 from framesmith.lower.geometry import flat, row_major
 from framesmith.symbolic.expr import Symbol, as_expr
 
@@ -67,9 +67,10 @@ class _Growing:
         if out is None or not all(type(n) is int for name in (a, b) for n in self.storages[name].size):
             return
         (m, k), n = self.storages[a].size, self.storages[b].size[1]
-        if self.storages[a].dtype not in HALF or m * n * k < LARGE or min(m, n, k) < SIDE:
+        if self.storages[a].dtype not in KINDS or m * n * k < LARGE or min(m, n, k) < SIDE:
             return
-        if k % VECTOR and self._may_grow(a, 1) and (self._may_grow(b, 0) or m >= ENOUGH and self._may_copy(b, place)):
+        unit = vector(self.storages[a].dtype)
+        if k % unit and self._may_grow(a, 1) and (self._may_grow(b, 0) or m >= ENOUGH and self._may_copy(b, place)):
             self._fill_before(a, place)
             a = self._longer(a, 1)
             if self._may_grow(b, 0):
@@ -77,11 +78,11 @@ class _Growing:
                 b = self._longer(b, 0)
             else:
                 b = self._copied(b, place)
-        if m % VECTOR and self._may_grow(a, 0) and self._is_free(out):
+        if m % unit and self._may_grow(a, 0) and self._is_free(out):
             a = self._longer(a, 0)
             s = self.storages[out]
             self.storages[out] = replace(s, size=(self.storages[a].size[0], *s.size[1:]))
-        if n % VECTOR and self._may_grow(b, 1) and self._may_grow(out, 1):
+        if n % unit and self._may_grow(b, 1) and self._may_grow(out, 1) and self._row(b) == self._row(out):
             b, out = self._longer(b, 1), self._longer(out, 1)
         reads = frozenset(self.storages[x].base or x for x in (a, b))
         call = self.items[place]  # type: ignore[assignment]
@@ -93,11 +94,15 @@ class _Growing:
         """Whether a window has whole rows of a matrix in wide rows along `dim`."""
         s = self.storages[name]
         base = s.base or name
-        if base not in self.rows or s.dtype not in HALF:
+        if base not in self.rows or s.dtype.itemsize != self.storages[base].dtype.itemsize:
             return False
         wide = self.storages[base].stride[-2]
         across = s.stride[1 - dim] % wide == 0 and (s.offset if s.base else 0) % wide == 0
         return across and s.stride[dim] == 1 and s.size[dim] == self.rows[base]
+
+    def _row(self, name: str) -> int:
+        """From a row to the next, of the matrix that a window is of."""
+        return self.storages[self.storages[name].base or name].stride[-2]  # type: ignore[no-any-return]
 
     def _longer(self, name: str, dim: int) -> str:
         """The window over rows with what is behind them."""
@@ -144,7 +149,7 @@ class _Growing:
         known = self.copies.get(name)
         if known is None:
             s = self.storages[name]
-            size = (in_vectors(s.size[0]), s.size[1])
+            size = (in_vectors(s.size[0], s.dtype), s.size[1])
             copy = self._new(Storage("", s.dtype, size, tuple(row_major(size)), "arena"))
         else:
             copy = known[0]
@@ -160,9 +165,9 @@ class _Growing:
 
 def _is_wide(s: Storage) -> bool:
     """Whether a matrix is in rows that `padding` made."""
-    if s.kind != "arena" or s.dtype not in HALF or len(s.size) < 2 or any(type(n) is not int for n in s.size):
+    if s.kind != "arena" or s.dtype not in KINDS or len(s.size) < 2 or any(type(n) is not int for n in s.size):
         return False
-    wide = in_vectors(s.size[-1])
+    wide = in_vectors(s.size[-1], s.dtype)
     return s.size[-1] != wide and tuple(s.stride) == row_major((*s.size[:-1], wide))
 
 

@@ -37,13 +37,13 @@ NARROW = 64
 _OPTIONS = ("dropout_p", "is_causal", "scale", "enable_gqa")
 
 
-def tile_masked(graph: fx.Graph) -> None:
-    """Rewrite such calls in place."""
+def tile_masked(graph: fx.Graph, tf32: bool) -> None:
+    """Rewrite such calls in place. `tf32`: products of float32 may be less exact."""
     masks = Masks(graph)
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target is not aten.scaled_dot_product_attention.default:
             continue
-        found = _tiled(graph, node, masks)
+        found = _tiled(graph, node, masks, tf32)
         if found is not None:
             node.replace_all_uses_with(found)
             graph.erase_node(node)
@@ -128,29 +128,34 @@ def _strides(value: Any) -> Any:
     return value.stride() if callable(value.stride) else value.stride
 
 
-def _tiled(graph: fx.Graph, node: fx.Node, masks: Masks) -> fx.Node | None:
+def _tiled(graph: fx.Graph, node: fx.Node, masks: Masks, tf32: bool) -> fx.Node | None:
     given = {name: node.kwargs.get(name, argument(node, 4 + k)) for k, name in enumerate(_OPTIONS)}
     query, key, value = tensors = node.args[:3]
     mask = _mask(node)
     values = list(map(value_of, tensors))
-    if mask is None or given["dropout_p"] or given["is_causal"] or not has_tiles(values, bool(given["enable_gqa"])):
+    causal = bool(given["is_causal"])
+    if given["dropout_p"] or not has_tiles(values, tf32, bool(given["enable_gqa"])):
         return None
-    if max(values[0].shape[3], values[2].shape[3]) > NARROW:
+    q, k, v = values
+    if q.dtype is not torch.float32 and (mask is None or causal or max(q.shape[3], v.shape[3]) > NARROW):
         return None
-    if not static(value_of(mask)) or not (value_of(mask).dtype is torch.bool or value_of(mask).dtype.is_floating_point):
-        return None
-    q, k = values[:2]
     shape = (*q.shape[:3], k.shape[2])
     scale = q.shape[3] ** -0.5 if given["scale"] is None else float(given["scale"])
+    if mask is None:
+        scores = Scores(None, None, triangle(shape, q.device) if causal else None, (0, 0, 0), scale, None, causal=causal, tf32=tf32)
+        return tiled(graph, node, (query, key, value), scores, [])  # type: ignore[arg-type]
+    if not static(value_of(mask)) or not (value_of(mask).dtype is torch.bool or value_of(mask).dtype.is_floating_point):
+        return None
     mask = masks.of(mask)
     counts = (0, 0, 1) if value_of(mask).dtype is torch.bool else (1, 0, 0)
     modified = _graph(shape, value_of(mask))
-    scores = Scores(modified if counts[0] else None, None, modified if counts[2] else None, counts, scale, None)
+    scores = Scores(modified if counts[0] else None, None, modified if counts[2] else None, counts, scale, None, tf32=tf32)
     return tiled(graph, node, (query, key, value), scores, [mask])  # type: ignore[arg-type]
 
 
 def tiled(graph: fx.Graph, node: fx.Node, inputs: tuple[fx.Node, fx.Node, fx.Node], scores: Scores, operands: list[fx.Node]) -> fx.Node:
     """Attention over tiles in the place of `node`; a result of the graph is laid out as it is, another as the query."""
+    inputs = original(inputs[0]), original(inputs[1]), original(inputs[2])
     q, _, v = map(value_of, inputs)
     total = Spec(tuple(q.shape[:3]), torch.float32, q.device, contiguous_strides(q.shape[:3]))
     size = (*q.shape[:3], v.shape[3])
@@ -164,6 +169,13 @@ def tiled(graph: fx.Graph, node: fx.Node, inputs: tuple[fx.Node, fx.Node, fx.Nod
     return out
 
 
+def original(node: fx.Node) -> fx.Node:
+    """What a copy is of: tiles read rows wherever they begin, if elements of a row lie side by side."""
+    while node.target is aten.clone.default and _strides(value_of(source := node.args[0]))[-1] == 1:
+        node = source  # type: ignore[assignment]
+    return node
+
+
 def _laid_out(size: tuple[int, ...], like: Any) -> tuple[int, ...]:
     """Rows without gaps, the other dimensions in the order that they have in the query."""
     strides, step = [0, 0, 0, 1], size[3]
@@ -172,31 +184,26 @@ def _laid_out(size: tuple[int, ...], like: Any) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def has_tiles(values: list[Any], shares: bool = False) -> bool:
-    """Whether attention of a query, a key and a value has tiles: of halves, with sizes that are known. `shares`: heads share keys."""
-    if any(len(x.shape) != 4 for x in values) or not static(*values) or {x.dtype for x in values} - set(HALF):
+def has_tiles(values: list[Any], tf32: bool, shares: bool = False) -> bool:
+    """Whether attention of a query, a key and a value has tiles: of halves, or in TF32, with sizes that are known. `shares`: heads share
+    keys."""
+    kinds = {*HALF, torch.float32} if tf32 else {*HALF}
+    if any(len(x.shape) != 4 for x in values) or not static(*values) or {x.dtype for x in values} - kinds:
         return False
     q, k, v = values
     alike = len({x.dtype for x in values}) == 1 and q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1:3] == v.shape[1:3]
+    widest = WIDEST if q.dtype in HALF else WIDEST // 2
     heads = k.shape[1] > 0 and (q.shape[1] == k.shape[1] or shares and q.shape[1] % k.shape[1] == 0)
-    wide = max(q.shape[3], v.shape[3]) <= WIDEST and min(*q.shape, *k.shape, *v.shape) > 0
+    wide = max(q.shape[3], v.shape[3]) <= widest and min(*q.shape, *k.shape, *v.shape) > 0
     return alike and heads and wide and q.shape[2] >= FEWEST and q.shape[0] * q.shape[1] <= MOST
 
 
 def _graph(shape: tuple[int, ...], mask: Any) -> fx.Graph:
     """(scores, b, h, q, k, mask) -> scores + mask, or (b, h, q, k, mask) -> mask."""
     graph = fx.Graph()
-
-    def place(name: str, size: tuple[int, ...], dtype: torch.dtype) -> fx.Node:
-        node = graph.placeholder(name)
-        node.meta["val"] = Spec(size, dtype, mask.device, contiguous_strides(size))
-        return node
-
-    truth = mask.dtype is torch.bool
-    scores = None if truth else place("scores", shape, torch.float32)
-    for dim, name in enumerate("bhqk"):
-        place(name, tuple([n if k == dim else 1 for k, n in enumerate(shape)]), torch.int64)
-    found = place("mask", tuple(mask.shape), mask.dtype)
+    scores = None if mask.dtype is torch.bool else _place(graph, "scores", shape, torch.float32, mask.device)
+    _indices(graph, shape, mask.device)
+    found = _place(graph, "mask", tuple(mask.shape), mask.dtype, mask.device)
     if scores is not None:
         found = graph.call_function(aten.add.Tensor, (scores, found))
         found.meta["val"] = Spec(shape, torch.float32, mask.device, contiguous_strides(shape))
@@ -204,4 +211,27 @@ def _graph(shape: tuple[int, ...], mask: Any) -> fx.Graph:
     return graph
 
 
-__all__ = ["Masks", "has_tiles", "tile_masked", "tiled"]
+def triangle(shape: tuple[int, ...], device: torch.device) -> fx.Graph:
+    """(b, h, q, k) -> k <= q."""
+    graph = fx.Graph()
+    *_, row, column = _indices(graph, shape, device)
+    size = (1, 1, *shape[2:])
+    found = graph.call_function(aten.le.Tensor, (column, row))
+    found.meta["val"] = Spec(size, torch.bool, device, contiguous_strides(size))
+    graph.output((found,))
+    return graph
+
+
+def _indices(graph: fx.Graph, shape: tuple[int, ...], device: torch.device) -> list[fx.Node]:
+    """Placeholders for the index along each dimension of scores."""
+    sizes = [tuple([n if k == dim else 1 for k, n in enumerate(shape)]) for dim in range(4)]
+    return [_place(graph, name, size, torch.int64, device) for name, size in zip("bhqk", sizes)]
+
+
+def _place(graph: fx.Graph, name: str, size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> fx.Node:
+    node = graph.placeholder(name)
+    node.meta["val"] = Spec(size, dtype, device, contiguous_strides(size))
+    return node
+
+
+__all__ = ["Masks", "has_tiles", "tile_masked", "original", "tiled", "triangle"]

@@ -1,4 +1,4 @@
-"""Matrices of halves whose rows begin at multiples of a vector, on a CUDA device: others are not read in vectors.
+"""Matrices whose rows begin at multiples of a vector, on a CUDA device: others are not read in vectors.
 
     d: bfloat16[8192, 30522] strides (30522, 1)      ->  strides (30528, 1)      d is read by products, and nobody outside sees it
     d, given from outside                            ->  a copy with such rows, where products compute enough with it
@@ -22,15 +22,21 @@ from framesmith.symbolic.expr import Expr, FloorDiv, Mod, Symbol, as_expr
 aten = torch.ops.aten
 PLAIN = frozenset((aten.mm.default, aten.bmm.default, aten.mm.dtype, aten.bmm.dtype))
 PRODUCTS = PLAIN | {aten.addmm.default, aten.baddbmm.default, aten._addmm_activation.default}
-VECTOR = 8  # elements of 2 bytes that are moved at once
+KINDS = frozenset((*HALF, torch.float32))
+VECTOR = 16  # bytes that are moved at once
 LARGE = 1 << 20  # elements from which it matters
 LONG = 64  # elements of a row that the wider one should not exceed by much
 ENOUGH = 256  # multiplications of each element that take as much longer as a copy takes
 
 
-def in_vectors(n: int) -> int:
+def vector(dtype: torch.dtype) -> int:
+    """Elements that are moved at once."""
+    return VECTOR // dtype.itemsize
+
+
+def in_vectors(n: int, dtype: torch.dtype) -> int:
     """The least length, from `n` on, that is whole vectors."""
-    return -(-n // VECTOR) * VECTOR
+    return -(-n // vector(dtype)) * vector(dtype)
 
 
 def pad_rows(graph: LoopGraph) -> LoopGraph:
@@ -42,8 +48,9 @@ def pad_rows(graph: LoopGraph) -> LoopGraph:
 
 
 def _is_askew(s: Storage) -> bool:
-    known = s.dtype in HALF and s.device is None and len(s.size) > 1 and all(type(n) is int for n in s.size)
-    return known and s.size[-1] % VECTOR != 0 and s.size[-1] >= LONG and prod(s.size) >= LARGE and tuple(s.stride) == row_major(s.size)
+    known = s.dtype in KINDS and s.device is None and len(s.size) > 1 and all(type(n) is int for n in s.size)
+    askew = known and s.size[-1] % vector(s.dtype) != 0 and s.size[-1] >= LONG and prod(s.size) >= LARGE
+    return askew and tuple(s.stride) == row_major(s.size)
 
 
 class _Wider:
@@ -51,12 +58,12 @@ class _Wider:
 
     def __init__(self, graph: LoopGraph, name: str) -> None:
         self.graph, self.name = graph, name
-        self.row = graph.storages[name].size[-1]
-        self.wide = in_vectors(self.row)
+        self.row, self.dtype = graph.storages[name].size[-1], graph.storages[name].dtype
+        self.wide = in_vectors(self.row, self.dtype)
 
     def view(self, s: Storage) -> Storage | None:
         """The same window on it: its steps are along rows, or from row to row."""
-        if s.dtype not in HALF or any(type(n) is not int for n in (*s.size, *s.stride, s.offset)):
+        if s.dtype.itemsize != self.dtype.itemsize or any(type(n) is not int for n in (*s.size, *s.stride, s.offset)):
             return None
         start = s.offset % self.row
         for size, step in zip(s.size, s.stride):

@@ -33,19 +33,19 @@ _STEPS = frozenset((
 _FLOATS = frozenset((*HALF, torch.float32))
 
 
-def tile_written(graph: fx.Graph) -> None:
-    """Rewrite such attention in place."""
+def tile_written(graph: fx.Graph, tf32: bool) -> None:
+    """Rewrite such attention in place. `tf32`: products of float32 may be less exact."""
     masks = Masks(graph)
     found = False
     for node in list(graph.nodes):
-        if node.op == "call_function" and node.target in _PRODUCTS and (new := _tiled(graph, node, masks)) is not None:
+        if node.op == "call_function" and node.target in _PRODUCTS and (new := _tiled(graph, node, masks, tf32)) is not None:
             node.replace_all_uses_with(new)
             found = True
     if found:
         dce(graph)
 
 
-def _tiled(graph: fx.Graph, node: fx.Node, masks: Masks) -> fx.Node | None:
+def _tiled(graph: fx.Graph, node: fx.Node, masks: Masks, tf32: bool) -> fx.Node | None:
     weights, value = node.args[:2]
     softmax = _through(weights, _CASTS)
     if softmax is None or softmax.target not in _SOFTMAX or not static(value_of(softmax)):
@@ -58,12 +58,12 @@ def _tiled(graph: fx.Graph, node: fx.Node, masks: Masks) -> fx.Node | None:
         return None
     query, key, scale = _operands(graph, steps[0])
     inputs = query, key, value
-    if not has_tiles([*map(value_of, inputs)]):
+    if not has_tiles([*map(value_of, inputs)], tf32):
         return None
     modified, operands = _graph(graph, steps, masks)
     if modified is None:
         return None
-    scores = Scores(modified if len(steps) > 1 else None, None, None, (len(operands), 0, 0), scale, None, undefined=True)
+    scores = Scores(modified if len(steps) > 1 else None, None, None, (len(operands), 0, 0), scale, None, undefined=True, tf32=tf32)
     return tiled(graph, node, inputs, scores, operands)  # type: ignore[arg-type]
 
 
