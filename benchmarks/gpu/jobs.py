@@ -32,6 +32,8 @@ ROW, AGAIN = 40.0, 20.0
 """Seconds that must be left for a row, or the second process of one, to begin."""
 TIMING = 4.0
 """Seconds that the timing of a row may take."""
+LONGEST = 120.0
+"""Seconds after which a process that has the device for itself is ended: the others stand still."""
 ROOM = 40 << 30
 """Bytes of a device's memory that must be free for another process to begin there."""
 LOST = "OutOfMemoryError"
@@ -39,8 +41,8 @@ LOST = "OutOfMemoryError"
 
 @dataclass(slots=True, eq=False)
 class Device:
-    """`free`: the cores of the slots in which nothing runs. `timed`: the process that has the device for itself; `ready`: those that wait
-    for it."""
+    """`free`: the cores of the slots in which nothing runs. `timed`: the process that has the device for itself, `since` when; `ready`:
+    those that wait for it."""
 
     index: int
     name: str
@@ -49,6 +51,7 @@ class Device:
     running: list[Process] = field(default_factory=list)
     ready: deque[Process] = field(default_factory=deque)
     timed: Process | None = None
+    since: float = 0.0
 
     def takes(self, row: Row) -> bool:
         """Whether a process of `row` may begin here."""
@@ -64,7 +67,7 @@ class Device:
             for each in self.running:
                 each.resume()
             return
-        self.timed = self.ready.popleft()
+        self.timed, self.since = self.ready.popleft(), time.monotonic()
         for each in self.running:
             if each is self.timed:
                 each.resume()
@@ -166,6 +169,8 @@ class Machine:
             for process in [process for device in self.devices for process in device.running]:
                 process.kill()
         for device in self.devices:
+            if device.timed is not None and now > device.since + LONGEST:
+                self._ended(device, device.timed, f"timed for {LONGEST:.0f} s")
             for process in list(device.running):
                 if now > self.end:
                     self._ended(device, process, "no time")

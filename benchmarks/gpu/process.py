@@ -19,8 +19,8 @@ from benchmarks.gpu.row import Figures, Row
 
 COMMAND = (sys.executable, "-m", "benchmarks.gpu.contest")
 Span = tuple[float, float]
-LEAVING = 0.5
-"""Seconds in which a process that was killed should be gone."""
+LEAVING, PARTING = 0.5, 20.0
+"""Seconds in which a process that was killed should be gone, and one that has said all."""
 
 
 def encoded(row: Row) -> str:
@@ -98,7 +98,7 @@ class Process:
         """Its figures, or why there are none."""
         if why is not None:
             self.kill()
-        status = self._status(None if why is None else LEAVING)
+        status = self._status(PARTING if why is None else LEAVING)
         self.kill()  # those that it left behind
         self.errors.seek(0)
         text = self.errors.read().strip()[-400:]
@@ -113,7 +113,7 @@ class Process:
         """It and all that it has started."""
         self._signal(signal.SIGKILL)
 
-    def _status(self, patience: float | None) -> int | None:
+    def _status(self, patience: float) -> int | None:
         """With which it ended; what holds much of a device's memory may take its time to."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.popen.wait(patience)

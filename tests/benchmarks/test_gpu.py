@@ -168,17 +168,34 @@ first = {"span": [began, ticks[-1]]}
 say(ready=True)
 sys.stdin.readline()
 timed = time.monotonic()
-time.sleep(0.2)
+time.sleep(60 if row["model"] == "swin" else 0.2)
 device = os.environ["CUDA_VISIBLE_DEVICES"]
 say(timed=True, figures={"peers": {"eager": first}, "times": [timed, time.monotonic()], "ticks": ticks, "device": device})
 if row["model"] == "llama":
     began = time.monotonic()
     say(begins="torch.compile, default")
     time.sleep(60)
+if row["model"] == "rnn":
+    os.close(1)
+    time.sleep(60)
 if row["model"] == "t5":
     say(begins="torch.compile, default")
     sys.exit("dead")
 """
+
+
+def test_a_process_that_hangs_holds_up_no_other(monkeypatch) -> None:
+    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", CHILD))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 40, 1 << 40))
+    monkeypatch.setattr(jobs, "LONGEST", 2.0)
+    monkeypatch.setattr(process, "PARTING", 1.0)
+    cores = tuple(os.sched_getaffinity(0))
+    found: dict[str, dict[str, Any]] = {}
+    there = [jobs.Device(0, "0", LIMITS, [cores, cores])]
+    machine = jobs.Machine(there, 60.0, 1.0, lambda row, what: found.update({row.model: what}), lambda _: None)
+    machine.run([Row(name) for name in ("swin", "rnn", "dlrm")], warm=False)
+    assert found["swin"] == {"failed": "timed for 2 s"}
+    assert all("times" in found[name] for name in ("rnn", "dlrm"))
 
 
 @pytest.fixture
