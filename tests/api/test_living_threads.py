@@ -123,8 +123,16 @@ class Interrupting:
         return gm.forward
 
 
+@pytest.fixture
+def interruptible():
+    """Processes in the background are started with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, "signal"])
-def test_an_interrupt_during_compilation_leaves_and_the_next_call_compiles(kind):
+def test_an_interrupt_during_compilation_leaves_and_the_next_call_compiles(kind, interruptible):
     backend = Interrupting(kind)
     compiled = framesmith.compile(poly, backend=backend)
     with pytest.raises(KeyboardInterrupt if kind == "signal" else kind):
