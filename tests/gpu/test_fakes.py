@@ -169,6 +169,11 @@ def test_dropout_is_drawn_in_kernels_in_turn_with_operators():
     assert externs(scheduled(graph)) == [state, attention, state]
 
 
+def test_dropout_of_nothing_draws_nothing():
+    graph, _ = recorded(lambda x: torch.native_dropout(x, 0.5, True)[0] + 1, torch.empty(0, 4))
+    assert "framesmith.draw_state.default" not in externs(scheduled(graph))
+
+
 def test_an_input_of_the_cpu_is_written_by_an_operator():
     rec = Recorder()
     x = rec.input_like(new_fake((4,), (1,), torch.float32, DEVICE), "x")
