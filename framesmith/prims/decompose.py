@@ -145,9 +145,9 @@ class _Decomposition:
             result = self._replaced(node, rule, self._brought(args), named, val)
             if result is not NotImplemented:
                 return result
-        if draws(node):
+        if drawn := draws(node):
             b.interrupt_draws()
-        if draws(node) or isinstance(node.target, OfOneGraph):
+        if drawn or isinstance(node.target, OfOneGraph):
             args, kwargs = self._laid_out(node.args), {name: self._laid_out(arg) for name, arg in node.kwargs.items()}
         return b.extern(node.target, args, kwargs, val=val)
 

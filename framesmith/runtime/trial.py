@@ -24,16 +24,13 @@ from typing import Any
 
 import torch
 
+from framesmith.runtime.trial_worker import AHEAD, FLUSHED, REPEATED, RUNS
 from framesmith.runtime.triton import Binary
 from framesmith.util import log
 
 WORKER = Path(__file__).with_name("trial_worker.py")
-RUNS = 9
-FLUSHED = 1 << 28  # bytes that are written to empty the cache
 CONTEXT = 1 << 30  # bytes of the process, at most
 PART = 4  # of the free memory, so much is used
-REPEATED = 4  # runs between two events with a warm cache, ...
-AHEAD = 4  # ... behind so many writes: the device must not wait for the next launch
 PATIENCE = 60  # seconds that a contender has
 
 
