@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import fx
 
 from framesmith.graph.attention import LISTS, Attention, AttentionGradient, Scores
 from framesmith.lower.contractions.masked import has_tiles, original, triangle
-from framesmith.lower.contractions.nodes import argument
+from framesmith.lower.contractions.nodes import Nodes, argument
 from framesmith.lower.contractions.rewrite import value_of
 from framesmith.prims.core import Spec, contiguous_strides
 
@@ -53,28 +54,28 @@ def _forward(graph: fx.Graph, node: fx.Node) -> None:
     scores = _scores(node, (q, k, v), bias, argument(node, 5, 0.0), argument(node, 6, False))
     if scores is None:
         return
+    add = Nodes(graph, node).of
     out, kept, *numbers = node.meta["val"]
     total = _plain(tuple(value_of(q).shape[:3]), torch.float32, out.device)
     given = map(original, (q, k, v))  # type: ignore[arg-type]
-    call = _added(node, Attention(scores), (*given, *[None] * LISTS), (out, total))
-    parts = {0: _added(node, operator.getitem, (call, 0), out)}
+    call = add(Attention(scores), (*given, *[None] * LISTS), (out, total))
+    parts = {0: add(operator.getitem, (call, 0), out)}
     for user in list(node.users):
         place: Any = user.args[1]
         if place == 1 and 1 not in parts:
-            parts[1] = _natural(node, _added(node, operator.getitem, (call, 1), total), kept)
+            parts[1] = _natural(add, add(operator.getitem, (call, 1), total), kept)
         elif place not in parts:  # the generator's state, which only dropout would read; on the device, as where the library is recorded
             dtype = numbers[place - 2].dtype
-            parts[place] = _added(node, aten.zeros.default, ([],), _plain((), dtype, out.device))
-            parts[place].kwargs = {"dtype": dtype, "device": out.device}
+            parts[place] = add(aten.zeros.default, ([],), _plain((), dtype, out.device), dtype=dtype, device=out.device)
     _replace(graph, node, parts)
 
 
-def _natural(node: fx.Node, total: fx.Node, kept: Any) -> fx.Node:
+def _natural(add: Callable[..., fx.Node], total: fx.Node, kept: Any) -> fx.Node:
     """Sums as the library keeps them: natural logarithms, in more rows."""
     value = value_of(total)
-    sums = _added(node, aten.mul.Tensor, (total, math.log(2)), value)
+    sums = add(aten.mul.Tensor, (total, math.log(2)), value)
     more = kept.shape[2] - value.shape[2]
-    return _added(node, aten.constant_pad_nd.default, (sums, [0, more], 0.0), kept) if more > 0 else sums
+    return add(aten.constant_pad_nd.default, (sums, [0, more], 0.0), kept) if more > 0 else sums
 
 
 def _backward(graph: fx.Graph, node: fx.Node) -> None:
@@ -82,17 +83,17 @@ def _backward(graph: fx.Graph, node: fx.Node) -> None:
     scores = _scores(node, (q, k, v), bias, dropout, argument(node, 11, False))
     if scores is None or not all(asked[:3]):  # type: ignore[index, arg-type]
         return
-    value = value_of(out)
+    add, value = Nodes(graph, node).of, value_of(out)
     row = _plain(tuple(value.shape[:3]), torch.float32, value.device)
-    own = _added(node, aten.slice.Tensor, (kept, 2, 0, value.shape[2]), _like(row, value_of(kept)))
-    total = _added(node, aten.mul.Tensor, (own, 1 / math.log(2)), row)
-    product = _added(node, aten.mul.Tensor, (g, out), _plain(tuple(value.shape), value.dtype, value.device))
-    delta = _added(node, aten.sum.dim_IntList, (product, [-1]), row)
+    own = add(aten.slice.Tensor, (kept, 2, 0, value.shape[2]), _like(row, value_of(kept)))
+    total = add(aten.mul.Tensor, (own, 1 / math.log(2)), row)
+    product = add(aten.mul.Tensor, (g, out), _plain(tuple(value.shape), value.dtype, value.device))
+    delta = add(aten.sum.dim_IntList, (product, [-1]), row)
     grads = node.meta["val"][:3]
     given = map(original, (q, k, v, g))  # type: ignore[arg-type]
-    call = _added(node, AttentionGradient(scores), (*given, total, delta, *[None] * LISTS), tuple(grads))
+    call = add(AttentionGradient(scores), (*given, total, delta, *[None] * LISTS), tuple(grads))
     places = {user.args[1] for user in node.users}
-    _replace(graph, node, {p: _added(node, operator.getitem, (call, p), grads[p]) for p in places})  # type: ignore[index, misc]
+    _replace(graph, node, {p: add(operator.getitem, (call, p), grads[p]) for p in places})  # type: ignore[index, misc]
 
 
 def _like(row: Spec, kept: Any) -> Spec:
@@ -102,12 +103,6 @@ def _like(row: Spec, kept: Any) -> Spec:
 
 def _plain(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Spec:
     return Spec(shape, dtype, device, contiguous_strides(shape))
-
-
-def _added(like: fx.Node, target: Any, args: tuple[Any, ...], value: Any) -> fx.Node:
-    node = like.graph.call_function(target, args)
-    node.meta = {"stack": like.meta.get("stack", ()), "val": value}
-    return node
 
 
 def _replace(graph: fx.Graph, node: fx.Node, parts: dict[int, fx.Node]) -> None:

@@ -13,7 +13,7 @@ from torch import fx
 
 from framesmith.lower.contractions.nodes import Nodes, argument
 from framesmith.lower.contractions.rewrite import static, value_of
-from framesmith.prims.core import Spec
+from framesmith.prims.core import Spec, contiguous_strides
 
 aten = torch.ops.aten
 _OPTIONS = ("dropout_p", "is_causal", "scale", "enable_gqa")
@@ -55,12 +55,12 @@ def _summed(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
 
 def _masked(add: Nodes, scores: fx.Node, mask: Any, shape: tuple[int, ...]) -> fx.Node:
     value = value_of(mask)
-    row = add(aten.select.int, (mask, -2, 0), (*value.shape[:-2], value.shape[-1]))
-    row.meta["val"] = Spec(row.meta["val"].shape, value.dtype, value.device, row.meta["val"].stride)
+    sizes = (*value.shape[:-2], value.shape[-1])
+    row = add.of(aten.select.int, (mask, -2, 0), Spec(sizes, value.dtype, value.device, contiguous_strides(sizes)))
     if value.dtype is not torch.bool:
         return add(aten.add.Tensor, (scores, row), shape)
-    low = add(aten.full.default, ([], -math.inf), ())
-    low.kwargs = {"dtype": torch.float32, "device": value.device}
+    lowest = Spec((), torch.float32, value.device, ())
+    low = add.of(aten.full.default, ([], -math.inf), lowest, dtype=torch.float32, device=value.device)
     return add(aten.where.self, (row, scores, low), shape)
 
 

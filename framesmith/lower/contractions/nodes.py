@@ -16,12 +16,14 @@ class Nodes:
         self.graph, self.like = graph, like
 
     def __call__(self, target: Any, args: tuple[Any, ...], shape: tuple[int, ...], stride: tuple[int, ...] | None = None) -> fx.Node:
+        """A value of the type of `like`."""
         value = self.like.meta["val"]
-        node = self.graph.call_function(target, args)
-        node.meta = {
-            "val": Spec(shape, value.dtype, value.device, contiguous_strides(shape) if stride is None else stride),
-            "stack": self.like.meta.get("stack", ()),
-        }
+        return self.of(target, args, Spec(shape, value.dtype, value.device, contiguous_strides(shape) if stride is None else stride))
+
+    def of(self, target: Any, args: tuple[Any, ...], value: Any, **kwargs: Any) -> fx.Node:
+        """Any `value`, as its metadata says."""
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta = {"val": value, "stack": self.like.meta.get("stack", ())}
         return node
 
 
