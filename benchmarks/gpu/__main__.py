@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu [MODEL ...] [--kinds inference training] [--precisions bf16 tf32] [--modes MODE ...] [--peers] [--warm]
                              [--everything] [--devices N] [--slots N] [--seconds N] [--patience N] [--only-missing] [--ablate]
-                             [--kernels] [--join FILE] [--readme] [--out FILE]
+                             [--kernels] [--rows ROW ...] [--join FILE] [--readme] [--out FILE]
 
 A row (a model, inference or training, a precision) is measured in a process of its own: contenders in turn, timed by the device's events
 while nothing else runs on the device; the median counts. Rows add up in one file over many runs, which is written after each row. The
@@ -49,6 +49,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ablate", action="store_true", help="turn framesmith's options off one by one instead")
     parser.add_argument("--kernels", action="store_true", help="memory-bound kernels against a copy, too")
     parser.add_argument("--everything", action="store_true", help="all that the tables show, the most wanted first")
+    parser.add_argument("--rows", nargs="+", metavar="ROW", help="in this order: KIND:PRECISION:MODE,MODE:MODEL,MODEL, or kernels")
     parser.add_argument("--devices", type=int, default=None, help="so many of them; all by default")
     parser.add_argument("--slots", type=int, default=None, help="processes at once on one device; one for three cores by default")
     parser.add_argument("--seconds", type=float, default=None, help="stop after so long")
@@ -69,6 +70,8 @@ def rows_of(args: argparse.Namespace) -> list[Row]:
     """What the arguments ask for."""
     if args.everything:
         return [row for row in plan.everything(args.peers, args.rounds) if not args.models or row.model in args.models]
+    if args.rows:
+        return plan.spelled(args.rows, args.peers, args.rounds)
     modes = (ABLATION,) if args.ablate else tuple(args.modes)
     rows = [
         row

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -34,7 +35,8 @@ class OutOfTimeError(BaseException):
 class Wire:
     """The process that asks for the row: lines of JSON go out; a line comes in when the device is ours alone.
 
-    SIGUSR1 says that there is no time for more contenders: one that is being compiled `within` is left where it is.
+    SIGUSR1 says that there is no time for more contenders: one that is being compiled `within` is left where it is. SIGUSR2 asks where
+    each thread stands.
     """
 
     def __init__(self) -> None:
@@ -42,6 +44,7 @@ class Wire:
         os.dup2(2, 1)  # what a library prints is no answer
         self.hurried = self.inside = False
         signal.signal(signal.SIGUSR1, self._hurry)
+        faulthandler.register(signal.SIGUSR2)
 
     def _hurry(self, *_: object) -> None:
         self.hurried = True

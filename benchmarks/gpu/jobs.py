@@ -32,7 +32,7 @@ ROW, AGAIN = 40.0, 20.0
 """Seconds that must be left for a row, or the second process of one, to begin."""
 TIMING = 4.0
 """Seconds that the timing of a row may take."""
-LONGEST = 120.0
+LONGEST = 60.0
 """Seconds after which a process that has the device for itself is ended: the others stand still."""
 ROOM = 40 << 30
 """Bytes of a device's memory that must be free for another process to begin there."""
@@ -170,6 +170,7 @@ class Machine:
                 process.kill()
         for device in self.devices:
             if device.timed is not None and now > device.since + LONGEST:
+                self.say(f"{device.timed.row} hangs: {device.timed.stands()}")
                 self._ended(device, device.timed, f"timed for {LONGEST:.0f} s")
             for process in list(device.running):
                 if now > self.end:

@@ -41,3 +41,21 @@ def everything(peers: bool, rounds: int) -> list[Row]:
 def kernels() -> Row:
     """Memory-bound kernels against a copy."""
     return Row(KERNELS, modes=("default",), peers=False)
+
+
+def spelled(texts: Iterable[str], peers: bool, rounds: int) -> list[Row]:
+    """Rows in the order of `texts`: "kernels", or KIND:PRECISION:MODE,MODE:MODEL,MODEL, of which the last part may be left out for all.
+
+    Raises ValueError for a text that names none.
+    """
+    found: list[Row] = []
+    for text in texts:
+        if text == KERNELS:
+            found.append(kernels())
+            continue
+        kind, precision, modes, *models = text.split(":")
+        names = models[0].split(",") if models else list(named())
+        if kind not in KINDS or precision not in PRECISIONS or set(names) - set(named()):
+            raise ValueError(f"no such row: {text}")
+        found += of(names, kind, precision, modes.split(","), peers and modes != ABLATION, rounds)
+    return found

@@ -21,6 +21,8 @@ COMMAND = (sys.executable, "-m", "benchmarks.gpu.contest")
 Span = tuple[float, float]
 LEAVING, PARTING = 0.5, 20.0
 """Seconds in which a process that was killed should be gone, and one that has said all."""
+TELLING, TEXT = 1.0, 400
+"""Seconds in which one that hangs says where it stands, and how many characters of its errors are kept; of those some more."""
 
 
 def encoded(row: Row) -> str:
@@ -101,13 +103,23 @@ class Process:
         status = self._status(PARTING if why is None else LEAVING)
         self.kill()  # those that it left behind
         self.errors.seek(0)
-        text = self.errors.read().strip()[-400:]
+        text = self.errors.read().strip()[-TEXT:]
         for file in (self.popen.stdin, self.popen.stdout, self.errors):
             with contextlib.suppress(BrokenPipeError):
                 file.close()  # type: ignore[union-attr]
         if self.found is None:
             return {"failed": why or f"ended with status {status}: {text}"}
         return self._settled(self.found, why, status, text)
+
+    def stands(self) -> str:
+        """Where each of its threads stands: of one that hangs."""
+        self.errors.seek(0, os.SEEK_END)
+        begin = self.errors.tell()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.popen.pid, signal.SIGUSR2)
+        time.sleep(TELLING)
+        self.errors.seek(begin)
+        return self.errors.read()[: 10 * TEXT]
 
     def kill(self) -> None:
         """It and all that it has started."""

@@ -145,13 +145,14 @@ def test_kernels_are_a_table() -> None:
 
 
 CHILD = """
-import json, os, signal, sys, time
+import faulthandler, json, os, signal, sys, time
 row = json.loads(sys.argv[1])
 def say(**what): print(json.dumps(what), flush=True)
 def hurried(*_):
     say(figures={"peers": {"eager": {}, "torch.compile, default": {"late": [began, time.monotonic()]}}})
     sys.exit()
 signal.signal(signal.SIGUSR1, hurried)
+faulthandler.register(signal.SIGUSR2)
 if row["model"] == "gpt2" and len(row["modes"]) > 1:
     sys.exit("no modes")
 if row["model"] == "vit" and not row["alone"]:
@@ -191,10 +192,12 @@ def test_a_process_that_hangs_holds_up_no_other(monkeypatch) -> None:
     monkeypatch.setattr(process, "PARTING", 1.0)
     cores = tuple(os.sched_getaffinity(0))
     found: dict[str, dict[str, Any]] = {}
+    said: list[str] = []
     there = [jobs.Device(0, "0", LIMITS, [cores, cores])]
-    machine = jobs.Machine(there, 60.0, 1.0, lambda row, what: found.update({row.model: what}), lambda _: None)
+    machine = jobs.Machine(there, 60.0, 1.0, lambda row, what: found.update({row.model: what}), said.append)
     machine.run([Row(name) for name in ("swin", "rnn", "dlrm")], warm=False)
     assert found["swin"] == {"failed": "timed for 2 s"}
+    assert any(text.startswith("swin inference bf16 default hangs") and "line" in text for text in said)
     assert all("times" in found[name] for name in ("rnn", "dlrm"))
 
 
