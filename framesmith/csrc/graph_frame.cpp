@@ -105,6 +105,10 @@ void Frame::drop_result(int v) {
   if (plan.device < 0) discount_result(geometry[v].bytes);
 }
 
+void Frame::drop_scratch() {
+  if (scratch) scratch.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, scratch.device()));
+}
+
 void Frame::clear_call() {
   for (int v : plan.output_values) tensors[v].reset();
   for (int v : plan.result_values) drop_result(v);
@@ -112,7 +116,7 @@ void Frame::clear_call() {
   if (owns_inputs)
     for (int v : plan.input_values) tensors[v].reset();
   owns_inputs = false;
-  if (scratch) scratch.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, scratch.device()));
+  drop_scratch();
   realigned.clear();
   stack.clear();
 }
@@ -138,7 +142,8 @@ int allocate_value(Frame* frame, int value) {
 }
 
 void release_value(Frame* frame, int value) {
-  if (frame->plan.values[value].kind == Kind::Result) frame->drop_result(value);
+  if (value < 0) frame->drop_scratch();
+  else if (frame->plan.values[value].kind == Kind::Result) frame->drop_result(value);
   else frame->tensors[value].reset();
 }
 

@@ -20,7 +20,7 @@ struct Host {
   struct Frame* frame;
   int (*call)(struct Frame*, int);      // run extern number `int`; non-zero: failed, return at once
   int (*allocate)(struct Frame*, int);  // memory for the OUTPUT value number `int`; as above
-  void (*release)(struct Frame*, int);  // drop the value number `int`: no longer read, by whoever owns it here
+  void (*release)(struct Frame*, int);  // drop the value number `int` (-1: the arena): no longer read, by whoever owns it here
   // run CUDA kernel number `int` on a grid, with pointers to its arguments; non-zero: failed, return at once
   int (*launch)(struct Frame*, int, unsigned, unsigned, unsigned, void**);
   // bytes of the host's memory on the device, kept in slot number `int` as long as they stay the same; null: failed, return at once
@@ -63,7 +63,8 @@ struct Frame {
 
   void resolve();                        // geometry from the table
   void set_arena(char* arena);
-  char* take_scratch(size_t bytes);      // memory for the arena on the CUDA device that is current, until `clear_call`
+  char* take_scratch(size_t bytes);      // memory for the arena on the CUDA device that is current, until `drop_scratch`
+  void drop_scratch();                   // nothing uses it any more
   void realign();                        // inputs whose memory kernels cannot take as it lies: copies stand for them in this call
   void give_back_realigned();            // what the call wrote into these copies goes to the inputs
   std::vector<int64_t> table_sizes() const;               // bytes of the tables that a run put on the device, by slot

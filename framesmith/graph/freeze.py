@@ -16,6 +16,7 @@ from framesmith.graph.purity import PURE, kind_of
 from framesmith.symbolic.expr import Expr
 
 IMPURE = frozenset({torch.ops.aten.copy_.default})
+_SUMS = frozenset({torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor})
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, Expr)
 
 
@@ -38,7 +39,7 @@ def is_parameter_expression(value: Any) -> bool:
     if known is None:
         if value.op == "placeholder":
             known = bool(value.meta.get("param")) and not _is_written(value)
-        elif value.op == "call_function" and value.target not in IMPURE and not _is_random(value):
+        elif value.op == "call_function" and value.target not in IMPURE and not _is_random(value) and not _is_added_row(value):
             inputs = value.all_input_nodes
             known = (bool(inputs) or kind_of(value.target) == PURE) and all(map(is_parameter_expression, inputs))
             known = known and _is_static((value.args, value.kwargs))
@@ -69,6 +70,12 @@ def _is_static(arguments: Any) -> bool:
 def _is_written(place: fx.Node) -> bool:
     """Whether each call changes a parameter (counts its calls, say): what depends on it is computed in the call."""
     return any(user.target in IMPURE and user.args[0] is place for user in place.users)
+
+
+def _is_added_row(node: fx.Node) -> bool:
+    """Whether `node` looks up rows of a table to add them to something: what adds reads them there as fast, and a constant of them would be
+    memory besides the table, once for each of a batch."""
+    return node.target is torch.ops.aten.embedding.default and all(user.target in _SUMS for user in node.users)
 
 
 def _is_random(node: fx.Node) -> bool:

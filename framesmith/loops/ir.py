@@ -399,9 +399,12 @@ class Allocate:
     names: tuple[str, ...]
 
 
+ARENA = "arena"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Release:
-    """The ``result``, ``scratch`` and ``input`` buffers `names` are not used after this point."""
+    """The ``result``, ``scratch`` and ``input`` buffers `names` are not used after this point; `ARENA` stands for all of the arena."""
 
     names: tuple[str, ...]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from framesmith.loops.ir import (
+    ARENA,
     Allocate,
     Batch,
     Extern,
@@ -140,6 +141,7 @@ def verify(program: Program) -> None:
         if type(step) is Release:
             written.difference_update(step.names)
             absent.update(step.names)
+            absent.update([n for n, b in buffers.items() if b.kind == "arena" and ARENA in step.names])
             continue
         if type(step) is Allocate:
             absent.difference_update(step.names)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from framesmith.loops.ir import Allocate, Batch, Extern, Launch, Ref, Release, Step
+from framesmith.loops.ir import ARENA, Allocate, Batch, Extern, Launch, Ref, Release, Step
 from framesmith.loops.nest import LoopGraph, Storage
 from framesmith.symbolic.expr import Expr, as_expr
 
 ALIGN = 64
 ENOUGH = 1.02  # of the least height: many small allocations take their time, too
+FEW = 8  # values with memory of their own that the arena could have had
 _ALWAYS = frozenset({"input", "output", "constant"})
 
 
@@ -131,14 +132,33 @@ def _is_large(s: Storage, enough: int) -> bool:
     return type(nbytes) is not int or nbytes >= enough
 
 
-def plan(graph: LoopGraph, steps: Sequence[Step], large: int | None = None, tight: bool = False) -> tuple[list[Step], Plan]:
+def plan(
+    graph: LoopGraph, steps: Sequence[Step], large: int | None = None, tight: bool = False, leaves: bool = False
+) -> tuple[list[Step], Plan]:
     """Steps with `Allocate` and `Release` inserted, and the place of every arena buffer that the steps use. `large`: bytes from which
-    memory is scoped; None: none is. `tight`: smaller memory is, too, where less lives at the height then."""
-    if large is None or not tight:
+    memory is scoped; None: none is. `leaves`: the arena may be given back before a large result is written, where less lives at the height
+    then. `tight`: so may smaller memory be scoped."""
+    if large is None or not (tight or leaves):
         return _planned(graph, steps, large)
-    plans = [_planned(graph, steps, large >> smaller) for smaller in (0, 3, 6)]
+    plans = [_planned(graph, steps, large)]
+    if leaves and (end := _end(graph, steps)) is not None:
+        plans.append(_planned(graph, steps, large, end))
+    if tight:
+        plans += [_planned(graph, steps, large >> smaller) for smaller in (3, 6)]
     heights = [_height(graph, *found) for found in plans]
     return next(found for found, height in zip(plans, heights) if height <= ENOUGH * min(heights))
+
+
+def _end(graph: LoopGraph, steps: Sequence[Step]) -> int | None:
+    """The step that first writes the largest result, if few values are used from then on."""
+    lives, storages = _Lifetimes(graph, steps), graph.storages
+    made = {n: _nbytes(storages[n]) for n in lives.first if storages[n].kind in ("output", "result")}
+    results = {storages[n].base or n for n in names_in(graph.outputs)}
+    known = {n: b for n, b in made.items() if n in results and type(b) is int}
+    if not known:
+        return None
+    end = lives.first[max(known, key=lambda n: known[n])]
+    return end if sum(_outlives(n, end, lives, storages) for n in lives.first) <= FEW else None
 
 
 def _height(graph: LoopGraph, steps: Sequence[Step], places: Plan) -> int:
@@ -147,7 +167,8 @@ def _height(graph: LoopGraph, steps: Sequence[Step], places: Plan) -> int:
     sizes = {n: b for n, s in storages.items() if s.base is None and type(b := _nbytes(s)) is int}
     late = {n for s in steps if type(s) is Allocate for n in s.names}
     there = {n for s in steps for n in touched(s, storages) if storages[n].kind == "output" and n not in late}
-    now = top = sum(sizes.get(n, 0) for n in there) + (places.size if type(places.size) is int else 0)
+    arena = places.size if type(places.size) is int else 0
+    now = top = sum(sizes.get(n, 0) for n in there) + arena
     for step in steps:
         if type(step) is Extern:
             made = [n for n in step.outputs if n is not None and storages[n].kind == "result"]
@@ -156,14 +177,23 @@ def _height(graph: LoopGraph, steps: Sequence[Step], places: Plan) -> int:
         now += sum(sizes.get(n, 0) for n in made)
         top = max(top, now)
         if type(step) is Release:
-            now -= sum(sizes.get(n, 0) for n in step.names if storages[n].kind != "input")
+            now -= sum(arena if n == ARENA else sizes.get(n, 0) for n in step.names if n == ARENA or storages[n].kind != "input")
     return top
 
 
-def _planned(graph: LoopGraph, steps: Sequence[Step], large: int | None) -> tuple[list[Step], Plan]:
+def _outlives(name: str, end: int, lives: _Lifetimes, storages: dict[str, Storage]) -> bool:
+    """Whether the arena cannot have buffer `name` if it is given back before step `end`, or the buffer is a result of later steps."""
+    kind = storages[name].kind
+    return kind == "arena" and lives.last[name] >= end or kind == "output" and lives.first[name] >= end
+
+
+def _planned(graph: LoopGraph, steps: Sequence[Step], large: int | None, end: int | None = None) -> tuple[list[Step], Plan]:
+    """`end`: the step before which the arena is given back."""
     storages, lives = graph.storages, _Lifetimes(graph, steps)
     kept = {storages[n].base or n for n in names_in(graph.outputs)}
     scoped = {n for n in lives.first if large is not None and _is_large(storages[n], large)}
+    if end is not None:
+        scoped |= {n for n in lives.first if _outlives(n, end, lives, storages)}
     late = {n for n in scoped if storages[n].kind in ("arena", "output")}
     given = {n for n in scoped if storages[n].kind == "input"}
     result = Plan()
@@ -173,6 +203,8 @@ def _planned(graph: LoopGraph, steps: Sequence[Step], large: int | None) -> tupl
     out: list[Step] = []
     for k, step in enumerate(steps):
         begun, ended = lives.begin(k), lives.end(k)
+        if k == end and result.offset:
+            out.append(Release((ARENA,)))
         for n in begun:
             if storages[n].kind != "arena" or n in late:
                 continue

@@ -39,7 +39,7 @@ def schedule(
         steps.append(Launch(same, launch.args, launch.origins))
     if fusion:
         steps = batched(steps, graph.storages, target.little)
-    return _program(graph, steps, kernels_of(steps), target.large if scoped_memory else None, tight)
+    return _program(graph, steps, kernels_of(steps), target.large if scoped_memory else None, tight, target.tiles)
 
 
 def _kept(graph: LoopGraph, groups: list[Group]) -> dict[str, set[int]]:
@@ -61,8 +61,8 @@ def _kept(graph: LoopGraph, groups: list[Group]) -> dict[str, set[int]]:
     return users
 
 
-def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel], large: int | None, tight: bool) -> Program:
-    planned, arena = plan(graph, steps, large, tight)
+def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel], large: int | None, tight: bool, leaves: bool) -> Program:
+    planned, arena = plan(graph, steps, large, tight, leaves)
     used = set(names_in(graph.outputs))
     for s in steps:
         if type(s) is Launch:

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.gpu
 D = "cuda"
 
 
-def compiled(fn):
+def compiled(fn, mode="default"):
     framesmith.reset()
-    return framesmith.compile(fn)
+    return framesmith.compile(fn, mode=mode)
 
 
 def test_draws_are_eagers():
@@ -145,6 +145,30 @@ def test_memory_goes_back():
         for _ in range(5):
             c(x, w)
         assert torch.cuda.memory_allocated() == before
+
+
+def test_memory_of_the_call_goes_back_before_a_large_result():
+    x, small, wide = torch.randn(256, 512, device=D), torch.randn(512, 512, device=D), torch.randn(512, 4096, device=D)
+
+    def fn(x, small, wide):
+        parts = [(x @ small).relu() * k for k in range(6)]
+        return torch.cat(parts, 1).view(256, 6, 512).sum(1) @ wide
+
+    with torch.no_grad():
+        for mode in ("default", "reduce-overhead"):
+            c = compiled(fn, mode)
+            for _ in range(4):
+                y = c(x, small, wide)
+            torch.testing.assert_close(y, fn(x, small, wide), rtol=1e-4, atol=1e-2)
+        c = compiled(fn)
+        del y
+        c(x, small, wide)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        c(x, small, wide)
+        torch.cuda.synchronize()
+        assert torch.cuda.max_memory_allocated() - before < 256 * 4096 * 4 + 2 * 256 * 512 * 4
 
 
 def test_a_number_of_the_tensor_is_waited_for():

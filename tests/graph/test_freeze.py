@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from framesmith.fake import Recorder
 from framesmith.graph.digest import digest_text, target_name
@@ -55,6 +56,17 @@ def test_what_depends_on_a_parameter_that_is_written_is_computed_in_the_call():
     frozen = freeze(recorded(counts, torch.zeros(()), torch.ones(4)), worth_freezing)
     assert frozen is not None and frozen.parameters == (2,) and frozen.inputs == (0, 1)
     assert targets(frozen.constants) == [aten.cos.default]
+
+
+def test_rows_of_a_table_are_looked_up_where_they_are_added():
+    table, places = torch.randn(6, 4), torch.tensor([[3, 1, 3]])
+    for use, kept in ((lambda x, t, i: x + F.embedding(i.flip(1), t), [aten.flip.default]), (lambda x, t, i: F.embedding(i, t) @ x, None)):
+        frozen = freeze(recorded(use, table, places), worth_freezing)
+        assert frozen is not None
+        assert targets(frozen.constants) == (kept or [aten.embedding.default])
+        (actual,) = run(frozen.main, [torch.ones(4), *[p for i, p in ((1, table), (2, places)) if i in frozen.inputs],
+                                      *run(frozen.constants, [(torch.ones(4), table, places)[i] for i in frozen.parameters])])  # fmt: skip
+        torch.testing.assert_close(actual, use(torch.ones(4), table, places))
 
 
 def test_random_numbers_are_drawn_in_each_call():

@@ -5,7 +5,9 @@ import re
 import torch
 import torch.nn.functional as F
 
+from framesmith.loops.ir import ARENA, Release
 from framesmith.loops.text import kernel_text
+from framesmith.loops.verify import verify
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.schedule.memory import Plan
@@ -120,15 +122,24 @@ def test_smaller_memory_is_scoped_where_less_lives_then():
     def few(x):
         return torch.mm(torch.cat([torch.mm(t, t) for t in x]), x[0]).sum(0)
 
-    def fn(x, y):
+    def before(x, y):
         return few(x), torch.mm(torch.mm(y, y), y)
 
-    def arenas(fn, *inputs):
+    def after(x, y):
+        return torch.mm(torch.mm(y, y), y), few(x)
+
+    def plans(fn, *inputs):
         graph = lower(decompose(record(fn, list(inputs))[0]))
-        return [schedule(graph, target=GPU, scoped_memory=True, tight=tight).arena_bytes for tight in (False, True)]
+        programs = [schedule(graph, target=GPU, scoped_memory=True, tight=tight) for tight in (False, True)]
+        for program in programs:
+            verify(program)
+        left = {any(type(s) is Release and ARENA in s.names for s in program.steps) for program in programs}
+        return *[program.arena_bytes for program in programs], left
 
     x, y = torch.empty(6, 160, 160), torch.empty(1024, 1024)
-    loose, tight = arenas(fn, x, y)
-    assert loose > 10 * 160 * 160 * 4 and tight < 160 * 160 * 4  # beside a large scratch
-    loose, tight = arenas(few, x)
-    assert loose == tight
+    loose, tight, left = plans(after, x, y)
+    assert loose > 10 * 160 * 160 * 4 and tight < 160 * 160 * 4 and left == {False}  # beside a large scratch
+    loose, tight, left = plans(before, x, y)
+    assert loose == tight and left == {True}  # nothing is beside it that was given back
+    loose, tight, left = plans(few, x)
+    assert loose == tight and left == {False}

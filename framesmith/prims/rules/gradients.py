@@ -59,9 +59,9 @@ def gelu_backward(b: Builder, grad: Value, x: Value, *, approximate: str = "none
     if approximate == "tanh":
         scale = math.sqrt(2.0 / math.pi)
         square = wide * wide
-        curve = b.tanh((wide + wide * square * 0.044715) * scale)
-        slope = (1.0 - curve * curve) * ((square * (3.0 * 0.044715) + 1.0) * scale)
-        local = (curve + 1.0) * 0.5 + wide * 0.5 * slope
+        curve = b.tanh((wide + wide * square * 0.044715) * scale) + 1.0  # back ends have one and a function in one step
+        slope = curve * (2.0 - curve) * ((square * (3.0 * 0.044715) + 1.0) * scale)
+        local = curve * 0.5 + wide * 0.5 * slope
     else:
         share = (b.erf(wide * math.sqrt(0.5)) + 1.0) * 0.5
         density = b.exp(wide * wide * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))
