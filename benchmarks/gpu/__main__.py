@@ -1,15 +1,15 @@
 """Models on CUDA devices beside eager and torch.compile.
 
     python -m benchmarks.gpu [MODEL ...] [--kinds inference training] [--precisions bf16 tf32] [--modes MODE ...] [--peers] [--warm]
-                             [--everything] [--devices N] [--slots N] [--seconds N] [--patience N] [--only-missing] [--ablate]
-                             [--kernels] [--rows ROW ...] [--join FILE] [--readme] [--out FILE]
+                             [--warm-only] [--everything] [--devices N] [--slots N] [--seconds N] [--patience N] [--only-missing]
+                             [--ablate] [--kernels] [--rows ROW ...] [--join FILE] [--readme] [--out FILE]
 
 A row (a model, inference or training, a precision) is measured in a process of its own: contenders in turn, timed by the device's events
-while nothing else runs on the device; the median counts. Rows add up in one file over many runs, which is written after each row. The
-first call of each contender has empty caches and comes after eager's, on the cores of its slot; what torch.compile imports does not
-count, nor do the seconds in which the process stood still. `--warm`: framesmith's first call again in a second process. `errors`:
-against a run in float64, in units of eager's own. `memory`: the height of a call over model and inputs, what is kept between calls
-included, over eager's; pools of CUDA graphs stand apart.
+while nothing else runs on the device; the median counts. Rows add up in one file over many runs, which is written after each row. The first
+call of each contender has empty caches and comes after eager's, on the cores of its slot; what torch.compile imports does not count, nor do
+the seconds in which the process stood still. `--warm`: framesmith's first call again in a second process (`--warm-only`: nothing else of
+rows that the file has). `errors`: against a run in float64, in units of eager's own. `memory`: the height of a call over model and inputs,
+what is kept between calls included, over eager's; pools of CUDA graphs stand apart.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=["default"])
     parser.add_argument("--peers", action="store_true", help="beside torch.compile, not eager alone")
     parser.add_argument("--warm", action="store_true", help="first calls again in second processes")
+    parser.add_argument("--warm-only", action="store_true", help="nothing but these, for rows that are there")
     parser.add_argument("--ablate", action="store_true", help="turn framesmith's options off one by one instead")
     parser.add_argument("--kernels", action="store_true", help="memory-bound kernels against a copy, too")
     parser.add_argument("--everything", action="store_true", help="all that the tables show, the most wanted first")
@@ -86,6 +88,8 @@ def measure(args: argparse.Namespace, results: Results) -> None:
     """Add to the results what the arguments ask for."""
     asked = rows_of(args)
     rows = list(_missing(asked, results)) if args.only_missing else asked
+    if args.warm_only:
+        rows = [replace(row, warm=True, peers=False, modes=row.modes[:1]) for row in rows if row.has_first]
 
     def done(row: Row, found: dict[str, Any]) -> None:
         results.add(row, found)

@@ -113,6 +113,7 @@ class Machine:
         self.numbers = count()
         self.selector = selectors.DefaultSelector()
         self.waiting: deque[tuple[Row, Path]] = deque()
+        self.filled: set[Path] = set()  # caches that a process has left
         self.warm = False
 
     def run(self, rows: Sequence[Row], warm: bool) -> None:
@@ -186,7 +187,11 @@ class Machine:
         found, row = process.end(why), process.row
         self.say(f"{row}: {found.get('failed', 'ended')} after {process.age():.0f} s")
         less = None if why or row.warm else with_less(row, found)
-        if less is None or "failed" not in found:
+        first = process.caches not in self.filled
+        self.filled.add(process.caches)
+        if row.warm and first:  # it filled the caches
+            self.waiting.appendleft((row, process.caches))
+        elif less is None or "failed" not in found:
             self.done(row, found)
         if less is not None:
             self.waiting.insert(len(self.waiting) if less.alone else 0, (less, self._empty()))

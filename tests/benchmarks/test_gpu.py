@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,6 +200,25 @@ def test_a_process_that_hangs_holds_up_no_other(monkeypatch) -> None:
     assert found["swin"] == {"failed": "timed for 2 s"}
     assert any(text.startswith("swin inference bf16 default hangs") and "line" in text for text in said)
     assert all("times" in found[name] for name in ("rnn", "dlrm"))
+
+
+def test_second_processes_alone_have_caches_that_a_first_one_filled(monkeypatch) -> None:
+    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", CHILD))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 40, 1 << 40))
+    begun: list[Path] = []
+    original = process.Process.__init__
+
+    def noting(self: process.Process, row: Row, limits: Any, device: str, own: tuple[int, ...], caches: Path) -> None:
+        begun.append(caches)
+        original(self, row, limits, device, own, caches)
+
+    monkeypatch.setattr(process.Process, "__init__", noting)
+    cores = tuple(os.sched_getaffinity(0))
+    found: list[Row] = []
+    machine = jobs.Machine([jobs.Device(0, "0", LIMITS, [cores])], 60.0, 1.0, lambda row, _: found.append(row), lambda _: None)
+    rows = [Row(name, warm=True, peers=False) for name in ("bert_b1", "dlrm")]
+    machine.run(rows, warm=False)
+    assert found == rows and [begun.count(caches) for caches in dict.fromkeys(begun)] == [2, 2]
 
 
 @pytest.fixture
