@@ -16,6 +16,8 @@ Table = tuple[str, list[str], list[list[str]]]
 KINDS = ((False, "inference"), (True, "training"))
 PRECISIONS = (("bf16", "bfloat16 autocast"), ("tf32", "float32 with TF32"))
 PEERS = ("framesmith", "torch.compile")
+COSTLY = ("default", "max-autotune")
+"""Modes whose first calls differ."""
 
 
 def brief(found: dict[str, Any]) -> Any:
@@ -58,12 +60,11 @@ def _by_mode(results: Results, training: bool, precision: str) -> dict[str, dict
     return {mode: entries for mode, entries in found.items() if entries}
 
 
-def costs(results: Results, training: bool, precision: str) -> Table | None:
-    """First calls, error and memory in the first of the modes that there are; the means are of those that both have."""
-    by_mode = _by_mode(results, training, precision)
-    if not by_mode:
+def costs(results: Results, training: bool, precision: str, mode: str) -> Table | None:
+    """First calls, error and memory; the means are of those that both have."""
+    entries = _by_mode(results, training, precision).get(mode)
+    if not entries:
         return None
-    mode, entries = next(iter(by_mode.items()))
     header = ["model", "1st call s", "torch.compile's", "part", "warm s", "part", "error", "memory", "torch.compile's", "graphs/breaks"]
     rows, parts = [], []
     for model in named():
@@ -72,8 +73,8 @@ def costs(results: Results, training: bool, precision: str) -> Table | None:
             firsts = [_ratio(ours.get(name), theirs.get("first")) for name in ("first", "warm")]
             parts.append(firsts)
             rows.append([
-                model, _number(ours, "first", ".1f"), _late(theirs) or _number(theirs, "first", ".1f"), _part(firsts[0]),
-                _number(ours, "warm", ".1f"), _part(firsts[1]), _number(ours, "errors", ".2f"), _number(ours, "memory", ".2f"),
+                model, _number(ours, "first", ".1f"), _late(theirs) or _number(theirs, "first", ".1f"),
+                _least_part(ours, theirs) or _part(firsts[0]), _number(ours, "warm", ".1f"), _part(firsts[1]), _number(ours, "errors", ".2f"), _number(ours, "memory", ".2f"),
                 _number(theirs, "memory", ".2f"), f"{entry.get('graphs', '–')}/{entry.get('breaks', '–')}",
             ])  # fmt: skip
     first, warm = (geometric_mean([found[k] for found in parts if found[k] is not None]) for k in (0, 1))
@@ -87,6 +88,11 @@ def _ratio(ours: float | None, theirs: float | None) -> float | None:
 
 def _part(ratio: float | None) -> str:
     return f"{ratio:.0%}" if ratio is not None and ratio == ratio else "–"
+
+
+def _least_part(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
+    """Of a first call that did not come to its end."""
+    return f"< {ours['first'] / theirs['late']:.0%}" if "late" in theirs and "first" in ours else None
 
 
 def _peer(entry: Entry | None, label: str) -> dict[str, Any]:
@@ -164,9 +170,8 @@ def all_of(results: Results) -> Iterator[Table]:
     """Every table for which there are figures."""
     for training, _ in KINDS:
         for precision, _ in PRECISIONS:
-            for make in (speeds, costs):
-                if (found := make(results, training, precision)) is not None:
-                    yield found
+            parts = [speeds(results, training, precision), *[costs(results, training, precision, mode) for mode in COSTLY]]
+            yield from filter(None, parts)
     for whole in (pools, roofline, ablations):
         if (found := whole(results)) is not None:
             yield found
