@@ -74,7 +74,8 @@ def costs(results: Results, training: bool, precision: str, mode: str) -> Table 
             parts.append(firsts)
             rows.append([
                 model, _number(ours, "first", ".1f"), _late(theirs) or _number(theirs, "first", ".1f"),
-                _least_part(ours, theirs) or _part(firsts[0]), _number(ours, "warm", ".1f"), _part(firsts[1]), _number(ours, "errors", ".2f"), _number(ours, "memory", ".2f"),
+                _least_part(ours, theirs) or _part(firsts[0]), _number(ours, "warm", ".1f"), _part(firsts[1]),
+                _number(ours, "errors", ".2f"), _number(ours, "memory", ".2f"),
                 _number(theirs, "memory", ".2f"), f"{entry.get('graphs', '–')}/{entry.get('breaks', '–')}",
             ])  # fmt: skip
     first, warm = (geometric_mean([found[k] for found in parts if found[k] is not None]) for k in (0, 1))
