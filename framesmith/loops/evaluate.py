@@ -38,6 +38,7 @@ from framesmith.loops.ir import (
     Scan,
     SizeOf,
     Store,
+    part_symbol,
 )
 from framesmith.loops.product import MatrixProduct
 from framesmith.prims.philox import random_bits
@@ -213,14 +214,16 @@ class _Run:
     def _position(self, buffer: str, index: Expr) -> torch.Tensor:
         at = evaluate_index(index, self.env)
         size = self.local_size.get(buffer)
-        if size is not None:
-            lane = torch.tensor(0)
-            for k in range(self.private):
-                shape = [1] * self.rank
-                shape[k] = self.loops[k][0]
-                lane = lane * self.loops[k][0] + torch.arange(self.loops[k][0]).reshape(shape)
-            at = at + lane * size
-        return at
+        return at if size is None else at + self._iteration() * size
+
+    def _iteration(self) -> torch.Tensor:
+        """The number of each iteration of the outer nest."""
+        lane = torch.tensor(0)
+        for k in range(self.private):
+            shape = [1] * self.rank
+            shape[k] = self.loops[k][0]
+            lane = lane * self.loops[k][0] + torch.arange(self.loops[k][0]).reshape(shape)
+        return lane
 
     def full(self) -> list[int]:
         """The shape of a value that varies over all open loops."""
@@ -238,6 +241,8 @@ class _Run:
 
     def store(self, op: Store, args: list[torch.Tensor]) -> torch.Tensor:
         memory = self.memory[op.buffer]
+        if op.mode == "sum":
+            self._deal_out(memory)
         shape = self.full()
         at = self._position(op.buffer, op.index).expand(shape).reshape(-1)
         value = args[0].expand(shape).reshape(-1).to(memory.dtype)
@@ -246,8 +251,13 @@ class _Run:
             at, value = at[mask], value[mask]
         if at.numel() and (int(at.min()) < 0 or int(at.max()) >= memory.numel()):
             raise IndexError(f"store {op.buffer}[{op.index}] runs over {int(at.min())}..{int(at.max())} of {memory.numel()}")
-        memory.index_put_((at,), value, accumulate=op.mode == "add")
+        memory.index_put_((at,), value, accumulate=op.mode is not None)
         return args[0]
+
+    def _deal_out(self, sums: torch.Tensor) -> None:
+        """Each iteration of the outer nest gets the number of its part; `sums` begin at 0."""
+        sums.zero_()
+        self.env[part_symbol(self.kernel.parts)] = self._iteration() % self.kernel.parts
 
     def indirect(self, op: Indirect, args: list[torch.Tensor]) -> torch.Tensor:
         value, size = args[0].to(torch.int64), evaluate_index(op.size, self.env)

@@ -115,8 +115,8 @@ class Load(Op):
 class Store(Op):
     """Writes `args[0]` to `buffer` at element offset `index`, rounded to nearest even when the buffer is bfloat16 or float16.
 
-    `args[1]`, when there, is a bool operation: nothing is written where it is false. `mode` is None, or "add": add atomically to what is
-    there (several iterations may hit one element). Yields no value; `dtype` is that of `args[0]`.
+    `args[1]`, when there, is a bool operation: nothing is written where it is false. `mode` is None, "add": add atomically to what is
+    there (several iterations may hit one element), or "sum": see `Kernel.parts`. Yields no value; `dtype` is that of `args[0]`.
     """
 
     buffer: str
@@ -272,6 +272,9 @@ class Kernel:
     freedom, not a duty.
     `work`: scalar operations in all, weighted by cost: compare with the threshold for running in parallel.
     `bytes`: bytes of memory that it reads and writes, each element once.
+    `parts`: 0, or how many parts the iterations of the outer nest are dealt out to, in whatever way; `part_symbol(parts)` is the number of
+    an iteration's part. Stores with mode "sum", whose index is over it and inner loops alone, then write the sums of what the iterations of
+    each part give, 0 for a part without any. Kernels of tiles alone have it: a program goes through its part's iterations and adds up.
     Names (p0.., t0.., axes i0..) are canonical: equal kernels print equally (`loops.text.kernel_text`), whatever buffers they are
     launched on.
     """
@@ -284,6 +287,12 @@ class Kernel:
     work: Expr
     bytes: Expr
     tile: tuple[Symbol, Symbol] | None = None
+    parts: int = 0
+
+
+def part_symbol(parts: int) -> Symbol:
+    """What stands for the number of a part in indices, where there are `parts`."""
+    return Symbol("ipart", 0, parts - 1)
 
 
 def walk(body: tuple[Node, ...]) -> Iterator[Node]:

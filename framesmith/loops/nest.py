@@ -48,6 +48,7 @@ class Compute:
     anything that touches the buffers it writes (scatter into a buffer that is there already).
     `window`: results side by side share what they read, so no reduction is to be merged with it on a machine whose kernels are tiles.
     `contract`: None, or what a contraction row wants to be made of this nest (see `schedule.emit`).
+    `parts`: see `ir.Kernel`; without `raxes`, the outer nest being the first of `axes`.
     """
 
     axes: tuple[Axis, ...]
@@ -58,6 +59,7 @@ class Compute:
     opaque: bool = False
     contract: Any = None
     window: bool = False
+    parts: int = 0
     loads: tuple[Load, ...] = field(init=False)
     stores: tuple[Store, ...] = field(init=False)
     reads: frozenset[str] = field(init=False)

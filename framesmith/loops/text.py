@@ -159,6 +159,8 @@ def kernel_text(kernel: Kernel, offsets: bool = True) -> str:
     if kernel.tile:
         out.append(f"  tile {kernel.tile[0]} {kernel.tile[1]}")
     out += [f"  local {t.name}: {dtype_name(t.dtype)}[{t.size}]" for t in kernel.locals]
+    if kernel.parts:
+        out.append(f"  parts {kernel.parts}")
     indent = 1
     for axis in kernel.outer:
         out.append(f"{'  ' * indent}par {axis.symbol} < {axis.extent}:")

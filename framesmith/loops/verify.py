@@ -25,6 +25,7 @@ from framesmith.loops.ir import (
     Release,
     Scan,
     Store,
+    part_symbol,
 )
 from framesmith.loops.product import MatrixProduct
 from framesmith.symbolic.expr import Expr, Symbol
@@ -48,6 +49,8 @@ class _Scope:
     def __init__(self, kernel: Kernel) -> None:
         self.memory = {p.name: p.mode for p in kernel.params} | {t.name: "rw" for t in kernel.locals}
         self.symbols: set[Symbol] = set(kernel.symbols) | {a.symbol for a in kernel.outer}
+        self.part = part_symbol(kernel.parts) if kernel.parts else None
+        self.summed = {a.symbol for a in kernel.outer}
         self.values: set[Op] = set()
 
     def block(self, body: Sequence[Node], in_reduction: bool, vectors: int) -> list[Op]:
@@ -102,8 +105,11 @@ class _Scope:
         for a in op.args:
             if a not in self.values:
                 raise VerifyError(f"{type(op).__name__} uses {type(a).__name__} {a} out of scope")
+        sums = type(op) is Store and op.mode == "sum"
+        if sums and (self.part is None or not self.summed.isdisjoint(op.index.free)):  # type: ignore[attr-defined]
+            raise VerifyError("a sum over the iterations of a part whose index varies within it, or without parts")
         for e in _expressions(op):
-            unknown = e.free - self.symbols
+            unknown = e.free - self.symbols - ({self.part} if sums else set())
             if unknown:
                 raise VerifyError(f"{type(op).__name__} uses unknown symbols {unknown} in {e}")
         if type(op) is Indirect:

@@ -302,7 +302,7 @@ class Emission:
             if type(op) is Load and op.buffer not in local_names:
                 modes.setdefault(op.buffer, set()).add("r")
             elif type(op) is Store and op.buffer not in local_names:
-                modes.setdefault(op.buffer, set()).update("w" if op.mode is None else "rw")
+                modes.setdefault(op.buffer, set()).update("rw" if op.mode == "add" else "w")
             elif type(op) is Contract:
                 modes.setdefault(op.a, set()).add("r")
                 modes.setdefault(op.b, set()).add("r")
@@ -325,7 +325,8 @@ class Emission:
         if tile is not None:
             ends = [next(iter(as_expr(self.to[s]).free)) for s in tile]
             pair = (ends[0], ends[1])
-        kernel = Kernel(tuple(params), tuple(symbols), locals_, tuple(outer), body, work, bytes_, pair)
+        parts = max(m.compute.parts for m in self.cluster.members)
+        kernel = Kernel(tuple(params), tuple(symbols), locals_, tuple(outer), body, work, bytes_, pair, parts)
         origins = dict.fromkeys(o for m in self.cluster.members for o in m.compute.origins)
         return kernel, tuple(modes), tuple(origins)
 

@@ -14,6 +14,7 @@ from framesmith.schedule.cluster import Cluster, Member, joined
 from framesmith.schedule.memory import lasts
 from framesmith.schedule.target import Target
 from framesmith.schedule.tiles import is_tile
+from framesmith.schedule.walk import along, fits
 from framesmith.symbolic.expr import Symbol
 
 SHORT_RUN, LONG_RUN = 8, 16  # elements side by side: fewer than a vector's, and a vector full
@@ -144,17 +145,20 @@ class Fusion:
             if cluster is None or len(cluster.members) >= MEMBERS or not self._can_join(group, preds):
                 continue
             merged = joined(cluster, compute, self._base(compute), bit in beside)
-            if merged is not None and self._is_kernel(merged) and self._pays(cluster, merged, compute, group):
+            if merged is not None and self._is_kernel(merged) and self._pays(cluster, merged, compute, group, bit in beside):
                 group.cluster = merged
                 return group
         return None
 
     def _beside(self, compute: Compute) -> Iterable[Group]:
         """What reads what one kernel writes, as `compute` does, where both have little to do: what combines the pieces of several sums."""
-        if not self.target.tiles or not compute.raxes or _work(self._base(compute).members[0], self._base(compute)) > COMBINED:
+        if not self.target.tiles or not compute.raxes:
             return
+        small = _work(self._base(compute).members[0], self._base(compute)) <= COMBINED
         for writer in {g for name in compute.reads for g in self.writers.get(name, ()) if g.cluster is not None}:
             assert writer.cluster is not None
+            if not small and not any(m.compute.parts for m in writer.cluster.members):
+                continue
             for name in sorted(writer.cluster.writes - compute.reads):
                 yield from (g for g in self.readers.get(name, ()) if g.cluster is not None and g is not writer)
 
@@ -173,18 +177,20 @@ class Fusion:
         return count * storage.dtype.itemsize
 
     def _is_kernel(self, cluster: Cluster) -> bool:
-        return not self.target.tiles or is_tile(cluster)
+        return not self.target.tiles or (is_tile(cluster) and fits(cluster))
 
-    def _pays(self, old: Cluster, new: Cluster, compute: Compute, group: Group) -> bool:
+    def _pays(self, old: Cluster, new: Cluster, compute: Compute, group: Group, apart: bool) -> bool:
         last = new.members[-1]
         feeds = bool(old.writes & compute.reads)
+        if any(m.compute.parts for m in new.members):
+            return feeds or (_meets(new) and (along(new) or all(m.compute.parts for m in new.members)))
         before, after, own = _estimate(old.shared, old), _estimate(new.shared, new), _estimate(last.par, new)
         work = max(_work(m, new) for m in new.members)
         beside = after == before == own and (_meets(new) or not self._waits(compute, group))
         if work <= self.target.small_work:
             return feeds or bool(old.writes & compute.writes) or beside
         if not feeds:
-            return beside and _same_loops(old.members[-1], last)
+            return beside and any(_same_loops(m, last) for m in (old.members if apart else old.members[-1:]))
         if self.target.tiles:
             return self._keeps_busy(new, after, max(before, own))
         if after < self.target.enough_trips and after < min(before, own):

@@ -11,6 +11,7 @@ from framesmith.schedule.fuse import Group, fuse
 from framesmith.schedule.memory import names_in, plan
 from framesmith.schedule.split import split_reductions
 from framesmith.schedule.target import CPU, Target
+from framesmith.schedule.walk import alone, walks
 from framesmith.symbolic.expr import as_expr
 
 
@@ -20,8 +21,7 @@ def schedule(
 ) -> Program:  # fmt: skip
     """Fuse the nests of `graph` into kernels, order them, and plan memory (`memory.plan`, also for `tight`). `fusion=False`: one kernel a
     nest. `rounding`: what a nest gives another in a 16-bit buffer is rounded where they are fused, too."""
-    graph = split_reductions(graph, target)
-    groups = fuse(graph, fusion, target)
+    graph, groups = _fused(graph, fusion, target)
     kept = _kept(graph, groups)
     kernels: dict[str, Kernel] = {}
     steps: list[Step] = []
@@ -40,6 +40,18 @@ def schedule(
     if fusion:
         steps = batched(steps, graph.storages, target.little)
     return _program(graph, steps, kernels_of(steps), target.large if scoped_memory else None, tight, target.tiles)
+
+
+def _fused(graph: LoopGraph, fusion: bool, target: Target) -> tuple[LoopGraph, list[Group]]:
+    """`graph` with long reductions in parts, and the kernels to be made of it."""
+    walked = walks(graph, target) if fusion else {}
+    while True:
+        parts = split_reductions(graph, target, walked)
+        groups = fuse(parts, fusion, target)
+        rest = alone(walked, parts, [g.cluster for g in groups if g.cluster is not None])
+        if not rest:
+            return parts, groups
+        walked = {k: count for k, count in walked.items() if k not in rest}
 
 
 def _kept(graph: LoopGraph, groups: list[Group]) -> dict[str, set[int]]:

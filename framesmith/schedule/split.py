@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from framesmith.loops.build import Builder, Replay
-from framesmith.loops.ir import Axis, Op, Part, Reduce, Scan
+from framesmith.loops.ir import Axis, Op, Part, Reduce, Scan, part_symbol
 from framesmith.loops.nest import Compute, Item, LoopGraph, Storage
 from framesmith.schedule.target import Target
 from framesmith.symbolic.expr import Expr, Symbol, as_expr, prod
@@ -23,17 +23,24 @@ LONG = 1 << 15  # elements from which one program takes several times as long as
 SHORT = 1 << 13  # elements that make a program worth its launch
 WAVES = 8  # programs for each unit
 COLUMNS = 32  # columns that a program reduces together, where memory runs along them
+UNKNOWN = 1024  # stand-in for a symbolic extent
 TILE = 64  # elements of a tile along what is reduced
+NONE: Mapping[int, int] = {}
 PLAIN = frozenset(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"))
 
 
-def split_reductions(graph: LoopGraph, target: Target) -> LoopGraph:
-    """`graph` with long reductions in parts; itself where the target has no use for it."""
+def split_reductions(graph: LoopGraph, target: Target, along: Mapping[int, int] = NONE) -> LoopGraph:
+    """`graph` with long reductions in parts; itself where the target has no use for it. `along`: places in it of sums over rows that are
+    taken along with these (see `walk`), and in how many parts."""
     if not target.units:
         return graph
     storages = dict(graph.storages)
     items: list[Item] = []
-    for item in graph.items:
+    for k, item in enumerate(graph.items):
+        if k in along:
+            assert isinstance(item, Compute)
+            items += _Dealt(item, along[k], storages).run()
+            continue
         cut = _cut(item, target.units) if isinstance(item, Compute) and item.raxes and item.contract is None else None
         if cut is None:
             items.append(item)
@@ -55,7 +62,7 @@ def _cut(c: Compute, units: int) -> list[int] | None:
         return None
     results = math.prod(a.extent.const for a in c.axes)
     length = math.prod(a.extent.const for a in c.raxes)
-    wide = min(results, COLUMNS) if _runs_across(c) else 1
+    wide = min(results, COLUMNS) if runs_across(c) else 1
     programs = -(-results // wide)
     if length * wide <= LONG or programs >= units:
         return None
@@ -77,10 +84,10 @@ def _divisor(n: int, wanted: int) -> int:
     return min(divisors, key=lambda d: (n // d % TILE != 0 or 4 * abs(d - wanted) > wanted, abs(d - wanted)))
 
 
-def _runs_across(c: Compute) -> bool:
+def runs_across(c: Compute) -> bool:
     """Whether most of what is read runs along the results rather than along what is reduced."""
     kept, gone = ([a.symbol for a in axes] for axes in (c.axes, c.raxes))
-    extents = {a.symbol: a.extent.const for a in (*c.axes, *c.raxes)}
+    extents = {a.symbol: a.extent.const if a.extent.is_const else UNKNOWN for a in (*c.axes, *c.raxes)}
     along = across = 0
     for op in c.loads:
         touched = op.dtype.itemsize * math.prod(n for s, n in extents.items() if s in op.index.free)
@@ -94,13 +101,37 @@ def _runs_across(c: Compute) -> bool:
 # --------------------------------------------------------------------------------------------------------------------- construction
 
 
-class _Split:
+class _InParts:
+    """One nest over parts: what combines these."""
+
+    def __init__(self, nest: Compute, storages: dict[str, Storage]) -> None:
+        self.nest, self.storages = nest, storages
+        self.parts: list[Axis] = []
+        self.place = as_expr(0)
+
+    def _storage(self, dtype: torch.dtype, axes: Iterable[Axis]) -> str:
+        name = f"part_{len(self.storages)}"
+        self.storages[name] = Storage(name, dtype, (prod(a.extent for a in axes).const,), (1,), "arena")
+        return name
+
+    def _combined(self, b: Builder, op: Reduce, names: Sequence[str]) -> Op:
+        return b.reduce(op.kind, tuple(b.load(n, self.place, self.storages[n].dtype) for n in names), op.dtype)
+
+    def _last(self, combine: Builder, results: Mapping[Op, Op]) -> Compute:
+        """What the nest does with its results, after `combine`."""
+        after = Builder()
+        values: dict[Op, Op] = dict(results)
+        Replay(after, {}, values).run([op for op in self.nest.ops if op not in values])
+        return Compute(self.nest.axes, tuple(self.parts), tuple(combine.ops), tuple(after.ops), self.nest.origins)
+
+
+class _Split(_InParts):
     """One nest in parts: `cut` pieces of each of its reduction axes."""
 
     def __init__(self, nest: Compute, cut: Sequence[int], storages: dict[str, Storage]) -> None:
-        self.nest, self.storages = nest, storages
+        super().__init__(nest, storages)
         self.reduces = [op for op in nest.inner if type(op) is Reduce]
-        self.parts, self.rest, self.sub = [], [], {}  # type: tuple[list[Axis], list[Axis], dict[Expr, Expr | int]]
+        self.rest, self.sub = [], {}  # type: tuple[list[Axis], dict[Expr, Expr | int]]
         for k, (a, pieces) in enumerate(zip(nest.raxes, cut, strict=True)):
             each = a.extent.const // pieces
             index: Expr = as_expr(0)
@@ -114,8 +145,8 @@ class _Split:
         self.length = math.prod(a.extent.const for a in nest.raxes)
         if not self.rest:
             self.rest.append(Axis(Symbol("rest", 0, 0), as_expr(1)))
-        self.place = _flat((*self.parts, *nest.axes))
-        self.result = _flat(nest.axes)
+        self.place = flat((*self.parts, *nest.axes))
+        self.result = flat(nest.axes)
 
     def run(self) -> list[Compute]:
         """The nest of pieces, and what combines them."""
@@ -132,11 +163,6 @@ class _Split:
         results: dict[Op, Op] = {op: self._combined(combine, op, names) for op, names in zip(self.reduces, kept, strict=True)}
         return [first, self._last(combine, results)]
 
-    def _storage(self, dtype: torch.dtype, axes: Iterable[Axis]) -> str:
-        name = f"part_{len(self.storages)}"
-        self.storages[name] = Storage(name, dtype, (prod(a.extent for a in axes).const,), (1,), "arena")
-        return name
-
     def _keep(self, b: Builder, reduce: Op) -> list[str]:
         """Store the results of one reduction of pieces; the names of the buffers."""
         assert type(reduce) is Reduce
@@ -150,16 +176,6 @@ class _Split:
             names.append(self._storage(value.dtype, (*self.parts, *self.nest.axes)))
             b.store(names[-1], self.place, value)
         return names
-
-    def _combined(self, b: Builder, op: Reduce, names: Sequence[str]) -> Op:
-        return b.reduce(op.kind, tuple(b.load(n, self.place, self.storages[n].dtype) for n in names), op.dtype)
-
-    def _last(self, combine: Builder, results: Mapping[Op, Op]) -> Compute:
-        """What the nest does with its results, after `combine`."""
-        after = Builder()
-        values: dict[Op, Op] = dict(results)
-        Replay(after, {}, values).run([op for op in self.nest.ops if op not in values])
-        return Compute(self.nest.axes, tuple(self.parts), tuple(combine.ops), tuple(after.ops), self.nest.origins)
 
     def _welford(self, op: Reduce, names: Sequence[str]) -> list[Compute]:
         """The mean of the means of pieces of one size, and then squares within and between them."""
@@ -181,7 +197,33 @@ class _Split:
         return [whole, Compute(self.nest.axes, tuple(self.parts), tuple(second.ops), tuple(last.ops), self.nest.origins)]
 
 
-def _flat(axes: Sequence[Axis]) -> Expr:
+class _Dealt(_InParts):
+    """Sums whose parts are those that the iterations over the reduction axes are dealt out to."""
+
+    def __init__(self, nest: Compute, count: int, storages: dict[str, Storage]) -> None:
+        super().__init__(nest, storages)
+        self.count = count
+        self.parts = [Axis(Symbol("part0", 0, count - 1), as_expr(count))]
+        self.place = flat((*self.parts, *nest.axes))
+
+    def run(self) -> list[Compute]:
+        """The nest that goes along with others, and what combines its parts."""
+        nest, b, combine = self.nest, Builder(), Builder()
+        replay = Replay(b, {}, {})
+        place = self.place.subs({self.parts[0].symbol: part_symbol(self.count)})
+        results: dict[Op, Op] = {}
+        for op in nest.inner:
+            if type(op) is not Reduce:
+                replay.run((op,))
+                continue
+            name = self._storage(op.dtype, (*self.parts, *nest.axes))
+            b.store(name, place, replay.values[op.args[0]], "sum")
+            results[op] = self._combined(combine, op, [name])
+        first = Compute((*nest.raxes, *nest.axes), (), (), tuple(b.ops), nest.origins, parts=self.count)
+        return [first, self._last(combine, results)]
+
+
+def flat(axes: Sequence[Axis]) -> Expr:
     """The place of a point in row-major order."""
     place = as_expr(0)
     for a in axes:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from framesmith.codegen.triton import edges, online, products, reductions, scans
+from framesmith.codegen.triton import dealt, edges, online, products, reductions, scans
 from framesmith.codegen.triton.form import Dim, form
 from framesmith.codegen.triton.given import kind_of, word_text
 from framesmith.codegen.triton.index import LIMIT, fits
@@ -21,7 +21,7 @@ from framesmith.codegen.triton.statements import statement
 from framesmith.codegen.triton.steps import Block, blocks, expressions
 from framesmith.codegen.triton.tuning import STEP, Config, Sizes, choose
 from framesmith.codegen.triton.types import type_row
-from framesmith.loops.ir import EXTENT, Batch, Kernel, Launch, Op, Origin, Program, Reduce, Scan
+from framesmith.loops.ir import EXTENT, Batch, Kernel, Launch, Op, Origin, Program, Reduce, Scan, part_symbol
 from framesmith.loops.text import kernel_text
 from framesmith.symbolic.expr import Expr, Symbol, as_expr, ceildiv, simplify_int
 from framesmith.util.text import Indented
@@ -131,7 +131,9 @@ def _lines(origins: Iterable[Origin]) -> list[tuple[str, str]]:
 
 
 def _programs(s: State) -> Expr | int:
-    """How many programs cover the grid; along x first."""
+    """How many programs cover the grid; along x first. One for each part of it, where it is dealt out."""
+    if s.form.kernel.parts:
+        return s.form.kernel.parts
     total: Expr | int = 1
     for d in s.form.grid:
         total = ceildiv(d.extent, s.block(d.name)) * total
@@ -188,6 +190,9 @@ def _body(s: State) -> None:
     row, persistent = s.form.row, s.config.persistent
     if row is None and len(s.form.grid) == 1 and edges.is_ragged(s, s.form.grid[0]) and edges.hinders_vectors(s.form.grid[0]):
         _whole_or_not(s, s.form.grid[0])
+        return
+    if s.form.kernel.parts:
+        _walk(s)
         return
     _grid(s)
     if row is not None and persistent and not row.extent.is_const:
@@ -294,6 +299,33 @@ def _inside(s: State, op: Op) -> None:
         ACCUMULATORS[type(op)].accumulate(s, op)
     else:
         statement(s, op)
+
+
+# --------------------------------------------------------------------------------------------------------------- rows of a part
+
+
+def _walk(s: State) -> None:
+    """The rows of a part, some at a time, and then what their sums come to."""
+    row, (x,) = s.form.row, s.form.grid
+    assert row is not None
+    ops = _straight(s)
+    s.out.line(f"{part_symbol(s.form.kernel.parts)} = {_program(s)}")
+    _indices(s, row, edges.range_text(s))
+    before, sums = dealt.steady(s, ops), dealt.sums(ops)
+    for op in ops:
+        if op in before:
+            statement(s, op)
+    for total in sums:
+        dealt.declare(s, total)
+    with dealt.loop(s, x):
+        _indices(s, x, "start" if s.block("x") == 1 else f"start + tl.arange(0, XBLOCK){s.slots('x')}")
+        for op in ops:
+            if op in sums:
+                dealt.accumulate(s, op)  # type: ignore[arg-type]
+            elif op not in before:
+                statement(s, op)
+    for total in sums:
+        dealt.finish(s, total)
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows of a table

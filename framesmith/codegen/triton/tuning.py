@@ -25,6 +25,7 @@ ACCUMULATORS = 32  # that a thread has registers for, ...
 MANY = 128  # ... and where one for each of many sums takes more than those
 COLUMNS, FEWEST = 128, 32  # bytes side by side of a tile where memory runs across its rows, and where there are few
 SLIM = 32  # short rows side by side of a tile, where there are many
+DEALT, DEALT_ROWS = 4096, 8  # elements and rows of a tile of those that a program goes through and sums up
 BATCH = 1024  # elements of a tile of a row of a table, ...
 PROGRAMS = 1 << 14  # ... and how many programs there are before one goes through several
 KEPT = 1 << 17  # bytes of a row: as many as rows are worked on at once stay in the cache
@@ -139,7 +140,18 @@ def _transposing(form: Form) -> Config:
     return Config({"y": height, "x": width}, _warps(width * height, 16 if side == 64 else 8))
 
 
+def _dealt(form: Form, row: Dim) -> Config:
+    """Some rows at a time: what a program waits for is enough for all multiprocessors together, and the sums have their registers."""
+    r = max(power(size_of(row, form.sizes)), 2)
+    sums = sum(type(op) is Store and op.mode == "sum" for node in form.body if type(node) is Nest for op in node.ops)
+    each = 16 if sums <= 2 else 8
+    x = min(max(DEALT // r, 1), DEALT_ROWS)
+    return _config(form, x, r, _warps(x * r, each))
+
+
 def _rows(form: Form, row: Dim) -> Config:
+    if form.kernel.parts:
+        return _dealt(form, row)
     length = size_of(row, form.sizes)
     count = size_of(form.grid[0], form.sizes) if form.grid else 1
     across = _columns(form, count) if _runs_across(form, row) else 0
@@ -258,6 +270,8 @@ def _otherwise(form: Form, first: Config) -> list[Config]:
     row = form.row
     if row is None or not row.extent.is_const:
         return []
+    if form.kernel.parts:
+        return [replace(first, stages=stages) for stages in (2, 3)]
     length = max(power(size_of(row, form.sizes)), 2)
     x = {"x": 1} if form.grid else {}
     if first.persistent:
