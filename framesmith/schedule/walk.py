@@ -24,7 +24,8 @@ from framesmith.schedule.split import runs_across
 from framesmith.schedule.target import Target
 from framesmith.symbolic.expr import Expr, prod
 
-PARTS = 2  # for each unit
+PARTS, PARTS_WIDE = 4, 2  # for each unit, and where rows are long, ...
+WIDE = 1 << 11  # ... of more columns than so many
 FEWEST = 8  # rows of a part ...
 EVEN = 4  # ... which are a multiple of so many
 ROWS = 1 << 10
@@ -51,9 +52,10 @@ def _parts(c: Compute, units: int) -> int:
     sums = all(op.kind == "sum" and op.dtype is torch.float32 for op in c.inner if type(op) is Reduce)
     if not (sums and columns.is_const and columns.const in COLUMNS and runs_across(c)) or c.window or c.opaque:
         return 0
+    most = (PARTS_WIDE if columns.const > WIDE else PARTS) * units
     if not rows.is_const:
-        return PARTS * units
-    each = max(-(-rows.const // (PARTS * units)), FEWEST)
+        return most
+    each = max(-(-rows.const // most), FEWEST)
     return -(-rows.const // (-(-each // EVEN) * EVEN)) if rows.const >= ROWS else 0
 
 

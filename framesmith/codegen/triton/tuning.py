@@ -25,7 +25,9 @@ ACCUMULATORS = 32  # that a thread has registers for, ...
 MANY = 128  # ... and where one for each of many sums takes more than those
 COLUMNS, FEWEST = 128, 32  # bytes side by side of a tile where memory runs across its rows, and where there are few
 SLIM = 32  # short rows side by side of a tile, where there are many
-DEALT, DEALT_ROWS = 4096, 8  # elements and rows of a tile of those that a program goes through and sums up
+DEALT, DEALT_ROWS = 4096, 8  # bytes and rows of a tile of those that a program goes through and sums up, ...
+DEALT_EACH, DEALT_STAGES = 64, 3  # ... bytes of it for each thread, and how many are on their way, ...
+AHEAD = 3 << 14  # ... of so many bytes: several programs share a multiprocessor's memory
 BATCH = 1024  # elements of a tile of a row of a table, ...
 PROGRAMS = 1 << 14  # ... and how many programs there are before one goes through several
 KEPT = 1 << 17  # bytes of a row: as many as rows are worked on at once stay in the cache
@@ -141,12 +143,30 @@ def _transposing(form: Form) -> Config:
 
 
 def _dealt(form: Form, row: Dim) -> Config:
-    """Some rows at a time: what a program waits for is enough for all multiprocessors together, and the sums have their registers."""
+    """Some rows at a time, which divide those of a part, and others on their way: little work for a few warps, of which many programs wait at
+    the same time. A thread has a register for each of its elements of each sum."""
     r = max(power(size_of(row, form.sizes)), 2)
+    each = -(-size_of(form.grid[0], form.sizes) // form.kernel.parts)
+    width = max(_moving(form, row), default=1)
+    x = min(max(DEALT // (r * width), 1), DEALT_ROWS)
+    while each % x:
+        x //= 2
     sums = sum(type(op) is Store and op.mode == "sum" for node in form.body if type(node) is Nest for op in node.ops)
-    each = 16 if sums <= 2 else 8
-    x = min(max(DEALT // r, 1), DEALT_ROWS)
-    return _config(form, x, r, _warps(x * r, each))
+    warps = _warps(x * r * width, DEALT_EACH if sums <= 2 else DEALT_EACH // 2)
+    return replace(_config(form, x, r, warps), stages=min(DEALT_STAGES, max(AHEAD // _ahead(form, row, x * r), 1)))
+
+
+def _moving(form: Form, row: Dim) -> list[int]:
+    """Bytes of an element of each load that a loop over rows has ahead of it: of both the rows and what they consist of."""
+    kinds = {p.name: p.dtype.itemsize for p in form.kernel.params}
+    inner, outer = ({a.symbol for a in dim.axes} for dim in (row, form.grid[0]))
+    found = {(op.buffer, index) for op, index in form.accesses() if type(op) is Load}
+    return [kinds[buffer] for buffer, index in found if not (inner.isdisjoint(index.free) or outer.isdisjoint(index.free))]
+
+
+def _ahead(form: Form, row: Dim, elements: int) -> int:
+    """Bytes of a tile of so many elements that wait in shared memory, for each stage."""
+    return elements * max(sum(_moving(form, row)), 1)
 
 
 def _rows(form: Form, row: Dim) -> Config:
@@ -271,7 +291,7 @@ def _otherwise(form: Form, first: Config) -> list[Config]:
     if row is None or not row.extent.is_const:
         return []
     if form.kernel.parts:
-        return [replace(first, stages=stages) for stages in (2, 3)]
+        return [replace(first, stages=stages) for stages in (1, 2, 3, 4)]
     length = max(power(size_of(row, form.sizes)), 2)
     x = {"x": 1} if form.grid else {}
     if first.persistent:
@@ -287,5 +307,7 @@ def _is_sound(form: Form, c: Config) -> bool:
         if n < 1 or n > max(power(size_of(dims[name], form.sizes)), 2):
             return False
         elements *= n
+    if form.kernel.parts and form.row is not None and c.stages > 1 and c.stages * _ahead(form, form.row, elements) > 2 * AHEAD:
+        return False
     most = WIDEST if form.row is None or not c.persistent else 2 * WIDEST
     return 1 <= c.warps <= 16 and elements <= most and EACH[0] <= max(elements // (32 * c.warps), 1) <= EACH[1]
