@@ -26,8 +26,8 @@ MANY = 128  # ... and where one for each of many sums takes more than those
 COLUMNS, FEWEST = 128, 32  # bytes side by side of a tile where memory runs across its rows, and where there are few
 SLIM = 32  # short rows side by side of a tile, where there are many
 DEALT, DEALT_ROWS = 4096, 8  # bytes and rows of a tile of those that a program goes through and sums up, ...
-DEALT_EACH, DEALT_STAGES = 64, 3  # ... bytes of it for each thread, and how many are on their way, ...
-AHEAD = 3 << 14  # ... of so many bytes: several programs share a multiprocessor's memory
+DEALT_EACH, DEALT_FULL = 64, 6  # ... bytes of it for each thread, or half as many where sums and loads are more than so many, ...
+DEALT_STAGES, AHEAD = 3, 3 << 14  # ... tiles at once, and bytes of those on their way: several programs share a multiprocessor
 BATCH = 1024  # elements of a tile of a row of a table, ...
 PROGRAMS = 1 << 14  # ... and how many programs there are before one goes through several
 KEPT = 1 << 17  # bytes of a row: as many as rows are worked on at once stay in the cache
@@ -143,8 +143,8 @@ def _transposing(form: Form) -> Config:
 
 
 def _dealt(form: Form, row: Dim) -> Config:
-    """Some rows at a time, which divide those of a part, and others on their way: little work for a few warps, of which many programs wait at
-    the same time. A thread has a register for each of its elements of each sum."""
+    """Some rows at a time, which divide those of a part, while others are on their way: little work for few warps, since what counts is how
+    many programs wait at once. A thread has a register for each of its elements of each sum."""
     r = max(power(size_of(row, form.sizes)), 2)
     each = -(-size_of(form.grid[0], form.sizes) // form.kernel.parts)
     width = max(_moving(form, row), default=1)
@@ -152,8 +152,9 @@ def _dealt(form: Form, row: Dim) -> Config:
     while each % x:
         x //= 2
     sums = sum(type(op) is Store and op.mode == "sum" for node in form.body if type(node) is Nest for op in node.ops)
-    warps = _warps(x * r * width, DEALT_EACH if sums <= 2 else DEALT_EACH // 2)
-    return replace(_config(form, x, r, warps), stages=min(DEALT_STAGES, max(AHEAD // _ahead(form, row, x * r), 1)))
+    full = sums > 2 or sums + len(_moving(form, row)) > DEALT_FULL
+    warps = _warps(x * r * width, DEALT_EACH // 2 if full else DEALT_EACH)
+    return replace(_config(form, x, r, warps), stages=min(DEALT_STAGES, 1 + AHEAD // _ahead(form, row, x * r)))
 
 
 def _moving(form: Form, row: Dim) -> list[int]:
@@ -165,7 +166,7 @@ def _moving(form: Form, row: Dim) -> list[int]:
 
 
 def _ahead(form: Form, row: Dim, elements: int) -> int:
-    """Bytes of a tile of so many elements that wait in shared memory, for each stage."""
+    """Bytes that a tile of so many elements has in shared memory while it is on its way: all stages but one are."""
     return elements * max(sum(_moving(form, row)), 1)
 
 
@@ -307,7 +308,7 @@ def _is_sound(form: Form, c: Config) -> bool:
         if n < 1 or n > max(power(size_of(dims[name], form.sizes)), 2):
             return False
         elements *= n
-    if form.kernel.parts and form.row is not None and c.stages > 1 and c.stages * _ahead(form, form.row, elements) > 2 * AHEAD:
+    if form.kernel.parts and form.row is not None and (c.stages - 1) * _ahead(form, form.row, elements) > 2 * AHEAD:
         return False
     most = WIDEST if form.row is None or not c.persistent else 2 * WIDEST
     return 1 <= c.warps <= 16 and elements <= most and EACH[0] <= max(elements // (32 * c.warps), 1) <= EACH[1]
