@@ -78,7 +78,10 @@ def along(cluster: Cluster) -> bool:
 
 
 def alone(walked: Iterable[int], graph: LoopGraph, clusters: Iterable[Cluster]) -> set[int]:
-    """Those of `walked`, places of `walks`, that in `clusters`, made of `graph`, nothing over rows took along."""
+    """Those of `walked`, places of `walks`, that in `clusters`, made of `graph`, nothing over rows took along. Of an unknown number of rows
+    also those that read what one of these reads: otherwise they are one kernel, which is not cut into pieces."""
     taken = {m.compute for c in clusters if along(c) for m in c.members}
-    sums = [c for c in graph.items if isinstance(c, Compute) and c.parts]
-    return {k for k, c in zip(sorted(walked), sums, strict=True) if c not in taken}
+    sums = dict(zip(sorted(walked), [c for c in graph.items if isinstance(c, Compute) and c.parts], strict=True))
+    left = {k for k, c in sums.items() if c not in taken}
+    read = frozenset().union(*(sums[k].reads for k in left))
+    return left | {k for k, c in sums.items() if not (_length(c.axes).is_const or read.isdisjoint(c.reads))}

@@ -143,13 +143,13 @@ def _transposing(form: Form) -> Config:
 
 
 def _dealt(form: Form, row: Dim) -> Config:
-    """Some rows at a time, which divide those of a part, while others are on their way: little work for few warps, since what counts is how
-    many programs wait at once. A thread has a register for each of its elements of each sum."""
+    """Some rows at a time, of which those of a part are a multiple or nearly so, while others are on their way: little work for few warps,
+    since what counts is how many programs wait at once. A thread has a register for each of its elements of each sum."""
     r = max(power(size_of(row, form.sizes)), 2)
     each = -(-size_of(form.grid[0], form.sizes) // form.kernel.parts)
     width = max(_moving(form, row), default=1)
     x = min(max(DEALT // (r * width), 1), DEALT_ROWS)
-    while each % x:
+    while x > 1 and -(-each // x) * x > SPARE * each:
         x //= 2
     sums = sum(type(op) is Store and op.mode == "sum" for node in form.body if type(node) is Nest for op in node.ops)
     full = sums > 2 or sums + len(_moving(form, row)) > DEALT_FULL
