@@ -19,6 +19,7 @@ from tests.codegen_triton.machine import to_ptx  # noqa: E402
 from tests.codegen_triton.products import PRODUCTS, program  # noqa: E402
 from tests.gpu.fakes import recorded, scheduled  # noqa: E402
 from tests.schedule.harness import program_of  # noqa: E402
+from tests.schedule.rows import layer_norm  # noqa: E402
 
 CHIPS = (80, 90, 100)
 seen: set[str] = set()
@@ -80,6 +81,23 @@ def test_results_side_by_side_share_what_they_read():
     graph, _ = recorded(lambda x, w: F.conv2d(x, w, None, 1, 2, 1, 96).relu(), x, w)
     ptx = to_ptx(print_kernels(scheduled(graph))[-1], 90)
     assert ptx.count("ld.global.v2.b32") == 5 * 11 + 25 and ptx.count("fma.rn.f32") >= 7 * 4 * 24
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shape", [(16384, 768), (9999, 200), (8192, 4096)])
+def test_rows_are_summed_up_with_loads_ahead(shape, dtype):
+    """Both tensors of rows are on their way while others are worked on, in whole vectors; only sums and results are written."""
+    graph, _ = recorded(layer_norm, *_norm(shape, dtype))
+    k, combined = print_kernels(scheduled(graph))
+    for chip in CHIPS:
+        ptx = to_ptx(k, chip)
+        assert "cp.async.cg.shared.global" in ptx and "st.global.v4.b32" in ptx and ".local" not in ptx
+        assert combined.name in to_ptx(combined, chip)
+
+
+def _norm(shape, dtype):
+    like = [(shape, dtype)] * 2 + [((shape[0], 1), torch.float32)] * 2 + [(shape[1:], dtype)]
+    return [torch.empty(s, dtype=kind, device="meta") for s, kind in like]
 
 
 def test_four_places_share_a_draw(monkeypatch):

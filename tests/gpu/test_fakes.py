@@ -9,6 +9,8 @@ from framesmith import targets
 from framesmith.autograd.joint import output_node
 from framesmith.autograd.layouts import lay_out, strides_of
 from framesmith.autograd.narrowing import narrow_places
+from framesmith.codegen.triton.form import form
+from framesmith.codegen.triton.tuning import choose
 from framesmith.config import Config
 from framesmith.fake.recorder import Recorder
 from framesmith.fake.tensor import contiguous_strides, new_fake
@@ -16,7 +18,7 @@ from framesmith.graph.devices import main_device
 from framesmith.graph.digest import digest_text
 from framesmith.graph.freeze import freeze
 from framesmith.graph.interpreter import run
-from framesmith.loops.ir import Allocate, Extern, Ref, Release
+from framesmith.loops.ir import Allocate, Extern, Launch, Ref, Release
 from framesmith.lower.contractions.rewrite import worth_freezing
 from framesmith.util.errors import Unsupported
 
@@ -420,3 +422,20 @@ def test_places_of_maxima_go_from_kernel_to_kernel_in_two_bytes():
         (kernel,) = program.kernels
         assert not externs(program)
         assert sorted(str(p.dtype) for p in kernel.params) == ["torch.bfloat16", "torch.bfloat16", "torch.int16"]
+
+
+@pytest.mark.parametrize("rows, columns, tile, warps", [(16384, 768, 2, 2), (65536, 256, 8, 2), (8192, 4096, 1, 4)])
+def test_the_gradient_of_a_layer_norm_is_two_kernels(rows, columns, tile, warps):
+    """One goes over the rows and sums up over those of a part, the other combines the parts."""
+    like = [((rows, columns), torch.bfloat16)] * 2 + [((rows, 1), torch.float32)] * 2 + [((columns,), torch.bfloat16)]
+    g, x, mean, rstd, w = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in like]
+
+    def fn(g, x, mean, rstd, w):
+        return torch.ops.aten.native_layer_norm_backward(g, x, [columns], mean, rstd, w, w, [True, True, True])
+
+    program = scheduled(recorded(fn, g, x, mean, rstd, w)[0])
+    over, combined = program.kernels
+    assert [step.kernel for step in program.steps if type(step) is Launch] == [over, combined]
+    assert over.parts == (512 if columns < 4096 else 256) and not combined.parts
+    config = choose(form(over))
+    assert (config.blocks["x"], config.warps, config.stages) == (tile, warps, 3)
