@@ -47,8 +47,9 @@ def steady(s: State, ops: Sequence[Op]) -> set[Op]:
 
 
 @contextmanager
-def loop(s: State, x: Dim) -> Iterator[None]:
-    """The loop over the rows of a part, tile after tile from `start`; all parts have as many whole tiles, but for the last."""
+def loop(s: State, x: Dim, ops: Sequence[Op]) -> Iterator[None]:
+    """The loop over the rows of a part, tile after tile from `start`; all parts have as many whole tiles, but for the last. Nothing is
+    loaded ahead if some of `ops` read what others write."""
     parts, block = s.form.kernel.parts, s.block("x")
     part = part_symbol(parts)
     each = ceildiv(ceildiv(x.extent, parts), block) * block
@@ -57,7 +58,8 @@ def loop(s: State, x: Dim) -> Iterator[None]:
     whole = each.is_const and x.extent.is_const and each.const * parts == x.extent.const
     last = f"first + {s.expr(each)}"
     ends = f"first, {last if whole else f'min({last}, {s.expr(x.extent)})'}, {block}"
-    ahead = f"tl.range({ends}, num_stages={s.config.stages})" if s.config.stages > 1 else f"range({ends})"
+    stages = 1 if any(type(op) is Barrier for op in ops) else s.config.stages
+    ahead = f"tl.range({ends}, num_stages={stages})" if stages > 1 else f"range({ends})"
     with s.out.block(f"for start in {ahead}:"):
         yield
 

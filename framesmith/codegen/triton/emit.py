@@ -317,7 +317,7 @@ def _walk(s: State) -> None:
             statement(s, op)
     for total in sums:
         dealt.declare(s, total)
-    with dealt.loop(s, x):
+    with dealt.loop(s, x, ops):
         _indices(s, x, "start" if s.block("x") == 1 else f"start + tl.arange(0, XBLOCK){s.slots('x')}")
         for op in ops:
             if op in sums:
