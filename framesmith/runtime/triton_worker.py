@@ -2,9 +2,9 @@
 module of ours.
 
 It reads batches from its input, one a line: `[most at once, file]`, where the file has `[job, ...]`, both in JSON; they may come while
-others are compiled, whose turn is first. Each job runs in a child, which is born with Triton loaded and, unless the first batch waits
-already and is small, run in by a kernel compiled for nothing. For each that is done it answers a line: `[number, error or null]`. The
-result, a pickled dict, is then in the file `out`.
+others are compiled, whose turn is first. Jobs run in children, which are born with Triton loaded and, unless the first batch waits
+already and is small, run in by a kernel compiled for nothing; a child takes one job after the other while there are any. For each that is
+done it answers a line: `[number, error or null]`. The result, a pickled dict, is then in the file `out`.
 
 A job: `number`; `path`: a file with the kernel's source; `name`: of the function; `signature`: Triton's types by parameter; `constants`:
 values by `tl.constexpr` parameter
@@ -15,6 +15,7 @@ multiple of); `warps`, `stages`; `debug`: assertions are kept; `vector`: see `ru
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.util
 import json
@@ -27,7 +28,7 @@ import tempfile
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 MANY = 3
 """Kernels for each that is compiled at once from which on one more is worth its time."""
@@ -36,7 +37,7 @@ MANY = 3
 def compile_kernel(job: dict[str, Any]) -> dict[str, Any]:
     """The machine code of one kernel: see `runtime.triton.Binary`."""
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource, compile
+    from triton.compiler import ASTSource
     from triton.language import dtype
 
     spec = importlib.util.spec_from_file_location("kernel", job["path"])
@@ -51,25 +52,46 @@ def compile_kernel(job: dict[str, Any]) -> dict[str, Any]:
     source = ASTSource(function, signature, constexprs=constants, attrs=attributes)
     options = {"num_warps": job["warps"], "num_stages": job["stages"], "debug": job["debug"], "sanitize_overflow": False}
     target = GPUTarget("cuda", job["arch"], 32)
-    made = None
-    if job["vector"] > 1:
-        with contextlib.suppress(Exception), _vectors(job["vector"]):
-            made = compile(source, target=target, options=options)
-    made = made or compile(source, target=target, options=options)
-    if made.metadata.global_scratch_size:
+    image, ptx, metadata = _machine_code(source, target, options, job)
+    if metadata["global_scratch_size"]:
         raise NotImplementedError("a kernel that needs scratch memory of its own")
-    parameters = re.search(r"\.entry\s+\w+\s*\(([^)]*)\)", made.asm["ptx"])
+    parameters = re.search(r"\.entry\s+\w+\s*\(([^)]*)\)", ptx)
     taken = parameters.group(1).count(".param") if parameters else 0
     return {
-        "name": made.metadata.name,
-        "image": made.asm["cubin"],
-        "shared": made.metadata.shared,
-        "warps": made.metadata.num_warps,
+        "name": metadata["name"],
+        "image": image,
+        "shared": metadata["shared"],
+        "warps": metadata["num_warps"],
         "scratch": taken - len(job["signature"]),
     }
 
 
-def _finish(job: dict[str, Any]) -> int:
+def _machine_code(source: Any, target: Any, options: dict[str, Any], job: dict[str, Any]) -> tuple[bytes, str, dict[str, Any]]:
+    """The binary, the PTX and what Triton says of them: on the short way, or on Triton's own if that does not go, which says why."""
+    from triton.compiler import compile
+
+    with open(job["path"]) as file:
+        text = file.read()
+    stages = _stages()
+    if job["vector"] > 1:
+        with contextlib.suppress(Exception), _vectors(job["vector"]):
+            return stages.machine_code(source, target, options, text)
+    with contextlib.suppress(AttributeError, ImportError, KeyError, TypeError):  # this Triton has other parts
+        return stages.machine_code(source, target, options, text)
+    made = compile(source, target=target, options=options)
+    return made.asm["cubin"], made.asm["ptx"], made.metadata._asdict()
+
+
+@functools.cache
+def _stages() -> Any:
+    """The module beside this file: its package would load torch."""
+    spec = importlib.util.spec_from_file_location("triton_stages", os.path.join(os.path.dirname(__file__), "triton_stages.py"))
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
+
+
+def _finish(job: dict[str, Any]) -> None:
     """In a child: the result, or the error's text, to its file."""
     try:
         data = pickle.dumps(compile_kernel(job))
@@ -78,7 +100,6 @@ def _finish(job: dict[str, Any]) -> int:
     with open(job["out"] + ".part", "wb") as file:
         file.write(data)
     os.replace(job["out"] + ".part", job["out"])
-    return 0
 
 
 @contextlib.contextmanager
@@ -146,33 +167,81 @@ def _run_in(arch: int) -> None:
     gc.freeze()  # children do not look at what is here, whose pages they share
 
 
+class _Child:
+    """A process that compiles one job after the other. `give`: the end of a pipe into which jobs are written, one a line; `number`: of the
+    job it is at; `left`: how many more it takes, since it does not collect what Python and Triton leave behind."""
+
+    def __init__(self, pid: int, give: int) -> None:
+        self.pid, self.give = pid, give
+        self.number, self.left = -1, 64
+
+
 class _Pool:
-    """Jobs, the first `most` of which are in children. `running`: by the end of a pipe that closes with the child."""
+    """Jobs, the first `most` of which are with children. `running`: by the end of a pipe that has a byte for each job done, and closes with
+    the child."""
 
     def __init__(self, answers: Any) -> None:
         self.answers = answers
         self.most = 1
         self.waiting: deque[dict[str, Any]] = deque()
-        self.running: dict[int, tuple[int, int]] = {}
+        self.running: dict[int, _Child] = {}
 
     def start(self) -> None:
         """As many as may run."""
         while self.waiting and len(self.running) < self.most:
-            job = self.waiting.popleft()
-            ours, theirs = os.pipe()
-            child = os.fork()
-            if not child:
-                os._exit(_finish(job))
-            os.close(theirs)
-            self.running[ours] = child, job["number"]
+            (jobs, give), (take, done) = os.pipe(), os.pipe()
+            pid = os.fork()
+            if not pid:
+                for end in (give, take, *self.running, *[child.give for child in self.running.values()]):
+                    os.close(end)  # one that a sibling keeps open does not end with this process's parent
+                _work(jobs, done)
+            os.close(jobs)
+            os.close(done)
+            self.running[take] = _Child(pid, give)
+            self._next(take)
 
-    def ended(self, end: int) -> None:
-        """The child behind a pipe is done."""
-        child, number = self.running.pop(end)
+    def heard(self, end: int) -> None:
+        """The child behind a pipe is done with its job, or gone."""
+        child = self.running[end]
+        if not os.read(end, 1):
+            status = self._leave(end)
+            self._answer(child.number, f"the compiler ended with status {status}")
+            return
+        self._answer(child.number, None)
+        if self.waiting and child.left and len(self.running) <= self.most:
+            self._next(end)
+        else:
+            self._leave(end)
+
+    def _next(self, end: int) -> None:
+        child, job = self.running[end], self.waiting.popleft()
+        child.number, child.left = job["number"], child.left - 1
+        with contextlib.suppress(BrokenPipeError):  # it is gone, which its other pipe will say
+            os.write(child.give, (json.dumps(job) + "\n").encode())
+
+    def _leave(self, end: int) -> int:
+        """No more for this child; the status with which it ends."""
+        child = self.running.pop(end)
         os.close(end)
-        status = os.waitpid(child, 0)[1]
-        self.answers.write(json.dumps([number, f"the compiler ended with status {status}" if status else None]) + "\n")
+        os.close(child.give)
+        return os.waitpid(child.pid, 0)[1]
+
+    def _answer(self, number: int, problem: str | None) -> None:
+        self.answers.write(json.dumps([number, problem]) + "\n")
         self.answers.flush()
+
+
+def _work(jobs: int, done: int) -> NoReturn:
+    """In a child: jobs as they come."""
+    try:
+        gc.disable()
+        with os.fdopen(jobs) as lines:
+            for line in lines:
+                _finish(json.loads(line))
+                os.write(done, b".")
+        os._exit(0)
+    finally:
+        os._exit(1)
 
 
 def _batches(pool: _Pool) -> Iterator[tuple[int, list[dict[str, Any]]]]:
@@ -181,7 +250,7 @@ def _batches(pool: _Pool) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     while True:
         for end in select.select([0, *pool.running], [], [])[0]:
             if end:
-                pool.ended(end)
+                pool.heard(end)
                 continue
             more = os.read(0, 1 << 16)
             if not more:

@@ -32,6 +32,7 @@ from framesmith.codegen.triton.kernel import Printed, programs  # noqa: E402
 from framesmith.codegen.triton.sharing import shared  # noqa: E402
 from framesmith.loops.evaluate import _Machine  # noqa: E402
 from framesmith.loops.ir import Batch, Extern, Launch, Param, Program  # noqa: E402
+from framesmith.runtime import triton_stages  # noqa: E402
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _DIR = Path(tempfile.mkdtemp(prefix="framesmith-triton-"))
@@ -59,13 +60,8 @@ _contexts: list[Any] = []
 def to_ptx(k: Printed, capability: int) -> str:
     """The PTX of a kernel for an architecture (80, 90, 100), with all that the printer promises."""
     backend = CUDABackend(GPUTarget("cuda", capability, 32))
-    options = backend.parse_options(
-        {"num_warps": k.num_warps, "num_stages": k.num_stages, "debug": k.asserts, "sanitize_overflow": False}
-    )
-    function = getattr(module_of(k.text), k.name)
-    signature = dict(k.signature) | {name: "constexpr" for name, _ in k.constants}
-    attrs = {(place,): [["tt.divisibility", n]] for place, n in [*[(place, 16) for place in k.divisible], *k.multiples]}
-    source = ASTSource(function, signature, dict(k.constants), attrs)
+    options = backend.parse_options(_options(k))
+    source = _source(k)
     context = ir.context()
     _contexts.append(context)
     ir.load_dialects(context)
@@ -77,6 +73,28 @@ def to_ptx(k: Printed, capability: int) -> str:
     for name in ("ttir", "ttgir", "llir", "ptx"):
         code = stages[name](code, metadata)
     return code
+
+
+def short_ptx(k: Printed, capability: int, monkeypatch: Any) -> str:
+    """As `to_ptx`, the way of the process that compiles."""
+    with monkeypatch.context() as changed:
+        changed.setattr(CUDABackend, "make_cubin", lambda self, code, *_: code.encode())
+        made = ir.context
+        changed.setattr(ir, "context", lambda: _contexts.append(made()) or _contexts[-1])
+        image, ptx, _ = triton_stages.machine_code(_source(k), GPUTarget("cuda", capability, 32), _options(k), k.text)
+    assert image == ptx.encode()
+    return ptx
+
+
+def _options(k: Printed) -> dict[str, Any]:
+    return {"num_warps": k.num_warps, "num_stages": k.num_stages, "debug": k.asserts, "sanitize_overflow": False}
+
+
+def _source(k: Printed) -> ASTSource:
+    function = getattr(module_of(k.text), k.name)
+    signature = dict(k.signature) | {name: "constexpr" for name, _ in k.constants}
+    attrs = {(place,): [["tt.divisibility", n]] for place, n in [*[(place, 16) for place in k.divisible], *k.multiples]}
+    return ASTSource(function, signature, dict(k.constants), attrs)
 
 
 # ------------------------------------------------------------------------------------------------------------------- the interpreter

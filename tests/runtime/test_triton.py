@@ -67,6 +67,16 @@ def test_what_triton_refuses_is_an_error_in_its_words_and_the_next_kernel_compil
 
 
 @needs_triton
+def test_a_child_that_dies_takes_one_kernel_with_it(cache):
+    dying = double(TEXT + "\n\nimport os\n\nos._exit(3)\n")
+    others = [double(TEXT.replace("2.0", f"{n}.0")) for n in (31, 32, 33)]
+    pending = triton.start([others[0], dying, *others[1:]], 90, cache, jobs=1)
+    found = pending.attempted()
+    assert [binary is None for binary in found] == [False, True, False, False]
+    assert "ended with status" in pending.refused[0]
+
+
+@needs_triton
 def test_threads_take_turns(cache):
     names = []
     texts = [TEXT.replace("2.0", f"{n}.0") for n in range(3)]

@@ -1,0 +1,111 @@
+"""Triton's stages for kernels of ours, with less around them: a part of `triton_worker`, loaded with it.
+
+    image, ptx, metadata = machine_code(source, target, {"num_warps": 4, ...}, text)
+
+What `triton.compile` does besides (a digest of the source and of what it calls, each stage's text in a cache's files) is of no use to a
+process whose results are kept elsewhere; nor are places in the text, where binaries have no lines. Passes that look for what the text has
+not leave it as it is: they are left out, with what MLIR verifies behind each.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+NO_PRODUCTS = {
+    "ttgpuir": (
+        "f32_dot_tc", "accelerate_matmul", "optimize_dot_operands", "fuse_nested_loops", "prefetch", "coalesce_async_copy",
+    ),
+    "ttnvgpuir": (
+        "plan_cta", "optimize_descriptor_encoding", "optimize_tmem_layouts", "tma_lowering", "interleave_tmem", "fence_insertion",
+        "lower_mma", "allocate_tensor_memory", "check_matmul_two_cta", "proxy_fence_insertion",
+    ),
+    "hopper": ("hopper_warpspec",),
+}  # fmt: skip
+"""Passes that have to do with products, tensor memory, descriptors and several blocks of a cluster, by their module of bindings."""
+
+NO_LOOPS = {"ttgpuir": ("assign_latencies", "schedule_loops", "pipeline"), "ttir": ("triton_licm",)}
+"""Passes that have to do with loops."""
+
+
+def machine_code(source: Any, target: Any, options: dict[str, Any], text: str) -> tuple[bytes, str, dict[str, Any]]:
+    """The binary of `source` (an `ASTSource`), whose kernel and all that it calls stand in `text`, for `target`; its PTX, and what Triton
+    says of it.
+
+    Raises what Triton raises, or AttributeError, ImportError, KeyError or TypeError where this Triton has other parts.
+    """
+    from triton._C.libtriton import ir
+    from triton.compiler.compiler import make_backend
+
+    backend = make_backend(target)
+    chosen = backend.parse_options({**options, **source.parse_options()})
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, chosen, source.language)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    with contextlib.nullcontext() if options["debug"] else _without_places():
+        done = source.make_ir(target, chosen, backend.get_codegen_implementation(chosen), backend.get_module_map(), context)
+    metadata = {"target": target, **vars(chosen)}
+    found = {}
+    with _without_passes(text):
+        for name, stage in stages.items():
+            with _without_folding() if name == "llir" else contextlib.nullcontext():
+                found[name] = done = stage(done, metadata)
+    return found["cubin"], found["ptx"], metadata
+
+
+@contextlib.contextmanager
+def _replaced(*others: tuple[Any, str, Any]) -> Iterator[None]:
+    """(object, name, value): attributes for the time being."""
+    before = [(owner, name, vars(owner)[name]) for owner, name, _ in others]
+    for owner, name, value in others:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def _without_places() -> contextlib.AbstractContextManager[None]:
+    """Operations have no places in the text."""
+    from triton.compiler.code_generator import CodeGenerator
+    from triton.compiler.errors import CompilationError
+
+    def visit(self: Any, node: Any) -> Any:
+        if node is None:
+            return None
+        before, self.cur_node = self.cur_node, node
+        try:
+            found = ast.NodeVisitor.visit(self, node)
+        except CompilationError:
+            raise
+        except Exception as error:
+            raise CompilationError(self.jit_fn.src, self.cur_node, repr(error)) from None
+        self.cur_node = before
+        return found
+
+    return _replaced((CodeGenerator, "visit", visit), (CodeGenerator, "_maybe_set_loc_to_name", lambda *_: None))
+
+
+def _without_folding() -> contextlib.AbstractContextManager[None]:
+    """What MLIR would fold and merge among LLVM's operations LLVM does again."""
+    from triton._C.libtriton import passes
+
+    return _replaced((passes.common, "add_canonicalizer", lambda *_: None), (passes.common, "add_cse", lambda *_: None))
+
+
+def _without_passes(text: str) -> contextlib.AbstractContextManager[None]:
+    """The passes that find nothing in `text` are not run."""
+    from triton._C.libtriton import nvidia, passes
+
+    if "tl.dot" in text or "descriptor" in text:
+        return contextlib.nullcontext()
+    rooms = {
+        "ttgpuir": passes.ttgpuir, "ttir": passes.ttir, "ttnvgpuir": nvidia.passes.ttnvgpuir, "hopper": nvidia.passes.hopper,
+    }  # fmt: skip
+    idle = [NO_PRODUCTS] if "for " in text else [NO_PRODUCTS, NO_LOOPS]
+    return _replaced(*[(rooms[room], f"add_{name}", lambda *_: None) for table in idle for room, names in table.items() for name in names])
