@@ -51,7 +51,7 @@ static inline void fs_programs(int* where, int* filled, const i64* sizes, int ro
   __atomic_store_n(filled, 1, __ATOMIC_RELEASE);
 }
 """
-_CTYPES = {"i32": "int", "i64": "i64", "fp32": "float", "fp64": "double"}
+_CTYPES = {"i32": "int", "u32": "unsigned", "i64": "i64", "fp32": "float", "fp64": "double"}
 # How a number of the CPU's memory is read from its address.
 _READ = {
     torch.bfloat16: "fs_bf16({})",

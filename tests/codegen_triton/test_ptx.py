@@ -9,6 +9,7 @@ import torch.nn.functional as F
 pytest.importorskip("triton", reason="triton is not installed")
 
 from framesmith.codegen.triton.emit import print_kernel, print_kernels  # noqa: E402
+from framesmith.codegen.triton.sharing import shared  # noqa: E402
 from framesmith.codegen.triton.tuning import Config  # noqa: E402
 from framesmith.lower.limits import LIMITS  # noqa: E402
 from framesmith.prims.rules import activations  # noqa: E402
@@ -113,6 +114,18 @@ def test_four_places_share_a_draw(monkeypatch):
         threads = dict(k.constants).get("YBLOCK", 1) * dict(k.constants)["XBLOCK"] / 32 / k.num_warps
         counts.append(to_ptx(k, 90).count("mul.hi.u32") / threads)
     assert max(counts[:2]) < 6 and counts[2] > 18
+
+
+def test_channels_that_are_given_are_moved_in_vectors():
+    """Though what indices are divided by is not known."""
+    inputs = [torch.empty(4, c, 40, 40, dtype=torch.bfloat16).to(memory_format=torch.channels_last) for c in (48, 80)]
+    printed = print_kernels(program_of(lambda *xs: [F.batch_norm(x, None, None, training=True) for x in xs], *inputs, target=GPU))
+    moved = []
+    for alone, one in zip(printed, shared(printed), strict=True):
+        before, after = (sorted(re.findall(r"(?:ld|st)\.global[\w.]*", to_ptx(k, 90))) for k in (alone, one))
+        assert before == after
+        moved += after if any(name.endswith("_m") for name, _ in one.signature) else []
+    assert any(".v4" in access for access in moved)
 
 
 def test_rows_of_a_table_are_moved_in_vectors():

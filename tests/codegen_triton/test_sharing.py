@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from framesmith.codegen.triton.emit import print_kernels
-from framesmith.codegen.triton.sharing import shared
+from framesmith.codegen.triton.numbers import Number
+from framesmith.codegen.triton.sharing import _given, shared
 from framesmith.lower.contractions.bound import unmeasured
 from framesmith.schedule.target import GPU
 from tests.schedule.harness import program_of
@@ -59,3 +61,34 @@ def test_products_over_slices_of_one_tensor_are_one_kernel():
     first, *others = shared(print_kernels(program_of(fn, *given, target=GPU, change=unmeasured)))
     assert len({k.text for k in others}) == 1 and not first.numbers
     assert [k.numbers[0].value for k in others] == [8192, 16384, 24576] and "p0 + n0" in others[0].text
+
+
+def norms(*channels):
+    """Two passes over images whose channels are contiguous, of which indices are taken apart."""
+    inputs = [torch.empty(4, c, 40, 40, dtype=torch.bfloat16).to(memory_format=torch.channels_last) for c in channels]
+
+    def fn(*xs):
+        return [F.relu(F.batch_norm(x, None, None, training=True)) for x in xs]
+
+    return [k for k in shared(print_kernels(program_of(fn, *inputs, target=GPU))) if k.name.startswith("pointwise")]
+
+
+def test_what_indices_are_divided_by_is_given():
+    first, second = norms(48, 80)
+    assert first.text == second.text and "// 48" not in first.text and "% 80" not in first.text
+    assert [kind for name, kind in first.signature if name.startswith("n0")] == ["i32", "u32", "u32"]
+    assert "tl.max_constancy(" in first.text
+
+
+def test_a_kernel_that_moves_vectors_stays_beside_one_that_cannot():
+    first, second = norms(48, 50)
+    assert first.text != second.text
+
+
+@pytest.mark.parametrize("by", [2, 3, 7, 24, 641, 1 << 20, (1 << 30) - 1, 1 << 30, (1 << 31) - 1])
+def test_quotients_are_exact(by):
+    _, multiplier, shift = (int(n.value) for n in _given(Number("divisor", by)))
+    edges = {e for k in (0, 1, 2, (1 << 31) // by - 1, (1 << 31) // by) for e in (k * by - 1, k * by, k * by + 1)}
+    for x in [e for e in edges if 0 <= e < 1 << 31] + [(1 << 31) - 1]:
+        assert (x * multiplier >> 32) >> shift == x // by
+    assert multiplier < 1 << 32

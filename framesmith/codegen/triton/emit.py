@@ -150,7 +150,7 @@ def _grid(s: State) -> None:
         return
     y, x = s.form.grid
     s.out.line(f"pid = {pid}")
-    s.out.line(f"across = {s.expr(ceildiv(x.extent, s.block('x')))}")
+    s.out.line(f"across = {s.expr(ceildiv(x.extent, s.block('x')), loose=True)}")
     _dimension(s, y, "(pid // across)")
     _dimension(s, x, "(pid % across)")
 
@@ -171,15 +171,12 @@ def _indices(s: State, d: Dim, text: str, whole: bool = False) -> None:
     s.out.line(f"{name} = {text}")
     if s.block(d.name) > 1 and not whole and not s.covers(d):
         s.live[d.name] = f"{d.name}_live"
-        s.out.line(f"{d.name}_live = {name} < {s.expr(d.extent)}")
+        s.out.line(f"{d.name}_live = {name} < {s.extent(d)}")
     if len(d.axes) == 1:
         return
     below = as_expr(1)
     for k, a in enumerate(reversed(d.axes)):
-        text = f"{d.name} // {s.divisor(below)}" if k else d.name
-        if k < len(d.axes) - 1:
-            text = f"{text if not k else f'({text})'} % {s.divisor(a.extent)}"
-        s.out.line(f"{a.symbol} = {text}")
+        s.out.line(f"{a.symbol} = {s.divided(d, below if k else None, a.extent if k < len(d.axes) - 1 else None)}")
         below = a.extent * below
 
 

@@ -117,7 +117,7 @@ def _pair(s: State, op: Reduce, dims: Dims, function: str, value: str, at: str) 
 def _two_passes(s: State, op: Reduce, dims: Dims, live: str | None) -> None:
     """The mean, and then the sum of squared deviations from it."""
     assert s.form.row is not None
-    value, count = spread(s, op.args[0]), s.expr(s.form.row.extent)
+    value, count = spread(s, op.args[0]), s.extent(s.form.row)
     s.dims[op] = dims
     name, kind = s.name(op), type_row(op.dtype).name
     s.out.line(f"{name}_n = tl.full([], {count}, {kind})" if s.form.row.extent.is_const else f"{name}_n = {count}.to({kind})")
@@ -217,7 +217,7 @@ def _together(s: State, op: Reduce, name: str) -> None:
     """The mean of the accumulators' means, by how many elements each has seen, and the squares within them and between them."""
     row, kind, tail = s.form.row, type_row(op.dtype).name, f"{axis_text(s)}{keep_text(s)}"
     assert row is not None
-    extent = s.expr(row.extent)
+    extent = s.extent(row)
     if s.aligned is None and s.covers(row):
         s.out.line(f"{name}_ns = tl.full([], {extent} // RBLOCK, {kind})")
     elif s.aligned is None:

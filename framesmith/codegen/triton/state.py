@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from framesmith.codegen.triton.form import Dim, Form
 from framesmith.codegen.triton.index import expr_text, fits, functions_in, greatest
-from framesmith.codegen.triton.numbers import integer, real
+from framesmith.codegen.triton.numbers import divided, integer, real
 from framesmith.codegen.triton.rough import Rough
 from framesmith.codegen.triton.tuning import Config
 from framesmith.codegen.triton.types import is_plain, operand, typed
@@ -38,7 +39,7 @@ class State:
     `extents`: of axes and loaded indices. `limits`: see `Printed`. `wide`: indices have 64 bits. `nested`: stores that run for
     each element of the row. `rough`: see there. `policies`: of loads and stores along the row, for the cache. `aligned`: what whole
     tiles of the row begin at; `vector`: the same, within one; `shifted`: of a tile that is a whole row,
-    and begins before it. `marked`: numbers are, see `numbers.py`.
+    and begins before it. `marked`: numbers are, see `numbers.py`; `running`: dimensions along which memory may run, element by element.
     """
 
     form: Form
@@ -63,6 +64,7 @@ class State:
     shifted: Aligned | None = None
     rough: Rough = field(default_factory=Rough)
     marked: bool = False
+    running: set[str] = field(default_factory=set)
     policies: tuple[str, str] = ("", "")
 
     def __post_init__(self) -> None:
@@ -72,6 +74,8 @@ class State:
             for a in d.axes:
                 self.along[a.symbol] = frozenset((d.name,)) & frozenset(self.active)
                 self.extents[a.symbol] = a.extent
+        for _, index in self.form.accesses():
+            self.running |= {d.name for d in every for a in d.axes if a.symbol in (index - a.symbol * _stride(index, a.symbol)).free}
 
     def block(self, name: str) -> int:
         """Elements of the tile along a dimension."""
@@ -99,23 +103,31 @@ class State:
         """The value of `op` with a type of its own."""
         return typed(op.value, op.dtype) if type(op) is Const else self.values[op]
 
-    def expr(self, e: Expr) -> str:
-        """An index as text, in as many bits as it needs."""
+    def expr(self, e: Expr, loose: bool = False) -> str:
+        """An index as text, in as many bits as it needs. `loose`: see `Number`."""
         self.functions |= functions_in(e)
         how = True if self.wide else fits(e)
         if how is None:
             self.limits[greatest(e, self.extents) + BEYOND] = None
         names = {s: f"{self.names.get(s, s.name)}.to(tl.int64)" for s in e.free} if how is False else self.names
-        return expr_text(e, names, integer if self.marked else str)
+        return expr_text(e, names, partial(integer, loose=loose) if self.marked else str)
 
-    def divisor(self, e: Expr) -> str:
-        """What indices are divided by: a number stays in the text, where dividing by it is a multiplication."""
-        return str(e) if e.is_const else self.expr(e)
+    def extent(self, d: Dim) -> str:
+        """How many elements there are along a dimension."""
+        return self.expr(d.extent, d.name not in self.running)
+
+    def divided(self, d: Dim, by: Expr | None, modulo: Expr | None) -> str:
+        """The index along `d`, divided and cut. Dividing by a number of the text is a multiplication; so is it by one that is given."""
+        if self.marked and not self.wide and all(e is None or (e.is_const and e.const > 1) for e in (by, modulo)):
+            return divided(d.name, None if by is None else by.const, None if modulo is None else modulo.const, d.name not in self.running)
+        divisor, extent = (None if e is None else str(e) if e.is_const else self.expr(e) for e in (by, modulo))
+        text = d.name if divisor is None else f"{d.name} // {divisor}"
+        return text if extent is None else f"{f'({text})' if divisor else text} % {extent}"
 
     def end(self, row: Dim) -> str:
         """Where a loop along `row` ends: a number that stays in the text if rounds are few enough to be written out."""
         few = row.extent.is_const and row.extent.const <= FEW * self.block(row.name)
-        return str(row.extent) if few else self.expr(row.extent)
+        return str(row.extent) if few else self.extent(row)
 
     def slots(self, name: str) -> str:
         """The subscript that makes a range vary along dimension `name` of the tile."""
@@ -152,3 +164,9 @@ class State:
         """Print `op` as a value that varies along `dims`."""
         self.dims[op] = dims
         self.out.line(f"{self.name(op)} = {text}")
+
+
+def _stride(index: Expr, symbol: Symbol) -> int:
+    """By how much `index` moves with `symbol` where that is known and more than one; else 0."""
+    found = index.coeff(symbol) or 0
+    return found if abs(found) > 1 else 0

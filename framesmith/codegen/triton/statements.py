@@ -91,7 +91,9 @@ def _index(s: State, op: Index) -> None:
 
 def _pred(s: State, op: Pred) -> None:
     """With a constant on the right: Triton then sees over how many elements it is the same."""
-    text = f"{s.expr(op.rhs)} >= {s.expr(op.lhs + 1)}" if op.lhs.is_const else f"{s.expr(op.lhs)} < {s.expr(op.rhs)}"
+    loose = not s.of(op.lhs, op.rhs) & s.running
+    low, high = (s.expr(op.rhs, loose), s.expr(op.lhs + 1, loose)) if op.lhs.is_const else (s.expr(op.lhs, loose), s.expr(op.rhs, loose))
+    text = f"{low} >= {high}" if op.lhs.is_const else f"{low} < {high}"
     s.define(op, s.of(op.lhs, op.rhs), text)
 
 
