@@ -90,8 +90,8 @@ class Process:
             self._signal(signal.SIGCONT)
 
     def hurry(self) -> None:
-        """Nothing more is to be compiled than what there are no figures without."""
-        if not self.hurried:
+        """Nothing more is to be compiled than what there are no figures without; one that has none yet would not understand."""
+        if not self.hurried and self.found is not None:
             self.hurried = True
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.popen.pid, signal.SIGUSR1)
