@@ -3,7 +3,8 @@
 A process that has compiled what is to be timed says so; then all others of its device stand still until it is timed, and those seconds do
 not count in their first calls. Devices do not wait for each other. A process says figures as they become known, so that one that dies or
 has no more time has its first part. One that has nothing is tried again with less: alone on the device if memory was short, else in
-its first mode. With `warm`, a second process then takes the first calls of its row with the caches that the first one left.
+its first mode. With `warm`, a second process then takes the first calls of its row with the caches that the first one left. A row that is
+nothing but such calls has two processes, of which the first fills the caches.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def costs(results: Results, training: bool, precision: str, mode: str) -> Table 
             parts.append(firsts)
             rows.append([
                 model, _number(ours, "first", ".1f"), _late(theirs) or _number(theirs, "first", ".1f"),
-                _least_part(ours, theirs) or _part(firsts[0]), _number(ours, "warm", ".1f"), _part(firsts[1]),
+                _bound(ours, theirs) or _part(firsts[0]), _number(ours, "warm", ".1f"), _part(firsts[1]),
                 _number(ours, "errors", ".2f"), _number(ours, "memory", ".2f"),
                 _number(theirs, "memory", ".2f"), f"{entry.get('graphs', '–')}/{entry.get('breaks', '–')}",
             ])  # fmt: skip
@@ -91,8 +91,8 @@ def _part(ratio: float | None) -> str:
     return f"{ratio:.0%}" if ratio is not None and ratio == ratio else "–"
 
 
-def _least_part(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
-    """Of a first call that did not come to its end."""
+def _bound(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
+    """Below which part of theirs our first call is, where theirs did not come to its end."""
     return f"< {ours['first'] / theirs['late']:.0%}" if "late" in theirs and "first" in ours else None
 
 

@@ -32,6 +32,8 @@ from typing import Any, NoReturn
 
 MANY = 3
 """Kernels for each that is compiled at once from which on one more is worth its time."""
+MOST = 64
+"""Kernels that a child compiles, since it does not collect what Python and Triton leave behind."""
 
 
 def compile_kernel(job: dict[str, Any]) -> dict[str, Any]:
@@ -169,11 +171,11 @@ def _run_in(arch: int) -> None:
 
 class _Child:
     """A process that compiles one job after the other. `give`: the end of a pipe into which jobs are written, one a line; `number`: of the
-    job it is at; `left`: how many more it takes, since it does not collect what Python and Triton leave behind."""
+    job it is at; `left`: how many more it takes."""
 
     def __init__(self, pid: int, give: int) -> None:
         self.pid, self.give = pid, give
-        self.number, self.left = -1, 64
+        self.number, self.left = -1, MOST
 
 
 class _Pool:

@@ -138,20 +138,21 @@ def plan(
     """Steps with `Allocate` and `Release` inserted, and the place of every arena buffer that the steps use. `large`: bytes from which
     memory is scoped; None: none is. `leaves`: the arena may be given back before a large result is written, where less lives at the height
     then. `tight`: so may smaller memory be scoped."""
+    lives = _Lifetimes(graph, steps)
+    plans = [_planned(graph, steps, lives, large)]
     if large is None or not (tight or leaves):
-        return _planned(graph, steps, large)
-    plans = [_planned(graph, steps, large)]
-    if leaves and (end := _end(graph, steps)) is not None:
-        plans.append(_planned(graph, steps, large, end))
+        return plans[0]
+    if leaves and (end := _end(graph, lives)) is not None:
+        plans.append(_planned(graph, steps, lives, large, end))
     if tight:
-        plans += [_planned(graph, steps, large >> smaller) for smaller in (3, 6)]
+        plans += [_planned(graph, steps, lives, large >> smaller) for smaller in (3, 6)]
     heights = [_height(graph, *found) for found in plans]
     return next(found for found, height in zip(plans, heights) if height <= ENOUGH * min(heights))
 
 
-def _end(graph: LoopGraph, steps: Sequence[Step]) -> int | None:
+def _end(graph: LoopGraph, lives: _Lifetimes) -> int | None:
     """The step that first writes the largest result, if few values are used from then on."""
-    lives, storages = _Lifetimes(graph, steps), graph.storages
+    storages = graph.storages
     made = {n: _nbytes(storages[n]) for n in lives.first if storages[n].kind in ("output", "result")}
     results = {storages[n].base or n for n in names_in(graph.outputs)}
     known = {n: b for n, b in made.items() if n in results and type(b) is int}
@@ -187,9 +188,11 @@ def _outlives(name: str, end: int, lives: _Lifetimes, storages: dict[str, Storag
     return kind == "arena" and lives.last[name] >= end or kind == "output" and lives.first[name] >= end
 
 
-def _planned(graph: LoopGraph, steps: Sequence[Step], large: int | None, end: int | None = None) -> tuple[list[Step], Plan]:
+def _planned(
+    graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int | None, end: int | None = None
+) -> tuple[list[Step], Plan]:
     """`end`: the step before which the arena is given back."""
-    storages, lives = graph.storages, _Lifetimes(graph, steps)
+    storages = graph.storages
     kept = {storages[n].base or n for n in names_in(graph.outputs)}
     scoped = {n for n in lives.first if large is not None and _is_large(storages[n], large)}
     if end is not None:

@@ -145,8 +145,8 @@ class _Split(_InParts):
         self.length = math.prod(a.extent.const for a in nest.raxes)
         if not self.rest:
             self.rest.append(Axis(Symbol("rest", 0, 0), as_expr(1)))
-        self.place = flat((*self.parts, *nest.axes))
-        self.result = flat(nest.axes)
+        self.place = _flat((*self.parts, *nest.axes))
+        self.result = _flat(nest.axes)
 
     def run(self) -> list[Compute]:
         """The nest of pieces, and what combines them."""
@@ -204,7 +204,7 @@ class _Dealt(_InParts):
         super().__init__(nest, storages)
         self.count = count
         self.parts = [Axis(Symbol("part0", 0, count - 1), as_expr(count))]
-        self.place = flat((*self.parts, *nest.axes))
+        self.place = _flat((*self.parts, *nest.axes))
 
     def run(self) -> list[Compute]:
         """The nest that goes along with others, and what combines its parts."""
@@ -223,7 +223,7 @@ class _Dealt(_InParts):
         return [first, self._last(combine, results)]
 
 
-def flat(axes: Sequence[Axis]) -> Expr:
+def _flat(axes: Sequence[Axis]) -> Expr:
     """The place of a point in row-major order."""
     place = as_expr(0)
     for a in axes:

@@ -147,12 +147,13 @@ def _dealt(form: Form, row: Dim) -> Config:
     since what counts is how many programs wait at once. A thread has a register for each of its elements of each sum."""
     r = max(power(size_of(row, form.sizes)), 2)
     each = -(-size_of(form.grid[0], form.sizes) // form.kernel.parts)
-    width = max(_moving(form, row), default=1)
+    moving = _moving(form, row)
+    width = max(moving, default=1)
     x = min(max(DEALT // (r * width), 1), DEALT_ROWS)
     while x > 1 and -(-each // x) * x > SPARE * each:
         x //= 2
     sums = sum(type(op) is Store and op.mode == "sum" for node in form.body if type(node) is Nest for op in node.ops)
-    full = sums > 2 or sums + len(_moving(form, row)) > DEALT_FULL
+    full = sums > 2 or sums + len(moving) > DEALT_FULL
     warps = _warps(x * r * width, DEALT_EACH // 2 if full else DEALT_EACH)
     return replace(_config(form, x, r, warps), stages=min(DEALT_STAGES, 1 + AHEAD // _ahead(form, row, x * r)))
 
