@@ -30,7 +30,7 @@ from framesmith.loops.ir import (
     Store,
 )
 from framesmith.loops.scalar import SCALAR_OPS
-from framesmith.symbolic.expr import Expr, Symbol, as_expr
+from framesmith.symbolic.expr import Expr, Symbol, as_expr, linear, sum_
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -43,6 +43,20 @@ def compute_type(dtype: torch.dtype) -> torch.dtype:
 def _key(value: Any) -> Any:
     # 0.0 and -0.0, 1 and True and 1.0 are different constants
     return (type(value), repr(value)) if isinstance(value, float) else (type(value), value)
+
+
+def _sides(difference: Expr) -> tuple[Expr, Expr]:
+    """`lhs < rhs` that says that `difference` is positive, the same for all that say so: what is subtracted to the left, all by what they
+    are multiples of, and one constant, to the right if there is anything else.
+
+        4*i + 3 < 56   4*i + 4 < 57   0 < 13 - i    are    i < 13
+    """
+    terms, offset = linear(difference)
+    common = math.gcd(*[k for _, k in terms])
+    most = (offset - 1) // common  # the sum of the terms, divided, is no less than -most
+    less = sum_([expr * (-k // common) for expr, k in terms if k < 0])
+    more = sum_([expr * (k // common) for expr, k in terms if k > 0])
+    return (as_expr(-most - 1), more) if less.is_const else (less, more + (most + 1))
 
 
 class Builder:
@@ -91,7 +105,8 @@ class Builder:
             return self.const(True, torch.bool)
         if difference.hi is not None and difference.hi <= 0:
             return self.const(False, torch.bool)
-        return self._emit(("pred", as_expr(lhs), as_expr(rhs)), Pred, as_expr(lhs), as_expr(rhs))
+        lhs, rhs = _sides(difference)
+        return self._emit(("pred", lhs, rhs), Pred, lhs, rhs)
 
     def load(self, buffer: str, index: Expr | int, dtype: torch.dtype) -> Op:
         """`dtype` is the storage type of the buffer."""

@@ -58,8 +58,8 @@ def window_of(x: Value, weight: Value, stride: Pair, padding: Pair, dilation: Pa
 
 
 def are_summed(window: Window, dtype: torch.dtype) -> bool:
-    """Whether the gradient of a weight is computed here: all sums at once, or in float32 some rows of the kernel after the other, where the
-    library takes ten times as long."""
+    """Whether the gradient of a weight is computed here: all sums at once, or in float32 those of a row of the kernel, where the library
+    takes ten times as long."""
     return len(window.positions) <= MOST_SUMS or dtype is torch.float32 and window.kernel[1] <= MOST_SUMS
 
 
@@ -137,26 +137,21 @@ def _sums(ctx: Context, x: Strided, weight: Strided, shape: tuple[int, ...], win
 
 
 def _weight_gradient(ctx: Context, tangent: Strided, x: Strided, shape: tuple[int, ...], window: Window) -> Strided:
-    """Sums over all places of the window, those of as many of its rows in one nest as can be."""
+    """Sums over all places of the window: for each channel those of all its positions at once, or for each channel and row of the window
+    those of its columns."""
     out = ctx.storage(shape, row_major(shape), x.dtype)
     rows, columns = window.kernel
-    parts = -(-rows // max(MOST_SUMS // columns, 1))
-    for k in range(parts):
-        _sums_of(ctx, tangent, x, out, window, range(k * rows // parts, (k + 1) * rows // parts))
-    return out
-
-
-def _sums_of(ctx: Context, tangent: Strided, x: Strided, out: Strided, window: Window, rows: range) -> None:
-    """The part of the gradient in some rows of the kernel."""
-    index, axes = ctx.axes(tangent.shape)
-    n, c, *at = index
+    at_once = rows if rows * columns <= MOST_SUMS else 1
+    index, axes = ctx.axes((*tangent.shape, rows // at_once))
+    n, c, *at, row = index
     inner, after = Builder(), Builder()
-    factor = tangent.element(inner, index)
-    for i, j in product(rows, range(window.kernel[1])):
-        inside, place = _inside(inner, at, (i, j), window, x.shape)
+    factor = tangent.element(inner, index[:-1])
+    for k, j in product(range(at_once), range(columns)):
+        inside, place = _inside(inner, at, (row + k, j), window, x.shape)
         value = inner.masked(inside, lambda place=place: x.element(inner, [n, c, *place]), 0.0)  # type: ignore[misc]
         total = inner.reduce("sum", (inner.scalar("mul", value, factor),), torch.float32)
-        after.store(out.buffer, flat([c, 0, i, j], out.stride), total)
-    kept = tuple(a for a in axes if a.symbol is c)
-    gone = tuple(a for a in axes if a.symbol is not c)
+        after.store(out.buffer, flat([c, 0, row + k, j], out.stride), total)
+    kept = tuple(a for symbol in (row, c) for a in axes if a.symbol is symbol)
+    gone = tuple(a for a in axes if a not in kept)
     ctx.items.append(Compute(kept, gone, tuple(inner.ops), tuple(after.ops), ctx.origin, window=True))
+    return out

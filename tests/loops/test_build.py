@@ -41,6 +41,18 @@ def test_comparisons_of_indices_become_conditions():
     assert b.scalar("ge", b.index(i), b.const(0, torch.int64)).value is True
 
 
+def test_conditions_that_say_the_same_are_one():
+    b, n, j = Builder(), Symbol("n", 2), Symbol("j", 0, 9)
+    assert b.pred(4 * i + 3, 56) is b.pred(4 * i + 4, 57) is b.pred(0, 14 - i) is b.pred(i, 14)
+    assert b.pred(-1, 4 * i - 3) is b.pred(3, 4 * i) is b.pred(0, i)
+    assert b.pred(i + 3, n + 3) is b.pred(2 * i, 2 * n) is b.pred(i, n)
+    assert b.pred(2 * i + 1, 2 * j) is b.pred(i, j) is not b.pred(i, j + 1)
+    for lhs, rhs in ((4 * i + 3, 52), (5, 3 * i), (i + j, 7), (3 * i + 2, 6 * j + 1), (7 - 2 * i, 3)):
+        op = b.pred(lhs, rhs)
+        for at in ({i: x, j: y} for x in range(32) for y in range(10)):
+            assert (op.lhs.subs(at).const < op.rhs.subs(at).const) is ((lhs - rhs).subs(at).const < 0)
+
+
 def test_masked_loads_stay_inside():
     b = Builder()
     v = b.masked(b.pred(i, 7), lambda: b.load("p", i, f32), -1.0)

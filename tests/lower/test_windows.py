@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from framesmith.codegen.triton.product import product_of
 from framesmith.loops.evaluate import run_program
-from framesmith.loops.ir import Extern, Launch
+from framesmith.loops.ir import Extern, Launch, Reduce, walk
 from framesmith.loops.verify import verify
 from tests.gpu.fakes import recorded, rounding, scheduled
 
@@ -76,6 +76,18 @@ def test_its_gradients(name, dtype):
     assert calls(program) == ["aten.convolution_backward.default"] * (w[0].numel() > 25 and dtype is not torch.float32)
     for got, want in zip(run_program(program, [tangent, x, w]), gradients(tangent.double(), x.double(), w.double()), strict=True):
         close(got, want)
+
+
+def test_the_gradient_of_a_large_kernel_is_one_nest_over_its_rows():
+    x, g = (torch.randn(2, 64, 14, 14).to(memory_format=torch.channels_last) for _ in range(2))
+
+    def gradient(g, x, w):
+        return torch.ops.aten.convolution_backward(g, x, w, None, [1, 1], [3, 3], [1, 1], False, [0, 0], 64, [False, True, False])[1]
+
+    graph, _ = recorded(gradient, g, x, torch.randn(64, 1, 7, 7))
+    program = scheduled(graph)
+    *summed, last = [[op for op in walk(kernel.body) if type(op) is Reduce] for kernel in program.kernels]
+    assert [len(ops) for ops in (*summed, last)] == [7] * len(program.kernels) and len(program.kernels) <= 2
 
 
 def test_what_follows_is_in_its_kernel_but_no_sum_is():
