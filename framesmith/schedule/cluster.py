@@ -12,7 +12,7 @@ from typing import Any
 from framesmith.loops.ir import Load
 from framesmith.loops.nest import Compute
 from framesmith.schedule.unify import Extents, Split, match
-from framesmith.symbolic.expr import Expr, Symbol, as_expr
+from framesmith.symbolic.expr import Expr, Substitution, Symbol, as_expr
 
 SPLIT_LIMIT = 8
 Substitutes = dict[Expr, Expr | int]
@@ -27,8 +27,9 @@ class Member:
         self, compute: Compute, sub: Substitutes, par: tuple[Symbol, ...], red: tuple[Symbol, ...]
     ) -> None:
         self.compute, self.sub, self.par, self.red = compute, sub, par, red
-        self.loads: list[tuple[str, Expr, Load]] = [(op.buffer, op.index.subs(sub), op) for op in compute.loads]
-        self.stores: list[tuple[str, Expr]] = [(op.buffer, op.index.subs(sub)) for op in compute.stores]
+        placed = Substitution(sub)
+        self.loads: list[tuple[str, Expr, Load]] = [(op.buffer, placed(op.index), op) for op in compute.loads]
+        self.stores: list[tuple[str, Expr]] = [(op.buffer, placed(op.index)) for op in compute.stores]
 
     def refined(self, split: Substitutes, parts: tuple[Symbol, ...]) -> Member:
         """The same member after axis `split` became `parts`."""
@@ -36,7 +37,8 @@ class Member:
         assert isinstance(symbol, Symbol)
         if symbol not in self.par and symbol not in self.red:
             return self
-        sub: Substitutes = {k: as_expr(v).subs(split) for k, v in self.sub.items()}
+        refine = Substitution(split)
+        sub: Substitutes = {k: refine(as_expr(v)) for k, v in self.sub.items()}
         return Member(self.compute, sub, _replace(self.par, symbol, parts), _replace(self.red, symbol, parts))
 
 
@@ -112,7 +114,8 @@ def joined(cluster: Cluster, compute: Compute, base: Cluster, apart: bool = Fals
             outer, inner, value = _halves(result, own[result.symbol], f"{result.symbol.name}'")
             del own[result.symbol]
             own[outer[0]], own[inner[0]] = outer[1], inner[1]
-            sub = {k: as_expr(v).subs({result.symbol: value}) for k, v in sub.items()}
+            halved = Substitution({result.symbol: value})
+            sub = {k: halved(as_expr(v)) for k, v in sub.items()}
     else:
         return None
     if fixed and (len(mapping) != len(own) or len(own) != sum(not (n.is_const and n.const == 1) for n in cluster.axes.values())):
@@ -148,10 +151,11 @@ def _match_all(
 ) -> Split | None:
     """Fill `mapping` (own axis -> cluster axis); a split that must be made first is returned and `mapping` left empty."""
     mapping.clear()
+    placed = Substitution(sub)
     for left, right in _pairs(cluster, compute, apart):
         free_left = {s: n for s, n in cluster.axes.items() if s not in mapping.values()}
         free_right = {s: n for s, n in own.items() if s not in mapping}
-        found = match(left, right.subs(sub), free_left, free_right)
+        found = match(left, placed(right), free_left, free_right)
         if isinstance(found, Split):
             mapping.clear()
             return found
@@ -196,7 +200,8 @@ def _join(cluster: Cluster, compute: Compute, sub: Substitutes, own: Extents, ma
             axes[target] = n
             count += 1
         to[s] = target
-    full: Substitutes = {k: as_expr(v).subs(to) for k, v in sub.items()} if sub else dict(to)
+    renamed = Substitution(to)
+    full: Substitutes = {k: renamed(as_expr(v)) for k, v in sub.items()} if sub else dict(to)
     red_roots = {a.symbol for a in compute.raxes}
     par: list[Symbol] = []
     red: list[Symbol] = []

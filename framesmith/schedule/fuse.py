@@ -38,16 +38,16 @@ class Group:
 
 
 class Fusion:
-    """One run over one loop graph."""
+    """One run over one loop graph. `bases`: the cluster of each nest alone, as far as it is known."""
 
-    def __init__(self, graph: LoopGraph, enabled: bool, target: Target) -> None:
+    def __init__(self, graph: LoopGraph, enabled: bool, target: Target, bases: dict[Compute, Cluster]) -> None:
         self.graph = graph
         self.enabled = enabled
         self.target = target
         self.groups: list[Group] = []
         self.writers: dict[str, list[Group]] = {}
         self.readers: dict[str, list[Group]] = {}
-        self.bases: dict[int, Cluster] = {}
+        self.bases = bases
         self.positions = {id(item): k for k, item in enumerate(graph.items)}
         self.contractions = [*accumulate((isinstance(i, Call) or i.contract is not None for i in graph.items), initial=0)]
 
@@ -164,9 +164,9 @@ class Fusion:
 
     def _base(self, compute: Compute) -> Cluster:
         """The compute alone, its axes merged."""
-        found = self.bases.get(id(compute))
+        found = self.bases.get(compute)
         if found is None:
-            found = self.bases[id(compute)] = collapse(Cluster.of(compute))
+            found = self.bases[compute] = collapse(Cluster.of(compute))
         return found
 
     def _bytes(self, name: str) -> int:
@@ -376,6 +376,6 @@ def _row_bytes(cluster: Cluster, fusion: Fusion) -> int:
     return widest * 4 * max(1, len(buffers))
 
 
-def fuse(graph: LoopGraph, enabled: bool, target: Target) -> list[Group]:
-    """Partition the items of `graph` into kernels and calls, ordered."""
-    return Fusion(graph, enabled, target).run()
+def fuse(graph: LoopGraph, enabled: bool, target: Target, bases: dict[Compute, Cluster] | None = None) -> list[Group]:
+    """Partition the items of `graph` into kernels and calls, ordered. `bases`: kept between graphs that have nests in common."""
+    return Fusion(graph, enabled, target, {} if bases is None else bases).run()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from framesmith.loops.ir import Batch, Buffer, Extern, Kernel, Launch, Program, Step
-from framesmith.loops.nest import LoopGraph
+from framesmith.loops.nest import Compute, LoopGraph
 from framesmith.loops.text import kernel_text
 from framesmith.schedule.batch import batched, kernels_of
+from framesmith.schedule.cluster import Cluster
 from framesmith.schedule.emit import emit
 from framesmith.schedule.fuse import Group, fuse
 from framesmith.schedule.memory import names_in, plan
@@ -22,7 +23,7 @@ def schedule(
     """Fuse the nests of `graph` into kernels, order them, and plan memory (`memory.plan`, also for `tight`). `fusion=False`: one kernel a
     nest. `rounding`: what a nest gives another in a 16-bit buffer is rounded where they are fused, too."""
     graph, groups = _fused(graph, fusion, target)
-    kept = _kept(graph, groups)
+    inside = _inside(graph, groups)
     kernels: dict[str, Kernel] = {}
     steps: list[Step] = []
     for group in groups:
@@ -31,8 +32,7 @@ def schedule(
             steps.append(Extern(c.target, c.args, c.kwargs, c.outputs, c.mutates, c.origins))
             continue
         assert group.cluster is not None
-        inside = frozenset(name for name, users in kept.items() if users == {group.bit})
-        launch, kernel = emit(group.cluster, graph.storages, inside, vectorize, target.tiles, rounding)
+        launch, kernel = emit(group.cluster, graph.storages, frozenset(inside.get(group.bit, ())), vectorize, target.tiles, rounding)
         if not kernel.body:
             continue
         same = kernels.setdefault(kernel_text(kernel), kernel)
@@ -45,18 +45,20 @@ def schedule(
 def _fused(graph: LoopGraph, fusion: bool, target: Target) -> tuple[LoopGraph, list[Group]]:
     """`graph` with long reductions in parts, and the kernels to be made of it."""
     walked = walks(graph, target) if fusion else {}
+    bases: dict[Compute, Cluster] = {}
     while True:
         parts = split_reductions(graph, target, walked)
-        groups = fuse(parts, fusion, target)
+        groups = fuse(parts, fusion, target, bases)
         rest = alone(walked, parts, [g.cluster for g in groups if g.cluster is not None])
         if not rest:
             return parts, groups
         walked = {k: count for k, count in walked.items() if k not in rest}
 
 
-def _kept(graph: LoopGraph, groups: list[Group]) -> dict[str, set[int]]:
-    """Buffer -> groups that use it; -1 stands for the world outside."""
-    users: dict[str, set[int]] = {}
+def _inside(graph: LoopGraph, groups: list[Group]) -> dict[int, list[str]]:
+    """Group -> buffers that no other group uses, nor the world outside."""
+    users: dict[str, int | None] = {n: None for n, s in graph.storages.items() if s.kind not in ("arena", "view")}
+    users |= {graph.storages[n].base or n: None for n in names_in(graph.outputs)}
     for g in groups:
         if g.call is not None:
             names = g.call.reads | g.call.writes
@@ -64,13 +66,12 @@ def _kept(graph: LoopGraph, groups: list[Group]) -> dict[str, set[int]]:
             assert g.cluster is not None
             names = frozenset(g.cluster.reads | g.cluster.writes)
         for n in names:
-            users.setdefault(n, set()).add(g.bit)
-    for n, s in graph.storages.items():
-        if s.kind not in ("arena", "view"):
-            users.setdefault(n, set()).add(-1)
-    for n in names_in(graph.outputs):
-        users.setdefault(graph.storages[n].base or n, set()).add(-1)
-    return users
+            users[n] = g.bit if users.get(n, g.bit) == g.bit else None
+    found: dict[int, list[str]] = {}
+    for n, bit in users.items():
+        if bit is not None:
+            found.setdefault(bit, []).append(n)
+    return found
 
 
 def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel], large: int | None, tight: bool, leaves: bool) -> Program:
