@@ -6,7 +6,10 @@ are first written: the most that lives at once is the least then, with what the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import insort
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from framesmith.loops.ir import ARENA, Allocate, Batch, Extern, Launch, Ref, Release, Step
@@ -16,6 +19,7 @@ from framesmith.symbolic.expr import Expr, as_expr
 ALIGN = 64
 ENOUGH = 1.02  # of the least height: many small allocations take their time, too
 FEW = 8  # values with memory of their own that the arena could have had
+PACKED = 512  # buffers of an arena that are placed anew, which takes a time that grows with their square
 _ALWAYS = frozenset({"input", "output", "constant"})
 
 
@@ -59,7 +63,8 @@ def lasts(s: Storage, little: int) -> bool:
 
 
 class Plan:
-    """Offsets in the arena; static sizes are packed best fit, symbolic ones stand behind each other. `scratch`: what is not in it."""
+    """Offsets in the arena; static sizes are packed best fit as steps come, and anew where that leaves gaps, symbolic ones stand behind
+    each other. `scratch`: what is not in it."""
 
     def __init__(self) -> None:
         self.offset: dict[str, Any] = {}
@@ -95,6 +100,25 @@ class Plan:
             else:
                 merged.append((at, room))
         self._free = merged
+
+    def pack(self, lives: Mapping[str, tuple[int, int]]) -> None:
+        """Place all buffers anew, the largest first and each as low as those allow that live while it does (`lives`: from the first step
+        to the last), if the arena is smaller for it.
+
+        Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (2020), section 4.3.
+        """
+        placed: list[tuple[int, int, str]] = []  # (offset, end, name), sorted
+        for name in sorted(lives, key=lambda n: (-self.nbytes[n], lives[n])):
+            (first, last), offset = lives[name], 0
+            for at, end, other in placed:
+                if lives[other][0] <= last and first <= lives[other][1]:
+                    if at - offset >= self.nbytes[name]:
+                        break
+                    offset = max(offset, end)
+            insort(placed, (offset, offset + self.nbytes[name], name))
+        if (size := max((end for _, end, _ in placed), default=0)) < self.size:
+            self.size = size
+            self.offset.update({name: at for at, _, name in placed})
 
 
 def aligned(nbytes: Any) -> Any:
@@ -148,6 +172,15 @@ def plan(
         plans += [_planned(graph, steps, lives, large >> smaller) for smaller in (3, 6)]
     heights = [_height(graph, *found) for found in plans]
     return next(found for found, height in zip(plans, heights) if height <= ENOUGH * min(heights))
+
+
+def _crowd(lives: Mapping[str, tuple[int, int]], nbytes: Mapping[str, int]) -> int:
+    """The most bytes that live at a time."""
+    change: Counter[int] = Counter()
+    for name, (first, last) in lives.items():
+        change[first] += nbytes[name]
+        change[last + 1] -= nbytes[name]
+    return max(accumulate(change[k] for k in sorted(change)), default=0)
 
 
 def _end(graph: LoopGraph, lives: _Lifetimes) -> int | None:
@@ -223,6 +256,9 @@ def _planned(
                 result.give(n)
         if released := tuple(n for n in ended if n in mortal):
             out.append(Release(released))
+    packed = {n: (lives.first[n], lives.last[n]) for n in result.offset}
+    if len(packed) <= PACKED and result.size > _crowd(packed, result.nbytes):
+        result.pack(packed)
     for n in symbolic:
         result.offset[n], result.nbytes[n] = result.size, _nbytes(storages[n])
         result.size = result.nbytes[n] + result.size

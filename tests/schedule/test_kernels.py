@@ -1,9 +1,12 @@
 """Golden text of kernels, and the memory plan."""
 
 import re
+from itertools import combinations
 
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 
 from framesmith.loops.ir import ARENA, Release
 from framesmith.loops.text import kernel_text
@@ -105,6 +108,36 @@ def test_plan_reuses_what_is_free():
     plan.give("b")
     plan.take("e", 256)
     assert plan.offset["e"] == 128 and plan.size == 384
+
+
+def test_a_plan_with_gaps_is_packed_anew():
+    """b does not fit before a dies, and c, for which there was room then, not behind b."""
+    plan, lives = Plan(), {"a": (0, 1), "b": (1, 3), "c": (2, 4)}
+    for name, nbytes in (("a", 64), ("b", 256), ("c", 256)):
+        plan.take(name, nbytes)
+        if name == "b":
+            plan.give("a")
+    assert plan.size == 576
+    plan.pack(lives)
+    assert plan.size == 512 and sorted((plan.offset["b"], plan.offset["c"])) == [0, 256] and plan.offset["a"] == 256
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 12), st.integers(0, 6)), min_size=1, max_size=14))
+def test_what_lives_at_a_time_has_places_of_its_own(rows):
+    plan, lives = Plan(), {f"b{k}": (first, first + more) for k, (_, first, more) in enumerate(rows)}
+    sizes = {f"b{k}": 64 * size for k, (size, _, _) in enumerate(rows)}
+    for step in range(20):
+        for name in [n for n, (first, _) in lives.items() if first == step]:
+            plan.take(name, sizes[name])
+        for name in [n for n, (_, last) in lives.items() if last == step]:
+            plan.give(name)
+    before = plan.size
+    plan.pack(lives)
+    assert plan.size <= before
+    for (a, (first, last)), (b, (other, end)) in combinations(lives.items(), 2):
+        apart = plan.offset[a] + sizes[a] <= plan.offset[b] or plan.offset[b] + sizes[b] <= plan.offset[a]
+        assert apart or last < other or end < first
+    assert all(plan.offset[n] + sizes[n] <= plan.size for n in lives)
 
 
 def test_no_axis_is_named_as_a_type_of_generated_code():
