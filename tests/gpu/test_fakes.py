@@ -424,6 +424,17 @@ def test_places_of_maxima_go_from_kernel_to_kernel_in_two_bytes():
         assert sorted(str(p.dtype) for p in kernel.params) == ["torch.bfloat16", "torch.bfloat16", "torch.int16"]
 
 
+def test_a_group_norm_of_an_image_in_order_is_one_kernel():
+    """In other layouts, moments are taken channel by channel: what computes them, what puts them together, what uses them."""
+    x, w = torch.empty(8, 320, 64, 64, dtype=torch.bfloat16, device="meta"), torch.empty(320).bfloat16()
+    graph, _ = recorded(lambda x, w: F.silu(F.group_norm(x, 32, w, w)), x, w)
+    assert len(scheduled(graph).kernels) == 1
+    graph, _ = recorded(lambda x, w: F.silu(F.group_norm(x, 32, w, w)), x.to(memory_format=torch.channels_last), w)
+    assert len(scheduled(graph).kernels) >= 3
+    graph, _ = recorded(lambda x, w: F.silu(F.group_norm(x * 2, 32, w, w)), x, w)
+    assert len(scheduled(graph).kernels) >= 3
+
+
 @pytest.mark.parametrize("rows, columns, tile, warps", [(16384, 768, 2, 2), (65536, 256, 8, 2), (8192, 4096, 1, 4)])
 def test_the_gradient_of_a_layer_norm_is_two_kernels(rows, columns, tile, warps):
     """One goes over the rows and sums up over those of a part, the other combines the parts."""

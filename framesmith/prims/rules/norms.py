@@ -129,12 +129,21 @@ def spread(b: Builder, one: Value, x: Value) -> Value:
 _FEW_PLACES = 32
 
 
+def _lies_in_order(node: Any) -> bool:
+    """Whether memory runs along the places of each channel of an image on a CUDA device. What convolutions give is laid out later, as a
+    rule channel by channel; an input is where it is."""
+    val = node.meta["val"]
+    return node.op == "placeholder" and val.is_cuda and "layout" not in node.meta and val.is_contiguous()
+
+
 def _group_moments(b: Builder, wide: Value, groups: int) -> tuple[Value, Value]:
-    """Variance and mean of each sample and group: of those of each channel, whose places are as far apart in any layout."""
+    """Variance and mean of each sample and group: of those of each channel, whose places are as far apart in any layout, unless it is known
+    that a group is one run of memory."""
     batch, channels = wide.shape[:2]
     split = (batch, groups, channels // groups)
     places = math.prod(wide.shape[2:])
-    if type(places) is not int or type(channels) is not int or places < _FEW_PLACES or channels == groups:
+    known = type(places) is int and type(channels) is int
+    if not known or places < _FEW_PLACES or channels == groups or b.source is not None and _lies_in_order(b.source.args[0]):
         grouped = b.reshape(wide, (*split, *wide.shape[2:]))
         return b.var_mean(grouped, tuple(range(2, grouped.ndim)), False, 0)
     variance, mean = (b.reshape(one, split) for one in b.var_mean(wide, tuple(range(2, wide.ndim)), False, 0))
