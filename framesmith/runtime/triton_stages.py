@@ -4,14 +4,18 @@
 
 What `triton.compile` does besides (a digest of the source and of what it calls, each stage's text in a cache's files) is of no use to a
 process whose results are kept elsewhere; nor are places in the text, where binaries have no lines. Passes that look for what the text has
-not leave it as it is: they are left out, with what MLIR verifies behind each.
+not leave it as it is: they are left out, with what MLIR verifies behind each. And of CUDA's library of functions, whose file takes longer
+to read than most kernels take to translate, what kernels often call is read once in a process and those that it forks.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterator
+import functools
+import os
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 NO_PRODUCTS = {
@@ -28,6 +32,12 @@ NO_PRODUCTS = {
 
 NO_LOOPS = {"ttgpuir": ("assign_latencies", "schedule_loops", "pipeline"), "ttir": ("triton_licm",)}
 """Passes that have to do with loops."""
+
+OFTEN = """ceilf copysignf exp2f expf expm1f fast_expf fast_fdividef floorf log1pf log2f logf rintf rsqrtf tanhf truncf umulhi"""
+"""Functions of CUDA's library that kernels often call. Those for sines and powers are long: each kernel would read them."""
+
+GIVEN = {"__assertfail", "vprintf"}
+"""Functions that kernels call and no library has."""
 
 
 def machine_code(source: Any, target: Any, options: dict[str, Any], text: str) -> tuple[bytes, str, dict[str, Any]]:
@@ -52,7 +62,7 @@ def machine_code(source: Any, target: Any, options: dict[str, Any], text: str) -
     found = {}
     with _without_passes(text):
         for name, stage in stages.items():
-            with _without_folding() if name == "llir" else contextlib.nullcontext():
+            with _short_llir() if name == "llir" else contextlib.nullcontext():
                 found[name] = done = stage(done, metadata)
     return found["cubin"], found["ptx"], metadata
 
@@ -91,11 +101,59 @@ def _without_places() -> contextlib.AbstractContextManager[None]:
     return _replaced((CodeGenerator, "visit", visit), (CodeGenerator, "_maybe_set_loc_to_name", lambda *_: None))
 
 
-def _without_folding() -> contextlib.AbstractContextManager[None]:
-    """What MLIR would fold and merge among LLVM's operations LLVM does again."""
-    from triton._C.libtriton import passes
+def _short_llir() -> contextlib.AbstractContextManager[None]:
+    """What MLIR would fold and merge among LLVM's operations LLVM does again; and a kernel that calls no others gets the `_often` called
+    functions."""
+    from triton._C.libtriton import llvm, passes
 
-    return _replaced((passes.common, "add_canonicalizer", lambda *_: None), (passes.common, "add_cse", lambda *_: None))
+    link = llvm.link_extern_libs
+
+    def link_few(module: Any, paths: list[str]) -> None:
+        try:
+            calls = {f.name for f in module.get_functions() if f.is_declaration() and not f.name.startswith("llvm.")} - GIVEN
+            few, names = _often(link, *paths)
+            link(module, [*few] if calls <= names else paths)
+        except (AttributeError, ValueError):  # other bindings, or no file can be opened: the module is as it was
+            link(module, paths)
+
+    nothing = (passes.common, "add_canonicalizer", lambda *_: None), (passes.common, "add_cse", lambda *_: None)
+    return _replaced(*nothing, (llvm, "link_extern_libs", link_few))
+
+
+@functools.cache
+def _often(link: Callable[[Any, list[str]], None], *paths: str) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The files of a library of the functions `OFTEN` of that at `paths`, and the names of all that it defines; `paths` and no names if
+    anything is not as expected. Its file is in memory, there while a process has it open.
+
+    `link` takes what a module declares, and what that calls, from a library. Done with a module of declarations alone it leaves the text of
+    a library of just these, which is true to the first if linking from it leaves the same text; but for the order in which the text's
+    comments have the blocks before a block.
+    """
+    from triton._C.libtriton import ir, llvm
+
+    with contextlib.suppress(Exception):
+        context = ir.context()
+        ir.load_dialects(context)
+        declared = ir.parse_mlir_module(_file("\n".join(f"llvm.func @__nv_{name}()" for name in OFTEN.split())), context)
+        declared.context = context  # which lives as long
+        inner = llvm.context()
+        first, second = (llvm.to_module(declared, inner) for _ in range(2))
+        link(first, list(paths))
+        text = str(first)
+        path = _file(text.replace("\ndefine internal ", "\ndefine "))
+        link(second, [path])
+        before, after = (re.sub(" *; preds = .*", "", t) for t in (text, str(second)))
+        if before == after:
+            return (path,), frozenset(f.name for f in second.get_functions() if not f.is_declaration())
+    return paths, frozenset()
+
+
+def _file(text: str) -> str:
+    """The path of a file in memory."""
+    number = os.memfd_create("framesmith")
+    with open(number, "w", closefd=False) as file:
+        file.write(text)
+    return f"/proc/self/fd/{number}"
 
 
 def _without_passes(text: str) -> contextlib.AbstractContextManager[None]:
