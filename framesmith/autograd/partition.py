@@ -185,12 +185,14 @@ def _when_needed(nodes: list[fx.Node], cut: set[fx.Node], outputs: Any) -> list[
     asked = descendants([n for n in cut if n.name.startswith(TANGENT)])
     out: dict[fx.Node, None] = {}
     for node in [*[n for n in nodes if n in asked], *[n for n in outputs if n in at]]:
+        if node in out:
+            continue
         found, queue = {node}, [node]
         while queue:
             fresh = [a for a in queue.pop().all_input_nodes if a in at and a not in out and a not in found]
             found.update(fresh)
             queue += fresh
-        out.update(dict.fromkeys(sorted(found - out.keys(), key=at.__getitem__)))
+        out.update(dict.fromkeys(sorted(found, key=at.__getitem__)))
     return list(out)
 
 
