@@ -2,22 +2,23 @@
 
     { void* x0 = p[0]; int x1 = n[0]; void* x[] = {&x0, &x1, FS_SCRATCH}; if (h->launch(h->frame, 0, n[0], 1, 1, x)) return 1; }
 
-`a` is then the arena's address on the device.
+`a` is then the arena's address on the device. Steps that no size decides are rows of a table (see `fixed.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from framesmith.codegen.fixed import RUN, Fixed, grouped, print_fixed
 from framesmith.codegen.plan import Planner, check_symbols
 from framesmith.codegen.triton.brought import Brought
 from framesmith.codegen.triton.given import kind_of
-from framesmith.codegen.triton.kernel import MOST, PROGRAMS, Printed, programs
-from framesmith.codegen.wrapper import HOST, OTHERS, Wrapped, entry, integer_text
+from framesmith.codegen.triton.kernel import MOST, PROGRAMS, WIDEST, Printed, programs
+from framesmith.codegen.wrapper import HOST, OTHERS, Steps, Wrapped, entry, integer_text
 from framesmith.graph.launch import Window
 from framesmith.loops.ir import Batch, Extern, Launch, Param, Program
 from framesmith.symbolic.expr import Expr
@@ -65,7 +66,6 @@ _READ = {
     torch.uint8: "*(const unsigned char*)({})",
     torch.bool: "*(const unsigned char*)({})",
 }
-WIDEST = (2**31 - 1, 65535, 65535)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,9 @@ def wrap_device(
     texts = (*zip(program.kernels, printed, strict=True), *brought.items())
     functions = {key: Function(k, text, others.get(k)) for k, (key, text) in enumerate(texts)}
     out = Indented()
-    entry(out, program, planner, plan, {**OTHERS, Launch: _launch, Batch: _Batches(), Extern: _extern}, functions)
-    return Wrapped((HEAD + HOST + "\n" + str(out),), plan, tuple(program.constants.values()))
+    steps: Steps = {**OTHERS, Launch: _launch, Batch: _Batches(), Extern: _extern, Fixed: print_fixed}
+    entry(out, replace(program, steps=grouped(program, planner, functions)), planner, plan, steps, functions)
+    return Wrapped((HEAD + HOST + RUN + "\n" + str(out),), plan, tuple(program.constants.values()))
 
 
 def _launch(out: Indented, step: Launch, program: Program, planner: Planner, functions: Functions) -> None:

@@ -128,7 +128,7 @@ def _batch(out: Indented, step: Batch, program: Program, planner: Planner, funct
     with out.block("{", "}"):
         with out.block(f"static const i64 rows[][{len(params) + 1}] = {{", "};"):
             for row, size in zip(step.rows, step.sizes, strict=True):
-                out.line(f"{{{', '.join([_place(program, planner, name) for name in row])}, {size}}},")
+                out.line(f"{{{', '.join([place_text(program, planner, name) for name in row])}, {size}}},")
         pointers = [f"({'const ' if p.mode == 'r' else ''}{type_row(p.dtype).storage}*)fs_at(a, p, row[{k}])" for k, p in enumerate(params)]
         args, size_of = ", ".join(pointers), f"row[{len(params)}]"
         if not step.kernel.symbols:
@@ -145,7 +145,7 @@ def _batch(out: Indented, step: Batch, program: Program, planner: Planner, funct
                 out.line(f"from -= {size_of}, to -= {size_of};")
 
 
-def _place(program: Program, planner: Planner, name: str) -> str:
+def place_text(program: Program, planner: Planner, name: str) -> str:
     """Where a buffer is, for `fs_at`: the number of its value, or the offset in the arena with all bits inverted."""
     buffer = program.buffers[name]
     return f"~{integer_text(buffer.offset)}" if buffer.kind == "arena" else str(planner.number(name))
@@ -165,8 +165,12 @@ def integer_text(value: Expr | int) -> str:
 
 
 def _extern(out: Indented, step: Extern, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
-    names = "; ".join(dict.fromkeys(o.op for o in step.origins))
-    out.line(f"if (h->call(h->frame, {planner.externs[step]})) return 1;  // {names or step.target}")
+    out.line(f"if (h->call(h->frame, {planner.externs[step]})) return 1;  // {comment(step)}")
+
+
+def comment(step: Extern) -> str:
+    """What a call computes."""
+    return "; ".join(dict.fromkeys(o.op for o in step.origins)) or str(step.target)
 
 
 def _allocate(out: Indented, step: Allocate, program: Program, planner: Planner, functions: dict[object, Function]) -> None:

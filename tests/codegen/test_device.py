@@ -7,7 +7,8 @@ import torch
 
 from framesmith.codegen.device import wrap_device
 from framesmith.codegen.triton.emit import print_kernels
-from framesmith.loops.ir import Batch
+from framesmith.codegen.triton.sharing import shared
+from framesmith.loops.ir import Allocate, Batch, Extern, Launch, Release
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.runtime.cache import Cache
@@ -19,12 +20,13 @@ from tests.schedule.harness import program_of
 
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, *[ctypes.c_uint] * 3, ctypes.POINTER(ctypes.c_void_p))
 UPLOAD = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
-TYPES = {"*": ctypes.c_void_p, "fp32": ctypes.c_float, "fp64": ctypes.c_double, "i32": ctypes.c_int, "i64": ctypes.c_int64}
+STEP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+TYPES = {"*": ctypes.c_void_p, "fp32": ctypes.c_float, "fp64": ctypes.c_double, "i32": ctypes.c_int, "u32": ctypes.c_uint,
+         "i64": ctypes.c_int64}
 
 
 class Host(ctypes.Structure):
-    _fields_ = [("frame", ctypes.c_void_p), *[(n, ctypes.c_void_p) for n in ("call", "allocate", "release")], ("launch", LAUNCH),
-                ("upload", UPLOAD)]
+    _fields_ = [("frame", ctypes.c_void_p), *[(n, STEP) for n in ("call", "allocate", "release")], ("launch", LAUNCH), ("upload", UPLOAD)]
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +34,9 @@ def cache(tmp_path_factory):
     return Cache(tmp_path_factory.mktemp("cache"))
 
 
-def launched(cache, program, inputs, sizes=(), wide=None):
-    """(kernel, grid, arguments) of each launch, and the bytes of each table."""
-    printed = print_kernels(program)
+def launched(cache, program, inputs, sizes=(), wide=None, printed=None, arena=None, others=None):
+    """(kernel, grid, arguments) of each launch, and the bytes of each table. `others`: what else is done, behind how many launches."""
+    printed = printed or print_kernels(program)
     texts = [*printed, *(wide or {}).values()]
     wrapped = wrap_device(program, printed, range(len(inputs)), len(inputs), (), wide=wide)
     library = ctypes.CDLL(str(cache.library(wrapped.units, find())))
@@ -50,14 +52,21 @@ def launched(cache, program, inputs, sizes=(), wide=None):
         tables.append(ctypes.string_at(data, size))
         return 1
 
+    def noted(name, fails=False):
+        def note(frame, number):
+            others.append((len(calls), name, number))
+            return int(fails)
+
+        return STEP(note)
+
     where = {v.ref: k for k, v in enumerate(wrapped.plan.values) if int(v.kind) == 0}
     pointers = (ctypes.c_void_p * len(wrapped.plan.values))()
     for i, x in enumerate(inputs):
         if i in where:
             pointers[where[i]] = x.data_ptr()
     table = (ctypes.c_int64 * max(wrapped.plan.table, 1))(*sizes)
-    host = Host(None, None, None, None, LAUNCH(launch), UPLOAD(upload))
-    assert library.fs_run(None, pointers, table, ctypes.byref(host)) == 0
+    host = Host(None, noted("call"), noted("allocate"), noted("release"), LAUNCH(launch), UPLOAD(upload))
+    assert library.fs_run(arena, pointers, table, ctypes.byref(host)) == 0
     return calls, tables
 
 
@@ -103,3 +112,50 @@ def test_sizes_decide_between_indices_of_32_and_of_64_bits(cache):
     for sizes, number in (((40, 30), 0), ((100_000, 30_000), 1)):
         calls, _ = launched(cache, program, [torch.randn(1)], sizes, {0: wide[0]})
         assert [(kernel, sorted(given[-2:])) for kernel, _, given in calls] == [(number, sorted(sizes))]
+
+
+def test_steps_of_known_sizes_are_a_table_in_their_order(cache):
+    def fn(x):
+        y = (x + 1).softmax(-1)
+        return (torch.mm(y, x).relu() @ x).sum(0), torch.mm(y, y)
+
+    x = torch.randn(40, 40)
+    graph = lower(decompose(record(fn, [x])[0]))
+    program = schedule(graph, target=GPU, scoped_memory=True, tight=True)
+    wrapped = wrap_device(program, print_kernels(program), [0], 1, ())
+    assert wrapped.units[0].count("fs_steps(a, p, h") == 1 and "h->launch(h->frame, 0," not in wrapped.units[0]
+    others = []
+    calls, _ = launched(cache, program, [x], arena=1 << 20, others=others)
+    kinds = {Extern: "call", Allocate: "allocate", Release: "release"}
+    want, before = [], 0
+    for step in program.steps:
+        before += type(step) is Launch
+        count = len(step.names) if type(step) in (Allocate, Release) else type(step) is Extern
+        want += [(before, kinds[type(step)])] * count if type(step) in kinds else []
+    assert [(at, name) for at, name, _ in others] == want and [name for _, name in want].count("call") == 3
+    launches = [step for step in program.steps if type(step) is Launch]
+    assert [kernel for kernel, _, _ in calls] == [program.kernels.index(step.kernel) for step in launches]
+    for (_, _, given), step in zip(calls, launches):
+        for address, name in zip(given, step.args):
+            buffer = program.buffers[name]
+            assert address == {"arena": (1 << 20) + buffer.offset, "input": x.data_ptr()}.get(buffer.kind, address)
+
+
+def test_a_failing_step_ends_the_run():
+    program = program_of(lambda x: torch.mm(x, x) + 1, torch.randn(4, 4), target=GPU)
+    wrapped = wrap_device(program, print_kernels(program), [0], 1, ())
+    library = ctypes.CDLL(str(Cache(None, False).library(wrapped.units, find())))
+    fail = STEP(lambda frame, number: 1)
+    host = Host(None, fail, fail, fail, LAUNCH(lambda *_: 1), UPLOAD(lambda *_: 0))
+    assert library.fs_run(None, (ctypes.c_void_p * 8)(), None, ctypes.byref(host)) == 1
+
+
+def test_numbers_of_a_kernel_for_several_sizes_stand_in_the_table(cache):
+    inputs = [torch.randn(64, n) for n in (96, 160)]
+    program = program_of(lambda *xs: [(x * n).sum(0) for x, n in zip(xs, (2.5, -3.0))], *inputs, target=GPU)
+    printed = shared(print_kernels(program))
+    assert {kind for k in printed for _, kind in k.signature[-len(k.numbers):]} >= {"i32", "fp32"} and printed[0].numbers
+    calls, _ = launched(cache, program, inputs, printed=printed)
+    for kernel, _, given in calls:
+        numbers = printed[kernel].numbers
+        assert given[len(given) - len(numbers):] == [n.value for n in numbers]

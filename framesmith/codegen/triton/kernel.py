@@ -63,6 +63,7 @@ def module_text(
 
 PROGRAMS = Symbol("programs", 0)
 MOST = 2**31  # see `Printed.limits`
+WIDEST = (2**31 - 1, 65535, 65535)  # programs that a device launches along each axis
 
 
 def programs(sizes: tuple[int, ...], block: int) -> int:
