@@ -7,7 +7,7 @@ what calls written out take, and these are nearly all that such a function has.
       1, 0,  // call operator 0
       3, 4,  // release value 4
     };
-    if (fs_steps(a, p, h, steps, steps + 17)) return 1;
+    if (fs_steps(a, p, h, steps, steps + 16)) return 1;
 """
 
 from __future__ import annotations

@@ -168,6 +168,8 @@ def plan(
         return plans[0]
     if leaves and (end := _end(graph, lives)) is not None:
         plans.append(_planned(graph, steps, lives, large, end))
+        if plans[1][1].scratch == plans[0][1].scratch:  # that costs nothing
+            plans = [min(plans, key=lambda found: _height(graph, *found))]
     if tight:
         plans += [_planned(graph, steps, lives, large >> smaller) for smaller in (3, 6)]
     heights = [_height(graph, *found) for found in plans]

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framesmith.loops.ir import ARENA, Release
+from framesmith.loops.ir import ARENA, Allocate, Release
 from framesmith.loops.text import kernel_text
 from framesmith.loops.verify import verify
 from framesmith.lower.lower import lower
@@ -176,3 +176,20 @@ def test_smaller_memory_is_scoped_where_less_lives_then():
     assert loose == tight and left == {True}  # nothing is beside it that was given back
     loose, tight, left = plans(few, x)
     assert loose == tight and left == {False}
+
+
+def test_a_small_arena_is_given_back_before_a_large_result_where_that_costs_nothing():
+    def reads_it(x, w):
+        return torch.mm(torch.mm(x, x).softmax(-1), w)
+
+    def does_not(x, w):
+        return reads_it(x, w).relu() + 1
+
+    for fn in (reads_it, does_not):
+        graph = lower(decompose(record(fn, [torch.empty(64, 64), torch.empty(64, 100_000)])[0]))
+        program = schedule(graph, target=GPU, scoped_memory=True)
+        verify(program)
+        left = [k for k, s in enumerate(program.steps) if type(s) is Release and ARENA in s.names]
+        assert 0 < program.arena_bytes < 64 << 10 and bool(left) is (fn is does_not)
+    after = program.steps[left[0] + 1]
+    assert type(after) is Allocate and after.names == (program.outputs[0].name,)
