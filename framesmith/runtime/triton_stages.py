@@ -165,5 +165,5 @@ def _without_passes(text: str) -> contextlib.AbstractContextManager[None]:
     rooms = {
         "ttgpuir": passes.ttgpuir, "ttir": passes.ttir, "ttnvgpuir": nvidia.passes.ttnvgpuir, "hopper": nvidia.passes.hopper,
     }  # fmt: skip
-    idle = [NO_PRODUCTS] if "for " in text else [NO_PRODUCTS, NO_LOOPS]
+    idle = [NO_PRODUCTS] if re.search("^ *for ", text, re.MULTILINE) else [NO_PRODUCTS, NO_LOOPS]
     return _replaced(*[(rooms[room], f"add_{name}", lambda *_: None) for table in idle for room, names in table.items() for name in names])
