@@ -18,7 +18,7 @@ from framesmith.codegen.plan import Planner, check_symbols
 from framesmith.codegen.triton.brought import Brought
 from framesmith.codegen.triton.given import kind_of
 from framesmith.codegen.triton.kernel import MOST, PROGRAMS, WIDEST, Printed, programs
-from framesmith.codegen.wrapper import HOST, OTHERS, Steps, Wrapped, entry, integer_text
+from framesmith.codegen.wrapper import HOST, Steps, Wrapped, entry, integer_text
 from framesmith.graph.launch import Window
 from framesmith.loops.ir import Batch, Extern, Launch, Param, Program
 from framesmith.symbolic.expr import Expr
@@ -99,7 +99,7 @@ def wrap_device(
     texts = (*zip(program.kernels, printed, strict=True), *brought.items())
     functions = {key: Function(k, text, others.get(k)) for k, (key, text) in enumerate(texts)}
     out = Indented()
-    steps: Steps = {**OTHERS, Launch: _launch, Batch: _Batches(), Extern: _extern, Fixed: print_fixed}
+    steps: Steps = {Launch: _launch, Batch: _Batches(), Extern: _brought, Fixed: print_fixed}
     entry(out, replace(program, steps=grouped(program, planner, functions)), planner, plan, steps, functions)
     return Wrapped((HEAD + HOST + RUN + "\n" + str(out),), plan, tuple(program.constants.values()))
 
@@ -138,11 +138,8 @@ def _call(out: Indented, number: int, grid: Sequence[Expr | int], values: Sequen
     out.line(f"if (h->launch(h->frame, {number}, {', '.join(sizes)}, x)) return 1;")
 
 
-def _extern(out: Indented, step: Extern, program: Program, planner: Planner, functions: Functions) -> None:
-    """A call, or the launch of a kernel that the program brings."""
-    if step not in functions:
-        OTHERS[Extern](out, step, program, planner, functions)
-        return
+def _brought(out: Indented, step: Extern, program: Program, planner: Planner, functions: Functions) -> None:
+    """The launch of a kernel that the program brings; other calls are rows of a table."""
     number, kernel = functions[step].number, functions[step].text
     with out.block("{", "}"):
         _call(out, number, kernel.grid, [_argument(program, planner, step, a) for a in kernel.arguments])

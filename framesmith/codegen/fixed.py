@@ -22,7 +22,7 @@ from framesmith.codegen.triton.kernel import WIDEST
 from framesmith.codegen.triton.numbers import Number
 from framesmith.codegen.wrapper import comment, place_text
 from framesmith.loops.ir import ARENA, Allocate, Extern, Launch, Program, Release
-from framesmith.symbolic.expr import Expr
+from framesmith.symbolic.expr import Expr, as_expr
 from framesmith.util.text import Indented
 
 LAUNCH, CALL, ALLOCATE, RELEASE = range(4)
@@ -90,13 +90,13 @@ def _launch(step: Launch, program: Program, planner: Planner, functions: Any) ->
     number, kernel, names = functions[step.kernel].number, functions[step.kernel].text, step.args
     if functions[step.kernel].wide is not None or kernel.symbols or any(param.host for param in step.kernel.params):
         return None
-    grid = [extent if isinstance(extent, int) else extent.const if extent.is_const else -1 for extent in (*kernel.grid, 1, 1, 1)[:3]]
+    grid = [as_expr(extent) for extent in (*kernel.grid, 1, 1, 1)[:3]]
     offsets = [program.buffers[name].offset for name in names if program.buffers[name].kind == "arena"]
-    fits = all(0 <= extent <= most for extent, most in zip(grid, WIDEST)) and len(names) + len(kernel.numbers) <= MOST
-    if not fits or any(isinstance(offset, Expr) for offset in offsets):
+    fits = all(extent.is_const and extent.const <= most for extent, most in zip(grid, WIDEST))
+    if not fits or any(isinstance(offset, Expr) for offset in offsets) or len(names) + len(kernel.numbers) > MOST:
         return None
-    places = [place_text(program, planner, name) for name in names]
-    return [((LAUNCH, number, *grid, len(names), len(kernel.numbers), *places, *map(_word, kernel.numbers)), "")]
+    places, programs = [place_text(program, planner, name) for name in names], [extent.const for extent in grid]
+    return [((LAUNCH, number, *programs, len(names), len(kernel.numbers), *places, *map(_word, kernel.numbers)), "")]
 
 
 def _word(number: Number) -> int:

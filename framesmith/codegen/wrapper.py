@@ -24,7 +24,7 @@ from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.cpp.state import Target
 from framesmith.codegen.cpp.types import type_row
 from framesmith.codegen.plan import Planner, check_symbols
-from framesmith.loops.ir import ARENA, Allocate, Batch, Extern, Kernel, Launch, Param, Program, Release
+from framesmith.loops.ir import Allocate, Batch, Extern, Kernel, Launch, Param, Program, Release
 from framesmith.runtime.plan import Plan
 from framesmith.symbolic.expr import Expr
 from framesmith.util.text import Indented
@@ -180,11 +180,10 @@ def _allocate(out: Indented, step: Allocate, program: Program, planner: Planner,
 
 def _release(out: Indented, step: Release, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
     for name in step.names:
-        out.line(f"h->release(h->frame, {-1 if name == ARENA else planner.number(name)});")
+        out.line(f"h->release(h->frame, {planner.number(name)});")
 
 
-OTHERS: Steps = {Extern: _extern, Allocate: _allocate, Release: _release}
-_STEPS: Steps = {Launch: _launch, Batch: _batch, **OTHERS}
+_STEPS: Steps = {Launch: _launch, Batch: _batch, Extern: _extern, Allocate: _allocate, Release: _release}
 
 
 # ------------------------------------------------------------------------------------------------------------------- translation units

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from framesmith.loops.ir import Index, Pred
 from framesmith.schedule.cluster import Cluster, Member, Substitutes, axis_symbol, trips
-from framesmith.symbolic.expr import Expr, Int, Symbol, as_expr
+from framesmith.symbolic.expr import Expr, Int, Substitution, Symbol
 
 Steps = dict[Symbol, int | None]
 
@@ -81,7 +81,7 @@ def _merge(cluster: Cluster, outer: Symbol, inner: Symbol) -> Cluster:
             axes[s] = n
     members = []
     for m in cluster.members:
-        full: Substitutes = {k: as_expr(v).subs(sub) for k, v in m.sub.items()}
+        full = Substitution(sub).composed(m.sub)
         members.append(Member(m.compute, full, _renamed(m.par, outer, inner, new), _renamed(m.red, outer, inner, new)))
     shared = cluster.shared
     if inner in shared:

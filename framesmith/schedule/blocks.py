@@ -11,7 +11,7 @@ from framesmith.loops.build import REPLAY, Builder, Replay
 from framesmith.loops.contract import Accumulator
 from framesmith.loops.ir import Axis, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Scan, Store
 from framesmith.schedule.cluster import Member, Substitutes
-from framesmith.symbolic.expr import Expr, Symbol, as_expr
+from framesmith.symbolic.expr import Expr, Substitution, Symbol, as_expr
 
 
 class Placer(Builder):
@@ -164,7 +164,7 @@ class Replayed:
 
     def __init__(self, placer: Placer, member: Member, sub: Substitutes, again: Lookup | None = None) -> None:
         self.member, self.again = member, again
-        full: Substitutes = {k: as_expr(v).subs(sub) for k, v in member.sub.items()}
+        full = Substitution(sub).composed(member.sub)
         self.replay = Replay(placer, full, {}, self._load)
         self.placer = placer
 

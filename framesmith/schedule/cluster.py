@@ -37,8 +37,7 @@ class Member:
         assert isinstance(symbol, Symbol)
         if symbol not in self.par and symbol not in self.red:
             return self
-        refine = Substitution(split)
-        sub: Substitutes = {k: refine(as_expr(v)) for k, v in self.sub.items()}
+        sub = Substitution(split).composed(self.sub)
         return Member(self.compute, sub, _replace(self.par, symbol, parts), _replace(self.red, symbol, parts))
 
 
@@ -114,8 +113,7 @@ def joined(cluster: Cluster, compute: Compute, base: Cluster, apart: bool = Fals
             outer, inner, value = _halves(result, own[result.symbol], f"{result.symbol.name}'")
             del own[result.symbol]
             own[outer[0]], own[inner[0]] = outer[1], inner[1]
-            halved = Substitution({result.symbol: value})
-            sub = {k: halved(as_expr(v)) for k, v in sub.items()}
+            sub = Substitution({result.symbol: value}).composed(sub)
     else:
         return None
     if fixed and (len(mapping) != len(own) or len(own) != sum(not (n.is_const and n.const == 1) for n in cluster.axes.values())):
@@ -200,8 +198,7 @@ def _join(cluster: Cluster, compute: Compute, sub: Substitutes, own: Extents, ma
             axes[target] = n
             count += 1
         to[s] = target
-    renamed = Substitution(to)
-    full: Substitutes = {k: renamed(as_expr(v)) for k, v in sub.items()} if sub else dict(to)
+    full = Substitution(to).composed(sub) if sub else dict(to)
     red_roots = {a.symbol for a in compute.raxes}
     par: list[Symbol] = []
     red: list[Symbol] = []

@@ -258,9 +258,9 @@ def _planned(
                 result.give(n)
         if released := tuple(n for n in ended if n in mortal):
             out.append(Release(released))
-    packed = {n: (lives.first[n], lives.last[n]) for n in result.offset}
-    if len(packed) <= PACKED and result.size > _crowd(packed, result.nbytes):
-        result.pack(packed)
+    spans = {n: (lives.first[n], lives.last[n]) for n in result.offset}
+    if len(spans) <= PACKED and result.size > _crowd(spans, result.nbytes):
+        result.pack(spans)
     for n in symbolic:
         result.offset[n], result.nbytes[n] = result.size, _nbytes(storages[n])
         result.size = result.nbytes[n] + result.size

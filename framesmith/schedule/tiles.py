@@ -12,7 +12,7 @@ from framesmith.loops.build import Replay
 from framesmith.loops.ir import Load, Op, Scan, Store
 from framesmith.schedule.blocks import Placer
 from framesmith.schedule.cluster import Cluster, Member, Substitutes
-from framesmith.symbolic.expr import Expr, as_expr
+from framesmith.symbolic.expr import Expr, Substitution
 
 
 def is_tile(cluster: Cluster) -> bool:
@@ -71,7 +71,7 @@ class Again:
         if writer is None or not self._is_possible(writer):
             return None
         store = next(s for s in writer.compute.stores if s.buffer == op.buffer)
-        full: Substitutes = {k: as_expr(v).subs(self.to) for k, v in writer.sub.items()}
+        full = Substitution(self.to).composed(writer.sub)
         values: dict[Op, Op] = {}
         Replay(self.placer, full, values, lambda o, i: self.value(writer, o, i)).run(_needed(writer, store))
         result = self.placer.forward[op.buffer, index] = values[store.args[0]]

@@ -384,6 +384,10 @@ class Substitution:
         self._memo[e] = result
         return result
 
+    def composed(self, mapping: Mapping[Expr, Expr | int]) -> dict[Expr, Expr | int]:
+        """What `mapping` replaces keys by, with this replacement made in it."""
+        return {k: self(as_expr(v)) for k, v in mapping.items()}
+
 
 def interned() -> dict[str, int]:
     """How many nodes and memo entries are alive, for leak tests."""
