@@ -21,16 +21,18 @@ PERSISTENT = 1 << 13  # elements of a row up to which all of it is one tile...
 PERSISTENT_COLUMN = 64  # ... and where memory runs across the rows
 SHARED_ROWS = 1024  # elements of a tile of several short rows: one warp has them, and adds without the others
 LOOPED = 4096  # elements of a tile that goes through long rows
-ACCUMULATORS = 32  # that a thread has registers for, ...
-MANY = 128  # ... and where one for each of many sums takes more than those
+ACCUMULATORS, MANY = 8, 128  # of each of several sums in a thread, and of all of them where there are many
+LONELY, LONELY_WARPS = 1024, 16  # elements of a tile of long columns, and its warps, where there are fewer programs than multiprocessors
 COLUMNS, FEWEST = 128, 32  # bytes side by side of a tile where memory runs across its rows, and where there are few
 SLIM = 32  # short rows side by side of a tile, where there are many
-DEALT, DEALT_ROWS = 4096, 8  # bytes and rows of a tile of those that a program goes through and sums up, ...
-DEALT_EACH, DEALT_FULL = 64, 6  # ... bytes of it for each thread, or half as many where sums and loads are more than so many, ...
-DEALT_STAGES, AHEAD = 3, 3 << 14  # ... tiles at once, and bytes of those on their way: several programs share a multiprocessor
+LIGHT = 400  # work on a vector, times the bytes of an element, of which a thread has two
+DEALT, DEALT_ROWS = 4096, 4  # bytes and rows of a tile of those that a program goes through and sums up, ...
+DEALT_EACH, DEALT_FULL = 48, 6  # ... elements of it for each thread, or a third where sums and loads are more than so many, ...
+DEALT_STAGES, AHEAD = 3, 3 << 14  # ... tiles at once (small ones: one more), and bytes on their way: programs share a multiprocessor
 BATCH = 1024  # elements of a tile of a row of a table, ...
 PROGRAMS = 1 << 14  # ... and how many programs there are before one goes through several
 KEPT = 1 << 17  # bytes of a row: as many as rows are worked on at once stay in the cache
+VECTOR = 16  # bytes that a thread reads at once
 STEP = 16  # elements: Triton sees by itself that masks and addresses allow vectors where lengths are multiples of it
 
 Sizes = Mapping[Symbol, int]
@@ -121,12 +123,13 @@ def _cost(form: Form) -> int:
 
 
 def _vectors(form: Form) -> Config:
-    """A vector for each thread; smaller blocks while there are not several for each multiprocessor."""
+    """A vector for each thread, or two where that is little work; smaller blocks while there are not several for each multiprocessor."""
     y, x = form.grid
     size, block = size_of(y, form.sizes), 128
     while block > 32 and size // block < 4 * UNITS:
         block //= 2
-    return Config({"y": block, "x": size_of(x)}, block // 32)
+    each = 2 if block > 32 and _cost(form) * _bytes(form) <= LIGHT else 1
+    return Config({"y": block, "x": size_of(x)}, block // (32 * each))
 
 
 def _transposing(form: Form) -> Config:
@@ -154,8 +157,19 @@ def _dealt(form: Form, row: Dim) -> Config:
         x //= 2
     sums = sum(type(op) is Store and op.mode == "sum" for node in form.body if type(node) is Nest for op in node.ops)
     full = sums > 2 or sums + len(moving) > DEALT_FULL
-    warps = _warps(x * r * width, DEALT_EACH // 2 if full else DEALT_EACH)
-    return replace(_config(form, x, r, warps), stages=min(DEALT_STAGES, 1 + AHEAD // _ahead(form, row, x * r)))
+    warps = _few_warps(size_of(row, form.sizes), x, VECTOR // width, DEALT_EACH // 3 if full else DEALT_EACH)
+    ahead = _ahead(form, row, x * r)
+    stages = DEALT_STAGES if ahead > DEALT else DEALT_STAGES + 1
+    return replace(_config(form, x, r, warps), stages=min(stages, 1 + AHEAD // ahead))
+
+
+def _few_warps(length: int, rows: int, vector: int, most: int) -> int:
+    """The fewest warps of which a thread has at most so many elements of `rows` rows. Vectors that all threads have beyond the end of a
+    row take no registers."""
+    warps = 1
+    while warps < 16 and -(-length // (32 * warps * vector)) * vector * rows > most:
+        warps *= 2
+    return warps
 
 
 def _moving(form: Form, row: Dim) -> list[int]:
@@ -176,7 +190,7 @@ def _rows(form: Form, row: Dim) -> Config:
         return _dealt(form, row)
     length = size_of(row, form.sizes)
     count = size_of(form.grid[0], form.sizes) if form.grid else 1
-    across = _columns(form, count) if _runs_across(form, row) else 0
+    across = _columns(form, row, count) if _runs_across(form, row) else 0
     nests = [node for node in form.body if type(node) is Nest]
     reduces = [op for node in nests for op in node.ops if type(op) is Reduce]
     kinds = {op.kind for op in reduces}
@@ -188,9 +202,12 @@ def _rows(form: Form, row: Dim) -> Config:
     stores = any(type(op) is Store for node in nests for op in node.ops)
     if across:
         x = across
-        each = _accumulators(len(reduces), 8 if stores else 32 if narrow else 16)
-        fewer = "welford" in kinds or (len(reduces) > 1 and each > 8)  # several sums are faster in smaller tiles
-        most = LOOPED if stores else 256 * each // (2 if fewer else 1)
+        each = 8 if _narrowest(form, row) > 2 else 16 if stores else 32
+        if count < UNITS * x and not stores:
+            return _config(form, x, max(min(LONELY // x, power(length) // 4), 2), LONELY_WARPS, persistent=False)
+        if len(reduces) > 1:
+            each = max(min(each, ACCUMULATORS, power(MANY // len(reduces) + 1) // 2), 1)
+        most = LOOPED if stores else 256 * each // (2 if "welford" in kinds else 1)
         r = max(min(most // x, power(length) // 4), 2)  # in several parts: there are more programs
         return _config(form, x, r, _warps(x * r, each), persistent=False)
     if not kinds.isdisjoint(("argmax", "argmin")):  # accumulators are three words each
@@ -205,19 +222,19 @@ def _rows(form: Form, row: Dim) -> Config:
     return replace(_config(form, 1, r, _warps(r, each), persistent=False), kept=length * _bytes(form) <= KEPT)
 
 
-def _columns(form: Form, count: int) -> int:
+def _columns(form: Form, row: Dim, count: int) -> int:
     """How many rows side by side a tile has, where memory runs across them."""
-    width = max(_bytes(form), 2)
+    width = max(_narrowest(form, row), 2)
     x = min(power(count), COLUMNS // width)
     while x > FEWEST // width and count // x < UNITS:
         x //= 2
     return x
 
 
-def _accumulators(reduces: int, most: int) -> int:
-    """Elements of the tile for each thread, which has a register for each of them and of so many reductions."""
-    few, many = (power(n // max(reduces, 1) + 1) // 2 for n in (ACCUMULATORS, MANY))
-    return max(min(most, few), min(8, many), 1)
+def _narrowest(form: Form, row: Dim) -> int:
+    """Bytes of the narrowest element that is read or written along the rows."""
+    kinds, moving = {p.name: p.dtype.itemsize for p in form.kernel.params}, {a.symbol for a in row.axes}
+    return min((kinds[op.buffer] for op, index in form.accesses() if not moving.isdisjoint(index.free)), default=4)
 
 
 def _persistent(form: Form, r: int, count: int, across: int, whole: bool = True) -> Config:
