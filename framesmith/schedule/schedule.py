@@ -9,6 +9,7 @@ from framesmith.schedule.batch import batched, kernels_of
 from framesmith.schedule.cluster import Cluster
 from framesmith.schedule.emit import emit
 from framesmith.schedule.fuse import Group, fuse
+from framesmith.schedule.inplace import in_place
 from framesmith.schedule.memory import names_in, plan
 from framesmith.schedule.split import split_reductions
 from framesmith.schedule.target import CPU, Target
@@ -39,6 +40,8 @@ def schedule(
         steps.append(Launch(same, launch.args, launch.origins))
     if fusion:
         steps = batched(steps, graph.storages, target.little)
+    if target.tiles:
+        graph, steps = in_place(graph, steps)
     return _program(graph, steps, kernels_of(steps), target.large if scoped_memory else None, tight, target.tiles)
 
 

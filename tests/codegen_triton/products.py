@@ -158,6 +158,11 @@ def _(a, w):
     return F.hardswish(F.conv2d(a, w, None, 2))
 
 
+@product("sum of products", lambda: [x(24, 40), x(40, 24)])
+def _(a, b):
+    return (a @ b + b.t() @ a.t()) @ a
+
+
 @product("symbolic rows", lambda: [x(37, 48), x(24, 48), x(24)], [(0, 0)])
 def _(a, w, b):
     return F.gelu(torch.addmm(b, a, w.t()))

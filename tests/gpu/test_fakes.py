@@ -282,7 +282,7 @@ def test_large_values_live_from_first_write_to_last_use():
         y = x.softmax(-1) @ x
         return (y.softmax(-1) @ x).sum()
 
-    for size, late in ((64, 0), (1024, 4)):
+    for size, late in ((64, 0), (1024, 3)):  # one softmax lies where its scores were
         graph, _ = recorded(fn, torch.randn(size, size))
         program = scheduled(graph)
         allocated = [name for step in program.steps if isinstance(step, Allocate) for name in step.names]

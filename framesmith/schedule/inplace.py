@@ -1,0 +1,158 @@
+"""Kernels of tiles that write a result where something lies that they are the last to read: softmax over its scores, a sum over what it
+adds to.
+
+    t0 = ...                                           t0 = ...
+    t1 = exp(t0) / sum(exp(t0))     # t0 dies          t0 = exp(t0) / sum(exp(t0))
+    ... = t1                                           ... = t0
+
+An element is overwritten by the program that read it, and after that, where three things hold. All loads and the store are at one place of
+the domain of the kernel's innermost loops, a place that is another in each iteration: so no other program has a use for the element, and
+no two threads of one have it but those of which one stores. And the number that is stored was computed from what each of the loads gave, so
+that it is there after all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from framesmith.loops.ir import Axis, Batch, Extern, Kernel, Launch, Load, Loop, Node, Op, Ref, Step, Store
+from framesmith.loops.nest import LoopGraph, Storage
+from framesmith.loops.product import MatrixProduct
+from framesmith.schedule.memory import element_span, names_in, touched
+from framesmith.symbolic.expr import Expr, Symbol
+
+Pairs = frozenset[tuple[int, int]]
+
+
+def in_place(graph: LoopGraph, steps: Sequence[Step]) -> tuple[LoopGraph, list[Step]]:
+    """`steps`, in which results that may lie where something dies have its name, and `graph`, whose views on them are views on it then."""
+    storages = graph.storages
+    last = {n: k for k, step in enumerate(steps) for n in touched(step, storages)}
+    last |= dict.fromkeys([storages[n].base or n for n in names_in(graph.outputs)], len(steps))
+    shaped = {n for step in steps if type(step) is Extern for n in _names(step)}
+    known: dict[Kernel, Pairs] = {}
+    seen: set[str] = set()
+    heirs: dict[str, str] = {}
+    out: list[Step] = []
+    for k, step in enumerate(steps):
+        names = touched(step, storages)
+        if type(step) is Launch:
+            dying = [n for n in step.args if last.get(n) == k and step.args.count(n) == 1]
+            for made in [n for n in step.args if n not in seen and step.args.count(n) == 1]:
+                for gone in [n for n in dying if n in seen and _fits(storages[n], storages[made], made in shaped)]:
+                    pairs = known[step.kernel] if step.kernel in known else known.setdefault(step.kernel, _pairs(step.kernel))
+                    if (step.args.index(gone), step.args.index(made)) in pairs:
+                        heirs[made] = heirs.get(gone, gone)
+                        dying.remove(gone)
+                        break
+        seen.update(names)
+        out.append(_renamed(step, heirs))
+    if not heirs:
+        return graph, list(steps)
+    renamed = {n: replace(s, base=heirs[s.base]) if s.base in heirs else s for n, s in storages.items()}
+    return replace(graph, storages=renamed), out
+
+
+def _fits(gone: Storage, made: Storage, shaped: bool) -> bool:
+    """Whether both are scratch memory of one size; of one shape, if someone looks at that (`shaped`)."""
+    scratch = gone.kind == made.kind == "arena" and gone.base is made.base is None and gone.dtype is made.dtype
+    alike = (gone.size, gone.stride) == (made.size, made.stride)
+    return scratch and (alike or not shaped and element_span(gone) == element_span(made))
+
+
+def _names(step: Extern) -> Iterator[str]:
+    yield from names_in((step.args, tuple(step.kwargs.values())))
+    yield from (n for n in (*step.outputs, *step.mutates) if n is not None)
+
+
+def _renamed(step: Step, names: dict[str, str]) -> Step:
+    def of(arg: Any) -> Any:
+        if type(arg) is Ref:
+            return Ref(names.get(arg.name, arg.name))
+        if isinstance(arg, (tuple, list)):
+            return type(arg)(of(a) for a in arg)
+        return arg
+
+    def each(found: Iterable[Any]) -> tuple[Any, ...]:
+        return tuple(names.get(n, n) for n in found)
+
+    if type(step) is Launch:
+        return replace(step, args=each(step.args))
+    if type(step) is Batch:
+        return replace(step, rows=tuple(each(row) for row in step.rows))
+    assert type(step) is Extern
+    kwargs = {key: of(value) for key, value in step.kwargs.items()}
+    return replace(step, args=of(step.args), kwargs=kwargs, outputs=each(step.outputs), mutates=each(step.mutates))
+
+
+# ----------------------------------------------------------------------------------------------------------------------- one kernel
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """A load or a store, and where it is: `index` over `axes`, which stand for the loops around it by depth and extent."""
+
+    op: Load | Store
+    axes: tuple[Symbol, ...]
+    index: Expr
+
+
+def _pairs(kernel: Kernel) -> Pairs:
+    """Places among the parameters of `kernel` of what is read, and of what may be written into the memory of that."""
+    if kernel.symbols:
+        return frozenset()
+    found = list(_accesses(kernel.body, kernel.outer))
+    deepest = max((len(a.axes) for a in found), default=0)
+    pairs: set[tuple[int, int]] = set()
+    for made, param in enumerate(kernel.params):
+        written = [a for a in found if a.op.buffer == param.name]
+        if param.mode != "w" or len(written) != 1 or len(written[0].axes) < deepest or not _is_plain(written[0]):
+            continue
+        (store,) = written
+        needed = _ancestors(store.op)
+        for gone, p in enumerate(kernel.params):
+            loads = [a for a in found if a.op.buffer == p.name]
+            same = all(a.axes == store.axes and a.index is store.index and a.op in needed for a in loads)
+            if p.mode == "r" and p.dtype is param.dtype and not p.host and loads and same:
+                pairs.add((gone, made))
+    return frozenset(pairs)
+
+
+def _accesses(body: Sequence[Node], axes: tuple[Axis, ...]) -> Iterator[_Access]:
+    for node in body:
+        if isinstance(node, Load | Store):
+            by_depth = tuple(Symbol(f"depth{k}", 0, a.extent.const - 1) for k, a in enumerate(axes))
+            yield _Access(node, by_depth, node.index.subs({a.symbol: s for a, s in zip(axes, by_depth, strict=True)}))
+        elif isinstance(node, Loop):
+            yield from _accesses(node.body, (*axes, node.axis))
+        elif isinstance(node, MatrixProduct):
+            yield from _accesses(node.left, (*axes, node.m, node.k))
+            yield from _accesses(node.right, (*axes, node.k, node.n))
+            yield from _accesses(node.body, (*axes, node.m, node.n))
+
+
+def _is_plain(a: _Access) -> bool:
+    """Whether a store writes each element of its buffer once at most, in whatever order."""
+    if a.op.mode is not None or len(a.op.args) > 1:  # type: ignore[union-attr]
+        return False
+    reach = 0
+    for step, s in sorted((abs(a.index.coeff(s) or 0), s.hi) for s in a.axes if s.hi):
+        if step <= reach:
+            return False
+        reach += step * s
+    return True
+
+
+def _ancestors(op: Op) -> frozenset[Op]:
+    found: set[Op] = set()
+    left = [op]
+    while left:
+        if (at := left.pop()) not in found:
+            found.add(at)
+            left += at.args
+    return frozenset(found)
+
+
+__all__ = ["in_place"]
