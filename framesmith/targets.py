@@ -169,13 +169,14 @@ class CudaTarget(Target):
     def schedule(self, loops: LoopGraph, sizes: Sizes) -> Program:
         c = self.config
 
-        def plainly(graph: LoopGraph) -> Program:
-            return schedule(graph, c.fusion, c.vectorize, self.machine, True, c.rounding, c.scoped_memory)
+        def plainly(graph: LoopGraph, in_place: bool = True) -> Program:
+            machine = replace(self.machine, in_place=in_place)
+            return schedule(graph, c.fusion, c.vectorize, machine, True, c.rounding, c.scoped_memory)
 
         loops = grow_products(pad_rows(loops))
         if self.config.autotune:
             with self.tuner() as tuner:
-                return plainly(own_contractions(loops, plainly, tuner, sizes, self.tf32))
+                return plainly(own_contractions(loops, functools.partial(plainly, in_place=False), tuner, sizes, self.tf32))
         return plainly(unmeasured(loops, self.tf32))
 
     def kernels(self, program: Program, sizes: Sizes) -> tuple[tuple[Printed, ...], dict[int, Printed]]:

@@ -238,8 +238,8 @@ class Param:
     """A pointer parameter of a kernel. `mode`: "r", "w" or "rw". `dtype` is the storage type (bool is one byte).
 
     `restrict` is False when the memory may overlap another parameter's (a buffer reused in place: then an element is read, by the same
-    iteration and before the store, at the offset where it is overwritten, so any order of iterations is right). Kernels of tiles may be given
-    one memory twice in that way whatever it says (`schedule.inplace`).
+    iteration and before the store, at the offset where it is overwritten, so any order of iterations is right). Kernels of tiles may be
+    given one memory twice in that way whatever it says (`schedule.inplace`).
     `host`: one number in the memory of the CPU; the kernel, which is for another device, is given its value when it is launched.
     """
 

@@ -40,7 +40,7 @@ def schedule(
         steps.append(Launch(same, launch.args, launch.origins))
     if fusion:
         steps = batched(steps, graph.storages, target.little)
-    if target.tiles:
+    if target.in_place:
         graph, steps = in_place(graph, steps)
     return _program(graph, steps, kernels_of(steps), target.large if scoped_memory else None, tight, target.tiles)
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Target:
     """`tiles`: kernels are programs over tiles (see `schedule.tiles`): all loops inside of one run over one domain, it has no arrays of its
     own (what a later loop needs is computed again, which costs nothing where a row is one tile), and no loop is vectorised around others
-    or cut at conditions.
+    or cut at conditions. `in_place`: a result lies where a kernel is the last to read, under the name of what lay there (see
+    `schedule.inplace`).
 
     `small_work`: element steps below which a kernel costs no more than its launch. `enough_trips`: independent iterations of a kernel
     that keep the machine busy. `row_bytes`: what one iteration may touch in private loops; with `tiles` only where there are not enough
@@ -19,6 +20,7 @@ class Target:
     """
 
     tiles: bool = False
+    in_place: bool = False
     small_work: int = 1 << 15
     enough_trips: int = 8
     row_bytes: int = 1 << 20
@@ -29,4 +31,4 @@ class Target:
 
 CPU = Target()
 # Of 108 to 148 multiprocessors, each goes through some 8,000 elements in the time that a launch takes.
-GPU = Target(tiles=True, small_work=1 << 13, enough_trips=128, row_bytes=1 << 17, units=132, large=1 << 20, little=1 << 14)
+GPU = Target(tiles=True, in_place=True, small_work=1 << 13, enough_trips=128, row_bytes=1 << 17, units=132, large=1 << 20, little=1 << 14)

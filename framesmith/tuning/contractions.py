@@ -68,7 +68,8 @@ class Change:
 
 
 def own_contractions(graph: LoopGraph, schedule: Schedule, tuner: Tuner, sizes: Sizes, tf32: bool) -> LoopGraph:
-    """`graph` with each contraction computed in the way that is the fastest for the program; itself where the libraries are."""
+    """`graph` with each contraction computed in the way that is the fastest for the program; itself where the libraries are. `schedule`
+    leaves each value its name: by names, programs are compared."""
     found = {k: c for k, item in enumerate(graph.items) if (c := contraction_of(item, graph.storages)) is not None}
     if not found:
         return graph

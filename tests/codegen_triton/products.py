@@ -163,6 +163,11 @@ def _(a, b):
     return (a @ b + b.t() @ a.t()) @ a
 
 
+@product("scores", lambda: [x(3, 20, 16), x(3, 16, 24), x(3, 24, 8)])
+def _(q, k, v):
+    return torch.bmm(torch.softmax(torch.tanh(torch.bmm(q, k)), -1), v)
+
+
 @product("symbolic rows", lambda: [x(37, 48), x(24, 48), x(24)], [(0, 0)])
 def _(a, w, b):
     return F.gelu(torch.addmm(b, a, w.t()))

@@ -329,4 +329,4 @@ def _is_sound(form: Form, c: Config) -> bool:
     if form.kernel.parts and form.row is not None and (c.stages - 1) * _ahead(form, form.row, elements) > 2 * AHEAD:
         return False
     most = WIDEST if form.row is None or not c.persistent else 2 * WIDEST
-    return 1 <= c.warps <= 16 and elements <= most and EACH[0] <= max(elements // (32 * c.warps), 1) <= EACH[1]
+    return 1 <= c.warps <= 16 and elements <= most and EACH[0] <= elements // (32 * c.warps) <= EACH[1]
