@@ -1,4 +1,4 @@
-"""Metadata rows of attention on a CUDA device: of the operator whole, and of the fused kernels that it becomes under autograd."""
+"""Metadata rows of attention: of the operator whole on a CUDA device, and of the fused kernels that it becomes under autograd."""
 
 from __future__ import annotations
 
@@ -90,3 +90,8 @@ def efficient_backward(
 ) -> Any:  # fmt: skip
     grads = [heads_inside(t, tuple(t.shape)) if asked else None for t, asked in zip((q, k, v), mask)]
     return *grads, _made(bias, tuple(bias.shape), bias.dtype) if mask[3] else None
+
+
+@rule(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+def cpu_backward(grad: FakeTensor, q: FakeTensor, k: FakeTensor, v: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+    return tuple([heads_inside(t, tuple(t.shape)) for t in (q, k, v)])

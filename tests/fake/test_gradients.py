@@ -100,3 +100,18 @@ def test_rows_are_taken(op, monkeypatch):
     monkeypatch.setattr(infer, "_by_kernel", refuse)
     x = LAYOUTS["contiguous"]()
     check(lambda a, b: _none(OPERATORS[op](a, b)), x, torch.randn_like(x), tol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", [False, True])
+def test_the_gradient_of_attention_on_the_cpu_is_not_computed(dtype, mask, monkeypatch):
+    """Its layout is known; on zeros it took seconds for each layer of a model for sounds."""
+    monkeypatch.setattr(infer, "_on_zeros", None)
+    q, k, v = (torch.randn(2, n, 3, 8, dtype=dtype).transpose(1, 2) for n in (5, 7, 7))
+    where = torch.zeros(5, 7, dtype=dtype) if mask else None
+
+    def gradients(grad, q, k, v, where):
+        out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=where)
+        return aten._scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, out, sums, 0.0, False, attn_mask=where)
+
+    check(gradients, torch.randn(2, 3, 5, 8, dtype=dtype), q, k, v, where)
