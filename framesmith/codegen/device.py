@@ -2,7 +2,8 @@
 
     { void* x0 = p[0]; int x1 = n[0]; void* x[] = {&x0, &x1, FS_SCRATCH}; if (h->launch(h->frame, 0, n[0], 1, 1, x)) return 1; }
 
-`a` is then the arena's address on the device. Steps that no size decides are rows of a table (see `fixed.py`).
+`a` is then the arena's address on the device, if need be from the step on that asks for it. Steps that no size decides are rows of a table
+(see `fixed.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from framesmith.codegen.triton.given import kind_of
 from framesmith.codegen.triton.kernel import MOST, PROGRAMS, WIDEST, Printed, programs
 from framesmith.codegen.wrapper import HOST, Steps, Wrapped, entry, integer_text
 from framesmith.graph.launch import Window
-from framesmith.loops.ir import Batch, Extern, Launch, Param, Program
+from framesmith.loops.ir import Allocate, Batch, Extern, Launch, Param, Program
 from framesmith.symbolic.expr import Expr
 from framesmith.util.errors import CompileError
 from framesmith.util.text import Indented
@@ -99,7 +100,7 @@ def wrap_device(
     texts = (*zip(program.kernels, printed, strict=True), *brought.items())
     functions = {key: Function(k, text, others.get(k)) for k, (key, text) in enumerate(texts)}
     out = Indented()
-    steps: Steps = {Launch: _launch, Batch: _Batches(), Extern: _brought, Fixed: print_fixed}
+    steps: Steps = {Launch: _launch, Batch: _Batches(), Extern: _brought, Allocate: _arena, Fixed: print_fixed}
     entry(out, replace(program, steps=grouped(program, planner, functions)), planner, plan, steps, functions)
     return Wrapped((HEAD + HOST + RUN + "\n" + str(out),), plan, tuple(program.constants.values()))
 
@@ -143,6 +144,11 @@ def _brought(out: Indented, step: Extern, program: Program, planner: Planner, fu
     number, kernel = functions[step].number, functions[step].text
     with out.block("{", "}"):
         _call(out, number, kernel.grid, [_argument(program, planner, step, a) for a in kernel.arguments])
+
+
+def _arena(out: Indented, step: Allocate, *_: Any) -> None:
+    """The arena, where it comes late; other memory is in rows of a table."""
+    out.line("if (h->scratch(h->frame, &a)) return 1;")
 
 
 def _argument(program: Program, planner: Planner, step: Extern, argument: Window | tuple[str, str]) -> tuple[str, str]:

@@ -108,8 +108,8 @@ def _extern(step: Extern, program: Program, planner: Planner, functions: Any) ->
     return None if step in functions else [((CALL, planner.externs[step]), comment(step))]
 
 
-def _allocate(step: Allocate, program: Program, planner: Planner, functions: Any) -> Iterable[tuple[Words, str]]:
-    return [((ALLOCATE, planner.number(name)), "") for name in step.names]
+def _allocate(step: Allocate, program: Program, planner: Planner, functions: Any) -> Iterable[tuple[Words, str]] | None:
+    return None if ARENA in step.names else [((ALLOCATE, planner.number(name)), "") for name in step.names]
 
 
 def _release(step: Release, program: Program, planner: Planner, functions: Any) -> Iterable[tuple[Words, str]]:

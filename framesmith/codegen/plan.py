@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framesmith.loops.ir import EXTENT, Allocate, Batch, Buffer, Extern, Launch, Program, Ref, SizeOf
+from framesmith.loops.ir import ARENA, EXTENT, Allocate, Batch, Buffer, Extern, Launch, Program, Ref, SizeOf
 from framesmith.runtime import plan as rt
 from framesmith.symbolic.expr import Expr
 from framesmith.util.errors import CompileError
@@ -87,7 +87,7 @@ class Planner:
         return rt.Plan(
             self.inputs, tuple(self.values), outputs, tuple(self.calls), symbols, table, arena, tuple(bumped), tuple(watched),
             self._is_long(), entry, len(self.constants), aligned=tuple(sorted(in_kernels[False])) if aligned else (),
-            numbers=tuple(sorted(in_kernels[True])), places=tuple(self.places),
+            numbers=tuple(sorted(in_kernels[True])), late=ARENA in self.late, places=tuple(self.places),
         )  # fmt: skip
 
     def number(self, name: str) -> int:

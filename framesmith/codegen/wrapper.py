@@ -37,6 +37,7 @@ struct Host {
   void (*release)(void* frame, int value);
   int (*launch)(void* frame, int kernel, unsigned x, unsigned y, unsigned z, void** arguments);
   void* (*upload)(void* frame, int slot, const void* data, i64 bytes);
+  int (*scratch)(void* frame, char** arena);
 };
 #define FS_ENTRY extern "C" __attribute__((visibility("default")))
 // The memory of a row of a batch: a value of the call, or a place in the arena.

@@ -35,7 +35,8 @@ static void make_views(Frame& f) {
   }
 }
 
-char* Frame::take_scratch(size_t bytes) {
+char* Frame::take_scratch() {
+  const auto bytes = static_cast<size_t>(plan.arena.get(table.data()));
   if (bytes == 0) return nullptr;
   c10::Allocator* allocator = c10::GetAllocator(c10::DeviceType::CUDA);
   c10::DataPtr memory = allocator->allocate(bytes);
@@ -51,6 +52,16 @@ char* Frame::take_scratch(size_t bytes) {
   if (!base) make_views(*this);  // no views yet, or of another geometry
   base = start;
   return start;
+}
+
+int scratch_memory(Frame* frame, char** arena) {
+  try {
+    *arena = frame->take_scratch();
+    return 0;
+  } catch (...) {
+    frame->error = std::current_exception();
+    return 1;
+  }
 }
 
 int launch_kernel(Frame* frame, int index, unsigned x, unsigned y, unsigned z, void** arguments) {

@@ -187,15 +187,14 @@ PyObject* Graph::results(Frame& frame) const {
   return tuple.release().ptr();
 }
 
-// The arena of a call.
+// The arena of a call; null where the code that runs asks for it.
 char* Graph::take_memory(Frame& frame, Arena& arena) const {
-  const auto bytes = static_cast<size_t>(plan.arena.get(frame.table.data()));
   if (plan.device >= 0) {
     frame.kernels = kernels_.data();
     frame.stream = cuda_stream(plan.device);
-    return frame.take_scratch(bytes);
+    return plan.late ? nullptr : frame.take_scratch();
   }
-  arena = take_arena(bytes);
+  arena = take_arena(static_cast<size_t>(plan.arena.get(frame.table.data())));
   if (arena.base) frame.set_arena(arena.base);
   return arena.base;
 }

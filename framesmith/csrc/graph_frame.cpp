@@ -16,7 +16,7 @@ static size_t extent(const Geometry& g, size_t itemsize) {
 
 Frame::Frame(const Plan& plan_)
     : plan(plan_),
-      host{this, &call_extern, &allocate_value, &release_value, &launch_kernel, &upload_bytes},
+      host{this, &call_extern, &allocate_value, &release_value, &launch_kernel, &upload_bytes, &scratch_memory},
       pointers(plan_.values.size()),
       refs(plan_.values.size()),
       tensors(plan_.values.size()),

@@ -25,6 +25,7 @@ struct Host {
   int (*launch)(struct Frame*, int, unsigned, unsigned, unsigned, void**);
   // bytes of the host's memory on the device, kept in slot number `int` as long as they stay the same; null: failed, return at once
   void* (*upload)(struct Frame*, int, const void*, int64_t);
+  int (*scratch)(struct Frame*, char**);  // memory for the arena of a plan that is `late`; non-zero: failed, return at once
 };
 
 // Bytes that are on the device already, put there on `stream`.
@@ -63,7 +64,7 @@ struct Frame {
 
   void resolve();                        // geometry from the table
   void set_arena(char* arena);
-  char* take_scratch(size_t bytes);      // memory for the arena on the CUDA device that is current, until `drop_scratch`
+  char* take_scratch();                  // memory for the arena on the CUDA device that is current, until `drop_scratch`
   void drop_scratch();                   // nothing uses it any more
   void realign();                        // inputs whose memory kernels cannot take as it lies: copies stand for them in this call
   void give_back_realigned();            // what the call wrote into these copies goes to the inputs
@@ -91,5 +92,6 @@ void release_value(Frame* frame, int value);
 // Queues CUDA kernel number `index` on the stream of the call (cuda_frame.cpp).
 int launch_kernel(Frame* frame, int index, unsigned x, unsigned y, unsigned z, void** arguments);
 void* upload_bytes(Frame* frame, int slot, const void* data, int64_t bytes);
+int scratch_memory(Frame* frame, char** arena);
 
 }  // namespace framesmith

@@ -110,7 +110,7 @@ static std::vector<int> given_values(const Plan& plan) {
 
 Plan parse_plan(py::handle encoded) {
   auto t = encoded.cast<py::tuple>();
-  TORCH_CHECK_VALUE(t.size() == 16, "framesmith: a plan has 16 parts, not ", t.size());
+  TORCH_CHECK_VALUE(t.size() == 17, "framesmith: a plan has 17 parts, not ", t.size());
   Plan plan;
   plan.inputs = t[0].cast<Py_ssize_t>();
   for (py::handle v : py::object(t[1])) plan.values.push_back(parse_value(v));
@@ -132,6 +132,7 @@ Plan parse_plan(py::handle encoded) {
   for (py::handle i : py::object(t[13])) plan.images.push_back(parse_image(i));
   plan.aligned = parse_ints(t[14]);
   plan.numbers = parse_ints(t[15]);
+  plan.late = t[16].cast<bool>();
   for (const auto* list : {&plan.bumped, &plan.watched})
     for (int i : *list) TORCH_CHECK(i >= 0 && i < plan.inputs, "framesmith: a plan names a missing input");
   derive(plan);

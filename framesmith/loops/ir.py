@@ -404,7 +404,8 @@ class Extern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocate:
-    """The ``output`` and ``scratch`` buffers `names` get their memory."""
+    """The ``output`` and ``scratch`` buffers `names` get their memory; (`ARENA`,): the arena does, which is there from the start where no
+    step says this."""
 
     names: tuple[str, ...]
 

@@ -142,15 +142,16 @@ def verify(program: Program) -> None:
     buffers = program.buffers
     written = {n for n, b in buffers.items() if b.kind in ("input", "constant")}
     owner: dict[tuple[int, int], str] = {}
-    absent = {n for n, b in buffers.items() if b.kind == "scratch"} | {n for s in program.steps if type(s) is Allocate for n in s.names}
+    late = {n for s in program.steps if type(s) is Allocate for n in s.names}
+    arena = {n for n, b in buffers.items() if b.kind == "arena"}
+    absent = {n for n, b in buffers.items() if b.kind == "scratch"} | late | (arena if ARENA in late else set())
     for step in program.steps:
         if type(step) is Release:
             written.difference_update(step.names)
-            absent.update(step.names)
-            absent.update([n for n, b in buffers.items() if b.kind == "arena" and ARENA in step.names])
+            absent.update(step.names, arena if ARENA in step.names else ())
             continue
         if type(step) is Allocate:
-            absent.difference_update(step.names)
+            absent.difference_update(step.names, arena if ARENA in step.names else ())
             continue
         reads, writes = _uses(step)
         for name in (*reads, *writes):

@@ -149,6 +149,7 @@ class Plan:
     `constants`: how many there are.
     `aligned`: input values whose memory kernels want to begin at a multiple of 16 bytes: in a call in which one does not, a copy is used.
     `numbers`: input values that kernels are given by value: one number each, in the CPU's memory.
+    `late`: generated code asks for the arena (on a CUDA device); otherwise it is there from the start.
     `places`: by extern, the operator and the user's line (or ""), for messages; the call path does not have them.
     """
 
@@ -168,6 +169,7 @@ class Plan:
     images: tuple[Image, ...] = ()
     aligned: tuple[int, ...] = ()
     numbers: tuple[int, ...] = ()
+    late: bool = False
     places: tuple[tuple[str, str], ...] = ()
 
     def encode(self) -> tuple[Any, ...]:
@@ -189,6 +191,7 @@ class Plan:
             tuple([(i.name, i.image, i.threads, i.shared) for i in self.images]),
             self.aligned,
             self.numbers,
+            self.late,
         )
 
 

@@ -9,7 +9,7 @@ import torch
 from framesmith.codegen.device import wrap_device
 from framesmith.codegen.triton.kernel import PROGRAMS, Printed
 from framesmith.fake.recorder import Recorder
-from framesmith.loops.ir import Batch
+from framesmith.loops.ir import ARENA, Allocate, Batch
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.runtime import triton
@@ -39,12 +39,12 @@ def unary(body, numel, kind="*fp32"):
     return Printed("kernel", text, (("p0", kind), ("p1", kind)), (("BLOCK", 256),), (-(-numel // 256),), 4, 3, (), (0, 1))
 
 
-def loaded(cache, fn, inputs, printed):
-    """`fn` recorded and scheduled as ever; its kernels are `printed(kernel)`."""
+def loaded(cache, fn, inputs, printed, change=lambda program: program):
+    """`fn` recorded and scheduled as ever, but for what `change` does; its kernels are `printed(kernel)`."""
     rec = Recorder()
     with torch.no_grad(), rec:
         out = fn(*[rec.input(x, f"x{i}") for i, x in enumerate(inputs)])
-    program = schedule(lower(decompose(rec.finish(list(out) if isinstance(out, tuple) else [out]))))
+    program = change(schedule(lower(decompose(rec.finish(list(out) if isinstance(out, tuple) else [out])))))
     kernels = [printed(k) for k in program.kernels]
     arch = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
     sources = [
@@ -78,6 +78,20 @@ def test_memory_comes_from_pytorchs_allocator_and_goes_back(cache):
     assert torch.cuda.memory_allocated() - before == 64 * 256 * 4  # the result
     assert torch.cuda.max_memory_allocated() - before >= 2 * 64 * 256 * 4  # and the arena
     torch.testing.assert_close(y, (x * 2) @ w)
+
+
+def test_an_arena_that_comes_late_is_there_for_kernels_and_operators(cache):
+    def late(program):
+        return replace(program, steps=(Allocate((ARENA,)), *program.steps))
+
+    x, w = torch.randn(64, 256, device="cuda"), torch.randn(256, 256, device="cuda")
+    graph, program = loaded(cache, lambda x, w: (x * 2) @ w, [x, w], lambda k: unary("x * 2", 64 * 256), late)
+    for _ in range(3):
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        y = graph((x, w))[0].clone()
+        assert torch.cuda.max_memory_allocated() - before >= 2 * program.arena_bytes == 2 * 64 * 256 * 4
+        torch.testing.assert_close(y, (x * 2) @ w)
 
 
 def test_the_current_stream_is_used(cache):
