@@ -23,7 +23,7 @@ from framesmith.graph.purity import is_needed
 from framesmith.graph.walk import ancestors, descendants
 
 aten = torch.ops.aten
-_PLACES = ("val", "stack", "constant", "source", "layout")
+_PLACES = ("val", "stack", "constant", "source", "layout", "given up")
 """What a value's node tells of it where it is an input."""
 
 
@@ -68,6 +68,7 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
     lay_out(nodes, set(extras) - random)
+    _give_up([*extras, *tangents])
     forward = _graph(nodes, inputs, [*results, *extras], late)
     backward = _graph(nodes, [*order, *tangents], grads, None)
     table: Table = {}
@@ -92,6 +93,7 @@ def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.
     for node, layout in zip(kept, parts.layouts, strict=True):
         if node is not None and layout is not None:
             node.meta["layout"] = layout
+    _give_up([*[n for n, (way, _) in zip(kept, parts.kept, strict=True) if n is not None and way == "extra"], *tangents])
     graph = _graph(nodes, [*[n for n in kept if n is not None], *tangents], grads, None)
     read = {n.name for n in graph.nodes if n.op == "placeholder" and n.users or n in output_node(graph).all_input_nodes}
     for place in [n for n in graph.nodes if n.op == "placeholder"][:-len(tangents)]:
@@ -159,6 +161,12 @@ def _ways(order: list[fx.Node], inputs: list[fx.Node], results: Any) -> tuple[li
             ways.append(("extra", len(extras)))
             extras.append(node)
     return ways, extras
+
+
+def _give_up(values: Iterable[fx.Node]) -> None:
+    """Nobody but the backward has these: they die in it, if it is the last."""
+    for value in values:
+        value.meta["given up"] = True
 
 
 def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[fx.Node] | None) -> fx.Graph:

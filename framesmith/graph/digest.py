@@ -16,7 +16,8 @@ def digest_text(graph: Graph) -> str:
         numbers[node] = number
         lines.append(
             f"{number} {node.op} {_target(node)} {_argument(node.args, numbers)} {_argument(node.kwargs, numbers)} "
-            f"{_value(node.meta.get('val'))} {bool(node.meta.get('param'))} {node.meta.get('layout', '')}"
+            f"{_value(node.meta.get('val'))} {bool(node.meta.get('param'))} {node.meta.get('layout', '')} "
+            f"{'given up' if node.op == 'placeholder' and node.meta.get('given up') else ''}"
         )
     return "\n".join(lines)
 

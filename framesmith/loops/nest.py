@@ -22,7 +22,7 @@ Size = Any  # an int, or an Expr where it is symbolic
 @dataclass(slots=True, eq=False)
 class Storage:
     """A buffer before its place is planned; fields as in `ir.Buffer`. `kind` may still turn from "arena" to "output". `device`: None is
-    the graph's."""
+    the graph's. `given_up`: an input that dies with its last use, as a rule."""
 
     name: str
     dtype: torch.dtype
@@ -38,6 +38,7 @@ class Storage:
         return self.device is not None and self.device.type == "cpu" and all(type(s) is int and s == 1 for s in self.size)
     offset: Size = 0
     device: torch.device | None = None
+    given_up: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -89,6 +89,7 @@ class _Lowering:
         if node.users:
             device = self.ctx.elsewhere(getattr(val, "device", None))
             self.ctx.storages[name] = Storage(name, val.dtype, tuple(val.shape), stride, "input", position, device=device)
+            self.ctx.storages[name].given_up = bool(node.meta.get("given up"))
         return Strided(name, tuple(val.shape), stride, 0, val.dtype)
 
     def call_function(self, node: fx.Node) -> Any:

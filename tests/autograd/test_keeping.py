@@ -16,6 +16,7 @@ from framesmith.autograd.cut import FREE, cheapest_cut
 from framesmith.autograd.joint import trace_joint
 from framesmith.autograd.partition import Parts, partition
 from framesmith.fake import Recorder
+from framesmith.graph.digest import digest_text
 
 
 @given(st.integers(2, 7), st.data())
@@ -50,6 +51,17 @@ def parts(fn, *inputs, budget=1.0) -> Parts:
             fake._alias.node.meta["requires_grad"] = fake.requires_grad
         out = fn(*fakes)
     return partition(trace_joint(recorder.finish([out])), True, budget)
+
+
+def test_a_backward_says_what_it_is_given_up():
+    """What it has from its forward alone, and tangents, but neither inputs of that nor results."""
+    found = parts(lambda x, w: (torch.mm(torch.mm(x, w).cos(), w)).exp(), X, W)
+    places = [n for n in found.backward.nodes if n.op == "placeholder"]
+    ways = [way for way, _ in found.kept] + ["tangent"]
+    assert {"input", "result", "extra"} <= set(ways)
+    assert [bool(n.meta.get("given up")) for n in places] == [way in ("extra", "tangent") for way in ways]
+    assert digest_text(found.backward).count("given up") == sum(way in ("extra", "tangent") for way in ways)
+    assert not any(n.meta.get("given up") for n in found.forward.nodes if n.op == "placeholder")
 
 
 def operators(graph: fx.Graph) -> list[str]:
