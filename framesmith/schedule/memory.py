@@ -6,7 +6,7 @@ are first written: the most that lives at once is the least then, with what the 
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -17,7 +17,7 @@ from framesmith.loops.nest import LoopGraph, Storage
 from framesmith.symbolic.expr import Expr, as_expr
 
 ALIGN = 64
-ENOUGH = 1.02  # of the least height: many small allocations take their time, too
+SLACK = 0.02  # of the height of what a call makes: many small allocations take their time, too
 FEW = 8  # values with memory of their own that the arena could have had
 PACKED = 512  # buffers of an arena that are placed anew, which takes a time that grows with their square
 _ALWAYS = frozenset({"input", "output", "constant"})
@@ -129,7 +129,7 @@ def aligned(nbytes: Any) -> Any:
 
 
 class _Lifetimes:
-    """The buffers (views resolved to their bases) that each step uses, and the first and last step of each."""
+    """The buffers (views resolved to their bases) that each step uses, the first and last step of each, and its bytes if they are known."""
 
     def __init__(self, graph: LoopGraph, steps: Sequence[Step]) -> None:
         self.uses = [list(dict.fromkeys(touched(s, graph.storages))) for s in steps]
@@ -139,6 +139,7 @@ class _Lifetimes:
             for n in names:
                 self.last[n] = k
                 self.first.setdefault(n, k)
+        self.sizes = {n: b for n in self.first if type(b := _nbytes(graph.storages[n])) is int}
 
     def begin(self, k: int) -> list[str]:
         return [n for n in self.uses[k] if self.first[n] == k]
@@ -157,23 +158,24 @@ def _is_large(s: Storage, enough: int) -> bool:
 
 
 def plan(
-    graph: LoopGraph, steps: Sequence[Step], large: int | None = None, tight: bool = False, leaves: bool = False
+    graph: LoopGraph, steps: Sequence[Step], large: int | None = None, tight: bool = False, visits: bool = False
 ) -> tuple[list[Step], Plan]:
     """Steps with `Allocate` and `Release` inserted, and the place of every arena buffer that the steps use. `large`: bytes from which
-    memory is scoped; None: none is. `leaves`: the arena may be given back before a large result is written, where less lives at the height
-    then. `tight`: so may smaller memory be scoped."""
+    memory is scoped; None: none is. `visits`: the arena may come behind the height of all else, and be given back before a large result
+    is written, where less lives at the height then. `tight`: so may smaller memory be scoped."""
     lives = _Lifetimes(graph, steps)
-    plans = [_planned(graph, steps, lives, large)]
-    if large is None or not (tight or leaves):
-        return plans[0]
-    if leaves and (end := _end(graph, lives)) is not None:
-        plans.append(_planned(graph, steps, lives, large, end))
-        if plans[1][1].scratch == plans[0][1].scratch:  # that costs nothing
-            plans = [min(plans, key=lambda found: _height(graph, *found))]
-    if tight:
-        plans += [_planned(graph, steps, lives, large >> smaller) for smaller in (3, 6)]
-    heights = [_height(graph, *found) for found in plans]
-    return next(found for found, height in zip(plans, heights) if height <= ENOUGH * min(heights))
+    if large is None or not (tight or visits):
+        return _planned(graph, steps, lives, large)
+    end = _end(graph, lives) if visits else None
+    ways = [(large, None), *([] if end is None else [(large, end)]), *[(large >> smaller, None) for smaller in (3, 6) if tight]]
+    plans = [_planned(graph, steps, lives, *way) for way in ways]
+    free = end is not None and plans[1][1].scratch == plans[0][1].scratch
+    if visits:
+        plans = [_late(graph, steps, lives, *way, found) for way, found in zip(ways, plans, strict=True)]
+    if free:
+        plans[:2] = [min(plans[:2], key=lambda found: _height(graph, lives, *found))]
+    heights, made = ([_height(graph, lives, *found, less=less) for found in plans] for less in (True, False))
+    return next(found for found, height in zip(plans, heights) if height <= min(heights) + SLACK * min(made))
 
 
 def _crowd(lives: Mapping[str, tuple[int, int]], nbytes: Mapping[str, int]) -> int:
@@ -197,24 +199,59 @@ def _end(graph: LoopGraph, lives: _Lifetimes) -> int | None:
     return end if sum(_outlives(n, end, lives, storages) for n in lives.first) <= FEW else None
 
 
-def _height(graph: LoopGraph, steps: Sequence[Step], places: Plan) -> int:
-    """Bytes at the height of a call besides what it is given; sizes that are not known do not count."""
-    storages = graph.storages
-    sizes = {n: b for n, s in storages.items() if s.base is None and type(b := _nbytes(s)) is int}
-    late = {n for s in steps if type(s) is Allocate for n in s.names}
-    there = {n for s in steps for n in touched(s, storages) if storages[n].kind == "output" and n not in late}
+def _late(
+    graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int, end: int | None, found: tuple[list[Step], Plan]
+) -> tuple[list[Step], Plan]:
+    """`found`, or with an arena that comes late, if less lives at the height then."""
+    begin = _begin(graph, lives, *found, large)
+    if begin == 0:
+        return found
+    return min(found, _planned(graph, steps, lives, large, end, begin), key=lambda plan: _height(graph, lives, *plan))
+
+
+def _begin(graph: LoopGraph, lives: _Lifetimes, steps: Sequence[Step], places: Plan, price: int) -> int:
+    """The step before which the arena is best taken. Values that are used earlier, of which there are few, have memory of their own, each
+    of which counts as much as `price` bytes at the height."""
+    if type(places.size) is not int:
+        return 0
+    levels, needs = _levels(graph, lives, steps), []
+    for step, level in zip(steps, levels):
+        if type(step) is Release and ARENA in step.names:
+            break
+        needs += [] if type(step) in (Allocate, Release) else [level + places.size]
+    height, first = [*accumulate([max(levels, default=0), *reversed(needs)], max)][::-1], sorted(lives.first[n] for n in places.offset)
+    last = min([len(needs), *first[FEW : FEW + 1]])
+    return min(range(last + 1), key=lambda k: height[k] + price * bisect_left(first, k))
+
+
+def _height(graph: LoopGraph, lives: _Lifetimes, steps: Sequence[Step], places: Plan, less: bool = True) -> int:
+    """Bytes at the height of a call besides what it is given. `less`: what has died of that makes up for others."""
     arena = places.size if type(places.size) is int else 0
-    now = top = sum(sizes.get(n, 0) for n in there) + arena
+    there = 0 if any(type(s) is Allocate and ARENA in s.names for s in steps) else arena
+    top = 0
+    for step, level in zip(steps, _levels(graph, lives, steps, less)):
+        if type(step) in (Allocate, Release) and ARENA in step.names:  # type: ignore[union-attr]
+            there = arena if type(step) is Allocate else 0
+        top = max(top, level + there)
+    return top
+
+
+def _levels(graph: LoopGraph, lives: _Lifetimes, steps: Sequence[Step], less: bool = True) -> list[int]:
+    """As `_height`, in each step, and without the arena; sizes that are not known do not count."""
+    storages, sizes = graph.storages, lives.sizes
+    late = {n for s in steps if type(s) is Allocate for n in s.names}
+    now, levels = sum(b for n, b in sizes.items() if storages[n].kind == "output" and n not in late), []
     for step in steps:
         if type(step) is Extern:
             made = [n for n in step.outputs if n is not None and storages[n].kind == "result"]
         else:
             made = list(step.names) if type(step) is Allocate else []
         now += sum(sizes.get(n, 0) for n in made)
-        top = max(top, now)
+        levels.append(now)
         if type(step) is Release:
-            now -= sum(arena if n == ARENA else sizes.get(n, 0) for n in step.names if n == ARENA or storages[n].kind != "input")
-    return top
+            died = [n for n in step.names if n != ARENA and (storages[n].kind != "input" or storages[n].given_up and less)]
+            now -= sum(sizes.get(n, 0) for n in died)
+    return levels
 
 
 def _outlives(name: str, end: int, lives: _Lifetimes, storages: dict[str, Storage]) -> bool:
@@ -224,16 +261,17 @@ def _outlives(name: str, end: int, lives: _Lifetimes, storages: dict[str, Storag
 
 
 def _planned(
-    graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int | None, end: int | None = None
+    graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int | None, end: int | None = None, begin: int = 0
 ) -> tuple[list[Step], Plan]:
-    """`end`: the step before which the arena is given back."""
+    """`begin`, `end`: the steps before which the arena is taken and given back."""
     storages = graph.storages
     kept = {storages[n].base or n for n in names_in(graph.outputs)}
     scoped = {n for n in lives.first if large is not None and _is_large(storages[n], large)}
     if end is not None:
         scoped |= {n for n in lives.first if _outlives(n, end, lives, storages)}
+    scoped |= {n for n, k in lives.first.items() if k < begin and storages[n].kind == "arena"}
     late = {n for n in scoped if storages[n].kind in ("arena", "output")}
-    given = {n for n in scoped if storages[n].kind == "input"}
+    given = {n for n in lives.first if storages[n].kind == "input" and large is not None and (n in scoped or storages[n].given_up)}
     result = Plan()
     result.scratch = {n for n in late if storages[n].kind == "arena"}
     mortal = (result.scratch | given | {n for n in lives.first if storages[n].kind == "result"}) - kept
@@ -243,6 +281,8 @@ def _planned(
         begun, ended = lives.begin(k), lives.end(k)
         if k == end and result.offset:
             out.append(Release((ARENA,)))
+        if 0 < k == begin and any(storages[n].kind == "arena" and n not in late for n in lives.first):
+            out.append(Allocate((ARENA,)))
         for n in begun:
             if storages[n].kind != "arena" or n in late:
                 continue

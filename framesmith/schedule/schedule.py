@@ -77,8 +77,8 @@ def _inside(graph: LoopGraph, groups: list[Group]) -> dict[int, list[str]]:
     return found
 
 
-def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel], large: int | None, tight: bool, leaves: bool) -> Program:
-    planned, arena = plan(graph, steps, large, tight, leaves)
+def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel], large: int | None, tight: bool, visits: bool) -> Program:
+    planned, arena = plan(graph, steps, large, tight, visits)
     used = set(names_in(graph.outputs))
     for s in steps:
         if type(s) is Launch:

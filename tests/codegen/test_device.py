@@ -8,7 +8,7 @@ import torch
 from framesmith.codegen.device import wrap_device
 from framesmith.codegen.triton.emit import print_kernels
 from framesmith.codegen.triton.sharing import shared
-from framesmith.loops.ir import Allocate, Batch, Extern, Launch, Release
+from framesmith.loops.ir import ARENA, Allocate, Batch, Extern, Launch, Release
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.runtime.cache import Cache
@@ -20,13 +20,15 @@ from tests.schedule.harness import program_of
 
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, *[ctypes.c_uint] * 3, ctypes.POINTER(ctypes.c_void_p))
 UPLOAD = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+SCRATCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
 STEP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
 TYPES = {"*": ctypes.c_void_p, "fp32": ctypes.c_float, "fp64": ctypes.c_double, "i32": ctypes.c_int, "u32": ctypes.c_uint,
          "i64": ctypes.c_int64}
 
 
 class Host(ctypes.Structure):
-    _fields_ = [("frame", ctypes.c_void_p), *[(n, STEP) for n in ("call", "allocate", "release")], ("launch", LAUNCH), ("upload", UPLOAD)]
+    _fields_ = [("frame", ctypes.c_void_p), *[(n, STEP) for n in ("call", "allocate", "release")], ("launch", LAUNCH), ("upload", UPLOAD),
+                ("scratch", SCRATCH)]
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,12 @@ def launched(cache, program, inputs, sizes=(), wide=None, printed=None, arena=No
         tables.append(ctypes.string_at(data, size))
         return 1
 
+    def scratch(frame, place):
+        assert wrapped.plan.late
+        others.append((len(calls), "scratch", 0))
+        place[0] = arena
+        return 0
+
     def noted(name):
         def note(frame, number):
             others.append((len(calls), name, number))
@@ -65,8 +73,8 @@ def launched(cache, program, inputs, sizes=(), wide=None, printed=None, arena=No
         if i in where:
             pointers[where[i]] = x.data_ptr()
     table = (ctypes.c_int64 * max(wrapped.plan.table, 1))(*sizes)
-    host = Host(None, noted("call"), noted("allocate"), noted("release"), LAUNCH(launch), UPLOAD(upload))
-    assert library.fs_run(arena, pointers, table, ctypes.byref(host)) == 0
+    host = Host(None, noted("call"), noted("allocate"), noted("release"), LAUNCH(launch), UPLOAD(upload), SCRATCH(scratch))
+    assert library.fs_run(None if wrapped.plan.late else arena, pointers, table, ctypes.byref(host)) == 0
     return calls, tables
 
 
@@ -114,16 +122,24 @@ def test_sizes_decide_between_indices_of_32_and_of_64_bits(cache):
         assert [(kernel, sorted(given[-2:])) for kernel, _, given in calls] == [(number, sorted(sizes))]
 
 
-def test_steps_of_known_sizes_are_a_table_in_their_order(cache):
-    def fn(x):
-        y = (x + 1).softmax(-1)
-        return (torch.mm(y, x).relu() @ x).sum(0), torch.mm(y, y)
+def small(x):
+    y = (x + 1).softmax(-1)
+    return (torch.mm(y, x).relu() @ x).sum(0), torch.mm(y, y)
 
+
+def behind_large(x):
+    z = x[0].expand(1024, -1).contiguous().repeat(1, 25)
+    return torch.mm(z.t(), z).sum(), small(x)
+
+
+@pytest.mark.parametrize("fn, tables", [(small, 1), (behind_large, 2)])
+def test_steps_of_known_sizes_are_a_table_in_their_order(cache, fn, tables):
+    """An arena that comes late is asked for between two."""
     x = torch.randn(40, 40)
     graph = lower(decompose(record(fn, [x])[0]))
     program = schedule(graph, target=GPU, scoped_memory=True, tight=True)
     wrapped = wrap_device(program, print_kernels(program), [0], 1, ())
-    assert wrapped.units[0].count("fs_steps(a, p, h") == 1 and "h->launch(h->frame, 0," not in wrapped.units[0]
+    assert wrapped.units[0].count("fs_steps(a, p, h") == tables and "h->launch(h->frame, 0," not in wrapped.units[0]
     others = []
     calls, _ = launched(cache, program, [x], arena=1 << 20, others=others)
     kinds = {Extern: "call", Allocate: "allocate", Release: "release"}
@@ -131,8 +147,9 @@ def test_steps_of_known_sizes_are_a_table_in_their_order(cache):
     for step in program.steps:
         before += type(step) is Launch
         count = len(step.names) if type(step) in (Allocate, Release) else type(step) is Extern
-        want += [(before, kinds[type(step)])] * count if type(step) in kinds else []
-    assert [(at, name) for at, name, _ in others] == want and [name for _, name in want].count("call") == 3
+        kind = "scratch" if type(step) is Allocate and ARENA in step.names else kinds.get(type(step))
+        want += [(before, kind)] * count
+    assert [(at, name) for at, name, _ in others] == want and [name for _, name in want].count("call") == tables + 2
     launches = [step for step in program.steps if type(step) is Launch]
     assert [kernel for kernel, _, _ in calls] == [program.kernels.index(step.kernel) for step in launches]
     for (_, _, given), step in zip(calls, launches):
@@ -146,8 +163,18 @@ def test_a_failing_step_ends_the_run():
     wrapped = wrap_device(program, print_kernels(program), [0], 1, ())
     library = ctypes.CDLL(str(Cache(None, False).library(wrapped.units, find())))
     fail = STEP(lambda frame, number: 1)
-    host = Host(None, fail, fail, fail, LAUNCH(lambda *_: 1), UPLOAD(lambda *_: 0))
+    host = Host(None, fail, fail, fail, LAUNCH(lambda *_: 1), UPLOAD(lambda *_: 0), SCRATCH(lambda *_: 1))
     assert library.fs_run(None, (ctypes.c_void_p * 8)(), None, ctypes.byref(host)) == 1
+
+
+def test_a_call_ends_where_there_is_no_memory_for_a_late_arena():
+    program = schedule(lower(decompose(record(behind_large, [torch.randn(40, 40)])[0])), target=GPU, scoped_memory=True)
+    wrapped = wrap_device(program, print_kernels(program), [0], 1, ())
+    library = ctypes.CDLL(str(Cache(None, False).library(wrapped.units, find())))
+    done, launches = STEP(lambda frame, number: 0), []
+    host = Host(None, done, done, done, LAUNCH(lambda *_: bool(launches.append(0))), UPLOAD(lambda *_: 0), SCRATCH(lambda *_: 1))
+    assert library.fs_run(None, (ctypes.c_void_p * 16)(), None, ctypes.byref(host)) == 1
+    assert len(launches) < sum(type(step) is Launch for step in program.steps)
 
 
 def test_numbers_of_a_kernel_for_several_sizes_stand_in_the_table(cache):

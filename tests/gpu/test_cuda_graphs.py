@@ -355,6 +355,23 @@ def test_models_that_share_a_pool():
                 agree(out, model(x))
 
 
+def test_scratch_memory_that_comes_late_or_is_given_back_early(graphs):
+    def late(x):
+        z = x[0].repeat(1024, 16)
+        y = (torch.mm(z, z.t()).sum() + x).softmax(-1)
+        return torch.mm(y, x).relu() @ x
+
+    def early(x):
+        return torch.mm(late(x).softmax(-1), x.repeat(1, 10_000)) + 1
+
+    c = compiled(lambda x: (late(x), early(x)))
+    with torch.no_grad():
+        for _ in range(8):
+            x = torch.randn(64, 64, device=D)
+            agree(c(x), (late(x), early(x)))
+    assert sum(replays(graphs)) >= 4
+
+
 def test_a_state_that_is_fed_back():
     cell = nn.RNNCell(16, 16).to(D)
 

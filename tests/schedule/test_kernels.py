@@ -1,8 +1,10 @@
 """Golden text of kernels, and the memory plan."""
 
 import re
+from dataclasses import replace
 from itertools import combinations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
@@ -16,6 +18,7 @@ from framesmith.prims.decompose import decompose
 from framesmith.schedule.memory import Plan
 from framesmith.schedule.schedule import schedule
 from framesmith.schedule.target import GPU
+from framesmith.util.errors import VerifyError
 from tests.fake.harness import record
 from tests.schedule.harness import program_of
 
@@ -161,21 +164,55 @@ def test_smaller_memory_is_scoped_where_less_lives_then():
     def after(x, y):
         return torch.mm(torch.mm(y, y), y), few(x)
 
+    def beside(x, y):
+        first = few(x)
+        return torch.mm(torch.mm(y, y), y), few(x + first)
+
+    def across(x, y):
+        first = torch.mm(x[1], x[2])
+        return torch.mm(torch.mm(y, y), y), few(x + first)
+
     def plans(fn, *inputs):
         graph = lower(decompose(record(fn, list(inputs))[0]))
         programs = [schedule(graph, target=GPU, scoped_memory=True, tight=tight) for tight in (False, True)]
         for program in programs:
             verify(program)
-        left = {any(type(s) is Release and ARENA in s.names for s in program.steps) for program in programs}
-        return *[program.arena_bytes for program in programs], left
+        moved = [{type(s) for s in program.steps if type(s) in (Allocate, Release) and ARENA in s.names} for program in programs]
+        return *[program.arena_bytes for program in programs], moved
 
     x, y = torch.empty(6, 160, 160), torch.empty(1024, 1024)
-    loose, tight, left = plans(after, x, y)
-    assert loose > 10 * 160 * 160 * 4 and tight < 160 * 160 * 4 and left == {False}  # beside a large scratch
-    loose, tight, left = plans(before, x, y)
-    assert loose == tight and left == {True}  # nothing is beside it that was given back
-    loose, tight, left = plans(few, x)
-    assert loose == tight and left == {False}
+    loose, tight, moved = plans(beside, torch.empty(8, 160, 160), y)
+    assert loose > 10 * 160 * 160 * 4 and tight < 160 * 160 * 4 and moved == [set(), set()]  # beside a large scratch
+    loose, tight, moved = plans(before, x, y)
+    assert loose == tight and moved == [{Release}] * 2  # nothing is beside it that was given back
+    loose, tight, moved = plans(after, x, y)
+    assert loose == tight and moved == [{Allocate}] * 2  # nor that is to come
+    loose, tight, moved = plans(across, torch.empty(12, 160, 160), torch.empty(2048, 2048))
+    assert loose == tight and moved == [{Allocate}] * 2  # but for one of its values
+    loose, tight, moved = plans(few, x)
+    assert loose == tight and moved == [set(), set()]
+
+
+def test_a_small_arena_comes_behind_the_height_of_all_else():
+    """What a backward is given up dies on the way: in the forward, the height is at the end."""
+
+    def fn(kept, x):
+        z, y = torch.mm(kept.cos(), kept[:, :16]), torch.mm(x.t(), x)
+        return z, torch.mm(y.softmax(-1), x.t()), torch.mm(x, y.softmax(0))
+
+    came = {}
+    for given_up in (False, True):
+        graph, _ = record(fn, [torch.empty(1024, 1024), torch.empty(40000, 16)])
+        next(iter(graph.nodes)).meta["given up"] = given_up
+        program = schedule(lower(decompose(graph)), target=GPU, scoped_memory=True)
+        verify(program)
+        came[given_up] = [k for k, s in enumerate(program.steps) if type(s) is Allocate and ARENA in s.names]
+        assert 0 < program.arena_bytes < 64 << 10
+    assert came[True] and not came[False]
+    early = replace(program, steps=tuple(s for k, s in enumerate(program.steps) if k not in came[True]))
+    verify(early)
+    with pytest.raises(VerifyError, match="without memory"):
+        verify(replace(program, steps=(*early.steps, program.steps[came[True][0]])))
 
 
 def test_a_small_arena_is_given_back_before_a_large_result_where_that_costs_nothing():
