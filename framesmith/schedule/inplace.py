@@ -92,7 +92,8 @@ def _renamed(step: Step, names: dict[str, str]) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """A load or a store, and where it is: `index` over `axes`, which stand for the loops around it by depth and extent."""
+    """A load or a store, and where it is: `index` over `axes`, which stand for the loops around it by depth and extent. What is read for
+    an operand of a product, by whole rows, has none."""
 
     op: Load | Store
     axes: tuple[Symbol, ...]
@@ -128,8 +129,7 @@ def _accesses(body: Sequence[Node], axes: tuple[Axis, ...]) -> Iterator[_Access]
         elif isinstance(node, Loop):
             yield from _accesses(node.body, (*axes, node.axis))
         elif isinstance(node, MatrixProduct):
-            yield from _accesses(node.left, (*axes, node.m, node.k))
-            yield from _accesses(node.right, (*axes, node.k, node.n))
+            yield from [_Access(op, (), op.index) for op in (*node.left, *node.right) if isinstance(op, Load)]
             yield from _accesses(node.body, (*axes, node.m, node.n))
 
 

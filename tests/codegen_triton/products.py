@@ -163,6 +163,11 @@ def _(a, b):
     return (a @ b + b.t() @ a.t()) @ a
 
 
+@product("squares", lambda: [x(24, 24), x(24, 24)])
+def _(a, b):
+    return torch.relu(torch.tanh(a @ b) @ b) @ b
+
+
 @product("scores", lambda: [x(3, 20, 16), x(3, 16, 24), x(3, 24, 8)])
 def _(q, k, v):
     return torch.bmm(torch.softmax(torch.tanh(torch.bmm(q, k)), -1), v)

@@ -69,3 +69,10 @@ def test_what_a_product_is_added_to_is_where_the_sum_lies():
     first, second, _ = [step for step in program("sum of products").steps if type(step) is Launch]
     assert type(second.kernel.body[-1]) is MatrixProduct
     assert first.args[-1] in second.args[:-1] and second.args[-1] == first.args[-1]
+
+
+def test_an_operand_of_a_product_stays():
+    """Others read its rows, though each of its elements is where a result would be."""
+    for step in program("squares").steps:
+        if type(step) is Launch:
+            assert step.args[-1] not in step.args[:-1]
