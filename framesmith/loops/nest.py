@@ -31,14 +31,14 @@ class Storage:
     kind: str
     index: int = -1
     base: str | None = None
+    offset: Size = 0
+    device: torch.device | None = None
+    given_up: bool = False
 
     @property
     def is_host_number(self) -> bool:
         """Whether it is one number in the memory of the CPU, which kernels on another device are given by value."""
         return self.device is not None and self.device.type == "cpu" and all(type(s) is int and s == 1 for s in self.size)
-    offset: Size = 0
-    device: torch.device | None = None
-    given_up: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -214,14 +214,17 @@ def _begin(graph: LoopGraph, lives: _Lifetimes, steps: Sequence[Step], places: P
     of which counts as much as `price` bytes at the height."""
     if type(places.size) is not int:
         return 0
-    levels, needs = _levels(graph, lives, steps), []
+    levels = _levels(graph, lives, steps)
+    held: list[int] = []  # by step: what lives in it, if the arena does
     for step, level in zip(steps, levels):
         if type(step) is Release and ARENA in step.names:
             break
-        needs += [] if type(step) in (Allocate, Release) else [level + places.size]
-    height, first = [*accumulate([max(levels, default=0), *reversed(needs)], max)][::-1], sorted(lives.first[n] for n in places.offset)
-    last = min([len(needs), *first[FEW : FEW + 1]])
-    return min(range(last + 1), key=lambda k: height[k] + price * bisect_left(first, k))
+        if type(step) not in (Allocate, Release):
+            held.append(level + places.size)
+    heights = [*accumulate(reversed(held), max, initial=max(levels, default=0))][::-1]  # by step before which it is taken
+    first = sorted(lives.first[n] for n in places.offset)
+    latest = min([len(held), *first[FEW : FEW + 1]])
+    return min(range(latest + 1), key=lambda k: heights[k] + price * bisect_left(first, k))
 
 
 def _height(graph: LoopGraph, lives: _Lifetimes, steps: Sequence[Step], places: Plan, less: bool = True) -> int:

@@ -435,6 +435,36 @@ def test_a_group_norm_of_an_image_in_order_is_one_kernel():
     assert len(scheduled(graph).kernels) >= 3
 
 
+def _activation_and_bias(g, x):
+    y = torch.ops.aten.gelu_backward(g, x, approximate="tanh")
+    return y, y.float().sum(0)
+
+
+def _two_sums(g, x):
+    return (g * x).float().sum((0, 2, 3)), g.float().sum((0, 2, 3))
+
+
+MEASURED = {
+    "sums of what is stored": (_activation_and_bias, [(8192, 3072)] * 2, torch.bfloat16, {"x": 64, "r": 64}, 8),
+    "two sums": (_two_sums, [(64, 256, 56, 56)] * 2, torch.bfloat16, {"x": 64, "r": 32}, 8),
+    "two sums of float32": (_two_sums, [(64, 256, 56, 56)] * 2, torch.float32, {"x": 32, "r": 64}, 8),
+    "a sum of float32": (lambda g: g.sum(0), [(16384, 3072)], torch.float32, {"x": 32, "r": 64}, 8),
+    "light vectors": (lambda x: F.max_pool2d(x, 3, 2, 1), [(64, 64, 112, 112)], torch.bfloat16, {"y": 128, "x": 4}, 2),
+    "positions beside": (
+        lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), [(64, 64, 112, 112)], torch.bfloat16, {"y": 128, "x": 4}, 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_tiles_are_those_that_were_measured_to_be_fast(name):
+    """On an H200, of some seventy each; see `benchmarks/gpu/kernels.py` for what most of them are part of."""
+    fn, sizes, dtype, blocks, warps = MEASURED[name]
+    like = [torch.empty(size, dtype=dtype, device="meta") for size in sizes]
+    like = [t.to(memory_format=torch.channels_last) if t.dim() == 4 else t for t in like]
+    config = choose(form(scheduled(recorded(fn, *like)[0]).kernels[0]))
+    assert (dict(config.blocks), config.warps) == (blocks, warps)
+
+
 @pytest.mark.parametrize("rows, columns, tile, warps, stages", [(16384, 768, 2, 1, 3), (65536, 256, 4, 1, 4), (8192, 4096, 1, 4, 3)])
 def test_the_gradient_of_a_layer_norm_is_two_kernels(rows, columns, tile, warps, stages):
     """One goes over the rows and sums up over those of a part, the other combines the parts."""

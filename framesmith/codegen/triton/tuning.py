@@ -201,15 +201,7 @@ def _rows(form: Form, row: Dim) -> Config:
     narrow = _bytes(form) <= 2
     stores = any(type(op) is Store for node in nests for op in node.ops)
     if across:
-        x = across
-        each = 8 if _narrowest(form, row) > 2 else 16 if stores else 32
-        if count < UNITS * x and not stores:
-            return _config(form, x, max(min(LONELY // x, power(length) // 4), 2), LONELY_WARPS, persistent=False)
-        if len(reduces) > 1:
-            each = max(min(each, ACCUMULATORS, power(MANY // len(reduces) + 1) // 2), 1)
-        most = LOOPED if stores else 256 * each // (2 if "welford" in kinds else 1)
-        r = max(min(most // x, power(length) // 4), 2)  # in several parts: there are more programs
-        return _config(form, x, r, _warps(x * r, each), persistent=False)
+        return _long_columns(form, row, across, [op.kind for op in reduces], stores)
     if not kinds.isdisjoint(("argmax", "argmin")):  # accumulators are three words each
         most, each = LOOPED // 4, 4
     elif "welford" in kinds:
@@ -220,6 +212,19 @@ def _rows(form: Form, row: Dim) -> Config:
         most, each = LOOPED if count < 4 * UNITS else LOOPED // 2, 16 if narrow else 8
     r = max(min(most, power(length + 1) // 2), 2)
     return replace(_config(form, 1, r, _warps(r, each), persistent=False), kept=length * _bytes(form) <= KEPT)
+
+
+def _long_columns(form: Form, row: Dim, x: int, reduces: list[str], stores: bool) -> Config:
+    """Part by part, where memory runs across the rows, `x` of them side by side. A thread has few elements of each of several sums."""
+    length, count = size_of(row, form.sizes), size_of(form.grid[0], form.sizes)
+    if count < UNITS * x and not stores:
+        return _config(form, x, max(min(LONELY // x, power(length) // 4), 2), LONELY_WARPS, persistent=False)
+    each = 8 if _narrowest(form, row) > 2 else 16 if stores else 32
+    if len(reduces) > 1:
+        each = max(min(each, ACCUMULATORS, power(MANY // len(reduces) + 1) // 2), 1)
+    most = LOOPED if stores else 256 * each // (2 if "welford" in reduces else 1)
+    r = max(min(most // x, power(length) // 4), 2)  # in several parts: there are more programs
+    return _config(form, x, r, _warps(x * r, each), persistent=False)
 
 
 def _columns(form: Form, row: Dim, count: int) -> int:
