@@ -88,8 +88,9 @@ class _Lowering:
                 self.symbols.setdefault(size, SizeOf(position, dim))
         if node.users:
             device = self.ctx.elsewhere(getattr(val, "device", None))
-            self.ctx.storages[name] = Storage(name, val.dtype, tuple(val.shape), stride, "input", position, device=device)
-            self.ctx.storages[name].given_up = bool(node.meta.get("given up"))
+            given_up = bool(node.meta.get("given up"))
+            shape = tuple(val.shape)
+            self.ctx.storages[name] = Storage(name, val.dtype, shape, stride, "input", position, device=device, given_up=given_up)
         return Strided(name, tuple(val.shape), stride, 0, val.dtype)
 
     def call_function(self, node: fx.Node) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 from framesmith.loops.ir import Axis, Batch, Extern, Kernel, Launch, Load, Loop, Node, Op, Ref, Step, Store
 from framesmith.loops.nest import LoopGraph, Storage
 from framesmith.loops.product import MatrixProduct
-from framesmith.schedule.memory import element_span, names_in, touched
+from framesmith.schedule.memory import element_span, named, names_in, touched
 from framesmith.symbolic.expr import Expr, Symbol
 
 Pairs = frozenset[tuple[int, int]]
@@ -31,7 +31,7 @@ def in_place(graph: LoopGraph, steps: Sequence[Step]) -> tuple[LoopGraph, list[S
     storages = graph.storages
     last = {n: k for k, step in enumerate(steps) for n in touched(step, storages)}
     last |= dict.fromkeys([storages[n].base or n for n in names_in(graph.outputs)], len(steps))
-    shaped = {n for step in steps if type(step) is Extern for n in _names(step)}
+    shaped = {n for step in steps if type(step) is Extern for n in named(step)}
     known: dict[Kernel, Pairs] = {}
     seen: set[str] = set()
     heirs: dict[str, str] = {}
@@ -60,11 +60,6 @@ def _fits(gone: Storage, made: Storage, shaped: bool) -> bool:
     scratch = gone.kind == made.kind == "arena" and gone.base is made.base is None and gone.dtype is made.dtype
     alike = (gone.size, gone.stride) == (made.size, made.stride)
     return scratch and (alike or not shaped and element_span(gone) == element_span(made))
-
-
-def _names(step: Extern) -> Iterator[str]:
-    yield from names_in((step.args, tuple(step.kwargs.values())))
-    yield from (n for n in (*step.outputs, *step.mutates) if n is not None)
 
 
 def _renamed(step: Step, names: dict[str, str]) -> Step:

@@ -32,18 +32,20 @@ def names_in(arg: Any) -> list[str]:
     return []
 
 
+def named(step: Step) -> list[str]:
+    """Buffers, views among them, that a step uses."""
+    if type(step) is Launch:
+        return list(step.args)
+    if type(step) is Batch:
+        return [n for row in step.rows for n in row]
+    if type(step) is Extern:
+        return names_in((step.args, tuple(step.kwargs.values()))) + [n for n in (*step.outputs, *step.mutates) if n is not None]
+    return []
+
+
 def touched(step: Step, storages: dict[str, Storage]) -> list[str]:
     """Buffers (views resolved to their bases) that a step uses."""
-    if type(step) is Launch:
-        names = list(step.args)
-    elif type(step) is Batch:
-        names = [n for row in step.rows for n in row]
-    elif type(step) is Extern:
-        names = names_in(step.args) + names_in(tuple(step.kwargs.values()))
-        names += [o for o in step.outputs if o is not None] + list(step.mutates)
-    else:
-        names = []
-    return [storages[n].base or n for n in names]
+    return [storages[n].base or n for n in named(step)]
 
 
 def element_span(s: Storage) -> Expr | int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framesmith.loops.ir import Batch, Buffer, Extern, Kernel, Launch, Program, Step
+from framesmith.loops.ir import Buffer, Extern, Kernel, Launch, Program, Step
 from framesmith.loops.nest import Compute, LoopGraph
 from framesmith.loops.text import kernel_text
 from framesmith.schedule.batch import batched, kernels_of
@@ -10,7 +10,7 @@ from framesmith.schedule.cluster import Cluster
 from framesmith.schedule.emit import emit
 from framesmith.schedule.fuse import Group, fuse
 from framesmith.schedule.inplace import in_place
-from framesmith.schedule.memory import names_in, plan
+from framesmith.schedule.memory import named, names_in, plan
 from framesmith.schedule.split import split_reductions
 from framesmith.schedule.target import CPU, Target
 from framesmith.schedule.walk import alone, walks
@@ -79,14 +79,7 @@ def _inside(graph: LoopGraph, groups: list[Group]) -> dict[int, list[str]]:
 
 def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel], large: int | None, tight: bool, visits: bool) -> Program:
     planned, arena = plan(graph, steps, large, tight, visits)
-    used = set(names_in(graph.outputs))
-    for s in steps:
-        if type(s) is Launch:
-            used.update(s.args)
-        elif type(s) is Batch:
-            used.update(n for row in s.rows for n in row)
-        elif type(s) is Extern:
-            used.update(names_in(s.args), names_in(tuple(s.kwargs.values())), (o for o in s.outputs if o), s.mutates)
+    used = set(names_in(graph.outputs)).union(*map(named, steps))
     used.update([graph.storages[n].base for n in used if graph.storages[n].base])  # type: ignore[misc]
     used.update(n for n in graph.inputs if n is not None)
     buffers = {}
