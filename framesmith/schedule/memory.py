@@ -170,14 +170,26 @@ def plan(
         return _planned(graph, steps, lives, large)
     end = _end(graph, lives) if visits else None
     ways = [(large, None), *([] if end is None else [(large, end)]), *[(large >> smaller, None) for smaller in (3, 6) if tight]]
-    plans = [_planned(graph, steps, lives, *way) for way in ways]
-    free = end is not None and plans[1][1].scratch == plans[0][1].scratch
+    found = [_Candidate(graph, steps, lives, *way) for way in ways]
+    free = end is not None and found[1].places.scratch == found[0].places.scratch
     if visits:
-        plans = [_late(graph, steps, lives, *way, found) for way, found in zip(ways, plans, strict=True)]
+        found = [_late(graph, steps, lives, *way, c) for way, c in zip(ways, found, strict=True)]
     if free:
-        plans[:2] = [min(plans[:2], key=lambda found: _height(graph, lives, *found))]
-    heights, made = ([_height(graph, lives, *found, less=less) for found in plans] for less in (True, False))
-    return next(found for found, height in zip(plans, heights) if height <= min(heights) + SLACK * min(made))
+        found[:2] = [min(found[:2], key=lambda c: c.height)]
+    enough = min(c.height for c in found) + SLACK * min(_height(c, _levels(graph, lives, c.steps, less=False)) for c in found)
+    best = next(c for c in found if c.height <= enough)
+    return best.steps, best.places
+
+
+class _Candidate:
+    """A plan, the bytes that live in each of its steps besides the arena, and those at the height of a call."""
+
+    def __init__(
+        self, graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int, end: int | None = None, begin: int = 0
+    ) -> None:
+        self.steps, self.places = _planned(graph, steps, lives, large, end, begin)
+        self.levels = _levels(graph, lives, self.steps)
+        self.height = _height(self, self.levels)
 
 
 def _crowd(lives: Mapping[str, tuple[int, int]], nbytes: Mapping[str, int]) -> int:
@@ -202,39 +214,38 @@ def _end(graph: LoopGraph, lives: _Lifetimes) -> int | None:
 
 
 def _late(
-    graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int, end: int | None, found: tuple[list[Step], Plan]
-) -> tuple[list[Step], Plan]:
+    graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int, end: int | None, found: _Candidate
+) -> _Candidate:
     """`found`, or with an arena that comes late, if less lives at the height then."""
-    begin = _begin(graph, lives, *found, large)
-    if begin == 0:
-        return found
-    return min(found, _planned(graph, steps, lives, large, end, begin), key=lambda plan: _height(graph, lives, *plan))
+    begin = _begin(lives, found, large)
+    return min(found, _Candidate(graph, steps, lives, large, end, begin), key=lambda c: c.height) if begin else found
 
 
-def _begin(graph: LoopGraph, lives: _Lifetimes, steps: Sequence[Step], places: Plan, price: int) -> int:
+def _begin(lives: _Lifetimes, found: _Candidate, price: int) -> int:
     """The step before which the arena is best taken. Values that are used earlier, of which there are few, have memory of their own, each
     of which counts as much as `price` bytes at the height."""
+    places = found.places
     if type(places.size) is not int:
         return 0
-    levels = _levels(graph, lives, steps)
     held: list[int] = []  # by step: what lives in it, if the arena does
-    for step, level in zip(steps, levels):
+    for step, level in zip(found.steps, found.levels):
         if type(step) is Release and ARENA in step.names:
             break
         if type(step) not in (Allocate, Release):
             held.append(level + places.size)
-    heights = [*accumulate(reversed(held), max, initial=max(levels, default=0))][::-1]  # by step before which it is taken
+    heights = [*accumulate(reversed(held), max, initial=max(found.levels, default=0))][::-1]  # by step before which it is taken
     first = sorted(lives.first[n] for n in places.offset)
     latest = min([len(held), *first[FEW : FEW + 1]])
     return min(range(latest + 1), key=lambda k: heights[k] + price * bisect_left(first, k))
 
 
-def _height(graph: LoopGraph, lives: _Lifetimes, steps: Sequence[Step], places: Plan, less: bool = True) -> int:
-    """Bytes at the height of a call besides what it is given. `less`: what has died of that makes up for others."""
-    arena = places.size if type(places.size) is int else 0
+def _height(found: _Candidate, levels: Sequence[int]) -> int:
+    """The most bytes that live at a time, where `levels` do besides the arena."""
+    steps, size = found.steps, found.places.size
+    arena = size if type(size) is int else 0
     there = 0 if any(type(s) is Allocate and ARENA in s.names for s in steps) else arena
     top = 0
-    for step, level in zip(steps, _levels(graph, lives, steps, less)):
+    for step, level in zip(steps, levels):
         if type(step) in (Allocate, Release) and ARENA in step.names:  # type: ignore[union-attr]
             there = arena if type(step) is Allocate else 0
         top = max(top, level + there)
@@ -242,7 +253,8 @@ def _height(graph: LoopGraph, lives: _Lifetimes, steps: Sequence[Step], places: 
 
 
 def _levels(graph: LoopGraph, lives: _Lifetimes, steps: Sequence[Step], less: bool = True) -> list[int]:
-    """As `_height`, in each step, and without the arena; sizes that are not known do not count."""
+    """Bytes that live in each step besides the arena and what the call is given; sizes that are not known do not count. `less`: what has
+    died of that makes up for others."""
     storages, sizes = graph.storages, lives.sizes
     late = {n for s in steps if type(s) is Allocate for n in s.names}
     now, levels = sum(b for n, b in sizes.items() if storages[n].kind == "output" and n not in late), []
