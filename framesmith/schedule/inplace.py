@@ -39,9 +39,9 @@ def in_place(graph: LoopGraph, steps: Sequence[Step]) -> tuple[LoopGraph, list[S
     for k, step in enumerate(steps):
         names = touched(step, storages)
         if type(step) is Launch:
-            dying = [n for n in step.args if last.get(n) == k and step.args.count(n) == 1]
-            for made in [n for n in step.args if n not in seen and step.args.count(n) == 1]:
-                for gone in [n for n in dying if n in seen and _fits(storages[n], storages[made], made in shaped)]:
+            dying = [n for n in step.args if last.get(n) == k and names.count(n) == 1]
+            for made in [n for n in step.args if n not in seen and names.count(n) == 1]:
+                for gone in [n for n in dying if n in seen and _fits(storages[heirs.get(n, n)], storages[made], made in shaped)]:
                     pairs = known[step.kernel] if step.kernel in known else known.setdefault(step.kernel, _pairs(step.kernel))
                     if (step.args.index(gone), step.args.index(made)) in pairs:
                         heirs[made] = heirs.get(gone, gone)

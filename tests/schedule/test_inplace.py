@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from framesmith.loops.ir import Launch
+from framesmith.loops.ir import Extern, Launch
 from framesmith.loops.product import MatrixProduct
 from framesmith.loops.verify import verify
 from tests.codegen_triton.products import program
@@ -62,6 +62,17 @@ def test_what_is_used_again_stays():
 
 def test_a_result_of_the_program_has_memory_of_its_own():
     assert not any(over_one_another(lambda q, k: torch.softmax(torch.bmm(q, k), -1), *SIZES[:2]))
+
+
+def test_an_operator_is_given_the_shape_that_it_was_promised():
+    """What lay there first, where a result lay that only kernels look at, may have another."""
+    def fn(a, b, c):
+        weighed = torch.softmax(torch.mm(a, b).view(2, 64, 64), -1)
+        return torch.bmm(weighed * weighed.sum(1, keepdim=True), c)
+
+    made = scheduled(recorded(fn, *[torch.empty(size, device="meta") for size in ((128, 32), (32, 64), (2, 64, 16))])[0])
+    (product,) = [step for step in made.steps if type(step) is Extern and step.target is torch.ops.aten.bmm.default]
+    assert [len(made.buffers[arg.name].size) for arg in product.args] == [3, 3]
 
 
 def test_what_a_product_is_added_to_is_where_the_sum_lies():
