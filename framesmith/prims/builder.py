@@ -226,6 +226,13 @@ class Builder:
             return self.convert(self.convert(x, dtype), wide), self.cast(y, wide)
         return self.cast(x, dtype), self.cast(y, dtype)
 
+    def over(self, x: Value, number: Any) -> Value:
+        """`x` divided by a number as eager's kernels do it: those of GPUs multiply by the reciprocal, in the type that they compute
+        in."""
+        if type(number) is not float or x.device.type == "cpu" or computing(x.dtype) is not x.dtype:
+            return self.div(x, number)
+        return self.mul(x, torch.tensor(number, dtype=x.dtype).reciprocal().item())
+
     def wide(self, x: Value) -> Value:
         """A float tensor in the dtype that eager's kernels compute in."""
         return self.convert(x, computing(x.dtype))

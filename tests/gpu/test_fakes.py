@@ -9,6 +9,7 @@ from framesmith import targets
 from framesmith.autograd.joint import output_node
 from framesmith.autograd.layouts import lay_out, strides_of
 from framesmith.autograd.narrowing import narrow_places
+from framesmith.codegen.triton.emit import print_kernels
 from framesmith.codegen.triton.form import form
 from framesmith.codegen.triton.tuning import choose
 from framesmith.config import Config
@@ -305,6 +306,13 @@ def test_weights_are_cast_into_the_layout_that_convolutions_want():
         strides = [[s.const for s in program.buffers[a.name].stride] for a in call.args[: len(inputs)]]
         assert strides[-1] == [144, 1, 48, 16]
         assert len(program.kernels) == len(inputs) + count  # a cast each, and results as eager lays them out
+
+
+@pytest.mark.parametrize("fn", [lambda x: x / 3.0, F.hardswish, F.hardsigmoid, lambda x: x.mean(1)])
+def test_a_number_divides_by_its_reciprocal(fn):
+    """As in eager's kernels of GPUs."""
+    (kernel,) = print_kernels(scheduled(recorded(fn, X)[0]))
+    assert "tl.div_rn" not in kernel.text
 
 
 def test_the_gradient_of_a_bias_is_a_part_of_what_computes_the_tangent():

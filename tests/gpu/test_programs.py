@@ -309,6 +309,16 @@ def test_float32_is_as_exact_as_asked(training):
     assert errors[0] < 1e-5 < min(errors[1:3]) and errors[3] < 1e-5
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_quotients_by_numbers_have_eagers_bits(dtype):
+    def fn(x):
+        return x / 3.0, x / 7, x / 0.0, F.hardswish(x), F.hardsigmoid(x)
+
+    x = torch.randn(4096, device=D).mul_(4).to(dtype)
+    for got, want in zip(framesmith.compile(fn)(x), fn(x), strict=True):
+        assert torch.equal(got.nan_to_num(), want.nan_to_num())
+
+
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_casts_of_a_recurrent_layer_are_brought_together_once(kind):
     torch.manual_seed(0)

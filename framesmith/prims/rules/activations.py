@@ -54,12 +54,12 @@ def gelu(b: Builder, x: Value, approximate: str = "none", **_: Any) -> Value:
 
 @activation("hardsigmoid")
 def hardsigmoid(b: Builder, x: Value) -> Value:
-    return b.minimum(b.maximum(x + 3.0, 0.0), 6.0) / 6.0
+    return b.over(b.minimum(b.maximum(x + 3.0, 0.0), 6.0), 6.0)
 
 
 @activation("hardswish")
 def hardswish(b: Builder, x: Value) -> Value:
-    return x * b.minimum(b.maximum(x + 3.0, 0.0), 6.0) / 6.0
+    return b.over(x * b.minimum(b.maximum(x + 3.0, 0.0), 6.0), 6.0)
 
 
 @activation("leaky_relu")

@@ -176,7 +176,8 @@ def mul(b: Builder, x: Any, y: Any) -> Value:
 @decomposes(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
 def div(b: Builder, x: Any, y: Any) -> Value:
     dtype = floating(result_dtype(x, y))
-    return b.convert(b.div(*b.factors(dtype, x, y)), dtype)
+    x, y = b.factors(dtype, x, y)
+    return b.convert(b.over(x, y) if type(x) is Value else b.div(x, y), dtype)
 
 
 @decomposes(aten.div.Tensor_mode, aten.div.Scalar_mode)

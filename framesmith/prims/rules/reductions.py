@@ -84,7 +84,7 @@ def mean(b: Builder, x: Value, dim: Any, keepdim: bool = False, *, dtype: Any = 
 
 def divided(b: Builder, x: Value, count: Size) -> Value:
     """x over a number of elements, which may be symbolic."""
-    return x / (float(count) if type(count) is int else count)
+    return b.over(x, float(count) if type(count) is int else count)
 
 
 @decomposes(aten.prod.default)
