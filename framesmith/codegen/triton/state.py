@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,11 +14,12 @@ from framesmith.codegen.triton.rough import Rough
 from framesmith.codegen.triton.tuning import Config
 from framesmith.codegen.triton.types import is_plain, operand, typed
 from framesmith.loops.ir import Const, Op, Param
-from framesmith.symbolic.expr import Expr, Symbol
+from framesmith.symbolic.expr import Expr, Symbol, linear
 from framesmith.util.text import Indented
 
 Dims = frozenset[str]
 NONE: Dims = frozenset()
+Place = tuple[str, Expr]  # of a buffer
 FEW = 32  # rounds of a loop that may be written out, so that loads go on while others are waited for
 BEYOND = 1 << 16  # how far a tile may reach beyond the end
 
@@ -39,7 +41,8 @@ class State:
     `extents`: of axes and loaded indices. `limits`: see `Printed`. `wide`: indices have 64 bits. `nested`: stores that run for
     each element of the row. `rough`: see there. `policies`: of loads and stores along the row, for the cache. `aligned`: what whole
     tiles of the row begin at; `vector`: the same, within one; `shifted`: of a tile that is a whole row,
-    and begins before it. `marked`: numbers are, see `numbers.py`; `running`: dimensions along which memory may run, element by element.
+    and begins before it. `windows`: how many accesses are a number of elements from a place, where there is no row; such a place has a name
+    among the `values`. `marked`: numbers are, see `numbers.py`; `running`: dimensions along which memory may run, element by element.
     """
 
     form: Form
@@ -49,7 +52,7 @@ class State:
     params: dict[str, Param]
     active: tuple[str, ...] = ()
     live: dict[str, str] = field(default_factory=dict)
-    values: dict[Op, str] = field(default_factory=dict)
+    values: dict[Op | Place, str] = field(default_factory=dict)
     dims: dict[Op, Dims] = field(default_factory=dict)
     along: dict[Symbol, Dims] = field(default_factory=dict)
     names: dict[Symbol, str] = field(default_factory=dict)
@@ -65,6 +68,7 @@ class State:
     rough: Rough = field(default_factory=Rough)
     marked: bool = False
     running: set[str] = field(default_factory=set)
+    windows: Counter[Place] = field(default_factory=Counter)
     policies: tuple[str, str] = ("", "")
 
     def __post_init__(self) -> None:
@@ -74,7 +78,9 @@ class State:
             for a in d.axes:
                 self.along[a.symbol] = frozenset((d.name,)) & frozenset(self.active)
                 self.extents[a.symbol] = a.extent
-        for _, index in self.form.accesses():
+        for op, index in self.form.accesses():
+            if self.form.row is None:
+                self.windows[op.buffer, index - linear(index)[1]] += 1
             self.running |= {d.name for d in every for a in d.axes if a.symbol in (index - a.symbol * _stride(index, a.symbol)).free}
 
     def block(self, name: str) -> int:

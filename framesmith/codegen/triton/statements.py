@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from framesmith.codegen.triton.given import value_text
+from framesmith.codegen.triton.numbers import integer
 from framesmith.codegen.triton.scalars import cast_text, scalar_text
 from framesmith.codegen.triton.state import State
 from framesmith.codegen.triton.steps import Barrier
@@ -115,6 +116,8 @@ def _indirect(s: State, op: Indirect) -> None:
 
 # ------------------------------------------------------------------------------------------------------------------------ memory
 
+WINDOW = 3  # accesses that are a number of elements apart, from which on these are counted from one place
+
 
 def place(s: State, buffer: str, index: Expr, spread: frozenset[str] | None = None) -> str:
     """The pointers; `spread`: dimensions along which they must vary in shape."""
@@ -123,7 +126,20 @@ def place(s: State, buffer: str, index: Expr, spread: frozenset[str] | None = No
         text = f"tl.multiple_of({text}, {s.vector.width})"
     if spread is not None and spread - s.of(index):
         return f"{buffer} + tl.full({s.shape(spread)}, 0, tl.int32) + {text}"
-    return buffer if text == "0" else f"{buffer} + {text}"
+    return buffer if text == "0" else _near(s, buffer, index) or f"{buffer} + {text}"
+
+
+def _near(s: State, buffer: str, index: Expr) -> str:
+    """The pointers as a number of elements from those that others are counted from, too: one addition, and shorter text. Empty where there
+    are few."""
+    offset = linear(index)[1]
+    window = buffer, index - offset
+    if s.windows[window] < WINDOW or not window[1].free:
+        return ""
+    if window not in s.values:
+        s.values[window] = f"at{len(s.values)}"
+        s.out.line(f"{s.values[window]} = {buffer} + {s.expr(window[1])}")
+    return f"{s.values[window]} {'-' if offset < 0 else '+'} {integer(abs(offset))}" if offset else s.values[window]
 
 
 def _load(s: State, op: Load) -> None:
@@ -133,10 +149,9 @@ def _load(s: State, op: Load) -> None:
         return
     dims = s.of(op.index)
     condition = op.args[0] if op.args else None
-    at = place(s, op.buffer, op.index)
     if condition is not None:
         dims = dims | s.dims_of(condition)
-        at = place(s, op.buffer, op.index, dims)
+    at = place(s, op.buffer, op.index, dims)
     vectors = condition is None and s.is_shifted(op.index)  # whole ones: what is not the row's is used nowhere
     mask = s.mask(dims, *([s.text(condition)] if condition is not None else []), row="r_near" if vectors else "")
     policy = s.policies[0] if "r" in dims else ""
