@@ -2,7 +2,7 @@
 
     pid -> the tile, down the columns of a band of 8 rows of tiles, so that programs side by side share operands in the L2 cache
     acc = tl.zeros((YBLOCK, XBLOCK), tl.float32)
-    for start in range(0, K, RBLOCK):                       # what is left of k behind whole parts stands apart, with masks
+    for start in range(0, K, RBLOCK):                       # what ends within a vector stands apart, with masks
         a, b = a tile of each operand
         acc = tl.dot(a, b, acc)
 
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from framesmith.codegen.triton.edges import VECTOR
 from framesmith.codegen.triton.form import Dim, Form
 from framesmith.codegen.triton.numbers import integer
 from framesmith.codegen.triton.rough import rough
@@ -143,16 +144,25 @@ def _outside(s: State, z: Dim, across: str) -> None:
 
 
 def _sum(left: State, right: State, r: Dim, p: MatrixProduct) -> None:
-    """Whole parts of k, which have no mask and so are read in vectors, and what they leave."""
+    """Part by part, with a mask where that does not hinder vectors; else whole parts of k without one, and what they leave."""
+    if left.covers(r) or _is_even(left, r, p):
+        with left.out.block(f"for start in range(0, {left.expr(r.extent)}, RBLOCK):"):
+            _accumulate(left, right, r, p, not left.covers(r))
+        return
     whole = p.k.extent // left.block("r") * left.block("r")
     if not (whole.is_const and whole.const == 0):
         with left.out.block(f"for start in range(0, {left.expr(whole)}, RBLOCK):"):
             _accumulate(left, right, r, p, False)
-    if not left.covers(r):
         for op in (*p.left, *p.right):
             left.values.pop(op, None)  # printed anew
-        left.out.line(f"start = {left.expr(whole)}")
-        _accumulate(left, right, r, p, True)
+    left.out.line(f"start = {left.expr(whole)}")
+    _accumulate(left, right, r, p, True)
+
+
+def _is_even(s: State, r: Dim, p: MatrixProduct) -> bool:
+    """Whether k ends at the end of a vector, in whatever is read."""
+    sizes = [s.params[op.buffer].dtype.itemsize for op in (*p.left, *p.right) if type(op) is Load]
+    return r.extent.is_const and r.extent.const % (VECTOR // min(sizes)) == 0
 
 
 def _accumulate(left: State, right: State, r: Dim, p: MatrixProduct, masked: bool) -> None:
