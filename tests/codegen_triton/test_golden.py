@@ -1,15 +1,20 @@
 """The text of printed Triton kernels."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from framesmith.codegen.triton.emit import print_kernel, print_kernels
+from framesmith.codegen.triton.product import product_of
+from framesmith.codegen.triton.tuning import Config
 from framesmith.loops.ir import Reduce
 from framesmith.schedule.target import GPU
 from framesmith.symbolic.expr import Symbol
 from framesmith.util.errors import CompileError
 from tests.codegen.kernels import axis, kernel, load, loop, store
+from tests.codegen_triton.products import program
 from tests.schedule.harness import program_of
 
 HEAD = """import triton
@@ -254,3 +259,21 @@ def test_what_is_read_again_is_kept_in_the_cache():
     assert first.count('eviction_policy="evict_last"') == last.count(".to(tl.float32)\n        v4 = ") == 2
     assert last.count('eviction_policy="evict_first"') == 4
     assert "evict" not in body(lambda a: a.float().sum(-1), torch.randn(300, 50_257).bfloat16())
+
+
+def test_elements_of_a_window_are_counted_from_one_pointer():
+    def difference(x):
+        return x[2:] + x[:-2] - 2 * x[1:-1]
+
+    text = body(difference, torch.randn(102, 64))
+    (pointer,) = re.findall(r"(at\d+) = p0 \+", text)
+    assert [f"tl.load({pointer}{more})" in text for more in ("", " + 64", " + 128")] == [True] * 3 and "tl.load(p0" not in text
+
+
+@pytest.mark.parametrize("name, block, rounds, products", [("linear", 16, 40, 1), ("mm", 16, 48, 2), ("mm", 64, None, 1)])
+def test_what_is_left_of_k_is_a_part_as_others_where_it_ends_with_a_vector(name, block, rounds, products):
+    """Of 40 numbers of float32, but not of 50."""
+    (kernel,) = [k for k in program(name).kernels if product_of(k) is not None]
+    text = print_kernel(kernel, config=Config({"y": 16, "x": 16, "r": block}, 4)).text
+    assert text.count("tl.dot(") == products
+    assert re.findall(r"for start in range\(0, (\d+), RBLOCK\)", text) == ([] if rounds is None else [str(rounds)])

@@ -145,12 +145,13 @@ def _outside(s: State, z: Dim, across: str) -> None:
 
 def _sum(left: State, right: State, r: Dim, p: MatrixProduct) -> None:
     """Part by part, with a mask where that does not hinder vectors; else whole parts of k without one, and what they leave."""
-    if left.covers(r) or _is_even(left, r, p):
+    whole = p.k.extent // left.block("r") * left.block("r")
+    short = whole.is_const and whole.const == 0
+    if left.covers(r) or not short and _is_even(left, r, p):
         with left.out.block(f"for start in range(0, {left.expr(r.extent)}, RBLOCK):"):
             _accumulate(left, right, r, p, not left.covers(r))
         return
-    whole = p.k.extent // left.block("r") * left.block("r")
-    if not (whole.is_const and whole.const == 0):
+    if not short:
         with left.out.block(f"for start in range(0, {left.expr(whole)}, RBLOCK):"):
             _accumulate(left, right, r, p, False)
         for op in (*p.left, *p.right):
@@ -162,7 +163,7 @@ def _sum(left: State, right: State, r: Dim, p: MatrixProduct) -> None:
 def _is_even(s: State, r: Dim, p: MatrixProduct) -> bool:
     """Whether k ends at the end of a vector, in whatever is read."""
     sizes = [s.params[op.buffer].dtype.itemsize for op in (*p.left, *p.right) if type(op) is Load]
-    return r.extent.is_const and r.extent.const % (VECTOR // min(sizes)) == 0
+    return r.extent.is_const and r.extent.const % (VECTOR // min(sizes, default=VECTOR)) == 0
 
 
 def _accumulate(left: State, right: State, r: Dim, p: MatrixProduct, masked: bool) -> None:
