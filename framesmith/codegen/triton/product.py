@@ -211,10 +211,9 @@ def _load(s: State, op: Load, raw: bool) -> None:
     start = linear(op.index)[1]
     start = start if start > 1 else 0
     memory = f"{op.buffer} + {integer(start)}" if start else op.buffer  # slices of one tensor have one kernel
-    at = place(s, memory, op.index - start)
     if condition is not None:
         dims = dims | s.dims_of(condition)
-        at = place(s, memory, op.index - start, dims)
+    at = place(s, memory, op.index - start, dims)
     mask = s.mask(dims, *([s.text(condition)] if condition is not None else []))
     text = f"tl.load({at}{f', {mask}, other=0' if mask else ''})"
     s.define(op, dims, text if raw or s.params[op.buffer].dtype not in HALF else f"{text}.to(tl.float32)")
