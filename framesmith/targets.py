@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import fx
 
+from framesmith import _C
 from framesmith.codegen.cpp.emit import emit_kernels, header_text
 from framesmith.codegen.cpp.state import Target as Machine
 from framesmith.codegen.device import wrap_device
@@ -98,7 +99,7 @@ class Target:
 
     def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes) -> Draft:
         """See `codegen.wrapper.wrap`; also what each kernel computes. What is called gives both when they are ready."""
-        source = emit_kernels(program, Machine(threshold=self.config.parallel_threshold))
+        source = emit_kernels(program, Machine(_C.LANES, self.config.parallel_threshold))
         jobs = self.config.build_jobs or cores()
         wrapped = wrap(program, source, positions=positions, inputs=inputs, watched=watched, jobs=jobs)
         return lambda: (wrapped, tuple([function.work for function in source.functions]))

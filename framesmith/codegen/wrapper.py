@@ -19,9 +19,8 @@ from typing import Any
 
 import torch
 
-from framesmith.codegen.cpp.emit import Function, Source, emit_kernels, size_parameters
+from framesmith.codegen.cpp.emit import Function, Source, size_parameters
 from framesmith.codegen.cpp.index import expr_text
-from framesmith.codegen.cpp.state import Target
 from framesmith.codegen.cpp.types import type_row
 from framesmith.codegen.plan import Planner, check_symbols
 from framesmith.loops.ir import Allocate, Batch, Extern, Kernel, Launch, Param, Program, Release
@@ -61,21 +60,19 @@ class Wrapped:
 
 def wrap(
     program: Program,
-    source: Source | None = None,
-    target: Target | None = None,
+    source: Source,
     *,
     positions: Sequence[int] | None = None,
     inputs: int | None = None,
     watched: Sequence[int] = (),
     jobs: int = 1,
 ) -> Wrapped:
-    """Print what runs `program`: kernels (`source`, or printed here for `target`) and the function that calls them.
+    """Print what runs `program`: the function that calls its kernels (`source`).
 
     Input i of the program is element `positions[i]` (default: i) of the call's tuple of `inputs` elements. `watched`: elements of that
     tuple that the constants were computed from. `jobs`: translation units at most.
     """
     check_symbols(program)
-    source = source or emit_kernels(program, target)
     positions = range(len(program.inputs)) if positions is None else positions
     planner = Planner(program, positions, len(program.inputs) if inputs is None else inputs)
     plan = planner.plan(watched)

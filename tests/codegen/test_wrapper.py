@@ -5,12 +5,15 @@ import pickle
 import pytest
 import torch
 
+from framesmith.codegen.cpp import Target, emit_kernels
 from framesmith.codegen.plan import out_arguments
 from framesmith.codegen.wrapper import wrap
 from framesmith.runtime.cache import Cache
 from framesmith.runtime.load import load
 from framesmith.runtime.plan import Kind
 from framesmith.runtime.toolchain import find
+from framesmith.util.errors import BuildError
+from tests.codegen.kernels import WIDTH
 from tests.schedule.harness import program_of
 
 aten = torch.ops.aten
@@ -21,8 +24,12 @@ def cache(tmp_path_factory):
     return Cache(tmp_path_factory.mktemp("cache"))
 
 
+def wrapped_of(program, **how):
+    return wrap(program, emit_kernels(program, Target(WIDTH)), **how)
+
+
 def compiled(cache, fn, inputs, dynamic=(), jobs=1):
-    wrapped = wrap(program_of(fn, *inputs, dynamic=dynamic), jobs=jobs)
+    wrapped = wrapped_of(program_of(fn, *inputs, dynamic=dynamic), jobs=jobs)
     plan = pickle.loads(pickle.dumps(wrapped.plan))
     assert plan == wrapped.plan
     return load(plan, cache.library(wrapped.units, find()), wrapped.constants, checked=True), wrapped
@@ -84,7 +91,7 @@ def test_symbolic_sizes(cache, rows):
 
 
 def test_positions_in_a_longer_tuple(cache):
-    wrapped = wrap(program_of(lambda a, b: a - b, torch.ones(4), torch.ones(4)), positions=(3, 1), inputs=5)
+    wrapped = wrapped_of(program_of(lambda a, b: a - b, torch.ones(4), torch.ones(4)), positions=(3, 1), inputs=5)
     graph = load(wrapped.plan, cache.library(wrapped.units, find()))
     a, b = torch.randn(4), torch.randn(4)
     assert torch.equal(graph((None, b, None, a, None))[0], a - b)
@@ -92,12 +99,19 @@ def test_positions_in_a_longer_tuple(cache):
 
 def test_kernels_in_several_units(cache):
     def fn(x):
-        return tuple(torch.softmax(x.narrow(0, 0, n + 2).sin() * n, -1).cumsum(0).tanh() for n in range(12))
+        return tuple(torch.softmax(x.narrow(0, 0, n + 2).sin() * n, -1).cumsum(0).tanh() for n in range(24))
 
-    inputs = (torch.randn(16, 40),)
+    inputs = (torch.randn(26, 43),)
     graph, wrapped = compiled(cache, fn, inputs, jobs=2)
     assert len(wrapped.units) == 2
     same(graph, fn, inputs)
+
+
+def test_kernels_for_vectors_of_another_width_do_not_compile(cache):
+    program = program_of(torch.sin, torch.ones(12))
+    wrapped = wrap(program, emit_kernels(program, Target(24 - WIDTH)))
+    with pytest.raises(BuildError, match="vectors that kernels are not printed for"):
+        cache.library(wrapped.units, find())
 
 
 def test_an_index_out_of_range_is_eagers_error(cache):

@@ -56,9 +56,8 @@ def header_text() -> str:
     return "".join(out) + "using namespace fs;\n"
 
 
-def emit_kernels(program: Program, target: Target | None = None) -> Source:
-    """Print every distinct kernel of `program` as a function k0, k1, ..."""
-    target = target or Target()
+def emit_kernels(program: Program, target: Target) -> Source:
+    """Print every distinct kernel of `program` as a function k0, k1, ... What has vectors of another width does not compile them."""
     origins: dict[Kernel, list[Origin]] = {}
     for step in program.steps:
         if isinstance(step, Launch | Batch):
@@ -67,7 +66,8 @@ def emit_kernels(program: Program, target: Target | None = None) -> Source:
     functions = tuple(
         emit_kernel(kernel, f"k{i}", target, tuple(origins.get(kernel, ()))) for i, kernel in enumerate(program.kernels)
     )
-    return Source(header_text(), "".join("\n" + f.text for f in functions), functions)
+    header = f'{header_text()}static_assert(W == {target.width}, "vectors that kernels are not printed for");\n'
+    return Source(header, "".join("\n" + f.text for f in functions), functions)
 
 
 def emit_kernel(kernel: Kernel, name: str, target: Target, origins: tuple[Origin, ...] = ()) -> Function:

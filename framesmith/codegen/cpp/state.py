@@ -21,7 +21,7 @@ class Target:
     `threshold`: work (see `Kernel.work`) from which a kernel is shared among threads; None: never.
     """
 
-    width: int = 16
+    width: int
     threshold: int | None = 32768
 
 
