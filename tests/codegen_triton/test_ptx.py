@@ -99,6 +99,12 @@ def test_rows_are_summed_up_with_loads_ahead(shape, dtype):
         assert combined.name in to_ptx(combined, chip)
 
 
+def test_moments_of_long_columns_are_taken_with_loads_ahead():
+    x = torch.empty(64, 256, 56, 56, dtype=torch.bfloat16, memory_format=torch.channels_last)
+    first, combined = print_kernels(program_of(lambda x: torch.var_mean(x.float(), (0, 2, 3), correction=0), x, target=GPU))
+    assert "cp.async.cg.shared.global" in to_ptx(first, 90) and "cp.async" not in to_ptx(combined, 90)
+
+
 def _norm(shape, dtype):
     like = [(shape, dtype)] * 2 + [((shape[0], 1), torch.float32)] * 2 + [(shape[1:], dtype)]
     return [torch.empty(s, dtype=kind, device="meta") for s, kind in like]

@@ -57,10 +57,8 @@ def loop(s: State, x: Dim, ops: Sequence[Op]) -> Iterator[None]:
     s.out.line(f"first = {part} * {s.expr(each)}")
     whole = each.is_const and x.extent.is_const and each.const * parts == x.extent.const
     last = f"first + {s.expr(each)}"
-    ends = f"first, {last if whole else f'min({last}, {s.expr(x.extent)})'}, {block}"
-    stages = 1 if any(type(op) is Barrier for op in ops) else s.config.stages
-    ahead = f"tl.range({ends}, num_stages={stages})" if stages > 1 else f"range({ends})"
-    with s.out.block(f"for start in {ahead}:"):
+    end = last if whole else f"min({last}, {s.expr(x.extent)})"
+    with s.out.block(f"for start in {s.steps('first', end, block, not any(type(op) is Barrier for op in ops))}:"):
         yield
 
 

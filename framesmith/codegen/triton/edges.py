@@ -105,7 +105,7 @@ def _is_multiple(e: Expr, width: int) -> bool:
 @contextmanager
 def whole_tiles(s: State, row: Dim) -> Iterator[None]:
     """The loop over the whole tiles of the row."""
-    with s.out.block("for start in range(0, whole, RBLOCK):"):
+    with s.out.block(f"for start in {s.steps(0, 'whole', 'RBLOCK')}:"):
         s.out.line(f"{row.axes[0].symbol} = start + {'lead + ' if s.aligned else ''}{range_text(s)}")
         s.vector = s.aligned
         yield

@@ -286,7 +286,7 @@ def _loop(s: State, row: Dim, block: Block, ragged: bool) -> None:
 @contextmanager
 def _parts(s: State, row: Dim) -> Iterator[None]:
     """The loop over the parts of the row."""
-    with s.out.block(f"for start in range(0, {s.end(row)}, RBLOCK):"):
+    with s.out.block(f"for start in {s.steps(0, s.end(row), 'RBLOCK')}:"):
         _indices(s, row, f"start + {edges.range_text(s)}")
         yield
 

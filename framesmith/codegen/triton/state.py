@@ -135,6 +135,11 @@ class State:
         few = row.extent.is_const and row.extent.const <= FEW * self.block(row.name)
         return str(row.extent) if few else self.extent(row)
 
+    def steps(self, begin: object, end: object, by: object, ahead: bool = True) -> str:
+        """What a loop goes through. `ahead`: its loads may be on their way while earlier rounds are worked on, by the number of stages."""
+        text, stages = f"{begin}, {end}, {by}", self.config.stages
+        return f"tl.range({text}, num_stages={stages})" if ahead and stages > 1 else f"range({text})"
+
     def slots(self, name: str) -> str:
         """The subscript that makes a range vary along dimension `name` of the tile."""
         if len(self.active) < 2:

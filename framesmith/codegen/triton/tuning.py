@@ -31,6 +31,7 @@ DEALT_EACH, DEALT_FULL = 48, 6  # ... elements of it for each thread, or a third
 DEALT_STAGES, AHEAD = 3, 3 << 14  # ... tiles at once (small ones: one more), and bytes on their way: programs share a multiprocessor
 BATCH = 1024  # elements of a tile of a row of a table, ...
 PROGRAMS = 1 << 14  # ... and how many programs there are before one goes through several
+MOMENTS_STAGES = 3  # tiles at once of long columns whose moments are taken: a thread has no registers for more than one
 KEPT = 1 << 17  # bytes of a row: as many as rows are worked on at once stay in the cache
 VECTOR = 16  # bytes that a thread reads at once
 STEP = 16  # elements: Triton sees by itself that masks and addresses allow vectors where lengths are multiples of it
@@ -173,11 +174,11 @@ def _few_warps(length: int, rows: int, vector: int, most: int) -> int:
 
 
 def _moving(form: Form, row: Dim) -> list[int]:
-    """Bytes of an element of each load that a loop over rows has ahead of it: of both the rows and what they consist of."""
+    """Bytes of an element of each load that a loop has ahead of it: of both the rows and what they consist of."""
     kinds = {p.name: p.dtype.itemsize for p in form.kernel.params}
-    inner, outer = ({a.symbol for a in dim.axes} for dim in (row, form.grid[0]))
+    every = [{a.symbol for a in dim.axes} for dim in (row, *form.grid)]
     found = {(op.buffer, index) for op, index in form.accesses() if type(op) is Load}
-    return [kinds[buffer] for buffer, index in found if not (inner.isdisjoint(index.free) or outer.isdisjoint(index.free))]
+    return [kinds[buffer] for buffer, index in found if not any(symbols.isdisjoint(index.free) for symbols in every)]
 
 
 def _ahead(form: Form, row: Dim, elements: int) -> int:
@@ -224,7 +225,8 @@ def _long_columns(form: Form, row: Dim, x: int, reduces: list[str], stores: bool
         each = max(min(each, ACCUMULATORS, power(MANY // len(reduces) + 1) // 2), 1)
     most = LOOPED if stores else 256 * each // (2 if "welford" in reduces else 1)
     r = max(min(most // x, power(length) // 4), 2)  # in several parts: there are more programs
-    return _config(form, x, r, _warps(x * r, each), persistent=False)
+    stages = MOMENTS_STAGES if reduces == ["welford"] and not stores else 1
+    return replace(_config(form, x, r, _warps(x * r, each), persistent=False), stages=stages)
 
 
 def _columns(form: Form, row: Dim, count: int) -> int:
@@ -331,7 +333,7 @@ def _is_sound(form: Form, c: Config) -> bool:
         if n < 1 or n > max(power(size_of(dims[name], form.sizes)), 2):
             return False
         elements *= n
-    if form.kernel.parts and form.row is not None and (c.stages - 1) * _ahead(form, form.row, elements) > 2 * AHEAD:
+    if form.row is not None and (c.stages - 1) * _ahead(form, form.row, elements) > 2 * AHEAD:
         return False
     most = WIDEST if form.row is None or not c.persistent else 2 * WIDEST
     return 1 <= c.warps <= 16 and elements <= most and EACH[0] <= elements // (32 * c.warps) <= EACH[1]
