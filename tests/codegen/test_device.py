@@ -16,7 +16,7 @@ from framesmith.runtime.toolchain import find
 from framesmith.schedule.schedule import schedule
 from framesmith.schedule.target import GPU
 from tests.fake.harness import record
-from tests.schedule.harness import program_of
+from tests.schedule.harness import program_of, with_numbers
 
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, *[ctypes.c_uint] * 3, ctypes.POINTER(ctypes.c_void_p))
 UPLOAD = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
@@ -76,15 +76,6 @@ def launched(cache, program, inputs, sizes=(), wide=None, printed=None, arena=No
     host = Host(None, noted("call"), noted("allocate"), noted("release"), LAUNCH(launch), UPLOAD(upload), SCRATCH(scratch))
     assert library.fs_run(None if wrapped.plan.late else arena, pointers, table, ctypes.byref(host)) == 0
     return calls, tables
-
-
-def with_numbers(fn, inputs):
-    graph, _ = record(fn, inputs)
-    loops = lower(decompose(graph))
-    for storage in loops.storages.values():
-        if storage.kind == "input" and not storage.size:
-            storage.device = torch.device("cpu")
-    return schedule(loops, target=GPU)
 
 
 NUMBERS = [(torch.float32, 2.5), (torch.float64, 1e-300), (torch.bfloat16, -1.5), (torch.int64, -(2**40)), (torch.int32, -7),

@@ -9,18 +9,14 @@ from framesmith.codegen.triton.emit import print_kernels
 from framesmith.codegen.triton.sharing import shared
 from framesmith.loops.ir import Batch, Extern
 from framesmith.lower.limits import LIMITS
-from framesmith.lower.lower import lower
 from framesmith.prims import draws
-from framesmith.prims.decompose import decompose
 from framesmith.prims.philox import uniform
 from framesmith.prims.rules import activations
-from framesmith.schedule.schedule import schedule
 from framesmith.schedule.target import GPU
 from tests.codegen_triton.graphs import DYNAMIC, EXACT, GRAPHS, HALF, x
 from tests.codegen_triton.machine import run_program
 from tests.codegen_triton.products import PRODUCTS, program
-from tests.fake.harness import record
-from tests.schedule.harness import program_of
+from tests.schedule.harness import program_of, with_numbers
 
 
 def copy(t):
@@ -119,16 +115,6 @@ def test_layers_of_unequal_sizes_share_kernels():
 
 
 NUMBERS = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool]
-
-
-def with_numbers(fn, inputs):
-    """The program of `fn` as if its inputs of no dimension were in the memory of another device, the CPU's."""
-    graph, _ = record(fn, inputs)
-    loops = lower(decompose(graph))
-    for storage in loops.storages.values():
-        if storage.kind == "input" and not storage.size:
-            storage.device = torch.device("cpu")
-    return schedule(loops, target=GPU)
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)

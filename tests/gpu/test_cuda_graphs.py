@@ -12,6 +12,7 @@ from torch import nn
 
 import framesmith
 import framesmith.pipeline
+from tests.gpu.agree import with_changing_weights
 
 pytestmark = pytest.mark.gpu
 D = "cuda"
@@ -391,17 +392,7 @@ def test_a_state_that_is_fed_back():
 
 def test_weights_that_are_written_or_replaced():
     model = mlp().eval()
-    c = compiled(model)
-    x = torch.randn(8, 32, device=D)
-    with torch.no_grad():
-        for _ in range(3):
-            for _ in range(4):
-                agree(c(x), model(x))
-            for p in model.parameters():
-                p.mul_(1.1)
-        model.load_state_dict({k: v * 2 for k, v in model.state_dict().items()}, assign=True)
-        for _ in range(4):
-            agree(c(x), model(x))
+    with_changing_weights(compiled(model), model, torch.randn(8, 32, device=D), agree)
 
 
 def test_memory_is_bounded_and_told():

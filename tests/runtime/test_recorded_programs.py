@@ -9,6 +9,7 @@ from torch import nn
 
 import framesmith
 import framesmith.pipeline
+from tests.gpu.agree import with_changing_weights
 
 from .test_recordings import Again
 
@@ -176,16 +177,7 @@ def test_sizes_that_vary():
 
 def test_weights_that_change():
     model = mlp().eval()
-    c, x = framesmith.compile(model), torch.randn(4, 16)
-    with torch.no_grad():
-        for _ in range(3):
-            for _ in range(4):
-                agree(c(x), model(x))
-            for p in model.parameters():
-                p.mul_(1.1)
-        model.load_state_dict({k: v * 2 for k, v in model.state_dict().items()}, assign=True)
-        for _ in range(4):
-            agree(c(x), model(x))
+    with_changing_weights(framesmith.compile(model), model, torch.randn(4, 16), agree)
 
 
 def test_draws_go_on():

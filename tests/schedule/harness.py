@@ -16,7 +16,7 @@ from framesmith.loops.verify import verify
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.schedule.schedule import schedule
-from framesmith.schedule.target import CPU, Target
+from framesmith.schedule.target import CPU, GPU, Target
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.node import symint
 from tests.fake.harness import record, same_strides
@@ -31,6 +31,15 @@ def program_of(
     program = schedule(change(lower(decompose(graph))), fusion, target=target)
     verify(program)
     return program
+
+
+def with_numbers(fn: Callable[..., Any], inputs: Sequence[Any]) -> Program:
+    """The program of `fn` for a GPU, as if its inputs of no dimension were in the memory of another device, the CPU's."""
+    loops = lower(decompose(record(fn, list(inputs))[0]))
+    for storage in loops.storages.values():
+        if storage.kind == "input" and not storage.size:
+            storage.device = torch.device("cpu")
+    return schedule(loops, target=GPU)
 
 
 def _recorded(fn: Callable[..., Any], inputs: Sequence[Any], dynamic: Collection[tuple[int, int]]) -> Graph:

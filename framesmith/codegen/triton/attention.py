@@ -276,12 +276,17 @@ def _where(p: _Printer, heads: int) -> None:
     p.line(f"{BATCH} = tl.program_id(1) // {heads}")
 
 
+def _at_rows(p: _Printer) -> None:
+    """Where a program's rows are: the last first, which have the most to do where what is behind them is masked."""
+    _where(p, p.heads)
+    p.line(f"{HEAD} = tl.program_id(1) % {p.heads}")
+    p.line("start = (tl.num_programs(0) - 1 - tl.program_id(0)) * YBLOCK")
+    p.index(ROW, "start")
+
+
 def _forward(p: _Printer) -> None:
     with p.s.out.indent():
-        _where(p, p.heads)
-        p.line(f"{HEAD} = tl.program_id(1) % {p.heads}")
-        p.line("start = (tl.num_programs(0) - 1 - tl.program_id(0)) * YBLOCK")
-        p.index(ROW, "start")
+        _at_rows(p)
         p.line(f"q_at = {p.base('q', HEAD)}")
         for name in "kv":
             p.line(f"{name}_at = {p.base(name, f'({HEAD} // {p.groups})')}")
@@ -323,10 +328,7 @@ def _forward_step(p: _Printer, masked: bool) -> None:
 
 def _rows(p: _Printer) -> None:
     with p.s.out.indent():
-        _where(p, p.heads)
-        p.line(f"{HEAD} = tl.program_id(1) % {p.heads}")
-        p.line("start = (tl.num_programs(0) - 1 - tl.program_id(0)) * YBLOCK")
-        p.index(ROW, "start")
+        _at_rows(p)
         for name in ("q", "g", "dq"):
             p.line(f"{name}_at = {p.base(name, HEAD)}")
         for name in "kv":
