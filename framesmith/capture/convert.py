@@ -33,7 +33,7 @@ from .outputs import call_in_mode, settle
 from .residual import Residual, argument_names
 from .session import BreakHere, Session, read_state, restore_state
 from .settings import read_setting, undo
-from .sources import Cell, Guard, Local, Pinned, Source
+from .sources import Cell, Guard, Local, Made, Source
 from .stopping import GENERATORS, StopAt, choose_stop, refuse_abandoned
 from .varying import entered, number_tensors
 from .warned import refused_in
@@ -243,7 +243,7 @@ def _settings(graph: Graph, tuned: bool) -> list[str]:
 def graph_inputs(cx: Session, graph: Graph, numbers: int) -> list[tuple[Source, Any]]:
     """Source and value of each placeholder but the last `numbers`; a tensor made of Python data is held by the guards themselves."""
     known = {x.fake._alias.storage.input: (x.source, x.value) for x in cx.inputs if x.source is not None}
-    known.update((node, (Pinned(real), real)) for node, real in cx.recorder.constants)
+    known.update((node, (Made(real), real)) for node, real in cx.recorder.constants)
     places = [node for node in graph.nodes if node.op == "placeholder"]
     return [known[node] for node in places[:len(places) - numbers]]
 

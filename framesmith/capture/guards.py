@@ -210,6 +210,7 @@ _ACCESS: dict[type, Callable[[_Lowering, Any], tuple[str, Any]]] = {
     src.Builtin: _access("builtin", "name"),
     src.GlobalOf: _module_global,
     src.Pinned: _access("pinned", "obj"),
+    src.Made: _access("made", "obj"),
     src.Attr: _access("attr", "name"),
     src.DictAttr: _access("dict_attr", "name"),
     src.Item: _access("item", "key"),

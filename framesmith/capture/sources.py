@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodDes
 from typing import Any
 
 __all__ = ["Applied", "Attr", "Builtin", "Cell", "DictAttr", "DictKey", "Global", "GlobalOf", "GlobalState", "Guard", "Item",
-           "KINDS", "Local", "MISSING", "Pinned", "Source", "TensorSpec", "TypeOf"]
+           "KINDS", "Local", "MISSING", "Made", "Pinned", "Source", "TensorSpec", "TypeOf"]
 
 
 class _Missing:
@@ -144,7 +144,7 @@ class GlobalOf(Source):
 
 
 class Pinned(Source):
-    """An object that the guard holds itself; compared by identity.  No walk."""
+    """An object that the guard knows itself; compared by identity. No walk. With it, what it was guarded for is gone."""
 
     __slots__ = ("obj",)
 
@@ -160,6 +160,12 @@ class Pinned(Source):
             return f"module {self.obj['__name__']}"
         name = name_of(self.obj)
         return name if name is not None else f"<{type(self.obj).__name__} at {id(self.obj):#x}>"
+
+
+class Made(Pinned):
+    """An object that the program makes anew in each call, and that guards keep alive: nothing else need."""
+
+    __slots__ = ()
 
 
 class _Child(Source):

@@ -147,6 +147,7 @@ constexpr StepKind kinds[] = {
     {"builtin", builtin, prepare_held, Op::other, 0},
     {"module_global", module_global, prepare_module_global, Op::other, 0},
     {"pinned", pinned, prepare_watched, Op::other, 0},
+    {"made", pinned, prepare_held, Op::other, 0},
     {"attr", attr, prepare_held, Op::other, 0},
     {"dict_attr", dict_attr, prepare_held, Op::dict_attr, 0, Reach::attributes},
     {"item", item, prepare_item, Op::item, 0, Reach::content},

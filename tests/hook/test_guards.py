@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import gc
 import math
 import types
 
@@ -24,6 +25,7 @@ from framesmith.capture.sources import (
     Guard,
     Item,
     Local,
+    Made,
     Pinned,
     TypeOf,
 )
@@ -169,6 +171,18 @@ def test_roots():
     assert tree.check({"x": 3}, {"g": 2}, vars(builtins), {"c": cell}) is None
     assert tree.check({"x": 3}, {}, vars(builtins), {"c": cell}) is None
     assert tree.check(*frame) == (7, 1)
+
+
+def test_what_the_program_makes_is_kept_and_what_it_has_is_watched():
+    made, pinned = torch.ones(3), torch.ones(3)
+    trees = [compile_guards([], [source]) for source in (Made(made), Pinned(pinned))]
+    assert trees[0].check({}) == (made,) and trees[1].check({}) == (pinned,)
+    address = id(made)
+    del made, pinned
+    gc.collect()
+    (kept,) = trees[0].check({})
+    assert id(kept) == address and torch.equal(kept, torch.ones(3))
+    assert trees[1].check({}) is None and not trees[1].alive
 
 
 def test_dict_walks_see_every_change():

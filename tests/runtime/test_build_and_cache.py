@@ -8,6 +8,7 @@ import textwrap
 import pytest
 import torch
 
+from framesmith import _C
 from framesmith.runtime import cache as cache_module
 from framesmith.runtime.build import build
 from framesmith.runtime.cache import Cache, key_of
@@ -63,10 +64,10 @@ def test_one_openmp_runtime_with_pytorchs_thread_count(tmp_path):
 
 
 def test_symbols_of_pytorch_are_linked_when_used(tmp_path):
-    if "avx512f" not in cpu_flags():
-        pytest.fail("this test states what holds with AVX-512")
-    text = "typedef float vf __attribute__((vector_size(64)));" + 'extern "C" vf Sleef_expf16_u10(vf);' + ENTRY
-    text += "{ vf x; __builtin_memcpy(&x, p[0], 64); x = Sleef_expf16_u10(x); __builtin_memcpy(p[1], &x, 64); return 0; }"
+    lanes = _C.LANES
+    text = f'typedef float vf __attribute__((vector_size({4 * lanes}))); extern "C" vf Sleef_expf{lanes}_u10(vf);' + ENTRY
+    text += f"{{ for (int i = 0; i < 16; i += {lanes}) {{ vf x; __builtin_memcpy(&x, (float*)p[0] + i, sizeof x); "
+    text += f"x = Sleef_expf{lanes}_u10(x); __builtin_memcpy((float*)p[1] + i, &x, sizeof x); }} return 0; }}"
     build([text], find(), tmp_path / "x.so")
     x = torch.randn(16)
     torch.testing.assert_close(load(PLAN, tmp_path / "x.so")((x,))[0], x.exp())
