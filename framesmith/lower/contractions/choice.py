@@ -126,7 +126,8 @@ KNOWN: dict[str, Callable[[Request], str | None]] = {}
 
 
 def measure(request: Request) -> dict[str, float]:
-    """Seconds of each candidate: the best of a few runs, taken in turn. One that fell far behind in each of several is not run again."""
+    """Seconds of each candidate: the best of a few runs, taken in turn. One that fell far behind in each of several is not run again;
+    one alone is not run at all."""
     with torch.inference_mode():
         candidates = CANDIDATES[request.kind](request)
         if len(candidates) == 1:
