@@ -8,7 +8,7 @@ from framesmith.codegen.triton import columns, tuning
 from framesmith.codegen.triton.form import form
 from tests.codegen_triton.machine import run_program
 from tests.gpu.fakes import recorded, scheduled
-from tests.lower.test_windows import WINDOWS, close, is_the_librarys, made
+from tests.lower.test_windows import WINDOWS, close, made, true_gradients
 
 
 def ran(fn, *inputs):
@@ -48,10 +48,7 @@ def test_gradients(name, threads, monkeypatch):
         return torch.ops.aten.convolution_backward(g, x, w, None, stride, padding, dilation, False, (0, 0), groups, [True, True, False])[:2]
 
     got, _ = ran(gradients, tangent, x, w)
-    wanted = list(gradients(tangent.double(), x.double(), w.double()))
-    if is_the_librarys(w):
-        wanted[1] = gradients(tangent, x, w)[1].double()
-    for g, want in zip(got, wanted, strict=True):
+    for g, want in zip(got, true_gradients(gradients, tangent, x, w), strict=True):
         close(g, want)
 
 
