@@ -126,7 +126,10 @@ def test_a_users_back_end():
         assert len(examples) == sum(node.op == "placeholder" for node in gm.graph.nodes)
 
 
-@pytest.mark.parametrize("backend", ["native", "inductor", "eager", "aot_eager", CompileCounterWithBackend("native")], ids=str)
+COUNTER = pytest.param(CompileCounterWithBackend("native"), id="counter")
+
+
+@pytest.mark.parametrize("backend", ["native", "inductor", "eager", "aot_eager", COUNTER])
 def test_back_ends(backend):
     assert_close(framesmith.compile(inner, backend=backend)(X), inner(X))
 
