@@ -92,6 +92,13 @@ def efficient_backward(
     return *grads, _made(bias, tuple(bias.shape), bias.dtype) if mask[3] else None
 
 
+@rule(aten._scaled_dot_product_flash_attention_for_cpu.default)
+def cpu(q: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+    batch, heads, rows, _ = q.shape
+    dtype = torch.float32 if q.dtype in _HALF else q.dtype
+    return laid_out_as(q, tuple(q.shape)), new_fake((batch, heads, rows), (rows * heads, 1, heads), dtype, q.device)
+
+
 @rule(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
 def cpu_backward(grad: FakeTensor, q: FakeTensor, k: FakeTensor, v: FakeTensor, *args: Any, **kwargs: Any) -> Any:
     return tuple([heads_inside(t, tuple(t.shape)) for t in (q, k, v)])

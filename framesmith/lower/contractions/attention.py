@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from framesmith import _C
-from framesmith.lower.contractions.choice import CANDIDATES, MEASURED_FLOPS, Candidate
+from framesmith.lower.contractions.choice import CANDIDATES, MEASURED_FLOPS, Candidate, numbers
 from framesmith.lower.contractions.rewrite import Choose, Request, rewrites
 from framesmith.lower.geometry import strides_in_order
 from framesmith.lower.layouts import RESULT_LAYOUTS
@@ -124,9 +124,9 @@ def _candidates(request: Request) -> dict[str, Candidate]:
     repeat = heads // shared_heads
     work = 2 * queries * keys * (width + value_width) * repeat
     groups = min(batch * shared_heads, max(int(MEASURED_FLOPS / work), torch.get_num_threads()))
-    q = torch.randn(1, queries, groups * repeat, width).transpose(1, 2)
-    k = torch.randn(1, keys, groups, width).transpose(1, 2)
-    v = torch.randn(1, keys, groups, value_width).transpose(1, 2)
+    q = numbers(1, queries, groups * repeat, width).transpose(1, 2)
+    k = numbers(1, keys, groups, width).transpose(1, 2)
+    v = numbers(1, keys, groups, value_width).transpose(1, 2)
     mask = MASKS[kind](queries, keys)
     eager = torch.nn.functional.scaled_dot_product_attention
     return {

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from framesmith import _C
-from framesmith.lower.contractions.choice import CANDIDATES, WORK, Candidate
+from framesmith.lower.contractions.choice import CANDIDATES, WORK, Candidate, numbers
 from framesmith.lower.contractions.nodes import argument
 from framesmith.lower.contractions.rewrite import Choose, Request, rewrites, static
 from framesmith.lower.geometry import strides_in_order
@@ -74,7 +74,7 @@ def _arguments(request: Request) -> tuple[tuple[torch.Tensor, ...], torch.Tensor
     count = min(batch * heads, max(int(MEASURED_FLOPS / (2 * queries * keys * (width + value_width))), torch.get_num_threads()))
     sizes = ((queries, value_width), (queries, width), (keys, width), (keys, value_width))
     mask = torch.zeros(1, 1, queries, keys) if masked else None
-    return tuple(torch.randn(1, rows, count, columns).transpose(1, 2) for rows, columns in sizes), mask, bool(causal)
+    return tuple(numbers(1, rows, count, columns).transpose(1, 2) for rows, columns in sizes), mask, bool(causal)
 
 
 def _forward_candidates(request: Request) -> dict[str, Candidate]:

@@ -108,6 +108,11 @@ def _grouped_work(request: Request) -> int:
     return _convolution_work(Request("conv", request.dtype, tuple(shape))) // groups
 
 
+def numbers(*shape: int) -> torch.Tensor:
+    """A float32 operand of random numbers. They come from a generator of its own: the program's goes on as if nothing had been measured."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(prod(shape)), dtype=torch.float32)
+
+
 # kind -> its candidates; kind -> the operations that it takes (a kind without is measured whatever its size)
 CANDIDATES: dict[str, Callable[[Request], dict[str, Candidate]]] = {
     "linear": _linear_candidates, "conv": _convolution_candidates, "grouped": _grouped_candidates,
@@ -128,8 +133,9 @@ KNOWN: dict[str, Callable[[Request], str | None]] = {}
 def measure(request: Request) -> dict[str, float]:
     """Seconds of each candidate: the best of a few runs, taken in turn. One that fell far behind in each of several is not run again;
     one alone is not run at all."""
-    with torch.inference_mode():
-        candidates = CANDIDATES[request.kind](request)
+    with torch.inference_mode(), torch._C._DisableAutocast():
+        with torch.device("cpu"):
+            candidates = CANDIDATES[request.kind](request)
         if len(candidates) == 1:
             return dict.fromkeys(candidates, 0.0)
         best = dict.fromkeys(candidates, float("inf"))

@@ -16,7 +16,7 @@ from torch import fx
 
 from framesmith import _C
 from framesmith.graph.freeze import is_parameter_expression
-from framesmith.lower.contractions.choice import CANDIDATES, Candidate
+from framesmith.lower.contractions.choice import CANDIDATES, Candidate, numbers
 from framesmith.lower.contractions.rewrite import Choose, Request, rewrites
 from framesmith.prims.core import Spec
 
@@ -114,13 +114,13 @@ def _candidates(request: Request) -> dict[str, Candidate]:
     """The layers on random data; eager's call as a module makes it."""
     batch, steps, width, hidden, layers, directions, pairs = request.shape
     cell = CELLS[request.kind]
-    x = torch.randn(batch, min(steps, MEASURED_STEPS), width)
+    x = numbers(batch, min(steps, MEASURED_STEPS), width)
     states = [torch.zeros(layers * directions, batch, hidden) for _ in range(cell.states)]
     groups = []
     for layer in range(layers):
         for _ in range(directions):
             rows, depth = cell.gates * hidden, hidden * directions if layer else width
-            group = [torch.randn(rows, depth), torch.randn(rows, hidden), torch.randn(rows), torch.randn(rows)]
+            group = [numbers(rows, depth), numbers(rows, hidden), numbers(rows), numbers(rows)]
             groups.append([w.div_(hidden**0.5) for w in group[: 2 * pairs]])
     packed = [library.pack_rnn(group, cell.gates) for group in groups]
     flat = [w for group in groups for w in group]
