@@ -41,7 +41,7 @@ from framesmith.targets import expect
 from framesmith.util import log
 from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off, hide_from_dynamo
-from framesmith.util.errors import BuildError, CompilerMissing, FirstCall, MemorySeen, NeedsGrad, SharedMemory, Unsupported, drop_traces
+from framesmith.util.errors import BuildError, CompilerMissing, FirstCall, MemorySeen, NeedsGrad, OddTensor, SharedMemory, Unsupported, drop_traces
 from framesmith.util.timing import stage
 
 VARYING = 6
@@ -245,6 +245,8 @@ class FrameCompiler:
             drop_traces(refusal, handled)
             if self.config.fullgraph:
                 raise
+            if isinstance(refusal, OddTensor):
+                seen.raising.again()
             return self._training(code, func, refusal) if isinstance(refusal, NeedsGrad) else self._refuse(code, refusal)
         except (CompilerMissing, BuildError) as problem:
             if self.config.fullgraph and not isinstance(problem, CompilerMissing):
@@ -333,9 +335,11 @@ class FrameCompiler:
         file, line = refusal.at or (code.co_filename, code.co_firstlineno)
         if self.ledger is not None:
             self.ledger.refusals.append(Refusal(code.co_qualname, file, line, refusal.reason, refusal.hint))
-        self._warn(
-            f"{file}:{line}:{refusal.reason}", f"framesmith: {code.co_qualname} runs in eager: {refusal.reason} ({file}:{line})"
-        )
+        key = "" if isinstance(refusal, OddTensor) else f"{file}:{line}:"
+        place = "" if file.startswith(_OWN) else f" ({file}:{line})"
+        self._warn(key + refusal.reason, f"framesmith: {code.co_qualname} runs in eager: {refusal.reason}{place}")
+        if isinstance(refusal, OddTensor):
+            return None
         return _C.SKIP_RECURSIVE if isinstance(refusal, MemorySeen) else _C.SKIP
 
     def _training(self, code: CodeType, func: FunctionType, refusal: NeedsGrad) -> Any:
@@ -414,7 +418,7 @@ _TORCH = next(iter(torch.__path__)) + "/"
 # Libraries without tensor programs, and what `torch.compiler.disable` puts around a function: nothing beneath their frames is captured.
 _OTHERS = re.compile(
     r"/(?:site|dist)-packages/(?:numpy|scipy|pandas|PIL|matplotlib|sympy|sklearn|networkx|rich|tqdm|filelock|_?pytest|tokenizers|safetensors"
-    r"|huggingface_hub|yaml|requests|triton|torch/_dynamo|torch/_inductor)/"
+    r"|huggingface_hub|typing_extensions\.py|yaml|requests|triton|torch/_dynamo|torch/_inductor)(?:/|$)"
 )
 _OWN = __file__.rsplit("/", 1)[0] + "/"
 _STANDARD = tuple({p.rsplit("/", 1)[0] + "/" for p in (traceback.__file__, threading.__file__)})

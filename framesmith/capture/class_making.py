@@ -14,6 +14,9 @@ from . import trackers as t
 from .sources import MISSING, Pinned, Source
 from .standins import AT_CREATION, Placeholder, attribute_of, bare_class, fill_class, stand_in_function
 
+ONLY_CAPTURED: weakref.WeakSet[type] = weakref.WeakSet()
+"""Classes that stand for those of a captured program: `__subclasses__` of their bases lists them, too."""
+
 
 class ClassMaking:
     """The part of the session that makes and changes classes."""
@@ -109,6 +112,7 @@ class ClassMaking:
         head = {n: self._given(n, entries[n]) for n in AT_CREATION if n in entries}
         try:
             cls = bare_class(meta.value, name, reals or (object,), head)  # type: ignore[attr-defined]
+            ONLY_CAPTURED.add(cls)
         except TypeError as e:
             return self.raise_(e)
         made = t.MadeClass(cls, meta, bases, dict(entries))

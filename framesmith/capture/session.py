@@ -11,7 +11,7 @@ import torch
 
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.numbers import Number
-from framesmith.util.errors import FirstCall, FramesmithError, TooLong, Unsupported
+from framesmith.util.errors import FirstCall, FramesmithError, OddTensor, TooLong, Unsupported
 
 from . import data
 from . import trackers as t
@@ -163,11 +163,11 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
         if torch.nn.parameter.is_lazy(value):
             raise FirstCall("a parameter that the first call makes")
         if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-            raise Unsupported(f"tensor subclass {type(value).__name__}")
+            raise OddTensor(f"tensor subclass {type(value).__name__}")
         if value.is_nested:
-            raise Unsupported("a nested tensor")
+            raise OddTensor("a nested tensor")
         if value.layout != torch.strided:
-            raise Unsupported(f"a tensor of layout {value.layout}")
+            raise OddTensor(f"a tensor of layout {value.layout}")
         name = f"i{len(self.inputs)}"
         fake = self.fake_input(value, name)
         if value.requires_grad:

@@ -59,6 +59,8 @@ def classify(func: Any) -> Handler:
 
 def functional(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """Recorded as it is: new results, nothing written."""
+    if args and type(args[0]) in _NUMBERS and _of_numbers(func, args, kwargs):
+        return _constants(rec, func(*args, **kwargs))
     args, kwargs = lifted(rec, args, kwargs)
     if kwargs and kwargs.get("pin_memory"):
         raise Unsupported("pinned memory")
@@ -69,6 +71,17 @@ def functional(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     node_args = tuple([rec.nodes(a) for a in args])
     node = rec.emit(func, node_args, vals, {k: rec.nodes(v) for k, v in kwargs.items()} if kwargs else kwargs)
     return rec.results(node, vals)
+
+
+_NUMBERS = (int, float, bool, complex)
+
+
+def _of_numbers(func: Any, args: tuple, kwargs: dict) -> bool:
+    """Whether Python numbers stand for all of an operator's tensors, as in `torch.add(4, 3.3)`."""
+    return _TENSOR.isSubtypeOf(func._schema.arguments[0].type) and not any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values()))
+
+
+_TENSOR = torch._C.TensorType.get()
 
 
 def view(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:

@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith.util.errors import Unsupported
+from framesmith.util.errors import OddTensor
 
 CPU = torch.device("cpu")
 KINDS = ("cpu", "cuda")
 
 
 def main_device(graph: fx.Graph) -> torch.device:
-    """The CUDA device on which most of the graph's values are; without any, the CPU. Raises `Unsupported` for a device of another kind."""
+    """The CUDA device on which most of the graph's values are; without any, the CPU. Raises `OddTensor` for a device of another kind."""
     count: Counter[torch.device] = Counter()
     for node in graph.nodes:
         count.update(set(devices_of(node.meta.get("val"))))
     for device in count:
         if device.type not in KINDS:
-            raise Unsupported(f"tensors on {device}", hint="kernels are made for the CPU and for CUDA devices")
+            raise OddTensor(f"tensors on {device}", hint="kernels are made for the CPU and for CUDA devices")
     del count[CPU]
     return max(count, key=count.__getitem__) if count else CPU
 

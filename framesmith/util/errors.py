@@ -76,6 +76,10 @@ class SharedMemory(Unsupported):
     """Inputs of this call share memory, and one is written. Other calls may have inputs that do not."""
 
 
+class OddTensor(Unsupported):
+    """A tensor of a kind that is left to eager: sparse, nested, on another device, of a subclass. Later calls may bring others."""
+
+
 class FirstCall(Unsupported):
     """The program sets itself up in this call, as lazy modules and caches do: plain Python runs it, and later calls are captured."""
 

@@ -156,3 +156,43 @@ def test_more_variants_than_allowed():
     fast = framesmith.compile(product, options={"max_variants": 2}, backend="eager")
     _, told, _ = messages_of(lambda: [assert_close(fast(torch.ones(n, 3)), product(torch.ones(n, 3))) for n in (2, 3, 4, 5)])
     assert len(told) == 1 and "2 variants" in told[0] and "size of dimension 0" in told[0]
+
+
+class Stack(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 4, bias=False) for _ in range(3)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).relu()
+        return x
+
+
+@pytest.mark.parametrize("kind", ["meta", "nested", "sparse"])
+def test_one_message_for_a_kind_of_tensor_and_others_are_compiled_later(kind):
+    framesmith.util.log.forget_warnings()
+    model = Stack().eval()
+    x = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)]) if kind == "nested" else torch.randn(2, 4)
+    if kind == "meta":
+        model, x = model.to("meta"), x.to("meta")
+    if kind == "sparse":
+        x = x.to_sparse()
+    counter = CompileCounter()
+    compiled = framesmith.compile(model)
+    with torch.no_grad(), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            found = compiled(x)
+    assert [type(w.message) for w in told if "framesmith" in str(w.message)] == [UserWarning]
+    with torch.no_grad():
+        expected = model(x)
+    assert found.layout is expected.layout and found.is_nested is expected.is_nested and found.device == expected.device
+    if kind == "meta":
+        return
+    compiled = framesmith.compile(model, backend=counter)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled(x)
+        assert torch.equal(compiled(torch.ones(2, 4)), model(torch.ones(2, 4)))
+    assert counter.frame_count

@@ -155,6 +155,9 @@ CASES = {
         [setter("width", 7), lambda o: setattr(type(o), "double", property(lambda self: 11))], [setter("name", "z")]),
     "method": (lambda x, o: o.apply(x), Config, [setter("width", 9), setter("apply", lambda x: x * 100)], [setter("name", "z")]),
     "hasattr": (lambda x, o: x + 1 if hasattr(o, "extra") else x - 1, Config, [setter("extra", 1)], [setter("another", 1)]),
+    "subclasses": (
+        lambda x, o: x * len(o.__subclasses__()), lambda: type("Root", (), {}), [lambda o: setattr(o, "kid", type("Kid", (o,), {}))],
+        [lambda o: setattr(o, "note", 1)]),
     "slots": (lambda x, o: x * o.a, Slotted, [setter("a", 3.0)], [setter("b", 5.0)]),
     "dataclass": (lambda x, o: x * o.size, Data, [setter("size", 3)], [setter("rest", []), lambda o: o.rest.append(1)]),
     "list item": (lambda x, o: x * o[0], lambda: [1, 2], [lambda o: o.__setitem__(0, 3)], []),

@@ -121,6 +121,19 @@ def inherits(x):
     return c.scaled(2), c.extra, c.cls() is Child, [k.__name__ for k in Grandchild.__mro__], isinstance(c, Base)
 
 
+class Root:
+    pass
+
+
+class Branch(Root):
+    pass
+
+
+@program
+def subclasses(x):
+    return [k.__name__ for k in type.__subclasses__(Root)], [k.__name__ for k in Root.__subclasses__()], x + 1
+
+
 @program
 def closures(x):
     n = 3

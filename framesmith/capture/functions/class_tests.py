@@ -5,6 +5,7 @@ from __future__ import annotations
 import _abc
 import abc
 import types
+import weakref
 from types import FunctionType
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import calls
+from ..class_making import ONLY_CAPTURED
+from ..registry import CONSTANT_METHODS, calls
 from ..sources import Pinned
 from ..trackers.opaque import Opaque
 
@@ -170,5 +172,28 @@ def _plain_instance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _plain_subclass(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.boolean(args[0].real(cx) in args[1].real(cx).__mro__)
 
+
+class HasSubclasses:
+    """A class has these direct subclasses."""
+
+    __slots__ = ("known",)
+
+    def __init__(self, known: list[type]) -> None:
+        self.known = [weakref.ref(k) for k in known]
+
+    def __call__(self, kind: type) -> bool:
+        return [r() for r in self.known] == type.__subclasses__(kind)
+
+
+def _subclasses(cx: Any, kind: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker:
+    found = cx.folded(type.__subclasses__, (kind.value, *args), kwargs)
+    if any(k in ONLY_CAPTURED for k in found):
+        raise Unsupported(f"the subclasses of {kind.value.__qualname__}, of which captured code makes one")
+    cx.guard(Pinned(kind.value), "callable", HasSubclasses(found))
+    return t.List([cx.made(k) for k in found])
+
+
+for _meta in (type, abc.ABCMeta):
+    CONSTANT_METHODS[(_meta, "__subclasses__")] = _subclasses
 
 __all__ = ["class_test"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -40,6 +40,14 @@ def _constant(value: Any, *functions: Any) -> None:
 def _is_compiling(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Whoever asks in a program; torch's function transforms would make other functions under a compiler."""
     return t.boolean(not str(cx.frames[-1].globals.get("__name__")).startswith("torch._functorch."))
+
+
+@by_name("torch.fx._symbolic_trace.is_fx_tracing")
+def _is_fx_tracing(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """Its warning, once a process, is given at capture."""
+    is_tracing = named("torch.fx._symbolic_trace.is_fx_tracing")
+    cx.folded(is_tracing, ())
+    return cast(t.Tracker, cx.read_global(is_tracing.__globals__, "_is_fx_tracing_flag"))
 
 
 _constant(False, *filter(None, map(named, ("torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export"))),

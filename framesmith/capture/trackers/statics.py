@@ -8,6 +8,7 @@ from typing import Any
 
 from framesmith.util.errors import Unsupported
 
+from ..registry import CALLS
 from ..sources import MISSING, name_of
 from .base import Tracker
 
@@ -116,7 +117,8 @@ class Class(Static):
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         if name not in type.__dict__:
             return cx.call_builtin(getattr(self.value, name), args, kwargs)
-        return cx.call_builtin(type.__dict__[name], [self, *args], kwargs)
+        raw = type.__dict__[name]
+        return cx.call_builtin(raw, [self, *args], kwargs) if raw in CALLS else cx.call_builtin(raw.__get__(self.value), args, kwargs)
 
     def item(self, cx: Any, key: Tracker) -> Tracker:
         return cx.class_item(self, key)
