@@ -41,7 +41,17 @@ from framesmith.targets import expect
 from framesmith.util import log
 from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off, hide_from_dynamo
-from framesmith.util.errors import BuildError, CompilerMissing, FirstCall, MemorySeen, NeedsGrad, OddTensor, SharedMemory, Unsupported, drop_traces
+from framesmith.util.errors import (
+    BuildError,
+    CompilerMissing,
+    FirstCall,
+    MemorySeen,
+    NeedsGrad,
+    OddTensor,
+    SharedMemory,
+    Unsupported,
+    drop_traces,
+)
 from framesmith.util.timing import stage
 
 VARYING = 6
