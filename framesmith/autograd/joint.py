@@ -118,6 +118,8 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
         if wanted is None and any(g is not None for g in grads):
             asked_for, grads = zip(*[(i, g) for i, g in zip(asked_for, grads) if g is not None])  # type: ignore[assignment]
         nodes = [recorder.nodes(v) for v in (*results, *grads)]
+    if recorder.constants:
+        raise Unsupported("a derivative that reads a tensor of its own")
     for node, value in replay.copies:
         recorder.emit(aten.copy_.default, (node, recorder.nodes(value)), value)
     closed = recorder.graph
@@ -322,7 +324,8 @@ class _Replay:
         if isinstance(target, OfOneGraph):
             return self._again(node, args)
         if target is aten.detach.default and args[0].requires_grad:  # a node of its own: the joint graph may be differentiated in its turn
-            return view(self.recorder, target, args, {})
+            with self.recorder.off():
+                return view(self.recorder, target, args, {})
         if target is refuse:
             val = new_fake(tuple(args[0].shape), args[0].stride(), args[0].dtype, args[0].device)
             return self.recorder.own(val, self.recorder.emit(refuse, tuple([self.recorder.nodes(a) for a in args]), val))

@@ -133,10 +133,13 @@ def _where(nodes: list[fx.Node], parts: Parts) -> dict[int, fx.Node]:
 
 
 def _barred(joint: Joint, inputs: list[fx.Node], results: Any) -> set[fx.Node]:
-    """What autograd would not keep, so that the program may write it: tensors given, but parameters, and results."""
+    """What autograd would not keep, so that the program may write it: tensors given, but parameters, and results. A region of activation
+    checkpointing keeps what it reads."""
     given = {n for k, n in enumerate(inputs) if n.meta.get("passing") and k not in joint.saved_inputs}
     got = [n for k, n in enumerate(results[:joint.outputs]) if isinstance(n, fx.Node) and k not in joint.saved_results]
-    return given | {n for n in (memory_of(n)[0] for n in got) if n.op != "placeholder"}
+    regions = [n for n in joint.graph.nodes if "checkpoint" in n.meta]
+    kept = {memory_of(a)[0] for n in regions for a in n.all_input_nodes if a.meta.get("checkpoint") != n.meta["checkpoint"]}
+    return (given | {n for n in (memory_of(n)[0] for n in got) if n.op != "placeholder"}) - kept
 
 
 def _read_by(late: set[fx.Node], grads: Iterable[Any]) -> set[fx.Node]:

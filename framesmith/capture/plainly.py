@@ -26,6 +26,12 @@ def plain_function(code: weakref.ref[CodeType], space: dict[str, Any], *cells: C
     return FunctionType(made, space, user.co_name, None, cells)
 
 
+def let_through(error: Exception) -> None:
+    """Raise what the graph's call raised if it is a saved-tensor hook's: it is the program's own, and hooks run once."""
+    if error.__dict__.pop("__framesmith_from_hook__", False):
+        raise error
+
+
 def failed(code: weakref.ref[CodeType], error: Exception) -> Callable[[], None]:
     """What to do when the user's code has not raised, and its graph raised `error`: which is not kept, for its traceback holds frames."""
     user = code()
@@ -44,8 +50,8 @@ def plain_call(rb: Any, after: str = "") -> str:
 
 
 def plain_call_after(rb: Any, error: str) -> str:
-    """The same where the graph has raised the exception of the name `error`."""
-    return plain_call(rb, f"{rb.hold(failed)}({rb.hold(weakref.ref(rb.code))}, {error})")
+    """The same where the graph has raised the exception of the name `error`; first lets hooks' exceptions through."""
+    return f"{rb.hold(let_through)}({error}) or " + plain_call(rb, f"{rb.hold(failed)}({rb.hold(weakref.ref(rb.code))}, {error})")
 
 
 __all__ = ["plain_call", "plain_call_after"]

@@ -43,7 +43,8 @@ _REFUSED = {
 }
 
 _FOLLOWED = frozenset({
-    "torch.autograd.grad_mode", "torch.utils._contextlib", "torch.autograd.function", "framesmith.capture.polyfills",
+    "torch.autograd.grad_mode", "torch.utils._contextlib", "torch.autograd.function", "torch.distributed.algorithms._checkpoint",
+    "framesmith.capture.polyfills",
     *(f"framesmith.graph.attention.{n}" for n in ("dense", "_dense", "spread", "indices", "laid_out")),
     "torch.func.functional_call", "torch.func.stack_module_state", "torch._functorch.functional_call",
     "torch._functorch.vmap._check_randomness_arg",

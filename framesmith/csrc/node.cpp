@@ -188,6 +188,17 @@ void keep(GraphNode& node, const Layout& layout, const ag::variable_list& inputs
   }
 }
 
+constexpr const char* FROM_HOOK = "__framesmith_from_hook__";
+
+// The exception that is being raised came from a hook of the user's, not from the graph: `capture/plainly.py` lets it through.
+void mark_as_hooks() {
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  if (value && PyObject_SetAttrString(value, FROM_HOOK, Py_True) < 0) PyErr_Clear();
+  PyErr_Restore(type, value, trace);
+}
+
 PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   HANDLE_TH_ERRORS
   TORCH_CHECK_TYPE(PyVectorcall_NARGS(nargsf) == 1 && !kwnames && PyTuple_Check(args[0]), "framesmith: a compiled graph takes one tuple");
@@ -205,7 +216,13 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   for (int64_t i : layout.wanted) edges.push_back(ag::impl::gradient_edge(tensor_at(inputs, i)));
   node.set_next_edges(std::move(edges));
   for (int64_t i : layout.differentiable) ag::set_history(tensor_at(values.ptr(), i), pointer);
-  keep(node, layout, given, values.ptr());
+  try {
+    keep(node, layout, given, values.ptr());
+  } catch (python_error& error) {
+    error.restore();
+    mark_as_hooks();
+    return nullptr;
+  }
   for (int64_t i : layout.exact) watch(node.versions, given[i]);
   for (size_t k = 0; k < layout.written.size(); ++k)
     tensor_at(inputs, layout.written[k]).copy_(tensor_at(values.ptr(), layout.outputs + static_cast<int64_t>(k)));

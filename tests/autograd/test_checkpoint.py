@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+    set_checkpoint_early_stop,
+)
 
 import framesmith
-from tests.autograd.driver import Scenarios, agree
+from tests.autograd.driver import Scenarios, agree, error_of
 
 scenario = Scenarios()
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -112,6 +121,87 @@ def sequential(c):
     x = X.clone().requires_grad_()
     c(lambda x: checkpoint_sequential(m, 2, x, use_reentrant=False))(x).sum().backward()
     return m, x
+
+
+@scenario
+def around_compiled_blocks(c):
+    m = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh())
+    f, g = c(m), c(lambda x: x.sin() * 2)
+    for _ in range(2):
+        checkpoint(f, X, use_reentrant=False).sum().backward()
+        checkpoint(lambda x: g(f(x)).cos(), X, use_reentrant=False).sum().backward()
+        with set_checkpoint_early_stop(False):
+            checkpoint(f, X, use_reentrant=False).sum().backward()
+    return m
+
+
+@scenario
+def wrappers_of_distributed_training(c):
+    a, b = block(), block()
+    f, g = checkpoint_wrapper(c(a)), c(checkpoint_wrapper(b))
+    for _ in range(2):
+        g(f(X)).sum().backward()
+    return [*a.parameters()], [*b.parameters()]
+
+
+def saving_products(ctx, op, *args, **kwargs):
+    is_product = op in (torch.ops.aten.addmm.default, torch.ops.aten.mm.default)
+    return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+@scenario(breaks=None)
+def selective(c):
+    a, b = block(), block()
+    how = {"use_reentrant": False, "context_fn": functools.partial(create_selective_checkpoint_contexts, saving_products)}
+    f, g = c(a), c(lambda x: checkpoint(b, x * 2, **how))
+    for _ in range(2):
+        checkpoint(f, g(X), **how).sum().backward()
+    return [*a.parameters()], [*b.parameters()]
+
+
+@scenario
+def under_an_outer_autocast(c):
+    blocks = [block() for _ in range(3)]
+
+    def fn(x):
+        for b in blocks:
+            x = checkpoint(b, x, use_reentrant=False)
+        return x
+
+    f = c(fn)
+    for _ in range(2):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = f(X)
+        y.float().sum().backward()
+    return blocks
+
+
+@scenario
+def autocast_around_a_region(c):
+    m = block()
+
+    def fn(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return checkpoint(m, x.view(4, 3).t().contiguous().view(3, 4), use_reentrant=False).float()
+
+    f = c(fn)
+    for _ in range(2):
+        f(X).sum().backward()
+    return m
+
+
+@scenario
+def a_hook_on_what_is_saved_raises(c):
+    m, packed = block(), []
+
+    def pack(x):
+        packed.append(x.shape)
+        raise KeyError("full")
+
+    f = c(m)
+    f(X)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        return error_of(lambda: f(X)), len(packed)
 
 
 @scenario.each()

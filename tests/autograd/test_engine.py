@@ -410,6 +410,16 @@ def the_gradient_edge(c):
     return torch.autograd.grad(y.sum(), torch.autograd.graph.get_gradient_edge(h))
 
 
+@scenario
+def a_codebook_loss(c):
+    def loss(book, x):
+        return (book[torch.cdist(x, book).argmin(-1)] * x.detach()).sum()
+
+    f, book, x = c(loss), leaf(6, 4), leaf(5, 4)
+    f(book, x).backward()
+    return book, x
+
+
 @scenario.each()
 def test_engine(scenario, how):
     agree(scenario, **how)
