@@ -1,7 +1,8 @@
 """What `compile` returns: a callable that turns the frame hook on around the original.
 
 A compiled module shares the original's `__dict__`, so it has the same parameters, `state_dict` keys, hooks and attributes, is an instance
-of its class, and sees every later change; it adds nothing but its `__call__`.
+of its class, and sees every later change. Its `__call__` and its public methods call the original's under the hook, so that `self` there
+is the original. Neither the view nor its class is made by code of the program.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import copy
 import copyreg
 import functools
+import inspect
 import pickle
 import sys
 import types
 import weakref
+from _abc import _abc_init
+from abc import ABCMeta
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +24,7 @@ import torch
 from torch import nn
 
 from framesmith import _C
-from framesmith.capture.registry import calls
+from framesmith.capture.registry import DESCRIPTORS, calls
 from framesmith.util.errors import Unsupported
 
 _TORCH = next(iter(torch.__path__)) + "/"
@@ -62,61 +66,142 @@ class CompiledModule:
     """Mixin of the subclass made for each module class; never instantiated by itself."""
 
     __slots__ = ()
+    _framesmith_call: Any
+    _framesmith_methods: dict[str, Any]
+    _framesmith_original: Any
+    _framesmith_request: Request
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Keep the program's own from running."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._framesmith_call(*args, **kwargs)  # type: ignore[attr-defined]
+        return self._framesmith_call(*args, **kwargs)
+
+    @property
+    def _orig_mod(self) -> Any:
+        """The original, by the name that torch.compile gives it."""
+        return self._framesmith_original
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _compile_again, (self._framesmith_original, self._framesmith_request)  # type: ignore[attr-defined]
+        return _compile_again, (self._framesmith_original, self._framesmith_request)
+
+    def __copy__(self) -> Any:
+        return _compile_again(copy.copy(self._framesmith_original), self._framesmith_request)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        original, request = self._framesmith_original, self._framesmith_request  # type: ignore[attr-defined]
-        copied = _compile_again(copy.deepcopy(original, memo), request)
+        copied = _compile_again(copy.deepcopy(self._framesmith_original, memo), self._framesmith_request)
         memo[id(self)] = copied
         return copied
+
+
+class CompiledMethod:
+    """The descriptor of a public method in the subclass: the original's method, called under the hook."""
+
+    __slots__ = ("cls", "name")
+
+    def __init__(self, cls: type, name: str) -> None:
+        self.cls = cls
+        self.name = name
+
+    def __get__(self, view: Any, kind: type | None = None) -> Any:
+        if view is None:
+            return getattr(self.cls, self.name)
+        method = getattr(view._framesmith_original, self.name)
+        function = getattr(method, "__func__", method)
+        if not isinstance(function, types.FunctionType):
+            return method
+        made = view._framesmith_methods.get(self.name)
+        if made is None or made._framesmith_wrapped is not function:
+            made = view._framesmith_methods[self.name] = wrap_function(function, view._framesmith_call.callback)
+        return made if method is function else types.MethodType(made, method.__self__)
 
 
 @calls(CompiledModule.__call__)
 def _call_captured(cx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A compiled module called in captured code is captured with it."""
-    if args[0].value._framesmith_call.callback is None:
+    return _original(cx, args[0]).call(cx, args[1:], kwargs)
+
+
+def _method_captured(cx: Any, obj: Any, raw: CompiledMethod, name: str) -> Any:
+    return _original(cx, obj).get(cx, name)
+
+
+def _original(cx: Any, view: Any) -> Any:
+    if view.value._framesmith_call.callback is None:
         raise Unsupported("call of a disabled module")
-    return args[0].get(cx, "_framesmith_original").call(cx, args[1:], kwargs)
+    return view.get(cx, "_framesmith_original")
+
+
+DESCRIPTORS[CompiledMethod] = _method_captured
 
 
 def _compile_again(original: Any, request: Request) -> Any:
     return request["compile"](original, **request["options"])
 
 
+def _is_method(name: str, raw: Any) -> bool:
+    """Whether calls of this class attribute are compiled: a public method that nn.Module has not, and whose text is not torch's."""
+    if name == "forward":
+        return isinstance(raw, types.FunctionType)
+    if name.startswith("_") or hasattr(nn.Module, name) or not isinstance(raw, types.FunctionType | staticmethod | classmethod):
+        return False
+    fn: Any = getattr(raw, "__func__", raw)
+    plain = inspect.unwrap(fn)
+    return isinstance(plain, types.FunctionType) and not _belongs_to_torch(plain)
+
+
+def _of_original(raw: Any) -> property:
+    """A slot that the view has in common with the original."""
+    return property(
+        lambda view: raw.__get__(view._framesmith_original),
+        lambda view, value: raw.__set__(view._framesmith_original, value),
+        lambda view: raw.__delete__(view._framesmith_original),
+    )
+
+
 def _subclass_of(cls: type) -> type:
     ref = _subclasses.get(cls)
     made = ref() if ref is not None else None
     if made is None:
-        body = {
-            "__slots__": ("_framesmith_call", "_framesmith_original", "_framesmith_request"),
+        names = {name: raw for base in reversed(cls.__mro__) for name, raw in vars(base).items()}
+        body: dict[str, Any] = {
+            **{name: CompiledMethod(cls, name) for name, raw in names.items() if _is_method(name, raw)},
+            **{name: _of_original(raw) for name, raw in names.items() if isinstance(raw, types.MemberDescriptorType)},
+            "__slots__": tuple(CompiledModule.__annotations__),
             "__module__": cls.__module__,
             "__qualname__": cls.__qualname__,
             "__doc__": cls.__doc__,
         }
-        made = types.new_class(cls.__name__, (CompiledModule, cls), exec_body=lambda space: space.update(body))
+        meta: Any = type(cls)
+        made = type.__new__(meta, cls.__name__, (CompiledModule, cls), body)
+        if issubclass(meta, ABCMeta):
+            _abc_init(made)  # or it would answer `isinstance` from the caches of `cls`
         _subclasses[cls] = weakref.ref(made)
     return made
 
 
-def wrap_module(module: nn.Module, callback: Callable[..., Any] | None, request: Request) -> nn.Module:
+def wrap_module(module: nn.Module, callback: Callable[..., Any] | None, request: Request) -> Any:
     """A compiled view on `module`; raises nothing, compiles nothing yet."""
     if isinstance(module, CompiledModule):
-        module = module.__getattribute__("_framesmith_original")
+        module = module._framesmith_original
     cls: Any = _subclass_of(type(module))
-    view = cls.__new__(cls)
+    base = cls
+    while base.__flags__ & _WRITTEN_IN_PYTHON:
+        base = base.__base__
+    view = base.__new__(cls)
     object.__setattr__(view, "__dict__", module.__dict__)
     for name, value in (
         ("_framesmith_call", _C.CompiledFunction(root_of(module), callback)),
+        ("_framesmith_methods", {}),
         ("_framesmith_original", module),
         ("_framesmith_request", request),
     ):
         object.__setattr__(view, name, value)
     return view
+
+
+_WRITTEN_IN_PYTHON = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE"""
 
 
 def wrap_function(fn: Callable[..., Any], callback: Callable[..., Any] | None, request: Request | None = None) -> Callable[..., Any]:

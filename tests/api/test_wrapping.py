@@ -1,8 +1,10 @@
 """A compiled module or function is what it was, but fast."""
 
+import abc
 import copy
 import functools
 import gc
+import inspect
 import io
 import pickle
 import threading
@@ -223,3 +225,158 @@ def test_reset_forgets():
     fast(X), fast(X)
     assert counter.frame_count == 2
     assert counter.op_count == 4
+
+
+class Line(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(4, 4)
+        self.calls = 0
+
+    def forward(self, x):
+        return self.line(x).relu()
+
+
+class OneOnly(Line):
+    made = None
+
+    def __new__(cls):
+        OneOnly.made = OneOnly.made or super().__new__(cls)
+        return OneOnly.made
+
+
+class Argued(Line):
+    def __new__(cls, size):
+        return super().__new__(cls)
+
+    def __init__(self, size):
+        super().__init__()
+
+
+class Closed(Line):
+    def __init_subclass__(cls):
+        raise TypeError("no subclasses")
+
+
+class Counted(type):
+    made = 0
+
+    def __new__(meta, *args):
+        Counted.made += 1
+        return super().__new__(meta, *args)
+
+
+class Metered(Line, metaclass=Counted):
+    pass
+
+
+class Slotted(Line):
+    __slots__ = ("scale",)
+
+    def __init__(self):
+        super().__init__()
+        self.scale = 2.0
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+@pytest.mark.parametrize("make", [
+    OneOnly, lambda: Argued(3), Closed, Metered, Slotted, lambda: torch.fx.symbolic_trace(Line()),
+], ids=["singleton", "arguments", "no subclasses", "metaclass", "slots", "GraphModule"])
+def test_no_code_of_the_program_makes_the_view(make):
+    net, made = make(), Counted.made
+    counter = CompileCounter()
+    fast = framesmith.compile(net, backend=counter, fullgraph=True)
+    assert_close(fast(X), net(X))
+    assert counter.frame_count == 1 and Counted.made == made and isinstance(fast, type(net)) and fast._orig_mod is net
+    assert list(fast.state_dict()) == list(net.state_dict())
+
+
+def test_slots_are_shared():
+    net = Slotted()
+    fast = framesmith.compile(net)
+    fast.scale = 3.0
+    assert net.scale == fast.scale == 3.0
+    del net.scale
+    assert not hasattr(fast, "scale")
+
+
+def test_the_view_of_an_abstract_class():
+    class Abstract(Line, abc.ABC):
+        @abc.abstractmethod
+        def encode(self, x): ...
+
+    class Encoder(Abstract):
+        def encode(self, x):
+            return self(x)
+
+    net = Encoder()
+    fast = framesmith.compile(net)
+    assert isinstance(fast, Abstract) and not isinstance(net, type(fast)) and isinstance(Encoder(), Encoder)
+
+
+class Stepper(Line):
+    def training_step(self, batch, number):
+        """A step."""
+        self.last = number
+        return self(batch).sum()
+
+    @torch.no_grad()
+    def generate(self, x):
+        return self.forward(x) + 1
+
+    @classmethod
+    def made(cls, x):
+        return cls.doubled(x) + 1
+
+    @staticmethod
+    def doubled(x):
+        return x * 2
+
+    def me(self, x):
+        return x.sin(), self
+
+    @property
+    def size(self):
+        return self.line.weight.shape
+
+
+def test_methods_of_a_compiled_module_are_compiled():
+    net, counter = Stepper(), CompileCounter()
+    fast = framesmith.compile(net, backend=counter, fullgraph=True)
+    for number, name in enumerate(("forward", "generate", "made", "doubled", "training_step")):
+        args = (X, 5) if name == "training_step" else (X,)
+        assert_close(getattr(fast, name)(*args), getattr(net, name)(*args))
+        getattr(fast, name)(*args)
+        assert counter.frame_count == number + 1, name
+    assert net.last == fast.last == 5 and fast.me(X)[1] is net and fast.size == net.size
+    step = fast.training_step
+    assert inspect.signature(step) == inspect.signature(net.training_step) and step.__doc__ == "A step." and step == fast.training_step
+    assert step.__self__ is net and type(fast).training_step is Stepper.training_step
+
+
+def test_a_method_that_changes_later():
+    net = Stepper()
+    fast = framesmith.compile(net)
+    fast.doubled(X)
+    net.me = lambda x: (x.cos(), 0)
+    assert_close(fast.me(X)[0], X.cos())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stepper, "generate", lambda self, x: x - 1)
+        assert_close(fast.generate(X), X - 1)
+
+
+def test_methods_of_a_compiled_module_within_captured_code():
+    fast = framesmith.compile(Stepper())
+    counter = CompileCounter()
+    outer = framesmith.compile(lambda m, x: m.generate(x) + m.forward(x) + m(x), backend=counter, fullgraph=True)
+    assert_close(outer(fast, X), fast._orig_mod(X) * 3 + 1)
+    assert counter.frame_count == 1
+
+
+def test_a_shallow_copy_has_attributes_of_its_own():
+    fast = framesmith.compile(Line())
+    twin = copy.copy(fast)
+    twin.calls = 7
+    assert fast.calls == 0 and twin.line is fast.line

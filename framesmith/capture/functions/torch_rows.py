@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from framesmith.util.errors import Unsupported
 
@@ -19,6 +20,14 @@ Kwargs = dict[str, t.Tracker]
 @calls(torch.is_tensor)
 def _is_tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.boolean(isinstance(args[0], t.Tensor))
+
+
+@by_name("torch.fx.graph_module.GraphModule.recompile.<locals>.call_wrapped")
+def _graph_module(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """The call of a GraphModule: nn.Module's, in which an error is worded otherwise."""
+    if args[0].pytype()._wrapped_call.cls_call is not None:  # type: ignore[attr-defined]
+        raise Unsupported("a GraphModule whose class defines __call__")
+    return t.Method(cx.class_function(nn.Module.__call__), args[0]).call(cx, args[1:], kwargs)
 
 
 @calls(torch._assert)
