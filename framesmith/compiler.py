@@ -30,7 +30,7 @@ from framesmith.autograd.node import Differentiable
 from framesmith.backends import BACKENDS, NATIVE, Begun, Compiled, begin_ahead, begin_native, run_user
 from framesmith.capture.convert import Break, Captured, CompileFn, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, Miss, compile_guards, why_missed
-from framesmith.capture.modes import foreign_mode
+from framesmith.capture.modes import foreign_mode, recomputing
 from framesmith.capture.origins import origin
 from framesmith.capture.policy import stops_in_debugger
 from framesmith.capture.sources import Source
@@ -186,6 +186,8 @@ class FrameCompiler:
                 return _C.EAGER
             if seen.raising.waits():
                 return None
+            if recomputing() and not self._variants(code):  # its forward ran in eager
+                return _C.EAGER
             instance = _instance(f_locals)
             if instance is not None and instance in seen.full:
                 return seen.full[instance]

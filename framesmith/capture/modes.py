@@ -26,6 +26,11 @@ def foreign_mode() -> bool:
     return functions > 1 or functions == 1 and default_device() is None or torch._C._len_torch_dispatch_stack() > 0
 
 
+def recomputing() -> bool:
+    """Whether a backward runs a forward again for the tensors that it saves: as many as the first time."""
+    return torch._C._current_graph_task_id() >= 0 and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
 @contextmanager
 def under_functions(pushed: list[tuple[Any, Any]]) -> Iterator[None]:
     """Within function modes that captured code is in: as (what the program pushed, the mode)."""
@@ -55,4 +60,4 @@ def restore_devices(kept: tuple[Any, ...]) -> None:
     torch._GLOBAL_DEVICE_CONTEXT.device_context = default
 
 
-__all__ = ["default_device", "devices", "foreign_mode", "restore_devices", "under_functions"]
+__all__ = ["default_device", "devices", "foreign_mode", "recomputing", "restore_devices", "under_functions"]

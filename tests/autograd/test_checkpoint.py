@@ -136,6 +136,15 @@ def around_compiled_blocks(c):
 
 
 @scenario
+def a_block_that_sets_itself_up(c):
+    m = nn.Sequential(nn.LazyLinear(4), nn.Tanh(), nn.Linear(4, 2))
+    f = c(m)
+    for _ in range(3):
+        checkpoint(f, X, use_reentrant=False).sum().backward()
+    return m
+
+
+@scenario
 def wrappers_of_distributed_training(c):
     a, b = block(), block()
     f, g = checkpoint_wrapper(c(a)), c(checkpoint_wrapper(b))
