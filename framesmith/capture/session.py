@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -137,7 +138,7 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
     def all_guards(self) -> list[Guard]:
         """Every assumption made."""
         for fake in self.recorder.placed:
-            self.fix_offset(fake)
+            self.guard_owners(fake, torch.Tensor.storage_offset)
         out = [Guard(None, "globals_state", self.state)]
         out.extend(self.guards.values() if not self.made_classes else [g for g in self.guards.values() if not self.of_stand_in(g.source)])
         out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
@@ -230,16 +231,20 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
 
     def tensor_method(self, obj: t.Tensor, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         if name == "storage_offset":
-            self.fix_offset(obj.fake)
+            self.guard_owners(obj.fake, torch.Tensor.storage_offset)
+        if name == "is_pinned" and not args and not kwargs:
+            return t.boolean(any(self.guard_owners(obj.fake, torch.Tensor.is_pinned)))  # what a graph computes never is
         if name == "item" and not args and not kwargs and (found := data.number(self, obj)) is not None:
             return found
         return self.torch_call(getattr(obj.fake, name), args, kwargs)
 
-    def fix_offset(self, x: FakeTensor) -> None:
-        """Guard where the input that `x` shares memory with begins in its storage: graphs do not depend on it, this program does."""
-        for owner in self.inputs:
-            if owner.fake._alias.storage is x._alias.storage:
-                self.guard(owner.source, "callable", _BeginsAt(owner.fake.storage_offset()))
+    def guard_owners(self, x: FakeTensor, read: Callable[[torch.Tensor], Any]) -> list[Any]:
+        """Return `read` of each input that `x` shares memory with, guarded: graphs do not depend on it, this program does."""
+        owners = [i for i in self.inputs if i.fake._alias.storage is x._alias.storage]
+        values = [read(i.value) for i in owners]
+        for owner, value in zip(owners, values, strict=True):
+            self.guard(owner.source, "callable", _Reads(read, value))
+        return values
 
     def input_slot(self, x: t.Tensor) -> int:
         """The place of an input among the graph's inputs."""
@@ -414,13 +419,14 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
 
 
 @dataclass(frozen=True, slots=True)
-class _BeginsAt:
-    """A tensor begins at this element of its storage."""
+class _Reads:
+    """A method of a tensor that reads its memory's state, such as `storage_offset`, returns this value."""
 
-    offset: int
+    read: Callable[[torch.Tensor], Any]
+    value: Any
 
     def __call__(self, x: torch.Tensor) -> bool:
-        return x.storage_offset() == self.offset
+        return self.read(x) == self.value
 
 
 _BUILTINS = vars(builtins)

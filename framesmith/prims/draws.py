@@ -43,7 +43,7 @@ def order_of(x: Any) -> Order | None:
     """How eager draws for a tensor like `x`, with its strides and offset; None if that is not known, or it does not draw."""
     shape, stride, offset = ([*map(size_of, x.shape)], [*map(size_of, x.stride())], size_of(x.storage_offset()))
     total = numel(shape)
-    vector = _vector(x.device, x.dtype.itemsize) if torch.cuda.is_initialized() else _UNASKED[x.dtype.itemsize]
+    vector = _vector(x.device, x.dtype.itemsize) if x.device.type == "cuda" and torch.cuda.is_initialized() else _UNASKED[x.dtype.itemsize]
     if vector is None or type(offset) is not int or total == 0:
         return None
     if not _is_dense(shape, stride):

@@ -98,6 +98,7 @@ def _writes(setter: str, getter: str) -> None:
 
 for _name in ("enabled", "benchmark", "deterministic", "allow_tf32", "depthwise_kernel"):
     _writes(f"_set_cudnn_{_name}", f"_get_cudnn_{_name}")
+_writes("_cuda_set_cudnn_benchmark_limit", "_cuda_get_cudnn_benchmark_limit")
 _writes("_set_fp32_precision_setter", "_get_fp32_precision_getter")
 
 
