@@ -121,7 +121,7 @@ template <class I> void add_rows(const Gradient& g, const I* indices, const I* s
   float* rows = const_cast<float*>(t.rows);
   std::fill(rows + low * t.width, rows + high * t.width, 0.0f);
   for (int64_t b = 0; b < g.bag_count; b++) {
-    const int64_t first = starts[b], last = b + 1 < start_count ? static_cast<int64_t>(starts[b + 1]) : g.stored;
+    const int64_t first = starts[b], last = std::max(first, b + 1 < start_count ? static_cast<int64_t>(starts[b + 1]) : g.stored);
     TORCH_CHECK(0 <= first && last <= g.stored, "embedding_bag: offsets beyond the indices");
     const int64_t live = !t.mean ? 1 : std::count_if(indices + first, indices + last, [&](I i) { return i != t.padding; });
     const float scale = live > 1 ? 1.0f / static_cast<float>(live) : 1.0f;

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from framesmith.fake.schema import is_random
 from framesmith.fake.tensor import CPU, FakeTensor, new_fake
 from framesmith.util.errors import Unsupported
 
@@ -33,6 +34,10 @@ def rule(*funcs: Any) -> Callable[[Rule], Rule]:
 
 def infer(func: Any, args: tuple, kwargs: dict) -> Any:
     """The results of `func` as fakes without alias: one, or a tuple. Errors are eager's."""
+    if func.namespace == "aten" and not is_random(func) and not _aliases(func) and any(map(is_empty, (*args, *kwargs.values()))):
+        vals = _by_kernel(func, args, kwargs)  # rules and meta kernels take what eager refuses of tensors without elements
+        if vals is not NotImplemented:
+            return vals
     row = RULES.get(func)
     if row is not None:
         vals = row(*args, **kwargs)
@@ -45,6 +50,10 @@ def infer(func: Any, args: tuple, kwargs: dict) -> Any:
         if vals is not NotImplemented:
             return vals
     return by_meta_kernel(func, args, kwargs)
+
+
+def is_empty(value: Any) -> bool:
+    return type(value) is FakeTensor and any(type(n) is int and n == 0 for n in value.shape)
 
 
 @cache

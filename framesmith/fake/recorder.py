@@ -29,6 +29,7 @@ from framesmith.fake.known import Content
 from framesmith.fake.layout import meets_itself, strides_like
 from framesmith.fake.numbers import Number, entered
 from framesmith.fake.outputs import apart
+from framesmith.fake.schema import with_full_lists
 from framesmith.fake.tensor import Alias, FakeTensor, Storage, current_device, new_fake
 from framesmith.fake.views import PUT_BACK
 from framesmith.util.errors import Unsupported
@@ -234,6 +235,7 @@ class Recorder:
 
     def emit(self, func: Any, args: tuple, val: Any, kwargs: dict = _NO_KWARGS) -> Node:
         """A node that calls `func` on nodes and plain values. `Graph.create_node` does the same in five times the time."""
+        args, kwargs = with_full_lists(func, args, kwargs)
         base = self._names.get(func)
         if base is None:
             base = self._names[func] = func.__name__.split(".")[0].lower()

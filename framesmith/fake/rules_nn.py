@@ -168,6 +168,11 @@ def _each(value: Any, count: int) -> list:
     return list(value) * count if len(value) == 1 else list(value)
 
 
+def _fits(windows: list[list], rank: int) -> bool:
+    """Are there `rank` numbers in each, strides (the first) and dilations (the third) positive, the others not negative?"""
+    return all(len(w) == rank and all(n >= (k in (0, 2)) for n in w) for k, w in enumerate(windows))
+
+
 def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any) -> Any:
     spatial = weight.dim() - 2
     if x.dim() != weight.dim() or x.dtype is not weight.dtype or spatial not in (1, 2, 3):
@@ -176,7 +181,9 @@ def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, paddin
         return NotImplemented
     if bias is not None and (bias.dtype is not x.dtype or not same_shape(bias.shape, weight.shape[:1])):
         return NotImplemented
-    steps, pads, gaps = (_each(v, spatial) for v in (stride, padding, dilation))
+    steps, pads, gaps = windows = [_each(v, spatial) for v in (stride, padding, dilation)]
+    if not _fits(windows, spatial):
+        return NotImplemented
     sizes = [_window(n, k, s, p, d) for n, k, s, p, d in zip(x.shape[2:], weight.shape[2:], steps, pads, gaps)]
     if any(n <= 0 for n in sizes) or any(n == 0 for n in x.shape):
         return NotImplemented
@@ -200,7 +207,9 @@ def _deconvolved(
     outs = weight.shape[1] * groups
     if bias is not None and (bias.dtype is not x.dtype or not same_shape(bias.shape, (outs,))):
         return NotImplemented
-    steps, pads, gaps, more = (_each(v, spatial) for v in (stride, padding, dilation, extra))
+    steps, pads, gaps, more = windows = [_each(v, spatial) for v in (stride, padding, dilation, extra)]
+    if not _fits(windows, spatial):
+        return NotImplemented
     sizes = [
         (n - 1) * s - 2 * p + d * (k - 1) + e + 1
         for n, k, s, p, d, e in zip(x.shape[2:], weight.shape[2:], steps, pads, gaps, more)
@@ -237,10 +246,9 @@ def _pooled(x: FakeTensor, kernel: Any, stride: Any, padding: Any, dilation: Any
     if x.dim() not in (3, 4):
         return NotImplemented
     kernels = _each(kernel, 2)
-    steps = _each(stride, 2) if not isinstance(stride, int) and len(stride) == 0 or stride is None else _each(stride, 2)
-    steps = steps or kernels
+    steps = _each(stride, 2) or kernels
     pads, gaps = _each(padding, 2), _each(dilation, 2)
-    if any(2 * p > k for p, k in zip(pads, kernels)):
+    if not _fits([steps, pads, gaps, kernels], 2) or any(2 * p > k or not k for p, k in zip(pads, kernels)):
         return NotImplemented
     sizes = [_window(n, k, s, p, d, ceil) for n, k, s, p, d in zip(x.shape[-2:], kernels, steps, pads, gaps)]
     if any(n <= 0 for n in sizes):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 aten = torch.ops.aten
+
+# Lists that have a number for each dimension of an image, where the schema does not say how many: their places, and the weight's.
+_BY_WEIGHT: dict[OpOverload, tuple[tuple[int, ...], int]] = {
+    aten.convolution.default: ((3, 4, 5, 7), 1),
+    aten.convolution_backward.default: ((4, 5, 6, 8), 2),
+}
 
 # Where the functional form is not the name without its underscore.
 _FUNCTIONAL: dict[OpOverload, OpOverload] = {
@@ -63,6 +70,33 @@ def changes_metadata(func: OpOverload) -> bool:
 def out_arguments(func: OpOverload) -> tuple[str, ...]:
     """Names of the keyword-only written arguments of an `out=` overload."""
     return tuple(a.name for a in func._schema.arguments if a.kwarg_only and _written(a))
+
+
+@cache
+def _lists(func: OpOverload) -> tuple[tuple[int, str, int], ...]:
+    """Place, name and length of each argument that is a list of a known length; one number stands for that many equal ones."""
+    found = [(at, a.name, a.N) for at, a in enumerate(func._schema.arguments) if a.N is not None and a.N > 1]
+    return tuple(row for row in found if "int" in str(func._schema.arguments[row[0]].real_type).lower())
+
+
+def with_full_lists(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments of a node, with lists of one number for several dimensions in their full length."""
+    if type(func) is not OpOverload:
+        return args, kwargs
+    by_weight = _BY_WEIGHT.get(func)
+    if by_weight is not None:
+        rank = args[by_weight[1]].meta["val"].dim() - 2
+        return tuple([_full(a, rank) if at in by_weight[0] else a for at, a in enumerate(args)]), kwargs
+    for at, name, length in _lists(func):
+        if at < len(args):
+            args = (*args[:at], _full(args[at], length), *args[at + 1 :])
+        elif name in kwargs:
+            kwargs = {**kwargs, name: _full(kwargs[name], length)}
+    return args, kwargs
+
+
+def _full(value: Any, length: int) -> Any:
+    return list(value) * length if isinstance(value, (list, tuple)) and len(value) == 1 else value
 
 
 def written_positions(func: OpOverload) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from framesmith.fake.handlers import WITHOUT_SIZES, composite, functional, handles, keep_apart, known, positional, store, view, with_values
+from framesmith.fake.infer import is_empty
 from framesmith.fake.layout import dense_order, infer_size, is_dense, same_shape, view_strides
 from framesmith.fake.promotion import result_type
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
@@ -283,8 +284,11 @@ def cat(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.batch_norm.default)
 def batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    """In training, the running statistics are written: recorded as the functional form and two writes."""
+    """In training, the running statistics are written: recorded as the functional form and two writes. Eager normalises nothing of an empty
+    tensor, whose kernels would divide by zero, and writes nothing."""
     x, weight, bias, mean, var, training, momentum, eps, _ = positional(func, args, kwargs)
+    if isinstance(x, FakeTensor) and is_empty(x):
+        return composite(rec, func, args, kwargs)
     if not training:
         return functional(rec, func, args, kwargs)
     if mean is None:

@@ -17,6 +17,7 @@ from framesmith.lower.geometry import (
     Size,
     flat,
     is_dense,
+    is_empty,
     row_major,
     same_layout,
     strides_in_order,
@@ -144,6 +145,8 @@ class Context:
 
     def materialise(self, value: Value, stride: Sequence[Size] | None = None, kind: str = "arena", written: bool = False) -> Strided:
         """A new buffer with the elements of `value`; `written`: other elements follow, so it does not stand for `value`."""
+        if is_empty(value.shape):
+            return self.storage(value.shape, stride or row_major(value.shape), value.dtype, kind)
         b = Builder()
         index, axes = self.axes(value.shape)
         result = b.cast(value.element(b, index), value.dtype) if value.dtype is torch.bool else value.element(b, index)

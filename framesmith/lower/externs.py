@@ -14,7 +14,7 @@ from framesmith.graph.purity import draws
 from framesmith.loops.nest import GENERATOR, Call
 from framesmith.lower.attention import lower_attention
 from framesmith.lower.context import Context
-from framesmith.lower.geometry import Size, row_major, same_layout
+from framesmith.lower.geometry import Size, is_empty, row_major, same_layout
 from framesmith.lower.launches import lower_launch
 from framesmith.lower.layouts import ARGUMENT_LAYOUTS, CUDA_ARGUMENT_LAYOUTS, CUDA_PREDICTIONS, RESULT_LAYOUTS
 from framesmith.lower.table import EXTERN_ROWS
@@ -173,7 +173,7 @@ def _result_strides(
     target: Any, specs: list[Any], call: _Arguments, args: Any, kwargs: dict[str, Any], unknown: bool
 ) -> list[tuple[Size, ...]]:
     rule = RESULT_LAYOUTS.get(target)
-    if rule is not None:
+    if rule is not None and not any(is_empty(getattr(spec, "shape", ())) for spec in specs):  # those could be said to have any layout
         return [rule(spec, call.values) for spec in specs]
     guess = CUDA_PREDICTIONS.get(target) if call.ctx.device.type == "cuda" else None
     if guess is not None and all(type(n) is int for x in call.values for n in (*x.shape, *x.stride)):

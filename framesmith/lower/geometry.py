@@ -44,11 +44,14 @@ def strides_in_order(shape: Sequence[Size], order: Sequence[int]) -> tuple[Size,
     return tuple(strides)
 
 
+def is_empty(shape: Sequence[Size]) -> bool:
+    """Whether a tensor surely has no elements."""
+    return any(type(s) is int and s == 0 for s in shape)
+
+
 def same_layout(shape: Sequence[Size], a: Sequence[Size], b: Sequence[Size]) -> bool:
     """Whether two strides address alike (dims of size 1 and empty tensors do not count)."""
-    if any(type(s) is int and s == 0 for s in shape):
-        return True
-    return all(s == 1 or x == y for s, x, y in zip(shape, a, b, strict=True))
+    return is_empty(shape) or all(s == 1 or x == y for s, x, y in zip(shape, a, b, strict=True))
 
 
 def flat(index: Sequence[Any], stride: Sequence[Size], offset: Size = 0) -> Expr:
@@ -138,7 +141,7 @@ def reshape_index(index: Sequence[Any], new: Sequence[Size], old: Sequence[Size]
 
 def reshape_strides(old: Sequence[Size], stride: Sequence[Size], new: Sequence[Size]) -> tuple[Size, ...] | None:
     """Strides of the reshape as a view, or None when elements would have to move."""
-    if any(type(s) is int and s == 0 for s in new):
+    if is_empty(new):
         return row_major(new)
     kept = [(s, t) for s, t in zip(old, stride, strict=True) if s != 1]
     kept_shape = [s for s, _ in kept]

@@ -17,7 +17,7 @@ from framesmith.lower import convolutions, factories, indexing, joins, numbers, 
 from framesmith.lower.context import Context
 from framesmith.lower.contractions import lowering as contractions
 from framesmith.lower.externs import call_extern, call_prim, plain_call
-from framesmith.lower.geometry import row_major, same_layout
+from framesmith.lower.geometry import is_empty, row_major, same_layout
 from framesmith.lower.table import PRIM_ROWS, unsupported_dtype
 from framesmith.lower.values import Lazy, Strided, Value, reads_of
 from framesmith.prims.core import Prim
@@ -127,7 +127,7 @@ class _Lowering:
         ctx = self.ctx
         if isinstance(result, Lazy):
             wanted = ctx.wanted.get(node)
-            if wanted is not None:
+            if wanted is not None or is_empty(result.shape):  # of what has no elements, an index may be divided by zero
                 return ctx.materialise(result, wanted)
             if len(node.users) > 1 and result.cost and any(map(_needs_memory, node.users)):
                 return ctx.realise(result)
@@ -159,7 +159,8 @@ class _Lowering:
         if not isinstance(value, Strided):
             value = ctx.materialise(value, wanted)
         base = ctx.storages[value.buffer]
-        if base.kind == "constant" or not (base.kind == "input" or same_layout(value.shape, value.stride, wanted)):
+        same = tuple(value.stride) == tuple(wanted) if is_empty(value.shape) else same_layout(value.shape, value.stride, wanted)
+        if base.kind == "constant" or not (base.kind == "input" or same):
             value = ctx.materialise(value, wanted)
             base = ctx.storages[value.buffer]
         if base.kind == "arena":
