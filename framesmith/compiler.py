@@ -176,7 +176,10 @@ class FrameCompiler:
             return _C.SKIP_RECURSIVE
         if _is_machinery(code, self.config.standard_library) or stops_in_debugger(code):
             return _C.SKIP
-        if torch._C._functorch.maybe_current_level() is not None or foreign_mode():  # arguments of a function transform may be wrapped
+        if _C.is_transformed() or foreign_mode():
+            around = "a torch.func transform or forward-mode AD" if _C.is_transformed() else "a torch function or dispatch mode"
+            place = f"{code.co_filename}:{code.co_firstlineno}"
+            self._warn(f"around:{place}", f"framesmith: {code.co_qualname} ({place}) runs in eager when it is called under {around}")
             return _C.EAGER
         with _turn() as waited:
             if waited and (entry := self._made_meanwhile(code, func, f_locals)) is not None:

@@ -19,6 +19,7 @@ from torch import fx
 from framesmith._C import CompiledFunction, DifferentiableGraph, misplaced
 from framesmith.autograd.joint import trace_joint
 from framesmith.autograd.layouts import strides_of
+from framesmith.autograd.operators import evaluated, of_any_layout, untransformed
 from framesmith.autograd.partition import backward_of, gradient_of, partition
 
 Values = tuple[Any, ...]
@@ -54,6 +55,7 @@ class Differentiable:
             self.forward = compile(self.parts.forward, examples)
         self._backwards: dict[Pattern, _Backward] = {}
         self._wholes: dict[Pattern, Compiled] = {}
+        self._by_operators: dict[Pattern, _Backward] = {}
         self._lock = threading.RLock()
 
     def in_engine(self) -> Compiled:
@@ -123,6 +125,27 @@ class Differentiable:
         with self._turn():
             graph = gradient_of(trace_joint(self._graph, there, self.joint.wanted), self.parts, wanted, requires)
             return _Fitted(graph, given, lambda part, there: Differentiable(part, there, self._compile, *self._how).in_engine())
+
+    def by_operators(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...], again: bool) -> Values:
+        """The gradients of values that compiled code does not take; `again`: differentiable."""
+        there = tuple([x is not None for x in tangents])
+        given = [*inputs, *[kept[k] for k in self.parts.drawn], *tangents] if again else [*kept, *tangents]
+        requires = tuple([x is not None and x.requires_grad for x in given]) if again else ()
+        with self._lock:
+            found = self._by_operators.get((there, wanted, requires))
+            if found is None:
+                with untransformed():
+                    found = CompiledFunction(self._interpreted, None)(there, wanted, requires)
+                self._by_operators[there, wanted, requires] = found
+        return evaluated(found.graph, [x for x, read in zip(given, found.reads, strict=True) if read])
+
+    def _interpreted(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...]) -> _Backward:
+        with self._turn():
+            joint = trace_joint(self._graph, there, self.joint.wanted)
+            if requires:
+                return _Backward(of_any_layout(gradient_of(joint, self.parts, wanted, requires)), (True,) * len(requires))
+            graph, reads = backward_of(joint, self.parts, wanted)
+            return _Backward(of_any_layout(graph), (*reads, *[True] * len(there)))
 
 
 @dataclass(slots=True)

@@ -68,13 +68,13 @@ def _views(hold: Hold, fakes: list[FakeTensor], view_grad: ViewGrad) -> tuple[li
     members: dict[int, list[int]] = {}
     for k, fake in enumerate(fakes):
         members.setdefault(id(fake._alias.storage), []).append(k)
-    if len(members) == len(fakes) and not any(map(_starts_late, fakes)):
+    if len(members) == len(fakes) and not any(map(_is_made_again, fakes)):
         return fakes, []
     given: list[FakeTensor] = []
     texts = [""] * len(fakes)
     for places in members.values():
         base = _root(fakes[places[0]])
-        whole = base if len(places) > 1 or _starts_late(fakes[places[0]]) else fakes[places[0]]
+        whole = base if len(places) > 1 or _is_made_again(fakes[places[0]]) else fakes[places[0]]
         at = f"__fs_o[{len(given)}]"
         given.append(whole)
         for k in places:
@@ -92,9 +92,10 @@ def _made_without(view: Callable[[torch.Tensor], torch.Tensor], base: torch.Tens
         return view(base)
 
 
-def _starts_late(fake: FakeTensor) -> bool:
-    """Whether a view begins behind what it views, as a back end that computes the view alone would not have it."""
-    return fake._alias.parent is not None and _root(fake).storage_offset() != fake.storage_offset()
+def _is_made_again(fake: FakeTensor) -> bool:
+    """Whether a view has what a back end that computes the view alone would not give: it begins behind what it views, or it is lazily
+    conjugated or negated."""
+    return fake._alias.parent is not None and (_root(fake).storage_offset() != fake.storage_offset() or fake.is_conj() or fake.is_neg())
 
 
 def _root(fake: FakeTensor) -> FakeTensor:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from framesmith._C import is_plain
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.numbers import Number
 from framesmith.util.errors import FirstCall, FramesmithError, OddTensor, TooLong, Unsupported
@@ -169,6 +170,8 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
             raise OddTensor("a nested tensor")
         if value.layout != torch.strided:
             raise OddTensor(f"a tensor of layout {value.layout}")
+        if not is_plain(value):
+            raise OddTensor("a tensor whose numbers are not in its memory alone (quantized, batched, or zeros without memory)")
         name = f"i{len(self.inputs)}"
         fake = self.fake_input(value, name)
         if value.requires_grad:

@@ -80,24 +80,10 @@ static constexpr uintptr_t kVector = 16;  // what kernels are compiled for
 void Frame::realign() {
   for (int v : plan.aligned) {
     if (C10_LIKELY(reinterpret_cast<uintptr_t>(pointers[v]) % kVector == 0)) continue;
-    const at::Tensor* given = refs[v];
-    at::Tensor own = at::empty_strided(given->sizes(), given->strides(), given->options());
-    own.copy_(*given);
-    pointers[v] = own.mutable_data_ptr();
-    tensors[v] = std::move(own);
-    if (owns_inputs) continue;  // nobody else has it
-    refs[v] = &tensors[v];
-    realigned.emplace_back(v, given);
+    at::Tensor own = at::empty_strided(refs[v]->sizes(), refs[v]->strides(), refs[v]->options());
+    own.copy_(*refs[v]);
+    stand_in(v, std::move(own));
   }
-}
-
-void Frame::give_back_realigned() {
-  for (auto [v, given] : realigned) {
-    if (plan.values[v].written) const_cast<at::Tensor*>(given)->copy_(tensors[v]);
-    refs[v] = given;
-    tensors[v].reset();
-  }
-  realigned.clear();
 }
 
 static at::Tensor new_table(const Frame& f, int64_t bytes) {

@@ -47,7 +47,8 @@ void Graph::set_constants(py::handle sequence) {
     TORCH_CHECK_TYPE(THPVariable_Check(item.ptr()), "framesmith: a constant is not a tensor");
     const at::Tensor& t = THPVariable_Unpack(item.ptr());
     // An alias without a Python object: counting references to it needs no lock.
-    tensors.emplace_back(t.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false));
+    if (is_lazy(t)) tensors.push_back(settled(t));
+    else tensors.emplace_back(t.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false));
   }
   TORCH_CHECK_VALUE(tensors.size() == plan.constants, "framesmith: ", plan.constants, " constants expected, ", tensors.size(), " given");
   constants_ = std::move(tensors);
@@ -89,7 +90,9 @@ void Graph::read_inputs(Frame& frame, PyObject* inputs) const {
     const at::Tensor& t = tensor_at(inputs, value.ref.literal);
     if (frame.owns_inputs) frame.tensors[v] = t;
     frame.refs[v] = frame.owns_inputs ? &frame.tensors[v] : &t;
-    if (C10_LIKELY(t.has_storage()))
+    if (C10_UNLIKELY(is_lazy(t)))
+      frame.settle(v);
+    else if (C10_LIKELY(t.has_storage()))
       frame.pointers[v] = value.written ? t.mutable_data_ptr() : const_cast<void*>(t.const_data_ptr());
     else
       frame.pointers[v] = nullptr;
@@ -153,7 +156,7 @@ void Graph::run(Frame& frame, char* arena) {
   } else {
     status = run_(arena, frame.pointers.data(), frame.table.data(), &frame.host);
   }
-  if (C10_UNLIKELY(!frame.realigned.empty())) frame.give_back_realigned();
+  if (C10_UNLIKELY(!frame.stand_ins.empty())) frame.give_back();
   if (C10_LIKELY(status == 0)) return;
   if (frame.error) std::rethrow_exception(std::exchange(frame.error, nullptr));
   TORCH_CHECK_INDEX(false, "index out of range in self");
@@ -226,6 +229,10 @@ PyObject* Graph::call(PyObject* inputs) {
     if (frame.owns_inputs) given_up = py::object();  // the frame alone has them now
     run(frame, arena);
     if (recordings) recordings->tables = frame.table_sizes();
+  }
+  if (C10_UNLIKELY(!lease.frame->stand_ins.empty())) {  // a recording has been replayed
+    c10::impl::ExcludeDispatchKeyGuard below(outside_keys());
+    lease.frame->give_back();
   }
   for (int i : plan.bumped) {
     const at::Tensor& t = tensor_at(inputs, i);

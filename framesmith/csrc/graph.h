@@ -62,7 +62,4 @@ class Graph {
   uint64_t generation_ = 0;  // of constants_; 0: there are none yet
 };
 
-// Autograd, autocast and Python: what compiled graphs run below.
-const c10::DispatchKeySet& outside_keys();
-
 }  // namespace framesmith

@@ -1,6 +1,8 @@
 #include "graph_frame.h"
 
+#include <ATen/ops/conj_physical.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/neg.h>
 #include <c10/core/InferenceMode.h>
 
 namespace framesmith {
@@ -117,7 +119,7 @@ void Frame::clear_call() {
     for (int v : plan.input_values) tensors[v].reset();
   owns_inputs = false;
   drop_scratch();
-  realigned.clear();
+  stand_ins.clear();
   stack.clear();
 }
 
@@ -129,6 +131,36 @@ at::Tensor window(const at::Tensor& base, const Geometry& g, at::ScalarType dtyp
       c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, base.device())), c10::scalarTypeToTypeMeta(dtype));
   t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride, start + g.offset);
   return t;
+}
+
+at::Tensor settled(const at::Tensor& t) {
+  c10::impl::ExcludeDispatchKeyGuard below(outside_keys());
+  Geometry all{{0}, {1}};
+  all.size[0] = static_cast<int64_t>(extent({t.sizes().vec(), t.strides().vec()}, 1));
+  at::Tensor flat = window(t, all, t.scalar_type());
+  if (t.is_conj()) flat = at::conj_physical(flat);
+  if (t.is_neg()) flat = at::neg(flat);
+  return flat.as_strided(t.sizes(), t.strides(), 0);
+}
+
+void Frame::stand_in(int v, at::Tensor copy) {
+  const at::Tensor* given = refs[v];
+  pointers[v] = copy.mutable_data_ptr();
+  tensors[v] = std::move(copy);
+  if (owns_inputs) return;  // nobody else has it
+  refs[v] = &tensors[v];
+  stand_ins.emplace_back(v, given);
+}
+
+void Frame::settle(int v) { stand_in(v, settled(*refs[v])); }
+
+void Frame::give_back() {
+  for (auto [v, given] : stand_ins) {
+    if (plan.values[v].written) const_cast<at::Tensor*>(given)->copy_(tensors[v]);
+    refs[v] = given;
+    tensors[v].reset();
+  }
+  stand_ins.clear();
 }
 
 int allocate_value(Frame* frame, int value) {

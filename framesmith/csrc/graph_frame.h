@@ -57,7 +57,7 @@ struct Frame {
   c10::Storage scratch;                  // on a CUDA device: the arena that `tensors` of arena values look into; it has memory during a call
   const CudaKernel* kernels = nullptr;   // on a CUDA device: by number
   void* stream = nullptr;                // of the call
-  std::vector<std::pair<int, const at::Tensor*>> realigned;  // in a call: values, and the inputs that copies stand for
+  std::vector<std::pair<int, const at::Tensor*>> stand_ins;  // in a call: values, and the inputs that copies stand for
   std::vector<Upload> uploads;           // by slot
   bool recording = false;                // what runs is recorded (recording.h): memory of results is there, tables wait
   int failed = -1;                       // the extern that failed last
@@ -66,8 +66,10 @@ struct Frame {
   void set_arena(char* arena);
   char* take_scratch();                  // memory for the arena on the CUDA device that is current, until `drop_scratch`
   void drop_scratch();                   // nothing uses it any more
-  void realign();                        // inputs whose memory kernels cannot take as it lies: copies stand for them in this call
-  void give_back_realigned();            // what the call wrote into these copies goes to the inputs
+  void realign();                        // copies stand for inputs whose memory is not aligned as kernels take it
+  void settle(int value);                // a copy stands for an input with a lazy conjugation or negation
+  void stand_in(int value, at::Tensor copy);
+  void give_back();                      // what the call wrote into copies that stand for inputs goes to the inputs
   std::vector<int64_t> table_sizes() const;               // bytes of the tables that a run put on the device, by slot
   void renew_uploads(const std::vector<int64_t>& sizes);  // memory for tables that a recording will hold
   void finish_uploads(void* stream);     // and their bytes
@@ -83,6 +85,17 @@ at::Tensor new_tensor(const Geometry& geometry, at::ScalarType dtype, bool cuda)
 
 // A strided window on `base`'s storage, outside of autograd.
 at::Tensor window(const at::Tensor& base, const Geometry& geometry, at::ScalarType dtype);
+
+// Autograd, autocast and Python: what compiled graphs run below.
+const c10::DispatchKeySet& outside_keys();
+
+// Whether the values are not those in memory: kernels read that alone.
+inline bool is_lazy(const at::Tensor& t) {
+  return t.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}));
+}
+
+// The values of a lazy tensor in memory of their own, of the same sizes and strides.
+at::Tensor settled(const at::Tensor& t);
 
 // Runs extern number `index`; on an exception keeps it in `frame->error` and returns 1.
 int call_extern(Frame* frame, int index);

@@ -80,6 +80,7 @@ bool Graph::record(Lease& lease, PyObject* inputs, Occasion now, int twin) {
     own.refs[v] = lease.frame->refs[v];
     own.tensors[v].reset();
   }
+  own.stand_ins.clear();
   Recordings& all = *recordings;
   all.busy = true;
   Arena arena;

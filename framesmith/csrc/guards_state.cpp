@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "guards_program.h"
+#include "states.h"
 
 namespace framesmith {
 namespace {
@@ -61,7 +62,7 @@ bool globals_state(Step& step, Run&) {
     if (!autocast_agrees(expected)) return false;
   }
   return c10::get_default_dtype().toScalarType() == state.default_dtype &&
-         at::globalContext().deterministicAlgorithms() == state.deterministic && modes_agree(state);
+         at::globalContext().deterministicAlgorithms() == state.deterministic && modes_agree(state) && !is_transformed();
 }
 
 bool read_dtype(PyObject* object, at::ScalarType* out) {

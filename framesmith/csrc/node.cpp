@@ -9,6 +9,8 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "states.h"
+
 namespace framesmith {
 namespace {
 
@@ -79,6 +81,10 @@ bool all(const std::vector<bool>& values) {
   return std::all_of(values.begin(), values.end(), [](bool b) { return b; });
 }
 
+bool are_plain(const ag::variable_list& values) {
+  return std::all_of(values.begin(), values.end(), [](const at::Tensor& x) { return !x.defined() || is_plain(x); });
+}
+
 py::object steal(PyObject* object) { return py::reinterpret_steal<py::object>(object); }
 
 struct GraphNode : public ag::Node {
@@ -117,9 +123,11 @@ struct GraphNode : public ag::Node {
         if (read[k]) values[k] = saved[k].unpack(getptr());
       if (last) for (auto& one : saved) one.reset_data();
     }
+    const bool by_operators = is_transformed() || !are_plain(grads) || !are_plain(values);
     auto kept = steal(moved(values)), tangents = steal(moved(grads));
-    py::object found = again ? program.attr("whole")(steal(tuple_of(inputs)), kept, tangents, asked)
-                             : program.attr("backward")(kept, tangents, asked);
+    py::object found = by_operators ? program.attr("by_operators")(steal(tuple_of(inputs)), kept, tangents, asked, again)
+                       : again      ? program.attr("whole")(steal(tuple_of(inputs)), kept, tangents, asked)
+                                    : program.attr("backward")(kept, tangents, asked);
     TORCH_CHECK(PyTuple_Check(found.ptr()) && PyTuple_GET_SIZE(found.ptr()) == static_cast<Py_ssize_t>(out.size()),
                 "framesmith: a backward gave another number of gradients");
     for (size_t i = 0; i < out.size(); ++i)

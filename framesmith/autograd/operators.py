@@ -1,0 +1,52 @@
+"""Backwards by torch's own operators, for tangents that compiled code does not take: wrappers of a function transform, dual tensors, tensor
+subclasses, tensors without memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.graph.derivative import passed
+from framesmith.graph.interpreter import run
+from framesmith.util.errors import Unsupported
+
+aten = torch.ops.aten
+_functorch = torch._C._functorch
+_VMAP = torch._C._dispatch_key_parse("VmapMode")
+
+
+@contextmanager
+def untransformed() -> Iterator[None]:
+    """Outside of the function transforms that are active."""
+    layers = []
+    while _functorch.maybe_current_level() is not None:
+        layers.append(_functorch.pop_dynamic_layer_stack())
+    try:
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_VMAP)):
+            yield
+    finally:
+        while layers:
+            _functorch.push_dynamic_layer_stack(layers.pop())
+
+
+def of_any_layout(graph: fx.Graph) -> fx.Graph:
+    """The graph in place, for values of other strides than it was traced with."""
+    for node in graph.nodes:
+        if node.target in (aten.view.default, aten._unsafe_view.default):
+            node.target = aten.reshape.default
+    return graph
+
+
+def evaluated(graph: fx.Graph, given: Sequence[Any]) -> tuple[Any, ...]:
+    """What `graph` gives for `given`, with the history that autograd makes of it in grad mode."""
+    if torch.is_grad_enabled() and any(n.target is passed or n.meta.keys() & {"no_grad", "straight"} for n in graph.nodes):
+        raise Unsupported("a gradient within a function transform, or at a level of forward-mode AD, that is to be differentiated again, "
+                          "through compiled code with a derivative of its own or a region without gradients")
+    return tuple(run(graph, given))
+
+
+__all__ = ["evaluated", "of_any_layout", "untransformed"]

@@ -1,0 +1,40 @@
+#include "states.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/forward_grad.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+namespace framesmith {
+
+bool is_plain(const at::Tensor& t) {
+  using c10::DispatchKey;
+  using c10::DispatchKeySet;
+  static const uint64_t plain = (DispatchKeySet({DispatchKey::Dense, DispatchKey::Conjugate, DispatchKey::Negative}) |
+                                 DispatchKeySet(DispatchKeySet::RAW, c10::full_backend_mask) |
+                                 c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset).raw_repr();
+  return !(t.key_set().raw_repr() & ~plain);
+}
+
+bool is_transformed() {
+  return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) ||
+         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::VmapMode) || torch::autograd::ForwardADLevel::try_get_by_idx(0);
+}
+
+namespace {
+
+PyObject* py_is_plain(PyObject*, PyObject* tensor) {
+  if (!THPVariable_Check(tensor)) return PyErr_Format(PyExc_TypeError, "%R is no tensor", tensor);
+  return PyBool_FromLong(is_plain(THPVariable_Unpack(tensor)));
+}
+
+PyObject* py_is_transformed(PyObject*, PyObject*) { return PyBool_FromLong(is_transformed()); }
+
+PyMethodDef functions[] = {
+    {"is_plain", py_is_plain, METH_O, "Whether compiled code can read a tensor's numbers in its memory."},
+    {"is_transformed", py_is_transformed, METH_NOARGS, "Whether this thread is in a function transform, or at a level of forward-mode AD."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+}  // namespace framesmith
+
+int init_states(PyObject* module) { return PyModule_AddFunctions(module, framesmith::functions); }
