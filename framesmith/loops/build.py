@@ -87,8 +87,9 @@ class Builder:
             value = bool(value)
         elif dtype.is_floating_point:
             value = float(value)
-        elif isinstance(value, float):
-            value = int(value) if math.isfinite(value) else 0
+        else:
+            least, bits = torch.iinfo(dtype).min, 8 * dtype.itemsize
+            value = ((int(value) if math.isfinite(value) else 0) - least) % (1 << bits) + least
         return self._emit(("const", _key(value), dtype), Const, value, dtype)
 
     def index(self, expr: Expr | int, dtype: torch.dtype = torch.int64) -> Op:
@@ -133,7 +134,7 @@ class Builder:
         if rounding is None and value.dtype is to:
             return value
         if type(value) is Const and rounding is None:
-            return self.const(value.value, dtype)
+            return self.const(torch.tensor(value.value, dtype=value.dtype, device="cpu").to(to).item(), to)
         return self._emit(("cast", value, to, rounding), Cast, (value,), to, rounding)
 
     def bitcast(self, value: Op, dtype: torch.dtype) -> Op:

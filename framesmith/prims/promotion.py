@@ -73,9 +73,15 @@ _COERCE = {BOOL: bool, INTEGER: int, FLOAT: float, COMPLEX: complex}
 
 
 def coerce(number: Any, dtype: torch.dtype) -> Any:
-    """A Python number as one of the dtype's category, for a 16-bit float as one of the dtype's; an integer expression stays what it is."""
+    """A Python number as one of the dtype's category, for a 16-bit float as one of the dtype's, for an integer type wrapped into its range;
+    an integer expression stays what it is."""
     if not isinstance(number, (bool, int, float, complex)):
         return number
     if dtype in HALF:
         return torch.tensor(number, dtype=dtype, device="cpu").item()
-    return _COERCE[category(dtype)](number)  # type: ignore[operator]
+    rank = category(dtype)
+    number = _COERCE[rank](number)  # type: ignore[operator]
+    if rank == INTEGER and dtype.itemsize < 8:
+        least = torch.iinfo(dtype).min
+        return (number - least) % (1 << 8 * dtype.itemsize) + least
+    return number

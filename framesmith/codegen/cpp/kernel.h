@@ -47,10 +47,10 @@ constexpr Full full{};
 #define FS_CVT(x, T) __builtin_convertvector(x, T)
 
 // ---- splat, iota, masks
-FN vf splat(float x) { return vf{} + x; }
+FN vf splat(float x) { return x - vf{}; }  // 0 + x would lose the sign of -0
 FN vi splat(int x) { return vi{} + x; }
 FN vl splat(i64 x) { return {hl{} + x, hl{} + x}; }
-FN vd splat(double x) { return {hd{} + x, hd{} + x}; }
+FN vd splat(double x) { return {x - hd{}, x - hd{}}; }
 FN vm splat(bool x) { return {vi{} - (int)x}; }
 template <class V> FN V splat(V x) { return x; }
 FN vi iota32() { return vi{FS_LANES(FS_ID)}; }

@@ -29,8 +29,8 @@ TYPES: dict[torch.dtype, TypeRow] = {
     torch.float64: TypeRow("double", "double", "vd", "to_f64", "", "-__builtin_inf()", "__builtin_inf()"),
     torch.bfloat16: TypeRow("bf16", "float", "vf", "to_f32", "f", "-__builtin_inff()", "__builtin_inff()"),
     torch.float16: TypeRow("f16", "float", "vf", "to_f32", "f", "-__builtin_inff()", "__builtin_inff()"),
-    torch.int64: TypeRow("i64", "i64", "vl", "to_i64", "L", "(-0x7fffffffffffffffL - 1)", "0x7fffffffffffffffL"),
-    torch.int32: TypeRow("int", *_INT32, "to_i32", "", "(-0x7fffffff - 1)", "0x7fffffff"),
+    torch.int64: TypeRow("i64", "i64", "vl", "to_i64", "L", "-0x7fffffffffffffffL - 1", "0x7fffffffffffffffL"),
+    torch.int32: TypeRow("int", *_INT32, "to_i32", "", "-0x7fffffff - 1", "0x7fffffff"),
     torch.int16: TypeRow("i16", *_INT32, "to_i16", "", "-32768", "32767"),
     torch.int8: TypeRow("i8", *_INT32, "to_i8", "", "-128", "127"),
     torch.uint8: TypeRow("u8", *_INT32, "to_u8", "", "0", "255"),
@@ -56,8 +56,8 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
     if row.scalar in ("float", "double"):
         return _float_literal(float(value), row)
     value = int(value)
-    if value == -(2**63):
-        return row.low
+    if value == torch.iinfo(dtype).min:
+        return f"({row.low})"
     return f"{value}{row.suffix}" if value >= 0 else f"({value}{row.suffix})"
 
 

@@ -8,7 +8,7 @@ import torch
 
 from framesmith.prims.builder import Builder, Value
 from framesmith.prims.core import table
-from framesmith.prims.promotion import BOOL, FLOAT, INTEGER, category, result_dtype
+from framesmith.prims.promotion import BOOL, FLOAT, category, result_dtype
 from framesmith.prims.registry import decomposes, decomposes_named
 
 aten = torch.ops.aten
@@ -23,16 +23,9 @@ def _compare(name: str) -> None:
     prim = table[name]
 
     def rule(b: Builder, x: Any, y: Any) -> Any:
-        if type(y) in (int, float) and category(x.dtype) == INTEGER and _beyond(y, x.dtype):
-            return NotImplemented
         return b.emit(prim, tuple(b.promote(x, y)))
 
     decomposes(getattr(aten, name).Tensor, getattr(aten, name).Scalar)(rule)
-
-
-def _beyond(number: Any, dtype: torch.dtype) -> bool:
-    info = torch.iinfo(dtype)
-    return isinstance(number, int) and not info.min <= number <= info.max
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -43,7 +36,7 @@ def _logical(name: str, prim: str) -> None:
     row = table[prim]
 
     def rule(b: Builder, x: Value, y: Value) -> Value:
-        return b.emit(row, (truth(b, x), truth(b, y)))
+        return b.emit(row, tuple([truth(b, one) for one in b.promote(x, y)]))
 
     decomposes_named(name)(rule)
 

@@ -49,8 +49,8 @@ def scalar_tensor(b: Builder, value: Any, **options: Any) -> Any:
 
 
 def _arange(b: Builder, start: Any, step: Any) -> Value:
-    if category(b.out.dtype) == FLOAT:
-        start, step = coerce(start, torch.float64), coerce(step, torch.float64)
+    kind = torch.float64 if category(b.out.dtype) == FLOAT else torch.int64
+    start, step = coerce(start, kind), coerce(step, kind)
     return b.iota(b.out.shape[0], start, step, b.out.dtype, b.out.device)
 
 

@@ -20,6 +20,11 @@ def _rounded(b: Builder, wide: Value, like: Value) -> Value:
     return b.convert(wide, like.dtype)
 
 
+def _or_nan(b: Builder, test: Value, x: Value) -> Value:
+    """`test`, on GPUs true of NaN, too: eager's vector code of the CPU asks which elements pass, its kernels of GPUs which do not."""
+    return test if x.device.type == "cpu" else test | b.isnan(x)
+
+
 @decomposes(aten.threshold_backward.default)
 def threshold_backward(b: Builder, grad: Value, x: Value, threshold: Any) -> Value:
     x, grad = b.promote(x, grad)
@@ -70,20 +75,21 @@ def gelu_backward(b: Builder, grad: Value, x: Value, *, approximate: str = "none
 
 @decomposes(aten.hardsigmoid_backward.default)
 def hardsigmoid_backward(b: Builder, grad: Value, x: Value) -> Value:
-    return b.where((x > -3.0) & (x < 3.0), grad * (1.0 / 6.0), 0.0)
+    sixth = 0.16666667163372040  # eager's, in float32 for every dtype
+    return b.where((x > -3.0) & (x < 3.0), grad * sixth, 0.0)
 
 
 @decomposes(aten.hardswish_backward.default)
 def hardswish_backward(b: Builder, grad: Value, x: Value) -> Value:
     wide, up = b.wide(x), b.wide(grad)
-    inner = b.where(wide <= 3.0, up * (wide / 3.0 + 0.5), up)
-    return _rounded(b, b.where(wide < -3.0, 0.0, inner), grad)
+    inner = b.where(_or_nan(b, wide >= 3.0, wide), up, up * (wide / 3.0 + 0.5))
+    return _rounded(b, b.where(wide <= -3.0, 0.0, inner), grad)
 
 
 @decomposes(aten.hardtanh_backward.default)
 def hardtanh_backward(b: Builder, grad: Value, x: Value, min_val: Any, max_val: Any) -> Value:
-    outside = (x <= b.cast(min_val, x.dtype)) | (x >= b.cast(max_val, x.dtype))
-    return b.where(outside, 0.0, grad)
+    inside = (x > b.cast(min_val, x.dtype)) & (x < b.cast(max_val, x.dtype))
+    return b.where(_or_nan(b, inside, x), grad, 0.0)
 
 
 @decomposes(aten.leaky_relu_backward.default)
@@ -99,7 +105,7 @@ def elu_backward(b: Builder, grad: Value, alpha: Any, scale: Any, input_scale: A
         low = up * steep * (wide + float(alpha * scale))
     else:
         low = up * (steep * float(alpha * scale)) * b.exp(wide * steep)
-    return _rounded(b, b.where(wide <= 0.0, low, up * float(scale)), grad)
+    return _rounded(b, b.where(_or_nan(b, wide > 0.0, wide), up * float(scale), low), grad)
 
 
 @decomposes(aten.softplus_backward.default)
@@ -121,7 +127,7 @@ def log_sigmoid_backward(b: Builder, grad: Value, x: Value, buffer: Value) -> Va
 @decomposes(aten.hardshrink_backward.default, aten.softshrink_backward.default)
 def shrink_backward(b: Builder, grad: Value, x: Value, lambd: Any) -> Value:
     bound = float(lambd)
-    return b.where((x >= -bound) & (x <= bound), 0.0, grad)
+    return b.where(_or_nan(b, (x < -bound) | (x > bound), x), grad, 0.0)
 
 
 @decomposes(aten.glu_backward.default)
@@ -151,7 +157,7 @@ def logit_backward(b: Builder, grad: Value, x: Value, eps: float | None = None) 
     wide = b.wide(x)
     slope = b.wide(grad) / (wide * (1.0 - wide))
     low, high, outside = (0.0, 1.0, math.nan) if eps is None else (float(eps), 1.0 - float(eps), 0.0)
-    return _rounded(b, b.where((wide < low) | (wide > high), outside, slope), grad)
+    return _rounded(b, b.where(_or_nan(b, (wide >= low) & (wide <= high), wide), slope, outside), grad)
 
 
 # -- norms ------------------------------------------------------------------------------------------------------------

@@ -50,14 +50,20 @@ def _sum_dtype(x: Value, dtype: Any) -> torch.dtype:
     return dtype or (x.dtype if category(x.dtype) >= FLOAT else torch.int64)
 
 
+def _total(b: Builder, x: Value, dim: Any, keepdim: bool, dtype: Any, numbers: str = "sum", truths: str = "any") -> Value:
+    """A sum (or product) in `dtype`; that of truth values is one."""
+    x = b.convert(x, _sum_dtype(x, dtype))
+    return b.emit(table[truths if x.dtype is torch.bool else numbers], (x, dims_of(x, dim), keepdim))  # type: ignore[no-any-return]
+
+
 @decomposes(aten.sum.default)
 def sum_all(b: Builder, x: Value, *, dtype: Any = None) -> Value:
-    return b.sum(b.convert(x, _sum_dtype(x, dtype)), dims_of(x, None), False)
+    return _total(b, x, None, False, dtype)
 
 
 @decomposes(aten.sum.dim_IntList)
 def sum_(b: Builder, x: Value, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return b.sum(b.convert(x, _sum_dtype(x, dtype)), dims_of(x, dim), keepdim)
+    return _total(b, x, dim, keepdim, dtype)
 
 
 @decomposes(aten.nansum.default)
@@ -89,12 +95,12 @@ def divided(b: Builder, x: Value, count: Size) -> Value:
 
 @decomposes(aten.prod.default)
 def prod_all(b: Builder, x: Value, *, dtype: Any = None) -> Value:
-    return b.prod(b.convert(x, _sum_dtype(x, dtype)), dims_of(x, None), False)
+    return _total(b, x, None, False, dtype, "prod", "all")
 
 
 @decomposes(aten.prod.dim_int)
 def prod(b: Builder, x: Value, dim: int, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return b.prod(b.convert(x, _sum_dtype(x, dtype)), dims_of(x, dim), keepdim)
+    return _total(b, x, dim, keepdim, dtype, "prod", "all")
 
 
 @decomposes(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)

@@ -1,0 +1,116 @@
+"""Special values through compiled code: many functions in a graph, each with eager's results and gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import framesmith
+
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+Functions = dict[str, Callable[[torch.Tensor], Any]]
+
+
+def floats(dtype: torch.dtype) -> torch.Tensor:
+    """Special values. There are 64 of each: eager's kernels take NaN otherwise where they have no full vector."""
+    info = torch.finfo(dtype)
+    kinks = [k * s for k in (0.0, 0.1, 0.5, 1.0, 1.5, 2.5, 3.0, 6.0, 20.0, 100.0, info.eps, info.tiny, info.max, math.inf) for s in (1, -1)]
+    return torch.tensor([*kinks, math.nan], dtype=torch.float64).to(dtype).repeat_interleave(64)
+
+
+def integers(dtype: torch.dtype) -> torch.Tensor:
+    """All but the least: where that is divided by -1, eager ends the process."""
+    info = torch.iinfo(dtype)
+    numbers = {k for k in (*range(-9, 10), 31, 63, 64, info.min + 1, info.max - 1, info.max) if k > info.min or k == 0}
+    return torch.tensor(sorted(numbers), dtype=dtype)
+
+
+@torch.enable_grad()
+def differing(functions: Functions, x: torch.Tensor, grad: bool = False, tol: float = 16.0) -> dict[str, Any]:
+    """What compiled code gives otherwise than eager: by the function's name, (found, expected)."""
+    def outcome(call: Callable[..., Any]) -> dict[str, Any]:
+        leaf = x.clone().requires_grad_(grad)
+        out = call(leaf)
+        grads = {name: torch.autograd.grad(y, leaf, torch.ones_like(y), retain_graph=True)[0] for name, y in out.items() if y.requires_grad}
+        return {name: (y.detach(), grads.get(name)) for name, y in out.items()}
+
+    def every(x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {name: function(x) for name, function in functions.items()}
+
+    want, got = outcome(every), outcome(framesmith.compile(every, fullgraph=True))
+    return {name: (got[name], want[name]) for name in want if not all(map(lambda a, b: same(a, b, tol), got[name], want[name]))}
+
+
+def same(a: Any, b: Any, tol: float) -> bool:
+    if a is None or b is None:
+        return a is b
+    if a.dtype is not b.dtype or a.shape != b.shape or a.stride() != b.stride():
+        return False
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    info = torch.finfo(a.dtype)
+    return torch.allclose(a.double(), b.double(), rtol=tol * info.eps, atol=tol * info.eps * 0.01, equal_nan=True)
+
+
+def _with_numbers() -> Functions:
+    found: Functions = {}
+    for k in (1, 3, -1, -3, -7, 200, 300, -129, -200, 40000, -(2**31), 2**31 - 1):
+        for name in ("add", "mul", "eq", "lt", "ge", "clamp_min", "clamp_max", "bitwise_xor", "floor_divide", "remainder", "fmod"):
+            found[f"{name} {k}"] = lambda x, name=name, k=k: getattr(torch, name)(x, k)
+        found[f"trunc {k}"] = lambda x, k=k: torch.div(x, k, rounding_mode="trunc")
+        found[f"rsub {k}"] = lambda x, k=k: k - x
+        found[f"choice {k}"] = lambda x, k=k: torch.where(x > 2, x, k)
+        found[f"tensor {k}"] = lambda x, k=k: torch.fmax(x, torch.tensor(k))
+        found[f"logical {k}"] = lambda x, k=k: torch.logical_and(x, torch.tensor(k * 256))
+    return found
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integers_with_numbers_out_of_range(dtype: torch.dtype) -> None:
+    x = integers(dtype)
+    functions = {name: f for name, f in _with_numbers().items() if _accepted(f, x)}
+    assert len(functions) > 100
+    assert not differing(functions, x)
+
+
+def _accepted(function: Callable[..., Any], x: torch.Tensor) -> bool:
+    try:
+        function(x)
+    except (RuntimeError, ZeroDivisionError):
+        return False
+    return True
+
+
+def test_constants_are_converted_as_eager_does() -> None:
+    def constants(y: torch.Tensor) -> list[torch.Tensor]:
+        made = [torch.full((3,), k).to(dtype) for k in (math.nan, math.inf, -3.7, 300.7) for dtype in (*INTEGERS[2:], torch.uint8)]
+        made += [torch.arange(*k, dtype=dtype) for k in ((-7.9, -4.0), (-0.5, 3.5), (5.5, 0.1, -1.9)) for dtype in INTEGERS]
+        truths = [getattr(one, name)(dtype=torch.bool) for one in (y, y > 0, y * 0) for name in ("sum", "prod")]
+        return [*made, *truths, y * torch.tensor(0.1), torch.atan2(torch.tensor(-0.0), y)]
+
+    y = torch.linspace(-1, 1, 32, dtype=torch.float64)
+    for got, want in zip(framesmith.compile(constants, fullgraph=True)(y), constants(y), strict=True):
+        assert got.dtype is want.dtype and torch.equal(got, want)
+
+
+NAMES = """silu mish hardsigmoid hardswish leaky_relu elu selu celu softplus softshrink hardshrink logsigmoid relu6 hardtanh relu"""
+ACTIVATIONS: Functions = {
+    **{name: getattr(F, name) for name in NAMES.split()},
+    "elu 0.7": lambda x: F.elu(x, 0.7),
+    "celu 2": lambda x: F.celu(x, 2.0),
+    "hardtanh 0.5": lambda x: F.hardtanh(x, -0.5, 0.5),
+    "softshrink 0": lambda x: F.softshrink(x, 0.0),
+    "logit": lambda x: torch.logit(x, 0.1),
+    "threshold": lambda x: F.threshold(x, 0.5, 20.0),
+    "clamp": lambda x: x.clamp(-0.5, 3.0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_activations(dtype: torch.dtype) -> None:
+    assert not differing(ACTIVATIONS, floats(dtype), grad=True, tol=64.0)
