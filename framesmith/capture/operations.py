@@ -25,6 +25,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 COMPARE = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge}
 _DUNDER = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "__gt__", ">=": "__ge__"}
 _MIRROR = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
+_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 _SYMBOL = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "** or pow()",
            "matmul": "@", "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>"}
 _NUMERIC = (t.Tensor, t.Sym, t.Array)
@@ -64,7 +65,16 @@ class Operations(Attempts):
         """An operator of tensors, or of NumPy arrays."""
         if any(type(a) is t.Array for a in args):
             return cast(t.Tracker, self.methods(t.Array, how)(self, fn.__name__, args))
+        for a in args:
+            self.operated(a, fn.__name__.strip("_"))
         return self.torch_call(fn, args, {})
+
+    def operated(self, x: t.Tracker, name: str) -> None:
+        """An operator runs on a tensor by torch's own method."""
+        if isinstance(x, t.Tensor):
+            for method in (f"__{name}__", f"__r{name}__", f"__{name[1:]}__" if name[0] == "i" else f"__{_MIRRORED.get(name)}__"):
+                if t.is_users(self.lookup(x.pyclass, method)):
+                    raise Unsupported(f"Tensor.{method}, which was replaced")
 
     def constants(self, fn: Callable[..., Any], *args: Any) -> t.Tracker:
         """An operator on constants."""

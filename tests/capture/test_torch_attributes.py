@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+import pytest
 import torch
 
 import framesmith
@@ -639,3 +640,24 @@ def test_arguments_that_share_memory() -> None:
     Program(overlapping, (base, base[2:6])).check()
     Program(overlapping, (base, base)).check()
     Program(overlapping, (base[:4], base[4:])).check()
+
+
+@pytest.mark.parametrize("name", ["__mul__", "__rmul__", "__iadd__", "__getitem__", "__lt__", "add", "T", "mean"])
+def test_replaced_methods_of_tensors_are_seen(name, monkeypatch):
+    def program(x):
+        y = x.clone()
+        y += 1
+        return x * 2, 2 * x, y[0], x < 1, x.add(1), x.T, x.mean()
+
+    compiled = framesmith.compile(program, backend="eager")
+    x = torch.arange(6.0).reshape(2, 3)
+    for _ in range(2):
+        compiled(x)
+    own = getattr(torch.Tensor, name)
+    fresh = property(lambda self: self + 7) if name == "T" else lambda self, *args: own(self, *args) + 5
+    monkeypatch.setattr(torch.Tensor, name, fresh)
+    for expected, found in zip(program(x), compiled(x), strict=True):
+        assert torch.equal(expected, found)
+    monkeypatch.undo()
+    for expected, found in zip(program(x), compiled(x), strict=True):
+        assert torch.equal(expected, found)

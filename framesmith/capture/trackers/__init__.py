@@ -22,7 +22,7 @@ from .sequences import List, Sequence, Slice, Tuple, is_own_sequence, is_plain_t
 from .sets import SameElements, Set
 from .statics import Builtin, Class, Disabled, PyModule, Scripted, Static
 from .supers import Super, super_of
-from .tensors import Sym, Tensor, TensorMethod
+from .tensors import Sym, Tensor, TensorMethod, is_users
 from .weak import WeakRef
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "Generator",
     "Handed", "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass",
     "Method", "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements",
-    "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker",
+    "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker", "is_users",
     "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "by_class", "enumerated", "filtered", "is_own_sequence",
     "is_plain_tuple", "lasts", "late", "mapped", "ClassDict", "super_of", "zipped",
 ]

@@ -11,7 +11,7 @@ from framesmith.fake import known_value
 from framesmith.fake.draws import decided
 from framesmith.util.errors import DataDependent, Unsupported
 
-from ..sources import Attr, DictAttr, Source
+from ..sources import MISSING, Attr, DictAttr, Source
 from .base import Tracker
 from .constants import NONE
 from .objects import DELETED
@@ -82,7 +82,10 @@ class Tensor(Tracker):
         attrs = self.attrs
         if attrs is not None and name in attrs and attrs[name] is not DELETED:
             return attrs[name]
-        raw = getattr(self.pyclass, name, None)
+        raw = cx.lookup(self.pyclass, name)
+        if is_users(raw):
+            return self.by_users(cx, name, raw)
+        raw = None if raw is MISSING else getattr(self.pyclass, name)
         if isinstance(raw, _METHOD_TYPES):
             return TensorMethod(self, name)
         row = _ATTRIBUTES.get(name)
@@ -91,6 +94,14 @@ class Tensor(Tracker):
         if raw is None and name not in ("grad_fn", "_grad", "name"):
             return self.own(cx, name)
         return cx.torch_call(getattr, [self, cx.made(name)], {})
+
+    def by_users(self, cx: Any, name: str, raw: Any) -> Tracker:
+        """An attribute that the program has put into the class."""
+        if isinstance(raw, property):
+            return cx.call_property(raw, "fget", [self])
+        if not isinstance(raw, types.FunctionType):
+            raise Unsupported(f"Tensor.{name}, which was replaced")
+        return cx.bound_special(self, name, raw)
 
     def own(self, cx: Any, name: str) -> Tracker:
         """An entry of the instance dict."""
@@ -139,9 +150,11 @@ class Tensor(Tracker):
         return known_value(cx.recorder, self.fake, assuming=True)
 
     def item(self, cx: Any, key: Tracker) -> Tracker:
+        cx.operated(self, "getitem")
         return cx.torch_call(get_item, [self, key], {})
 
     def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
+        cx.operated(self, "setitem")
         cx.torch_call(set_item, [self, key, value], {})
 
     def truth(self, cx: Any) -> bool:
@@ -164,6 +177,12 @@ class Tensor(Tracker):
 
     def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return TensorMethod(self, name).call(cx, args, kwargs)
+
+
+def is_users(raw: Any) -> bool:
+    """Whether what is found in a tensor's class is a function, or made of one, that is not torch's own."""
+    fn = raw.fget if isinstance(raw, property) else getattr(raw, "__func__", raw)
+    return isinstance(fn, types.FunctionType) and not str(fn.__globals__.get("__name__")).startswith("torch.")
 
 
 def get_item(x: Any, key: Any) -> Any:
