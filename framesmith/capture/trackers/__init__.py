@@ -31,7 +31,7 @@ __all__ = [
     "Generator",
     "Handed", "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass",
     "Method", "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements",
-    "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker", "is_users",
+    "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker",
     "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "by_class", "enumerated", "filtered", "is_own_sequence",
-    "is_plain_tuple", "lasts", "late", "mapped", "ClassDict", "super_of", "zipped",
+    "is_plain_tuple", "lasts", "late", "is_users", "mapped", "ClassDict", "super_of", "zipped",
 ]
