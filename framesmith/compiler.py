@@ -395,7 +395,9 @@ class FrameCompiler:
         # Sizes that change from call to call change beneath this frame, too: what it calls would fill up in its turn.
         resized = 2 * sum(n for (_, kind), n in seen.times.items() if kind == "tensor") > seen.times.total()
         if instance is not None:
-            seen.full[instance] = _C.EAGER if resized else None
+            # A method that calls `forward` in a loop may grow what `forward` does not read: that is left its own variants.
+            inner = getattr(type(instance).forward, "__code__", None) is origin(code, 0)[0]
+            seen.full[instance] = _C.EAGER if resized and inner else None
             return seen.full[instance]
         seen.resized = resized
         return _C.EAGER if resized else _C.FULL

@@ -380,3 +380,16 @@ def test_a_shallow_copy_has_attributes_of_its_own():
     twin = copy.copy(fast)
     twin.calls = 7
     assert fast.calls == 0 and twin.line is fast.line
+
+
+@pytest.mark.filterwarnings("ignore:framesmith")
+def test_a_method_that_grows_leaves_forward_compiled():
+    class Keeping(Line):
+        def step(self, kept, x):
+            return torch.cat([kept, self(x)])
+
+    counter, kept = CompileCounter(), X
+    fast = framesmith.compile(Keeping(), backend=counter)
+    for _ in range(12):
+        kept = fast.step(kept, X)
+    assert counter.frame_count == 8 + 1
