@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith._C import watch
 from framesmith.config import Config
 from framesmith.graph.cse import cse
 from framesmith.graph.dce import dce
@@ -166,19 +167,18 @@ class _Constants:
     def __init__(self, frozen: Frozen | None, inputs: Sequence[Any]) -> None:
         self.frozen = frozen
         self.values: tuple[torch.Tensor, ...] = ()
-        self.seen: Any = None
+        self.unwritten: Callable[[Sequence[torch.Tensor]], bool] | None = None
         if frozen is not None:
-            self.seen = self._versions(inputs)
+            self.unwritten = watch(self._given(inputs))
             self.values = self._compute(inputs)
 
-    def _versions(self, inputs: Sequence[Any]) -> tuple[tuple[int, int, int], ...]:
+    def _given(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         assert self.frozen is not None
-        used = [inputs[i] for i in self.frozen.parameters]
-        return tuple((id(t), t.data_ptr(), 0 if t.is_inference() else t._version) for t in used)
+        return [inputs[i] for i in self.frozen.parameters]
 
     def _compute(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         assert self.frozen is not None
-        given = [inputs[i] for i in self.frozen.parameters]
+        given = self._given(inputs)
         with torch.no_grad(), torch._C._DisableAutocast():  # casts are in the graph already
             found = list(run(self.frozen.constants, given))
             if any(t.is_cuda for t in found):
@@ -194,8 +194,9 @@ class _Constants:
         """A function from the call's inputs to the plan's constants; the values computed here serve its first call."""
 
         def compute(inputs: tuple[Any, ...]) -> Sequence[torch.Tensor]:
-            ready, self.values = self.values, ()
-            if not ready or self._versions(inputs) != self.seen:
+            ready, unwritten = self.values, self.unwritten
+            self.values, self.unwritten = (), None
+            if unwritten is None or not unwritten(self._given(inputs)):
                 ready = self._compute(inputs)
             return [ready[k] for k in order]
 

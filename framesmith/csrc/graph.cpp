@@ -127,12 +127,12 @@ void Graph::ready(Frame& frame, PyObject* inputs) {
 }
 
 void Graph::check_constants(PyObject* inputs) {
-  bool fresh = generation_ == 0 || (watches_.empty() && !plan.watched.empty());
-  for (size_t i = 0; !fresh && i < watches_.size(); i++) fresh = !watches_[i].holds(tensor_at(inputs, plan.watched[i]));
-  if (C10_LIKELY(!fresh)) return;
+  const auto watched = [&](size_t i) -> const at::Tensor& { return tensor_at(inputs, plan.watched[i]); };
+  if (C10_LIKELY(generation_ != 0 && (watches_.size() == plan.watched.size()) && watches_.hold(watched))) return;
   TORCH_CHECK_VALUE(!refresh.is_none(), "framesmith: the graph's constants were not given");
-  std::vector<Watch> watches;  // taken before the constants are computed: a later write is seen
-  for (int i : plan.watched) watches.emplace_back(tensor_at(inputs, i));
+  std::vector<const at::Tensor*> tensors;
+  for (size_t i = 0; i < plan.watched.size(); i++) tensors.push_back(&watched(i));
+  Watches watches(tensors);  // taken before the constants are computed: a later write is seen
   py::object made = refresh(py::handle(inputs));
   set_constants(made);
   watches_ = std::move(watches);

@@ -58,7 +58,7 @@ class Graph {
   std::vector<std::unique_ptr<Frame>> idle_;
   std::vector<at::Tensor> constants_;
   std::vector<CudaKernel> kernels_;
-  std::vector<Watch> watches_;
+  Watches watches_;
   uint64_t generation_ = 0;  // of constants_; 0: there are none yet
 };
 

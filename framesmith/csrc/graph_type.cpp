@@ -3,6 +3,8 @@
 
 #include <structmember.h>
 
+#include <algorithm>
+
 namespace framesmith {
 namespace {
 
@@ -140,7 +142,38 @@ PyObject* stream(PyObject*, PyObject* device) {
   END_HANDLE_TH_ERRORS
 }
 
+std::vector<const at::Tensor*> tensors_of(PyObject* sequence) {
+  std::vector<const at::Tensor*> out;
+  for (py::handle item : py::handle(sequence)) {
+    TORCH_CHECK_TYPE(THPVariable_Check(item.ptr()), "framesmith: a tensor expected, not ", Py_TYPE(item.ptr())->tp_name);
+    out.push_back(&THPVariable_Unpack(item.ptr()));
+  }
+  return out;
+}
+
+PyObject* watch(PyObject*, PyObject* sequence) {
+  HANDLE_TH_ERRORS
+  py::cpp_function hold([watches = std::make_shared<Watches>(tensors_of(sequence))](const py::object& now) {
+    const auto tensors = tensors_of(now.ptr());
+    return tensors.size() == watches->size() && watches->hold([&](size_t i) -> const at::Tensor& { return *tensors[i]; });
+  });
+  return hold.release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* detect(PyObject*, PyObject* name) {
+  HANDLE_TH_ERRORS
+  static const std::vector<std::string> names = {"automatic", "copy", "tracking", "digest"};
+  const auto found = std::find(names.begin(), names.end(), py::handle(name).cast<std::string>());
+  TORCH_CHECK_VALUE(found != names.end(), "framesmith: no way to detect writes is called so");
+  const Detection before = detect_writes_by(static_cast<Detection>(found - names.begin()));
+  return py::cast(names[static_cast<size_t>(before)]).release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
 PyMethodDef functions[] = {
+    {"watch", watch, METH_O, "Begin to watch a list of tensors; returns a function that says whether a list is those tensors, unwritten since."},
+    {"detect_writes_by", detect, METH_O, "How tensors watched from now on are: automatic, copy, tracking or digest; returns what it was."},
     {"trim_memory", trim, METH_NOARGS, "Free the arenas and output blocks that no call uses; returns the bytes freed."},
     {"idle_memory", idle, METH_NOARGS, "Bytes of arenas and output blocks held for reuse."},
     {"recorded_bytes", recorded, METH_VARARGS, "recorded_bytes(device, idle): see framesmith.cuda_graph_memory; without what is in pools."},

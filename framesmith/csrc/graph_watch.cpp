@@ -1,43 +1,108 @@
 #include "graph_watch.h"
 
+#include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
+
+#include <array>
 #include <cstring>
 
 namespace framesmith {
 namespace {
 
+constexpr size_t kSmall = 16384;      // bytes that are compared sooner than the system is asked
+constexpr size_t kBlock = 256 << 10;  // bytes that one thread digests at a time
+constexpr size_t kLanes = 32;         // words that are mixed at a time: each waits for its multiplication
+constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
+
+Detection detection = Detection::automatic;
+
 uint32_t version_of(const at::Tensor& t) { return t.is_inference() ? 0 : t.unsafeGetTensorImpl()->version_counter().current_version(); }
 
-// Five words spread over the tensor's part of the storage, mixed.
-uint64_t sample_of(const at::Tensor& t) {
-  if (!t.device().is_cpu()) return 0;
-  const size_t bytes = t.storage().nbytes();
-  const auto* data = static_cast<const char*>(t.storage().data());
-  if (!data || bytes < sizeof(uint64_t)) return bytes && data ? static_cast<uint64_t>(data[0]) : 0;
-  uint64_t mixed = 0;
-  const size_t last = bytes - sizeof(uint64_t);
-  for (size_t k = 0; k <= 4; k++) {
-    uint64_t word;
-    std::memcpy(&word, data + last / 4 * k, sizeof word);
-    mixed = (mixed ^ word) * 0x9e3779b97f4a7c15u;
+uint64_t mixed(uint64_t state, uint64_t word) {
+  state = (state ^ word) * kOdd;  // one to one in each of both, so that another word gives another state
+  return state ^ state >> 32;
+}
+
+uint64_t digest_of_block(const char* data, size_t bytes) {
+  std::array<uint64_t, kLanes> lanes, words;
+  for (size_t k = 0; k < kLanes; k++) lanes[k] = k;
+  for (; bytes >= sizeof words; data += sizeof words, bytes -= sizeof words) {
+    std::memcpy(words.data(), data, sizeof words);
+    for (size_t k = 0; k < kLanes; k++) lanes[k] = mixed(lanes[k], words[k]);
   }
-  return mixed;
+  words.fill(0);
+  std::memcpy(words.data(), data, bytes);
+  uint64_t state = bytes;
+  for (size_t k = 0; k < kLanes; k++) state = mixed(mixed(state, words[k]), lanes[k]);
+  return state;
+}
+
+// Of all bytes, by PyTorch's threads.
+uint64_t digest_of(const char* data, size_t bytes) {
+  std::vector<uint64_t> blocks((bytes + kBlock - 1) / kBlock);
+  at::parallel_for(0, static_cast<int64_t>(blocks.size()), 1, [&](int64_t first, int64_t end) {
+    for (auto k = static_cast<size_t>(first); k < static_cast<size_t>(end); k++)
+      blocks[k] = digest_of_block(data + k * kBlock, std::min(kBlock, bytes - k * kBlock));
+  });
+  uint64_t state = 0;
+  for (uint64_t block : blocks) state = mixed(state, block);
+  return state;
 }
 
 }  // namespace
 
-Watch::Watch(const at::Tensor& t) : tensor_(t.getIntrusivePtr()), storage_(c10::intrusive_ptr<c10::StorageImpl>()), tensor_address_(t.unsafeGetTensorImpl()) {
+Detection detect_writes_by(Detection how) { return std::exchange(detection, how); }
+
+Watch::Watch(const at::Tensor& t, WriteTracker& tracker)
+    : tensor_(t.getIntrusivePtr()), storage_(c10::intrusive_ptr<c10::StorageImpl>()), tensor_address_(t.unsafeGetTensorImpl()) {
   version_ = version_of(t);
   if (!t.has_storage()) return;
   storage_ = c10::weak_intrusive_ptr<c10::StorageImpl>(t.storage().getWeakStorageImpl());
   storage_address_ = t.storage().unsafeGetStorageImpl();
-  data_ = t.const_data_ptr();
-  sample_ = sample_of(t);
+  storage_bytes_ = t.storage().nbytes();
+  data_ = static_cast<const char*>(t.const_data_ptr());
+  if (!t.device().is_cpu() || !data_ || t.numel() == 0) return;
+  bytes_ = at::detail::computeStorageNbytes(t.sizes(), t.strides(), t.itemsize());
+  const bool small = detection == Detection::copy || (detection == Detection::automatic && bytes_ <= kSmall);
+  if (small) head_ = bytes_;
+  else if (detection != Detection::digest && !t.is_pinned()) track_data(tracker);  // a device writes past the pages' protection
+  if (!small && !tracked_) digest_ = digest_of(data_, bytes_);
+  copy_.assign(data_, data_ + head_);
+  copy_.insert(copy_.end(), data_ + bytes_ - tail_, data_ + bytes_);
+}
+
+void Watch::track_data(WriteTracker& tracker) {
+  tracked_ = tracker.track(data_, bytes_);
+  if (!tracked_) return;
+  writes_ = tracked_->writes;
+  head_ = tracked_->inner.first - reinterpret_cast<Address>(data_);
+  tail_ = reinterpret_cast<Address>(data_) + bytes_ - tracked_->inner.end;
+}
+
+bool Watch::has_copied_data() const {
+  return std::memcmp(copy_.data(), data_, head_) == 0 && std::memcmp(copy_.data() + head_, data_ + bytes_ - tail_, tail_) == 0;
+}
+
+bool Watch::has_same_data() const {
+  if (!tracked_) return head_ == bytes_ ? has_copied_data() : digest_of(data_, bytes_) == digest_;
+  return !tracked_->lost && tracked_->writes == writes_ && (!tracked_->edges_written || has_copied_data());
 }
 
 bool Watch::holds(const at::Tensor& t) const {
   if (t.unsafeGetTensorImpl() != tensor_address_ || version_of(t) != version_) return false;
   if (!t.has_storage()) return storage_address_ == nullptr;
-  return t.storage().unsafeGetStorageImpl() == storage_address_ && t.const_data_ptr() == data_ && sample_of(t) == sample_;
+  return t.storage().unsafeGetStorageImpl() == storage_address_ && t.storage().nbytes() == storage_bytes_ && t.const_data_ptr() == data_ &&
+         (bytes_ == 0 || has_same_data());
+}
+
+Watches::Watches(const std::vector<const at::Tensor*>& tensors) {
+  WriteTracker tracker;
+  std::vector<std::shared_ptr<Tracked>> tracked;
+  for (const at::Tensor* t : tensors) {
+    watches_.emplace_back(*t, tracker);
+    if (watches_.back().tracked()) tracked.push_back(watches_.back().tracked());
+  }
+  tracked_ = TrackedSet(std::move(tracked));
 }
 
 }  // namespace framesmith
