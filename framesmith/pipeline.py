@@ -39,7 +39,7 @@ from framesmith.runtime.gathered import gather
 from framesmith.runtime.load import load
 from framesmith.runtime.plan import Call, Plan
 from framesmith.runtime.recorder import record
-from framesmith.runtime.toolchain import Toolchain, find
+from framesmith.runtime.toolchain import Toolchain
 from framesmith.targets import TARGETS, Target
 from framesmith.util import log
 from framesmith.util.timing import stage
@@ -81,8 +81,8 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Begun
 
     Of a graph that `is_self_contained`, nothing but the number of `inputs` matters.
     """
-    toolchain = find(config.compiler, config.compiler_flags)
     cache = Cache(config.cache_dir, config.cache)
+    toolchain = cache.toolchain(config.compiler, config.compiler_flags)
     device = main_device(graph)
     target = TARGETS[device.type](config, toolchain, cache, device)
     with stage("rewrite"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from framesmith.runtime.toolchain import Toolchain
 from framesmith.util import log
-from framesmith.util.errors import BuildError
+from framesmith.util.errors import BuildError, CompilerMissing
 
 
 def build(units: Sequence[str], toolchain: Toolchain, library: Path, finish: Callable[[Path], None] | None = None) -> None:
@@ -52,7 +52,9 @@ def _start(command: list[str]) -> subprocess.Popen[str]:
     try:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     except OSError as error:
-        raise BuildError(f"cannot run {command[0]}: {error}", command=" ".join(command)) from error
+        missing = CompilerMissing(f"no C++ compiler to build what is not in the cache: cannot run {command[0] or 'g++'}")
+        raise (missing if not command[0] or isinstance(error, FileNotFoundError) else
+               BuildError(f"cannot run {command[0]}: {error}", command=" ".join(command))) from error
 
 
 def _wait(process: subprocess.Popen[str]) -> None:

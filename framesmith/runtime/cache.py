@@ -2,20 +2,20 @@
 
 Layout: `<folder>/<first two digits>/<key>.so` and `<key>.plan`. A file appears by one atomic rename and never changes, so that
 processes share the folder without locks; a lock file only keeps two of them from building the same library at the same time. A cache
-that cannot be read or written costs time, never an error: entries then live in a folder of this process, removed at its end.
+that cannot be read or written, or that others may write to, costs time, never an error: entries then live in a folder of this process,
+removed at its end. See docs/security.md.
 """
 
 from __future__ import annotations
 
-import atexit
 import functools
 import hashlib
 import json
 import os
 import pickle
-import shutil
 import tempfile
 from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ import filelock
 import platformdirs
 
 from framesmith.runtime.build import build
-from framesmith.runtime.toolchain import Toolchain
+from framesmith.runtime.folder import private_folder, trusted_folder
+from framesmith.runtime.toolchain import Toolchain, absent, find
 from framesmith.util import log
-from framesmith.util.errors import CacheError
+from framesmith.util.errors import CacheError, CompilerMissing
 
 FORMAT = "framesmith-1"
 _MAGIC = b"FSPLAN1\n"
@@ -50,18 +51,38 @@ def package_identity() -> str:
     return key_of(*((str(file.relative_to(folder)), stat.st_size, stat.st_mtime_ns) for file in files if (stat := file.stat())))
 
 
+_noted: set[tuple[Path, Toolchain]] = set()
+
+
 class Cache:
     """See the module's text. `folder` None: `$FRAMESMITH_CACHE_DIR`, else the user's cache folder. `enabled` False: this process only."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, enabled: bool = True) -> None:
         wanted = folder or os.environ.get("FRAMESMITH_CACHE_DIR") or platformdirs.user_cache_dir("framesmith")
-        self.folder = Path(wanted) if enabled and _writable(Path(wanted)) else _private_folder()
+        self.folder = trusted_folder(Path(wanted)) if enabled else private_folder()
 
     def path(self, key: str, suffix: str) -> Path:
         """Where an entry is or would be."""
         return self.folder / key[:2] / (key + suffix)
 
     # ------------------------------------------------------------------------------------------------------------------- libraries
+
+    def toolchain(self, compiler: str | None = None, extra_flags: str = "") -> Toolchain:
+        """As `toolchain.find`. Where there is no compiler, the one that this folder was filled with last: what is in it needs none."""
+        try:
+            found = find(compiler, extra_flags)
+        except CompilerMissing as error:
+            fingerprint = self.memory("toolchains").get(absent(compiler, extra_flags).fingerprint)
+            if fingerprint is None:
+                raise
+            log.emit("cache", f"{error}: what is in {self.folder} is used")
+            return replace(absent(compiler, extra_flags), fingerprint=fingerprint)
+        if (self.folder, found) not in _noted:
+            _noted.add((self.folder, found))
+            key, known = absent(compiler, extra_flags).fingerprint, self.memory("toolchains")
+            if known.get(key) != found.fingerprint:
+                known[key] = found.fingerprint
+        return found
 
     def library(self, units: Sequence[str], toolchain: Toolchain) -> Path:
         """The library of translation units `units`, built when it is not there. Raises `BuildError`."""
@@ -79,7 +100,7 @@ class Cache:
             return path
         except (OSError, filelock.Timeout) as error:
             log.emit("cache", f"cannot use {path}: {error}")
-            private = _private_folder() / path.name
+            private = private_folder() / path.name
             if not _is_sealed(private):
                 build(units, toolchain, private, _seal)
             return private
@@ -201,21 +222,3 @@ def _is_sealed(path: Path) -> bool:
     return data.endswith(_SEAL) and hashlib.sha256(data[: -len(_SEAL) - 32]).digest() == data[-len(_SEAL) - 32 : -len(_SEAL)]
 
 
-def _writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK | os.X_OK)
-
-
-_private: list[Path] = []
-
-
-def _private_folder() -> Path:
-    """A folder of this process alone, removed at its end."""
-    if not _private:
-        folder = Path(tempfile.mkdtemp(prefix="framesmith-"))
-        _private.append(folder)
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return _private[0]

@@ -49,12 +49,21 @@ def find(compiler: str | None = None, extra_flags: str = "") -> Toolchain:
 @functools.cache
 def _toolchain(wanted: str, extra_flags: str) -> Toolchain:
     path = _locate(wanted)
+    return _with(path, extra_flags, _file_identity(path))
+
+
+def absent(compiler: str | None = None, extra_flags: str = "") -> Toolchain:
+    """What `find` would give for a compiler that is not there; `fingerprint` tells what was asked for, and the machine."""
+    return _with(compiler or os.environ.get("CXX") or "", extra_flags)
+
+
+def _with(path: str, extra_flags: str, executable: tuple[str, int, int] | None = None) -> Toolchain:
     compile_flags = (*COMPILE_FLAGS[:-2], *extra_flags.split(), *COMPILE_FLAGS[-2:])
     if "clang" in os.path.basename(os.path.realpath(path)):  # its own OpenMP runtime would be a second one: kernels stay on one thread
         compile_flags = tuple("-fopenmp=libgomp" if flag == "-fopenmp" else flag for flag in compile_flags)
     link_flags = (*LINK_FLAGS, openmp_library(), "-lm", "-lgcc")
     libraries = (("Sleef_", str(_torch_folder() / "libtorch_cpu.so")),)
-    identity = (_file_identity(path), compile_flags, link_flags, cpu_identity(), torch.__version__)
+    identity = (executable or path, compile_flags, link_flags, cpu_identity(), torch.__version__)
     return Toolchain(path, compile_flags, link_flags, libraries, hashlib.sha256(repr(identity).encode()).hexdigest()[:32])
 
 

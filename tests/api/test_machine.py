@@ -43,6 +43,14 @@ def run(cache, **env):
     return finish(start(cache, **env))
 
 
+@pytest.mark.parametrize("env", [{"PATH": "/nonexistent", "CXX": ""}], ids=["path"])
+def test_a_warm_cache_needs_no_compiler(env, tmp_path):
+    assert run(tmp_path)[0] == []
+    told, log = run(tmp_path, **env)
+    assert told == [] and "hit" in log
+    assert any("no C++ compiler" in line for line in run(tmp_path / "cold", **env)[0])
+
+
 @pytest.mark.parametrize("env", [{"FRAMESMITH_COMPILER": "/nonexistent/g++"}, {"PATH": "/nonexistent"}], ids=["named", "path"])
 def test_no_compiler(env, tmp_path):
     told, _ = run(tmp_path, **env, CXX="")

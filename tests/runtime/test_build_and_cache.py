@@ -1,5 +1,6 @@
 """The toolchain, the build and the disk cache."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,12 +11,15 @@ import torch
 
 from framesmith import _C
 from framesmith.runtime import cache as cache_module
+from framesmith.runtime import folder as folder_module
+from framesmith.runtime import toolchain as toolchain_module
 from framesmith.runtime.build import build
 from framesmith.runtime.cache import Cache, key_of
 from framesmith.runtime.load import load
 from framesmith.runtime.plan import Dyn, Kind, Output, Plan, Value
 from framesmith.runtime.toolchain import cpu_flags, find, openmp_library
 from framesmith.util.errors import BuildError, CompilerMissing
+from framesmith.util.log import forget_warnings
 
 ENTRY = 'extern "C" __attribute__((visibility("default"))) int fs_run(char*, void** p, const long*, const void*)'
 PLAN = Plan(1, (Value(Kind.INPUT, 0, (16,), (1,), torch.float32), Value(Kind.OUTPUT, 0, (16,), (1,), torch.float32)), (Output(1),))
@@ -147,3 +151,87 @@ def test_code_that_is_but_calls_is_built_in_a_hurry():
     hurried = toolchain.hurried()
     assert "-O2" in toolchain.compile_flags and "-O0" in hurried.compile_flags and "-O2" not in hurried.compile_flags
     assert hurried.fingerprint == toolchain.fingerprint  # either serves a plan
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """Warnings speak, and the private folder is one of this test's."""
+    forget_warnings()
+    monkeypatch.setattr(folder_module, "_private", [tmp_path / "private"])
+    (tmp_path / "private").mkdir()
+    return tmp_path / "private"
+
+
+def test_a_new_folder_is_this_users_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        cache = Cache(tmp_path / "a" / "b")
+        library = cache.library([COPY], find())
+        assert cache.store(key_of(1), PLAN)
+    finally:
+        os.umask(before)
+    assert cache.folder == tmp_path / "a" / "b" and cache.folder.stat().st_mode & 0o777 == 0o700
+    assert library.is_relative_to(cache.folder)
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o777, 0o1777])
+def test_nothing_is_loaded_from_a_folder_that_others_can_write(mode, tmp_path, alone):
+    folder = tmp_path / "open"
+    assert Cache(folder).store(key_of(1), PLAN) and Cache(folder).load(key_of(1)) == PLAN
+    folder.chmod(mode)
+    with pytest.warns(UserWarning, match="can be written by other users") as told:
+        caches = [Cache(folder) for _ in range(3)]
+    assert len(told) == 1 and all(cache.folder == alone and cache.load(key_of(1)) is None for cache in caches)
+    folder.chmod(0o755)
+    assert Cache(folder).load(key_of(1)) == PLAN
+
+
+def test_nothing_is_loaded_from_another_users_folder(tmp_path, alone, monkeypatch):
+    folder = tmp_path / "theirs"
+    assert Cache(folder).store(key_of(1), PLAN)
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    with pytest.warns(UserWarning, match="belongs to another user"):
+        cache = Cache(folder)
+    assert cache.folder == alone and cache.load(key_of(1)) is None
+
+
+def test_a_link_is_what_it_points_at(tmp_path, alone):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "link").symlink_to(tmp_path / "open")
+    with pytest.warns(UserWarning, match="can be written by other users"):
+        assert Cache(tmp_path / "link").folder == alone
+
+
+@pytest.mark.parametrize("name", ["g++; touch {}", "$(touch {})", "`touch {}`", "g++ && touch {}"])
+def test_no_shell_reads_the_compilers_name(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", name.format(tmp_path / "made"))
+    with pytest.raises(CompilerMissing):
+        find()
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("flags", ["-DX=$(touch${{IFS}}{})", "-DX=1;touch {}", "-DX=`touch${{IFS}}{}`", "-DX=1|touch${{IFS}}{}"])
+def test_no_shell_reads_the_compilers_flags(flags, tmp_path):
+    with contextlib.suppress(BuildError):  # a word may be no file
+        Cache(tmp_path / "cache").library([COPY], find(extra_flags=flags.format(tmp_path / "made")))
+    assert not (tmp_path / "made").exists()
+
+
+def test_without_a_compiler_a_folder_knows_the_one_it_was_filled_with(tmp_path, monkeypatch):
+    cache = Cache(tmp_path / "cache")
+    known = cache.toolchain()
+    library = cache.library([COPY], known)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    toolchain_module._toolchain.cache_clear()
+    try:
+        absent = Cache(tmp_path / "cache").toolchain()
+        assert absent.fingerprint == known.fingerprint and cache.library([COPY], absent) == library
+        with pytest.raises(CompilerMissing, match="to build what is not in the cache"):
+            cache.library([COPY + " "], absent)
+        with pytest.raises(CompilerMissing):
+            Cache(tmp_path / "cold").toolchain()
+        with pytest.raises(CompilerMissing):
+            cache.toolchain(extra_flags="-O1")
+    finally:
+        toolchain_module._toolchain.cache_clear()
