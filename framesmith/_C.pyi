@@ -156,6 +156,7 @@ class DifferentiableGraph:
     in grad mode. `differentiable`: results that have a gradient. `wanted`: inputs that get one. `kept`: what the node keeps, (0 input, 1
     result, 2 extra; place). `watched`: what nobody may write before the backward, though it is not kept. `needed`: inputs that `whole` is
     given; `exact`: those of them that nobody may write; `copied`: inputs that the graph writes, but that are needed as they were.
+    `order`: places in `wanted`, as eager accumulates gradients; `later`: for each of `differentiable`, those that are computed of it.
 
     The engine calls `program.backward(kept, tangents, asked)`, or `program.whole(inputs, kept, tangents, asked)` in grad mode; both give
     a tuple, a gradient or None for each of `wanted`, None where it is not `asked` for. Where that or a tangent is missing, or in grad mode,
@@ -176,6 +177,8 @@ class DifferentiableGraph:
         needed: Sequence[int],
         exact: Sequence[int],
         copied: Sequence[int],
+        order: Sequence[int],
+        later: Sequence[Sequence[int]],
         /,
     ) -> DifferentiableGraph: ...
     def __call__(self, inputs: tuple[Any, ...], /) -> tuple[Any, ...]: ...

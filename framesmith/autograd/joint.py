@@ -17,6 +17,7 @@ from torch import fx
 
 from framesmith.autograd.formulas import DIFFERENTIABLE, Copied
 from framesmith.autograd.narrowing import narrow_places
+from framesmith.autograd.order import later_results
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.handlers import view
 from framesmith.fake.launching import again
@@ -40,7 +41,8 @@ class Joint:
 
     `differentiable`: places among the results that require grad. `wanted`: inputs that do. `written`: inputs whose new values are
     results; a write of which no gradient is asked stays a `copy_` in the graph. `saved_inputs`, `saved_results`: places of what autograd
-    would keep for its backward, and so forbids to be written before.
+    would keep for its backward, and so forbids to be written before. `order`: places in `wanted`, as autograd comes to their gradients.
+    `later`: for each of `differentiable`, which of them are computed of it.
     """
 
     graph: fx.Graph
@@ -52,6 +54,8 @@ class Joint:
     wanted: tuple[int, ...]
     saved_inputs: tuple[int, ...] = ()
     saved_results: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
+    later: tuple[tuple[int, ...], ...] = ()
 
 
 def requires_grad(graph: fx.Graph) -> bool:
@@ -107,17 +111,19 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
         tangents = [recorder.input_like(results[i], f"{TANGENT}{k}") for k, i in enumerate(asked)]
         used = [k for k in range(len(asked)) if defined is None or defined[k]]
         asked_for = [i for i, x in enumerate(replay.inputs) if x.requires_grad] if wanted is None else list(wanted)
-        leaves = [replay.inputs[i] for i in asked_for]
+        leaves = {i: replay.inputs[i] for i in asked_for}
+        reached: list[int] = []
         grads: Sequence[Any] = [None] * len(leaves)
         if used:
             last = last_node(recorder.graph)
-            grads = _run_engine([results[asked[k]] for k in used], [tangents[k] for k in used], leaves)
+            grads = _run_engine([results[asked[k]] for k in used], [tangents[k] for k in used], leaves, reached)
             for node in nodes_after(recorder.graph, last):  # what formulas compute of a region's values alone is computed again with them
                 regions = [n.meta["checkpoint"] for n in node.all_input_nodes if "checkpoint" in n.meta]
                 node.meta.update({"checkpoint": regions[0]} if regions else {})
         if wanted is None and any(g is not None for g in grads):
             asked_for, grads = zip(*[(i, g) for i, g in zip(asked_for, grads) if g is not None])  # type: ignore[assignment]
         nodes = [recorder.nodes(v) for v in (*results, *grads)]
+        later = later_results([results[i] for i in asked])
     if recorder.constants:
         raise Unsupported("a derivative that reads a tensor of its own")
     for node, value in replay.copies:
@@ -129,7 +135,8 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
     output.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in nodes)
     saved = replay.saved_nodes()
     return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked), tuple(asked_for),
-                 _places(saved, [n for n in graph.nodes if n.op == "placeholder"]), _places(saved, replay.given))
+                 _places(saved, [n for n in graph.nodes if n.op == "placeholder"]), _places(saved, replay.given),
+                 tuple([asked_for.index(i) for i in reached if i in asked_for]), later)
 
 
 def _has_history(value: FakeTensor) -> bool:
@@ -159,10 +166,17 @@ def _no_anomalies() -> Iterator[None]:
         torch.set_anomaly_enabled(before, check)
 
 
-def _run_engine(results: list[FakeTensor], tangents: list[FakeTensor], leaves: list[FakeTensor]) -> Sequence[Any]:
-    """`torch.autograd.grad` with `allow_unused`, without its checks of shapes (which load the peer's symbolic sizes)."""
+def _run_engine(results: list[FakeTensor], tangents: list[FakeTensor], leaves: dict[int, FakeTensor], reached: list[int]) -> Sequence[Any]:
+    """`torch.autograd.grad` with `allow_unused`, without its checks of shapes (which load the peer's symbolic sizes). `reached`: what
+    leaves' numbers are added to as they are reached."""
     engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
-    return engine.run_backward(tuple(results), tuple(tangents), False, False, tuple(leaves), allow_unreachable=True, accumulate_grad=False)  # type: ignore[no-any-return]
+    hooks = [x.register_hook(lambda _, i=i: reached.append(i)) for i, x in leaves.items()]
+    try:
+        return engine.run_backward(  # type: ignore[no-any-return]
+            tuple(results), tuple(tangents), False, False, tuple(leaves.values()), allow_unreachable=True, accumulate_grad=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _apart(outputs: Sequence[Any], late: list[FakeTensor]) -> Iterator[torch.Tensor]:

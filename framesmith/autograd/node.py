@@ -66,7 +66,7 @@ class Differentiable:
         watched = [(_KINDS[kind], place) for kind, place in saved if (kind, place) not in parts.kept]
         watched += [(_KINDS["input"], j.written[k - j.outputs]) for k in j.saved_results if k >= j.outputs]
         return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written, kept, watched,
-                                   parts.needed, parts.exact, parts.copied)
+                                   parts.needed, parts.exact, parts.copied, j.order, j.later)
 
     def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool) -> tuple[bool, ...]:
         """Which of the kept values a backward takes, by which tangents there are and which gradients are asked for.

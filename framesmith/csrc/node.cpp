@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/python_hook.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/utils/pybind.h>
@@ -21,9 +22,11 @@ using Places = std::vector<std::pair<int, int64_t>>;  // (0 input, 1 result, 2 e
 
 // Where the values of a call are, by number. `watched`: what nobody may write before the backward, though it is not kept. `needed`: inputs
 // of a backward that is differentiated, `exact` those of them whose values matter. `copied`: inputs that are written and needed as they were.
+// `order`: places in `wanted`, as eager accumulates their gradients. `later`: by differentiable result, those that are computed of it.
 struct Layout {
   int64_t results = 0, outputs = 0;
-  std::vector<int64_t> differentiable, wanted, written, needed, exact, copied;
+  std::vector<int64_t> differentiable, wanted, written, needed, exact, copied, order;
+  std::vector<std::vector<int64_t>> later;
   Places kept, watched;
 };
 
@@ -104,6 +107,7 @@ struct GraphNode : public ag::Node {
     ag::variable_list out(layout.wanted.size());
     if (std::none_of(grads.begin(), grads.end(), [](const at::Tensor& g) { return g.defined(); })) return out;
     TORCH_CHECK(!released, ag::ERR_BACKWARD_TWICE);
+    if (!tensor_pre_hooks().empty() || !retains_grad_hooks().empty()) check_hooks(layout, grads);
     std::vector<bool> there, wanted;
     for (const auto& g : grads) there.push_back(g.defined());
     for (size_t i = 0; i < out.size(); ++i) wanted.push_back(task_should_compute_output(i));
@@ -135,6 +139,18 @@ struct GraphNode : public ag::Node {
     return out;
   }
 
+  // Gradients that come to a result from later ones are added within the backward, where no hook sees them.
+  void check_hooks(const Layout& layout, const ag::variable_list& grads) {
+    auto check = [&](size_t result) {
+      for (int64_t other : layout.later.at(result))
+        TORCH_CHECK(!grads[other].defined(), "framesmith: a hook on a result of compiled code, or retain_grad(), would miss the gradient that "
+                    "comes from other results of the same call; compile what is computed of it as a function of its own");
+    };
+    for (const auto& [result, hook] : retains_grad_hooks()) check(result);
+    for (const auto& hook : tensor_pre_hooks())  // whose type is hidden in PyTorch's library
+      if (std::strstr(typeid(*hook).name(), "PyFunctionTensorPreHook")) check(static_cast<ag::PyFunctionTensorPreHook&>(*hook).value_idx);
+  }
+
   void will_release_variables() override { last = true; }
 
   void release_variables() override {
@@ -151,12 +167,41 @@ struct GraphNode : public ag::Node {
   bool last = false, released = false;  // the run at hand is the last one; it is over
 };
 
-template <class Pointer, class N = GraphNode>
-Pointer new_node(GraphObject* graph) {
+// Hands a gradient on, when it is its turn: nodes that accumulate gradients have none of their own.
+struct InTurn : public ag::Node {
+  explicit InTurn(ag::Edge&& next) { add_next_edge(std::move(next)); }
+  std::string name() const override { return "CompiledBackwardInTurn"; }
+  ag::variable_list apply(ag::variable_list&& grads) override { return std::move(grads); }
+};
+
+template <class N, class Pointer = NodePointer, class... Args>
+Pointer new_node(Args&&... args) {
   if constexpr (std::is_same_v<Pointer, std::shared_ptr<ag::Node>>)
-    return Pointer(new N(graph), [](auto* node) { deleteNode(node); });
+    return Pointer(new N(std::forward<Args>(args)...), [](auto* node) { deleteNode(node); });
   else
-    return c10::make_intrusive<N>(graph);
+    return c10::make_intrusive<N>(std::forward<Args>(args)...);
+}
+
+bool accumulates(const ag::Edge& edge) { return edge.is_valid() && edge.function->sequence_nr() == UINT64_MAX; }
+
+bool has_hooks(ag::Node& node) {
+  return !node.tensor_pre_hooks().empty() || node.tensor_post_acc_grad_hooks() || !node.pre_hooks().empty() || !node.post_hooks().empty();
+}
+
+// Where gradients go. If a hook sees when they are accumulated, it is in eager's order.
+ag::edge_list edges_of(const Layout& layout, PyObject* inputs) {
+  ag::edge_list edges;
+  edges.reserve(layout.wanted.size());
+  for (int64_t i : layout.wanted) edges.push_back(ag::impl::gradient_edge(tensor_at(inputs, i)));
+  if (std::any_of(edges.begin(), edges.end(), [](const ag::Edge& e) { return accumulates(e) && has_hooks(*e.function); }))
+    for (auto at = layout.order.rbegin(); at != layout.order.rend(); ++at) {
+      ag::Edge& edge = edges[*at];
+      if (!accumulates(edge)) continue;
+      NodePointer pointer = new_node<InTurn>(std::move(edge));
+      pointer->add_input_metadata(tensor_at(inputs, layout.wanted[*at]));
+      edge = ag::Edge(std::move(pointer), 0);
+    }
+  return edges;
 }
 
 // The forward's values as a new tuple; recorded by nobody.
@@ -218,10 +263,9 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   for (Py_ssize_t i = 0, count = PyTuple_GET_SIZE(inputs); i < count; ++i) given.push_back(tensor_at(inputs, i));
   for (int64_t i : layout.copied) given[i] = given[i].clone();
   py::object values = no_views(run_forward(self, inputs), layout.results);
-  NodePointer pointer = new_node<NodePointer>(self);
+  ag::edge_list edges = edges_of(layout, inputs);
+  NodePointer pointer = new_node<GraphNode>(self);
   auto& node = static_cast<GraphNode&>(*pointer);
-  ag::edge_list edges;
-  for (int64_t i : layout.wanted) edges.push_back(ag::impl::gradient_edge(tensor_at(inputs, i)));
   node.set_next_edges(std::move(edges));
   for (int64_t i : layout.differentiable) ag::set_history(tensor_at(values.ptr(), i), pointer);
   try {
@@ -239,14 +283,14 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   END_HANDLE_TH_ERRORS
 }
 
-// DifferentiableGraph(program, forward, results, outputs, differentiable, wanted, written, kept, watched, needed, exact, copied)
+// DifferentiableGraph(program, forward, results, outputs, differentiable, wanted, written, kept, watched, needed, exact, copied, order, later)
 PyObject* new_graph(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
   auto layout = std::make_unique<Layout>();
-  PyObject *program, *forward, *differentiable, *wanted, *written, *kept, *watched, *needed, *exact, *copied;
+  PyObject *program, *forward, *differentiable, *wanted, *written, *kept, *watched, *needed, *exact, *copied, *order, *later;
   if (kwargs && PyDict_GET_SIZE(kwargs)) TORCH_CHECK_TYPE(false, "DifferentiableGraph takes no keywords");
-  if (!PyArg_ParseTuple(args, "OOLLOOOOOOOO", &program, &forward, &layout->results, &layout->outputs, &differentiable, &wanted, &written, &kept,
-                        &watched, &needed, &exact, &copied))
+  if (!PyArg_ParseTuple(args, "OOLLOOOOOOOOOO", &program, &forward, &layout->results, &layout->outputs, &differentiable, &wanted, &written, &kept,
+                        &watched, &needed, &exact, &copied, &order, &later))
     return nullptr;
   layout->differentiable = py::cast<std::vector<int64_t>>(differentiable);
   layout->wanted = py::cast<std::vector<int64_t>>(wanted);
@@ -254,6 +298,8 @@ PyObject* new_graph(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   layout->needed = py::cast<std::vector<int64_t>>(needed);
   layout->exact = py::cast<std::vector<int64_t>>(exact);
   layout->copied = py::cast<std::vector<int64_t>>(copied);
+  layout->order = py::cast<std::vector<int64_t>>(order);
+  layout->later = py::cast<std::vector<std::vector<int64_t>>>(later);
   layout->kept = py::cast<Places>(kept);
   layout->watched = py::cast<Places>(watched);
   auto* self = reinterpret_cast<GraphObject*>(type->tp_alloc(type, 0));
