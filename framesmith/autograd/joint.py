@@ -21,6 +21,7 @@ from framesmith.autograd.order import later_results
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.handlers import view
 from framesmith.fake.launching import again
+from framesmith.fake.layout import meets_itself, preserved_strides
 from framesmith.fake.outputs import memory_of
 from framesmith.fake.tensor import new_fake
 from framesmith.graph.derivative import Derivative, passed, refuse, without_derivatives
@@ -108,7 +109,7 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
     with torch.inference_mode(False), torch.enable_grad(), torch._C._DisableAutocast(), _no_anomalies(), recorder, replay:
         results, written = replay.run()
         asked = [i for i, value in enumerate(results) if isinstance(value, FakeTensor) and _has_history(value)]
-        tangents = [recorder.input_like(results[i], f"{TANGENT}{k}") for k, i in enumerate(asked)]
+        tangents = [recorder.input_like(_dense(results[i]), f"{TANGENT}{k}") for k, i in enumerate(asked)]
         used = [k for k in range(len(asked)) if defined is None or defined[k]]
         asked_for = [i for i, x in enumerate(replay.inputs) if x.requires_grad] if wanted is None else list(wanted)
         leaves = {i: replay.inputs[i] for i in asked_for}
@@ -137,6 +138,11 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
     return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked), tuple(asked_for),
                  _places(saved, [n for n in graph.nodes if n.op == "placeholder"]), _places(saved, replay.given),
                  tuple([asked_for.index(i) for i in reached if i in asked_for]), later)
+
+
+def _dense(x: FakeTensor) -> FakeTensor:
+    """A tensor as `x`, with memory for each element."""
+    return new_fake(tuple(x.shape), preserved_strides(x), x.dtype, x.device) if meets_itself(x) else x
 
 
 def _has_history(value: FakeTensor) -> bool:

@@ -123,6 +123,11 @@ class Gradients:
         if self._requires(before):
             base.node = self.recorder.emit(aten.copy.default, (before, node), base.val)
             base.node.meta.update(straight=True, grad=True, turn=self.turn)
+            if len(node.users) > 1:  # the torch call that wrote reads what it wrote
+                node.append(base.node)
+                node.replace_all_uses_with(base.node, lambda user: user is not base.node)
+                for reader in nodes_after(self.recorder.graph, base.node):
+                    self._follow(reader, enabled, False)
         elif self._requires(node):  # the write gave it another tensor's value as it was
             base.node = self.recorder.emit(aten.detach.default, (node,), base.val)
             base.node.meta.update(grad=False, turn=self.turn)

@@ -48,6 +48,14 @@ static bool fits(const at::Tensor& t, const Geometry& g, at::ScalarType dtype) {
   return true;
 }
 
+// A copy with a layout in which elements that are one in memory, as an expanded tensor's, are equal.
+static at::Tensor laid_out(const at::Tensor& t, const Geometry& g) {
+  at::Tensor source = t;
+  for (size_t d = 0; d < g.size.size(); d++)
+    if (g.stride[d] == 0 && g.size[d] > 1) source = source.narrow(static_cast<int64_t>(d), 0, 1);
+  return at::empty_strided(source.sizes(), g.stride, t.options()).copy_(source).as_strided(g.size, g.stride);
+}
+
 // The tensor that stands for `value` from now on: `t`, or a copy of it when its layout is not the one that generated code was made for.
 static void bind(Frame& f, int value, at::Tensor t, bool clone) {
   if (t.has_storage()) {
@@ -56,9 +64,7 @@ static void bind(Frame& f, int value, at::Tensor t, bool clone) {
     TORCH_CHECK(t.scalar_type() == dtype && t.sizes() == c10::IntArrayRef(g.size), "framesmith: an operator returned ", t.scalar_type(), t.sizes(),
                 " where ", dtype, c10::IntArrayRef(g.size), " was predicted");
     if (clone || t.is_neg() || t.is_conj() || !fits(t, g, dtype) || (f.plan.device >= 0 && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16)) {
-      at::Tensor own = at::empty_strided(g.size, g.stride, t.options());
-      own.copy_(t);
-      t = std::move(own);
+      t = laid_out(t, g);
     }
     f.pointers[value] = t.mutable_data_ptr();
   } else {

@@ -9,6 +9,7 @@ import pickle
 import threading
 import warnings
 
+import pytest
 import torch
 from torch import nn
 
@@ -420,6 +421,28 @@ def a_codebook_loss(c):
     return book, x
 
 
+@scenario
+def hooks_in_turn(c):
+    m, seen = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Tanh(), nn.Linear(5, 3)), []
+    for name, p in m.named_parameters():
+        p.register_hook(lambda g, name=name: seen.append(name))
+        p.register_post_accumulate_grad_hook(lambda p, name=name: seen.append((name, p.grad.norm())))
+    f, x = c(m), leaf(3, 4)
+    y = x * 2
+    y.register_hook(lambda g: seen.append("y"))
+    for _ in range(2):
+        (f(y) + f(y.sin())).sum().backward(retain_graph=True)
+    return seen, m, x
+
+
+@scenario
+def gradients_of_expanded_results(c):
+    x, z = leaf(2, 3, 4), torch.randn(3, 4, dtype=torch.complex64, requires_grad=True)
+    c(lambda x: x.amin(-1).unsqueeze(0).expand(3, -1, -1))(x).square().sum().backward()
+    c(lambda z: (z.sum(0), z.mean(1, keepdim=True)))(z)[0].abs().sum().backward()
+    return x, torch.view_as_real(z.grad)
+
+
 @scenario.each()
 def test_engine(scenario, how):
     agree(scenario, **how)
@@ -433,3 +456,15 @@ def test_a_pickle_after_a_backward():
         g(X).sum().backward()
     for p, q in zip(g.parameters(), f.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)
+
+
+def test_a_result_of_a_result_keeps_its_gradient_inside():
+    def fn(x):
+        y = x.sin()
+        return y, y.exp()
+
+    x = leaf(3)
+    y, z = framesmith.compile(fn, backend="eager", fullgraph=True)(x)
+    y.retain_grad()
+    with pytest.raises(RuntimeError, match="from other results"):
+        (y + z).sum().backward()

@@ -350,6 +350,15 @@ def attributes_of_tensors_in_it(c):
     return x, flags
 
 
+@scenario
+def an_embedding_that_is_renormed(c):
+    table, linear = nn.Embedding(6, 4, max_norm=1.0), nn.Linear(4, 2)
+    f = c(lambda i: linear(table(i) * 2).sin())
+    for _ in range(2):
+        f(torch.tensor([1, 2, 2, 5])).sum().backward()
+    return table, linear
+
+
 @scenario.each()
 def test_modes(scenario, how):
     agree(scenario, **how)
