@@ -84,7 +84,11 @@ class Gradients:
             self._written(base, alias, before, enabled)
 
     def allows(self, alias: Alias, value: Node) -> None:
-        """Raise eager's error where a view may not be written in grad mode."""
+        """Raise eager's error where a tensor of inference mode may not be written, or in grad mode a view."""
+        if alias.val.is_inference() and not torch.is_inference_mode_enabled() and not is_detached(alias):
+            raise RuntimeError("Inplace update to inference tensor outside InferenceMode is not allowed."
+                               "You can make a clone to get a normal tensor before doing inplace update."
+                               "See https://github.com/pytorch/rfcs/pull/17 for more details.")
         if not (self.differentiable and torch.is_grad_enabled() and alias.parent is not None) or self.transformed or is_detached(alias):
             return
         several, made, base = False, True, alias

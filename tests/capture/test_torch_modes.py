@@ -226,6 +226,21 @@ def inference_module(m, x):
         return m(x)
 
 
+@program(X, raises=RuntimeError)
+def inference_tensor_written_outside(x):
+    with torch.inference_mode():
+        y = x * 2
+    return y.add_(1)
+
+
+@program(X, raises=RuntimeError)
+def view_of_an_inference_tensor_written_outside(x):
+    with torch.inference_mode():
+        y = x * 2
+    y[0] = 1
+    return y
+
+
 # --- autocast ---------------------------------------------------------------------------------------------------------
 @program(X, W)
 def autocast(x, w):
