@@ -15,6 +15,8 @@ from framesmith.util.errors import Unsupported
 
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {}
+DOUBTED = object()
+"""What a row returns for arguments that eager may refuse: meta kernels take some of those."""
 
 META = torch.device("meta")
 _LARGEST = 1 << 28
@@ -41,9 +43,9 @@ def infer(func: Any, args: tuple, kwargs: dict) -> Any:
     row = RULES.get(func)
     if row is not None:
         vals = row(*args, **kwargs)
-        if vals is not NotImplemented:
+        if vals is not NotImplemented and vals is not DOUBTED:
             return vals
-        if len({x.dtype for x in (*args, *kwargs.values()) if type(x) is FakeTensor}) > 1:
+        if vals is DOUBTED or len({x.dtype for x in (*args, *kwargs.values()) if type(x) is FakeTensor}) > 1:
             true_error(func, args, kwargs)  # meta kernels overlook that dtypes do not go together
     if _is_written_in_python(func):
         vals = _by_kernel(func, args, kwargs)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.infer import rule
+from framesmith.fake.infer import DOUBTED, rule
 from framesmith.fake.layout import (
     broadcast,
     channels_last_strides,
@@ -183,10 +183,10 @@ def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, paddin
         return NotImplemented
     steps, pads, gaps = windows = [_each(v, spatial) for v in (stride, padding, dilation)]
     if not _fits(windows, spatial):
-        return NotImplemented
+        return DOUBTED
     sizes = [_window(n, k, s, p, d) for n, k, s, p, d in zip(x.shape[2:], weight.shape[2:], steps, pads, gaps)]
     if any(n <= 0 for n in sizes) or any(n == 0 for n in x.shape):
-        return NotImplemented
+        return DOUBTED
     shape = (x.shape[0], weight.shape[0], *sizes)
     return new_fake(shape, convolution_strides(x, weight, shape), x.dtype, x.device)
 
@@ -209,7 +209,7 @@ def _deconvolved(
         return NotImplemented
     steps, pads, gaps, more = windows = [_each(v, spatial) for v in (stride, padding, dilation, extra)]
     if not _fits(windows, spatial):
-        return NotImplemented
+        return DOUBTED
     sizes = [
         (n - 1) * s - 2 * p + d * (k - 1) + e + 1
         for n, k, s, p, d, e in zip(x.shape[2:], weight.shape[2:], steps, pads, gaps, more)
@@ -249,10 +249,10 @@ def _pooled(x: FakeTensor, kernel: Any, stride: Any, padding: Any, dilation: Any
     steps = _each(stride, 2) or kernels
     pads, gaps = _each(padding, 2), _each(dilation, 2)
     if not _fits([steps, pads, gaps, kernels], 2) or any(2 * p > k or not k for p, k in zip(pads, kernels)):
-        return NotImplemented
+        return DOUBTED
     sizes = [_window(n, k, s, p, d, ceil) for n, k, s, p, d in zip(x.shape[-2:], kernels, steps, pads, gaps)]
     if any(n <= 0 for n in sizes):
-        return NotImplemented
+        return DOUBTED
     shape = (*x.shape[:-2], *sizes)
     return new_fake(shape, suggested_strides(x, shape), x.dtype, x.device)
 
@@ -265,7 +265,7 @@ def max_pool2d(x: FakeTensor, kernel: Any, stride: Any = (), padding: Any = 0, d
 @rule(aten.max_pool2d_with_indices.default)
 def max_pool2d_with_indices(x: FakeTensor, *how: Any, **named: Any) -> Any:
     out = max_pool2d(x, *how, **named)
-    return out if out is NotImplemented else (out, new_fake(tuple(out.shape), out.stride(), torch.int64, x.device))
+    return (out, new_fake(tuple(out.shape), out.stride(), torch.int64, x.device)) if isinstance(out, FakeTensor) else out
 
 
 @rule(aten.avg_pool2d.default)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.infer import RULES, rule
+from framesmith.fake.infer import DOUBTED, RULES, rule
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
 
 aten = torch.ops.aten
@@ -22,7 +22,7 @@ def reduced_shape(x: FakeTensor, dims: Any, keepdim: bool) -> tuple | None:
     if isinstance(dims, int):
         dims = (dims,)
     if count == 0:
-        return () if all(d in (0, -1) for d in dims) else None
+        return () if len(dims) == 1 and dims[0] in (0, -1) else None
     gone = set()
     for d in dims:
         if not -count <= d < count or d % count in gone:
@@ -34,7 +34,7 @@ def reduced_shape(x: FakeTensor, dims: Any, keepdim: bool) -> tuple | None:
 
 
 def _result(x: FakeTensor, shape: tuple | None, dtype: torch.dtype) -> Any:
-    return NotImplemented if shape is None else new_fake(shape, contiguous_strides(shape), dtype, x.device)
+    return DOUBTED if shape is None else new_fake(shape, contiguous_strides(shape), dtype, x.device)
 
 
 def _sum_type(x: FakeTensor, dtype: torch.dtype | None) -> torch.dtype:
@@ -73,25 +73,25 @@ def mean_all(x: FakeTensor, *, dtype: Any = None) -> Any:
 
 @rule(aten.amax.default, aten.amin.default)
 def amax(x: FakeTensor, dims: Any = (), keepdim: bool = False) -> Any:
-    return NotImplemented if _empty(x) else _result(x, reduced_shape(x, dims, keepdim), x.dtype)
+    return _result(x, reduced_shape(x, dims, keepdim), x.dtype)
 
 
 @rule(aten.max.default, aten.min.default)
 def max_all(x: FakeTensor) -> Any:
-    return NotImplemented if _empty(x) else _result(x, (), x.dtype)
+    return _result(x, (), x.dtype)
 
 
 @rule(aten.max.dim, aten.min.dim)
 def max_dim(x: FakeTensor, dim: int, keepdim: bool = False) -> Any:
-    shape = None if _empty(x) else reduced_shape(x, dim, keepdim)
+    shape = reduced_shape(x, dim, keepdim)
     if shape is None:
-        return NotImplemented
+        return DOUBTED
     return _result(x, shape, x.dtype), _result(x, shape, torch.int64)
 
 
 @rule(aten.argmax.default, aten.argmin.default)
 def argmax(x: FakeTensor, dim: Any = None, keepdim: bool = False) -> Any:
-    return NotImplemented if _empty(x) else _result(x, reduced_shape(x, dim, keepdim), torch.int64)
+    return _result(x, reduced_shape(x, dim, keepdim), torch.int64)
 
 
 @rule(aten.any.default, aten.all.default)
@@ -125,7 +125,7 @@ RULES[aten.var.correction] = RULES[aten.std.correction] = _spread(
 def var_mean(x: FakeTensor, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     shape = reduced_shape(x, dims, keepdim)
     if shape is None or not x.dtype.is_floating_point:
-        return NotImplemented
+        return DOUBTED
     return _result(x, shape, x.dtype), _result(x, shape, x.dtype)
 
 
@@ -137,20 +137,22 @@ def vector_norm(x: FakeTensor, ord: Any = 2, dims: Any = None, keepdim: bool = F
 
 @rule(aten.logsumexp.default)
 def logsumexp(x: FakeTensor, dims: Any, keepdim: bool = False) -> Any:
+    if not isinstance(dims, int) and not len(dims):
+        return DOUBTED
     return _result(x, reduced_shape(x, dims, keepdim), x.dtype) if x.dtype.is_floating_point else NotImplemented
 
 
 @rule(aten.cumsum.default, aten.cumprod.default)
 def cumsum(x: FakeTensor, dim: int, *, dtype: Any = None) -> Any:
     fits = -max(x.dim(), 1) <= dim < max(x.dim(), 1)
-    return _result(x, tuple(x.shape), _sum_type(x, dtype)) if fits else NotImplemented
+    return _result(x, tuple(x.shape) if fits else None, _sum_type(x, dtype))
 
 
 @rule(aten.softmax.int, aten.log_softmax.int)
 def softmax(x: FakeTensor, dim: int, dtype: Any = None) -> Any:
     dtype = dtype or x.dtype
-    fits = dtype.is_floating_point and -max(x.dim(), 1) <= dim < max(x.dim(), 1)
-    return _result(x, tuple(x.shape), dtype) if fits else NotImplemented
+    fits = -max(x.dim(), 1) <= dim < max(x.dim(), 1)
+    return _result(x, tuple(x.shape) if fits else None, dtype) if dtype.is_floating_point else NotImplemented
 
 
 @rule(aten._softmax.default, aten._log_softmax.default)
@@ -162,7 +164,7 @@ def inner_softmax(x: FakeTensor, dim: int, half_to_float: bool) -> Any:
 def topk(x: FakeTensor, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     count = x.dim()
     if count == 0 or not -count <= dim < count or k < 0 or k > x.shape[dim]:
-        return NotImplemented
+        return DOUBTED
     shape = list(x.shape)
     shape[dim] = k
     return _result(x, tuple(shape), x.dtype), _result(x, tuple(shape), torch.int64)
@@ -173,7 +175,3 @@ def sort(x: FakeTensor, dim: int = -1, descending: bool = False) -> Any:
     if not x.is_contiguous() or not -max(x.dim(), 1) <= dim < max(x.dim(), 1):
         return NotImplemented
     return _result(x, tuple(x.shape), x.dtype), _result(x, tuple(x.shape), torch.int64)
-
-
-def _empty(x: FakeTensor) -> bool:
-    return any(type(n) is int and n == 0 for n in x.shape)

@@ -12,7 +12,7 @@ from torch import fx
 from framesmith.graph.devices import main_device
 from framesmith.graph.digest import target_name
 from framesmith.loops.ir import Origin, SizeOf, ValueOf
-from framesmith.loops.nest import LoopGraph, Storage
+from framesmith.loops.nest import Compute, LoopGraph, Storage
 from framesmith.lower import convolutions, factories, indexing, joins, numbers, pointwise, pooling, reductions, scans, views
 from framesmith.lower.context import Context
 from framesmith.lower.contractions import lowering as contractions
@@ -21,7 +21,7 @@ from framesmith.lower.geometry import is_empty, row_major, same_layout
 from framesmith.lower.table import PRIM_ROWS, unsupported_dtype
 from framesmith.lower.values import Lazy, Strided, Value, reads_of
 from framesmith.prims.core import Prim
-from framesmith.symbolic.expr import Symbol
+from framesmith.symbolic.expr import Symbol, as_expr
 from framesmith.util.stack import user_frame
 
 FAMILIES = (contractions, convolutions, factories, indexing, joins, numbers, pointwise, pooling, reductions, scans, views)
@@ -65,7 +65,8 @@ class _Lowering:
             self.ctx.env[node] = getattr(self, node.op)(node)
         ctx = self.ctx
         ctx.check_devices()
-        return LoopGraph(tuple(self.inputs), self.symbols, ctx.storages, ctx.constants, ctx.items, self.outputs)
+        items = [item for item in ctx.items if not (isinstance(item, Compute) and any(a.extent is as_expr(0) for a in item.axes))]
+        return LoopGraph(tuple(self.inputs), self.symbols, ctx.storages, ctx.constants, items, self.outputs)
 
     # ------------------------------------------------------------------------------------------------------------ kinds of nodes
 

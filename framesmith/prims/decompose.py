@@ -90,6 +90,20 @@ def _is_foreign(val: Any) -> bool:
     return isinstance(val, Spec) and val.dtype not in DTYPES
 
 
+def _is_of_nothing(node: fx.Node, args: Any, val: Any) -> bool:
+    """Whether the first argument has no elements, but others or results do: eager's kernel says what a reduction gives for nothing, and
+    that an index is out of range."""
+    first = args[0] if args and node.target is not torch.ops.aten.cat.default else None
+    if not isinstance(first, Value) or not _has_none(first.spec):
+        return False
+    others = (*(a.spec for a in args if isinstance(a, Value)), *(val if isinstance(val, tuple) else (val,)))
+    return not all(_has_none(spec) for spec in others if isinstance(spec, Spec))
+
+
+def _has_none(spec: Spec) -> bool:
+    return any(type(n) is int and n == 0 for n in spec.shape)
+
+
 class _Decomposition:
     """One run over one graph: `env` maps each old node to what stands for it."""
 
@@ -140,7 +154,7 @@ class _Decomposition:
         b.stack, b.origin, b.out, b.source = node.meta.get("stack", ()), target_name(node.target), val, node
         kwargs = {name: self._arguments(arg) for name, arg in node.kwargs.items()}
         rule = rules.get(node.target)
-        if rule is not None and self._is_ours(node, val):
+        if rule is not None and self._is_ours(node, val) and not _is_of_nothing(node, args, val):
             named = {name: self._brought(arg) for name, arg in kwargs.items()}
             result = self._replaced(node, rule, self._brought(args), named, val)
             if result is not NotImplemented:

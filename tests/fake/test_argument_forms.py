@@ -92,3 +92,16 @@ def test_the_core_checks_lengths():
             convolution(x, w, None, *window, 1)
     with pytest.raises(RuntimeError, match="results"):
         torch.ops.framesmith.convolution_images(torch.randn(1, 2, 4, 4), w, [1, 2, 4, 4], [1, 1], [0, 0], [1, 1], 1)
+
+
+def test_dimensions_out_of_range_are_refused_as_in_eager():
+    for fn in (lambda x: torch.softmax(x, 4), lambda x: torch.logsumexp(x, ()), lambda x: torch.cumsum(x, 4), lambda x: x.topk(9).values):
+        check(fn, torch.randn(3, 4))
+    check(lambda x: x.amin([-1, 0]), torch.tensor(1.0))
+
+
+def test_indices_into_nothing_are_refused():
+    index = torch.tensor([0])
+    check(lambda x, y: x.index_add(0, index, y), torch.randn(0, 3), torch.randn(1, 3))
+    check(lambda x, y: F.cross_entropy(x, y.softmax(1)), torch.randn(3, 0), torch.randn(3, 0))
+    check(lambda x, y: F.cross_entropy(x, y.softmax(1), reduction="none"), torch.randn(0, 0, requires_grad=True), torch.randn(0, 0))
