@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from framesmith import _C
@@ -32,16 +33,19 @@ def compile(  # noqa: A001 - torch.compile's name
     mode: str | None = None,
     options: dict[str, Any] | None = None,
     disable: bool = False,
+    recompile_limit: int | None = None,
 ) -> Any:
     """A compiled version of a module or function; also a decorator, with or without arguments.
 
     `fullgraph`: raise `exc.Unsupported` where the graph would break. `dynamic`: see `Config`. `backend`: a name of `list_backends()` or a
     callable `(gm, example_inputs) -> callable`. `mode`: "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs" (on the
     CPU they mean the same; on a CUDA device the second and the third replay calls from CUDA graphs, see docs/gpu.md). `options`: fields of
-    `Config` by name. `disable`: return the model as it is. Nothing is compiled before the first call.
+    `Config` by name, or torch.compile's options. `disable`: return the model as it is. `recompile_limit`: `max_variants`. Nothing is
+    compiled before the first call.
     """
     given: dict[str, Any] = {
         "fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options, "disable": disable,
+        "recompile_limit": recompile_limit,
     }
     if model is None:
         return functools.partial(compile, **given)
@@ -51,7 +55,7 @@ def compile(  # noqa: A001 - torch.compile's name
         raise TypeError(f"framesmith.compile takes a module or a callable, not {type(model).__name__}")
     if isinstance(backend, str) and backend not in BACKENDS:
         raise BackendError(f"unknown backend {backend!r}; known: {', '.join(sorted(BACKENDS))}")
-    config = Config.from_env(fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, **(options or {}))
+    config = Config.asked(options or {}, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, max_variants=recompile_limit)
     callback = FrameCompiler(config)
     _callbacks.add(callback)
     request = Request(compile=compile, options=given)
@@ -73,6 +77,18 @@ def reset() -> None:
     for callback in _callbacks:
         callback.forget()
     log.forget_warnings()
+
+
+def _with_ours(theirs: Callable[[], None]) -> Callable[[], None]:
+    @functools.wraps(theirs)
+    def reset_both() -> None:
+        theirs()
+        reset()
+
+    return reset_both
+
+
+torch.compiler.reset = _with_ours(torch.compiler.reset)
 
 
 def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, reason: str | None = None) -> Any:

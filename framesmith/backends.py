@@ -90,7 +90,9 @@ def _settled(call: Callable[..., Sequence[Any]]) -> Compiled:
     return _C.CompiledFunction(compiled, None)
 
 
-BACKENDS: dict[str, Backend] = {"native": compile_native, "inductor": compile_native, "eager": run_eager, "aot_eager": run_eager}
+BACKENDS: dict[str, Backend] = {
+    **dict.fromkeys(("native", "inductor", "cudagraphs"), compile_native), **dict.fromkeys(("eager", "aot_eager"), run_eager),
+}
 NATIVE = frozenset(name for name, backend in BACKENDS.items() if backend is compile_native)
 _users: dict[str, Callable[..., Any]] = {}
 

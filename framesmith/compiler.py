@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils._pytree import tree_leaves
 
 from framesmith import _C
 from framesmith.autograd.joint import requires_grad, without_history
@@ -40,7 +41,7 @@ from framesmith.pipeline import Report
 from framesmith.targets import expect
 from framesmith.util import log
 from framesmith.util.collector import collector_paused
-from framesmith.util.dynamo import dynamo_off, hide_from_dynamo
+from framesmith.util.dynamo import dynamo_off, hide_from_dynamo, recompile_limit, stance
 from framesmith.util.errors import (
     BuildError,
     CompilerMissing,
@@ -184,6 +185,8 @@ class FrameCompiler:
         with _turn() as waited:
             if waited and (entry := self._made_meanwhile(code, func, f_locals)) is not None:
                 return entry
+            if (now := stance()) != "default" and (answer := self._by_stance(now, code, func, f_locals)) is not _C.FULL:
+                return answer
             seen = self._look_up(code)
             if torch.is_grad_enabled() and _wants_grad(seen, code, func, f_locals):
                 return _C.EAGER
@@ -194,12 +197,33 @@ class FrameCompiler:
             instance = _instance(f_locals)
             if instance is not None and instance in seen.full:
                 return seen.full[instance]
-            if instance is None and seen.resized and self._variants(code) >= self.config.max_variants:
+            if instance is None and seen.resized and self._variants(code) >= self.limit:
                 return _C.EAGER
-            if self._miss(seen, code, func, f_locals, instance) >= self.config.max_variants:
+            if self._miss(seen, code, func, f_locals, instance) >= self.limit:
                 return self._full(seen, code, instance)
             with collector_paused():
                 return self._compile(seen, code, func, f_locals, instance)
+
+    def _by_stance(self, stance: str, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
+        """The answer that `torch.compiler.set_stance` asks for where no variant takes the call; FULL: the usual one."""
+        if stance.endswith("eager_then_compile"):
+            seen = self._seen.get(id(code))
+            self._look_up(code)
+            return _C.EAGER if seen is None else _C.FULL
+        if stance == "fail_on_recompile" and any(isinstance(x, torch.Tensor | nn.Module) for x in tree_leaves(f_locals)):
+            mine = [entry for entry in _C.entries(code) if entry.callback is self and entry.alive]
+            reasons = "; ".join(miss.text for miss in why_missed(mine, code, func, f_locals)) or "no variant was compiled yet"
+            raise RuntimeError(
+                f"framesmith: detected a recompile under the stance 'fail_on_recompile': {code.co_qualname} "
+                f"({code.co_filename}:{code.co_firstlineno}): {reasons}"
+            )
+        return _C.FULL if stance == "force_eager" else None
+
+    @property
+    def limit(self) -> int:
+        """The most variants of a code object: torch.compile's setting, if the program made one and none for us."""
+        asked = self.config.max_variants
+        return recompile_limit() or asked if asked == Config.max_variants else asked
 
     def _variants(self, code: CodeType) -> int:
         return sum(entry.callback is self and entry.alive for entry in _C.entries(code))
@@ -389,8 +413,8 @@ class FrameCompiler:
         reasons = "; ".join(f"{seen.misses[guard].text} [{times} times]" for guard, times in seen.times.most_common(4))
         self._warn(
             f"full:{seen.number}",
-            f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has {self.config.max_variants} variants; "
-            f"calls that none takes run in eager. What kept changing: {reasons}",
+            f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has {self.limit} variants; "
+            f"calls that none takes run in eager. What kept changing: {reasons}. options={{'max_variants': n}} allows more",
         )
         # Sizes that change from call to call change beneath this frame, too: what it calls would fill up in its turn.
         resized = 2 * sum(n for (_, kind), n in seen.times.items() if kind == "tensor") > seen.times.total()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from framesmith.util import log
 from framesmith.util.errors import FramesmithError
+from framesmith.util.inductor import known_names, own_options
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 RECORDING = frozenset({"reduce-overhead", "max-autotune"})
@@ -82,11 +85,24 @@ class Config:
         env = os.environ if environ is None else environ
         values = {f.name: _READERS[str(f.type)](f.name, text) for f in fields(cls)
                   if (text := env.get("FRAMESMITH_" + f.name.upper())) is not None}
-        unknown = overrides.keys() - {f.name for f in fields(cls)}
+        names = frozenset(f.name for f in fields(cls))
+        unknown = overrides.keys() - names
         if unknown:
-            raise FramesmithError(f"unknown options {sorted(unknown)}")
+            close = {c for name in unknown for c in difflib.get_close_matches(name, (*names, *known_names()), 2)}
+            raise FramesmithError(f"unknown options {sorted(unknown)}" + (f"; did you mean {', '.join(sorted(close))}?" if close else ""))
         values.update({name: value for name, value in overrides.items() if value is not None})
         return cls(**values)
+
+    @classmethod
+    def asked(cls, options: Mapping[str, Any], **given: Any) -> Config:
+        """What `compile` was asked for: `options` by our names or torch.compile's, and its other arguments, which go first."""
+        own, ignored = own_options(dict(options), frozenset(f.name for f in fields(cls)))
+        if ignored:
+            text = ", ".join(sorted(ignored))
+            log.warn_once(f"options:{text}", f"framesmith: options of torch.compile's that change nothing here: {text}")
+        if given.get("backend") == "cudagraphs":
+            own.setdefault("mode", "reduce-overhead")
+        return cls.from_env(**{**own, **{name: value for name, value in given.items() if value is not None}})
 
     def code_key(self) -> str:
         """The options that change generated code, as text for cache keys."""

@@ -2,6 +2,7 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include "guards_dict.h"
 #include "hook.h"
 
 namespace framesmith {
@@ -16,11 +17,41 @@ struct CompiledFunction {
   PyObject* weakrefs;
 };
 
+// What the program said by torch.compiler.set_stance: a global of a module that only the program imports. The versions of two dicts tell
+// whether to look again.
+class Stance {
+ public:
+  bool forces_eager() {
+    if (dict_version(modules_) != modules_version_ || (names_ && dict_version(names_) != names_version_)) look();
+    return eager_;
+  }
+  void watch(PyObject* modules) { modules_ = Py_NewRef(modules); }
+
+ private:
+  void look() {
+    modules_version_ = dict_version(modules_);
+    PyObject* module = PyDict_GetItemString(modules_, "torch._dynamo.eval_frame");
+    Py_XSETREF(names_, module && PyModule_Check(module) ? Py_NewRef(PyModule_GetDict(module)) : nullptr);
+    if (names_) names_version_ = dict_version(names_);
+    PyObject* stance = names_ ? PyDict_GetItemString(names_, "_stance") : nullptr;
+    PyObject* name = stance ? PyObject_GetAttrString(stance, "stance") : nullptr;
+    eager_ = name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "force_eager") == 0;
+    Py_XDECREF(name);
+    PyErr_Clear();
+  }
+
+  PyObject* modules_ = nullptr;  // sys.modules
+  PyObject* names_ = nullptr;    // the module's dict, once there is one
+  uint64_t modules_version_ = 0;
+  uint64_t names_version_ = 0;
+  bool eager_ = false;
+} stance;
+
 CompiledFunction* as_function(PyObject* self) { return reinterpret_cast<CompiledFunction*>(self); }
 
 PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
   CompiledFunction* self = as_function(object);
-  PyObject* callback = self->callback == Py_None ? nullptr : Py_NewRef(self->callback);
+  PyObject* callback = self->callback == Py_None || stance.forces_eager() ? nullptr : Py_NewRef(self->callback);
   PyObject* saved = exchange_callback(callback);
   PyObject* result = PyObject_Vectorcall(self->function, args, nargsf, names);
   Py_XDECREF(exchange_callback(saved));
@@ -131,6 +162,7 @@ PyType_Spec spec = {"framesmith._C.CompiledFunction", sizeof(CompiledFunction), 
 }  // namespace
 
 int init_function(PyObject* module) {
+  stance.watch(PyImport_GetModuleDict());
   PyObject* type = PyType_FromSpec(&spec);
   if (!type) return -1;
   const int status = PyModule_AddObjectRef(module, "CompiledFunction", type);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from types import CodeType
 
@@ -28,3 +29,13 @@ def hide_from_dynamo(code: CodeType) -> None:
         _hook.set_code_exec_strategy(code, _hook._FrameExecStrategy(skip, skip))
     elif hasattr(_hook, "skip_code"):
         _hook.skip_code(code)
+
+
+def stance() -> str:
+    """What `torch.compiler.set_stance` was given last. ("force_eager" never comes so far: compiled functions ask for it at each call.)"""
+    return getattr(getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None), "stance", "default")
+
+
+def recompile_limit() -> int | None:
+    """TorchDynamo's own limit, if the program has loaded it."""
+    return getattr(sys.modules.get("torch._dynamo.config"), "recompile_limit", None)
