@@ -31,7 +31,7 @@ from framesmith.autograd.node import Differentiable
 from framesmith.backends import BACKENDS, NATIVE, Begun, Compiled, begin_ahead, begin_native, run_user
 from framesmith.capture.convert import Break, Captured, CompileFn, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, Miss, compile_guards, why_missed
-from framesmith.capture.modes import foreign_mode, recomputing
+from framesmith.capture.modes import foreign_mode, recomputing, without_default_device
 from framesmith.capture.origins import origin
 from framesmith.capture.policy import stops_in_debugger
 from framesmith.capture.sources import Source
@@ -258,7 +258,7 @@ class FrameCompiler:
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
             operators = Counter(target_name(node.target) for node in graph.nodes if node.op == "call_function")
-            with stage("back end"):
+            with stage("back end"), without_default_device():
                 call, report = self._backend(graph, examples)
             compiled.append((operators, report))
             return call
@@ -339,20 +339,20 @@ class FrameCompiler:
         config = self.config.with_(scoped_memory=True)
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
-            with _turn(), stage("back end"):
+            with _turn(), stage("back end"), without_default_device():
                 call, report = self._straight(part, given, config)
             reports.append(report)
             return call
 
         def both(forward: fx.Graph, given: Sequence[Any], backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
             """The backward's kernels are compiled beside the forward's, and while it runs."""
-            with _turn(), stage("back end"):
+            with _turn(), stage("back end"), without_default_device():
                 begun = begin_native(forward, given, config)
                 later = begin_ahead(backward, config) if begun.waits else None
             return finish(begun), None if later is None else functools.partial(finish, later)
 
         def finish(begun: Begun) -> Compiled:
-            with _turn(), stage("back end"):
+            with _turn(), stage("back end"), without_default_device():
                 call, report = begun.finish()
             reports.append(report)
             return call

@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from framesmith._C import watch
+from framesmith.capture.modes import without_default_device
 from framesmith.config import Config
 from framesmith.graph.cse import cse
 from framesmith.graph.dce import dce
@@ -179,7 +180,7 @@ class _Constants:
     def _compute(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         assert self.frozen is not None
         given = self._given(inputs)
-        with torch.no_grad(), torch._C._DisableAutocast():  # casts are in the graph already
+        with torch.no_grad(), without_default_device(), torch._C._DisableAutocast():  # casts are in the graph already
             found = list(run(self.frozen.constants, given))
             if any(t.is_cuda for t in found):
                 gather(found, given)

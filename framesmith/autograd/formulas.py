@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from framesmith.fake import FakeTensor
+from framesmith.fake.recurrent import LAYER
 
 aten = torch.ops.aten
 
@@ -61,7 +62,7 @@ def _group_norm_backward(
 DIFFERENTIABLE: dict[Any, Any] = {
     aten._embedding_bag_forward_only.default: aten._embedding_bag.default, aten.copy.default: _copy,
     aten.silu_backward.default: _composed(aten.silu_backward.default), aten.mish_backward.default: _composed(aten.mish_backward.default),
-    aten.native_group_norm_backward.default: _group_norm_backward,
+    aten.native_group_norm_backward.default: _group_norm_backward, LAYER: aten.mkldnn_rnn_layer.default,
 }  # fmt: skip
 """What has a derivative, for an operator below autograd that has none."""
 

@@ -49,6 +49,20 @@ def devices() -> tuple[Any, ...]:
     return modes, _device.CURRENT_DEVICE, getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
 
+@contextmanager
+def without_default_device() -> Iterator[None]:
+    """Within code of the compiler, which makes its tensors where it means to: the program's default device is none of it."""
+    kept = devices()
+    if not kept[0]:
+        yield
+        return
+    restore_devices(([], None, None))
+    try:
+        yield
+    finally:
+        restore_devices(kept)
+
+
 def restore_devices(kept: tuple[Any, ...]) -> None:
     """Set that back."""
     modes, current, default = kept
@@ -60,4 +74,4 @@ def restore_devices(kept: tuple[Any, ...]) -> None:
     torch._GLOBAL_DEVICE_CONTEXT.device_context = default
 
 
-__all__ = ["default_device", "devices", "foreign_mode", "recomputing", "restore_devices", "under_functions"]
+__all__ = ["default_device", "devices", "foreign_mode", "recomputing", "restore_devices", "under_functions", "without_default_device"]

@@ -338,6 +338,17 @@ def losses_and_indices(c):
 
 
 @scenario
+def recurrent_layers_under_autocast(c):
+    layers = nn.ModuleList([nn.LSTM(4, 3, batch_first=True), nn.GRU(4, 3), nn.RNN(4, 3)])
+    x = leaf(2, 3, 4)
+    for layer in layers:
+        with torch.autocast("cpu", torch.bfloat16):
+            y, _ = c(layer)(x)
+        y.float().square().sum().backward()
+    return x, layers
+
+
+@scenario
 def attributes_of_tensors_in_it(c):
     x, w = leaf(3), torch.randn(3)
 
