@@ -55,6 +55,8 @@ def _shown(value: Any, depth: int = 4) -> str:
         text = ", ".join([_shown(v, depth - 1) for v in value[:8]])
         text += ", …" if len(value) > 8 else "," if kind is tuple and len(value) == 1 else ""
         return f"[{text}]" if kind is list else f"({text})"
+    if type(value).__module__ == "numpy":
+        return repr(value)
     return object.__repr__(value)
 
 

@@ -447,7 +447,8 @@ def _row_of(cls: type) -> Callable[..., t.Tracker]:
             return _static
         if any(b.__name__ == "dtype" for b in cls.__mro__):
             return _const_equal
-        return _const_equal if any(b.__name__ == "generic" for b in cls.__mro__) else _refuse_numpy
+        kinds = {b.__name__ for b in cls.__mro__}
+        return _refuse_numpy if "generic" not in kinds else _const_equal if kinds.isdisjoint(("floating", "integer")) else _number
     return _object
 
 

@@ -23,12 +23,14 @@ _SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.ia
             operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">", operator.ge: ">="}
 _DIVISIONS = {operator.truediv: "/", operator.floordiv: "//", operator.mod: "%", operator.itruediv: "/", operator.ifloordiv: "//",
               operator.imod: "%"}
+_OPERATORS = frozenset({*_SYMBOLS, *_DIVISIONS, operator.pow, operator.ipow})
 _OF_TENSORS = frozenset({operator.pow, operator.ipow, operator.truediv, operator.itruediv})
 """What a tensor and a float do in another way: by a reciprocal, by a square root."""
 _SCALARS = frozenset({"alpha", "value"})
 """Arguments of operators that are numbers: a tensor there is read."""
 _UNARY = {operator.neg: "-", operator.pos: "+"}
 _NUMBERS = (int, float, bool)
+_OF_NUMPY = frozenset({"float16", "float32", "float64", "int32", "int64"})
 _LARGEST = torch.finfo(torch.float32).max
 _MIRRORED = {operator.lt: operator.gt, operator.le: operator.ge, operator.gt: operator.lt, operator.ge: operator.le,
              operator.eq: operator.eq, operator.ne: operator.ne}
@@ -46,7 +48,7 @@ def is_late(*values: t.Tracker) -> bool:
 
 def computed(cx: Any, fn: Callable[..., Any], args: tuple[t.Tracker, ...]) -> t.Tracker | None:
     """`fn(*args)` as an expression; None if it may fail, or is none of numbers: then the values are to be settled."""
-    if not all(type(_known(a)) in _NUMBERS for a in args):
+    if not all(type(_known(a)) in _NUMBERS for a in args) and not all(map(_as_numpy, args)):
         return None
     if len(args) == 1:
         symbol = _UNARY.get(fn)
@@ -55,6 +57,12 @@ def computed(cx: Any, fn: Callable[..., Any], args: tuple[t.Tracker, ...]) -> t.
     if symbol is None and type(args[1]) is t.Const and args[1].value != 0:
         symbol = _DIVISIONS.get(fn)
     return None if symbol is None else t.late(cx, fn(*map(_known, args)), args, lambda a, b: f"({a} {symbol} {b})")
+
+
+def _as_numpy(x: t.Tracker) -> bool:
+    """A number with which NumPy's scalars compute without errors: one of them, or a small constant."""
+    value = _known(x)
+    return type(value).__name__ in _OF_NUMPY or type(x) is t.Const and type(value) in _NUMBERS and abs(value) < 1 << 31
 
 
 def written(cx: Any, v: t.Tracker, spec: str) -> t.Tracker | None:
@@ -74,6 +82,10 @@ def given(cx: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker])
     if fn in _MIRRORED and type(args[0]) in (t.Late, t.Data):
         fn, args = _MIRRORED[fn], args[::-1]
     whole = cx.transformed or cx.recorder.autocast  # what stands between here and the recorder takes a symbol for a number without value
+    if fn not in _OPERATORS:
+        for x in (*args, *kwargs.values()):
+            if type(x) is t.Late and hasattr(x.example, "item"):
+                x.settle()  # elsewhere a scalar of NumPy's may be refused, or decide the dtype
     if fn is set_item and not whole:
         return fn, [args[0].real(cx), args[1].real(cx), _taken(cx, args[2])], {}
     take = _real if whole or isinstance(fn, FunctionType) else _taken
@@ -105,14 +117,20 @@ def _real(cx: Any, x: t.Tracker) -> Any:
 def _taken(cx: Any, x: t.Tracker) -> Any:
     if type(x) is t.Data and x.kind in (int, float):
         return _of_data(cx, x).symbol()
-    return _number(cx, x) if type(x) is t.Late and not x.settled and type(x.example) in (int, float) else x.real(cx)
+    return _number(cx, x).symbol() if type(x) is t.Late and not x.settled and type(_plain(x.example)) in (int, float) else x.real(cx)
 
 
-def _number(cx: Any, x: t.Late) -> Any:
+def _plain(number: Any) -> Any:
+    """A number of NumPy's as the Python number that operators take it for."""
+    return number.item() if hasattr(number, "item") else number
+
+
+def _number(cx: Any, x: t.Late) -> Number:
     found = cx.numbers.get(id(x))
     if found is None:
-        found = cx.numbers[id(x)] = x, cx.recorder.number_input(x.example, lambda: x.value)
-    return found[1].symbol()
+        plain: Any = t.late(cx, x.example.item(), (x,), lambda a: f"{a}.item()") if hasattr(x.example, "item") else x
+        found = cx.numbers[id(x)] = plain, cx.recorder.number_input(plain.example, lambda: plain.value)
+    return found[1]
 
 
 def _of_data(cx: Any, x: t.Data) -> Number:
@@ -140,7 +158,7 @@ def _in_graph(cx: Any, x: t.Data) -> Any:
 
 def _operand(cx: Any, x: t.Tracker, tensor: bool) -> Any:
     """A part of a number in the graph, as a float64 or, unless it is to be a `tensor`, as a float."""
-    found = _of_data(cx, x) if type(x) is t.Data else _number(cx, x).node if type(x) is t.Late and not x.settled else None
+    found = _of_data(cx, x) if type(x) is t.Data else _number(cx, x) if type(x) is t.Late and not x.settled else None
     if found is not None:
         fake = found.fake()
         return fake if fake.dtype is torch.float64 else cx.recorder.inside(torch.Tensor.double, fake)

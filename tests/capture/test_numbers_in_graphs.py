@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -80,13 +81,33 @@ def under_autocast(x, s, n):
 NUMBERS = [(0.25 + i / 7, i + 2) for i in range(10)]
 
 
+@pytest.mark.parametrize("kinds", [(float, int), (np.float32, np.int64), (np.float64, np.int32)], ids=["Python", "NumPy", "NumPy's others"])
 @pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
-def test_same_as_eager(fn):
+def test_same_as_eager(fn, kinds):
     compiled = framesmith.compile(fn, backend="eager")
     for s, n in NUMBERS:
+        s, n = kinds[0](s), kinds[1](n)
+        if fn is in_place and kinds[0] is np.float32:
+            with pytest.raises(TypeError, match="can't assign a numpy.float32"):
+                compiled(X, s, n)
+            continue
         for a, b in zip(compiled(X, s, n), fn(X, s, n), strict=True):
             assert a.dtype == b.dtype and a.stride() == b.stride()
             torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
+def test_numbers_of_numpy_stay_what_they_are(kind):
+    def program(x, t):
+        return x * (t / 1000), t * x, t * 3 - 1, -t, type(t)
+
+    counter = CompileCounter()
+    compiled = framesmith.compile(program, backend=counter)
+    for n in range(2, 26):
+        got, want = compiled(X, kind(n)), program(X, kind(n))
+        assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1]) and got[2:] == want[2:]
+        assert list(map(type, got)) == list(map(type, want))
+    assert counter.frame_count <= 4
 
 
 def test_native_code_takes_them():
