@@ -1,5 +1,5 @@
-"""Backwards by torch's own operators, for tangents that compiled code does not take: wrappers of a function transform, dual tensors, tensor
-subclasses, tensors without memory."""
+"""Backwards by torch's own operators, for tangents that compiled code does not take: wrappers of a function transform,
+dual tensors, tensor subclasses, tensors without memory."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def of_any_layout(graph: fx.Graph) -> fx.Graph:
 
 def evaluated(graph: fx.Graph, given: Sequence[Any]) -> tuple[Any, ...]:
     """What `graph` gives for `given`, with the history that autograd makes of it in grad mode."""
-    if torch.is_grad_enabled() and any(n.target is passed or n.meta.keys() & {"no_grad", "straight"} for n in graph.nodes):
-        raise Unsupported("a gradient within a function transform, or at a level of forward-mode AD, that is to be differentiated again, "
-                          "through compiled code with a derivative of its own or a region without gradients")
+    marked = [n for n in graph.nodes if n.target is passed or n.meta.keys() & {"no_grad", "straight"}]
+    if torch.is_grad_enabled() and marked:
+        raise Unsupported("a gradient within a function transform, or at a level of forward-mode AD, that is to be differentiated "
+                          "again, through compiled code with a derivative of its own or a region without gradients")
     return tuple(run(graph, given))
 
 

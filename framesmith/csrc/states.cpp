@@ -1,7 +1,6 @@
 #include "states.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 namespace framesmith {
@@ -15,9 +14,19 @@ bool is_plain(const at::Tensor& t) {
   return !(t.key_set().raw_repr() & ~plain);
 }
 
+// The level of forward-mode AD is a global of torch.autograd.forward_ad: reading it takes no lock, as asking the core does.
+static bool is_at_forward_level() {
+  static PyObject* const name = PyUnicode_InternFromString("_current_level");
+  static PyObject* const module = PyImport_ImportModule("torch.autograd.forward_ad");
+  PyObject* level = module && name ? PyDict_GetItemWithError(PyModule_GetDict(module), name) : nullptr;
+  const bool found = level && PyLong_Check(level) && PyLong_AsLong(level) >= 0;
+  if (C10_UNLIKELY(!level)) PyErr_Clear();
+  return found;
+}
+
 bool is_transformed() {
-  return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) ||
-         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::VmapMode) || torch::autograd::ForwardADLevel::try_get_by_idx(0);
+  static constexpr c10::DispatchKeySet transforms({c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::VmapMode});
+  return c10::impl::tls_local_dispatch_key_set().included_.has_any(transforms) || is_at_forward_level();
 }
 
 namespace {

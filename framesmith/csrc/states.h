@@ -9,7 +9,7 @@ namespace framesmith {
 // quantized or all zeros without memory. It may be lazily conjugated or negated.
 bool is_plain(const at::Tensor& t);
 
-// Within a function transform, or at a level of forward-mode AD.
+// Within a function transform, or at a level of forward-mode AD. The caller holds the interpreter's lock.
 bool is_transformed();
 
 }  // namespace framesmith
