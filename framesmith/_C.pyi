@@ -131,7 +131,10 @@ def watch(tensors: Sequence[Any], /) -> Callable[[Sequence[Any]], bool]:
     """Begin to watch the data of tensors; what is returned says whether a list is those tensors, and nothing wrote to them since."""
 
 def detect_writes_by(how: str, /) -> str:
-    """How tensors that are watched from now on are: "automatic", or for tests one of "copy", "tracking", "digest"; returns what it was."""
+    """How tensors that are watched from now on are; returns what it was.
+
+    "automatic", or for tests "copy", "tracking", "digest", "accesses".
+    """
 
 def trim_memory() -> int: ...
 def idle_memory() -> int: ...

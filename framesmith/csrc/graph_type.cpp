@@ -163,7 +163,7 @@ PyObject* watch(PyObject*, PyObject* sequence) {
 
 PyObject* detect(PyObject*, PyObject* name) {
   HANDLE_TH_ERRORS
-  static const std::vector<std::string> names = {"automatic", "copy", "tracking", "digest"};
+  static const std::vector<std::string> names = {"automatic", "copy", "tracking", "digest", "accesses"};
   const auto found = std::find(names.begin(), names.end(), py::handle(name).cast<std::string>());
   TORCH_CHECK_VALUE(found != names.end(), "framesmith: no way to detect writes is called so");
   const Detection before = detect_writes_by(static_cast<Detection>(found - names.begin()));
@@ -173,7 +173,7 @@ PyObject* detect(PyObject*, PyObject* name) {
 
 PyMethodDef functions[] = {
     {"watch", watch, METH_O, "Begin to watch a list of tensors; returns a function that says whether a list is those tensors, unwritten since."},
-    {"detect_writes_by", detect, METH_O, "How tensors watched from now on are: automatic, copy, tracking or digest; returns what it was."},
+    {"detect_writes_by", detect, METH_O, "How tensors watched from now on are: automatic, copy, tracking, digest or accesses; returns what it was."},
     {"trim_memory", trim, METH_NOARGS, "Free the arenas and output blocks that no call uses; returns the bytes freed."},
     {"idle_memory", idle, METH_NOARGS, "Bytes of arenas and output blocks held for reuse."},
     {"recorded_bytes", recorded, METH_VARARGS, "recorded_bytes(device, idle): see framesmith.cuda_graph_memory; without what is in pools."},

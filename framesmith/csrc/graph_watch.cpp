@@ -1,7 +1,13 @@
 #include "graph_watch.h"
 
+#include "cuda.h"
+#include "graph.h"
+
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <c10/core/InferenceMode.h>
 
 #include <array>
 #include <cstring>
@@ -37,6 +43,14 @@ uint64_t digest_of_block(const char* data, size_t bytes) {
   return state;
 }
 
+// The bytes from a tensor's first element on, without a history or a mode.
+at::Tensor bytes_of(const at::Tensor& t, size_t bytes) {
+  c10::InferenceMode normal(false);
+  c10::impl::ExcludeDispatchKeyGuard below(outside_keys());
+  const auto offset = t.storage_offset() * static_cast<int64_t>(t.itemsize());
+  return at::empty({0}, t.options().dtype(at::kByte)).set_(t.storage(), offset, {static_cast<int64_t>(bytes)}, {1});
+}
+
 // Of all bytes, by PyTorch's threads.
 uint64_t digest_of(const char* data, size_t bytes) {
   std::vector<uint64_t> blocks((bytes + kBlock - 1) / kBlock);
@@ -61,8 +75,13 @@ Watch::Watch(const at::Tensor& t, WriteTracker& tracker)
   storage_address_ = t.storage().unsafeGetStorageImpl();
   storage_bytes_ = t.storage().nbytes();
   data_ = static_cast<const char*>(t.const_data_ptr());
-  if (!t.device().is_cpu() || !data_ || t.numel() == 0) return;
+  if (!data_ || t.numel() == 0) return;
   bytes_ = at::detail::computeStorageNbytes(t.sizes(), t.strides(), t.itemsize());
+  if (t.device().is_cpu() && detection != Detection::accesses) watch_memory(t, tracker);
+  else track_accesses(t);
+}
+
+void Watch::watch_memory(const at::Tensor& t, WriteTracker& tracker) {
   const bool small = detection == Detection::copy || (detection == Detection::automatic && bytes_ <= kSmall);
   if (small) head_ = bytes_;
   else if (detection != Detection::digest && !t.is_pinned()) track_data(tracker);  // a device writes past the pages' protection
@@ -79,11 +98,30 @@ void Watch::track_data(WriteTracker& tracker) {
   tail_ = reinterpret_cast<Address>(data_) + bytes_ - tracked_->inner.end;
 }
 
+void Watch::track_accesses(const at::Tensor& t) {
+  c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
+  if (!Accesses::kKnown) return;
+  if (!is_exposed(storage)) accesses_ = Accesses::track(storage);
+  if (!accesses_) device_copy_ = bytes_of(t, bytes_).clone();
+}
+
+bool Watch::has_same_device_data(const at::Tensor& t) const {
+  if (accesses_ && !accesses_->any()) return true;
+  if (accesses_) {
+    expose(t.storage().unsafeGetStorageImpl());
+    return false;
+  }
+  if (t.is_cuda() && cuda_is_capturing(cuda_stream(t.get_device()))) return true;  // nothing can be read
+  return at::equal(bytes_of(t, bytes_), device_copy_);
+}
+
 bool Watch::has_copied_data() const {
   return std::memcmp(copy_.data(), data_, head_) == 0 && std::memcmp(copy_.data() + head_, data_ + bytes_ - tail_, tail_) == 0;
 }
 
-bool Watch::has_same_data() const {
+bool Watch::has_same_data(const at::Tensor& t) const {
+  if (accesses_ || device_copy_.defined()) return has_same_device_data(t);
+  if (!t.device().is_cpu()) return true;
   if (!tracked_) return head_ == bytes_ ? has_copied_data() : digest_of(data_, bytes_) == digest_;
   return !tracked_->lost && tracked_->writes == writes_ && (!tracked_->edges_written || has_copied_data());
 }
@@ -92,7 +130,7 @@ bool Watch::holds(const at::Tensor& t) const {
   if (t.unsafeGetTensorImpl() != tensor_address_ || version_of(t) != version_) return false;
   if (!t.has_storage()) return storage_address_ == nullptr;
   return t.storage().unsafeGetStorageImpl() == storage_address_ && t.storage().nbytes() == storage_bytes_ && t.const_data_ptr() == data_ &&
-         (bytes_ == 0 || has_same_data());
+         (bytes_ == 0 || has_same_data(t));
 }
 
 Watches::Watches(const std::vector<const at::Tensor*>& tensors) {

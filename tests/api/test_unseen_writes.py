@@ -78,7 +78,7 @@ WRITES = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=["automatic", "tracking", "digest"])
+@pytest.fixture(params=["automatic", "tracking", "digest", "accesses"])
 def how(request):
     before = _C.detect_writes_by(request.param)
     yield request.param

@@ -69,6 +69,7 @@ WRITES = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("how", [*HOW, "accesses"], indirect=True)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("write", WRITES)
 def test_a_write_is_seen(how, size, write):
@@ -260,6 +261,41 @@ def test_other_metadata(how):
     assert not _C.watch([w])([])
     holds = _C.watch([torch.zeros(0), torch.zeros(3).to("meta")])
     assert not holds([torch.zeros(0), torch.zeros(3).to("meta")])
+
+
+@pytest.mark.parametrize("how", ["accesses"], indirect=True)
+def test_accesses(how):
+    """What a CUDA device's memory is watched by."""
+    w = torch.nn.Parameter(torch.randn(64, 64))
+    alias, other = w.data, torch.zeros(3)
+    watched = [_C.watch([w]), _C.watch([w.t()])]
+    for _ in range(3):
+        w.t() @ w + w.sum(), w.detach().clone(), torch.equal(w, alias), other.add_(1)
+        assert watched[0]([w])
+    alias[0, 0] += 1
+    assert not watched[0]([w])
+    watched = [_C.watch([w]), _C.watch([w])]  # compared from now on: somebody may hold an address
+    array = w.detach().numpy()
+    assert all(holds([w]) for holds in watched)
+    array[5, 5] += 1
+    assert not any(holds([w]) for holds in watched)
+    assert _C.watch([w])([w])
+
+
+@pytest.mark.parametrize("how", ["accesses"], indirect=True)
+def test_accesses_of_several(how):
+    w = torch.zeros(64, 64)
+    first, second = _C.watch([w]), _C.watch([w])
+    del first
+    third = _C.watch([w])
+    assert second([w]) and third([w])
+    with torch.no_grad():
+        w.add_(1)  # by its version: nobody is thought to hold an address
+    assert not second([w]) and not third([w])
+    again = _C.watch([w])
+    assert again([w])
+    w.data[3, 3] = 7
+    assert not again([w]) and not second([w])
 
 
 def test_wrong_use():
