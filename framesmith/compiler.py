@@ -40,6 +40,7 @@ from framesmith.graph.digest import target_name
 from framesmith.pipeline import Report
 from framesmith.targets import expect
 from framesmith.util import log
+from framesmith.util.advice import advice
 from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off, hide_from_dynamo, recompile_limit, stance
 from framesmith.util.errors import (
@@ -323,13 +324,24 @@ class FrameCompiler:
 
     def _is_idle(self, seen: Seen, code: CodeType, captured: Captured) -> bool:
         """Whether the code is not worth its guards: it computes nothing, nor does what it breaks into, as far as that was seen."""
-        user = self._look_up(origin(code, 0)[0])
+        whole = origin(code, 0)[0]
+        user = self._look_up(whole)
         if captured.graph is not None:
             user.idle = 0
             return False
         seen.graphless += 1
         user.idle += bool(captured.breaks)
-        return not self.config.keep_graphless and (user.idle > IDLE if captured.breaks else seen.graphless > 1)
+        if self.config.keep_graphless or not captured.breaks:
+            return seen.graphless > 1 and not self.config.keep_graphless
+        if user.idle > IDLE:
+            last = captured.breaks[-1]
+            self._warn(
+                f"idle:{user.number}",
+                f"framesmith: {whole.co_qualname} ({whole.co_filename}:{whole.co_firstlineno}) runs in eager: {user.idle} breaks in a row "
+                f"had no tensor operation before them. The last: {last.reason} ({last.file}:{last.line}); "
+                f"{last.hint or advice(last.reason)}",
+            )
+        return user.idle > IDLE
 
     def _backend(self, graph: fx.Graph, examples: Sequence[Any]) -> tuple[Compiled, Report | None]:
         if not requires_grad(graph):

@@ -233,3 +233,28 @@ def test_aliasing_of_inputs():
     assert torch.equal(compiled(base[:4], base[2:]), write(*(lambda z: (z[:4], z[2:]))(torch.zeros(6))))
     c = torch.zeros(4)
     assert torch.equal(compiled(c, b), torch.ones(4))
+
+
+def test_a_function_of_breaks_alone_says_that_it_runs_in_eager():
+    def many(x):
+        framesmith.graph_break()
+        framesmith.graph_break()
+        framesmith.graph_break()
+        framesmith.graph_break()
+        framesmith.graph_break()
+        framesmith.graph_break()
+        framesmith.graph_break()
+        framesmith.graph_break()
+        framesmith.graph_break()
+        framesmith.graph_break()
+        framesmith.graph_break()
+        framesmith.graph_break()
+        framesmith.graph_break()
+        framesmith.graph_break()
+        return x
+
+    compiled = framesmith.compile(many)
+    with pytest.warns(UserWarning, match="many .* eager: 13 breaks in a row had no tensor operation .* The last: graph_break") as caught:
+        for _ in range(3):
+            compiled(X)
+    assert len(caught) == 1
