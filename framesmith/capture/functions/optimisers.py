@@ -11,7 +11,7 @@ from torch.optim import optimizer as own
 
 from .. import trackers as t
 from ..polyfills import branching
-from ..polyfills.functions import in_grad_mode_of
+from ..polyfills.functions import in_grad_mode_of, in_one_group
 from ..registry import CODES, by_name, calls, named
 
 Args = list[t.Tracker]
@@ -51,6 +51,14 @@ def _get_value(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(own._stack_if_compiling)
 def _stack_if_compiling(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return args[0]
+
+
+@calls(own.Optimizer._group_tensors_by_device_and_dtype)
+def _grouped(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """Tensors alike are one group, under their device and dtype as in eager; torch says None to a compiler."""
+    first = args[0].items_list(cx)[0].items_list(cx)  # type: ignore[attr-defined]
+    kinds = {(x.fake.device, x.fake.dtype) for x in first if isinstance(x, t.Tensor)}
+    return cx.made(in_one_group).call(cx, [args[0], *map(cx.made, kinds.pop() if len(kinds) == 1 else (None, None))], {})
 
 
 def _branching(name: str, python: Callable[..., None]) -> None:

@@ -127,6 +127,11 @@ def in_grad_mode_of(step: Callable[..., Any], optimiser: Any, *args: Any, **kwar
         torch.set_grad_enabled(before)
 
 
+def in_one_group(lists: Any, device: Any, dtype: Any) -> Any:
+    """torch.optim's grouping of its tensors by device and dtype, where all are alike."""
+    return {(device, dtype): (lists, list(range(len(lists[0]))))}
+
+
 def fromkeys(cls: Any, iterable: Any, value: Any = None) -> Any:
     """dict.fromkeys of a subclass."""
     made = cls()
