@@ -62,6 +62,7 @@ For a float one is enough."""
 IDLE = 12
 """Breaks without a tensor operation before them after which a function runs in plain Python."""
 
+REPORT = "Please report it to framesmith's maintainers with this message, the program and its input."
 # One compilation at a time: the recorder, fakes and timers are per process.
 _locks = [threading.RLock()]
 # The thread that held the lock does not exist in a forked child.
@@ -407,14 +408,13 @@ class FrameCompiler:
 
     def _bug(self, code: CodeType, problem: Exception) -> Any:
         where = traceback.extract_tb(problem.__traceback__)[-1]
-        self._warn(
-            f"bug:{where.filename}:{where.lineno}",
-            f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) runs in eager: "
-            f"{type(problem).__name__}: {problem} [in {where.name}, line {where.lineno}]",
-        )
+        fault = f"{type(problem).__name__}: {problem} [in {where.name}, {os.path.basename(where.filename)}:{where.lineno}]"
+        reason = f"an internal fault of framesmith, not of your program: {fault}"
+        place = "" if code.co_filename.startswith(_OWN) else f" ({code.co_filename}:{code.co_firstlineno})"
+        self._warn(f"bug:{where.filename}:{where.lineno}",
+                   f"framesmith: {code.co_qualname}{place} runs in eager, as it would without framesmith, because of {reason}. {REPORT}")
         if self.ledger is not None:
-            reason = f"{type(problem).__name__}: {problem}"
-            self.ledger.refusals.append(Refusal(code.co_qualname, code.co_filename, code.co_firstlineno, reason, internal=True))
+            self.ledger.refusals.append(Refusal(code.co_qualname, code.co_filename, code.co_firstlineno, reason, REPORT, internal=True))
         return _C.SKIP
 
     def _warn(self, key: str, text: str) -> None:

@@ -108,4 +108,5 @@ class Errors:
 
 
 def _idle(system: Any) -> bool:
+    """No exception is being handled."""
     return system.exc_info()[1] is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +15,7 @@ from framesmith.capture.modes import default_device
 from framesmith.capture.sources import Source, TensorSpec, name_of
 from framesmith.capture.values import BY_EQUALITY
 
-__all__ = ["Note", "explain"]
+__all__ = ["Note", "explain", "predicate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +29,34 @@ class Note:
 
     def __str__(self) -> str:
         said = _SAY[self.kind](self.value)
-        return said if self.path is None else f"{self.path} {said}"
+        return _named(said if self.path is None else f"{self.path} {said}")
 
 
 def explain(note: Note, value: Any) -> str:
     """Why the guard fails on `value`, and which line of the user's made the assumption."""
-    text = _EXPLAIN[note.kind](note, value)
+    text = _named(_EXPLAIN[note.kind](note, value))
     if note.stack:
         file, line, function = note.stack[-1]
         source = linecache.getline(file, line).strip()
         text += f" (assumed at {file}:{line} in {function}{': ' if source else ''}{source})"
     return text
+
+
+_ADDRESS = re.compile(r"<(?:[\w.<>]*\.)?([\w<>]+)(?: object)? at 0x[0-9a-f]+>")
+
+
+def _named(text: str) -> str:
+    """The text with kinds of objects in the place of addresses."""
+    return _ADDRESS.sub(r"a \1", text)
+
+
+def predicate(check: Any) -> str:
+    """What a predicate holds an object to: the first line of its docstring, and the constants that it compares with."""
+    about = check if inspect.isroutine(check) or isinstance(check, type) else type(check)
+    said = (about.__doc__ or about.__name__).split("\n")[0].rstrip(".")
+    names = list(getattr(about, "__slots__", ()) or vars(check)) if about is not check else []
+    values = [_short(v, 60) for n in names if type(v := getattr(check, n)) in BY_EQUALITY or type(v) in (list, tuple)]
+    return said[:1].lower() + said[1:] + (f": {', '.join(values)}" if values else "")
 
 
 _SAFE = frozenset({float, complex, bool, type(None), type(...), bytes, range, torch.dtype, torch.device, torch.layout, torch.memory_format})
@@ -176,7 +195,7 @@ _SAY: dict[str, Callable[[Any], str]] = {
     "globals_state": _say_state,
     "no_alias": lambda v: f"no shared memory: {_listed(v)}",
     "shape": lambda v: f"{v[0]}",
-    "callable": lambda v: f"satisfies {v}",
+    "callable": lambda v: f"is such that {v}",
     "function": lambda v: "has its code and defaults",
 }
 
@@ -201,5 +220,5 @@ _EXPLAIN: dict[str, Callable[[Note, Any], str]] = {
     "no_alias": lambda note, value: f"two of {_short(', '.join(note.value))} share memory now",
     "shape": _shape,
     "function": lambda note, value: f"{note.value} has another code or other defaults",
-    "callable": lambda note, value: f"{note.value}({note.path if note.path is not None else ''}) is false",
+    "callable": lambda note, value: f"{note.path}: it is false now that {note.value}",
 }

@@ -16,7 +16,7 @@ from torch.utils._device import DeviceContext
 
 from framesmith import _C
 from framesmith.capture import sources as src
-from framesmith.capture.guard_text import Note, explain
+from framesmith.capture.guard_text import Note, explain, predicate
 from framesmith.capture.relation_code import postfix
 from framesmith.capture.sources import Guard, Source
 from framesmith.capture.trackers.keys import lasts
@@ -181,7 +181,7 @@ _REMEMBER: dict[str, Callable[[Any], Any]] = {
     "distinct": _texts,
     "no_alias": _texts,
     "namespace": tuple,
-    "callable": _name,
+    "callable": predicate,
     "function": _name,
     "keys": lambda keys: tuple(map(_key, keys)),
     "contains": _key,

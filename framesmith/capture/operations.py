@@ -25,7 +25,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 COMPARE = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge}
 _DUNDER = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "__gt__", ">=": "__ge__"}
 _MIRROR = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
-_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "ne", "ne": "eq", "neg": "neg", "pos": "pos", "invert": "invert"}
 _SYMBOL = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "** or pow()",
            "matmul": "@", "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>"}
 _NUMERIC = (t.Tensor, t.Sym, t.Array)
@@ -72,9 +72,9 @@ class Operations(Attempts):
     def operated(self, x: t.Tracker, name: str) -> None:
         """An operator runs on a tensor by torch's own method."""
         if isinstance(x, t.Tensor):
-            for method in (f"__{name}__", f"__r{name}__", f"__{name[1:]}__" if name[0] == "i" else f"__{_MIRRORED.get(name)}__"):
-                if t.is_users(self.lookup(x.pyclass, method)):
-                    raise Unsupported(f"Tensor.{method}, which was replaced")
+            for method in (name, _MIRRORED.get(name, name[1:] if name[0] == "i" else f"r{name}")):
+                if t.is_users(self.lookup(x.pyclass, f"__{method}__")):
+                    raise Unsupported(f"Tensor.__{method}__, which was replaced")
 
     def constants(self, fn: Callable[..., Any], *args: Any) -> t.Tracker:
         """An operator on constants."""

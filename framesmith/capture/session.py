@@ -445,6 +445,7 @@ def contents(cell: Any) -> Any:
 
 
 def _is_empty(cell: Any) -> bool:
+    """A variable is not set."""
     return contents(cell) is UNSET
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.infer import RULES
+from framesmith.fake.infer import DOUBTED, RULES
 from framesmith.fake.layout import broadcast, elementwise_strides, preserved_strides, same_shape
 from framesmith.fake.promotion import result_type, to_float
 from framesmith.fake.tensor import CPU, FakeTensor, contiguous_strides, new_fake
@@ -76,8 +76,8 @@ def _no_bool(row: Callable[..., Any]) -> Callable[..., Any]:
     """`sub`, `neg` and their kin refuse bools: the error is eager's."""
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if any(type(a) is FakeTensor and a.dtype is torch.bool for a in args[:2]):
-            return NotImplemented
+        if any(type(a) is bool or type(a) is FakeTensor and a.dtype is torch.bool for a in args[:2]):
+            return DOUBTED
         return row(*args, **kwargs)
 
     return guarded

@@ -196,3 +196,17 @@ def test_one_message_for_a_kind_of_tensor_and_others_are_compiled_later(kind):
         compiled(x)
         assert torch.equal(compiled(torch.ones(2, 4)), model(torch.ones(2, 4)))
     assert counter.frame_count
+
+
+def test_a_fault_of_ours_says_so(monkeypatch):
+    def fails(*args):
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr("framesmith.compiler.convert_frame", fails)
+    framesmith.util.log.forget_warnings()
+    found, messages, _ = messages_of(framesmith.compile(lambda x: x + 1), torch.ones(2))
+    assert torch.equal(found, torch.full((2,), 2.0))
+    assert len(messages) == 1 and "an internal fault of framesmith, not of your program: IndexError" in messages[0]
+    assert "Please report it" in messages[0]
+    explained = str(framesmith.explain(lambda x: x + 2)(torch.ones(2)))
+    assert "internal fault" in explained and "move it out" not in explained

@@ -33,12 +33,14 @@ branchy (FILE:{FIRST}): 5 operators, N instructions, N guards
   break at FILE:{FIRST + 3} in branchy: truth of a tensor's data -> torch.where chooses between tensors without a branch
   guard grad mode is off, inference mode is off, the default dtype is torch.float32
   guard L['x'] is a Tensor of float32 [6, 4], strides [4, 1], on cpu
+  guard Tensor binds as before sin, __add__, __radd__, softmax, mean, __gt__, __lt__
 branchy (FILE:{FIRST}): 1 operators, N instructions, N guards
   operators: aten.relu.default
   1 kernels; 0 frozen constants; library calls: none
   kernel 0: aten.relu.default (FILE:{FIRST + 5} in branchy)
   guard grad mode is off, inference mode is off, the default dtype is torch.float32
   guard L['y'] is a Tensor of float32 [6, 4], strides [4, 1], on cpu
+  guard Tensor binds as before relu
 """
 
 

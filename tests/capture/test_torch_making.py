@@ -38,6 +38,11 @@ def operators_of_numbers_alone():
     return torch.add(4, 3.3), torch.mul(4, 3), torch.div(4, 3), torch.sub(3, 1, alpha=2), torch.add(4, 2j), torch.add(2, 3) + torch.ones(2)
 
 
+@program(X, raises=RuntimeError)
+def a_truth_value_subtracted(x):
+    return x - True
+
+
 @program(X)
 def is_fx_tracing(x):
     return x + int(torch.fx._symbolic_trace.is_fx_tracing())

@@ -8,6 +8,7 @@ from tests.nets.state_fuzz import Case, Drawn, Step, judge, run
 FOUND = [
     Case("function", (Step("around", "Tensor.__mul__"),)),
     Case("library", (Step("around", "Tensor.add"),)),
+    Case("containers", (Step("/TABLE/['b']", "bool"),), "native"),
     Case("recurrent", (Step("around", "autocast"),), grad=True),
     Case("convolution", (Step("around", "meta"), Step("f/0/bias", "in place"), Step("around", "meta")), "native"),
 ]

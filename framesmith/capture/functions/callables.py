@@ -254,6 +254,7 @@ def _deref(cx: Any, obj: t.Object) -> t.Tracker:
 
 
 def _is_dead(ref: Any) -> bool:
+    """What a weak reference is to is gone."""
     return referent(ref) is None
 
 

@@ -231,10 +231,12 @@ def _has_dict(cx: Any, x: t.Partial) -> bool:
 
 
 def _with_dict(x: Any) -> bool:
+    """It has an instance dict."""
     return instance_dict(x) is not None
 
 
 def _without_dict(x: Any) -> bool:
+    """It has no instance dict."""
     return instance_dict(x) is None
 
 
