@@ -106,7 +106,8 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
     """
     recorder = Recorder(below_autograd=False)
     replay = _Replay(recorder, graph)
-    with torch.inference_mode(False), torch.enable_grad(), torch._C._DisableAutocast(), _no_anomalies(), recorder, replay:
+    with torch.inference_mode(False), torch.enable_grad(), torch._C._DisableAutocast(), _no_anomalies(), _without_formula(), \
+            recorder, replay:
         results, written = replay.run()
         asked = [i for i, value in enumerate(results) if isinstance(value, FakeTensor) and _has_history(value)]
         tangents = [recorder.input_like(_dense(results[i]), f"{TANGENT}{k}") for k, i in enumerate(asked)]
@@ -170,6 +171,17 @@ def _no_anomalies() -> Iterator[None]:
         yield
     finally:
         torch.set_anomaly_enabled(before, check)
+
+
+@contextmanager
+def _without_formula() -> Iterator[None]:
+    """What autograd has no formula for is eager's: it says so in the backward, if there is one."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "is not implemented" in str(error) or "not support automatic differentiation" in str(error):
+            raise Unsupported(str(error)) from error
+        raise
 
 
 def _run_engine(results: list[FakeTensor], tangents: list[FakeTensor], leaves: dict[int, FakeTensor], reached: list[int]) -> Sequence[Any]:

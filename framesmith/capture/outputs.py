@@ -35,7 +35,8 @@ def view_text(hold: Hold, base: str, fake: FakeTensor, grad: bool | None = None)
     while alias.parent is not None:
         chain.append(alias)
         alias = alias.parent
-    if not any(step.func in _OTHER_NUMBERS for step in chain):
+    expanded = any(type(stride) is int and not stride for stride in alias.val.stride())  # autograd's as_strided takes gradients apart there
+    if not expanded and not any(step.func in _OTHER_NUMBERS for step in chain):
         distance = fake.storage_offset() - alias.val.storage_offset()
         base = f"{base}.detach()" if is_detached(fake._alias) else base
         offset = f", {base}.storage_offset() + {distance}" if distance else ""

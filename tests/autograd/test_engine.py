@@ -443,6 +443,14 @@ def gradients_of_expanded_results(c):
     return x, torch.view_as_real(z.grad)
 
 
+@scenario
+def a_view_of_an_expanded_leaf(c):
+    x, y = torch.randn(1, 1).expand(1, 4).detach().requires_grad_(), leaf(3)
+    v, w = c(lambda x, y: (x.expand(2, *x.shape), y * 2))(x, y)
+    (v * torch.arange(8.0).view(2, 1, 4)).sum().backward()
+    return x.grad, v, w
+
+
 @scenario.each()
 def test_engine(scenario, how):
     agree(scenario, **how)

@@ -1,0 +1,163 @@
+"""Random programs over tensors with gradients, compiled and in eager: `python -m tests.nets.random_graphs --count N --seed S --jobs J`.
+
+Values (relative to a run in float64), dtypes, strides, `requires_grad`, memory that results share, inputs that are written, gradients and
+types of errors are compared. Each program runs in a process that may crash. What differs is printed as the smallest program that does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+import warnings
+from collections import Counter
+from typing import Any
+
+import torch
+
+import framesmith
+from framesmith.compiler import Ledger
+from tests.fuzz.pool import run_all
+from tests.fuzz.reduce import reduce
+from tests.fuzz.runner import Verdict
+from tests.nets.random_graphs_writer import write
+
+TOLERANCES = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 2e-5, torch.complex64: 2e-5,
+              torch.bfloat16: 2e-2, torch.float16: 3e-3}
+_WIDE = {torch.complex64: torch.complex128}
+OPTIONS = {"compiler_flags": "-O0", "numerics": "eager", "warn": False}
+
+Shown = dict[str, Any]
+
+
+def judge(text: str) -> Verdict:
+    """Compare two compiled calls of a program with eager's."""
+    space: dict[str, Any] = {}
+    try:
+        exec(compile(text, "<random graph>", "exec"), space)
+        plain = _run(space, space["program"], False)
+        wide = _run(space, space["program"], True)
+    except Exception as error:
+        return Verdict("left out", repr(error))
+    ledger = Ledger()
+    fn = framesmith.compile(space["program"], options=OPTIONS)
+    fn.callback.ledger = ledger
+    try:
+        for call in range(2):
+            got = _run(space, fn, False)
+            if found := _difference(plain, got, wide):
+                return Verdict("different", f"call {call}: {found}")
+    except Exception:
+        return Verdict("internal", traceback.format_exc(limit=-3))
+    finally:
+        framesmith.reset()
+    if faults := [r.reason for r in ledger.refusals if r.internal]:
+        return Verdict("internal", faults[0])
+    reasons = Counter([b.reason for r in ledger.records for b in r.breaks] + [f"refused: {r.reason}" for r in ledger.refusals])
+    return Verdict("same", "", 0, sum(r.operators.total() > 0 for r in ledger.records), reasons)
+
+
+def _run(space: dict[str, Any], fn: Any, wide: bool) -> Shown:
+    """All that is seen of a call, in order."""
+    shown: Shown = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given = space["inputs"]()
+        if wide:
+            given = tuple([_widened(x) for x in given])
+        leaves = [x.grad_fn.next_functions[0][0].variable if x.grad_fn else x for x in given]
+        try:
+            results = fn(*given)
+            for k, y in enumerate(results):
+                shown[f"result {k}"] = y.detach().clone()
+                shown[f"result {k} is"] = _kind(y, [*given, *results[:k]])
+            for k, x in enumerate(given):
+                shown[f"input {k} after"] = x.detach().clone()
+                shown[f"input {k} is"] = x.requires_grad, x.is_leaf
+            leaving = [y for y in results if y.requires_grad and y.grad_fn is not None]
+            tangents = [torch.linspace(0.5, 1.5, y.numel(), dtype=torch.float64).reshape(y.shape).to(y.dtype) for y in leaving]
+            if leaving:
+                torch.autograd.backward(leaving, tangents)
+            for k, x in enumerate(leaves):
+                shown[f"gradient {k}"] = x.grad
+                shown[f"gradient {k} is"] = None if x.grad is None else _strides(x.grad)
+        except Exception as error:
+            shown["error"] = type(error).__name__
+    return shown
+
+
+def _widened(x: torch.Tensor) -> torch.Tensor:
+    if not (x.is_floating_point() or x.is_complex()):
+        return x
+    made = x.detach().to(_WIDE.get(x.dtype, torch.float64))
+    return made.requires_grad_() * 1 if x.grad_fn is not None else made.requires_grad_(x.requires_grad)
+
+
+def _kind(y: torch.Tensor, others: list[torch.Tensor]) -> Any:
+    shared = [k for k, x in enumerate(others) if x.numel() and x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()]
+    return y.requires_grad, y.is_leaf, shared if y.numel() else [], _strides(y)
+
+
+def _strides(x: torch.Tensor) -> Any:
+    return tuple([s for n, s in zip(x.shape, x.stride(), strict=True) if n > 1]) if x.numel() else ()
+
+
+def _difference(want: Shown, got: Shown, wide: Shown) -> str:
+    for key in [*want, *(k for k in got if k not in want)]:
+        a, b = want.get(key), got.get(key)
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            found = _apart(a, b, wide.get(key))
+        elif key.startswith("gradient") and all(_is_nothing(shown.get(key.removesuffix(" is"))) for shown in (want, got)):
+            found = ""  # of what was overwritten whole eager has a gradient of zeros
+        else:
+            found = "" if a == b and type(a) is type(b) else f"{a} became {b}"
+        if found:
+            return f"{key}: {found}"
+    return ""
+
+
+def _is_nothing(gradient: Any) -> bool:
+    return gradient is None or not gradient.any()
+
+
+def _apart(a: torch.Tensor, b: torch.Tensor, exact: Any) -> str:
+    if a.dtype is not b.dtype or a.shape != b.shape:
+        return f"{a.dtype} {tuple(a.shape)} became {b.dtype} {tuple(b.shape)}"
+    if a.dtype not in TOLERANCES:
+        return "" if torch.equal(a, b) else f"{_few(a)} became {_few(b)}"
+    kind = torch.complex128 if a.is_complex() else torch.float64
+    x, y = a.to(kind).reshape(-1), b.to(kind).reshape(-1)
+    scale = torch.where(x.isfinite(), x.abs(), 0.0).max() if x.numel() else 0.0
+    room = TOLERANCES[a.dtype] * (x.abs() + 0.1 * scale) + 1e-30
+    if isinstance(exact, torch.Tensor) and exact.shape == a.shape:
+        off = (exact.to(kind).reshape(-1) - x).abs()
+        room = room + 4 * torch.where(off.isfinite(), off, 0.0)
+    same = (x == y) | (x.isnan() & y.isnan()) | ((x - y).abs() <= room)
+    return "" if same.all() else f"{_few(x[~same])} became {_few(y[~same])}"
+
+
+def _few(x: torch.Tensor) -> list[Any]:
+    return x.reshape(-1)[:4].tolist()  # type: ignore[no-any-return]
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(prog="python -m tests.nets.random_graphs", description="Random graphs with gradients.")
+    p.add_argument("--seed", type=int, default=0, help="the first seed")
+    p.add_argument("--count", type=int, default=100, help="how many programs")
+    p.add_argument("--jobs", type=int, default=1, help="processes")
+    p.add_argument("--small", type=int, default=60, help="seconds that a failing program is made smaller for (0: printed as it is)")
+    a = p.parse_args()
+    kinds: Counter[str] = Counter()
+    captured = 0
+    for seed, verdict in run_all(lambda seed: judge(write(seed)), list(range(a.seed, a.seed + a.count)), a.jobs):
+        kinds[verdict.kind] += 1
+        captured += verdict.captured > 0
+        if not verdict.good:
+            text = reduce(write(seed), judge, a.small) if a.small else write(seed)
+            print(f"# seed {seed}: {verdict.kind}: {verdict.detail}\n{text}\n", flush=True)
+    print(f"{kinds.total()} programs: {dict(kinds)}; {captured} with captured code")
+    return 1 if kinds.total() - kinds["same"] - kinds["left out"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
