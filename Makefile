@@ -25,7 +25,7 @@ run: $(BUILT)
 	$(BIN)/python -m benchmarks.demo
 
 test: $(BUILT)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # On a machine with a CUDA device, with its own Python, PyTorch and Triton.
 test-gpu:
