@@ -36,7 +36,8 @@ def rule(*funcs: Any) -> Callable[[Rule], Rule]:
 
 def infer(func: Any, args: tuple, kwargs: dict) -> Any:
     """The results of `func` as fakes without alias: one, or a tuple. Errors are eager's."""
-    if func.namespace == "aten" and not is_random(func) and not _aliases(func) and any(map(is_empty, (*args, *kwargs.values()))):
+    # Of the operands: statistics that a batch norm has not saved are empty, too.
+    if func.namespace == "aten" and any(map(is_empty, args[:2])) and not is_random(func) and not _aliases(func):
         vals = _by_kernel(func, args, kwargs)  # rules and meta kernels take what eager refuses of tensors without elements
         if vals is not NotImplemented:
             return vals

@@ -75,7 +75,7 @@ def out_arguments(func: OpOverload) -> tuple[str, ...]:
 @cache
 def _lists(func: OpOverload) -> tuple[tuple[int, str, int], ...]:
     """Place, name and length of each argument that is a list of a known length; one number stands for that many equal ones."""
-    found = [(at, a.name, a.N) for at, a in enumerate(func._schema.arguments) if a.N is not None and a.N > 1]
+    found = [(at, a.name, n) for at, a in enumerate(func._schema.arguments) if (n := getattr(a, "N", None) or 0) > 1]
     return tuple(row for row in found if "int" in str(func._schema.arguments[row[0]].real_type).lower())
 
 

@@ -28,7 +28,7 @@ from framesmith.loops.ir import (
     part_symbol,
 )
 from framesmith.loops.product import MatrixProduct
-from framesmith.symbolic.expr import Expr, Symbol
+from framesmith.symbolic.expr import Expr, Symbol, as_expr
 from framesmith.util.errors import VerifyError
 
 
@@ -140,7 +140,7 @@ def verify(program: Program) -> None:
     for kernel in program.kernels:
         verify_kernel(kernel)
     buffers = program.buffers
-    written = {n for n, b in buffers.items() if b.kind in ("input", "constant")}
+    written = {n for n, b in buffers.items() if b.kind in ("input", "constant") or as_expr(0) in b.size}
     owner: dict[tuple[int, int], str] = {}
     late = {n for s in program.steps if type(s) is Allocate for n in s.names}
     arena = {n for n, b in buffers.items() if b.kind == "arena"}

@@ -43,7 +43,7 @@ def order_of(x: Any) -> Order | None:
     """How eager draws for a tensor like `x`, with its strides and offset; None if that is not known, or it does not draw."""
     shape, stride, offset = ([*map(size_of, x.shape)], [*map(size_of, x.stride())], size_of(x.storage_offset()))
     total = numel(shape)
-    vector = _vector(x.device, x.dtype.itemsize) if x.device.type == "cuda" and torch.cuda.is_initialized() else _UNASKED[x.dtype.itemsize]
+    vector = _vector(x.device, x.dtype.itemsize) if _is_running(x.device) else _UNASKED[x.dtype.itemsize]
     if vector is None or type(offset) is not int or total == 0:
         return None
     if not _is_dense(shape, stride):
@@ -74,9 +74,14 @@ def _is_dense(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
     return True
 
 
+def _is_running(device: torch.device) -> bool:
+    """Whether eager's kernels on `device` can be asked how they draw."""
+    return device.type == "cuda" and torch.cuda.is_initialized()
+
+
 @cache
 def _blocks(device: torch.device) -> int:
-    if not torch.cuda.is_initialized():
+    if not _is_running(device):
         return _TYPICAL
     found = torch.cuda.get_device_properties(device)
     return found.multi_processor_count * (found.max_threads_per_multi_processor // BLOCK)
