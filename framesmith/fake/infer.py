@@ -117,7 +117,8 @@ def true_error(func: Any, args: tuple, kwargs: dict) -> None:
 
 
 def _aliases(func: Any) -> bool:
-    alias = func._schema.returns[0].alias_info
+    returns = func._schema.returns
+    alias = returns[0].alias_info if returns else None
     return alias is not None and not alias.is_write
 
 
