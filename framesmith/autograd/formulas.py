@@ -36,6 +36,12 @@ def _composed(func: Any) -> Any:
     return lambda *args: func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
 
 
+def _rrelu(x: Tensor, noise: Tensor, *args: Any) -> Any:
+    """In training: what is drawn is what `x` is multiplied by."""
+    drawn = aten.rrelu_with_noise_functional.default(x.detach(), noise, *args)[1]
+    return x * drawn, drawn
+
+
 def _group_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, n: int, c: int, hxw: int, groups: int, mask: Sequence[bool]
 ) -> Any:
@@ -63,6 +69,7 @@ DIFFERENTIABLE: dict[Any, Any] = {
     aten._embedding_bag_forward_only.default: aten._embedding_bag.default, aten.copy.default: _copy,
     aten.silu_backward.default: _composed(aten.silu_backward.default), aten.mish_backward.default: _composed(aten.mish_backward.default),
     aten.native_group_norm_backward.default: _group_norm_backward, LAYER: aten.mkldnn_rnn_layer.default,
+    aten.rrelu_with_noise_functional.default: _rrelu,
 }  # fmt: skip
 """What has a derivative, for an operator below autograd that has none."""
 

@@ -25,7 +25,7 @@ aten = torch.ops.aten
 _WITHOUT = frozenset((
     aten.detach.default, aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default, aten.full_like.default,
     aten.rand_like.default, aten.randn_like.default, aten.randint_like.default, aten.new_zeros.default, aten.new_ones.default,
-    aten.new_empty.default, aten.new_full.default, aten.new_empty_strided.default, aten.bernoulli.p, aten.bernoulli.default,
+    aten.new_empty.default, aten.new_full.default, aten.new_empty_strided.default, aten.bernoulli.p,
 ))
 """Operators whose results have no gradient, though they read tensors that require one."""
 

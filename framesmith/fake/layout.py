@@ -134,10 +134,8 @@ def strides_like(real: torch.Tensor, shape: Sizes) -> tuple:
 
 def preserved_strides(fake: FakeTensor) -> tuple:
     """Strides of a copy that keeps the layout: the same if dense, else dense in the same order."""
-    if fake.is_contiguous():
-        return contiguous_strides(fake.shape)
     shape, strides = fake.shape, fake.stride()
-    if is_dense(shape, strides):
+    if fake.is_contiguous() or is_dense(shape, strides):
         return strides
     return strides_in_order(shape, dense_order(shape, [strides]))
 

@@ -31,7 +31,7 @@ def elementwise(operands: list[FakeTensor], dtype: torch.dtype) -> Any:
         if device is CPU or device.type == "cpu":
             device = t.device
     if len(operands) == 1:
-        return new_fake(shape, preserved_strides(first), dtype, device)
+        return new_fake(shape, contiguous_strides(shape) if first.is_contiguous() else preserved_strides(first), dtype, device)
     return new_fake(shape, elementwise_strides(shape, operands), dtype, device)
 
 
@@ -130,7 +130,7 @@ def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
 
 
 def _triangle(x: FakeTensor, diagonal: Any = 0) -> Any:
-    return new_fake(x.shape, preserved_strides(x), x.dtype, x.device) if x.dim() >= 2 and x.is_contiguous() else NotImplemented
+    return new_fake(x.shape, contiguous_strides(x.shape), x.dtype, x.device) if x.dim() >= 2 and x.is_contiguous() else NotImplemented
 
 
 RULES[aten.abs.default] = _abs

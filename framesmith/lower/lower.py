@@ -164,9 +164,13 @@ class _Lowering:
         if base.kind == "constant" or not (base.kind == "input" or same):
             value = ctx.materialise(value, wanted)
             base = ctx.storages[value.buffer]
+        if base.kind != "input":  # dimensions of size 1 have eager's strides, too
+            value = Strided(value.buffer, value.shape, tuple(wanted), value.offset, value.dtype)
+        ref = ctx.ref(value)
         if base.kind == "arena":
             base.kind = "output"
-        return ctx.ref(value)
+            base.stride = value.stride if ref.name == base.name else base.stride
+        return ref
 
     def write_back(self, node: fx.Node, target: Strided, value: Value) -> Any:
         """The epilogue `input.copy_(value)`. Values that read inputs which another epilogue writes are computed before the first one."""
