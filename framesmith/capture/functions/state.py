@@ -10,6 +10,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..overrides import overriding
+from ..polyfills.attention import keeps_padded_places
 from ..registry import by_name, calls, named
 from ..settings import read_setting, write_setting
 
@@ -39,7 +40,12 @@ def _constant(value: Any, *functions: Any) -> None:
 @calls(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 def _is_compiling(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Whoever asks in a program; torch's function transforms would make other functions under a compiler."""
-    return t.boolean(not str(cx.frames[-1].globals.get("__name__")).startswith("torch._functorch."))
+    frame = cx.frames[-1]
+    asks = str(frame.globals.get("__name__"))
+    if asks == "torch.nn.modules.transformer":
+        known = dict(zip(frame.code.co_varnames, frame.locals))
+        return cast(t.Tracker, cx.made(keeps_padded_places).call(cx, [known["first_layer"], known["src"]], {}))
+    return t.boolean(not asks.startswith("torch._functorch."))
 
 
 @by_name("torch.fx._symbolic_trace.is_fx_tracing")
