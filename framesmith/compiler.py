@@ -54,6 +54,7 @@ from framesmith.util.errors import (
     Unsupported,
     drop_traces,
 )
+from framesmith.util.interrupts import handlers_heard
 from framesmith.util.timing import stage
 
 VARYING = 6
@@ -203,7 +204,7 @@ class FrameCompiler:
                 return _C.EAGER
             if self._miss(seen, code, func, f_locals, instance) >= self.limit:
                 return self._full(seen, code, instance)
-            with collector_paused():
+            with collector_paused(), handlers_heard():
                 return self._compile(seen, code, func, f_locals, instance)
 
     def _by_stance(self, stance: str, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
@@ -352,20 +353,20 @@ class FrameCompiler:
         config = self.config.with_(scoped_memory=True)
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
-            with _turn(), stage("back end"), without_default_device():
+            with _turn(), handlers_heard(), stage("back end"), without_default_device():
                 call, report = self._straight(part, given, config)
             reports.append(report)
             return call
 
         def both(forward: fx.Graph, given: Sequence[Any], backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
             """The backward's kernels are compiled beside the forward's, and while it runs."""
-            with _turn(), stage("back end"), without_default_device():
+            with _turn(), handlers_heard(), stage("back end"), without_default_device():
                 begun = begin_native(forward, given, config)
                 later = begin_ahead(backward, config) if begun.waits else None
             return finish(begun), None if later is None else functools.partial(finish, later)
 
         def finish(begun: Begun) -> Compiled:
-            with _turn(), stage("back end"), without_default_device():
+            with _turn(), handlers_heard(), stage("back end"), without_default_device():
                 call, report = begun.finish()
             reports.append(report)
             return call

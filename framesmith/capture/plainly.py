@@ -1,5 +1,8 @@
-"""A frame whose graph raises: the graph is the first thing that residual code does and writes its inputs last, so nothing has happened yet.
-The user's own code runs instead, and raises where plain Python would, with the effects before it. If it does not raise, the user is told.
+"""A frame whose graph raises: the graph is the first thing that residual code does, and it writes its inputs after all that may raise for
+the data that it is given, so nothing has happened yet. The user's own code runs instead, and raises where plain Python would, with the
+effects before it. If it does not raise, the user is told.
+
+An exception is passed on as it is if a signal handler raised it, or where the graph has written already (there was no memory, say).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import Any
 
 from framesmith import _C
 from framesmith.util import log
+from framesmith.util.interrupts import raised_by_handler
 
 _VARIABLE = 0x04 | 0x08
 
@@ -41,6 +45,11 @@ def failed(code: weakref.ref[CodeType], error: Exception) -> Callable[[], None]:
     return functools.partial(log.warn_once, f"raised {place}", text)
 
 
+def stands(error: Exception) -> bool:
+    """Whether the exception of a graph is to be raised, and nothing to run in the graph's place."""
+    return _C.take_has_written() or raised_by_handler(error)
+
+
 def plain_call(rb: Any, after: str = "") -> str:
     """The call that runs the user's code in place of its residual code; `after`: the text of what is called when it has not raised."""
     cells = [f"(lambda: {name}).__closure__[0]" for name in rb.code.co_freevars]
@@ -54,4 +63,4 @@ def plain_call_after(rb: Any, error: str) -> str:
     return f"{rb.hold(let_through)}({error}) or " + plain_call(rb, f"{rb.hold(failed)}({rb.hold(weakref.ref(rb.code))}, {error})")
 
 
-__all__ = ["plain_call", "plain_call_after"]
+__all__ = ["plain_call", "plain_call_after", "stands"]

@@ -28,7 +28,7 @@ from .effects import replay
 from .frame import Frame
 from .leaving import function_text, parts
 from .origins import origin
-from .plainly import plain_call, plain_call_after
+from .plainly import plain_call, plain_call_after, stands
 from .rebuild import Rebuilder
 from .session import Session
 from .varying import number_tensors
@@ -124,7 +124,8 @@ class Residual:
             given = NUMBERS if self.numbers else INPUTS
             called = f"{self.rb.hold(self.called)}({self.rb.hold(GRAPH)}, {given})" if self.called else f"{self.rb.hold(GRAPH)}({given})"
             body += ["try:", *(f"    {line}" for line in [*self.numbers, f"{OUTPUTS} = {called}"]),
-                     f"except Exception as {ERROR}:", f"    return {plain_call_after(self.rb, ERROR)}"]
+                     f"except Exception as {ERROR}:", f"    if {self.rb.hold(stands)}({ERROR}): raise",
+                     f"    return {plain_call_after(self.rb, ERROR)}"]
             body += self.settled
         body += self.rb.lines + self.late + self.rb.after
         body += ["    " * indent + line for indent, line in self.tail]

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from framesmith.loops.ir import ARENA, EXTENT, Allocate, Batch, Buffer, Extern, Launch, Program, Ref, SizeOf
+from framesmith.graph.raising import may_draw, may_raise
+from framesmith.loops.ir import ARENA, EXTENT, Allocate, Batch, Buffer, Extern, Indirect, Launch, Program, Ref, SizeOf, walk
 from framesmith.runtime import plan as rt
 from framesmith.symbolic.expr import Expr
 from framesmith.util.errors import CompileError
@@ -87,8 +88,18 @@ class Planner:
         return rt.Plan(
             self.inputs, tuple(self.values), outputs, tuple(self.calls), symbols, table, arena, tuple(bumped), tuple(watched),
             self._is_long(), entry, len(self.constants), aligned=tuple(sorted(in_kernels[False])) if aligned else (),
-            numbers=tuple(sorted(in_kernels[True])), late=ARENA in self.late, places=tuple(self.places),
+            numbers=tuple(sorted(in_kernels[True])), late=ARENA in self.late, places=tuple(self.places), **self._failures(),
         )  # fmt: skip
+
+    def _failures(self) -> dict[str, Any]:
+        """What is to be known of a call that fails."""
+        inputs = {name for name in self.written if self.program.buffers[name].kind == "input"}
+        steps = self.program.steps
+        first = next((k for k, step in enumerate(steps) if inputs and not inputs.isdisjoint(_written(step, self.program))), len(steps))
+        clean = sum(step in self.externs for step in steps[:first] if type(step) is Extern)
+        spoilt = any(_checks(step) for step in steps[first:])
+        fails = any(_checks(step) or type(step) is Extern and may_raise(step.target) for step in steps)
+        return {"clean": clean, "spoilt": spoilt, "rewinds": fails and any(type(s) is Extern and may_draw(s.target) for s in steps)}
 
     def number(self, name: str) -> int:
         """The number of buffer `name`'s value."""
@@ -192,17 +203,26 @@ def _product(size: tuple[rt.Integer, ...]) -> int:
     return total
 
 
+def _written(step: Any, program: Program) -> set[str]:
+    """Buffers (views resolved to their bases) that a step writes."""
+    written: list[str | None] = []
+    if type(step) is Launch:
+        written = [name for name, param in zip(step.args, step.kernel.params) if param.mode != "r"]
+    elif type(step) is Batch:
+        written = [name for row in step.rows for name, param in zip(row, step.kernel.params) if param.mode != "r"]
+    elif type(step) is Extern:
+        written = [*step.outputs, *step.mutates]
+    return {program.buffers[name].base or name for name in written if name is not None}
+
+
+def _checks(step: Any) -> bool:
+    """Whether a step is a kernel that checks indices."""
+    return isinstance(step, Launch | Batch) and any(type(node) is Indirect and node.check for node in walk(step.kernel.body))
+
+
 def _written_inputs(program: Program) -> frozenset[str]:
     """Names of input and constant buffers whose memory some step writes."""
-    written: set[str] = set()
-    for step in program.steps:
-        if type(step) is Launch:
-            written.update(name for name, param in zip(step.args, step.kernel.params) if param.mode != "r")
-        elif type(step) is Batch:
-            written.update(name for row in step.rows for name, param in zip(row, step.kernel.params) if param.mode != "r")
-        elif type(step) is Extern:
-            written.update(name for name in (*step.outputs, *step.mutates) if name is not None)
-    bases = {program.buffers[name].base or name for name in written}
+    bases = set().union(*[_written(step, program) for step in program.steps])
     return frozenset(name for name in bases if program.buffers[name].kind in ("input", "constant"))
 
 

@@ -1,4 +1,5 @@
 #include "graph.h"
+#include "generators.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -23,6 +24,7 @@ static c10::Device cuda_device(const Plan& plan) { return {c10::DeviceType::CUDA
 Graph::Graph(py::handle encoded, const std::string& path, py::object constants, py::object refresh_)
     : refresh(std::move(refresh_)), plan(parse_plan(encoded)) {
   TORCH_CHECK_VALUE(plan.watched.empty() || !refresh.is_none(), "framesmith: watched inputs need a refresh function");
+  std::tie(failures_.clean, failures_.spoilt, failures_.rewinds) = py::cast<std::tuple<int, bool, bool>>(encoded.cast<py::tuple>()[17]);
   if (!constants.is_none()) set_constants(constants);
   else if (plan.constants == 0) generation_ = 1;
   library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -145,6 +147,8 @@ const c10::DispatchKeySet& outside_keys() {
   return keys;
 }
 
+constexpr int kNoExtern = -1, kIndex = -2;  // what failed instead of an extern: anything else; a kernel's check of an index
+
 void Graph::run(Frame& frame, char* arena) {
   at::internal::lazy_init_num_threads();  // PyTorch's thread count, in this thread as well
   c10::impl::ExcludeDispatchKeyGuard below(outside_keys());
@@ -159,7 +163,39 @@ void Graph::run(Frame& frame, char* arena) {
   if (C10_UNLIKELY(!frame.stand_ins.empty())) frame.give_back();
   if (C10_LIKELY(status == 0)) return;
   if (frame.error) std::rethrow_exception(std::exchange(frame.error, nullptr));
+  frame.failed = kIndex;
   TORCH_CHECK_INDEX(false, "index out of range in self");
+}
+
+static thread_local __attribute__((tls_model("initial-exec"))) bool written = false;
+
+bool take_has_written() { return std::exchange(written, false); }
+
+bool Graph::has_written(const Frame& frame) const {
+  if (plan.bumped.empty()) return false;
+  return frame.failed == kIndex ? failures_.spoilt : frame.failed < 0 || frame.failed >= failures_.clean;
+}
+
+// Runs the graph. If it fails before it has written an input, generators are as they were, so that eager can run in its place.
+void Graph::run_or_rewind(Frame& frame, char* arena, PyObject* inputs) {
+  std::optional<GeneratorStates> before;
+  if (C10_UNLIKELY(failures_.rewinds)) before.emplace(plan.device);
+  try {
+    run(frame, arena);
+  } catch (...) {
+    written = has_written(frame);
+    frame.failed = kNoExtern;
+    if (written) bump_versions(inputs);
+    else if (before) before->restore();
+    throw;
+  }
+}
+
+void Graph::bump_versions(PyObject* inputs) const {
+  for (int i : plan.bumped) {
+    const at::Tensor& t = tensor_at(inputs, i);
+    if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
+  }
 }
 
 static at::Tensor output_view(const Frame& frame, int value) {
@@ -217,6 +253,7 @@ PyObject* Graph::call(PyObject* inputs) {
   }
   TORCH_CHECK_TYPE(PyTuple_Check(inputs) && PyTuple_GET_SIZE(inputs) == plan.inputs, "framesmith: a tuple of ", plan.inputs, " inputs expected");
   calls++;
+  written = false;
   if (plan.constants != 0) check_constants(inputs);
   Lease lease(*this);
   lease.frame->owns_inputs = given_up && plan.bumped.empty();
@@ -227,17 +264,14 @@ PyObject* Graph::call(PyObject* inputs) {
     char* arena = take_memory(frame, lease.arena);
     for (int v : plan.early_values) frame.allocate(v);
     if (frame.owns_inputs) given_up = py::object();  // the frame alone has them now
-    run(frame, arena);
+    run_or_rewind(frame, arena, inputs);
     if (recordings) recordings->tables = frame.table_sizes();
   }
   if (C10_UNLIKELY(!lease.frame->stand_ins.empty())) {  // a recording has been replayed
     c10::impl::ExcludeDispatchKeyGuard below(outside_keys());
     lease.frame->give_back();
   }
-  for (int i : plan.bumped) {
-    const at::Tensor& t = tensor_at(inputs, i);
-    if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
-  }
+  bump_versions(inputs);
   return results(*lease.frame);
 }
 

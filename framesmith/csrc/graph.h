@@ -46,12 +46,23 @@ class Graph {
   void set_constants(py::handle sequence);
   void ready(Frame& frame, PyObject* inputs);
   void run(Frame& frame, char* arena);
+  void run_or_rewind(Frame& frame, char* arena, PyObject* inputs);
+  bool has_written(const Frame& frame) const;
+  void bump_versions(PyObject* inputs) const;
   char* take_memory(Frame& frame, Arena& arena) const;
   bool recorded(Lease& lease, PyObject* inputs);  // graph_record.cpp
   bool record(Lease& lease, PyObject* inputs, Occasion now, int twin);
   void settle(const std::shared_ptr<Recording>& made, Arena arena);
   PyObject* results(Frame& frame) const;
 
+  // Of a call that fails: externs with numbers below `clean` run before anything is written to an input, and so do checks of indices, unless
+  // `spoilt`. `rewinds`: it may have drawn random numbers.
+  struct Failures {
+    int clean = 0;
+    bool spoilt = false, rewinds = false;
+  };
+
+  Failures failures_;
   void* library_ = nullptr;
   RunFunction run_ = nullptr;
   SizesFunction sizes_ = nullptr;
@@ -61,5 +72,8 @@ class Graph {
   Watches watches_;
   uint64_t generation_ = 0;  // of constants_; 0: there are none yet
 };
+
+// Whether the last call of a graph that failed on this thread had begun to write its inputs, so that nothing may run in its place; asked once.
+bool take_has_written();
 
 }  // namespace framesmith

@@ -110,7 +110,7 @@ static std::vector<int> given_values(const Plan& plan) {
 
 Plan parse_plan(py::handle encoded) {
   auto t = encoded.cast<py::tuple>();
-  TORCH_CHECK_VALUE(t.size() == 17, "framesmith: a plan has 17 parts, not ", t.size());
+  TORCH_CHECK_VALUE(t.size() == 18, "framesmith: a plan has 18 parts, not ", t.size());
   Plan plan;
   plan.inputs = t[0].cast<Py_ssize_t>();
   for (py::handle v : py::object(t[1])) plan.values.push_back(parse_value(v));

@@ -170,6 +170,7 @@ PyObject* detect(PyObject*, PyObject* name) {
   return py::cast(names[static_cast<size_t>(before)]).release().ptr();
   END_HANDLE_TH_ERRORS
 }
+PyObject* has_written(PyObject*, PyObject*) { return PyBool_FromLong(take_has_written()); }
 
 PyMethodDef functions[] = {
     {"watch", watch, METH_O, "Begin to watch a list of tensors; returns a function that says whether a list is those tensors, unwritten since."},
@@ -177,6 +178,8 @@ PyMethodDef functions[] = {
     {"trim_memory", trim, METH_NOARGS, "Free the arenas and output blocks that no call uses; returns the bytes freed."},
     {"idle_memory", idle, METH_NOARGS, "Bytes of arenas and output blocks held for reuse."},
     {"recorded_bytes", recorded, METH_VARARGS, "recorded_bytes(device, idle): see framesmith.cuda_graph_memory; without what is in pools."},
+    {"take_has_written", has_written, METH_NOARGS,
+     "Whether the last graph that failed on this thread had begun to write its inputs: nothing may run in its place. Asked once."},
     {"new_cuda_stream", stream, METH_O, "The handle of a new stream of a CUDA device (its index), the current device."},
     {nullptr, nullptr, 0, nullptr}};
 

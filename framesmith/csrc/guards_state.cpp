@@ -1,6 +1,7 @@
 // The check of the thread's and the process's state under which a graph was captured.
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/TracerMode.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
@@ -36,11 +37,11 @@ struct State : StepData {
 
 PyObject* device_name = nullptr;  // interned "device"
 
-// No graph is captured under a user's function or dispatch mode, so none may run under one: the mode would not see its
-// operators. The mode of `torch.set_default_device` is the exception: capture went through it.
+// No graph is captured under a user's function or dispatch mode or while `torch.jit.trace` records, so none may run then: its operators
+// would not be seen. The mode of `torch.set_default_device` is the exception: capture went through it.
 bool modes_agree(const State& state) {
   const int64_t functions = at::impl::PythonTorchFunctionTLS::stack_len();
-  if (c10::impl::TorchDispatchModeTLS::stack_len() != 0) return false;
+  if (c10::impl::TorchDispatchModeTLS::stack_len() != 0 || at::tracer::impl::is_dispatch_enabled()) return false;
   if (!state.device_mode || functions != 1) return !state.device_mode && functions == 0;
   PyObject* mode = at::impl::PythonTorchFunctionTLS::get_stack_at(0)->ptr(getPyInterpreter());
   if (reinterpret_cast<PyObject*>(Py_TYPE(mode)) != state.device_mode) return false;

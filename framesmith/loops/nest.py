@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from framesmith.loops.ir import Axis, Load, Op, Origin, SizeOf, Store, ValueOf
+from framesmith.graph.raising import may_raise
+from framesmith.loops.ir import Axis, Indirect, Load, Op, Origin, SizeOf, Store, ValueOf
 from framesmith.loops.text import body_text, dtype_name
 from framesmith.symbolic.expr import Expr, Symbol
 
@@ -65,6 +66,8 @@ class Compute:
     stores: tuple[Store, ...] = field(init=False)
     reads: frozenset[str] = field(init=False)
     writes: frozenset[str] = field(init=False)
+    raises: bool = field(init=False)
+    """Whether it checks an index that it loads."""
 
     def __post_init__(self) -> None:
         every = self.inner + self.ops
@@ -72,6 +75,7 @@ class Compute:
         self.stores = tuple(op for op in every if type(op) is Store)
         self.reads = frozenset(op.buffer for op in self.loads)
         self.writes = frozenset(op.buffer for op in self.stores)
+        self.raises = any(type(op) is Indirect and op.check for op in every)
         if self.contract is not None:
             self.reads |= frozenset(self.contract.reads)
 
@@ -89,6 +93,11 @@ class Call:
     reads: frozenset[str]
     writes: frozenset[str]
     origins: tuple[Origin, ...] = ()
+
+    @property
+    def raises(self) -> bool:
+        """Whether it may raise for what is in its arguments."""
+        return may_raise(self.target)
 
 
 Item = Compute | Call

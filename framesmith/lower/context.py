@@ -46,7 +46,10 @@ class Context:
         self.node: fx.Node | None = None
         self.origin: tuple[Origin, ...] = ()
         self._realised: dict[Lazy, Strided] = {}
+        self.writes = False
+        """Whether the graph writes inputs; what may raise then comes first (see `graph.raising`)."""
         self._views: dict[Any, str] = {}
+        self._checked: dict[Any, Strided] = {}
         self._counter = 0
 
     # ------------------------------------------------------------------------------------------------------------- names and storage
@@ -158,6 +161,19 @@ class Context:
         if isinstance(value, Lazy) and not written:
             self._realised[value] = out
         return out
+
+    def checked(self, index: Value, size: Size, wrap: bool) -> Value:
+        """The integers `index` in memory once they are known to be in [0, size) (after wrapping); their nest fails if one is not."""
+        key = index, size, wrap
+        if key not in self._checked:
+            b = Builder()
+            position, axes = self.axes(index.shape)
+            out = self.storage(index.shape, row_major(index.shape), torch.int64)
+            found = b.indirect(index.element(b, position), self.indirect_symbol(size), size, wrap, True)
+            b.store(out.buffer, flat(position, out.stride), found)
+            self.add(axes, b)
+            self._checked[key] = out
+        return self._checked[key]
 
     def stored(self, value: Lazy) -> Value:
         """The buffer that `value` has been put into, if it has."""

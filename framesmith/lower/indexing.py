@@ -23,6 +23,9 @@ _COPY = torch.ops.aten.copy_.default
 def looked_up(ctx: Context, index: Value, size: Any, wrap: bool) -> Callable[[Builder, Sequence[Any]], Any]:
     """A function that gives the symbol of the index loaded at a position; range checked as eager does."""
     symbol = ctx.indirect_symbol(size)
+    known = ctx.writes and ctx.device.type == "cpu" and not (isinstance(index, Lazy) and not index.reads)
+    if known:
+        index, wrap = ctx.checked(index, size, wrap), False
 
     def at(b: Builder, position: Sequence[Any]) -> Any:
         key = (symbol, tuple(position), b.mask)
@@ -30,7 +33,7 @@ def looked_up(ctx: Context, index: Value, size: Any, wrap: bool) -> Callable[[Bu
         if found is None:
             taken = any(type(k) is tuple and k and k[0] is symbol for k in b.memo)
             name = ctx.indirect_symbol(size) if taken else symbol
-            found = b.memo[key] = b.indirect(index.element(b, position), name, size, wrap, True)
+            found = b.memo[key] = b.indirect(index.element(b, position), name, size, wrap, not known)
         return found.symbol  # type: ignore[attr-defined]
 
     return at

@@ -50,6 +50,7 @@ class _Lowering:
         self.graph = graph
         self.given = constants
         self.ctx = Context(device)
+        self.ctx.writes = any(node.target is _COPY for node in graph.nodes)
         self.inputs: list[str | None] = []
         self.symbols: dict[Symbol, SizeOf | ValueOf] = {}
         self.mutated: set[str] | None = None

@@ -36,9 +36,7 @@ def _compile_all(units: Sequence[str], toolchain: Toolchain, folder: Path) -> li
             _wait(process)
     finally:
         for process in running:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            _end(process)
     return [s.with_suffix(".o") for s in sources]
 
 
@@ -57,8 +55,18 @@ def _start(command: list[str]) -> subprocess.Popen[str]:
                BuildError(f"cannot run {command[0]}: {error}", command=" ".join(command))) from error
 
 
+def _end(process: subprocess.Popen[str]) -> None:
+    """Nothing of an interrupted build goes on."""
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
 def _wait(process: subprocess.Popen[str]) -> None:
-    output, _ = process.communicate()
+    try:
+        output, _ = process.communicate()
+    finally:
+        _end(process)
     if process.returncode:
         command = " ".join(str(a) for a in process.args)  # type: ignore[union-attr]
         shown = "\n".join(output.splitlines()[:20])

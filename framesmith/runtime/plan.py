@@ -150,6 +150,8 @@ class Plan:
     `aligned`: input values whose memory kernels want to begin at a multiple of 16 bytes: in a call in which one does not, a copy is used.
     `numbers`: input values that kernels are given by value: one number each, in the CPU's memory.
     `late`: generated code asks for the arena (on a CUDA device); otherwise it is there from the start.
+    `clean`: so many externs run before anything is written to an input; a kernel that finds an index out of range does, too, unless
+    `spoilt`. `rewinds`: a call may fail after it has drawn random numbers; the generators are then set back.
     `places`: by extern, the operator and the user's line (or ""), for messages; the call path does not have them.
     """
 
@@ -170,6 +172,9 @@ class Plan:
     aligned: tuple[int, ...] = ()
     numbers: tuple[int, ...] = ()
     late: bool = False
+    clean: int = 0
+    spoilt: bool = False
+    rewinds: bool = False
     places: tuple[tuple[str, str], ...] = ()
 
     def encode(self) -> tuple[Any, ...]:
@@ -192,6 +197,7 @@ class Plan:
             self.aligned,
             self.numbers,
             self.late,
+            (self.clean, self.spoilt, self.rewinds),
         )
 
 

@@ -48,12 +48,13 @@ def _replace(axes: tuple[Symbol, ...], symbol: Symbol, parts: tuple[Symbol, ...]
 class Cluster:
     """Members in order, over `axes` (symbol -> extent)."""
 
-    __slots__ = ("axes", "count", "members", "reads", "shared", "writes")
+    __slots__ = ("axes", "count", "members", "raises", "reads", "shared", "writes")
 
     def __init__(self, axes: Extents, members: list[Member], shared: frozenset[Symbol], count: int) -> None:
         self.axes, self.members, self.shared, self.count = axes, members, shared, count
         self.reads: set[str] = set()
         self.writes: set[str] = set()
+        self.raises = any(m.compute.raises for m in members)
         for m in members:
             self.reads |= m.compute.reads
             self.writes |= m.compute.writes

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Any
 
-from framesmith.loops.nest import Call, Compute, LoopGraph
+from framesmith.loops.nest import Call, Compute, Item, LoopGraph
 from framesmith.schedule.axes import collapse
 from framesmith.schedule.cluster import Cluster, Member, joined
 from framesmith.schedule.memory import lasts
@@ -48,6 +48,10 @@ class Fusion:
         self.writers: dict[str, list[Group]] = {}
         self.readers: dict[str, list[Group]] = {}
         self.bases = bases
+        self.inputs = frozenset(name for name, s in graph.storages.items() if s.kind == "input")
+        self.raising: list[Group] = []
+        self.finishing: list[Group] = []
+        """Groups that write inputs: they come after all that may raise, as far as dependences let them."""
         self.positions = {id(item): k for k, item in enumerate(graph.items)}
         self.contractions = [*accumulate((isinstance(i, Call) or i.contract is not None for i in graph.items), initial=0)]
 
@@ -73,7 +77,44 @@ class Fusion:
                 found[group.bit] = group
         return list(found.values())
 
-    def _register(self, group: Group, reads: frozenset[str], writes: frozenset[str]) -> None:
+    def _predecessors_of(self, item: Item) -> list[Group]:
+        found = self._predecessors(item.reads, item.writes)
+        if self._finishes(item):
+            found += [g for g in self.raising if g.items and g not in found]
+        return found
+
+    def _finishes(self, item: Item | Cluster) -> bool:
+        return not self.inputs.isdisjoint(item.writes)
+
+    def _raises(self, item: Item | Cluster) -> bool:
+        """A kernel on a GPU does not come back from an index out of range, nor does eager's."""
+        return item.raises and not (self.target.tiles and not isinstance(item, Call))
+
+    def _apart(self, a: Item | Cluster, b: Item | Cluster) -> bool:
+        """Whether one writes inputs, which the other must come before."""
+        return self._raises(a) and self._finishes(b) or self._finishes(a) and self._raises(b)
+
+    def _register(self, group: Group, item: Item) -> None:
+        self._note_users(group, item.reads, item.writes)
+        if self._finishes(item) and group not in self.finishing:
+            self.finishing.append(group)
+        if self._raises(item) and group not in self.raising:
+            self.raising.append(group)
+        if group in self.raising:
+            for other in self.finishing:
+                self._put_behind(other, group)
+
+    def _put_behind(self, group: Group, first: Group) -> None:
+        """`group` runs after `first`, unless that waits for it."""
+        bit = 1 << group.bit
+        if group is first or not group.items or first.before & bit:
+            return
+        group.before |= first.before | (1 << first.bit)
+        for other in self.groups:
+            if other.before & bit:
+                other.before |= group.before
+
+    def _note_users(self, group: Group, reads: frozenset[str], writes: frozenset[str]) -> None:
         for table, names in ((self.readers, reads), (self.writers, writes)):
             for name in names:
                 users = table.setdefault(name, [])
@@ -92,18 +133,17 @@ class Fusion:
         return group
 
     def _add_call(self, call: Call, position: int) -> None:
-        group = self._new(None, call, self._predecessors(call.reads, call.writes), position)
-        self._register(group, call.reads, call.writes)
+        self._register(self._new(None, call, self._predecessors_of(call), position), call)
 
     def _add_compute(self, compute: Compute, position: int) -> None:
-        preds = self._predecessors(compute.reads, compute.writes)
+        preds = self._predecessors_of(compute)
         group = self._best(compute, preds) if self.enabled else None
         if group is None:
             group = self._new(self._base(compute), None, preds, position)
         else:
             self._extend(group, preds, position)
             self._absorb(group, preds)
-        self._register(group, compute.reads, compute.writes)
+        self._register(group, compute)
 
     def _extend(self, group: Group, preds: list[Group], position: int) -> None:
         added = self._closed([p for p in preds if p is not group]) & ~(1 << group.bit)
@@ -143,6 +183,8 @@ class Fusion:
             group = self.groups[bit]
             cluster = group.cluster
             if cluster is None or len(cluster.members) >= MEMBERS or not self._can_join(group, preds):
+                continue
+            if self._apart(cluster, compute):
                 continue
             merged = joined(cluster, compute, self._base(compute), bit in beside)
             if merged is not None and self._is_kernel(merged) and self._pays(cluster, merged, compute, group, bit in beside):
@@ -217,6 +259,8 @@ class Fusion:
                 continue
             if len(other.cluster.members) + len(group.cluster.members) > MEMBERS or not self._can_merge(other, group):
                 continue
+            if self._apart(other.cluster, group.cluster):
+                continue
             merged = self._merged(other.cluster, group)
             if merged is None:
                 continue
@@ -283,6 +327,9 @@ class Fusion:
         for g in self.groups:
             if g.before & (bit | gone) and g is not group:
                 g.before = (g.before | group.before | bit) & ~gone
+        for users in (self.raising, self.finishing):
+            if other in users:
+                users[:] = [*(u for u in users if u is not other and u is not group), group]
         for table in (self.readers, self.writers):
             for name, users in table.items():
                 if other in users:

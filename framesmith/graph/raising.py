@@ -1,0 +1,41 @@
+"""Which operators may raise for what is in their arguments, once shapes and dtypes are known: a graph writes its inputs after them.
+
+So where a graph raises, nothing of the program's has changed, and eager, which runs instead, raises with the effects that came before.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import torch
+
+from framesmith.graph.launch import OfOneGraph
+
+_OURS = frozenset(("mkldnn", "framesmith", "prims"))
+_NEVER = re.compile(
+    r"_?(thnn_|native_|cudnn_|miopen_|mkldnn_|scaled_dot_product_|efficient_|flash_|fused_|foreach_|weight_norm|adaptive_|max_|avg_)?"
+    r"(conv|mm\b|addmm|baddbmm|bmm|linear|matmul|mv\b|dot|attention|dropout|lstm|gru|rnn|rand|normal|uniform|exponential|empty|zeros|ones|full|copy"
+    r"|clone|contiguous|to_copy|sort|topk|cum|pool|upsample|fft|batch_norm|layer_norm|group_norm|softmax|log_softmax|gelu|sum|mean|adam|sgd)"
+)
+"""Operators of ATen, without what stands before `::`, that raise for want of memory alone."""
+
+
+@cache
+def may_raise(target: Any) -> bool:
+    """Whether a call of the operator or Python function may raise for the data that it is given."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return not isinstance(target, OfOneGraph)
+    space, name = target._schema.name.split("::")
+    return not (space in _OURS and "embedding" not in name or space == "aten" and _NEVER.match(name))
+
+
+def may_draw(target: Any) -> bool:
+    """Whether a call may advance a generator: what the program brings may do anything."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    return torch.Tag.nondeterministic_seeded in target.tags or target.namespace not in _OURS | {"aten"}
+
+
+__all__ = ["may_draw", "may_raise"]

@@ -1,0 +1,154 @@
+"""What a signal handler raises in the middle of a compile reaches the caller, and leaves nothing behind."""
+
+import contextlib
+import signal
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import framesmith
+from framesmith import _C, compiler, pipeline
+from framesmith.capture import convert
+from framesmith.lower.contractions import choice
+from framesmith.runtime import build, cache
+
+PLACES = {"capture": (convert, "finish"), "decompose": (pipeline, "decompose"), "lower": (pipeline, "lower"), "build": (build, "_wait"),
+          "seal": (cache, "_seal"), "store": (cache, "_pack"), "measure": (choice, "measure"), "load": (pipeline, "load"),
+          "guards": (compiler, "compile_guards")}  # fmt: skip
+
+
+class Handler:
+    """Raises what it is told."""
+
+    error: BaseException
+
+    def __call__(self, number, frame):
+        raise self.error
+
+
+@contextlib.contextmanager
+def handling(handler, number=signal.SIGUSR1):
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        assert signal.signal(number, before) is handler
+
+
+def once(monkeypatch, module, name, act):
+    """`act()` in the middle of the first call of a function."""
+    original, left = getattr(module, name), [1]
+
+    def instead(*args, **kwargs):
+        if left:
+            left.clear()
+            act()
+            for _ in range(3):
+                pass
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, instead)
+    return left
+
+
+def model():
+    return nn.Sequential(nn.Linear(64, 400), nn.ReLU(), nn.Linear(400, 8)).eval()
+
+
+def is_as_it_was(compiled, eager, x):
+    """The thread's hook is off, the compile lock is free, and the next call is compiled and right."""
+    assert _C.get_callback() is None
+    other = threading.Thread(target=lambda: framesmith.compile(lambda x: x.sin() + 1)(torch.ones(3)))
+    other.start()
+    other.join(120)
+    assert not other.is_alive()
+    torch.testing.assert_close(compiled(x), eager(x))
+    hits = _C.hits()
+    compiled(x)
+    assert _C.hits() == hits + 1
+
+
+@pytest.mark.parametrize("error", [TimeoutError("late"), ValueError("no"), SystemExit(3), GeneratorExit(), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("place", PLACES)
+def test_what_a_handler_raises_in_a_compile_reaches_the_caller(place, error, tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
+    handler = Handler()
+    handler.error = error
+    eager, x = model(), torch.randn(40, 64)
+    compiled = framesmith.compile(eager)
+    with handling(handler):
+        left = once(monkeypatch, *PLACES[place], lambda: signal.raise_signal(signal.SIGUSR1))
+        with pytest.raises(type(error)) as raised:
+            compiled(x)
+        assert raised.value is error and not left
+        is_as_it_was(compiled, eager, x)
+
+
+def test_the_interrupt_key_in_a_compile(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
+    eager, x = model(), torch.randn(40, 64)
+    compiled = framesmith.compile(eager)
+    once(monkeypatch, build, "_wait", lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        compiled(x)
+    is_as_it_was(compiled, eager, x)
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError])
+def test_a_compile_without_room_leaves_the_call_to_eager(error, monkeypatch):
+    def refuse():
+        raise error
+
+    eager, x = model(), torch.randn(40, 64)
+    compiled = framesmith.compile(eager)
+    left = once(monkeypatch, convert, "finish", refuse)
+    torch.testing.assert_close(compiled(x), eager(x))
+    assert not left
+    is_as_it_was(compiled, eager, x)
+
+
+def test_a_handler_that_raises_nothing_is_left_alone(monkeypatch):
+    seen = []
+    eager, x = model(), torch.randn(40, 64)
+    compiled = framesmith.compile(eager)
+    once(monkeypatch, pipeline, "lower", lambda: signal.raise_signal(signal.SIGUSR1))
+    with handling(lambda number, frame: seen.append(number)):
+        torch.testing.assert_close(compiled(x), eager(x))
+    assert seen == [signal.SIGUSR1]
+
+
+def test_a_handler_may_set_another(monkeypatch):
+    handler = Handler()
+    handler.error = TimeoutError()
+    eager, x = model(), torch.randn(40, 64)
+    compiled = framesmith.compile(eager)
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: signal.signal(number, handler))
+    once(monkeypatch, pipeline, "lower", lambda: signal.raise_signal(signal.SIGUSR1))
+    try:
+        compiled(x)
+        assert signal.getsignal(signal.SIGUSR1) is handler
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_alarm_at_any_moment(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
+    handler = Handler()
+    handler.error = TimeoutError("alarm")
+    eager, x = nn.Sequential(nn.Linear(7, 9), nn.Tanh()).eval(), torch.randn(5, 7)
+    compiled, outcomes = framesmith.compile(eager), set()
+    with handling(handler, signal.SIGALRM):
+        for k in range(12):
+            framesmith.reset()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.009 * k)
+                compiled(x)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                outcomes.add("done")
+            except TimeoutError:
+                outcomes.add("alarm")
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            torch.testing.assert_close(compiled(x), eager(x))
+    assert "alarm" in outcomes and _C.get_callback() is None
