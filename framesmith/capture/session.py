@@ -244,7 +244,7 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
     def guard_owners(self, x: FakeTensor, read: Callable[[torch.Tensor], Any]) -> list[Any]:
         """Return `read` of each input that `x` shares memory with, guarded: graphs do not depend on it, this program does."""
         owners = [i for i in self.inputs if i.fake._alias.storage is x._alias.storage]
-        with self.recorder.off():
+        with torch._C._DisableTorchDispatch():  # the recorder is not always on
             values = [read(i.value) for i in owners]
         for owner, value in zip(owners, values, strict=True):
             self.guard(owner.source, "callable", _Reads(read, value))

@@ -5,8 +5,9 @@ namespace framesmith {
 
 PyMethodDef Holdings::death_method_ = {"on_death", Holdings::on_death, METH_O, nullptr};
 
-// `self` is a capsule on the Holdings. The weak references die with it, so it is alive whenever this is called.
+// `self` is a capsule on the Holdings; it has a context once they have let go of their weak references, which the collector may hold longer.
 PyObject* Holdings::on_death(PyObject* self, PyObject*) {
+  if (PyCapsule_GetContext(self)) Py_RETURN_NONE;
   auto* holdings = static_cast<Holdings*>(PyCapsule_GetPointer(self, nullptr));
   if (!holdings) return nullptr;
   holdings->notify_(holdings->arg_);
@@ -50,6 +51,7 @@ void Holdings::drop() {
   auto held = std::move(held_);
   watched_.clear();
   held_.clear();
+  if (listener_) PyCapsule_SetContext(PyCFunction_GET_SELF(listener_), listener_);
   for (auto& [object, ref] : watched) Py_DECREF(ref);
   for (PyObject* object : held) Py_DECREF(object);
   Py_CLEAR(listener_);

@@ -1,6 +1,7 @@
 """What a signal handler raises in the middle of a compile reaches the caller, and leaves nothing behind."""
 
 import contextlib
+import itertools
 import signal
 import threading
 
@@ -11,11 +12,10 @@ from torch import nn
 import framesmith
 from framesmith import _C, compiler, pipeline
 from framesmith.capture import convert
-from framesmith.lower.contractions import choice
 from framesmith.runtime import build, cache
 
 PLACES = {"capture": (convert, "finish"), "decompose": (pipeline, "decompose"), "lower": (pipeline, "lower"), "build": (build, "_wait"),
-          "seal": (cache, "_seal"), "store": (cache, "_pack"), "measure": (choice, "measure"), "load": (pipeline, "load"),
+          "seal": (cache, "_seal"), "store": (cache, "_pack"), "load": (pipeline, "load"),
           "guards": (compiler, "compile_guards")}  # fmt: skip
 
 
@@ -53,8 +53,13 @@ def once(monkeypatch, module, name, act):
     return left
 
 
+WIDTHS = itertools.count(401)
+
+
 def model():
-    return nn.Sequential(nn.Linear(64, 400), nn.ReLU(), nn.Linear(400, 8)).eval()
+    """Of sizes of its own: what a process has measured once it does not measure again."""
+    width = next(WIDTHS)
+    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 8)).eval()
 
 
 def is_as_it_was(compiled, eager, x):
@@ -97,7 +102,8 @@ def test_the_interrupt_key_in_a_compile(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("error", [MemoryError, RecursionError])
-def test_a_compile_without_room_leaves_the_call_to_eager(error, monkeypatch):
+def test_a_compile_without_room_leaves_the_call_to_eager(error, tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
     def refuse():
         raise error
 
@@ -109,7 +115,8 @@ def test_a_compile_without_room_leaves_the_call_to_eager(error, monkeypatch):
     is_as_it_was(compiled, eager, x)
 
 
-def test_a_handler_that_raises_nothing_is_left_alone(monkeypatch):
+def test_a_handler_that_raises_nothing_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
     seen = []
     eager, x = model(), torch.randn(40, 64)
     compiled = framesmith.compile(eager)
@@ -119,7 +126,8 @@ def test_a_handler_that_raises_nothing_is_left_alone(monkeypatch):
     assert seen == [signal.SIGUSR1]
 
 
-def test_a_handler_may_set_another(monkeypatch):
+def test_a_handler_may_set_another(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
     handler = Handler()
     handler.error = TimeoutError()
     eager, x = model(), torch.randn(40, 64)
