@@ -23,7 +23,7 @@ from framesmith.fake.handlers import view
 from framesmith.fake.launching import again
 from framesmith.fake.layout import meets_itself, preserved_strides
 from framesmith.fake.outputs import memory_of
-from framesmith.fake.tensor import new_fake
+from framesmith.fake.tensor import metadata_of, new_fake
 from framesmith.graph.derivative import Derivative, passed, refuse, without_derivatives
 from framesmith.graph.launch import OfOneGraph
 from framesmith.graph.walk import last_node, nodes_after
@@ -104,8 +104,15 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
 
     Raises `Unsupported` where a derivative cannot be recorded; what autograd itself refuses is its own error.
     """
-    recorder = Recorder(below_autograd=False)
-    replay = _Replay(recorder, graph)
+    replay = _Replay(Recorder(below_autograd=False), graph)
+    try:
+        return _traced(replay, defined, wanted)
+    finally:
+        replay.let_go()
+
+
+def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[int] | None) -> Joint:
+    recorder = replay.recorder
     with torch.inference_mode(False), torch.enable_grad(), torch._C._DisableAutocast(), _no_anomalies(), _without_formula(), \
             recorder, replay:
         results, written = replay.run()
@@ -137,7 +144,7 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
     output.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in nodes)
     saved = replay.saved_nodes()
     return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked), tuple(asked_for),
-                 _places(saved, [n for n in graph.nodes if n.op == "placeholder"]), _places(saved, replay.given),
+                 _places(saved, [n for n in replay.graph.nodes if n.op == "placeholder"]), _places(saved, replay.given),
                  tuple([asked_for.index(i) for i in reached if i in asked_for]), later)
 
 
@@ -217,7 +224,7 @@ class _Own(torch.autograd.Function):
         node = recorder.emit(passed, tuple([recorder.nodes(x) for x in (outs, given[values:values + inputs], operands)]), vals)
         node.meta["derivative"] = own
         results = recorder.results(node, vals)
-        ctx.replay, ctx.own, ctx.vals, ctx.rest = replay, own, vals, (len(operands), inputs)
+        ctx.replay, ctx.own, ctx.vals, ctx.rest = replay, own, tuple([_without_history(x) for x in vals]), (len(operands), inputs)
         ctx.save_for_backward(*operands, *[results[k] for k in own.reads])
         ctx.set_materialize_grads(False)
         return results
@@ -243,6 +250,13 @@ def _laid_out(x: FakeTensor, val: FakeTensor) -> Any:
     if val.is_contiguous():
         return x.clone(memory_format=torch.contiguous_format)
     return aten.copy.default(torch.empty_strided(val.shape, val.stride(), dtype=val.dtype, device=val.device), x)
+
+
+def _without_history(x: Any) -> Any:
+    """A fake, or several, as metadata only."""
+    if isinstance(x, FakeTensor):
+        return metadata_of(x)
+    return type(x)([_without_history(v) for v in x]) if isinstance(x, (tuple, list)) else x
 
 
 class _Replay:
@@ -287,6 +301,13 @@ class _Replay:
         while alias.parent is not None:
             alias = alias.parent
         return alias.node
+
+    def let_go(self) -> None:
+        """Part autograd's nodes from the graph, whose fakes hold them: Python's collector finds no cycle that goes through these."""
+        for held in (self.values, self.inputs, self.copies, self.kept, self.given, self.recorder.inputs):
+            held.clear()  # type: ignore[attr-defined]
+        for node in self.recorder.graph.nodes:
+            node.meta["val"] = _without_history(node.meta.get("val"))
 
     def saved_nodes(self) -> set[fx.Node]:
         """The captured nodes whose memory autograd keeps and reads. Raises `Unsupported` where the program writes over that."""

@@ -30,7 +30,7 @@ from framesmith.fake.layout import meets_itself, strides_like
 from framesmith.fake.numbers import Number, entered
 from framesmith.fake.outputs import apart
 from framesmith.fake.schema import with_full_lists
-from framesmith.fake.tensor import Alias, FakeTensor, Storage, current_device, new_fake
+from framesmith.fake.tensor import Alias, FakeTensor, Storage, as_lazy_as, current_device, metadata_of, new_fake
 from framesmith.fake.views import PUT_BACK
 from framesmith.util.errors import Unsupported
 
@@ -153,7 +153,7 @@ class Recorder:
         )
         if isinstance(real, torch.nn.Parameter):
             fake._is_param = True
-        self._give_place(_as_lazy_as(fake, real), name)
+        self._give_place(as_lazy_as(fake, real), name)
         key = real.untyped_storage()._cdata
         other = self._by_storage.setdefault(key, fake._alias)
         if other is not fake._alias:
@@ -162,8 +162,7 @@ class Recorder:
 
     def input_like(self, val: FakeTensor, name: str, grad: bool = False) -> FakeTensor:
         """A fake with the metadata of another recorder's, and a placeholder for it; `grad`: it is a leaf that requires grad."""
-        fake = new_fake(tuple(val.shape), val.stride(), val.dtype, val.device, val.storage_offset(), grad)
-        return self._give_place(_as_lazy_as(fake, val), name)
+        return self._give_place(metadata_of(val, grad), name)
 
     def _give_place(self, fake: FakeTensor, name: str) -> FakeTensor:
         node = self._placeholder(name, fake)
@@ -371,15 +370,6 @@ class Recorder:
         """The placeholder whose storage this fake is or views, or None. Rebuild it as
         `real.as_strided(fake.shape, fake.stride(), fake.storage_offset())` of that input."""
         return fake._alias.storage.input
-
-
-def _as_lazy_as(fake: FakeTensor, other: torch.Tensor) -> FakeTensor:
-    """The fake, with the lazy conjugation and negation of `other`."""
-    if other.is_conj():
-        torch._C._set_conj(fake, True)
-    if other.is_neg():
-        torch._C._set_neg(fake, True)
-    return fake
 
 
 def _closed(func: Any, args: tuple, kwargs: dict) -> Any:

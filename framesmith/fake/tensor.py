@@ -119,6 +119,20 @@ def new_fake(
     )
 
 
+def metadata_of(x: FakeTensor, grad: bool = False) -> FakeTensor:
+    """Another fake of the same metadata, without an alias."""
+    return as_lazy_as(new_fake(tuple(x.shape), x.stride(), x.dtype, x.device, x.storage_offset(), grad), x)
+
+
+def as_lazy_as(fake: FakeTensor, other: torch.Tensor) -> FakeTensor:
+    """The fake, with the lazy conjugation and negation of `other`."""
+    if other.is_conj():
+        torch._C._set_conj(fake, True)
+    if other.is_neg():
+        torch._C._set_neg(fake, True)
+    return fake
+
+
 def dense(like: FakeTensor, shape: tuple, dtype: torch.dtype | None = None) -> FakeTensor:
     """A contiguous fake on the device of `like`, of its dtype unless another is given."""
     return new_fake(shape, contiguous_strides(shape), dtype or like.dtype, like.device)
