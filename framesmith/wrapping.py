@@ -82,6 +82,10 @@ class CompiledModule:
         """The original, by the name that torch.compile gives it."""
         return self._framesmith_original
 
+    def __prepare_scriptable__(self) -> Any:
+        """What torch.jit.script takes instead."""
+        return self._framesmith_original
+
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _compile_again, (self._framesmith_original, self._framesmith_request)
 

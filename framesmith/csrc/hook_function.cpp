@@ -133,6 +133,21 @@ PyObject* repr(PyObject* self) {
   return PyUnicode_FromFormat("<%s of %R>", Py_TYPE(self)->tp_name, as_function(self)->function);
 }
 
+// The function whose text the program wrote. Tools that read functions (TorchScript, torch.export) read that one.
+PyObject* original(PyObject* self, PyObject*) { return PyObject_GetAttrString(self, "__wrapped__"); }
+
+PyObject* of_original(PyObject* self, void* name) {
+  PyObject* function = original(self, nullptr);
+  PyObject* found = function ? PyObject_GetAttrString(function, static_cast<const char*>(name)) : nullptr;
+  Py_XDECREF(function);
+  return found;
+}
+
+PyGetSetDef delegated(const char* name) { return {name, of_original, nullptr, nullptr, const_cast<char*>(name)}; }
+
+PyMethodDef methods[] = {{"__prepare_scriptable__", original, METH_NOARGS, "What torch.jit.script takes instead."},
+                         {nullptr, nullptr, 0, nullptr}};
+
 PyMemberDef members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(CompiledFunction, vectorcall), READONLY, nullptr},
     {"__dictoffset__", T_PYSSIZET, offsetof(CompiledFunction, dict), READONLY, nullptr},
@@ -142,6 +157,8 @@ PyMemberDef members[] = {
     {nullptr, 0, 0, 0, nullptr}};
 
 PyGetSetDef fields[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+                        delegated("__code__"), delegated("__globals__"), delegated("__closure__"),
+                        delegated("__defaults__"), delegated("__kwdefaults__"),
                         {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(create)},
@@ -151,6 +168,7 @@ PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(create)},
                        {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
                        {Py_tp_descr_get, reinterpret_cast<void*>(bind)},
                        {Py_tp_repr, reinterpret_cast<void*>(repr)},
+                       {Py_tp_methods, methods},
                        {Py_tp_members, members},
                        {Py_tp_getset, fields},
                        {Py_tp_doc, const_cast<char*>("CompiledFunction(function, callback): calls function with the frame "

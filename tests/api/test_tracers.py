@@ -12,7 +12,31 @@ def net():
     return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).eval()
 
 
+class Scaled(nn.Module):
+    """With an argument that has a default, and a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.register_buffer("shift", torch.ones(4))
+
+    def forward(self, x, times: int = 2):
+        return self.inner(x) * times + self.shift
+
+
+class Around(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x) + 1
+
+
+MODELS = {"sequence": net, "scaled": Scaled, "compiled part": lambda: Around(framesmith.compile(Scaled()))}
 TOOLS = {
+    "script": lambda model, x: torch.jit.script(model),
+    "export": lambda model, x: torch.export.export(model, (x,), strict=False).module(),
     "trace": torch.jit.trace,
     "symbolic_trace": lambda model, x: torch.fx.symbolic_trace(model),
     "make_fx": lambda model, x: make_fx(model)(x),
@@ -33,6 +57,29 @@ def test_a_compiled_module_is_recorded_as_its_original(tool, warm, grad):
         other = torch.randn(2, 4)
         assert torch.equal(recorded(other), TOOLS[tool](model, x)(other))
         torch.testing.assert_close(compiled(other), model(other))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("tool", ["script", "export"])
+def test_tools_that_read_the_text_of_a_model_read_the_originals(tool, make):
+    model, x = make(), torch.randn(2, 4)
+    compiled = framesmith.compile(model)
+    recorded = TOOLS[tool](compiled, x)
+    torch.testing.assert_close(recorded(x), model(x))
+    assert recorded.state_dict().keys() == model.state_dict().keys()
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_function_has_the_text_of_its_original():
+    def f(x, times: int = 2):
+        return x.sin() * times
+
+    compiled, x = framesmith.compile(f), torch.randn(3)
+    assert (compiled.__code__, compiled.__defaults__, compiled.__globals__) == (f.__code__, f.__defaults__, f.__globals__)
+    scripted = torch.jit.script(compiled)
+    assert isinstance(scripted, torch.jit.ScriptFunction) and torch.equal(scripted(x, 3), f(x, 3))
 
 
 @pytest.mark.filterwarnings("ignore")
