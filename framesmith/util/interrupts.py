@@ -28,10 +28,10 @@ def _code_of(handler: Any) -> CodeType | None:
 
 def raised_by_handler(error: BaseException) -> bool:
     """Whether a signal handler raised the exception: one is among the frames that it came through."""
-    codes = {_code_of(handler) for handler in _handlers().values()} - {None}
+    codes = {id(_code_of(handler)) for handler in _handlers().values()}  # by identity: a compiled frame's constants have no hash
     trace = error.__traceback__ if codes else None
     while trace is not None:
-        if trace.tb_frame.f_code in codes:
+        if id(trace.tb_frame.f_code) in codes:
             return True
         trace = trace.tb_next
     return False

@@ -13,6 +13,7 @@ import framesmith
 from framesmith import _C, compiler, pipeline
 from framesmith.capture import convert
 from framesmith.runtime import build, cache
+from framesmith.util import interrupts
 
 PLACES = {"capture": (convert, "finish"), "decompose": (pipeline, "decompose"), "lower": (pipeline, "lower"), "build": (build, "_wait"),
           "seal": (cache, "_seal"), "store": (cache, "_pack"), "load": (pipeline, "load"),
@@ -160,3 +161,14 @@ def test_an_alarm_at_any_moment(tmp_path, monkeypatch):
             signal.setitimer(signal.ITIMER_REAL, 0)
             torch.testing.assert_close(compiled(x), eager(x))
     assert "alarm" in outcomes and _C.get_callback() is None
+
+
+def test_an_error_that_came_through_a_compiled_frame_is_no_handlers():
+    def fails():
+        raise IndexError
+
+    code = fails.__code__.replace(co_consts=(*fails.__code__.co_consts, {}))  # as compiled frames have: no hash
+    with handling(lambda number, frame: None):
+        with pytest.raises(IndexError) as raised:
+            exec(code)
+        assert not interrupts.raised_by_handler(raised.value)
