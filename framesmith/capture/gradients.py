@@ -51,7 +51,7 @@ class Gradients:
             if alias.func is aten.detach.default:
                 return False
             alias = alias.parent
-        return self._requires(alias.node)
+        return self.requires(alias.node)
 
     def view_grad(self, base: FakeTensor, view: FakeTensor) -> bool | None:
         """The grad mode in which residual code makes a view again; None: any, or the frame's."""
@@ -62,7 +62,8 @@ class Gradients:
             alias, made = alias.parent, made and alias.grad
         return None if made is self.state.grad_enabled else made
 
-    def _requires(self, node: Node) -> bool:
+    def requires(self, node: Node) -> bool:
+        """Whether a node's value requires grad."""
         return node in self.differentiable or bool(node.meta.get("grad"))
 
     def mark(self) -> tuple[Node | None, int] | None:
@@ -94,7 +95,7 @@ class Gradients:
         several, made, base = False, True, alias
         while base.parent is not None:
             several, made, base = several or base.several, made and base.grad, base.parent
-        if made and not several or not any(map(self._requires, (base.node, *value.all_input_nodes))):
+        if made and not several or not any(map(self.requires, (base.node, *value.all_input_nodes))):
             return
         if several:
             raise RuntimeError("a view is being modified inplace that is the output of a function that returns multiple views; such "
@@ -105,7 +106,7 @@ class Gradients:
         node.meta["turn"] = self.turn
         if not enabled:
             node.meta["no_grad"] = True
-        if not any(map(self._requires, node.all_input_nodes)):
+        if not any(map(self.requires, node.all_input_nodes)):
             node.meta["grad"] = False
             return
         if transformed and enabled:
@@ -119,12 +120,12 @@ class Gradients:
         if enabled and not is_detached(alias):
             if known is not None and known[1]:
                 raise NeedsGrad(known[0])  # eager refuses a write to a leaf
-            if self._requires(before) and not self._requires(node):
+            if self.requires(before) and not self.requires(node):
                 raise Unsupported("a tensor that requires grad is overwritten whole by what does not", hint="make a new tensor")
             return
-        if enabled and self._requires(alias.node):
+        if enabled and self.requires(alias.node):
             raise Unsupported("a detached tensor is written with one that requires grad", hint="clone() it first")
-        if self._requires(before):
+        if self.requires(before):
             base.node = self.recorder.emit(aten.copy.default, (before, node), base.val)
             base.node.meta.update(straight=True, grad=True, turn=self.turn)
             if len(node.users) > 1:  # the torch call that wrote reads what it wrote
@@ -132,7 +133,7 @@ class Gradients:
                 node.replace_all_uses_with(base.node, lambda user: user is not base.node)
                 for reader in nodes_after(self.recorder.graph, base.node):
                     self._follow(reader, enabled, False)
-        elif self._requires(node):  # the write gave it another tensor's value as it was
+        elif self.requires(node):  # the write gave it another tensor's value as it was
             base.node = self.recorder.emit(aten.detach.default, (node,), base.val)
             base.node.meta.update(grad=False, turn=self.turn)
         if alias is not base and base.node is not node:

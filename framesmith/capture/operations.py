@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 import operator
 from collections.abc import Callable, Iterator
 from types import FunctionType
@@ -11,7 +12,7 @@ from typing import Any, cast
 
 from framesmith.util.errors import Unsupported
 
-from . import data
+from . import choices, data
 from . import trackers as t
 from .attempts import NOT_IMPLEMENTED, Attempts
 from .identity import same_object
@@ -52,6 +53,8 @@ class Operations(Attempts):
             return self.constants(fn, a, b)
         if name == "mod" and a.constant and issubclass(a.pytype(), (str, bytes)):
             return self.by_dunder("mod", a, b, "%")
+        if type(a) is t.Chosen or type(b) is t.Chosen:
+            return choices.applied(self, functools.partial(self.binary, name), fn, [a, b])
         if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
             return self.numeric("<operator>", fn, [a, b])
         if type(a) is t.Data or type(b) is t.Data:
@@ -99,6 +102,8 @@ class Operations(Attempts):
     def inplace(self, name: str, a: t.Tracker, b: t.Tracker) -> t.Tracker:
         if a.constant and b.constant:
             return self.constants(OPERATORS[name], a, b)
+        if type(b) is t.Chosen and isinstance(a, _NUMERIC):
+            return choices.applied(self, functools.partial(self.inplace, name), OPERATORS.get(name[1:]), [a, b])
         if isinstance(a, _NUMERIC):
             return self.numeric("<inplace>", OPERATORS[name], [a, b])
         if type(a) is t.Data:
@@ -114,6 +119,8 @@ class Operations(Attempts):
     def unary(self, name: str, a: t.Tracker) -> t.Tracker:
         if a.constant:
             return self.constants(OPERATORS[name], a)
+        if type(a) is t.Chosen:
+            return choices.applied(self, functools.partial(self.unary, name), OPERATORS[name], [a])
         if isinstance(a, _NUMERIC):
             return self.numeric("<operator>", OPERATORS[name], [a])
         if type(a) is t.Data:
@@ -128,6 +135,8 @@ class Operations(Attempts):
         fn = COMPARE[name]
         if a.constant and b.constant:
             return self.constants(fn, a, b)
+        if type(a) is t.Chosen or type(b) is t.Chosen:
+            return choices.applied(self, functools.partial(self.compare, name), fn, [a, b])
         if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
             if name in ("==", "!=") and t.NONE in (a, b) and t.Array not in (type(a), type(b)):
                 return t.boolean(name == "!=")

@@ -228,6 +228,11 @@ def _data(rb: Rebuilder, x: t.Data) -> str:
     return rb.temp(x.write(*rb.values(list(x.parts))))
 
 
+def _chosen(rb: Rebuilder, x: t.Chosen) -> str:
+    condition, yes, no = rb.values([x.condition, x.yes, x.no])
+    return rb.temp(f"({yes} if {condition} else {no})")
+
+
 def _draw(rb: Rebuilder, x: t.Draw) -> str:
     return rb.temp(f"{rb.hold(Random.random)}({rb.value(x.generator)})")
 
@@ -461,7 +466,7 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Array: _array, t.Inner: _never, t.Pullback: _never,
     t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _never, t.Late: _late, t.MadeClass: classes.made_class,
     t.Wrapped: classes.wrapped,
-    t.Static: _static, t.Builtin: _static, t.Data: _data, t.Draw: _draw,
+    t.Static: _static, t.Builtin: _static, t.Data: _data, t.Draw: _draw, t.Chosen: _chosen,
     t.Class: _static, t.PyModule: _static, t.Scripted: _static,
     t.List: _list, t.Deque: _deque, t.Proxy: _proxy, t.WeakRef: _weak, t.Tuple: _tuple, t.Dict: _dict,
     t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,

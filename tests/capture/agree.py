@@ -17,6 +17,7 @@ import torch
 import framesmith
 from framesmith.compiler import FrameCompiler, Ledger
 from framesmith.config import Config
+from framesmith.testing import CompileCounter
 from framesmith.wrapping import wrap_function
 
 Fn = Callable[..., Any]
@@ -193,3 +194,27 @@ def close(a: torch.Tensor, b: torch.Tensor) -> bool:
     if not (a.is_floating_point() or a.is_complex()):
         return bool(torch.equal(a, b))
     return bool(torch.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True))
+
+
+def one_graph(fn: Fn, *args: Any, calls: int = 2) -> None:
+    """`fn` is one graph, and each of `calls` calls gives eager's result, gradients of all results' sum and state of the generator."""
+    framesmith.reset()
+    counter = CompileCounter()
+    compiled = framesmith.compile(fn, fullgraph=True, backend=counter)
+    for _ in range(calls):
+        want, got = graded(fn, args), graded(compiled, args)
+        assert differences(want, got) == [], differences(want, got)
+    assert counter.frame_count == 1 + want["differentiated"], counter.frame_count
+
+
+def graded(fn: Fn, args: tuple[Any, ...]) -> dict[str, Any]:
+    args = copy.deepcopy(args)
+    inputs = flat(args)
+    torch.manual_seed(7)
+    result = fn(*args)
+    shown = picture(result, [*inputs, *flat(result)])
+    total = sum(x.double().sum() for x in flat(result) if x.requires_grad)
+    if isinstance(total, torch.Tensor):
+        total.backward()
+    grads = [picture(x.grad, []) for x in inputs]
+    return {"result": shown, "grads": grads, "rng": torch.get_rng_state(), "differentiated": isinstance(total, torch.Tensor)}

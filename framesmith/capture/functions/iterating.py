@@ -8,6 +8,9 @@ import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from framesmith.util.errors import DataDependent
+
+from .. import choices
 from .. import trackers as t
 from ..registry import calls
 from ..sources import MISSING
@@ -139,7 +142,7 @@ def _sum(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     total = args[1] if len(args) > 1 else kwargs.get("start", t.Const(0))
     it = args[0].iterate(cx)
     for text in (str, bytes, bytearray):
-        if issubclass(total.pytype(), text):
+        if type(total) is not t.Chosen and issubclass(total.pytype(), text):
             cx.folded(sum, ((), text()))
     while (v := it.next(cx)) is not None:
         total = cx.binary("add", total, v)
@@ -168,8 +171,15 @@ def _extreme(symbol: str, real: Any) -> Any:
         best, best_key = None, None
         for v in items:
             k = v if plain else key.call(cx, [v], {})
-            if best_key is None or cx.compare(symbol, k, best_key).truth(cx):
-                best, best_key = v, k
+            better = None if best_key is None else cx.compare(symbol, k, best_key)
+            try:
+                if better is None or better.truth(cx):
+                    best, best_key = v, k
+            except DataDependent:
+                if not choices.chooses(better):
+                    raise
+                best = t.Chosen(better, v, best)
+                best_key = best if plain else t.Chosen(better, k, best_key)
         if best is None:
             return kwargs["default"] if "default" in kwargs else cx.fold(real, ((),))
         return best

@@ -3,6 +3,7 @@
 from .arrays import Array
 from .base import NULL, Bound, CapturedError, Handled, Lasti, Null, Tracker, by_class
 from .checked import CheckedIter, Fixed, Walk, Way
+from .chosen import Chosen
 from .constants import CHANGES, FALSE, NONE, TRUE, Const, boolean
 from .data import Data, Draw
 from .deques import Deque
@@ -26,7 +27,8 @@ from .tensors import Sym, Tensor, TensorMethod, is_users
 from .weak import WeakRef
 
 __all__ = [
-    "Address", "AddressKey", "Array", "Backward", "Bound", "Builtin", "ByRow", "CHANGES", "CapturedError", "Cell", "CheckedIter", "Class",
+    "Address", "AddressKey", "Array", "Backward", "Bound", "Builtin", "ByRow", "CHANGES", "CapturedError", "Cell", "CheckedIter",
+    "Chosen", "Class",
     "Const", "DELETED", "Data", "Deque", "Dict", "DictView", "Disabled", "Draw", "Error", "FALSE", "Fixed", "FrameEnd", "Function",
     "Generator",
     "Handed", "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass",

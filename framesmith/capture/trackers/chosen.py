@@ -1,0 +1,47 @@
+"""One of two values, by a tensor's data: what `max(x, 0)` gives of a tensor and a number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framesmith.util.errors import DataDependent
+
+from .base import Tracker
+
+
+class Chosen(Tracker):
+    """`yes if condition else no`. Residual code chooses between the objects; operators choose in the graph, see `capture.choices`."""
+
+    __slots__ = ("condition", "no", "yes")
+
+    def __init__(self, condition: Tracker, yes: Tracker, no: Tracker) -> None:
+        self.source = None
+        self.condition = condition
+        self.yes = yes
+        self.no = no
+
+    def pytype(self) -> type:
+        kind = self.yes.pytype()
+        if kind is not self.no.pytype():
+            raise self.refused()
+        return kind
+
+    def describe(self) -> str:
+        return "what a tensor's data chooses"
+
+    def refused(self) -> DataDependent:
+        """The error of a use whose result is another for the one value than for the other."""
+        return DataDependent(self.describe(), hint="torch.maximum, torch.minimum and torch.where choose between tensors without a branch")
+
+    def real(self, cx: Any) -> Any:
+        raise self.refused()
+
+    truth = size = iterate = key = real
+
+    def get(self, cx: Any, name: str) -> Tracker:
+        raise self.refused()
+
+    set = delete = get  # type: ignore[assignment]
+
+
+__all__ = ["Chosen"]
