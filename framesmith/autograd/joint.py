@@ -320,8 +320,10 @@ class _Replay:
             unread = [saver.args[i] for i in UNREAD.get(saver.target, ())]  # type: ignore[arg-type]
             if origin in unread:
                 continue
+            others = [memory_of(a)[0] for a in saver.args[1:] if isinstance(a, fx.Node)]
+            still = origin in others  # an operator in place keeps a copy of what it writes, but not of its other operands
             origin = origin.meta.get("within", origin)
-            if saver.meta.get("turn", 0) < origin.meta.get("overwritten", 0):
+            if saver.meta.get("turn", 0) < origin.meta.get("overwritten", -1) + still:
                 raise Unsupported("a tensor is written that a gradient still needs")
             found.add(origin)
         return found

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from framesmith._C import CompiledFunction, DifferentiableGraph, misplaced
-from framesmith.autograd.joint import trace_joint
+from framesmith.autograd.joint import Joint, trace_joint
 from framesmith.autograd.layouts import strides_of
 from framesmith.autograd.operators import evaluated, of_any_layout, untransformed
 from framesmith.autograd.partition import backward_of, gradient_of, partition
@@ -53,6 +53,7 @@ class Differentiable:
             self.forward, self._later = both(self.parts.forward, examples, self.parts.backward)
         else:
             self.forward = compile(self.parts.forward, examples)
+        self._watched = [place for place in _saved(self.joint) if place not in self.parts.kept]
         self._backwards: dict[Pattern, _Backward] = {}
         self._wholes: dict[Pattern, Compiled] = {}
         self._by_operators: dict[Pattern, _Backward] = {}
@@ -61,22 +62,22 @@ class Differentiable:
     def in_engine(self) -> Compiled:
         """What is called in the graph's place: the forward, with the backward below as its node."""
         j, parts = self.joint, self.parts
-        kept = [(_KINDS[kind], place) for kind, place in parts.kept]
-        saved = [("result", k) for k in j.saved_results if k < j.outputs] + [("input", k) for k in j.saved_inputs if k not in j.written]
-        watched = [(_KINDS[kind], place) for kind, place in saved if (kind, place) not in parts.kept]
-        watched += [(_KINDS["input"], j.written[k - j.outputs]) for k in j.saved_results if k >= j.outputs]
+        kept, watched = ([(_KINDS[kind], place) for kind, place in places] for places in (parts.kept, self._watched))
         return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written, kept, watched,
                                    parts.needed, parts.exact, parts.copied, j.order, j.later)
 
-    def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool) -> tuple[bool, ...]:
-        """Which of the kept values a backward takes, by which tangents there are and which gradients are asked for.
+    def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+        """Which of the kept values a backward takes, by which tangents there are and which gradients are asked for; and which of the kept
+        and the watched values eager's would take, so that they may not have been written.
 
         `again`: it is to be differentiated in its turn.
         """
         if again:
-            return tuple([k in self.parts.drawn for k in range(len(self.parts.kept))])
+            count = len(self.parts.kept)
+            return tuple([k in self.parts.drawn for k in range(count)]), (False,) * (count + len(self._watched))
         with self._lock:
-            return self._plan(there, wanted).reads
+            plan = self._plan(there, wanted)
+            return plan.reads, plan.checks
 
     def backward(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...]) -> Values:
         """The gradients of the wanted inputs. A tangent that is None is none of the graph's: what depends on it alone has no gradient.
@@ -107,8 +108,10 @@ class Differentiable:
 
     def _partial(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
         with self._turn():
-            graph, reads = backward_of(trace_joint(self._graph, there, self.joint.wanted), self.parts, wanted)
-        return _Backward(graph, tuple(reads))
+            joint = trace_joint(self._graph, there, [k for k, asked in zip(self.joint.wanted, wanted, strict=True) if asked])
+            graph, reads = backward_of(joint, self.parts, wanted)
+        saved = _saved(joint)
+        return _Backward(graph, tuple(reads), tuple([place in saved for place in (*self.parts.kept, *self._watched)]))
 
     def whole(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...]) -> Values:
         """The same, differentiable; of the kept values, those that were drawn."""
@@ -148,12 +151,21 @@ class Differentiable:
             return _Backward(of_any_layout(graph), (*reads, *[True] * len(there)))
 
 
+def _saved(joint: Joint) -> list[tuple[str, int]]:
+    """What autograd would keep for its backward, of the inputs and results."""
+    saved = [("result", k) for k in joint.saved_results if k < joint.outputs]
+    saved += [("input", k) for k in joint.saved_inputs if k not in joint.written]
+    return saved + [("input", joint.written[k - joint.outputs]) for k in joint.saved_results if k >= joint.outputs]
+
+
 @dataclass(slots=True)
 class _Backward:
-    """A backward graph, what computes it once it has run, and which of the kept values it takes."""
+    """A backward graph, what computes it once it has run, and which of the kept values it takes; for one of some gradients or tangents
+    alone, which of the kept and the watched values eager's would take."""
 
     graph: fx.Graph
     reads: tuple[bool, ...]
+    checks: tuple[bool, ...] = ()
     call: Compiled | None = None
 
 

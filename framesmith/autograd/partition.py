@@ -117,8 +117,11 @@ def gradient_of(joint: Joint, parts: Parts, wanted: Sequence[bool], requires: It
 
 
 def _asked(joint: Joint, nodes: list[fx.Node], wanted: Sequence[bool]) -> list[Any]:
-    """The gradients that are asked for, and None for each other."""
+    """The gradients that are asked for, of which the joint graph may have no others, and None for each other."""
     grads: Any = nodes[-1].args[0][joint.results:]  # type: ignore[index]
+    if len(grads) < len(wanted):
+        given = iter(grads)
+        return [next(given) if asked else None for asked in wanted]
     return [g if asked else None for g, asked in zip(grads, wanted, strict=True)]
 
 

@@ -90,17 +90,20 @@ class Gradients:
             raise RuntimeError("Inplace update to inference tensor outside InferenceMode is not allowed."
                                "You can make a clone to get a normal tensor before doing inplace update."
                                "See https://github.com/pytorch/rfcs/pull/17 for more details.")
-        if not (self.differentiable and torch.is_grad_enabled() and alias.parent is not None) or self.transformed or is_detached(alias):
+        if not (self.differentiable and torch.is_grad_enabled() and (alias.parent is not None or alias.storage.several)) \
+                or self.transformed or is_detached(alias):
             return
         several, made, base = False, True, alias
         while base.parent is not None:
             several, made, base = several or base.several, made and base.grad, base.parent
-        if made and not several or not any(map(self.requires, (base.node, *value.all_input_nodes))):
+        if made and not base.storage.several or not any(map(self.requires, (base.node, *value.all_input_nodes))):
             return
         if several:
             raise RuntimeError("a view is being modified inplace that is the output of a function that returns multiple views; such "
                                "functions do not allow the output views to be modified inplace")
-        raise RuntimeError("a view was created in no_grad mode and is being modified inplace with grad mode enabled")
+        if not made:
+            raise RuntimeError("a view was created in no_grad mode and is being modified inplace with grad mode enabled")
+        raise Unsupported("a tensor is written of which one call made several views: they may not be used from then on")
 
     def _follow(self, node: Node, enabled: bool, transformed: bool) -> None:
         node.meta["turn"] = self.turn

@@ -12,6 +12,7 @@ import torch
 
 from framesmith.fake import FakeTensor
 from framesmith.fake.outputs import is_detached
+from framesmith.fake.tensor import Alias
 
 from .inference import in_mode, made_in
 
@@ -35,6 +36,12 @@ def view_text(hold: Hold, base: str, fake: FakeTensor, grad: bool | None = None)
     while alias.parent is not None:
         chain.append(alias)
         alias = alias.parent
+    text = _text(hold, base, fake, chain, alias)
+    one_of_several = any(step.several for step in chain) and all(step.grad for step in chain)
+    return f"{hold(_one_of_several)}({text})" if one_of_several and not is_detached(fake._alias) and not fake.is_inference() else text
+
+
+def _text(hold: Hold, base: str, fake: FakeTensor, chain: list[Alias], alias: Alias) -> str:
     expanded = any(type(stride) is int and not stride for stride in alias.val.stride())  # autograd's as_strided takes gradients apart there
     if not expanded and not any(step.func in _OTHER_NUMBERS for step in chain):
         distance = fake.storage_offset() - alias.val.storage_offset()
@@ -91,6 +98,13 @@ def _made_with(view: Callable[[torch.Tensor], torch.Tensor], base: torch.Tensor)
 def _made_without(view: Callable[[torch.Tensor], torch.Tensor], base: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         return view(base)
+
+
+def _one_of_several(view: torch.Tensor) -> torch.Tensor:
+    """The view, for which autograd has the rules of those that one call made with others."""
+    meta: Any = torch._C._autograd
+    meta._set_creation_meta(view, meta.CreationMeta.MULTI_OUTPUT_NODE)
+    return view
 
 
 def _is_made_again(fake: FakeTensor) -> bool:

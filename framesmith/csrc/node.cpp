@@ -60,12 +60,12 @@ at::Tensor tensor_at(PyObject* tuple, int64_t i) {
   return THPVariable_Check(item) ? THPVariable_Unpack(item) : at::Tensor();
 }
 
-// The version that a tensor had. Keeps the counter alive, not the tensor.
+// The version that a tensor had; one of inference mode has none. Keeps the counter alive, not the tensor.
 struct Version {
-  explicit Version(const at::Tensor& x) : counter(ag::impl::version_counter(x)), was(counter.current_version()) {}
+  explicit Version(const at::Tensor& x) : counter(ag::impl::version_counter(x)), was(counter.enabled() ? counter.current_version() : 0) {}
 
   void check() const {
-    TORCH_CHECK(counter.current_version() == was, "one of the variables needed for gradient computation has been modified by an inplace "
+    TORCH_CHECK(!counter.enabled() || counter.current_version() == was, "one of the variables needed for gradient computation has been modified by an inplace "
                 "operation: a tensor of a compiled graph is at version ", counter.current_version(), "; expected version ", was, " instead.");
   }
 
@@ -117,14 +117,20 @@ struct GraphNode : public ag::Node {
     py::gil_scoped_acquire lock;
     auto program = py::reinterpret_borrow<py::object>(reinterpret_cast<GraphObject*>(owner)->program);
     auto asked = steal(flags(wanted));
-    std::vector<bool> read(saved.size(), true);
-    if (again || !full) read = py::cast<std::vector<bool>>(program.attr("reads")(steal(flags(there)), asked, again));
+    std::vector<bool> read(saved.size(), true), check;
+    if (again || !full) {
+      auto found = program.attr("reads")(steal(flags(there)), asked, again);
+      std::tie(read, check) = py::cast<std::pair<std::vector<bool>, std::vector<bool>>>(found);
+      for (size_t k = 0; k < watched.size() && saved.size() + k < check.size(); ++k)
+        if (check[saved.size() + k]) watched[k].check();
+    }
     ag::variable_list values(saved.size());
     {
       py::gil_scoped_release unlocked;
       std::lock_guard<std::mutex> lock(mutex_);  // another thread may run the same node
       for (size_t k = 0; k < saved.size(); ++k)
         if (read[k]) values[k] = saved[k].unpack(getptr());
+        else if (k < check.size() && check[k]) saved[k].unpack(getptr());
       if (last) for (auto& one : saved) one.reset_data();
     }
     const bool by_operators = is_transformed() || !are_plain(grads) || !are_plain(values);
@@ -226,10 +232,6 @@ py::object no_views(py::object values, int64_t results) {
   return out;
 }
 
-void watch(std::vector<Version>& versions, const at::Tensor& x) {
-  if (!x.is_inference()) versions.emplace_back(x);  // those have no version
-}
-
 void keep(GraphNode& node, const Layout& layout, const ag::variable_list& inputs, PyObject* values) {
   node.saved.reserve(layout.kept.size());
   node.inputs.resize(inputs.size());
@@ -275,10 +277,10 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
     mark_as_hooks();
     return nullptr;
   }
-  for (int64_t i : layout.exact) watch(node.versions, given[i]);
+  for (int64_t i : layout.exact) node.versions.emplace_back(given[i]);
   for (size_t k = 0; k < layout.written.size(); ++k)
     tensor_at(inputs, layout.written[k]).copy_(tensor_at(values.ptr(), layout.outputs + static_cast<int64_t>(k)));
-  for (auto [kind, place] : layout.watched) watch(node.watched, tensor_at(kind == 0 ? inputs : values.ptr(), place));
+  for (auto [kind, place] : layout.watched) node.watched.emplace_back(tensor_at(kind == 0 ? inputs : values.ptr(), place));
   return PyTuple_GetSlice(values.ptr(), 0, layout.outputs);
   END_HANDLE_TH_ERRORS
 }

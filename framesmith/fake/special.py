@@ -244,6 +244,7 @@ def unbind(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 def _several(views: list[FakeTensor]) -> list[FakeTensor]:
     for x in views:
         x._alias.several = True
+        x._alias.storage.several |= x._alias.grad
     return views
 
 

@@ -21,14 +21,16 @@ CPU = torch.device("cpu")
 
 
 class Storage:
-    """What aliases share. `version` counts the writes; `input` is the placeholder whose storage it is, if any."""
+    """What aliases share. `version` counts the writes; `input` is the placeholder whose storage it is, if any; `several`: one call made
+    several views of it in grad mode, which autograd refuses to use once the storage is written.
+    """
 
-    __slots__ = ("version", "input", "shared", "recorder")
+    __slots__ = ("version", "input", "shared", "recorder", "several")
 
     def __init__(self, recorder: Recorder, input: Node | None = None) -> None:
         self.version = 0
         self.input = input
-        self.shared = False
+        self.shared = self.several = False
         self.recorder = recorder
 
 

@@ -1,0 +1,75 @@
+"""What autograd refuses to use once something was written, it refuses in compiled code too."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.autograd.driver import Scenarios, agree, error_of
+
+scenario = Scenarios()
+
+
+def leaf(*shape):
+    return torch.randn(shape, requires_grad=True)
+
+
+@scenario(breaks=True)
+def what_split_gave_views_of(c):
+    def fn(x):
+        y = x * 2
+        a, _ = y.split(2)
+        y.diagonal().add_(1)
+        return y, a
+
+    y, a = c(fn)(leaf(4, 4))
+    return y, error_of(lambda: a.sum().backward())
+
+
+@scenario
+def what_split_gave_is_written_outside(c):
+    def fn(x):
+        y = x * 2
+        return y, *y.split(2), y.unbind()[1], y.view(-1)
+
+    _, a, _, u, v = c(fn)(leaf(4, 4))
+    errors = [error_of(lambda: a.add_(1)), error_of(lambda: u.add_(1)), error_of(lambda: v.add_(1))]
+    return errors, error_of(lambda: a.sum().backward()), error_of(lambda: v.sum().backward())
+
+
+@scenario(breaks=None)
+def an_operand_is_what_is_written(c):
+    def fn(x):
+        y = x * 1
+        y.mul_(y)
+        return y
+
+    def gn(x):
+        y = x * 1
+        y.mT.addcmul_(y, x)
+        return y
+
+    def hn(x):
+        y = x * 1
+        y.mul_(x).pow_(2).add_(y)
+        return y
+
+    return [error_of(lambda f=f: c(f)(leaf(1, 1)).sum().backward()) for f in (fn, gn, hn)]
+
+
+@scenario
+def a_result_is_written_of_which_alone_a_gradient_is_asked(c):
+    def fn(x):
+        return x.max(), x.square()
+
+    errors = []
+    for written in (0, 1):
+        h = leaf() * 1
+        results = c(fn)(h)
+        results[written][results[written] > -9] = 0
+        errors += [error_of(y.backward) for y in results]
+    return errors
+
+
+@scenario.each()
+def test_written(scenario, how):
+    agree(scenario, **how)
