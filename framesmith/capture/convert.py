@@ -17,13 +17,13 @@ import torch
 from torch.fx import Graph
 
 from framesmith.fake import Recorder
-from framesmith.fake.schema import draws
 from framesmith.util.errors import FirstCall, FrameSeen, FramesmithError, NeedsGrad, SharedMemory, TooLong, Unsupported
 from framesmith.util.precision import CONVOLUTIONS, PRODUCTS
 from framesmith.util.stack import Place, user_frame
 
 from . import functions, opcodes
 from . import trackers as t
+from .assertions import drawing
 from .bytecode import decoded
 from .default_dtypes import Under, under
 from .frame import Frame
@@ -259,11 +259,11 @@ def aliasing(cx: Session, graph: Graph) -> None:
 
 
 def repeatable(cx: Session, graph: Graph) -> None:
-    """Where an assertion does not hold, the frame runs again: neither it nor its graph must have drawn random numbers."""
+    """Where an assertion does not hold, the frame runs again: it must not have drawn of generators of the program's own."""
     if not cx.checks:
         return
-    if cx.draws or any(isinstance(n.target, torch._ops.OpOverload) and draws(n.target, n.args, n.kwargs) for n in graph.nodes):
-        raise AssumedInVain("an assertion on a tensor's data in code that draws random numbers")
+    if cx.draws or any(isinstance(a, torch.Generator) for n in drawing(graph.nodes) for a in (*n.args, *n.kwargs.values())):
+        raise AssumedInVain("an assertion on a tensor's data in code that draws random numbers of a generator of its own")
 
 
 def overlap(tensors: list[Any]) -> bool:

@@ -65,6 +65,8 @@ class Rebuilder:
         self.cells: list[t.Cell] = []
         """Cells of their functions: what they hold may be keys by a method of such a class, and is made afterwards."""
         self.n_temps = 0
+        self.drawn_from: list[torch.Generator] = []
+        """Generators that are put back where an assertion on data does not hold."""
         self.targets: dict[Source, str] = {}
         """What weak references refer to, read once: it may die between the guards and here."""
 

@@ -21,7 +21,7 @@ from framesmith import _C
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
-from .assertions import checks
+from .assertions import back, before, checks
 from .bridges import Place, bridge, operands
 from .bytecode import localsplus_names
 from .effects import replay
@@ -117,7 +117,7 @@ class Residual:
     def text(self, graph: bool) -> str:
         """The residual function as Python text."""
         params = ", ".join([*self.params.values(), INPUTS])
-        body = [f"{self.rb.hold(setter)}({seed})" for setter, seed in self.cx.seeds.before]
+        body = [*before(self.rb), *(f"{self.rb.hold(setter)}({seed})" for setter, seed in self.cx.seeds.before)]
         if graph:
             if self.rb.targets and any(self.cx.recorder.mutated(x.fake) for x in self.cx.inputs):
                 raise Unsupported("what a weak reference refers to lives across the end of code that writes its inputs")
@@ -125,7 +125,7 @@ class Residual:
             called = f"{self.rb.hold(self.called)}({self.rb.hold(GRAPH)}, {given})" if self.called else f"{self.rb.hold(GRAPH)}({given})"
             body += ["try:", *(f"    {line}" for line in [*self.numbers, f"{OUTPUTS} = {called}"]),
                      f"except Exception as {ERROR}:", f"    if {self.rb.hold(stands)}({ERROR}): raise",
-                     f"    return {plain_call_after(self.rb, ERROR)}"]
+                     *(f"    {line}" for line in [*back(self.rb), f"return {plain_call_after(self.rb, ERROR)}"])]
             body += self.settled
         body += self.rb.lines + self.late + self.rb.after
         body += ["    " * indent + line for indent, line in self.tail]

@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributions.utils import _lazy_property_and_property
 
 from framesmith.util.errors import Unsupported
 
 from .. import data
 from .. import trackers as t
 from ..registry import by_name, calls, named
+from ..trackers.opaque import Opaque
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
@@ -20,6 +22,12 @@ Kwargs = dict[str, t.Tracker]
 @calls(torch.is_tensor)
 def _is_tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.boolean(isinstance(args[0], t.Tensor))
+
+
+@calls(_lazy_property_and_property)
+def _lazy_in_class(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """What a class of distributions gives for a lazy property: a mark, of which only the kind is asked."""
+    return Opaque(_lazy_property_and_property, None, None)
 
 
 @by_name("torch.fx.graph_module.GraphModule.recompile.<locals>.call_wrapped")

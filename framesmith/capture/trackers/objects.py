@@ -395,6 +395,9 @@ def _builtin(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
 def _other(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
     """A class attribute of another kind: a descriptor of the user's, or a plain value."""
     kind = type(raw)
+    for base in kind.__mro__:
+        if base in DESCRIPTORS and base.__get__ is kind.__get__:  # type: ignore[attr-defined]
+            return DESCRIPTORS[base](cx, self, raw, name, info)
     if not hasattr(kind, "__get__"):
         found = self.own_attr(cx, name)
         return found if found is not None else cx.class_value(self.cls, name, raw)
