@@ -16,6 +16,7 @@ from framesmith.backends import BACKENDS
 from framesmith.capture.functions import marks
 from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
+from framesmith.sharing import compiler_for
 from framesmith.tools.explain import Explanation, explain_call
 from framesmith.util import log
 from framesmith.util.errors import BackendError
@@ -56,20 +57,26 @@ def compile(  # noqa: A001 - torch.compile's name
     if isinstance(backend, str) and backend not in BACKENDS:
         raise BackendError(f"unknown backend {backend!r}; known: {', '.join(sorted(BACKENDS))}")
     config = Config.asked(options or {}, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, max_variants=recompile_limit)
-    callback = FrameCompiler(config)
-    _callbacks.add(callback)
     request = Request(compile=compile, options=given)
     if isinstance(model, nn.Module):
-        return wrap_module(model, callback, request)
-    return _wrap_callable(model, callback, request)
+        return wrap_module(model, _noted(FrameCompiler(config)), request)
+    return _wrap_callable(model, config, request)
 
 
-def _wrap_callable(fn: Callable[..., Any], callback: FrameCompiler, request: Request) -> Callable[..., Any]:
+def _noted(callback: FrameCompiler) -> FrameCompiler:
+    _callbacks.add(callback)
+    return callback
+
+
+def _wrap_callable(fn: Callable[..., Any], config: Config, request: Request) -> Callable[..., Any]:
     if isinstance(fn, _C.CompiledFunction):
         fn = getattr(fn, "_framesmith_wrapped", fn.function)
     if isinstance(fn, types.BuiltinFunctionType | type):
         return fn
-    return wrap_function(fn, callback, request)
+    callback = _noted(compiler_for(fn, config))
+    compiled = wrap_function(fn, callback, request)
+    callback.admit(compiled)
+    return compiled
 
 
 def reset() -> None:

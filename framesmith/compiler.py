@@ -10,7 +10,6 @@ import contextlib
 import functools
 import itertools
 import os
-import re
 import sys
 import threading
 import traceback
@@ -33,7 +32,7 @@ from framesmith.capture.convert import Break, Captured, CompileFn, UserError, co
 from framesmith.capture.guards import GuardTree, Miss, compile_guards, why_missed
 from framesmith.capture.modes import foreign_mode, recomputing, without_default_device
 from framesmith.capture.origins import origin
-from framesmith.capture.policy import stops_in_debugger
+from framesmith.capture.policy import is_foreign, is_machinery, stops_in_debugger
 from framesmith.capture.sources import Source
 from framesmith.config import Config
 from framesmith.graph.digest import target_name
@@ -160,12 +159,21 @@ class Seen:
 
 
 class FrameCompiler:
-    """The callback of one `compile` call; entries in the guard cache belong to it. `ledger`: where to note what was done."""
+    """The callback of a `compile` call, or of several (see `sharing`); entries in the guard cache belong to it. `ledger`: where to note
+    what was done."""
 
     def __init__(self, config: Config, ledger: Ledger | None = None) -> None:
         self.config = config
         self.ledger = ledger
+        self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._seen: dict[int, Seen] = {}  # by identity: equal code objects are different frames
+
+    def admit(self, wrapper: Any) -> None:
+        """Serve one more compiled function, with a budget of variants of its own."""
+        self._wrappers.add(wrapper)
+        for seen in self._seen.values():
+            if len(self._wrappers) > 1 and (code := seen.code()) is not None:
+                _C.reopen(code)
 
     def forget(self) -> None:
         """Drop every entry and verdict of this callback."""
@@ -176,9 +184,9 @@ class FrameCompiler:
 
     def __call__(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         """See `_C.FrameCallback`. Raises `Unsupported` under `fullgraph=True`."""
-        if _OTHERS.search(code.co_filename):
+        if is_foreign(code):
             return _C.SKIP_RECURSIVE
-        if _is_machinery(code, self.config.standard_library) or stops_in_debugger(code):
+        if is_machinery(code, self.config.standard_library) or stops_in_debugger(code):
             return _C.SKIP
         if _C.is_transformed() or foreign_mode():
             around = "a torch.func transform or forward-mode AD" if _C.is_transformed() else "a torch function or dispatch mode"
@@ -224,9 +232,11 @@ class FrameCompiler:
 
     @property
     def limit(self) -> int:
-        """The most variants of a code object: torch.compile's setting, if the program made one and none for us."""
+        """The most variants of a code object: torch.compile's setting, if the program made one and none for us, for each function that
+        was compiled and is alive."""
         asked = self.config.max_variants
-        return recompile_limit() or asked if asked == Config.max_variants else asked
+        one = recompile_limit() or asked if asked == Config.max_variants else asked
+        return one * max(1, len(self._wrappers))
 
     def _variants(self, code: CodeType) -> int:
         return sum(entry.callback is self and entry.alive for entry in _C.entries(code))
@@ -468,27 +478,4 @@ def _wants_grad(seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[s
     return False
 
 
-_TORCH = next(iter(torch.__path__)) + "/"
-# Libraries without tensor programs, and what `torch.compiler.disable` puts around a function: nothing beneath their frames is captured.
-_OTHERS = re.compile(
-    r"/(?:site|dist)-packages/(?:numpy|scipy|pandas|PIL|matplotlib|sympy|sklearn|networkx|rich|tqdm|filelock|_?pytest|tokenizers|safetensors"
-    r"|huggingface_hub|typing_extensions\.py|yaml|requests|triton|torch/_dynamo|torch/_inductor)(?:/|$)"
-)
 _OWN = __file__.rsplit("/", 1)[0] + "/"
-_STANDARD = tuple({p.rsplit("/", 1)[0] + "/" for p in (traceback.__file__, threading.__file__)})
-
-
-def _is_machinery(code: CodeType, standard_library: bool) -> bool:
-    """Frames of torch (but its modules' own forward), framesmith and, unless wanted, the standard library stay as they are; so do
-    finalisers, which run where the collector will.
-
-    What they call is seen.
-    """
-    file = code.co_filename
-    if code.co_name == "__del__":
-        return True
-    if file.startswith(_TORCH):
-        return not file.startswith(_TORCH + "nn/modules/") or file.endswith(("/module.py", "/_functions.py"))
-    if file.startswith(_OWN):
-        return code.co_name != "call_module"
-    return not standard_library and (file.startswith("<frozen") or file.startswith(_STANDARD) and "site-packages" not in file)

@@ -12,8 +12,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # From the top of the house down; rooms of one storey do not import each other.
 HOUSE = [
     {"util"}, {"config"}, {"symbolic"}, {"graph"}, {"prims"}, {"fake"}, {"capture"}, {"autograd", "loops", "runtime"}, {"lower"},
-    {"schedule"}, {"codegen"}, {"tuning"}, {"targets"}, {"pipeline"}, {"backends"}, {"compiler"}, {"export", "distributed", "tools"},
-    {"wrapping"}, {"api"}, {"exc", "testing", "bench"}, {"__init__", "__main__"},
+    {"schedule"}, {"codegen"}, {"tuning"}, {"targets"}, {"pipeline"}, {"backends"}, {"compiler"},
+    {"export", "distributed", "sharing", "tools"}, {"wrapping"}, {"api"}, {"exc", "testing", "bench"}, {"__init__", "__main__"},
 ]
 STOREY = {room: n for n, rooms in enumerate(HOUSE) for room in rooms}
 COMPILED = {"_C"}

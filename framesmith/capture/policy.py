@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import enum
+import re
+import threading
+import traceback
 import types
 from typing import Any
 
@@ -128,3 +131,34 @@ def refused_function(fn: Any) -> str | None:
             return f"call of {fn.__module__}.{fn.__qualname__}: {reason}"
         path = path.rpartition(".")[0]
     return None
+
+
+_TORCH = next(iter(torch.__path__)) + "/"
+# Libraries without tensor programs, and what `torch.compiler.disable` puts around a function.
+_OTHERS = re.compile(
+    r"/(?:site|dist)-packages/(?:numpy|scipy|pandas|PIL|matplotlib|sympy|sklearn|networkx|rich|tqdm|filelock|_?pytest|tokenizers|safetensors"
+    r"|huggingface_hub|typing_extensions\.py|yaml|requests|triton|torch/_dynamo|torch/_inductor)(?:/|$)"
+)
+_OWN = __file__.rsplit("/", 2)[0] + "/"
+_STANDARD = tuple({p.rsplit("/", 1)[0] + "/" for p in (traceback.__file__, threading.__file__)})
+
+
+def is_foreign(code: types.CodeType) -> bool:
+    """Whether nothing beneath frames of `code` is captured."""
+    return _OTHERS.search(code.co_filename) is not None
+
+
+def is_machinery(code: types.CodeType, standard_library: bool) -> bool:
+    """Frames of torch (but its modules' own forward), framesmith and, unless wanted, the standard library stay as they are; so do
+    finalisers, which run where the collector will.
+
+    What they call is seen.
+    """
+    file = code.co_filename
+    if code.co_name == "__del__":
+        return True
+    if file.startswith(_TORCH):
+        return not file.startswith(_TORCH + "nn/modules/") or file.endswith(("/module.py", "/_functions.py"))
+    if file.startswith(_OWN):
+        return code.co_name != "call_module"
+    return not standard_library and (file.startswith("<frozen") or file.startswith(_STANDARD) and "site-packages" not in file)

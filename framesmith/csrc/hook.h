@@ -63,6 +63,7 @@ struct CodeState {
   void add(Entry* entry);
   void promote(Entry* entry);
   void drop_dead();
+  void reopen();  // a code object that was full has room again
   void clear();
   CodeState() = default;
   ~CodeState();

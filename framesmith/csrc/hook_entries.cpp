@@ -107,8 +107,12 @@ void CodeState::drop_dead() {
     return gone;
   });
   if (dead.empty()) return;
-  std::erase_if(decisions, [](const Decision& d) { return d.verdict == Verdict::full; });
+  reopen();
   release_entries(std::move(dead));
+}
+
+void CodeState::reopen() {
+  std::erase_if(decisions, [](const Decision& d) { return d.verdict == Verdict::full; });
 }
 
 void CodeState::clear() {
@@ -279,11 +283,19 @@ PyObject* py_reset(PyObject*, PyObject* object) {
   Py_RETURN_NONE;
 }
 
+PyObject* py_reopen(PyObject*, PyObject* object) {
+  PyCodeObject* code = need_code(object);
+  if (!code) return nullptr;
+  if (CodeState* state = find_state(code)) state->reopen();
+  Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
     {"skip_code", py_skip_code, METH_O, "Never touch frames of this code object."},
     {"is_skipped", py_is_skipped, METH_O, "Whether frames of this code object are never touched."},
     {"entries", py_entries, METH_O, "The live entries of a code object, the latest hit first."},
     {"reset", py_reset, METH_O, "Drop the entries and the callbacks' verdicts of a code object."},
+    {"reopen", py_reopen, METH_O, "Forget that a code object is full of variants."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

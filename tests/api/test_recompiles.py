@@ -1,6 +1,8 @@
 """How often code is compiled, what is told of it, and what is given up after how many tries."""
 
+import gc
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -258,3 +260,75 @@ def test_a_function_of_breaks_alone_says_that_it_runs_in_eager():
         for _ in range(3):
             compiled(X)
     assert len(caught) == 1
+
+
+def increased(x):
+    return x.sin() + 1
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_functions_of_one_code_object_share_variants(captures, backend):
+    together = [framesmith.compile(increased, backend=backend) for _ in range(6)]
+    for fast in together:
+        torch.testing.assert_close(fast(X), increased(X))
+    del together, fast
+    gc.collect()
+    for _ in range(3):
+        framesmith.compile(increased, backend=backend)(X)
+    assert captures == ["increased"]
+    framesmith.compile(increased, backend=backend, fullgraph=True)(X)
+    framesmith.compile(increased, backend=backend, options={"max_variants": 3})(X)
+    assert len(captures) == 3
+
+
+def test_a_decorator_within_a_function_compiles_once(captures):
+    def run(x, by):
+        @framesmith.compile
+        def inner(y):
+            return y * by + 1
+
+        return inner(x)
+
+    for _ in range(5):
+        torch.testing.assert_close(run(X, 2), X * 2 + 1)
+    assert len(captures) == 1
+    for by in range(30):
+        torch.testing.assert_close(run(X, by), X * by + 1)
+    assert len(captures) <= 4
+
+
+def closed_over(value):
+    return framesmith.compile(lambda x: value(x) if callable(value) else x * len(value) if isinstance(value, str) else x + value)
+
+
+def test_closures_over_other_objects_do_not_share(captures):
+    nets = [nn.Linear(4, 4) for _ in range(2)]
+    for _ in range(2):
+        closures = [closed_over(net) for net in nets]
+        for _ in range(2):
+            for fast, net in zip(closures, nets, strict=True):
+                torch.testing.assert_close(fast(X), net(X))
+    assert len(captures) == 2
+    assert torch.equal(closed_over("abc")(X), X * 3) and torch.equal(closed_over(X)(X), X + X)
+
+
+def test_shared_variants_keep_no_module_alive():
+    net = nn.Linear(4, 4)
+    watched = weakref.ref(net), weakref.ref(net.weight)
+    closed_over(net)(X)
+    del net
+    gc.collect()
+    assert [w() for w in watched] == [None, None]
+
+
+def test_each_living_wrapper_has_a_budget():
+    counter = CompileCounter()
+    first = framesmith.compile(scaled, backend=counter, options={"max_variants": 2})
+    assert len(warned(lambda: [first(X, {"by": float(i)}) for i in range(5)])) == 1
+    assert counter.frame_count == 2
+    second = framesmith.compile(scaled, backend=counter, options={"max_variants": 2})
+    warned(lambda: [second(X[:n], {"by": 2.5}) for n in (1, 2, 1, 2)])
+    assert counter.frame_count == 4
+    for k in range(20):
+        warned(lambda k=k: framesmith.compile(scaled, backend=counter, options={"max_variants": 2})(torch.randn(k + 3), {"by": 2.5}))
+    assert counter.frame_count <= 6
