@@ -59,6 +59,7 @@ from framesmith.util.timing import stage
 VARYING = 6
 """Misses of variants because of a number's value after which capture does not assume the value any more (three calls miss so often).
 For a float one is enough."""
+OFTEN = 64  # captures of a code object after which the user is told
 IDLE = 12
 """Breaks without a tensor operation before them after which a function runs in plain Python."""
 
@@ -153,6 +154,7 @@ class Seen:
     full: weakref.WeakKeyDictionary[nn.Module, Any] = field(default_factory=weakref.WeakKeyDictionary)
     resized: bool = False
     number: int = field(default_factory=itertools.count().__next__)
+    captures: int = 0
     graphless: int = 0
     idle: int = 0
     raising: Raising = field(default_factory=lambda: Raising())
@@ -311,6 +313,9 @@ class FrameCompiler:
                 raise
             return self._bug(code, problem)
         self._note(code, captured, tree, compiled)
+        seen.captures += 1
+        if seen.captures == OFTEN:
+            self._often(seen, code)
         hide_from_dynamo(captured.residual_code)
         seen.raising = Raising()
         if self._is_idle(seen, code, captured):
@@ -432,8 +437,17 @@ class FrameCompiler:
         if self.config.warn:
             log.warn_once(key, text)
 
+    def _often(self, seen: Seen, code: CodeType) -> None:
+        reasons = _reasons(seen) or "the modules that it is called with, or weights and objects that they hold"
+        self._warn(
+            f"often:{seen.number}",
+            f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled {seen.captures} times: each "
+            f"module has a budget of {self.limit} variants. What kept changing: {reasons}. Pass what varies as a tensor, keep "
+            f"modules instead of making new ones, or set options={{'max_variants': n}} to a lower limit",
+        )
+
     def _full(self, seen: Seen, code: CodeType, instance: nn.Module | None) -> Any:
-        reasons = "; ".join(f"{seen.misses[guard].text} [{times} times]" for guard, times in seen.times.most_common(4))
+        reasons = _reasons(seen)
         self._warn(
             f"full:{seen.number}",
             f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has {self.limit} variants; "
@@ -461,6 +475,10 @@ class FrameCompiler:
             code.co_qualname, code.co_filename, code.co_firstlineno, captured.breaks, tree.describe(), operators,
             report, captured.stats["instructions"],
         ))
+
+
+def _reasons(seen: Seen) -> str:
+    return "; ".join(f"{seen.misses[guard].text} [{times} times]" for guard, times in seen.times.most_common(4))
 
 
 def _instance(f_locals: dict[str, Any]) -> nn.Module | None:

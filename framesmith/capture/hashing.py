@@ -97,6 +97,11 @@ class Hashing:
             return t.Hashed(self, made, number)
         return made.key(self)
 
+    def as_element(self, key: Any) -> Any:
+        """A stored key of a dict as an element of a set."""
+        stands = isinstance(key, (t.Tracker, t.Hashed, t.AddressKey)) or type(key).__hash__ is not object.__hash__
+        return key if stands else self.unkey(key).element(self)
+
     def no_key(self, x: t.Tracker) -> Any:
         """`x` was to be a key: an error of the program, or of ours."""
         if self.lookup(x.pytype(), "__hash__") is None:

@@ -28,7 +28,8 @@ def same_object(cx: Any, a: t.Tracker, b: t.Tracker) -> bool:
 
 
 def kept_apart(cx: Any) -> Iterator[Guard]:
-    """An object that is changed must not be one of the others of its type: their changes would be its own; keys by identity likewise."""
+    """An object that is changed must not be one of the others of its type: their changes would be its own;
+    elements and keys by identity likewise."""
     if len(cx.keyed) > 1:
         yield Guard(None, "distinct", tuple(x.source for x in cx.keyed.values()))
     changed = {id(v) for x in cx.mutated.values() if (v := getattr(x, "value", None)) is not None}

@@ -109,7 +109,7 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
         self.makes_parameters = False
         """The program made a parameter that requires grad."""
         self.keyed: dict[int, t.Tracker] = {}
-        """Values from outside that were keys of dicts or sets by their identity."""
+        """Values from outside that were elements of sets, or keys of dicts, by their identity."""
         self.cells: dict[int, t.Cell] = {}
         self.pending: dict[int, tuple[Source, Any]] = {}
         """Arguments of the root frame that were not read yet, by fast slot."""

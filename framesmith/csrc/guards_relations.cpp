@@ -1,6 +1,7 @@
 // Checks over several values: identity of two, difference of many, and relations between sizes.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <memory>
 
 #include "guards_program.h"
@@ -9,13 +10,19 @@
 namespace framesmith {
 namespace {
 
-struct Registers : StepData {
+// The registers of objects that differ, and a hash table for many of them: a slot is taken if it was in this round.
+struct Different : StepData {
   std::vector<int> at;
+  std::vector<PyObject*> slots;
+  std::vector<uint32_t> rounds;
+  uint32_t round = 0;
 };
 
-bool prepare_registers(Step& step, PyObject* payload, Holdings&) {
-  auto data = std::make_unique<Registers>();
+bool prepare_different(Step& step, PyObject* payload, Holdings&) {
+  auto data = std::make_unique<Different>();
   if (!read_registers(payload, &data->at)) return false;
+  data->slots.resize(std::bit_ceil(2 * data->at.size()));
+  data->rounds.resize(data->slots.size());
   step.data = data.release();
   return true;
 }
@@ -23,7 +30,8 @@ bool prepare_registers(Step& step, PyObject* payload, Holdings&) {
 bool same(Step& step, Run& run) { return run.registers[step.src] == run.registers[step.index]; }
 
 bool distinct(Step& step, Run& run) {
-  const auto& at = static_cast<const Registers*>(step.data)->at;
+  auto& data = *static_cast<Different*>(step.data);
+  const auto& at = data.at;
   if (at.size() <= 8) {
     for (size_t i = 1; i < at.size(); i++) {
       for (size_t j = 0; j < i; j++) {
@@ -32,10 +40,21 @@ bool distinct(Step& step, Run& run) {
     }
     return true;
   }
-  std::vector<PyObject*> objects;
-  for (int i : at) objects.push_back(run.registers[i]);
-  std::sort(objects.begin(), objects.end());
-  return std::adjacent_find(objects.begin(), objects.end()) == objects.end();
+  if (++data.round == 0) {
+    std::fill(data.rounds.begin(), data.rounds.end(), 0);
+    data.round = 1;
+  }
+  const size_t mask = data.slots.size() - 1;
+  for (int i : at) {
+    PyObject* object = run.registers[i];
+    size_t slot = (reinterpret_cast<uintptr_t>(object) >> 4) * 0x9E3779B97F4A7C15u >> 32 & mask;
+    for (; data.rounds[slot] == data.round; slot = (slot + 1) & mask) {
+      if (data.slots[slot] == object) return false;
+    }
+    data.rounds[slot] = data.round;
+    data.slots[slot] = object;
+  }
+  return true;
 }
 
 // ---- shape: a relation as a postfix program over int64 ----
@@ -158,7 +177,7 @@ bool prepare_shape(Step& step, PyObject* payload, Holdings&) {
 
 constexpr StepKind kinds[] = {
     {"same", same, prepare_index, Op::other, 1},
-    {"distinct", distinct, prepare_registers, Op::other, 5},
+    {"distinct", distinct, prepare_different, Op::other, 5},
     {"shape", shape, prepare_shape, Op::other, 1},
 };
 

@@ -332,3 +332,39 @@ def test_each_living_wrapper_has_a_budget():
     for k in range(20):
         warned(lambda k=k: framesmith.compile(scaled, backend=counter, options={"max_variants": 2})(torch.randn(k + 3), {"by": 2.5}))
     assert counter.frame_count <= 6
+
+
+class Pair(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.one = nn.Linear(4, width)
+        self.two = nn.Sequential(nn.Linear(width, 4), nn.ReLU())
+
+
+WALKS = {
+    "first": lambda net, x: x * next(net.parameters())[0, 0],
+    "parameters": lambda net, x: x + sum(p.sum() for p in net.parameters()),
+    "modules": lambda net, x: x + len(list(net.modules())),
+    "names": lambda net, x: x + sum(m.weight.sum() for n, m in net.named_modules() if n.endswith("0")) + len(list(net.named_buffers())),
+    "set": lambda net, x: x + len({net.one, net.two, net.one[0] if isinstance(net.one, nn.Sequential) else net.two[0]}),
+}
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_modules_of_one_class_are_one_graph(captures, name):
+    run = WALKS[name]
+    compiled = framesmith.compile(run, backend="eager")
+    for net in (Pair() for _ in range(30)):
+        torch.testing.assert_close(compiled(net, X), run(net, X))
+    assert len(captures) == 1
+    tied = Pair()
+    tied.two[0] = tied.one
+    torch.testing.assert_close(compiled(tied, X), run(tied, X))
+    tied.one = tied.two
+    torch.testing.assert_close(compiled(tied, X), run(tied, X))
+
+
+def test_compiling_often_is_told_once():
+    compiled = framesmith.compile(lambda net, x: x + net.one(x)[..., 0].sum(), backend="eager")
+    (text,) = warned(lambda: [compiled(Pair(n + 1), X) for n in range(80)])
+    assert "was compiled 64 times" in text and "max_variants" in text

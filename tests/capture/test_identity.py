@@ -90,6 +90,47 @@ def tuples_by_identity(c):
     return run(one, one, X), run(one, two, X)
 
 
+@suite.whole(graphs=2)
+def elements_apart_become_one(c):
+    run = c(lambda a, b, x: x + len({a, b}))
+    one, two, three = Box(), Box(), Box()
+    return run(one, two, X), run(two, one, X), run(three, one, X), run(one, one, X), run(two, two, X)
+
+
+@suite.whole
+def elements_of_a_set_from_outside(c):
+    run = c(lambda s, a, x: (x + (a in s), x + len(s | {a}), x + len({a} - s)))
+    one, two = Box(), Box()
+    return run({one}, one, X), run({two}, two, X), run({one}, two, X), run({one, two}, two, X), run(set(), two, X)
+
+
+@suite.whole
+def keys_that_are_elements(c):
+    run = c(lambda d, a, b, x: (x + len({a} & d.keys()), x + len({*d, a}), x + sum(d[k] for k in {b}), x + len({frozenset({a}): 1,
+                                                                                                          frozenset({b}): 2})))
+    one, two = Box(), Box()
+    return [run(d, a, b, X) for d in ({one: 1, two: 2}, {two: 1, one: 3}) for a in (one, two) for b in (one, two)]
+
+
+@suite.whole
+def a_set_of_elements_is_returned(c):
+    run = c(lambda a, b, x: (x + 1, {a}, {a: 1}, {a, b} == {b, a}, {a} == {b}))
+    one, two = Box(), Box()
+    three, four = run(one, two, X), run(two, one, X)
+    return [(r[0], r[1] == {b}, r[2] == {b: 1}, r[3:]) for r, b in ((three, one), (four, two))]
+
+
+@suite.whole
+def a_set_from_outside_takes_an_element(c):
+    def add(s, a, x):
+        s.add(a)
+        return x + (a in s)
+
+    run = c(add)
+    one, two, seen = Box(), Box(), set()
+    return run(seen, one, X), run(seen, two, X), run(seen, one, X), seen == {one, two}
+
+
 @pytest.mark.parametrize(("run", "how"), suite)
 def test_identity(run: Any, how: dict[str, Any]) -> None:
     check(run, **how)

@@ -20,8 +20,8 @@ def keys_of(cx: Any, source: t.Tracker) -> Any:
     if isinstance(source, t.Set):
         return source.open(cx)
     if isinstance(source, t.Dict):
-        return dict.fromkeys(source.open(cx))
-    return [v.key(cx) for v in cx.each(source)]
+        return dict.fromkeys(map(cx.as_element, source.open(cx)))
+    return [v.element(cx) for v in cx.each(source)]
 
 
 @calls(set)
@@ -66,7 +66,7 @@ def _combining(name: str) -> None:
 @method(t.Set, "isdisjoint")
 def _isdisjoint(cx: Any, self: t.Set, other: t.Tracker) -> t.Tracker:
     """Of all methods only this one walks over an instance of a subclass of set."""
-    keys = [v.key(cx) for v in cx.each(other)] if isinstance(other, t.Object) else keys_of(cx, other)
+    keys = [v.element(cx) for v in cx.each(other)] if isinstance(other, t.Object) else keys_of(cx, other)
     return t.boolean(self.open(cx).isdisjoint(keys))
 
 
@@ -96,7 +96,7 @@ def _changing(name: str, plain: bool) -> None:
 
     @method(t.Set, name)
     def row(cx: Any, self: t.Set, *args: t.Tracker) -> t.Tracker:
-        self.change(cx, name, *[a.key(cx) if plain else keys_of(cx, a) for a in args])
+        self.change(cx, name, *[a.element(cx) if plain else keys_of(cx, a) for a in args])
         self.loose |= any(isinstance(a, t.Set) and (a.loose or a.value is not None) for a in args)
         return t.NONE
 

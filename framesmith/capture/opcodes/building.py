@@ -81,7 +81,7 @@ def _list_append(f: Frame, n: int) -> None:
 @op("SET_ADD")
 def _set_add(f: Frame, n: int) -> None:
     v = f.stack.pop()
-    f.stack[-n].change(f.cx, "add", v.key(f.cx))  # type: ignore[attr-defined]
+    f.stack[-n].change(f.cx, "add", v.element(f.cx))  # type: ignore[attr-defined]
 
 
 @op("MAP_ADD")

@@ -110,6 +110,10 @@ class Tracker:
         """A hashable that stands for the value as a dict key; a tracker when only its identity can."""
         return cx.no_key(self)
 
+    def element(self, cx: Any) -> Any:
+        """The same for an element of a set."""
+        return self.key(cx)
+
 
 def _refuse_change(cx: Any, x: Tracker, name: str) -> None:
     """AttributeError of an assignment to (or deletion of) an attribute of a builtin value, which has no instance dict."""

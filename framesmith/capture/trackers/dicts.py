@@ -307,7 +307,8 @@ class DictView(Tracker):
     def keys_view(self, cx: Any) -> Any:
         """A real view of the keys, or of the pairs of keys, for a set operation."""
         entries = self.dict.open(cx)
-        return dict.fromkeys(entries).keys() if self.kind == "keys" else {k: v.key(cx) for k, v in entries.items()}.items()
+        keys = list(map(cx.as_element, entries))
+        return dict.fromkeys(keys).keys() if self.kind == "keys" else dict(zip(keys, [v.element(cx) for v in entries.values()])).items()
 
     def get(self, cx: Any, name: str) -> Tracker:
         if name == "mapping":

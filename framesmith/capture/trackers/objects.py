@@ -259,6 +259,14 @@ class Object(Tracker):
             return self.value
         return Hashed(cx, self, cx.key_hash(self))
 
+    def element(self, cx: Any) -> Any:
+        """Of objects that are equal to themselves alone, only which ones are the same is assumed: see `kept_apart`."""
+        if self.value is None or self.source is None or cx.lookup(self.cls, "__hash__") is not object.__hash__ \
+                or cx.lookup(self.cls, "__eq__") is not object.__eq__:
+            return self.key(cx)
+        cx.keyed[id(self)] = self
+        return self
+
     def absent(self, cx: Any, key: Tracker) -> Tracker:
         """`d[key]` of a subclass of dict that does not hold the key: `__missing__`, or an error."""
         if cx.lookup(self.cls, "__missing__") is MISSING:

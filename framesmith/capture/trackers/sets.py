@@ -40,7 +40,7 @@ class Set(Tracker):
     @classmethod
     def of(cls, cx: Any, items: list[Tracker], kind: type = set) -> Set:
         """A new set of the elements, put in in their order."""
-        return cls(kind([v.key(cx) for v in items]), cls=kind)
+        return cls(kind([v.element(cx) for v in items]), cls=kind)
 
     def open(self, cx: Any) -> Any:
         """The set of keys; guards the elements of a set from outside, and their order."""
@@ -65,7 +65,9 @@ class Set(Tracker):
     def contains(self, cx: Any, item: Tracker) -> bool:
         """`item in x`"""
         if isinstance(item, Set) and item.cls is set:
-            key: Any = frozenset(item.open(cx))
+            key: Any = item.frozen(cx)
+        elif self._keys is not None:
+            key = item.element(cx)
         else:
             key = item.key(cx)
         if self._keys is not None or isinstance(key, (Tracker, Hashed)):
@@ -113,9 +115,11 @@ class Set(Tracker):
         return keys
 
     def key(self, cx: Any) -> Any:
-        if self.base is set:
-            return cx.no_key(self)
-        return frozenset(self.open(cx))
+        return cx.no_key(self) if self.base is set else self.frozen(cx)
+
+    def frozen(self, cx: Any) -> frozenset[Any]:
+        """The keys as one key."""
+        return frozenset([k.key(cx) if isinstance(k, Tracker) else k for k in self.open(cx)])
 
     def truth(self, cx: Any) -> bool:
         return self.size(cx) > 0
@@ -146,7 +150,7 @@ class Set(Tracker):
 def _key(cx: Any, value: Any, number: int) -> Any:
     """What stands for an element of a real set; its hash is known."""
     x = cx.wrap_static(value, None)
-    return Hashed(cx, x, number) if isinstance(x, Object) and cx.has_own_hash(value) else x.key(cx)
+    return Hashed(cx, x, number) if isinstance(x, Object) and cx.has_own_hash(value) else x.element(cx)
 
 
 class SameElements:
