@@ -210,7 +210,7 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
     dtype = cx.dtypes.of_graph() or cx.state.default_dtype
     numbers = entered(cx)
     inputs = graph_inputs(cx, recorded, len(numbers))
-    examples = [*(value for _, value in inputs), *number_tensors((), *[n.example for n in numbers])]
+    examples = [*(value for _, value in inputs), *number_tensors((), (), *[n.example for n in numbers])]
     if not any(n.op == "call_function" for n in recorded.nodes):
         graph = None
         if outputs:

@@ -110,7 +110,8 @@ class Residual:
         rb = self.rb
         later, rb.lines = rb.lines, []
         texts = [number.text(rb) for number in numbers]
-        self.numbers = [*rb.lines, f"{NUMBERS} = {rb.hold(number_tensors)}({', '.join([INPUTS, *texts])})"]
+        divisors = tuple([i for i, number in enumerate(numbers) if rb.cx.numbers[id(number)][1].divides])
+        self.numbers = [*rb.lines, f"{NUMBERS} = {rb.hold(number_tensors)}({', '.join([INPUTS, repr(divisors), *texts])})"]
         rb.lines = later
 
     # --- text to code -------------------------------------------------------------------------------------------------

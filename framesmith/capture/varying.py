@@ -174,8 +174,11 @@ def entered(cx: Any) -> list[t.Late]:
     return [x for x, number in cx.numbers.values() if number.entered and type(x) is t.Late]
 
 
-def number_tensors(inputs: tuple[Any, ...], *numbers: Any) -> tuple[Any, ...]:
-    """The inputs of a graph that takes numbers, too. Raises for one whose casts may be errors: the frame is to run in plain Python then."""
+def number_tensors(inputs: tuple[Any, ...], divisors: tuple[int, ...], *numbers: Any) -> tuple[Any, ...]:
+    """The inputs of a graph that takes numbers, too. Raises for one whose casts may be errors, and for zero among the `divisors`, which are
+    places among the numbers: the frame is to run in plain Python then."""
+    if any(numbers[i] == 0 for i in divisors):
+        raise ZeroDivisionError("an integer division by a number that is zero")
     if any(type(n) is float and _LARGEST < abs(n) < math.inf for n in numbers):
         raise OverflowError("a number that float32 does not hold")
     made = [torch.scalar_tensor(n, dtype=torch.float64 if type(n) is float else torch.int64, device="cpu") for n in numbers]

@@ -25,14 +25,18 @@ SYMBOLS = (torch.SymFloat, torch.SymInt)
 
 class Number:
     """What torch finds inside of the SymFloat or SymInt: a number of the type of `example`. `fix()` gives the value, which is assumed from
-    then on, or refuses. `small`: float32 holds it, or the graph is not run; eager has errors for others in some operators."""
+    then on, or refuses. `small`: float32 holds it, or the graph is not run; eager has errors for others in some operators.
+    `known`: its value is known before the graph runs, and then `divides` says that the graph must not run with zero."""
 
-    __slots__ = ("_fake", "_make", "example", "fix", "small")
+    __slots__ = ("_fake", "_make", "divides", "example", "fix", "known", "small")
 
-    def __init__(self, example: Any, make: Callable[[], FakeTensor], fix: Callable[[], Any], small: bool = True) -> None:
+    def __init__(self, example: Any, make: Callable[[], FakeTensor], fix: Callable[[], Any], small: bool = True,
+                 known: bool = False) -> None:
         self.example = example
         self.fix = fix
         self.small = small
+        self.known = known
+        self.divides = False
         self._make = make
         self._fake: FakeTensor | None = None
 
@@ -148,6 +152,10 @@ def _operands(form: Any, count: int, order: tuple[int, ...] = (), same: bool = F
         dtype = _computed_in(common, tensors)
         if dtype is None or not tensors or same and any(x.dtype is not dtype for x in tensors):
             return None
+        if func in _INTEGER_DIVISIONS and dtype is torch.int64 and (divisor := numbers[1]) is not None:
+            if not divisor.known:
+                return None
+            divisor.divides = True
         new = [a if n is None else _cast(rec, n, dtype) for a, n in zip(given, numbers)]
         if form is not func and any(type(a) in (int, float) for a in new):  # the other form takes tensors alone
             new = [rec.number(a, dtype) if type(a) in (int, float) else a for a in new]
@@ -219,6 +227,8 @@ def _in_place(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 Row = Callable[["Recorder", Any, tuple, dict], Any]
+_INTEGER_DIVISIONS = frozenset({aten.div.Tensor_mode, aten.floor_divide.default, aten.remainder.Scalar, aten.fmod.Scalar})
+"""Of integers, an error where the divisor is zero."""
 _choice = _operands(aten.where.self, 2, small=True)
 _sum, _term = _operands(aten.add.Tensor, 2), _scaled("alpha", 1)
 ROWS: dict[Any, Row] = {

@@ -191,7 +191,7 @@ class Recorder:
 
     def number_input(self, example: Any, fix: Callable[[], Any]) -> Number:
         """A float or int that varies: a placeholder of no dimension, when an operator takes it. `fix` assumes its value and gives it."""
-        return self.number_of(Number(example, lambda: self._number_placeholder(example), fix))
+        return self.number_of(Number(example, lambda: self._number_placeholder(example), fix, known=True))
 
     def number_of(self, number: Number) -> Number:
         """From now on, operators look for numbers that vary."""

@@ -209,6 +209,34 @@ def test_a_branch_keeps_them_assumed_in_a_whole_graph():
         assert torch.equal(compiled(X, float(i)), X * i if i > 3 else X)
 
 
+DIVISIONS = {
+    "//": lambda a, n: a // n,
+    "%": lambda a, n: a % n,
+    "fmod": torch.fmod,
+    "trunc": lambda a, n: torch.div(a, n, rounding_mode="trunc"),
+    "in place": lambda a, n: a.clone().remainder_(n),
+    "expression": lambda a, n: a // (n * 2 - 4),
+}
+
+
+@pytest.mark.parametrize("divide", DIVISIONS.values(), ids=DIVISIONS)
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_division_of_integers_by_zero_is_eagers_error(divide, backend):
+    compiled = framesmith.compile(lambda a, n: divide(a, n) + 1, backend=backend)
+    x = torch.arange(-5, 6)
+    for n in (3, 4, 5, -6, 7, 8):
+        assert torch.equal(compiled(x, n), divide(x, n) + 1)
+        assert torch.equal(compiled(x.float(), n), divide(x.float(), n) + 1)
+    for n in (0, 2):
+        try:
+            want = divide(x, n) + 1
+        except RuntimeError:
+            with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+                compiled(x, n)
+        else:
+            assert torch.equal(compiled(x, n), want)
+
+
 def test_special_values():
     compiled = framesmith.compile(lambda x, s: (x * s, x > s, torch.full((2,), s)), backend="eager")
     for s in (1.0, 2.0, 3.0, 4.0, float("nan"), float("inf"), -0.0, 0.0):
