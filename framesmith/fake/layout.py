@@ -90,25 +90,21 @@ def expanded_strides(fake: FakeTensor, shape: Sizes) -> tuple:
     return (0,) * lead + tuple([0 if n == 1 and m != 1 else s for n, s, m in zip(sizes, strides, shape[lead:])])
 
 
-def elementwise_strides(shape: Sizes, operands: list[FakeTensor]) -> tuple:
-    """Strides of the result of an element-wise operator over operands that broadcast to `shape`."""
-    layouts: list[tuple] = []
-    full = True
-    for t in operands:
-        if t.is_contiguous() and same_shape(t.shape, shape):
-            continue
-        if t.dim() == 0:
-            continue
-        full = False
-        break
-    if full:
-        return contiguous_strides(shape)
-    for t in operands:
-        if t.dim():
-            layouts.append(expanded_strides(t, shape))
-    first = layouts[0]
-    if all(x == first for x in layouts) and is_dense(shape, first):
-        return first
+def elementwise_strides(shape: Sizes, operands: list[FakeTensor], numbers: bool = False) -> tuple:
+    """Strides of the result of an element-wise operator over operands that broadcast to `shape`, and perhaps over `numbers`.
+
+    Operands of one shape and layout give that layout; among others, eager orders the dimensions by strides, those of size 1 too.
+    """
+    usual = contiguous_strides(shape)
+    alike = not numbers and all(same_shape(t.shape, shape) for t in operands)
+    full = all(t.dim() == 0 or t.is_contiguous() and same_shape(t.shape, shape) for t in operands)
+    if full and (alike or all(t.dim() == 0 or t.stride() == usual for t in operands)):
+        return usual
+    if alike and len(shape) == 4 and all(t.is_contiguous(memory_format=torch.channels_last) for t in operands):
+        return channels_last_strides(shape)
+    layouts = [expanded_strides(t, shape) for t in operands if t.dim()]
+    if alike and all(x == layouts[0] for x in layouts) and is_dense(shape, layouts[0]):
+        return layouts[0]
     return strides_in_order(shape, dense_order(shape, layouts))
 
 

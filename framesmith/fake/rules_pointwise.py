@@ -8,15 +8,16 @@ from typing import Any
 import torch
 
 from framesmith.fake.infer import DOUBTED, RULES
-from framesmith.fake.layout import broadcast, elementwise_strides, preserved_strides, same_shape
+from framesmith.fake.layout import broadcast, elementwise_strides, same_shape
 from framesmith.fake.promotion import result_type, to_float
 from framesmith.fake.tensor import CPU, FakeTensor, contiguous_strides, new_fake
 
 aten = torch.ops.aten
 
 
-def elementwise(operands: list[FakeTensor], dtype: torch.dtype) -> Any:
-    """The result of an element-wise operator over `operands`; NotImplemented if they do not broadcast, or all are numbers."""
+def elementwise(operands: list[FakeTensor], dtype: torch.dtype, numbers: bool = False) -> Any:
+    """The result of an element-wise operator over `operands` (and `numbers`, which eager takes as tensors); NotImplemented if they do not
+    broadcast, or all are numbers."""
     if not operands:
         return NotImplemented
     first = operands[0]
@@ -30,13 +31,11 @@ def elementwise(operands: list[FakeTensor], dtype: torch.dtype) -> Any:
                 return NotImplemented
         if device is CPU or device.type == "cpu":
             device = t.device
-    if len(operands) == 1:
-        return new_fake(shape, contiguous_strides(shape) if first.is_contiguous() else preserved_strides(first), dtype, device)
-    return new_fake(shape, elementwise_strides(shape, operands), dtype, device)
+    return new_fake(shape, elementwise_strides(shape, operands, numbers), dtype, device)
 
 
-def _promoting(first: int, last: int, finish: Callable[[torch.dtype], torch.dtype] | None) -> Callable[..., Any]:
-    """Operands are the arguments from `first` to `last`; `finish` takes the promoted dtype to the result's."""
+def _promoting(first: int, last: int, finish: Callable[[torch.dtype], torch.dtype] | None, numbers: bool = True) -> Callable[..., Any]:
+    """Operands are the arguments from `first` to `last`, numbers too if `numbers`; `finish` takes the promoted dtype to the result's."""
 
     def row(*args: Any, **kwargs: Any) -> Any:
         values = args[first:last]
@@ -44,7 +43,8 @@ def _promoting(first: int, last: int, finish: Callable[[torch.dtype], torch.dtyp
         dtype = result_type(values)
         if dtype is torch.bool and finish is None and first == 0 and kwargs:
             return NotImplemented
-        return elementwise(operands, dtype if finish is None else finish(dtype))
+        count = sum(type(v) is FakeTensor for v in values)
+        return elementwise(operands, dtype if finish is None else finish(dtype), numbers and count < len(values) == 2)
 
     return row
 
@@ -86,7 +86,7 @@ def _no_bool(row: Callable[..., Any]) -> Callable[..., Any]:
 _two = _promoting(0, 2, None)
 _register(_two, "add.Tensor add.Scalar mul.Tensor mul.Scalar maximum minimum fmax fmin")
 _register(_two, "remainder.Tensor remainder.Scalar fmod.Tensor fmod.Scalar floor_divide.default floor_divide.Scalar")
-_register(_two, "pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar")
+_register(_promoting(0, 2, None, False), "pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar")
 _register(_no_bool(_two), "sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar")
 _register(_two, "bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar")
 _register(_promoting(0, 2, to_float), "div.Tensor div.Scalar atan2 xlogy.Tensor")
@@ -103,8 +103,8 @@ _register(
 _register(_keeping(False), "relu neg floor ceil round trunc sign positive bitwise_not")
 _register(_keeping(True), "gelu silu mish hardswish hardsigmoid leaky_relu elu softplus hardshrink softshrink frac relu6")
 _register(_keeping(False), "hardtanh")
-_register(_promoting(0, 3, None), "addcmul addcdiv lerp.Tensor lerp.Scalar clamp clamp.Tensor")
-_register(_promoting(0, 2, None), "clamp_min clamp_max clamp_min.Tensor clamp_max.Tensor")
+_register(_promoting(0, 3, None, False), "addcmul addcdiv lerp.Tensor lerp.Scalar clamp clamp.Tensor")
+_register(_promoting(0, 2, None, False), "clamp_min clamp_max clamp_min.Tensor clamp_max.Tensor")
 
 
 def _abs(x: FakeTensor) -> Any:

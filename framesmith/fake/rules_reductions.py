@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.infer import DOUBTED, RULES, rule
+from framesmith.fake.layout import is_dense
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
 
 aten = torch.ops.aten
@@ -172,6 +173,7 @@ def topk(x: FakeTensor, k: Any, dim: int = -1, largest: bool = True, sorted: boo
 
 @rule(aten.sort.default)
 def sort(x: FakeTensor, dim: int = -1, descending: bool = False) -> Any:
-    if not x.is_contiguous() or not -max(x.dim(), 1) <= dim < max(x.dim(), 1):
+    if not is_dense(x.shape, x.stride()) or not -max(x.dim(), 1) <= dim < max(x.dim(), 1):
         return NotImplemented
-    return _result(x, tuple(x.shape), x.dtype), _result(x, tuple(x.shape), torch.int64)
+    shape = tuple(x.shape)
+    return new_fake(shape, x.stride(), x.dtype, x.device), new_fake(shape, x.stride(), torch.int64, x.device)

@@ -38,7 +38,9 @@ def view(x: FakeTensor, wanted: Any) -> Any:
     shape = infer_size(x.shape, wanted)
     if shape is None:
         return NotImplemented
-    stride = contiguous_strides(shape) if x.is_contiguous() else view_strides(x.shape, x.stride(), shape)
+    last = x.stride()[-1] if x.dim() else 1  # not 1 where that dimension has one element: those beside it take it over
+    plain = x.is_contiguous() and (type(last) is not int or last == 1)
+    stride = contiguous_strides(shape) if plain else view_strides(x.shape, x.stride(), shape)
     return NotImplemented if stride is None else _like(x, shape, stride)
 
 
@@ -222,7 +224,7 @@ def index_written(x: FakeTensor, dim: int, index: FakeTensor, source: Any, **kwa
         wanted = (*x.shape[:at], index.shape[0], *x.shape[at + 1 :])
         if source.dtype is not x.dtype or not same_shape(source.shape, wanted):
             return NotImplemented
-    return _like(x, x.shape, contiguous_strides(x.shape), 0)
+    return _like(x, x.shape, contiguous_strides(x.shape) if type(source) is FakeTensor else x.stride(), 0)
 
 
 @rule(aten.cat.default)

@@ -1,0 +1,30 @@
+"""Strides of dimensions of size 1 are eager's, over operators and odd layouts."""
+
+import pytest
+import torch
+
+from framesmith.fake import Recorder
+
+LAYOUTS = [((1, 3), (1, 1)), ((1, 3), (7, 1)), ((3, 1), (1, 5)), ((2, 1, 3), (3, 9, 1)), ((2, 1, 3), (1, 77, 2)), ((1, 1), (3, 5)),
+           ((3, 1, 2), (1, 1, 3)), ((1, 3, 4, 4), (3, 1, 12, 3)), ((1,), (7,)), ((0, 4), (1, 0)), ((3, 4), (1, 3))]
+CALLS = {
+    "with a number": lambda x: (x + 1, 2 - x, x * 0.5, x % 2, x > 0, x / 3),
+    "alone": lambda x: (x.sin(), x ** 2, x.clamp(min=0), x.clamp(0, 1), x.neg(), x.isnan()),
+    "with its equal": lambda x: (x + x, torch.maximum(x, x), torch.where(x > 0, x, x)),
+    "with what is contiguous": lambda x: (x + torch.ones(x.shape), torch.addcmul(x, torch.ones(x.shape), x)),
+    "with what is broadcast": lambda x: (x + torch.ones(x.shape[-1:]), x + torch.ones(()), torch.where(x > 0, x, 0.0)),
+    "sorted": lambda x: (*x.sort(0), *x.sort(-1), x.argsort(0)),
+    "filled": lambda x: (x.index_fill(0, torch.arange(min(1, len(x))), 2.0), x.masked_fill(x > 0, 1)),
+    "viewed": lambda x: (x.reshape(-1), x.view(*x.shape, 1), x.unsqueeze(0), x.expand_as(torch.empty(2, *x.shape))),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_sizes_of_one(call, layout):
+    x = torch.rand(8000).as_strided(*layout)
+    recorder = Recorder()
+    fake = recorder.input(x, "x")
+    with recorder:
+        found = CALLS[call](fake)
+    assert [(y.shape, y.stride()) for y in found] == [(y.shape, y.stride()) for y in CALLS[call](x)]
