@@ -211,16 +211,16 @@ def fill_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     return target
 
 
-@handles(aten.split.Tensor)
+@handles(aten.split.Tensor, aten.unsafe_split.Tensor)
 def split(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     source, size, dim = (*positional(func, args, kwargs), 0)[:3]
     total = source.shape[dim]
     if size == 0:
-        return _several([_slice(rec, source, dim, 0, total)])
-    return _several([_slice(rec, source, dim, start, min(start + size, total)) for start in range(0, max(total, 1), size)])
+        return _several(func, [_slice(rec, source, dim, 0, total)])
+    return _several(func, [_slice(rec, source, dim, start, min(start + size, total)) for start in range(0, max(total, 1), size)])
 
 
-@handles(aten.split_with_sizes.default)
+@handles(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
 def split_with_sizes(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     source, sizes, dim = (*positional(func, args, kwargs), 0)[:3]
     parts, start = [], 0
@@ -232,17 +232,18 @@ def split_with_sizes(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any
             f"split_with_sizes expects split_sizes to sum exactly to {source.shape[dim]} "
             f"(input tensor's size at dimension {dim}), but got split_sizes={list(sizes)}"
         )
-    return _several(parts)
+    return _several(func, parts)
 
 
 @handles(aten.unbind.int)
 def unbind(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     source, dim = (*positional(func, args, kwargs), 0)[:2]
-    return _several([view(rec, aten.select.int, (source, dim, i), {}) for i in range(source.shape[dim])])
+    return _several(func, [view(rec, aten.select.int, (source, dim, i), {}) for i in range(source.shape[dim])])
 
 
-def _several(views: list[FakeTensor]) -> list[FakeTensor]:
-    for x in views:
+def _several(func: Any, views: list[FakeTensor]) -> list[FakeTensor]:
+    """Views that autograd lets nobody write to, but for those of `unsafe_split`."""
+    for x in [] if func.name().startswith("aten::unsafe") else views:
         x._alias.several = True
         x._alias.storage.several |= x._alias.grad
     return views

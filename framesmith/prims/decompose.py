@@ -76,10 +76,13 @@ def _escaping(graph: fx.Graph) -> set[fx.Node]:
     return found
 
 
-def _origin(node: fx.Node) -> fx.Node:
-    """The node whose memory an ATen view chain shares."""
+def _origin(node: fx.Node) -> Any:
+    """The node whose memory an ATen view chain shares; of one with several results, and which of these."""
     while node.op == "call_function" and _is_view(node.target) and node.args and isinstance(node.args[0], fx.Node):
-        node = node.args[0]
+        source = node.args[0]
+        if node.target is operator.getitem and not _is_view(source.target):
+            return source, node.args[1]
+        node = source
     return node
 
 
@@ -178,7 +181,7 @@ class _Decomposition:
             return NotImplemented
 
     def output(self, node: fx.Node) -> None:
-        owners: dict[Value, fx.Node] = {}
+        owners: dict[Value, Any] = {}
         self.b.stack, self.b.origin = (), "output"
         result = self._result(node.args[0], owners)
         self.new.create_node("output", "output", (result,)).meta = {**node.meta}
@@ -262,7 +265,7 @@ class _Decomposition:
             return type(x) is not float
         return x.prim in _MOVING and all(map(self._is_exact, x.args))
 
-    def _result(self, arg: Any, owners: dict[Value, fx.Node]) -> Any:
+    def _result(self, arg: Any, owners: dict[Value, Any]) -> Any:
         if isinstance(arg, (tuple, list)):
             return tuple([self._result(item, owners) for item in arg])
         if not isinstance(arg, fx.Node):
@@ -272,7 +275,7 @@ class _Decomposition:
             return value.node if isinstance(value, Opaque) else value
         owner = _origin(arg)
         stride = _spec_of(arg.meta["val"]).stride
-        if owners.setdefault(value.root, owner) is not owner or value.spec.stride != stride:
+        if owners.setdefault(value.root, owner) != owner or value.spec.stride != stride:
             value = self.b.fresh(value)
             value.spec.stride = stride
         if "layout" in arg.meta:

@@ -20,11 +20,9 @@ from framesmith.compiler import Ledger
 from tests.fuzz.pool import run_all
 from tests.fuzz.reduce import reduce
 from tests.fuzz.runner import Verdict
+from tests.nets.compare import apart, strides, widened
 from tests.nets.random_graphs_writer import write
 
-TOLERANCES = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 2e-5, torch.complex64: 2e-5,
-              torch.bfloat16: 2e-2, torch.float16: 3e-3}
-_WIDE = {torch.complex64: torch.complex128}
 OPTIONS = {"compiler_flags": "-O0", "numerics": "eager", "warn": False}
 
 Shown = dict[str, Any]
@@ -64,7 +62,7 @@ def _run(space: dict[str, Any], fn: Any, wide: bool) -> Shown:
         warnings.simplefilter("ignore")
         given = space["inputs"]()
         if wide:
-            given = tuple([_widened(x) for x in given])
+            given = tuple([widened(x) for x in given])
         leaves = [x.grad_fn.next_functions[0][0].variable if x.grad_fn else x for x in given]
         try:
             results = fn(*given)
@@ -80,33 +78,22 @@ def _run(space: dict[str, Any], fn: Any, wide: bool) -> Shown:
                 torch.autograd.backward(leaving, tangents)
             for k, x in enumerate(leaves):
                 shown[f"gradient {k}"] = x.grad
-                shown[f"gradient {k} is"] = None if x.grad is None else _strides(x.grad)
+                shown[f"gradient {k} is"] = None if x.grad is None else strides(x.grad)
         except Exception as error:
             shown["error"] = type(error).__name__
     return shown
 
 
-def _widened(x: torch.Tensor) -> torch.Tensor:
-    if not (x.is_floating_point() or x.is_complex()):
-        return x
-    made = x.detach().to(_WIDE.get(x.dtype, torch.float64))
-    return made.requires_grad_() * 1 if x.grad_fn is not None else made.requires_grad_(x.requires_grad)
-
-
 def _kind(y: torch.Tensor, others: list[torch.Tensor]) -> Any:
     shared = [k for k, x in enumerate(others) if x.numel() and x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()]
-    return y.requires_grad, y.is_leaf, shared if y.numel() else [], _strides(y)
-
-
-def _strides(x: torch.Tensor) -> Any:
-    return tuple([s for n, s in zip(x.shape, x.stride(), strict=True) if n > 1]) if x.numel() else ()
+    return y.requires_grad, y.is_leaf, shared if y.numel() else [], strides(y)
 
 
 def _difference(want: Shown, got: Shown, wide: Shown) -> str:
     for key in [*want, *(k for k in got if k not in want)]:
         a, b = want.get(key), got.get(key)
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            found = _apart(a, b, wide.get(key))
+            found = apart(a, b, wide.get(key))
         elif key.startswith("gradient") and all(_is_nothing(shown.get(key.removesuffix(" is"))) for shown in (want, got)):
             found = ""  # of what was overwritten whole eager has a gradient of zeros
         else:
@@ -118,26 +105,6 @@ def _difference(want: Shown, got: Shown, wide: Shown) -> str:
 
 def _is_nothing(gradient: Any) -> bool:
     return gradient is None or not gradient.any()
-
-
-def _apart(a: torch.Tensor, b: torch.Tensor, exact: Any) -> str:
-    if a.dtype is not b.dtype or a.shape != b.shape:
-        return f"{a.dtype} {tuple(a.shape)} became {b.dtype} {tuple(b.shape)}"
-    if a.dtype not in TOLERANCES:
-        return "" if torch.equal(a, b) else f"{_few(a)} became {_few(b)}"
-    kind = torch.complex128 if a.is_complex() else torch.float64
-    x, y = a.to(kind).reshape(-1), b.to(kind).reshape(-1)
-    scale = torch.where(x.isfinite(), x.abs(), 0.0).max() if x.numel() else 0.0
-    room = TOLERANCES[a.dtype] * (x.abs() + 0.1 * scale) + 1e-30
-    if isinstance(exact, torch.Tensor) and exact.shape == a.shape:
-        off = (exact.to(kind).reshape(-1) - x).abs()
-        room = room + 4 * torch.where(off.isfinite(), off, 0.0)
-    same = (x == y) | (x.isnan() & y.isnan()) | ((x - y).abs() <= room)
-    return "" if same.all() else f"{_few(x[~same])} became {_few(y[~same])}"
-
-
-def _few(x: torch.Tensor) -> list[Any]:
-    return x.reshape(-1)[:4].tolist()  # type: ignore[no-any-return]
 
 
 def main() -> int:

@@ -1,0 +1,55 @@
+"""How far two tensors may be apart: by the rounding of their dtype, and by how far eager itself is from a run in float64 (an element's, or
+any element's, but for steps of the function)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+TOLERANCES = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 2e-5, torch.complex64: 2e-5,
+              torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.complex32: 3e-3}  # fmt: skip
+_WIDE = {torch.complex32: torch.complex128, torch.complex64: torch.complex128}
+
+
+def widened(x: torch.Tensor) -> torch.Tensor:
+    """The tensor in float64 or complex128, as much of a leaf as it was."""
+    if not (x.is_floating_point() or x.is_complex()):
+        return x
+    made = x.detach().to(_WIDE.get(x.dtype, torch.float64))
+    return made.requires_grad_() * 1 if x.grad_fn is not None else made.requires_grad_(x.requires_grad)
+
+
+def strides(x: torch.Tensor) -> tuple[int, ...]:
+    """The strides that say where elements are."""
+    return tuple([s for n, s in zip(x.shape, x.stride(), strict=True) if n > 1]) if x.numel() else ()
+
+
+def apart(a: torch.Tensor, b: torch.Tensor, exact: Any, least: float = 0.0) -> str:
+    """What differs in dtype, shape and values; empty if nothing does. `exact`: the result in float64, where there is one. `least`:
+    of numbers as large as this it is made, so that what is left when they cancel has their rounding."""
+    if a.is_nested and b.is_nested:
+        return next((found for x, y in zip(a.unbind(), b.unbind()) if (found := apart(x, y, None))), "")
+    if a.layout != b.layout:
+        return f"{a.layout} became {b.layout}"
+    if a.layout != torch.strided:
+        a, b, exact = a.to_dense(), b.to_dense(), None
+    if a.dtype is not b.dtype or a.shape != b.shape:
+        return f"{a.dtype} {tuple(a.shape)} became {b.dtype} {tuple(b.shape)}"
+    if a.dtype not in TOLERANCES:
+        return "" if torch.equal(a, b) else f"{few(a)} became {few(b)}"
+    kind = torch.complex128 if a.is_complex() else torch.float64
+    x, y = a.to(kind).reshape(-1), b.to(kind).reshape(-1)
+    scale = torch.where(x.isfinite(), x.abs(), 0.0).max().item() if x.numel() else 0.0
+    scale = max(scale, least)
+    room = TOLERANCES[a.dtype] * (x.abs() + 0.1 * scale) + 1e-30
+    if isinstance(exact, torch.Tensor) and exact.shape == a.shape:
+        off = (exact.to(kind).reshape(-1) - x).abs()
+        usual = torch.where(off <= 30 * room, off, 0.0)  # the rest are steps of the function
+        room = room + 4 * torch.maximum(usual.max() if off.numel() else usual, torch.where(off.isfinite(), off, 0.0))
+    same = (x == y) | (x.isnan() & y.isnan()) | ((x - y).abs() <= room)
+    return "" if same.all() else f"{few(x[~same])} became {few(y[~same])}"
+
+
+def few(x: torch.Tensor) -> list[Any]:
+    return x.reshape(-1)[:4].tolist()  # type: ignore[no-any-return]

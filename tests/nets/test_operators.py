@@ -1,0 +1,36 @@
+"""A sample of PyTorch's own samples of operators and modules; `python -m tests.nets.operators` runs as many as one likes."""
+
+import pytest
+
+from tests.nets.operator_cases import Subject, subjects
+from tests.nets.operators import check, judge
+
+NAMES = [
+    "add", "atan2", "clamp", "where", "pow", "remainder", "lerp", "addcmul", "bitwise_and", "logical_not", "eq",
+    "isnan", "to", "sum", "mean", "prod", "amax", "argmin", "cumsum", "logsumexp", "var", "std_mean", "any", "norm",
+    "masked.sum", "matmul", "bmm", "addmm", "einsum", "nn.functional.linear", "cat", "stack", "split", "reshape",
+    "permute", "expand", "roll", "flip", "tril", "unfold", "diagonal", "index_select", "gather", "scatter_add",
+    "index_put", "masked_fill", "take_along_dim", "nn.functional.embedding", "sort", "topk", "softmax",
+    "nn.functional.layer_norm", "nn.functional.batch_norm", "nn.functional.gelu", "nn.functional.conv2d",
+    "nn.functional.max_pool2d", "nn.functional.avg_pool2d", "nn.functional.interpolate.bilinear",
+    "nn.functional.cross_entropy", "nn.functional.mse_loss", "nn.functional.pad.constant",
+    "nn.functional.scaled_dot_product_attention", "arange", "full_like", "nn.Linear", "nn.GRU",
+    "nn.TransformerEncoderLayer"
+]  # fmt: skip
+FOUND = [
+    (Subject("native_batch_norm", "float32", "forward"), 1),
+    (Subject("unsafe_chunk", "float32", "forward"), 0),
+    (Subject("unsafe_split", "float32", "backward"), 0),
+]
+"""Samples that differed once."""
+
+
+def test_sample():
+    tally = check(subjects(NAMES, ["float32", "int64", "bfloat16"], ["forward", "backward"]), 2)
+    assert not tally.faults, tally.faults
+    assert sum(c["compiled"] for c in tally.counts.values()) > 0.9 * sum(c["samples"] for c in tally.counts.values())
+
+
+@pytest.mark.parametrize("subject, number", FOUND, ids=[f"{s} {n}" for s, n in FOUND])
+def test_found(subject, number):
+    assert judge(((subject, number),)).detail == ""
