@@ -158,6 +158,13 @@ def is_channels_last(fake: FakeTensor) -> bool:
     return _channels_last_order(fake.shape, fake.stride())
 
 
+def suggested_format(fake: FakeTensor) -> torch.memory_format:
+    """Eager's `suggest_memory_format`."""
+    if is_channels_last(fake):
+        return torch.channels_last if fake.dim() == 4 else torch.channels_last_3d
+    return torch.contiguous_format
+
+
 def _all_ones(shape: Sizes) -> bool:
     return all(n == 1 for n in shape)
 

@@ -9,7 +9,7 @@ import torch
 
 from framesmith.fake.handlers import WITHOUT_SIZES, composite, functional, handles, keep_apart, known, positional, store, view, with_values
 from framesmith.fake.infer import is_empty
-from framesmith.fake.layout import dense_order, infer_size, is_dense, same_shape, view_strides
+from framesmith.fake.layout import dense_order, infer_size, is_dense, same_shape, suggested_format, view_strides
 from framesmith.fake.promotion import result_type
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
 from framesmith.graph.walk import ancestors, last_node
@@ -107,7 +107,7 @@ def to_dtype(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     source, dtype, _, copied, memory_format = (*given, *left_out[len(given) - 2 :])
     if not isinstance(source, FakeTensor):
         return composite(rec, func, args, kwargs)
-    if dtype is source.dtype and not copied and memory_format is None:
+    if dtype is source.dtype and not copied and memory_format in (None, torch.preserve_format, suggested_format(source)):
         return source
     options = {"dtype": dtype} if memory_format is None else {"dtype": dtype, "memory_format": memory_format}
     return functional(rec, aten._to_copy.default, (source,), options)
@@ -168,9 +168,18 @@ def as_strided(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 def embedding_bag(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """Without autograd, whether the weight asks for a gradient does not matter."""
     given = positional(func, args, kwargs)
+    if func is not aten._embedding_bag.default:
+        contiguous = {"memory_format": torch.contiguous_format}
+        rows = [x if x.is_contiguous() else functional(rec, aten.clone.default, (x,), contiguous) for x in given[1:3]]
+        given = (given[0], *rows, *given[3:])
     defaults = (False, 0, False, None, False, None)
     filled: tuple = (*given, *defaults[len(given) - 3 :])
     padding = -1 if filled[8] is None else filled[8]
+    if func is aten.embedding_bag.padding_idx and filled[8] is not None:
+        count = filled[0].shape[0]
+        if not -count <= padding < count:
+            raise RuntimeError(f"padding_idx must be within the number of embeddings, {-count} through {count - 1} but got {padding}")
+        padding %= count
     return functional(rec, aten._embedding_bag_forward_only.default, (*filled[:8], padding), {})
 
 
@@ -269,11 +278,11 @@ def is_pinned(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> bool:
 
 @handles(aten.cat.default)
 def cat(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Tensors of shape [0] count for nothing in eager, whatever their rank; what is left alone is a copy."""
+    """Tensors of shape [0] count for nothing in eager, whatever their rank, but for their gradients; what is left alone is a copy."""
     tensors, dim = (*positional(func, args, kwargs), 0)[:2]
     if len(tensors) > 1 and not all(isinstance(t, FakeTensor) for t in tensors):
         tensors = [t if isinstance(t, FakeTensor) else rec.constant(t) for t in tensors]
-    kept = [t for t in tensors if not (t.dim() == 1 and type(t.shape[0]) is int and t.shape[0] == 0)]
+    kept = [t for t in tensors if t.requires_grad or not (t.dim() == 1 and type(t.shape[0]) is int and t.shape[0] == 0)]
     if not kept or len(kept) == len(tensors):
         return functional(rec, func, (list(tensors), dim), {})
     dtype = result_type(tensors)

@@ -10,7 +10,7 @@ import torch
 from framesmith.loops.build import Builder
 from framesmith.loops.ir import Op
 from framesmith.lower.context import Context, surely_smaller
-from framesmith.lower.geometry import Size, flat
+from framesmith.lower.geometry import Size, flat, is_empty
 from framesmith.lower.pointwise import operand
 from framesmith.lower.table import lowers, unsupported_dtype
 from framesmith.lower.values import Lazy, Strided, Value, cost_of, merge_reads
@@ -123,6 +123,8 @@ def scatter_nest(ctx: Context, base: Value, shape: tuple[Any, ...], place: Any, 
     only gives this value is written where it is."""
     out = base if _is_last_of(ctx, base) else ctx.materialise(base, ctx.wanted.get(ctx.node), written=True)  # type: ignore[arg-type]
     assert isinstance(out, Strided)
+    if is_empty(shape):  # an index without elements may have another rank
+        return out
     b = Builder()
     i, axes = ctx.axes(shape)
     b.store(out.buffer, flat(place(b, i), out.stride, out.offset), value(b, i), mode)

@@ -120,4 +120,10 @@ for _op in (
     aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.linear.default, aten._addmm_activation.default,
 ):
     RESULT_LAYOUTS[_op] = _row_major
+for _op in (
+    aten._embedding_bag_forward_only.default, aten._embedding_bag.default, aten._embedding_bag_backward.default,
+    aten._embedding_bag_dense_backward.default, aten._embedding_bag_per_sample_weights_backward.default,
+):  # their kernels walk indices, offsets and weights of samples without looking at strides
+    ARGUMENT_LAYOUTS[_op] = lambda position, value, frozen: row_major(value.shape) if len(value.shape) == 1 else None
+    CUDA_ARGUMENT_LAYOUTS[_op] = lambda position, values: row_major(values[position].shape) if len(values[position].shape) == 1 else None
 RESULT_LAYOUTS[aten.index_put.default] = _like_first  # its meta kernel is Python that loads SymPy, for a second

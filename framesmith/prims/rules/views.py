@@ -239,7 +239,9 @@ def cat(b: Builder, tensors: Any, dim: int = 0) -> Any:
     # a legacy of eager: 1-d tensors of size 0 join anything
     kept = [x for x in tensors if x.shape != (0,)] or list(tensors[:1])
     dim %= kept[0].ndim
-    return b.cat(tuple([b.convert(x, b.out.dtype) for x in kept]), dim)
+    kept = [x for x in kept if not (type(x.shape[dim]) is int and x.shape[dim] == 0)] or kept[:1]
+    parts = tuple([b.convert(x, b.out.dtype) for x in kept])
+    return b.cat(parts, dim) if len(parts) > 1 else parts[0]
 
 
 @decomposes(aten.stack.default)
