@@ -379,7 +379,7 @@ class Calls:
                 return obj
         if cls.__flags__ & _ABSTRACT:
             self.folded(object.__new__, (cls,))
-        if new is not object.__new__ and not isinstance(new, staticmethod) and cls not in PLAIN:
+        if new is not object.__new__ and not isinstance(new, staticmethod) and PLAIN.isdisjoint(cls.__mro__):
             raise Unsupported(f"instance of {cls.__module__}.{cls.__qualname__}")
         return obj
 

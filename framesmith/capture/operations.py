@@ -158,6 +158,8 @@ class Operations(Attempts):
 
     def equal(self, a: t.Tracker, b: t.Tracker) -> bool:
         """`a is b or a == b`"""
+        if a is not b and t.Data in (type(a), type(b)):  # of numbers and text, one object is equal to itself
+            return self.compare("==", a, b).truth(self)
         return same_object(self, a, b) or self.compare("==", a, b).truth(self)
 
     def contains(self, container: t.Tracker, item: t.Tracker) -> bool:

@@ -562,3 +562,17 @@ def a_backward_within_a_backward(c):
     x = leaf(3)
     c(lambda x: Again.apply(lambda h: h.sin() * 2, x * 3).sum())(x).backward()
     return x
+
+
+@scenario
+def instances(c):
+    """Deprecated, and still in use."""
+    class Scaled(Twice):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def run(self, x):
+            return self.apply(x, 2) * self.factor
+
+    return derivatives(c(lambda x: Scaled(3).run(x) + Twice().apply(x, 1)), leaf(4))

@@ -20,13 +20,15 @@ from framesmith.graph.walk import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import CODES, calls
+from ..registry import CODES, PLAIN, calls
 
 Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
 own = torch.autograd.function
 MOST = 3
 """Results of a function that takes missing gradients as None: there is a graph for each pattern of them."""
+
+PLAIN.add(torch._C._FunctionBase)  # an instance is good for nothing but `apply`
 
 
 @calls(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.distributions.utils import _lazy_property_and_property
 
-from framesmith.util.errors import Unsupported
+from framesmith.util.errors import DataDependent, Unsupported
 
 from .. import data
 from .. import trackers as t
@@ -45,6 +45,11 @@ def _assert(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     elif not args[0].truth(cx):
         cx.raise_(AssertionError(args[1].real(cx)))
     return t.NONE
+
+
+@calls(torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence)  # type: ignore[attr-defined]
+def _packed(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    raise DataDependent("the lengths of a packed sequence", hint="pack and unpack sequences outside of the compiled code")
 
 
 @calls(torch._check_tensor_all)
