@@ -14,7 +14,7 @@ import torch
 from torch.fx import Node
 
 from framesmith.fake.outputs import is_detached
-from framesmith.fake.tensor import Alias, FakeTensor
+from framesmith.fake.tensor import Alias, FakeTensor, tensors_in
 from framesmith.graph.purity import is_view
 from framesmith.graph.walk import last_node, nodes_after
 from framesmith.util.errors import NeedsGrad, Unsupported
@@ -104,6 +104,11 @@ class Gradients:
         if not made:
             raise RuntimeError("a view was created in no_grad mode and is being modified inplace with grad mode enabled")
         raise Unsupported("a tensor is written of which one call made several views: they may not be used from then on")
+
+    def refuse_out(self, args: Any, kwargs: Any) -> None:
+        """Break before a call with `out=` that autograd refuses, unless it has no derivative."""
+        if torch.is_grad_enabled() and any(map(self.wants_grad, tensors_in([*args, *kwargs.values()]))):
+            raise Unsupported("out= where tensors require grad", hint="call it under torch.no_grad()")
 
     def _follow(self, node: Node, enabled: bool, transformed: bool) -> None:
         node.meta["turn"] = self.turn

@@ -208,6 +208,8 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
             return out
         self.recorder.stack = self.user_stack()
         before = self.mark()
+        if before is not None and named.get("out") is not None:
+            self.refuse_out(real, named)
         try:
             with under_functions(self.modes.functions):
                 out = fn(*real, **named)

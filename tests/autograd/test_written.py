@@ -70,6 +70,24 @@ def a_result_is_written_of_which_alone_a_gradient_is_asked(c):
     return errors
 
 
+@scenario(breaks=True)
+def results_are_written_with_out(c):
+    def fn(x, o):
+        return torch.add(x, 1, out=o)
+
+    def gn(x, o):
+        return torch.gt(x, 0, out=o), x * 2
+
+    def hn(x, o):
+        with torch.no_grad():
+            return torch.mm(x, x, out=o)
+
+    x = leaf(3, 3)
+    f = c(fn)
+    return [error_of(lambda: f(x, torch.empty(3, 3))), error_of(lambda: f(torch.ones(3, 3), leaf(3, 3))),
+            f(torch.ones(3), torch.empty(3)), c(gn)(x, torch.empty(3, 3, dtype=torch.bool)), c(hn)(x, torch.empty(3, 3))]
+
+
 @scenario.each()
 def test_written(scenario, how):
     agree(scenario, **how)

@@ -212,7 +212,12 @@ def std(b: Builder, x: Value, dim: Any = None, unbiased: Any = True, keepdim: bo
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     correction = correction if correction is not None else int(unbiased)
-    return b.convert(b.sqrt(moments(b, x, dims_of(x, dim), keepdim, correction)[0]), x.dtype) if _is_real(x) else NotImplemented
+    return b.convert(b.sqrt(moments(b, _wide(b, x), dims_of(x, dim), keepdim, correction)[0]), x.dtype) if _is_real(x) else NotImplemented
+
+
+def _wide(b: Builder, x: Value) -> Value:
+    """Eager on a CPU takes the root of a variance in float64, whose range holds the squares of float32."""
+    return b.convert(x, torch.float64) if x.dtype is torch.float32 and x.device.type == "cpu" else x
 
 
 @decomposes(aten.var_mean.correction)
@@ -227,7 +232,7 @@ def var_mean(b: Builder, x: Value, dim: Any = None, *, correction: Any = None, k
 def std_mean(b: Builder, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     if not _is_real(x):
         return NotImplemented
-    variance, average = moments(b, x, dims_of(x, dim), keepdim, 1 if correction is None else correction)
+    variance, average = moments(b, _wide(b, x), dims_of(x, dim), keepdim, 1 if correction is None else correction)
     return b.convert(b.sqrt(variance), x.dtype), b.convert(average, x.dtype)
 
 
