@@ -32,6 +32,7 @@ from framesmith.util.errors import Unsupported
 aten = torch.ops.aten
 UNREAD: dict[Any, tuple[int, ...]] = {aten._native_batch_norm_legit_functional.default: (3, 4)}
 """Arguments, by place, on which in training neither what the operator gives nor a gradient depends (but its new statistics)."""
+_KEEPS_A_NUMBER = (aten.mul.Tensor, aten.div.Tensor)
 TANGENT = "tangent_"
 
 
@@ -43,7 +44,8 @@ class Joint:
     `differentiable`: places among the results that require grad. `wanted`: inputs that do. `written`: inputs whose new values are
     results; a write of which no gradient is asked stays a `copy_` in the graph. `saved_inputs`, `saved_results`: places of what autograd
     would keep for its backward, and so forbids to be written before. `order`: places in `wanted`, as autograd comes to their gradients.
-    `later`: for each of `differentiable`, which of them are computed of it.
+    `later`: for each of `differentiable`, which of them are computed of it. `read`: what autograd's backward would read of what it keeps,
+    by numbers that all joint graphs of the captured one have in common.
     """
 
     graph: fx.Graph
@@ -57,6 +59,7 @@ class Joint:
     saved_results: tuple[int, ...] = ()
     order: tuple[int, ...] = ()
     later: tuple[tuple[int, ...], ...] = ()
+    read: tuple[int, ...] = ()
 
 
 def requires_grad(graph: fx.Graph) -> bool:
@@ -145,7 +148,7 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
     saved = replay.saved_nodes()
     return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked), tuple(asked_for),
                  _places(saved, [n for n in replay.graph.nodes if n.op == "placeholder"]), _places(saved, replay.given),
-                 tuple([asked_for.index(i) for i in reached if i in asked_for]), later)
+                 tuple([asked_for.index(i) for i in reached if i in asked_for]), later, tuple(replay.read))
 
 
 def _dense(x: FakeTensor) -> FakeTensor:
@@ -186,7 +189,7 @@ def _without_formula() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "is not implemented" in str(error) or "not support automatic differentiation" in str(error):
+        if any(words in str(error) for words in ("is not implemented", "is not supported", "not support automatic differentiation")):
             raise Unsupported(str(error)) from error
         raise
 
@@ -320,10 +323,11 @@ class _Replay:
             unread = [saver.args[i] for i in UNREAD.get(saver.target, ())]  # type: ignore[arg-type]
             if origin in unread:
                 continue
+            # an operator in place keeps a copy of its first operand alone
             others = [memory_of(a)[0] for a in saver.args[1:] if isinstance(a, fx.Node)]
-            still = origin in others  # an operator in place keeps a copy of what it writes, but not of its other operands
+            in_place = origin in others and origin.meta.get("in_place", -1) == saver.meta.get("turn")
             origin = origin.meta.get("within", origin)
-            if saver.meta.get("turn", 0) < origin.meta.get("overwritten", -1) + still:
+            if in_place or saver.meta.get("turn", 0) < origin.meta.get("overwritten", 0):
                 raise Unsupported("a tensor is written that a gradient still needs")
             found.add(origin)
         return found
@@ -392,7 +396,11 @@ class _Replay:
             return value
         said: dict[str, Any] = {k: node.meta[k] for k in ("no_grad", "checkpoint") if k in node.meta}
         if not said:
-            return target(*args, **kwargs)
+            value = target(*args, **kwargs)
+            if target in _KEEPS_A_NUMBER and not isinstance(args[1], torch.Tensor) and value.grad_fn is not None:
+                value.grad_fn.register_prehook(lambda _, k=len(self.kept): self.read.add(k))  # noqa: B008
+                self.kept.append((None, None))  # hooks are not told of it
+            return value
         last = last_node(self.recorder.graph)
         with torch.set_grad_enabled("no_grad" not in said):
             value = target(*args, **kwargs)

@@ -33,6 +33,8 @@ Turn = Callable[[], AbstractContextManager[Any]]
 Pattern = tuple[tuple[bool, ...], ...]
 """Of a backward: which tangents there are; which gradients are asked for; of a differentiable one, which of its inputs require grad."""
 
+_MANY = 8
+"""So many results have their values freed with the first of their gradients."""
 _KINDS = {"input": 0, "result": 1, "extra": 2}
 
 
@@ -66,18 +68,35 @@ class Differentiable:
         return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written, kept, watched,
                                    parts.needed, parts.exact, parts.copied, j.order, j.later)
 
-    def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-        """Which of the kept values a backward takes, by which tangents there are and which gradients are asked for; and which of the kept
-        and the watched values eager's would take, so that they may not have been written.
+    def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool) -> tuple[tuple[bool, ...], tuple[bool, ...], Values]:
+        """Which of the kept values a backward takes, by which tangents there are and which gradients are asked for; which of the kept and
+        the watched values eager's would take, so that they may not have been written; and the numbers of what eager's would take of what
+        it keeps, which it may do once.
 
         `again`: it is to be differentiated in its turn.
         """
-        if again:
-            count = len(self.parts.kept)
-            return tuple([k in self.parts.drawn for k in range(count)]), (False,) * (count + len(self._watched))
         with self._lock:
             plan = self._plan(there, wanted)
-            return plan.reads, plan.checks
+        if again:
+            count = len(self.parts.kept)
+            return tuple([k in self.parts.drawn for k in range(count)]), (False,) * (count + len(self._watched)), plan.taken
+        return plan.reads, plan.checks, plan.taken
+
+    def spent(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> tuple[bool, ...]:
+        """Which of the kept values nothing may ask for once a last backward has run: what eager reads once it cannot read again."""
+        with self._lock:
+            plan = self._plan(there, wanted)
+            if plan.spent is None:
+                rest = [k for k, given in enumerate(there) if not given]
+                needed = {place for k in rest for place in self._needed_after(plan, k)} if len(rest) < _MANY else ()
+                plan.spent = tuple([place not in needed for place in range(len(self.parts.kept))])
+            return plan.spent
+
+    def _needed_after(self, plan: _Backward, result: int) -> list[int]:
+        """The kept values of which the gradients of one result are computed, if these may follow."""
+        count = len(self.joint.differentiable)
+        other = self._plan(tuple([k == result for k in range(count)]), (True,) * len(self.joint.wanted))
+        return [] if set(other.taken) & set(plan.taken) else [place for place, read in enumerate(other.reads) if read]
 
     def backward(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...]) -> Values:
         """The gradients of the wanted inputs. A tangent that is None is none of the graph's: what depends on it alone has no gradient.
@@ -100,7 +119,7 @@ class Differentiable:
         found = self._backwards.get((there, wanted))
         if found is None:
             if all(there) and all(wanted):
-                found = _Backward(self.parts.backward, (True,) * len(self.parts.kept))
+                found = _Backward(self.parts.backward, (True,) * len(self.parts.kept), (), self.joint.read)
             else:
                 found = CompiledFunction(self._partial, None)(there, wanted)
             self._backwards[there, wanted] = found
@@ -111,7 +130,7 @@ class Differentiable:
             joint = trace_joint(self._graph, there, [k for k, asked in zip(self.joint.wanted, wanted, strict=True) if asked])
             graph, reads = backward_of(joint, self.parts, wanted)
         saved = _saved(joint)
-        return _Backward(graph, tuple(reads), tuple([place in saved for place in (*self.parts.kept, *self._watched)]))
+        return _Backward(graph, tuple(reads), tuple([place in saved for place in (*self.parts.kept, *self._watched)]), joint.read)
 
     def whole(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...]) -> Values:
         """The same, differentiable; of the kept values, those that were drawn."""
@@ -161,11 +180,13 @@ def _saved(joint: Joint) -> list[tuple[str, int]]:
 @dataclass(slots=True)
 class _Backward:
     """A backward graph, what computes it once it has run, and which of the kept values it takes; for one of some gradients or tangents
-    alone, which of the kept and the watched values eager's would take."""
+    alone, which of the kept and the watched values eager's would take; `taken`, `spent`: see `Differentiable`."""
 
     graph: fx.Graph
     reads: tuple[bool, ...]
     checks: tuple[bool, ...] = ()
+    taken: tuple[int, ...] = ()
+    spent: tuple[bool, ...] | None = None
     call: Compiled | None = None
 
 

@@ -3,7 +3,7 @@
 `meta["grad"]`: whether the value requires grad in the program. `meta["no_grad"]`: it was computed of such values with grad mode off, so no
 gradient goes through it. `meta["straight"]`, of `copy(before, now)`: a tensor that requires grad, written with grad mode off: autograd goes
 on from what it was before. `meta["turn"]`: the number of the torch call that recorded a node; `meta["overwritten"]`: of the one that wrote
-over its memory.
+over its memory; `meta["in_place"]`: of the one that wrote nothing else.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ class Gradients:
             self._follow(node, enabled, transformed)
         for base, alias, before in self.recorder.written[writes:]:
             before.meta.setdefault("overwritten", self.turn)
+            if len(self.recorder.written) == writes + 1:
+                before.meta["in_place"] = self.turn
             self._written(base, alias, before, enabled)
 
     def allows(self, alias: Alias, value: Node) -> None:

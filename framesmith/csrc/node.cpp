@@ -10,6 +10,8 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <set>
+
 #include "states.h"
 
 namespace framesmith {
@@ -105,22 +107,33 @@ struct GraphNode : public ag::Node {
   ag::variable_list apply(ag::variable_list&& grads) override {
     const Layout& layout = *reinterpret_cast<GraphObject*>(owner)->layout;
     ag::variable_list out(layout.wanted.size());
+    const bool ending = std::exchange(last, false);
     if (std::none_of(grads.begin(), grads.end(), [](const at::Tensor& g) { return g.defined(); })) return out;
-    TORCH_CHECK(!released, ag::ERR_BACKWARD_TWICE);
     if (!tensor_pre_hooks().empty() || !retains_grad_hooks().empty()) check_hooks(layout, grads);
     std::vector<bool> there, wanted;
     for (const auto& g : grads) there.push_back(g.defined());
     for (size_t i = 0; i < out.size(); ++i) wanted.push_back(task_should_compute_output(i));
     const bool again = at::GradMode::is_enabled(), full = all(there) && all(wanted);
+    all_taken = full;
     if (full) for (const auto& version : watched) version.check();
     if (again) for (const auto& version : versions) version.check();
     py::gil_scoped_acquire lock;
     auto program = py::reinterpret_borrow<py::object>(reinterpret_cast<GraphObject*>(owner)->program);
     auto asked = steal(flags(wanted));
     std::vector<bool> read(saved.size(), true), check;
-    if (again || !full) {
+    std::vector<bool> spent(saved.size(), ending);
+    if (again || !full || released || !taken.empty()) {
+      std::vector<int64_t> takes;
       auto found = program.attr("reads")(steal(flags(there)), asked, again);
-      std::tie(read, check) = py::cast<std::pair<std::vector<bool>, std::vector<bool>>>(found);
+      std::tie(read, check, takes) = py::cast<std::tuple<std::vector<bool>, std::vector<bool>, std::vector<int64_t>>>(found);
+      const bool gone = released && (again || std::find(read.begin(), read.end(), true) != read.end());
+      TORCH_CHECK(!gone && (takes.empty() || !released) && std::none_of(takes.begin(), takes.end(), [&](int64_t k) { return taken.count(k); }),
+                  ag::ERR_BACKWARD_TWICE);
+      if (ending && !full) {
+        spent = py::cast<std::vector<bool>>(program.attr("spent")(steal(flags(there)), asked));
+        taken.insert(takes.begin(), takes.end());
+        all_taken = !saved.empty() && all(spent);
+      }
       for (size_t k = 0; k < watched.size() && saved.size() + k < check.size(); ++k)
         if (check[saved.size() + k]) watched[k].check();
     }
@@ -131,7 +144,8 @@ struct GraphNode : public ag::Node {
       for (size_t k = 0; k < saved.size(); ++k)
         if (read[k]) values[k] = saved[k].unpack(getptr());
         else if (k < check.size() && check[k]) saved[k].unpack(getptr());
-      if (last) for (auto& one : saved) one.reset_data();
+      for (size_t k = 0; k < saved.size(); ++k)
+        if (spent[k]) saved[k].reset_data();
     }
     const bool by_operators = is_transformed() || !are_plain(grads) || !are_plain(values);
     auto kept = steal(moved(values)), tangents = steal(moved(grads));
@@ -160,6 +174,7 @@ struct GraphNode : public ag::Node {
   void will_release_variables() override { last = true; }
 
   void release_variables() override {
+    if (!all_taken) return;  // other gradients may be asked for later
     std::lock_guard<std::mutex> lock(mutex_);
     released = true;
     for (auto& one : saved) one.reset_data();
@@ -171,6 +186,8 @@ struct GraphNode : public ag::Node {
   ag::variable_list inputs;  // for a backward that is differentiated in its turn
   std::vector<Version> watched, versions;
   bool last = false, released = false;  // the run at hand is the last one; it is over
+  bool all_taken = false;               // after the run at hand no gradients are left
+  std::set<int64_t> taken;              // what last runs for some of the gradients have read of what eager keeps, by number
 };
 
 // Hands a gradient on, when it is its turn: nodes that accumulate gradients have none of their own.

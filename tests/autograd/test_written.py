@@ -1,4 +1,4 @@
-"""What autograd refuses to use once something was written, it refuses in compiled code too."""
+"""What autograd refuses to use once something was written, or was used up, it refuses in compiled code too, and nothing else."""
 
 from __future__ import annotations
 
@@ -86,6 +86,41 @@ def results_are_written_with_out(c):
     f = c(fn)
     return [error_of(lambda: f(x, torch.empty(3, 3))), error_of(lambda: f(torch.ones(3, 3), leaf(3, 3))),
             f(torch.ones(3), torch.empty(3)), c(gn)(x, torch.empty(3, 3, dtype=torch.bool)), c(hn)(x, torch.empty(3, 3))]
+
+
+@scenario
+def a_second_backward(c):
+    """Allowed where nothing is kept."""
+    calls = (lambda x: x + 1, lambda x: x.sum(), lambda x: x.reshape(-1) - x.flip(0), lambda x: torch.cat([x, x]).mean(), lambda x: x * 2,
+             lambda x: x.sin(), lambda x: x.relu(), lambda x: x * x)
+    found = []
+    for call in calls:
+        x = leaf(3)
+        y = c(call)(x)
+        tangent = torch.ones_like(y)
+        y.backward(tangent, retain_graph=True)
+        y.backward(tangent)
+        found += [x.grad.clone(), error_of(lambda: y.backward(tangent)), x.grad]  # noqa: B023
+    return found
+
+
+@scenario
+def backwards_of_results_in_turn(c):
+    def apart(x):
+        return x.sin(), x.exp(), x + 1
+
+    def together(x):
+        y = x.exp().sin()
+        return y.cos(), y.square(), x.square()
+
+    found = []
+    for call in (apart, together):
+        for order in ((0, 1, 2, 0), (2, 1, 0, 2), (1, 1, 2, 2)):
+            x = leaf(3)
+            results = c(call)(x)
+            found += [error_of(lambda: results[k].sum().backward()) for k in order]  # noqa: B023
+            found += [x.grad, error_of(lambda: sum(y.sum() for y in results).backward())]  # noqa: B023
+    return found
 
 
 @scenario.each()
