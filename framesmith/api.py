@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 import weakref
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from torch import nn
 from framesmith import _C
 from framesmith.backends import BACKENDS
 from framesmith.capture.functions import marks
+from framesmith.capture.stopping import GENERATORS
 from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
 from framesmith.sharing import compiler_for
@@ -59,8 +61,19 @@ def compile(  # noqa: A001 - torch.compile's name
     config = Config.asked(options or {}, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, max_variants=recompile_limit)
     request = Request(compile=compile, options=given)
     if isinstance(model, nn.Module):
-        return wrap_module(model, _noted(FrameCompiler(config)), request)
+        callback = _noted(FrameCompiler(config))
+        _say_if_suspended(type(model).forward, callback)
+        return wrap_module(model, callback, request)
     return _wrap_callable(model, config, request)
+
+
+def _say_if_suspended(fn: Any, callback: FrameCompiler) -> None:
+    """Warn of a function whose body runs after its call, when the frame hook is off."""
+    fn = inspect.unwrap(getattr(fn, "__func__", fn))
+    if isinstance(fn, types.FunctionType) and fn.__code__.co_flags & GENERATORS:
+        place = f"{fn.__qualname__} ({fn.__code__.co_filename}:{fn.__code__.co_firstlineno})"
+        callback.warn(f"suspended:{place}", f"framesmith: {place} runs in eager: it is a generator or a coroutine function; compile the "
+                      "functions that it calls instead")
 
 
 def _noted(callback: FrameCompiler) -> FrameCompiler:
@@ -74,6 +87,7 @@ def _wrap_callable(fn: Callable[..., Any], config: Config, request: Request) -> 
     if isinstance(fn, types.BuiltinFunctionType | type):
         return fn
     callback = _noted(compiler_for(fn, config))
+    _say_if_suspended(fn, callback)
     compiled = wrap_function(fn, callback, request)
     callback.admit(compiled)
     return compiled

@@ -54,6 +54,7 @@ from framesmith.util.errors import (
     drop_traces,
 )
 from framesmith.util.interrupts import handlers_heard
+from framesmith.util.retries import Raising
 from framesmith.util.timing import stage
 
 VARYING = 6
@@ -120,24 +121,6 @@ class Ledger:
 
 
 @dataclass(slots=True)
-class Raising:
-    """Captures of a code object that came to nothing for the call's own values, such as an exception that the program raises: after two
-    in a row, calls run plain, 2, 4, 8 ... of them, before the next capture."""
-
-    captures: int = 0
-    waiting: int = 0
-
-    def again(self) -> None:
-        self.captures += 1
-        self.waiting = 2 ** min(self.captures - 1, 12) if self.captures > 1 else 0
-
-    def waits(self) -> bool:
-        """Whether this call is one of those that run plain."""
-        self.waiting -= self.waiting > 0
-        return self.waiting > 0
-
-
-@dataclass(slots=True)
 class Seen:
     """A code object that this callback was asked about.
 
@@ -167,6 +150,8 @@ class FrameCompiler:
     def __init__(self, config: Config, ledger: Ledger | None = None) -> None:
         self.config = config
         self.ledger = ledger
+        self.told = False
+        """Whether the user was told of something that is not compiled."""
         self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._seen: dict[int, Seen] = {}  # by identity: equal code objects are different frames
 
@@ -183,6 +168,7 @@ class FrameCompiler:
             if (code := seen.code()) is not None:
                 _C.reset(code)
         self._seen.clear()
+        self.told = False
 
     def __call__(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         """See `_C.FrameCallback`. Raises `Unsupported` under `fullgraph=True`."""
@@ -193,7 +179,7 @@ class FrameCompiler:
         if _C.is_transformed() or foreign_mode():
             around = "a torch.func transform or forward-mode AD" if _C.is_transformed() else "a torch function or dispatch mode"
             place = f"{code.co_filename}:{code.co_firstlineno}"
-            self._warn(f"around:{place}", f"framesmith: {code.co_qualname} ({place}) runs in eager when it is called under {around}")
+            self.warn(f"around:{place}", f"framesmith: {code.co_qualname} ({place}) runs in eager when it is called under {around}")
             return _C.EAGER
         with _turn() as waited:
             if waited and (entry := self._made_meanwhile(code, func, f_locals)) is not None:
@@ -352,7 +338,7 @@ class FrameCompiler:
             return seen.graphless > 1 and not self.config.keep_graphless
         if user.idle > IDLE:
             last = captured.breaks[-1]
-            self._warn(
+            self.warn(
                 f"idle:{user.number}",
                 f"framesmith: {whole.co_qualname} ({whole.co_filename}:{whole.co_firstlineno}) runs in eager: {user.idle} breaks in a row "
                 f"had no tensor operation before them. The last: {last.reason} ({last.file}:{last.line}); "
@@ -405,7 +391,7 @@ class FrameCompiler:
             self.ledger.refusals.append(Refusal(code.co_qualname, file, line, refusal.reason, refusal.hint))
         key = "" if isinstance(refusal, OddTensor) else f"{file}:{line}:"
         place = "" if file.startswith(_OWN) else f" ({file}:{line})"
-        self._warn(key + refusal.reason, f"framesmith: {code.co_qualname} runs in eager: {refusal.reason}{place}")
+        self.warn(key + refusal.reason, f"framesmith: {code.co_qualname} runs in eager: {refusal.reason}{place}")
         if isinstance(refusal, OddTensor):
             return None
         return _C.SKIP_RECURSIVE if isinstance(refusal, MemorySeen) else _C.SKIP
@@ -419,7 +405,7 @@ class FrameCompiler:
         return verdict
 
     def _no_machine_code(self, code: CodeType, problem: Exception) -> Any:
-        self._warn(f"build:{type(problem).__name__}", f"framesmith: running in eager: {problem}")
+        self.warn(f"build:{type(problem).__name__}", f"framesmith: running in eager: {problem}")
         return _C.SKIP_RECURSIVE
 
     def _bug(self, code: CodeType, problem: Exception) -> Any:
@@ -427,19 +413,28 @@ class FrameCompiler:
         fault = f"{type(problem).__name__}: {problem} [in {where.name}, {os.path.basename(where.filename)}:{where.lineno}]"
         reason = f"an internal fault of framesmith, not of your program: {fault}"
         place = "" if code.co_filename.startswith(_OWN) else f" ({code.co_filename}:{code.co_firstlineno})"
-        self._warn(f"bug:{where.filename}:{where.lineno}",
+        self.warn(f"bug:{where.filename}:{where.lineno}",
                    f"framesmith: {code.co_qualname}{place} runs in eager, as it would without framesmith, because of {reason}. {REPORT}")
         if self.ledger is not None:
             self.ledger.refusals.append(Refusal(code.co_qualname, code.co_filename, code.co_firstlineno, reason, REPORT, internal=True))
         return _C.SKIP
 
-    def _warn(self, key: str, text: str) -> None:
+    def note_silence(self, compiled: Any) -> None:
+        """Say that the first calls of a compiled function have compiled nothing, if nothing was said yet. The C++ core calls it."""
+        name = getattr(compiled.__wrapped__, "__qualname__", repr(compiled.__wrapped__))
+        if not self.told and stance() == "default":
+            self.warn(f"silent:{name}", f"framesmith: calls of {name} have compiled nothing so far: they run no Python function that "
+                      "can be captured. Compile the functions and modules that compute with tensors")
+
+    def warn(self, key: str, text: str) -> None:
+        """Warn once for each key, if the program wants warnings."""
+        self.told = True
         if self.config.warn:
             log.warn_once(key, text)
 
     def _often(self, seen: Seen, code: CodeType) -> None:
         reasons = _reasons(seen) or "the modules that it is called with, or weights and objects that they hold"
-        self._warn(
+        self.warn(
             f"often:{seen.number}",
             f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled {seen.captures} times: each "
             f"module has a budget of {self.limit} variants. What kept changing: {reasons}. Pass what varies as a tensor, keep "
@@ -448,7 +443,7 @@ class FrameCompiler:
 
     def _full(self, seen: Seen, code: CodeType, instance: nn.Module | None) -> Any:
         reasons = _reasons(seen)
-        self._warn(
+        self.warn(
             f"full:{seen.number}",
             f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has {self.limit} variants; "
             f"calls that none takes run in eager. What kept changing: {reasons}. options={{'max_variants': n}} allows more",

@@ -8,6 +8,9 @@
 #include <utility>
 
 namespace framesmith {
+
+size_t frames_replaced = 0;
+
 namespace {
 
 struct ThreadHook {
@@ -78,6 +81,7 @@ void park(Entry* entry, PyObject* object) {
 
 // Calls the residual function on the frame's arguments and the graph inputs (reference stolen).  The frame gives its arguments up.
 PyObject* call_residual(Frame* frame, Entry* entry, PyObject* inputs) {
+  frames_replaced++;
   PyObject* function = residual_function(frame, entry);
   if (!function) {
     Py_DECREF(inputs);

@@ -15,7 +15,10 @@ struct CompiledFunction {
   PyObject* callback;  // None = the hook is off during the call
   PyObject* dict;
   PyObject* weakrefs;
+  int silent_calls;  // the first calls, in which no frame was replaced; kTold: one was, or the callback knows that none was
 };
+
+constexpr int kTold = 4;
 
 // What the program said by torch.compiler.set_stance: a global of a module that only the program imports. The versions of two dicts tell
 // whether to look again.
@@ -49,12 +52,26 @@ class Stance {
 
 CompiledFunction* as_function(PyObject* self) { return reinterpret_cast<CompiledFunction*>(self); }
 
+// Tells the callback of a function whose first calls replaced no frame. Gives `result`; null if what it told became an error.
+PyObject* note_silence(PyObject* object, size_t before, PyObject* result) {
+  CompiledFunction* self = as_function(object);
+  self->silent_calls = frames_replaced == before ? self->silent_calls + 1 : kTold;
+  if (frames_replaced != before || self->silent_calls < kTold || !PyObject_HasAttrString(self->callback, "note_silence")) return result;
+  HookOff off;
+  PyObject* told = PyObject_CallMethod(self->callback, "note_silence", "O", object);
+  if (!told) Py_CLEAR(result);
+  Py_XDECREF(told);
+  return result;
+}
+
 PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
   CompiledFunction* self = as_function(object);
   PyObject* callback = self->callback == Py_None || stance.forces_eager() ? nullptr : Py_NewRef(self->callback);
+  const size_t before = frames_replaced;
   PyObject* saved = exchange_callback(callback);
   PyObject* result = PyObject_Vectorcall(self->function, args, nargsf, names);
   Py_XDECREF(exchange_callback(saved));
+  if (__builtin_expect(self->silent_calls < kTold, 0)) return result && callback ? note_silence(object, before, result) : result;
   return result;
 }
 

@@ -5,6 +5,8 @@
 
 namespace framesmith {
 
+extern size_t frames_replaced;  // calls of residual code in this process; guarded by the GIL
+
 // Sets this thread's callback (null = off) and returns the one before; references move. The eval function is installed
 // while any thread has a callback, so that Python outside compiled calls runs at its full speed.
 PyObject* exchange_callback(PyObject* callback);
