@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <c10/core/InferenceMode.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstring>
@@ -51,13 +52,18 @@ at::Tensor bytes_of(const at::Tensor& t, size_t bytes) {
   return at::empty({0}, t.options().dtype(at::kByte)).set_(t.storage(), offset, {static_cast<int64_t>(bytes)}, {1});
 }
 
-// Of all bytes, by PyTorch's threads.
+const pid_t kLoadedBy = getpid();
+
+// Of all bytes, by PyTorch's threads. A forked child has none of them, and OpenMP would wait for them for ever.
 uint64_t digest_of(const char* data, size_t bytes) {
   std::vector<uint64_t> blocks((bytes + kBlock - 1) / kBlock);
-  at::parallel_for(0, static_cast<int64_t>(blocks.size()), 1, [&](int64_t first, int64_t end) {
+  const auto digest_blocks = [&](int64_t first, int64_t end) {
     for (auto k = static_cast<size_t>(first); k < static_cast<size_t>(end); k++)
       blocks[k] = digest_of_block(data + k * kBlock, std::min(kBlock, bytes - k * kBlock));
-  });
+  };
+  const auto count = static_cast<int64_t>(blocks.size());
+  if (getpid() == kLoadedBy) at::parallel_for(0, count, 1, digest_blocks);
+  else digest_blocks(0, count);
   uint64_t state = 0;
   for (uint64_t block : blocks) state = mixed(state, block);
   return state;

@@ -175,9 +175,8 @@ def in_child(check):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.parametrize("how", ["automatic", "copy", "tracking"], indirect=True)
 def test_a_forked_child(how):
-    w = torch.zeros(512, 512)
+    w = torch.randn(1 << 20).sin()[:1 << 18].reshape(512, 512)  # the parent has threads, the child has none
     holds = _C.watch([w])
     assert holds([w])
 
