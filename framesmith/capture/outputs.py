@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from framesmith.fake import FakeTensor
+from framesmith.fake.layout import meets_itself
 from framesmith.fake.outputs import is_detached
 from framesmith.fake.tensor import Alias
 
@@ -108,9 +109,11 @@ def _one_of_several(view: torch.Tensor) -> torch.Tensor:
 
 
 def _is_made_again(fake: FakeTensor) -> bool:
-    """Whether a view has what a back end that computes the view alone would not give: it begins behind what it views, or it is lazily
-    conjugated or negated."""
-    return fake._alias.parent is not None and (_root(fake).storage_offset() != fake.storage_offset() or fake.is_conj() or fake.is_neg())
+    """Whether a view has what a back end that computes the view alone would not give: it begins behind what it views, it is lazily
+    conjugated or negated, or its elements share memory, so that autograd takes a write to a part of it back to what it views."""
+    if fake._alias.parent is None:
+        return False
+    return _root(fake).storage_offset() != fake.storage_offset() or fake.is_conj() or fake.is_neg() or meets_itself(fake)
 
 
 def _root(fake: FakeTensor) -> FakeTensor:

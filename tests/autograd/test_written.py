@@ -71,6 +71,19 @@ def a_result_is_written_of_which_alone_a_gradient_is_asked(c):
 
 
 @scenario(breaks=True)
+def a_part_of_what_is_expanded(c):
+    def fn(x, w):
+        y = x.cumsum(1).expand(2, 2, 3)
+        y[0] = -1
+        return w.exp(), y.mT
+
+    x, w = leaf(2, 3), leaf(3)
+    results = c(fn)(x, w)
+    torch.autograd.backward(results, [torch.ones_like(y) for y in results])
+    return x, w
+
+
+@scenario(breaks=True)
 def results_are_written_with_out(c):
     def fn(x, o):
         return torch.add(x, 1, out=o)
