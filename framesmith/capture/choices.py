@@ -12,6 +12,7 @@ from torch.fx import Node
 from framesmith.graph.purity import is_view
 
 from . import trackers as t
+from .trackers.late import is_late
 
 aten = torch.ops.aten
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
@@ -37,7 +38,7 @@ def applied(cx: Any, apply: Callable[..., t.Tracker], fn: Callable[..., Any] | N
     at = next(k for k, a in enumerate(args) if type(a) is t.Chosen)
     chosen: t.Chosen = args[at]  # type: ignore[assignment]
     others = args[:at] + args[at + 1:]
-    if all(type(a) is t.Const for a in others):
+    if all(isinstance(a, t.Const) and not is_late(a) for a in others):
         try:
             yes, no = (apply(*args[:at], side, *args[at + 1:]) for side in (chosen.yes, chosen.no))
         except t.CapturedError:
@@ -74,7 +75,7 @@ def _are_alike(a: t.Tensor, b: t.Tensor) -> bool:
 
 def _is_replaced(a: t.Tensor, b: t.Tracker, others: list[t.Tensor]) -> bool:
     """Whether results have the type that they would have with the number `b`, and its value."""
-    if type(b) is not t.Const or type(b.value) not in (int, float, bool) or a.fake.dim() or len(others) != 1:
+    if not isinstance(b, t.Const) or is_late(b) or type(b.value) not in (int, float, bool) or a.fake.dim() or len(others) != 1:
         return False
     x, y = a.fake, others[0].fake
     if x.device != y.device or torch.result_type(x, y) != torch.result_type(b.value, y):

@@ -31,6 +31,7 @@ from .lifetimes import watch
 from .modes import restore_devices
 from .outputs import call_in_mode, settle
 from .residual import Residual, argument_names
+from .run_time_indices import CopySeen
 from .session import BreakHere, Session, read_state, restore_state
 from .settings import read_setting, undo
 from .sources import Cell, Guard, Local, Made, Source
@@ -125,13 +126,13 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
     reason: Break | None = None
     limit = -1 if config is None else config.max_instructions
     state = read_state()
-    assumes = True
+    assumes, assumes_indices = True, False
     for _ in range(MAX_ATTEMPTS):
         restore_state(state)
         recorder = Recorder()
         cx = Session(recorder, f_globals, step, depth, limit)
         cx.varying = varying
-        cx.assumes = assumes
+        cx.assumes, cx.assumes_indices = assumes, assumes_indices
         try:
             with recorder, cx.modes:
                 root = root_frame(cx, code, f_locals, closure)
@@ -144,6 +145,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             raise UserError(e.tracker, user_place(cx)) from None
         except AssumedInVain:
             assumes = False
+        except CopySeen:
+            assumes_indices = True
         except Unsupported as e:
             where = user_place(cx) or (code.co_filename, code.co_firstlineno, code.co_name)
             e.at = e.at or where[:2]
@@ -201,6 +204,7 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
     """Close the graph, compile it, and write the residual code. `tuned`: kernels of our own may stand for a library's product, which would
     read how exact it is to be when it is called."""
     outputs, residual.settled = settle(residual.rb.hold, residual.rb.outputs, cx.state.inference_mode, cx.view_grad)
+    cx.check_copies(outputs)
     recorded = cx.recorder.finish(outputs)
     graph: Graph | None = recorded
     call: Any = None

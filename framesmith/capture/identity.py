@@ -15,6 +15,8 @@ def same_object(cx: Any, a: t.Tracker, b: t.Tracker) -> bool:
     """`a is b`; the answer is guarded if both came from outside."""
     if type(a) is t.Data or type(b) is t.Data:
         return data.same(a, b)
+    if type(a) is t.Late or type(b) is t.Late:
+        return a is b or a.pytype() is b.pytype() and a.value is b.value  # type: ignore[attr-defined]
     same = a.identity() is b.identity()
     left, right = _place(a), _place(b)
     if left is None or right is None or left == right or a.constant or b.constant or a.pytype() is not b.pytype():

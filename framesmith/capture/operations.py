@@ -16,8 +16,9 @@ from . import choices, data
 from . import trackers as t
 from .attempts import NOT_IMPLEMENTED, Attempts
 from .identity import same_object
+from .outcomes import COMPARISONS
 from .sources import MISSING
-from .varying import computed, is_late
+from .varying import are_open, computed, is_late
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     n: getattr(operator, n) for n in ("add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub", "truediv",
@@ -81,7 +82,7 @@ class Operations(Attempts):
 
     def constants(self, fn: Callable[..., Any], *args: Any) -> t.Tracker:
         """An operator on constants."""
-        if is_late(*args) and (found := computed(self, fn, args)) is not None:
+        if (is_late(*args) or fn in COMPARISONS and are_open(args)) and (found := computed(self, fn, args)) is not None:
             return found
         return self.fold(fn, tuple([a.value for a in args]))
 

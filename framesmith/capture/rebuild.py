@@ -221,6 +221,8 @@ def _never(rb: Rebuilder, x: t.Tracker) -> str:
 
 
 def _late(rb: Rebuilder, x: t.Late) -> str:
+    if x.write is None and x.settled:
+        return rb.const(x)
     if x.write is None:
         return rb.temp(rb.source(x.source))  # type: ignore[arg-type]
     return rb.temp(x.write(*rb.values(list(x.parts))))

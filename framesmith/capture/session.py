@@ -32,9 +32,11 @@ from .iteration import Iteration
 from .lifetimes import let_go, may_have_died, stays
 from .modes import devices, restore_devices, under_functions
 from .operations import Operations
+from .outcomes import Outcomes
 from .overrides import overridden
 from .registry import OPAQUE
 from .resume import STACK
+from .run_time_indices import OBSERVERS, Copies, selected
 from .seeds import Seeds
 from .settings import Written
 from .showing import Showing
@@ -57,7 +59,7 @@ class BreakHere(Exception):
         self.depth = depth
 
 
-class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iteration, Hashing, Texts, Showing):
+class Session(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iteration, Hashing, Texts, Showing):
     """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
 
     touched: list[Any] | None = None
@@ -69,6 +71,8 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
                  max_steps: int = -1) -> None:
         Namespaces.__init__(self)
         Gradients.__init__(self)
+        Outcomes.__init__(self)
+        Copies.__init__(self)
         self.recorder = recorder
         self.root_globals = root_globals
         self.guards: dict[tuple[Source | None, str, Any], Guard] = {}
@@ -142,6 +146,7 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
             self.guard_owners(fake, torch.Tensor.storage_offset)
         out = [Guard(None, "globals_state", self.state)]
         out.extend(self.guards.values() if not self.made_classes else [g for g in self.guards.values() if not self.of_stand_in(g.source)])
+        out.extend(self.outcome_guards())
         out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
         out.extend(kept_apart(self))
         return out
@@ -235,6 +240,10 @@ class Session(Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operati
         self.__dict__.clear()
 
     def tensor_method(self, obj: t.Tensor, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        if name in OBSERVERS:
+            self.seen_as_copy(obj.fake)
+        if name == "select" and len(args) == 2 and (key := selected(self, obj, *args)) is not None:
+            return obj.item(self, key)
         if name == "storage_offset":
             self.guard_owners(obj.fake, torch.Tensor.storage_offset)
         if name == "is_pinned" and not args and not kwargs:

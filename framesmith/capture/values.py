@@ -32,7 +32,7 @@ from .class_making import getattr_static
 from .contents import entries_of, plain_names, plain_part
 from .peeking import FORESEEN, foreseen
 from .registry import OUTSIDE
-from .sources import Applied, Attr, DictAttr, Item, Pinned, Source
+from .sources import Applied, Attr, Cell, DictAttr, Item, Local, Pinned, Source
 from .trackers.locks import Lock
 from .trackers.opaque import Opaque
 
@@ -54,6 +54,8 @@ BY_EQUALITY = frozenset({int, bool, float, complex, str, bytes, torch.dtype, tor
 
 MOST_GUARDED = 4000
 """Elements of one container that guards may look at: with more, plain Python is faster than the guards."""
+_PASSED = (Local, Cell, Item)
+"""Paths to what is passed in: elsewhere a number seldom varies, and its value is a cheaper guard."""
 ONE_OF_A_KIND = frozenset({dataclasses.Field, typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, typing.NewType, typing.ForwardRef})
 """Of these an instance is known by its identity: no two calls give the same one."""
 
@@ -205,6 +207,8 @@ def _number(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     if source is not None and cx.varies(source):
         cx.guard(source, "type", type(value))
         return t.Late(cx, value, source)
+    if type(value) is int and source is not None and all(type(s) in _PASSED for s in source.chain()):
+        return cx.open_int(value, source)
     return _const_equal(cx, value, source)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -17,7 +17,9 @@ from framesmith.util.errors import DataDependent
 from . import data
 from . import trackers as t
 from .origins import forgetter, is_continuation, origin
-from .trackers.tensors import set_item
+from .run_time_indices import indexed, selected
+from .trackers.late import is_late
+from .trackers.tensors import get_item, set_item
 
 _SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.iadd: "+", operator.isub: "-", operator.imul: "*",
             operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">", operator.ge: ">="}
@@ -41,9 +43,9 @@ def varies(x: t.Tracker) -> bool:
     return is_late(x) or type(x) is t.Data and x.kind in (int, float)
 
 
-def is_late(*values: t.Tracker) -> bool:
-    """Whether one of some constants is still to be computed."""
-    return any(type(v) is t.Late and not v.settled for v in values)
+def are_open(values: Iterable[t.Tracker]) -> bool:
+    """Whether all are integers, of which one may be another in the next call."""
+    return all(type(_known(v)) is int for v in values) and any(type(v) is t.Late and not v.settled for v in values)
 
 
 def computed(cx: Any, fn: Callable[..., Any], args: tuple[t.Tracker, ...]) -> t.Tracker | None:
@@ -52,17 +54,24 @@ def computed(cx: Any, fn: Callable[..., Any], args: tuple[t.Tracker, ...]) -> t.
         return None
     if len(args) == 1:
         symbol = _UNARY.get(fn)
-        return None if symbol is None else t.late(cx, fn(_known(args[0])), args, lambda a: f"({symbol}{a})")
+        return None if symbol is None else t.late(cx, fn(_known(args[0])), args, lambda a: f"({symbol}{a})", fn)
     symbol = _SYMBOLS.get(fn)
-    if symbol is None and type(args[1]) is t.Const and args[1].value != 0:
+    if symbol is None and _divides(cx, *args):
         symbol = _DIVISIONS.get(fn)
-    return None if symbol is None else t.late(cx, fn(*map(_known, args)), args, lambda a, b: f"({a} {symbol} {b})")
+    return None if symbol is None else t.late(cx, fn(*map(_known, args)), args, lambda a, b: f"({a} {symbol} {b})", fn)
+
+
+def _divides(cx: Any, a: t.Tracker, b: t.Tracker) -> bool:
+    """Whether no quotient is an error: that the divisor is not zero is assumed, and so is that it is no float."""
+    if type(b) is not t.Late or not b.varies:
+        return bool(b.value)  # type: ignore[attr-defined]
+    return type(b.example) is int and b.example != 0 and not is_late(a) and cx.outcome(b) is True
 
 
 def _as_numpy(x: t.Tracker) -> bool:
     """A number with which NumPy's scalars compute without errors: one of them, or a small constant."""
     value = _known(x)
-    return type(value).__name__ in _OF_NUMPY or type(x) is t.Const and type(value) in _NUMBERS and abs(value) < 1 << 31
+    return type(value).__name__ in _OF_NUMPY or not is_late(x) and type(value) in _NUMBERS and abs(x.value) < 1 << 31  # type: ignore[attr-defined]
 
 
 def written(cx: Any, v: t.Tracker, spec: str) -> t.Tracker | None:
@@ -82,6 +91,10 @@ def given(cx: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker])
     if fn in _MIRRORED and type(args[0]) in (t.Late, t.Data):
         fn, args = _MIRRORED[fn], args[::-1]
     whole = cx.transformed or cx.recorder.autocast  # what stands between here and the recorder takes a symbol for a number without value
+    if fn is torch.select and len(args) == 3 and not kwargs and (key := selected(cx, *args)) is not None:
+        return given(cx, get_item, [args[0], key], {})
+    if fn is get_item and not whole and not cx.modes.functions and (copied := indexed(cx, args[0], args[1], _number)) is not None:
+        return *copied, {}
     if fn not in _OPERATORS:
         for x in (*args, *kwargs.values()):
             if type(x) is t.Late and hasattr(x.example, "item"):
@@ -117,7 +130,7 @@ def _real(cx: Any, x: t.Tracker) -> Any:
 def _taken(cx: Any, x: t.Tracker) -> Any:
     if type(x) is t.Data and x.kind in (int, float):
         return _of_data(cx, x).symbol()
-    return _number(cx, x).symbol() if type(x) is t.Late and not x.settled and type(_plain(x.example)) in (int, float) else x.real(cx)
+    return _number(cx, x).symbol() if type(x) is t.Late and x.varies and type(_plain(x.example)) in (int, float) else x.real(cx)
 
 
 def _plain(number: Any) -> Any:
@@ -158,7 +171,7 @@ def _in_graph(cx: Any, x: t.Data) -> Any:
 
 def _operand(cx: Any, x: t.Tracker, tensor: bool) -> Any:
     """A part of a number in the graph, as a float64 or, unless it is to be a `tensor`, as a float."""
-    found = _of_data(cx, x) if type(x) is t.Data else _number(cx, x) if type(x) is t.Late and not x.settled else None
+    found = _of_data(cx, x) if type(x) is t.Data else _number(cx, x) if type(x) is t.Late and x.varies else None
     if found is not None:
         fake = found.fake()
         return fake if fake.dtype is torch.float64 else cx.recorder.inside(torch.Tensor.double, fake)

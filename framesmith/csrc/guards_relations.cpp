@@ -91,16 +91,20 @@ bool read_leaf(const Leaf& leaf, Run& run, int64_t* out) {
 }
 
 // A divisor of -1 is apart: the machine traps on the least integer.
-int64_t floor_divide(int64_t a, int64_t b) { return b == -1 ? -a : a / b - (a % b != 0 && (a % b < 0) != (b < 0)); }
+bool floor_divide(int64_t a, int64_t b, int64_t* out) {
+  if (b == -1) return !__builtin_sub_overflow(0, a, out);
+  *out = a / b - (a % b != 0 && (a % b < 0) != (b < 0));
+  return true;
+}
 
-// False when the value is not defined: a division by zero.
+// False when 64 bits do not hold the value, or it is not defined: a division by zero.
 bool apply(Arith op, int64_t a, int64_t b, int64_t* out) {
   if ((op == Arith::floordiv || op == Arith::mod) && b == 0) return false;
   switch (op) {
-    case Arith::add: *out = a + b; break;
-    case Arith::mul: *out = a * b; break;
-    case Arith::floordiv: *out = floor_divide(a, b); break;
-    case Arith::mod: *out = a - floor_divide(a, b) * b; break;
+    case Arith::add: return !__builtin_add_overflow(a, b, out);
+    case Arith::mul: return !__builtin_mul_overflow(a, b, out);
+    case Arith::floordiv: return floor_divide(a, b, out);
+    case Arith::mod: *out = b == -1 ? 0 : a % b + (a % b != 0 && (a % b < 0) != (b < 0) ? b : 0); break;
     case Arith::min: *out = std::min(a, b); break;
     case Arith::max: *out = std::max(a, b); break;
     case Arith::and_: *out = a && b; break;

@@ -187,12 +187,149 @@ def test_a_float_of_an_item_needs_no_variant():
     assert counter.frame_count == first
 
 
-def test_a_number_that_varies_is_an_index_by_its_value():
+def counted(fn, calls, most, **options):
+    """Compile `fn`, and compare with eager for each of some arguments: values, strides, and how often it was compiled."""
     counter = CompileCounter()
-    compiled = framesmith.compile(lambda x, n: x[n % 3] * n, backend=counter)
-    for n in range(6):
-        assert torch.equal(compiled(X, n), X[n % 3] * n)
-    assert counter.frame_count == 6
+    compiled = framesmith.compile(fn, backend=counter, **options)
+    for args in calls:
+        got, want = compiled(*args), fn(*args)
+        for a, b in zip(*((x if isinstance(x, tuple) else (x,)) for x in (got, want)), strict=True):
+            if isinstance(b, torch.Tensor):
+                assert a.dtype == b.dtype and a.stride() == b.stride() and a.storage_offset() == b.storage_offset()
+                torch.testing.assert_close(a, b)
+            else:
+                assert type(a) is type(b) and a == b
+    assert counter.frame_count <= most
+    return compiled
+
+
+TABLE = torch.linspace(0, 1, 20 * 6).reshape(20, 2, 3)
+INDEXED = {
+    "row": lambda x, n: x * TABLE[n, 0, 0],
+    "remainder": lambda x, n: x[n % 3] * n,
+    "rows": lambda x, n: TABLE[n] + x.sum() + TABLE[-n],
+    "parts": lambda x, n: x.sum() + TABLE[n, None, 1:].sum(-1) * TABLE[n, ...].sum(),
+    "behind": lambda x, n: x.sum() + TABLE[None][:, n] + TABLE[:2, ..., None][n % 2, ..., 0],
+    "select": lambda x, n: x.sum() + TABLE.select(0, n - 1) + torch.select(TABLE, 0, n),
+    "chain": lambda x, n: x.sum() + TABLE[n][1][0] + TABLE[n][n % 2],
+    "as a tensor": lambda x, n: TABLE.index_select(0, torch.tensor([n, 0])) + TABLE[torch.full((2,), n)],
+    "a quotient": lambda x, n: x * (1 / n) + TABLE[100 // n % 20].sum() + x * (n / 4),
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_a_number_that_varies_is_an_index(name):
+    run = INDEXED[name]
+    compiled = counted(run, [(X, n) for n in range(1, 18)], 5, fullgraph=True)
+    for bad in (20, -21, 10**30):
+        try:
+            want = run(X, bad)
+        except (IndexError, OverflowError, TypeError, ValueError, RuntimeError) as error:
+            with pytest.raises(type(error)):
+                compiled(X, bad)
+        else:
+            torch.testing.assert_close(compiled(X, bad), want)
+
+
+def test_native_code_takes_indices():
+    compiled = framesmith.compile(INDEXED["rows"])
+    for n in (1, 2, 3, 4, 5, 6, 0, 19):
+        torch.testing.assert_close(compiled(X, n), INDEXED["rows"](X, n))
+    with pytest.raises(IndexError):
+        compiled(X, 20)
+
+
+def test_a_view_at_a_varying_index_stays_a_view():
+    def written(x, n):
+        x = x.clone()
+        y = x[n]
+        x.add_(1)
+        y.mul_(2)
+        return x, y + 1
+
+    def returned(x, n):
+        return x[n], x[n] * 2, x[n].view(2, 2)
+
+    def looked_at(x, n):
+        return x[n] * x[n].storage_offset(), x[n]._base is x
+
+    def strided(x, n):
+        return x.t()[n] + 1, x.t()[:, n] * 2
+
+    for fn in (written, returned, looked_at, strided):
+        counted(fn, [(X, n % 3) for n in range(8)], 8)
+    compiled = framesmith.compile(lambda x, n: x[n], backend="eager")
+    for n in (0, 1, 2, 0, 1, 2, 2):
+        x = X.clone()
+        compiled(x, n).zero_()
+        assert torch.equal(x[n], torch.zeros(4))
+
+
+def test_gradients_at_a_varying_index():
+    table = torch.nn.Parameter(TABLE[:, 0].clone())
+
+    def run(x, n):
+        return (x[:, :3] * table[n]).sum() + (x[n % 3] ** 2).sum()
+
+    compiled = framesmith.compile(run)
+    for n in range(8):
+        found = []
+        for call in (compiled, run):
+            x = X.clone().requires_grad_()
+            with torch.enable_grad():
+                call(x, n).backward()
+            found.append((x.grad, table.grad))
+            table.grad = None
+        torch.testing.assert_close(*found)
+
+
+BRANCHES = {
+    "less": (lambda x, n: x * 2 if n < 500 else x - 1, 2),
+    "chain": (lambda x, n: x * 2 if 100 <= n < 500 else x - 1, 3),
+    "not equal": (lambda x, n: x * 2 if n != 74 and n else x - 1, 3),
+    "a flag": (lambda x, n: (x + 1, n < 500, not n, n), 2),
+    "parity": (lambda x, n: x * 2 if n % 2 == 0 else x - 1, 6),
+    "arithmetic": (lambda x, n: x * n if n * 3 - 7 >= 600 else x - n, 6),
+    "attribute": (lambda x, n: x * 2 if type("T", (), {"n": n}).n > 300 else x, 2),
+    "two": (lambda x, n: x * 2 if n > len(x) else x / 2, 2),
+    "rounds": (lambda x, n: sum((x for i in range(3) if i < n), x), 3),
+    "assigned": (lambda x, n: x if (n if n > 200 else 200) > 400 else x + 1, 4),
+}
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize("name", BRANCHES)
+def test_a_branch_on_an_integer_is_guarded_by_its_outcome(name, fullgraph):
+    fn, most = BRANCHES[name]
+    compiled = counted(fn, [(X, n) for n in range(0, 900, 37)], most, fullgraph=fullgraph)
+    for n in (2**40 + 1, -5, 2**63 - 1, -(2**63)) if name != "arithmetic" else (-5, 2**40 + 1):
+        got, want = compiled(X, n), fn(X, n)
+        assert got[1:] == want[1:] if name == "a flag" else torch.equal(got, want)
+
+
+def test_outcomes_beyond_64_bits():
+    run = framesmith.compile(lambda x, n: x + 1 if n * n < 100 else x - 1 if n > 2**64 else x * 3, backend="eager")
+    for n in (1, 2, 3, 4, 5, 6, 20, 2**32, 2**33, 2**62, 2**65, -(2**65), 2**32 + 7):
+        assert torch.equal(run(X, n), X + 1 if n * n < 100 else X - 1 if n > 2**64 else X * 3)
+
+
+def test_identity_and_type_of_integers():
+    run = framesmith.compile(lambda x, n, m: (x + 1, n is m, n is None, type(n), isinstance(n, bool), n == m), backend="eager")
+    for n, m in ((1, 1), (1, 2), (2, 2), (3, 3), (True, 1), (4, 5), (5, 5), (6, 6), (None, 1), (7, 7), (8, 8)):
+        assert run(X, n, m)[1:] == (n is m, n is None, type(n), isinstance(n, bool), n == m)
+
+
+def test_many_rounds_are_one_guard():
+    def run(x, n):
+        i = 0
+        while i < n:
+            x = x + i
+            i += 1
+        return x
+
+    for n in (3, 40, 5, 40):
+        assert torch.equal(framesmith.compile(run, backend="eager")(X, n), run(X, n))
+    assert max(len(entry.tree.describe()) for entry in framesmith._C.entries(run)) < 20
 
 
 def test_numbers_of_a_whole_graph():

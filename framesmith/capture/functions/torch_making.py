@@ -58,7 +58,7 @@ def _tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     leaves: list[t.Tracker] = []
     shape = _shape(cx, args[0], leaves)
     tensors = [x for x in leaves if isinstance(x, t.Tensor)]
-    if not tensors:
+    if not tensors and not is_late(*leaves):
         return cx.torch_call(torch.tensor, args, kwargs)
     if shape is None or any(x.fake.dim() for x in tensors):
         raise Unsupported("torch.tensor of nested tensors with dimensions", hint="use torch.stack")
@@ -80,7 +80,8 @@ def _shape(cx: Any, x: t.Tracker, leaves: list[t.Tracker]) -> tuple[int, ...] | 
 
 
 def _promoted(cx: Any, leaves: list[t.Tracker]) -> torch.dtype:
-    dtypes = [x.fake.dtype if isinstance(x, t.Tensor) else torch.tensor(x.real(cx)).dtype for x in leaves]
+    dtypes = [x.fake.dtype if isinstance(x, t.Tensor) else torch.tensor(x.example if type(x) is t.Late else x.real(cx)).dtype
+              for x in leaves]
     return functools.reduce(torch.promote_types, dtypes)
 
 

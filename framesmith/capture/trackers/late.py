@@ -16,19 +16,24 @@ class Late(Const):
     """An int or float at a source, or an expression over such: `example` is its value in this call.
 
     Whoever asks for `value` settles it: the leaves are guarded by equality, as those of any constant are.  `write(texts)` is the
-    expression over the texts of `parts`.
+    expression over the texts of `parts`, and `fn` computes it.
+
+    `open`: a number that is not known to vary, or a comparison of such. It is a constant to all but comparisons and conditions,
+    which assume how they come out, and to what passes it on.
     """
 
-    __slots__ = ("cx", "example", "parts", "settled", "write")
+    __slots__ = ("cx", "example", "fn", "open", "parts", "settled", "write")
 
     def __init__(self, cx: Any, example: Any, source: Source | None, parts: tuple[Tracker, ...] = (),
-                 write: Callable[..., str] | None = None) -> None:
+                 write: Callable[..., str] | None = None, fn: Callable[..., Any] | None = None, open: bool = False) -> None:
         self.cx = cx
+        self.fn = fn
+        self.open: bool = open or bool(parts) and all(part.open or part.settled for part in parts if isinstance(part, Late))
         self.example = example
         self.source = source
         self.parts = parts
         self.write = write
-        self.settled = False
+        self.settled: bool = False
 
     @property
     def value(self) -> Any:  # type: ignore[override]
@@ -46,6 +51,11 @@ class Late(Const):
             if isinstance(part, Late):
                 part.settle()
 
+    @property
+    def varies(self) -> bool:
+        """Whether it is still to be computed."""
+        return not self.settled and not self.open
+
     def pytype(self) -> type:
         return type(self.example)
 
@@ -53,8 +63,10 @@ class Late(Const):
         return f"{type(self.example).__name__} {self.source or 'that varies'}"
 
     def truth(self, cx: Any) -> bool:
-        if not self.settled:
-            raise Unsupported("a branch on a number that varies from call to call", hint="pass it as a tensor, or keep it constant")
+        if not self.settled and cx.outcome(self) is None:
+            if not self.open:
+                raise Unsupported("a branch on a number that varies from call to call", hint="pass it as a tensor, or keep it constant")
+            self.settle()
         return bool(self.example)
 
     def text(self, rb: Any) -> str:
@@ -64,14 +76,19 @@ class Late(Const):
         return self.write(*[part.text(rb) if type(part) is Late else rb.value(part) for part in self.parts])
 
     def identity(self) -> Any:
-        return self
+        return self.value if self.open else self
 
 
-def late(cx: Any, example: Any, parts: tuple[Tracker, ...], write: Callable[..., str]) -> Tracker:
+def late(cx: Any, example: Any, parts: tuple[Tracker, ...], write: Callable[..., str], fn: Callable[..., Any] | None = None) -> Tracker:
     """The expression of some numbers, of which one is late."""
     if all(part.settled for part in parts if isinstance(part, Late)):
         return cx.made(example)
-    return Late(cx, example, None, parts, write)
+    return Late(cx, example, None, parts, write, fn)
 
 
-__all__ = ["Late", "late"]
+def is_late(*values: Tracker) -> bool:
+    """Whether one of some constants is still to be computed."""
+    return any(type(v) is Late and v.varies for v in values)
+
+
+__all__ = ["Late", "is_late", "late"]

@@ -82,6 +82,8 @@ class Tensor(Tracker):
         attrs = self.attrs
         if attrs is not None and name in attrs and attrs[name] is not DELETED:
             return attrs[name]
+        if name == "_base":
+            cx.seen_as_copy(self.fake)
         raw = cx.lookup(self.pyclass, name)
         if is_users(raw):
             return self.by_users(cx, name, raw)

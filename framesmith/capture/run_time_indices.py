@@ -1,0 +1,112 @@
+"""Tensors indexed by integers that vary from call to call: the graph takes the integer, and gives a copy in place of eager's view.
+
+A copy is as good as the view while nobody can tell: neither is written, and the view does not leave the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from framesmith.fake import FakeTensor
+from framesmith.fake.numbers import Number
+from framesmith.util.errors import Unsupported
+
+from . import trackers as t
+from .trackers.late import is_late
+
+OBSERVERS = frozenset({"storage_offset", "data_ptr", "untyped_storage", "storage", "is_set_to", "_is_view", "_base", "as_strided",
+                       "as_strided_", "set_", "resize_", "share_memory_", "is_shared", "is_pinned", "__dlpack__", "numpy"})
+"""Methods and attributes by which a program tells a copy from a view."""
+
+
+class CopySeen(Unsupported):
+    """The program can tell the copy: the frame is captured with indices that are assumed."""
+
+
+class Copies:
+    """The part of the session that keeps count of the copies."""
+
+    def __init__(self) -> None:
+        self.copies: list[tuple[FakeTensor, FakeTensor, int]] = []
+        """What was copied of, the copy, and the version of the first."""
+        self.assumes_indices = False
+
+    def seen_as_copy(self, fake: FakeTensor) -> None:
+        """Something is done with `fake` that may tell a copy from a view."""
+        if any(copy._alias.storage is fake._alias.storage for _, copy, _ in self.copies):
+            raise CopySeen("an index that varies gives a view, which the program looks at as such")
+
+    def check_copies(self, outputs: list[Any]) -> None:
+        """All is captured: refuse if a copy is an output, or was written, or what it was copied of."""
+        for fake in outputs:
+            if isinstance(fake, FakeTensor):
+                self.seen_as_copy(fake)
+        for base, copy, version in self.copies:
+            if base._alias.storage.version != version or copy._alias.storage.version:
+                raise CopySeen("an index that varies gives a view of what is written")
+
+
+def indexed(cx: Any, x: t.Tracker, key: t.Tracker, number: Callable[[Any, Any], Number]) -> tuple[Any, list[Any]] | None:
+    """What runs on fakes for `x[key]`, and its arguments; None if an index is to be assumed, or none varies."""
+    parts = key.open(cx) if type(key) is t.Tuple else [key]
+    at = [i for i, part in enumerate(parts) if is_late(part)]
+    fake = x.real(cx)
+    if not at or not isinstance(fake, FakeTensor) or cx.assumes_indices or fake.device.type != "cpu" or fake.is_conj() or fake.is_neg():
+        return None
+    if any(type(getattr(parts[i].example, "item", lambda i=i: parts[i].example)()) is not int for i in at):  # type: ignore[attr-defined, misc]
+        return None
+    rest = [part.real(cx) if i not in at else slice(None) for i, part in enumerate(parts)]
+    if not all(p is None or p is ... or type(p) in (int, slice) for p in rest) or rest.count(...) > 1:
+        return None
+    dims = _dims(rest, at, fake.dim())
+    return (_copied, [cx, fake, tuple(rest), dims, [number(cx, parts[i]) for i in at]]) if dims is not None else None
+
+
+def selected(cx: Any, x: t.Tracker, dim: t.Tracker, index: t.Tracker) -> t.Tracker | None:
+    """The key with which `x[key]` is `x.select(dim, index)`."""
+    if not isinstance(x, t.Tensor) or not isinstance(dim, t.Const) or not is_late(index):
+        return None
+    at = dim.real(cx)
+    if type(at) is not int or not -x.fake.dim() <= at < x.fake.dim():
+        return None
+    return t.Tuple([*[t.Slice([t.NONE, t.NONE, t.NONE])] * (at % x.fake.dim()), index])
+
+
+def _dims(rest: list[Any], at: list[int], dim: int) -> list[int] | None:
+    """The dimension of the result of `x[rest]` at each of some places in `rest`."""
+    taken = sum(p is not None and p is not ... for p in rest)
+    if taken > dim:
+        return None
+    dims, now = [], 0
+    for i, part in enumerate(rest):
+        if i in at:
+            dims.append(now)
+        now += dim - taken if part is ... else type(part) is not int
+    return dims
+
+
+def _copied(cx: Any, x: FakeTensor, key: tuple[Any, ...], dims: list[int], numbers: list[Number]) -> Any:
+    y = x[key]
+    left = [(size, stride) for i, (size, stride) in enumerate(zip(y.shape, y.stride())) if i not in dims]
+    if not _is_dense(left):
+        raise CopySeen("an index that varies, of a tensor whose parts are not dense")
+    version = x._alias.storage.version
+    for dim, number in sorted(zip(dims, numbers), key=lambda pair: -pair[0]):
+        y = torch.ops.aten.index.Tensor(y, [None] * dim + [number.fake()])
+    cx.copies.append((x, y, version))
+    return y
+
+
+def _is_dense(dims: list[tuple[int, int]]) -> bool:
+    expected = 1
+    for size, stride in reversed(dims):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+__all__ = ["OBSERVERS", "CopySeen", "Copies", "indexed", "selected"]
