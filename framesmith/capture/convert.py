@@ -70,6 +70,10 @@ class AssumedInVain(Unsupported):
     """The frame could not run again if an assertion on data did not hold: it is captured without any."""
 
 
+class TooLarge(Unsupported):
+    """A number that varies is no input of a graph in this call: it is assumed."""
+
+
 @dataclass(slots=True)
 class Break:
     """Where and why a graph ended before its frame did."""
@@ -147,6 +151,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             assumes = False
         except CopySeen:
             assumes_indices = True
+        except TooLarge:
+            varying = None
         except Unsupported as e:
             where = user_place(cx) or (code.co_filename, code.co_firstlineno, code.co_name)
             e.at = e.at or where[:2]
@@ -214,7 +220,10 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
     dtype = cx.dtypes.of_graph() or cx.state.default_dtype
     numbers = entered(cx)
     inputs = graph_inputs(cx, recorded, len(numbers))
-    examples = [*(value for _, value in inputs), *number_tensors((), (), *[n.example for n in numbers])]
+    try:
+        examples = [*(value for _, value in inputs), *number_tensors((), (), *[n.example for n in numbers])]
+    except (OverflowError, RuntimeError) as e:
+        raise TooLarge("a number that 64 bits do not hold") from e
     if not any(n.op == "call_function" for n in recorded.nodes):
         graph = None
         if outputs:

@@ -1,4 +1,4 @@
-"""Guards on how comparisons of integers came out, in place of guards on the integers' values."""
+"""Guards on how comparisons of numbers came out, in place of guards on the numbers' values."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class _Unfit(Exception):
 class Outcomes:
     """The part of the session that assumes outcomes."""
 
+    guard: Callable[..., None]
     guards: dict[tuple[Source | None, str, Any], Guard]
     user_place: Callable[[], tuple[tuple[str, int, str], ...]]
 
@@ -56,7 +57,7 @@ class Outcomes:
         try:
             relation = _relation(x, symbols)
         except _Unfit:
-            return None
+            return self.outcome_by_predicate(x)
         uses = [sum(part[0] == source for guard in self.outcomes.values() for part in guard.value[1].values())
                 for source, _, _ in symbols.values()]
         if max(uses, default=0) >= MOST_OF_ONE:
@@ -68,12 +69,56 @@ class Outcomes:
             self.outcomes.setdefault((relation, places), Guard(None, "shape", (relation, symbols), self.user_place()))
         return truth
 
+    def outcome_by_predicate(self, x: t.Late) -> bool | None:
+        """The same of an expression with floats, of one number that varies."""
+        sources: set[Source] = set()
+        text = None if x.open else _text(x, sources)
+        if text is None or len(sources) != 1:
+            return None
+        source = sources.pop()
+        known = [str(g.value) for g in self.guards.values() if g.source == source and g.kind == "callable"]
+        if len(known) >= MOST_OF_ONE:
+            return None
+        found = Outcome(text, bool(x.example))
+        if str(found) not in known:
+            self.guard(source, "callable", found)
+        return found.truth
+
     def outcome_guards(self) -> list[Guard]:
         """Those that no guard on values makes superfluous, and the types of the integers that they compare."""
         valued = {source for source, kind, _ in self.guards if kind == "equals"}
         types = [Guard(x.source, "type", int) for x in self.open_ints if x.source not in valued]
         left = [g for g in self.outcomes.values() if not all(place[0] in valued for place in g.value[1].values())]
         return [*types, *left]
+
+
+class Outcome:
+    """A predicate: the expression `text` of a number `x` has this truth."""
+
+    __slots__ = ("test", "text", "truth")
+
+    def __init__(self, text: str, truth: bool) -> None:
+        self.text = text
+        self.truth = truth
+        self.test = eval(f"lambda x: bool({text})", {"inf": math.inf, "nan": math.nan})
+
+    def __call__(self, x: Any) -> bool:
+        return self.test(x) is self.truth
+
+    def __str__(self) -> str:
+        return f"{self.text} is {self.truth}"
+
+
+def _text(x: t.Tracker, sources: set[Source]) -> str | None:
+    """An expression of the number `x`; adds where it comes from to `sources`."""
+    if type(x) is not t.Late:
+        value = getattr(x, "value", None)
+        return f"({value!r})" if type(value) in (int, float, bool) else None
+    if x.source is not None:
+        sources.add(x.source)
+        return "x"
+    parts = [_text(part, sources) for part in x.parts]
+    return None if x.fn is None or x.write is None or None in parts else x.write(*parts)
 
 
 def _relation(x: t.Late, symbols: dict[str, tuple[Source, str, None]]) -> Rel:

@@ -307,6 +307,25 @@ def test_a_branch_on_an_integer_is_guarded_by_its_outcome(name, fullgraph):
         assert got[1:] == want[1:] if name == "a flag" else torch.equal(got, want)
 
 
+FLOAT_BRANCHES = {
+    "greater": (lambda x, s: x * s if s > 3 else x, 3),
+    "range": (lambda x, s: x * s if 1.5 <= s < 6 else x - s, 4),
+    "arithmetic": (lambda x, s: x * s if s * 2 - 1 != 0.0 and 1 / 4 + s < 9 else x, 4),
+    "truth": (lambda x, s: x * s if s else x, 3),
+    "both": (lambda x, s: (x if s == 2.5 else x + s, s > 4, s), 4),
+}
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize("name", FLOAT_BRANCHES)
+def test_a_branch_on_a_float_is_guarded_by_its_outcome(name, fullgraph):
+    fn, most = FLOAT_BRANCHES[name]
+    compiled = counted(fn, [(X, i / 2) for i in range(20)], most, fullgraph=fullgraph)
+    for s in (float("nan"), float("inf"), -0.0, -3.5):
+        got, want = compiled(X, s), fn(X, s)
+        torch.testing.assert_close(got, want, equal_nan=True)
+
+
 def test_outcomes_beyond_64_bits():
     run = framesmith.compile(lambda x, n: x + 1 if n * n < 100 else x - 1 if n > 2**64 else x * 3, backend="eager")
     for n in (1, 2, 3, 4, 5, 6, 20, 2**32, 2**33, 2**62, 2**65, -(2**65), 2**32 + 7):
