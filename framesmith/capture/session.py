@@ -64,6 +64,8 @@ class Session(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Call
 
     touched: list[Any] | None = None
     """What was changed, while somebody wants to know."""
+    makes_parameters = False
+    """The program made a parameter that requires grad."""
     assumes = True
     """Whether assertions on data may be taken to hold."""
 
@@ -110,8 +112,6 @@ class Session(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Call
         """Calls that change the default device, not taken back yet."""
         self.transformed = False
         """The program is in a function transform: gradients there are part of what it computes."""
-        self.makes_parameters = False
-        """The program made a parameter that requires grad."""
         self.keyed: dict[int, t.Tracker] = {}
         """Values from outside that were elements of sets, or keys of dicts, by their identity."""
         self.cells: dict[int, t.Cell] = {}

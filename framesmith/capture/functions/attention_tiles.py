@@ -42,7 +42,7 @@ def attention(cx: Any, tensors: Args, mods: tuple[t.Tracker, t.Tracker], mask: A
     with torch.no_grad():
         traced = _Traced(cx, query, key, trace)
         scores = traced.scores(*mods, mask, scale, wants)
-    if scores is None or torch.is_grad_enabled() and any(map(cx._requires, traced.operands)) or wants and key.size(0) != query.size(0):
+    if scores is None or torch.is_grad_enabled() and any(map(cx.requires, traced.operands)) or wants and key.size(0) != query.size(0):
         return None
     return _Call(cx, tensors, traced, scores).recorded(wants)
 
