@@ -56,13 +56,15 @@ static at::Tensor laid_out(const at::Tensor& t, const Geometry& g) {
   return at::empty_strided(source.sizes(), g.stride, t.options()).copy_(source).as_strided(g.size, g.stride);
 }
 
-// The tensor that stands for `value` from now on: `t`, or a copy of it when its layout is not the one that generated code was made for.
-static void bind(Frame& f, int value, at::Tensor t, bool clone) {
+// The tensor that stands for `value` from now on: `t`, or a copy of it when its layout is not the one that generated code was made for, or
+// it shares memory, which may be the arena's. Schemas do not tell of all that does (`_unsafe_view`); `alone`: nobody else holds `t`.
+static void bind(Frame& f, int value, at::Tensor t, bool clone, bool alone) {
   if (t.has_storage()) {
     const Geometry& g = f.geometry[value];
     at::ScalarType dtype = f.plan.values[value].dtype;
     TORCH_CHECK(t.scalar_type() == dtype && t.sizes() == c10::IntArrayRef(g.size), "framesmith: an operator returned ", t.scalar_type(), t.sizes(),
                 " where ", dtype, c10::IntArrayRef(g.size), " was predicted");
+    clone = clone || t.storage().use_count() > 1 || (alone && t.use_count() > 1);
     if (clone || t.is_neg() || t.is_conj() || !fits(t, g, dtype) || (f.plan.device >= 0 && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16)) {
       t = laid_out(t, g);
     }
@@ -75,16 +77,16 @@ static void bind(Frame& f, int value, at::Tensor t, bool clone) {
 
 static void bind_results(Frame& f, const Extern& e, torch::jit::Stack& returned) {
   size_t next = 0;
-  auto take = [&](at::Tensor t) {
+  auto take = [&](at::Tensor t, bool alone) {
     int value = next < e.results.size() ? e.results[next] : -1;
     next++;
-    if (value >= 0) bind(f, value, std::move(t), e.clone);
+    if (value >= 0) bind(f, value, std::move(t), e.clone, alone);
     else if (value <= -2) const_cast<at::Tensor*>(f.refs[-2 - value])->copy_(t);
   };
   for (c10::IValue& r : returned) {
-    if (r.isTensor()) take(std::move(r).toTensor());
+    if (r.isTensor()) take(std::move(r).toTensor(), e.op.has_value());  // Python's results have their objects, too
     else if (r.isTensorList())
-      for (at::Tensor t : r.toTensorVector()) take(std::move(t));
+      for (at::Tensor t : r.toTensorVector()) take(std::move(t), false);
   }
   returned.clear();
 }

@@ -152,7 +152,8 @@ def with_values(rec: Recorder, func: Any, args: tuple, kwargs: dict, hint: str) 
     values = []
     for arg in (*args, *kwargs.values()):
         value = known(rec, arg) if isinstance(arg, torch.Tensor) else arg
-        if value is None and arg is not None or isinstance(arg, (list, tuple)) and any(isinstance(a, torch.Tensor) for a in arg):
+        several = isinstance(arg, (list, tuple)) and any(isinstance(a, torch.Tensor) for a in arg)
+        if several or value is None and arg is not None or schema.writes(func):
             raise DataDependent(f"{func} needs the tensor's data", hint=hint)
         values.append(value)
     out = func(*values[:len(args)], **dict(zip(kwargs, values[len(args):])))
@@ -239,6 +240,8 @@ def _with_out(rec: Recorder, func: Any, form: Any, names: tuple, args: tuple, kw
                 raise Unsupported("an `out=` tensor of another shape than the result")
             become(rec, out, result)
             continue
+        if out.dtype != result.dtype:
+            true_error(func, args, {**kwargs, **dict(zip(names, outs))})  # many operators do not cast what they write
         store(rec, out, result, func, args, kwargs)
     return outs[0] if len(outs) == 1 else tuple(outs)
 

@@ -19,6 +19,10 @@ DOUBTED = object()
 """What a row returns for arguments that eager may refuse: meta kernels take some of those."""
 
 META = torch.device("meta")
+_ELSEWHERE = frozenset(getattr(torch.ops.aten, name).default for name in (
+    "_fft_c2r", "_fft_r2c", "linalg_eig", "_linalg_svd", "nonzero_static", "ormqr",
+))  # fmt: skip
+"""Operators whose meta kernels lay their results out in another way than the kernels of the CPU."""
 _LARGEST = 1 << 28
 
 
@@ -48,7 +52,7 @@ def infer(func: Any, args: tuple, kwargs: dict) -> Any:
             return vals
         if vals is DOUBTED or len({x.dtype for x in (*args, *kwargs.values()) if type(x) is FakeTensor}) > 1:
             true_error(func, args, kwargs)  # meta kernels overlook that dtypes do not go together
-    if _is_written_in_python(func):
+    if _is_written_in_python(func) or func in _ELSEWHERE and not any(type(x) is FakeTensor and x.device.type != "cpu" for x in args):
         vals = _by_kernel(func, args, kwargs)
         if vals is not NotImplemented:
             return vals

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.infer import rule
+from framesmith.fake.infer import DOUBTED, rule
 from framesmith.fake.tensor import FakeTensor, dense
 
 aten = torch.ops.aten
@@ -47,9 +47,19 @@ def _between(x: FakeTensor, others: Iterable[Any], reduction: int) -> Any:
     return dense(x, ()) if fits and reduction in (1, 2) else NotImplemented
 
 
-@rule(aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default, aten.soft_margin_loss.default)
-def loss_between(x: FakeTensor, target: FakeTensor, reduction: int = 1, *how: Any, **named: Any) -> Any:
+@rule(aten.mse_loss.default, aten.soft_margin_loss.default)
+def loss_between(x: FakeTensor, target: FakeTensor, reduction: int = 1) -> Any:
     return _between(x, (target,), reduction)
+
+
+@rule(aten.smooth_l1_loss.default)
+def smooth_l1_loss(x: FakeTensor, target: FakeTensor, reduction: int = 1, beta: Any = 1.0) -> Any:
+    return DOUBTED if type(beta) in (int, float) and beta < 0 else _between(x, (target,), reduction)
+
+
+@rule(aten.huber_loss.default)
+def huber_loss(x: FakeTensor, target: FakeTensor, reduction: int = 1, delta: Any = 1.0) -> Any:
+    return DOUBTED if type(delta) in (int, float) and delta <= 0 else _between(x, (target,), reduction)
 
 
 @rule(aten.binary_cross_entropy.default)

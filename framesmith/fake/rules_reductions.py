@@ -15,9 +15,12 @@ aten = torch.ops.aten
 
 
 def reduced_shape(x: FakeTensor, dims: Any, keepdim: bool) -> tuple | None:
-    """The shape without the dimensions `dims` (all of them for None or []), None if one is out of range or named twice."""
+    """The shape without the dimensions `dims` (all of them for None or []), None if one is out of range or named twice, or eager's sets of
+    dimensions are too small."""
     shape = x.shape
     count = len(shape)
+    if count > 64:
+        return None
     if dims is None or not isinstance(dims, int) and len(dims) == 0:
         return (1,) * count if keepdim else ()
     if isinstance(dims, int):

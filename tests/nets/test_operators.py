@@ -28,6 +28,18 @@ FOUND = [
     ("nn.functional.embedding_bag", "float32", "forward", 18),
     ("nn.functional.embedding_bag", "float32", "forward", 40),
     ("nn.functional.embedding_bag", "float32", "backward", 4),
+    ("linalg.eig", "float32", "backward", 4),
+    ("linalg.lu_factor_ex", "complex64", "backward", 6),
+    ("fft.hfft2", "float32", "forward", 4),
+    ("linalg.svd", "float32", "forward", 189),
+    ("nonzero_static", "float32", "forward", 22),
+    ("masked_fill", "float32", "errors", 0),
+    ("masked_select", "float32", "errors", 2),
+    ("gather", "float32", "errors", 1),
+    ("amax", "float32", "errors", 1),
+    ("nn.functional.softshrink", "float32", "errors", 0),
+    ("nn.functional.gelu", "float32", "errors", 0),
+    ("nn.functional.huber_loss", "float32", "errors", 1),
 ]
 """Samples that differed once."""
 

@@ -94,6 +94,15 @@ def test_extern_result_with_unexpected_strides_is_laid_out_as_planned(cache):
     assert t.stride() == (2, 1) and t.data_ptr() != x.data_ptr()
 
 
+def test_a_result_in_the_memory_of_an_argument_is_copied_though_no_schema_tells(cache):
+    values = (Value(Kind.INPUT, 0, (4,), (1,), F32), Value(Kind.RESULT, 0, (4,), (1,), F32))
+    call = Call("aten::_unsafe_view", "", (TensorArg(0), (4,)), {}, results=(1,))
+    graph = make(cache, Plan(1, values, (Output(1),), (call,)), "if (h->call(h->frame, 0)) return 1;")
+    x = torch.randn(4)
+    y, = graph((x,))
+    assert torch.equal(x, y) and x.data_ptr() != y.data_ptr()
+
+
 def test_views_lists_dtypes_and_defaults(cache):
     values = (
         Value(Kind.INPUT, 0, (4, 8), (8, 1), F32),
