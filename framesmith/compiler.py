@@ -348,14 +348,13 @@ class FrameCompiler:
 
     def _backend(self, graph: fx.Graph, examples: Sequence[Any]) -> tuple[Compiled, Report | None]:
         if not requires_grad(graph):
-            return self._straight(without_history(graph), examples, self.config)
+            return _straight(without_history(graph), examples, self.config)
         reports: list[Report | None] = []
-
-        config = self.config.with_(scoped_memory=True)
+        config = self.config.with_(scoped_memory=True)  # what is made here may not hold `self`: it would keep its own variants alive
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
             with _turn(), handlers_heard(), stage("back end"), without_default_device():
-                call, report = self._straight(part, given, config)
+                call, report = _straight(part, given, config)
             reports.append(report)
             return call
 
@@ -375,13 +374,6 @@ class FrameCompiler:
         how = self.config.partitioner, self.config.activation_budget
         is_native = config.backend in NATIVE
         return Differentiable(graph, examples, compile, *how, turn=_turn, both=both if is_native else None).in_engine(), reports[0]
-
-    def _straight(self, graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
-        """Code of a graph without gradients."""
-        backend = config.backend
-        if isinstance(backend, str):
-            return BACKENDS[backend](graph, examples, config)
-        return run_user(backend, graph, examples), None
 
     # ------------------------------------------------------------------------------------------------------------------- refusals
 
@@ -470,6 +462,13 @@ class FrameCompiler:
             code.co_qualname, code.co_filename, code.co_firstlineno, captured.breaks, tree.describe(), operators,
             report, captured.stats["instructions"],
         ))
+
+
+def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
+    """Code of a graph without gradients."""
+    if isinstance(config.backend, str):
+        return BACKENDS[config.backend](graph, examples, config)
+    return run_user(config.backend, graph, examples), None
 
 
 def _reasons(seen: Seen) -> str:

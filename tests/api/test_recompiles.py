@@ -368,3 +368,14 @@ def test_compiling_often_is_told_once():
     compiled = framesmith.compile(lambda net, x: x + net.one(x)[..., 0].sum(), backend="eager")
     (text,) = warned(lambda: [compiled(Pair(n + 1), X) for n in range(80)])
     assert "was compiled 64 times" in text and "max_variants" in text
+
+
+def test_variants_of_training_do_not_keep_their_compiler_alive():
+    net = nn.Linear(4, 4)
+    fast = closed_over(net)
+    with torch.enable_grad():
+        fast(X).sum().backward()
+    watched = weakref.ref(fast.callback)
+    del fast, net
+    gc.collect()
+    assert watched() is None
