@@ -23,6 +23,7 @@ from framesmith.lower.geometry import (
     strides_in_order,
 )
 from framesmith.lower.limits import LIMITS
+from framesmith.lower.table import unsupported_dtype
 from framesmith.lower.values import Lazy, Strided, Value
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
 from framesmith.util.errors import Unsupported
@@ -150,6 +151,8 @@ class Context:
         """A new buffer with the elements of `value`; `written`: other elements follow, so it does not stand for `value`."""
         if is_empty(value.shape):
             return self.storage(value.shape, stride or row_major(value.shape), value.dtype, kind)
+        if unsupported_dtype(value.dtype):
+            raise Unsupported(f"a copy of {value.dtype} by generated code")
         b = Builder()
         index, axes = self.axes(value.shape)
         result = b.cast(value.element(b, index), value.dtype) if value.dtype is torch.bool else value.element(b, index)

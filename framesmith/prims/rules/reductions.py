@@ -240,10 +240,10 @@ def std_mean(b: Builder, x: Value, dim: Any = None, *, correction: Any = None, k
 
 
 def _p_norm(b: Builder, x: Value, order: float, dims: tuple[int, ...], keepdim: bool) -> Value:
+    if order == 1 or order and all(x.shape[d] == 1 for d in dims):  # no powers of single numbers, which may overflow
+        return b.sum(b.abs(x), dims, keepdim)
     if order == 2:
         return b.sqrt(b.sum(x * x, dims, keepdim))
-    if order == 1:
-        return b.sum(b.abs(x), dims, keepdim)
     if order == 0:
         return b.sum(b.convert(b.ne(x, 0.0), x.dtype), dims, keepdim)
     if order == math.inf:
