@@ -31,7 +31,9 @@ def check(fn, *tensors):
     if isinstance(want, tuple):
         assert got == want
         return
-    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5, equal_nan=True)
+    for a, b in zip(got, want, strict=True):
+        largest = float(b.detach().nan_to_num().abs().max()) if b.numel() else 0  # sums in another order: rounding of the largest term
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6 * max(largest, 10), equal_nan=True)
     assert [x.stride() for x in got] == [x.stride() for x in want]
 
 
