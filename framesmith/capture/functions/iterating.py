@@ -168,10 +168,11 @@ def _extreme(symbol: str, real: Any) -> Any:
             cx.folded(real, (None, None), {"default": None})
         items = args if len(args) > 1 else unordered(cx, args[0], key)
         plain = isinstance(key, t.Const) and key.value is None
-        best, best_key = None, None
+        best: Any = None
+        best_key: Any = None
         for v in items:
             k = v if plain else key.call(cx, [v], {})
-            better = None if best_key is None else cx.compare(symbol, k, best_key)
+            better: Any = None if best_key is None else cx.compare(symbol, k, best_key)
             try:
                 if better is None or better.truth(cx):
                     best, best_key = v, k
