@@ -255,7 +255,7 @@ def store(rec: Recorder, target: FakeTensor, value: FakeTensor, func: Any, args:
         true_error(func, args, kwargs)
         raise Unsupported(f"{func} writes a tensor whose elements share memory")
     if value.dtype != target.dtype:
-        if not torch.can_cast(value.dtype, target.dtype):
+        if not torch.can_cast(value.dtype, target.dtype) or target.dtype.is_complex and not value.dtype.is_complex:
             true_error(func, args, kwargs)
         value = rec.dispatch(aten._to_copy.default, (value,), {"dtype": target.dtype})
     rec.write(target._alias, rec.nodes(value))

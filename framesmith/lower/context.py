@@ -12,7 +12,7 @@ from torch import fx
 from framesmith.graph.devices import CPU
 from framesmith.loops.build import Builder
 from framesmith.loops.ir import Axis, Load, Op, Origin, Ref
-from framesmith.loops.nest import Compute, Item, Storage
+from framesmith.loops.nest import Call, Compute, Item, Storage
 from framesmith.lower.geometry import (
     Size,
     flat,
@@ -152,7 +152,12 @@ class Context:
         if is_empty(value.shape):
             return self.storage(value.shape, stride or row_major(value.shape), value.dtype, kind)
         if unsupported_dtype(value.dtype):
-            raise Unsupported(f"a copy of {value.dtype} by generated code")
+            if not isinstance(value, Strided):
+                raise Unsupported(f"a copy of {value.dtype} by generated code")
+            out = self.storage(value.shape, stride or row_major(value.shape), value.dtype, kind)
+            refs, reads, writes = (self.ref(out), self.ref(value)), frozenset((value.buffer,)), frozenset((out.buffer,))
+            self.items.append(Call(torch.ops.aten.copy_.default, refs, {}, (None,), (out.buffer,), reads, writes, self.origin))
+            return out
         b = Builder()
         index, axes = self.axes(value.shape)
         result = b.cast(value.element(b, index), value.dtype) if value.dtype is torch.bool else value.element(b, index)

@@ -31,7 +31,7 @@ from framesmith.compiler import Ledger
 from tests.fuzz.pool import run_all
 from tests.fuzz.runner import Verdict
 from tests.nets.compare import apart, strides
-from tests.nets.operator_cases import DTYPES, MODES, UNCOMPARED, Call, Subject, calls, chosen, subjects
+from tests.nets.operator_cases import CANCELLING, DTYPES, MODES, UNCOMPARED, Call, Subject, calls, chosen, subjects
 
 TOGETHER = 8
 """Samples of one graph."""
@@ -66,6 +66,7 @@ def _compared(item: Item) -> tuple[str, list[str]]:
     """What differs, and why not all is one graph."""
     some = [calls(subject)[number] for subject, number in item]
     values = not any(subject.name in UNCOMPARED for subject, _ in item)
+    least = float(any(subject.name in CANCELLING for subject, _ in item))
     plain = _run(program, some, False)
     wide = {} if "error" in plain else _run(program, some, True)
     ledger = Ledger()
@@ -74,7 +75,7 @@ def _compared(item: Item) -> tuple[str, list[str]]:
     try:
         for call in range(2):
             got = _run(fn, some, False)
-            if found := _difference(plain, got, wide, values):
+            if found := _difference(plain, got, wide, values, least):
                 return f"call {call}: {found}", []
     except Exception:
         return traceback.format_exc(limit=-3), []
@@ -147,14 +148,14 @@ def _layout(x: torch.Tensor) -> Any:
     return strides(x) if x.layout == torch.strided and not x.is_nested else x.layout
 
 
-def _difference(want: Shown, got: Shown, wide: Shown, values: bool) -> str:
+def _difference(want: Shown, got: Shown, wide: Shown, values: bool, least: float) -> str:
     for key in [*want, *(k for k in got if k not in want)]:
         a, b = want.get(key), got.get(key)
         if key == "error" or key not in want or key not in got:
             found = "" if type(a) is type(b) else _raised(want, got)
         elif isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            least = 1.0 if key.startswith("gradient") else 0.0  # tangents are about one
-            found = apart(a, b, wide.get(key), least) if values or a.dtype is not b.dtype or a.shape != b.shape else ""
+            about = 1.0 if key.startswith("gradient") else least  # tangents are about one
+            found = apart(a, b, wide.get(key), about) if values or a.dtype is not b.dtype or a.shape != b.shape else ""
         else:
             found = "" if (a == b or repr(a) == repr(b)) and type(a) is type(b) else f"{a} became {b}"
         if found:
@@ -186,15 +187,17 @@ class Tally:
             if found:
                 self.faults[subject] += found
 
-    def json(self) -> dict[str, Any]:
-        rows: dict[str, Any] = {}
+    def json(self, before: dict[str, Any]) -> dict[str, Any]:
+        """What is written: counts of this run, and those of `before` that it has not."""
+        rows: dict[str, Any] = {name: dict(row) for name, row in before.items()}
         for subject, count in self.counts.items():
             row = {k: count[k] for k in ("samples", "compiled", "different")}
             if self.faults.get(subject):
                 row["faults"] = self.faults[subject]
             rows.setdefault(subject.name, {})[f"{subject.dtype} {subject.mode}"] = row
         for name, reasons in self.reasons.items():
-            rows[name]["in eager"] = dict(reasons)
+            if reasons:
+                rows[name]["in eager"] = dict(reasons)
         return {"torch": torch.__version__, "operators": rows}
 
     def line(self) -> str:
@@ -205,9 +208,10 @@ class Tally:
                 f"{refused['samples']} errors: {refused['different']} differ")
 
 
-def check(wanted: list[Subject], samples: int, jobs: int = 1, seconds: float = 1e9) -> Tally:
-    """All samples of the subjects; what ends a process is tried again one by one."""
+def check(wanted: list[Subject], samples: int, jobs: int = 1, seconds: float = 1e9, kept: Path | None = None) -> Tally:
+    """All samples of the subjects; what ends a process is tried again one by one. `kept`: where counts are written now and then."""
     tally, end = Tally(), time.monotonic() + seconds
+    before = json.loads(kept.read_text())["operators"] if kept is not None and kept.exists() else {}
     for few in (wanted[k:k + 48] for k in range(0, len(wanted), 48)):
         if time.monotonic() > end:
             break
@@ -225,6 +229,8 @@ def check(wanted: list[Subject], samples: int, jobs: int = 1, seconds: float = 1
         for item, verdict in run_all(judge, again, jobs):
             tally.take(item, verdict)
         print(f"{few[-1]}: {tally.line()}", file=sys.stderr, flush=True)
+        if kept is not None:
+            kept.write_text(json.dumps(tally.json(before), indent=1, sort_keys=True) + "\n")
     return tally
 
 
@@ -248,7 +254,9 @@ def table(saved: dict[str, Any]) -> str:
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     lines.insert(8, f"| all | {' | '.join(_cell(totals[d]) for d in dtypes)} |")
     kept = [f"- `{name}`: {why}" for name, why in UNCOMPARED.items()]
-    return "\n".join([*lines, "", "Values are not compared of:", "", *kept, ""])
+    other = [f"- `{name}`: {why}" for name, why in CANCELLING.items()]
+    notes = ["", "Values are not compared of:", "", *kept, "", "Compared with the rounding of numbers about one:", "", *other, ""]
+    return "\n".join([*lines, *notes])
 
 
 def _cell(count: Counter[str]) -> str:
@@ -272,15 +280,8 @@ def main() -> int:
     if a.table:
         TABLE.write_text(table(json.loads(a.table.read_text())))
         return 0
-    tally = check(subjects(a.names, a.dtypes.split(","), a.modes.split(",")), a.samples, a.jobs, a.seconds)
-    if a.json:
-        saved = tally.json()
-        if a.json.exists():
-            before = json.loads(a.json.read_text())["operators"]
-            for name, row in saved["operators"].items():
-                before.setdefault(name, {}).update(row)
-            saved["operators"] = before
-        a.json.write_text(json.dumps(saved, indent=1, sort_keys=True) + "\n")
+    wanted = subjects(a.names, a.dtypes.split(","), a.modes.split(","))
+    tally = check(wanted, a.samples, a.jobs, a.seconds, a.json)
     print(tally.line())
     return bool(any(c["different"] for c in tally.counts.values()))
 
