@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed.stamp
 BUILT := $(VENV)/.built.stamp
 CSRC := $(wildcard framesmith/csrc/*.cpp framesmith/csrc/*.h framesmith/codegen/cpp/*.h)
 
-.PHONY: run test test-gpu lint bench bench-training bench-gpu clean
+.PHONY: run test test-gpu sanitize lint bench bench-training bench-gpu clean
 
 # torch first: whatever asks for plain `torch` afterwards must find it installed.
 $(STAMP): requirements.txt requirements-nodeps.txt
@@ -32,6 +32,25 @@ test-gpu:
 	$(PYTHON) setup.py --quiet build_ext --inplace
 	$(PYTHON) -m pytest -m gpu tests
 	FRAMESMITH_TEST_DEVICE=cuda $(PYTHON) -m pytest tests/capture/test_programs.py tests/autograd/test_programs.py
+
+# The C++ core and the generated kernels under AddressSanitizer and UndefinedBehaviorSanitizer, built in a copy of the tree: tests of hook,
+# guards, call path, training node, watched memory, argument forms, lifetimes and threads, then cases of the argument grid.
+SANITIZED := $(addprefix tests/,hook runtime/test_compiled_graph.py runtime/test_watch.py fake/test_argument_forms.py \
+	autograd/test_lifetimes.py autograd/test_engine.py autograd/test_functions.py autograd/test_hooks.py \
+	lower/test_convolution_training.py capture/test_breaks.py capture/test_lifetimes.py capture/test_identity.py \
+	capture/test_lang_generators.py api/test_living_lifetimes.py api/test_living_threads.py api/test_lazy_bits.py api/test_side_effects.py)
+CASES ?= 300
+COPY := build/sanitize
+IN_COPY = cd $(COPY) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	CXX=$(CURDIR)/$(COPY)/g++ FRAMESMITH_CACHE_DIR=$(CURDIR)/$(COPY)/cache PYTHONPATH=$(CURDIR)/$(COPY) $(abspath $(BIN))/python -m
+sanitize: $(BUILT)
+	mkdir -p $(COPY)
+	git ls-files -z framesmith tests benchmarks setup.py pyproject.toml | xargs -0 cp -pu --parents -t $(COPY)
+	printf '#!/bin/sh\nexec g++ -fsanitize=address,undefined -fno-sanitize=vptr "$$@"\n' > $(COPY)/g++ && chmod +x $(COPY)/g++
+	cd $(COPY) && FRAMESMITH_SANITIZE=1 $(abspath $(BIN))/python setup.py --quiet build_ext --inplace
+	$(IN_COPY) pytest -q -p no:xdist $(SANITIZED)
+	$(IN_COPY) tests.nets.argument_grid --sample $(CASES)
 
 lint: $(BUILT)
 	$(BIN)/ruff check framesmith tests benchmarks

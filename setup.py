@@ -3,6 +3,7 @@
 torch must be installed first; build with `pip install --no-build-isolation -e .`.
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -17,13 +18,18 @@ OPENMP = [str(p) for p in sorted((Path(torch.__file__).parent / "lib").glob("lib
 CPLUSPLUS = re.findall(r"\S*/libstdc\+\+\.so\S*", Path("/proc/self/maps").read_text())[:1]
 SOURCES = sorted(str(p) for p in Path("framesmith/csrc").glob("*.cpp"))
 
+OPTIMISED = ["-O2", "-march=native"]
+if os.environ.get("FRAMESMITH_SANITIZE"):  # `make sanitize`; types across the border to torch's own code have no type information to check
+    SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize=vptr"]
+    OPTIMISED, CPLUSPLUS = ["-O1", "-g1", "-march=native", "-fno-omit-frame-pointer", *SANITIZED], [*CPLUSPLUS, *SANITIZED]
+
 setup(
     ext_modules=[
         CppExtension(
             "framesmith._C",
             SOURCES,
             include_dirs=[str(Path("framesmith/csrc").resolve())],
-            extra_compile_args=["-O2", "-std=c++20", "-march=native", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wno-psabi"],
+            extra_compile_args=[*OPTIMISED, "-std=c++20", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wno-psabi"],
             extra_link_args=OPENMP + CPLUSPLUS,
         )
     ],
