@@ -89,7 +89,8 @@ def _is_replaced(a: t.Tensor, b: t.Tracker, others: list[t.Tensor]) -> bool:
 def _check_gradients(cx: Any, chosen: t.Chosen, sides: list[t.Tracker], others: list[t.Tensor]) -> None:
     """Refuse where eager would leave the gradient of an input out, or where a gradient of 0 might become NaN on its way to one."""
     reached: list[set[Node]] = [_inputs(cx, x, chosen) if isinstance(x, t.Tensor) else set() for x in sides]
-    if not set().union(*reached) - set.intersection(*reached) <= set().union(*[_inputs(cx, x, None) for x in others]):
+    some, every = reached[0].union(*reached[1:]), reached[0].intersection(*reached[1:])
+    if not some - every <= set().union(*[_inputs(cx, x, None) for x in others]):
         raise chosen.refused()
 
 
