@@ -306,6 +306,9 @@ def pad(x: FakeTensor, widths: Any, *args: Any, **kwargs: Any) -> Any:
         shape[-1 - i] = shape[-1 - i] + widths[2 * i] + widths[2 * i + 1]
         if shape[-1 - i] < 0:
             return NotImplemented
+    if all(type(width) is int and width <= 0 for width in widths):  # a copy of a part
+        part = new_fake(tuple(shape), x.stride(), x.dtype, x.device)
+        return new_fake(part.shape, preserved_strides(part), x.dtype, x.device)
     return new_fake(tuple(shape), suggested_strides(x, tuple(shape)), x.dtype, x.device)
 
 

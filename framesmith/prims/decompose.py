@@ -31,7 +31,9 @@ assert FAMILIES  # importing the package fills the table
 
 # what makes a number: where its value is among the arguments
 _NUMBERS = {torch.ops.aten.full.default: 1, torch.ops.aten.scalar_tensor.default: 0}
-_ROUNDS_WITHIN = frozenset((torch.ops.aten.cross_entropy_loss.default,))
+_ROUNDS_WITHIN = frozenset(
+    (torch.ops.aten.cross_entropy_loss.default, torch.ops.aten.soft_margin_loss.default, torch.ops.aten.soft_margin_loss_backward.default)
+)
 """Operators with a rule of their own that eager composes of others: the results of these are rounded, too."""
 _ROUNDING = frozenset(("", "convert", "rounded"))
 _MOVING = ALIASES | {"abs", "neg", "relu", "copy", "where", "maximum", "minimum", "flip", "roll"}

@@ -34,6 +34,8 @@ FOUND = [
     ("linspace", "complex64", "forward", 20),
     ("istft", "complex64", "backward", 0),
     ("abs", "complex64", "in place", 0),
+    ("fft.fft", "float32", "backward", 0),
+    ("nn.functional.soft_margin_loss", "float16", "backward", 2),
     ("fft.hfft2", "float32", "forward", 4),
     ("linalg.svd", "float32", "forward", 189),
     ("nonzero_static", "float32", "forward", 22),
