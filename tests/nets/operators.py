@@ -240,7 +240,8 @@ def table(saved: dict[str, Any]) -> str:
     dtypes = [d for d in DTYPES if any(key.split()[0] == d for row in rows.values() for key in row)]
     lines = ["# Operators compared with eager", "",
              f"PyTorch {saved['torch']}'s own samples of its operators and modules, forward, backward and in place, as",
-             "`python -m tests.nets.operators --json benchmarks/results/operators.json` runs them and `--table` writes them here.",
+             "`python -m tests.nets.operators --dtypes float32,int64 --samples 2 --json benchmarks/results/operators.json` runs",
+             "them and `--table` writes them here.",
              "A cell: samples that are one graph / samples that run, the rest partly in eager. In bold: some differ from eager.", "",
              f"| operator | {' | '.join(dtypes)} |", "|---|" + "---|" * len(dtypes)]  # fmt: skip
     totals: dict[str, Counter[str]] = defaultdict(Counter)
@@ -252,7 +253,7 @@ def table(saved: dict[str, Any]) -> str:
             totals[dtype].update(total)
             cells.append(_cell(total))
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
-    lines.insert(8, f"| all | {' | '.join(_cell(totals[d]) for d in dtypes)} |")
+    lines.insert(9, f"| all | {' | '.join(_cell(totals[d]) for d in dtypes)} |")
     kept = [f"- `{name}`: {why}" for name, why in UNCOMPARED.items()]
     other = [f"- `{name}`: {why}" for name, why in CANCELLING.items()]
     notes = ["", "Values are not compared of:", "", *kept, "", "Compared with the rounding of numbers about one:", "", *other, ""]
