@@ -30,6 +30,7 @@ from .frame import Frame
 from .lifetimes import watch
 from .modes import restore_devices
 from .outputs import call_in_mode, settle
+from .overrides import as_class, converts
 from .residual import Residual, argument_names
 from .run_time_indices import CopySeen
 from .session import BreakHere, Session, read_state, restore_state
@@ -255,7 +256,10 @@ def _settings(graph: Graph, tuned: bool) -> list[str]:
 
 def graph_inputs(cx: Session, graph: Graph, numbers: int) -> list[tuple[Source, Any]]:
     """Source and value of each placeholder but the last `numbers`; a tensor made of Python data is held by the guards themselves."""
-    known = {x.fake._alias.storage.input: (x.source, x.value) for x in cx.inputs if x.source is not None}
+    known: dict[Any, tuple[Source, Any]] = {
+        x.fake._alias.storage.input: (x.source, as_class(x.value, torch.Tensor) if converts(x.pyclass) else x.value)
+        for x in cx.inputs if x.source is not None
+    }
     known.update((node, (Made(real), real)) for node, real in cx.recorder.constants)
     places = [node for node in graph.nodes if node.op == "placeholder"]
     return [known[node] for node in places[:len(places) - numbers]]

@@ -28,6 +28,7 @@ from .class_making import dict_of
 from .inference import Inference
 from .interned import Kept, lasts
 from .outputs import view_text
+from .overrides import as_class, converts
 from .rebuild_attributes import assignment, own_dict
 from .rebuild_classes import tuple_text
 from .rebuild_sources import SOURCES
@@ -180,8 +181,10 @@ class Rebuilder:
         node = self.cx.recorder.input_aliased(x.fake)
         owner = None if node is None else next((i for i in self.cx.inputs if i.fake._alias.storage.input is node), None)
         if owner is not None:
-            text = view_text(self.hold, self.input(owner), x.fake, self.cx.view_grad(owner.fake, x.fake))
+            base = self.input(owner) if not converts(owner.pyclass) else self.as_class(self.input(owner), torch.Tensor)
+            text = view_text(self.hold, base, x.fake, self.cx.view_grad(owner.fake, x.fake))
             name = self.temp(self.of_class(x, text))
+            self.names[id(x)] = name
             self.own_attributes(x, name)
             return name
         at = self.output_at.get(id(x.fake))
@@ -189,14 +192,20 @@ class Rebuilder:
             at = self.output_at[id(x.fake)] = len(self.outputs)
             self.outputs.append(x.fake)
         name = self.of_class(x, f"__fs_o[{at}]")
-        if x.attrs:
-            name = self.temp(name)
+        if x.attrs or converts(x.pyclass):
+            name = self.names[id(x)] = self.temp(name)
             self.own_attributes(x, name)
         return name
 
     def of_class(self, x: t.Tensor, expr: str) -> str:
         """`expr`, a tensor that the graph computed, as an instance of the class that the program made of it."""
+        if converts(x.pyclass):
+            return self.as_class(expr, x.pyclass)
         return expr if x.pyclass is torch.Tensor else f"{self.hold(x.pyclass)}({expr}, False)"
+
+    def as_class(self, expr: str, cls: type) -> str:
+        """`expr` as an instance of a class of tensors."""
+        return f"{self.hold(as_class)}({expr}, {self.hold(cls)})"
 
     def own_attributes(self, x: t.Tensor, name: str) -> None:
         """Statements that set what the program has set on a tensor."""

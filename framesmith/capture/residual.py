@@ -28,6 +28,7 @@ from .effects import replay
 from .frame import Frame
 from .leaving import function_text, parts
 from .origins import origin
+from .overrides import converts, plain_inputs
 from .plainly import plain_call, plain_call_after, stands
 from .rebuild import Rebuilder
 from .session import Session
@@ -123,6 +124,8 @@ class Residual:
             if self.rb.targets and any(self.cx.recorder.mutated(x.fake) for x in self.cx.inputs):
                 raise Unsupported("what a weak reference refers to lives across the end of code that writes its inputs")
             given = NUMBERS if self.numbers else INPUTS
+            if places := tuple([self.cx.input_slot(x) for x in self.cx.inputs if converts(x.pyclass)]):
+                given = f"{self.rb.hold(plain_inputs)}({given}, {places})"
             called = f"{self.rb.hold(self.called)}({self.rb.hold(GRAPH)}, {given})" if self.called else f"{self.rb.hold(GRAPH)}({given})"
             body += ["try:", *(f"    {line}" for line in [*self.numbers, f"{OUTPUTS} = {called}"]),
                      f"except Exception as {ERROR}:", f"    if {self.rb.hold(stands)}({ERROR}): raise",

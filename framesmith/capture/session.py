@@ -33,7 +33,7 @@ from .lifetimes import let_go, may_have_died, stays
 from .modes import devices, restore_devices, under_functions
 from .operations import Operations
 from .outcomes import Outcomes
-from .overrides import overridden
+from .overrides import converted, converts, is_followed, overridden
 from .registry import OPAQUE
 from .resume import STACK
 from .run_time_indices import OBSERVERS, Copies, selected
@@ -169,8 +169,17 @@ class Session(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Call
             raise Unsupported("a tensor that has no path from the frame")
         if torch.nn.parameter.is_lazy(value):
             raise FirstCall("a parameter that the first call makes")
-        if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        if type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            return self.plain_input(value, source)
+        if not is_followed(type(value)):
             raise OddTensor(f"tensor subclass {type(value).__name__}")
+        for name in ("__torch_function__", "__torch_dispatch__", "__getattribute__", "__getattr__"):
+            self.lookup(type(value), name)
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.plain_input(value, source)
+
+    def plain_input(self, value: torch.Tensor, source: Source) -> t.Tracker:
+        """The same of a tensor whose attributes run no code of the program's."""
         if value.is_nested:
             raise OddTensor("a nested tensor")
         if value.layout != torch.strided:
@@ -183,7 +192,7 @@ class Session(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Call
             self.differentiable[fake._alias.node] = source, is_leaf(value)
             fake._alias.node.meta["requires_grad"] = self.recorder.follows_grad = True
         self.guard(source, "tensor", tensor_spec(value))
-        if is_param(source):
+        if is_param(source) and not converts(type(value)):
             fake._alias.node.meta["param"] = True
         elif not (value.requires_grad and is_leaf(value)):
             fake._alias.node.meta["passing"] = True
@@ -228,7 +237,7 @@ class Session(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Call
         self.seeds.note()
         if before is not None and not self.transformed:
             self.follow(*before)
-        return self.made(out)
+        return converted(self, fn, args, kwargs, self.made(out))
 
     def release(self) -> None:
         """Let go of everything (trackers refer to each other in circles, and would keep the user's model until the next collection), and
@@ -250,7 +259,7 @@ class Session(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Call
             return t.boolean(any(self.guard_owners(obj.fake, torch.Tensor.is_pinned)))  # what a graph computes never is
         if name == "item" and not args and not kwargs and (found := data.number(self, obj)) is not None:
             return found
-        return self.torch_call(getattr(obj.fake, name), args, kwargs)
+        return converted(self, None, [obj, *args], kwargs, self.torch_call(getattr(obj.fake, name), args, kwargs))
 
     def guard_owners(self, x: FakeTensor, read: Callable[[torch.Tensor], Any]) -> list[Any]:
         """Return `read` of each input that `x` shares memory with, guarded: graphs do not depend on it, this program does."""

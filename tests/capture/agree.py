@@ -208,7 +208,7 @@ def one_graph(fn: Fn, *args: Any, calls: int = 2) -> None:
 
 
 def graded(fn: Fn, args: tuple[Any, ...]) -> dict[str, Any]:
-    args = copy.deepcopy(args)
+    args = tuple(a.make() if isinstance(a, Fresh) else copy.deepcopy(a) for a in args)
     inputs = flat(args)
     torch.manual_seed(7)
     result = fn(*args)
