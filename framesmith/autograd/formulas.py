@@ -65,7 +65,54 @@ def _group_norm_backward(
     return first, second, third
 
 
+class Product(torch.autograd.Function):
+    """The product along `dim`, or of all elements of a vector with dim 0, whose gradient is eager's at zeros, infinities and NaN.
+
+    `whole`: it is one of all elements of a tensor, of which eager makes zeros where more than one element is zero.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: FakeTensor, dim: int, keepdim: bool, whole: bool) -> Any:  # type: ignore[override]
+        y = aten.prod.dim_int(x, dim, keepdim)
+        ctx.save_for_backward(x, y)
+        ctx.dim, ctx.keepdim, ctx.whole = dim, keepdim, whole
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+        x, y = ctx.saved_tensors
+        dim = ctx.dim
+        if x.dim() and not ctx.keepdim:
+            grad, y = grad.unsqueeze(dim), y.unsqueeze(dim)
+        zeros = x == 0
+        some = zeros.any()
+        one = torch.ones_like(x)  # in place of what is not chosen, so that its derivatives are finite
+        quotients = (y / torch.where(some, one, x)).conj()
+        others = _products_of_others(torch.where(some, x, one), dim).conj() if x.dim() else one
+        out = grad * torch.where(some, others, quotients)
+        if ctx.whole:
+            out = torch.where(zeros.sum() > 1, 0, out)
+        return out, None, None, None
+
+
+def _products_of_others(x: Tensor, dim: int) -> Tensor:
+    """For each element the product of the others along `dim`: of those before it and of those after it."""
+    one = x.new_ones(()).expand_as(x.narrow(dim, 0, 1))
+    last = x.shape[dim] - 1
+    before = torch.cat([one, x.narrow(dim, 0, last)], dim).cumprod(dim)
+    after = torch.cat([one, x.narrow(dim, 1, last).flip(dim)], dim).cumprod(dim).flip(dim)
+    return before * after
+
+
+def _prod(x: Any, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    if not x.requires_grad or 0 in x.shape:
+        return aten.prod.default(x, dtype=dtype) if dim is None else aten.prod.dim_int(x, dim, keepdim, dtype=dtype)
+    x = x if dtype is None else x.to(dtype)
+    return Product.apply(x.reshape(-1), 0, False, True) if dim is None else Product.apply(x, dim, keepdim, False)
+
+
 DIFFERENTIABLE: dict[Any, Any] = {
+    aten.prod.default: _prod, aten.prod.dim_int: _prod,
     aten._embedding_bag_forward_only.default: aten._embedding_bag.default, aten.copy.default: _copy,
     aten.silu_backward.default: _composed(aten.silu_backward.default), aten.mish_backward.default: _composed(aten.mish_backward.default),
     aten.native_group_norm_backward.default: _group_norm_backward, LAYER: aten.mkldnn_rnn_layer.default,

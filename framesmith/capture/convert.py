@@ -222,7 +222,7 @@ def finish(cx: Session, residual: Residual, compile_fn: CompileFn | None, reason
     numbers = entered(cx)
     inputs = graph_inputs(cx, recorded, len(numbers))
     try:
-        examples = [*(value for _, value in inputs), *number_tensors((), (), *[n.example for n in numbers])]
+        examples = [*(value for _, value in inputs), *number_tensors((), (), *[late.example for late, _ in numbers])]
     except (OverflowError, RuntimeError) as e:
         raise TooLarge("a number that 64 bits do not hold") from e
     if not any(n.op == "call_function" for n in recorded.nodes):

@@ -18,6 +18,7 @@ from types import CodeType
 from typing import Any
 
 from framesmith import _C
+from framesmith.fake.numbers import Number
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
@@ -106,12 +107,12 @@ class Residual:
         args = p.args if inner is None else [*p.args, inner]
         return ", ".join([function_text(rb, frame, made, p.cells), *args])
 
-    def take(self, numbers: list[t.Late]) -> None:
+    def take(self, numbers: list[tuple[t.Late, Number]]) -> None:
         """The graph takes these numbers behind its inputs; they are computed before it runs."""
         rb = self.rb
         later, rb.lines = rb.lines, []
-        texts = [number.text(rb) for number in numbers]
-        divisors = tuple([i for i, number in enumerate(numbers) if rb.cx.numbers[id(number)][1].divides])
+        texts = [late.text(rb) for late, _ in numbers]
+        divisors = tuple([i for i, (_, number) in enumerate(numbers) if number.divides])
         self.numbers = [*rb.lines, f"{NUMBERS} = {rb.hold(number_tensors)}({', '.join([INPUTS, repr(divisors), *texts])})"]
         rb.lines = later
 

@@ -182,9 +182,9 @@ def _scalar(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.reshape(()).to(dtype, copy=True)
 
 
-def entered(cx: Any) -> list[t.Late]:
+def entered(cx: Any) -> list[tuple[t.Late, Number]]:
     """The numbers that the graph takes behind its other inputs, in order."""
-    return [x for x, number in cx.numbers.values() if number.entered and type(x) is t.Late]
+    return [(x, number) for x, number in cx.numbers.values() if number.entered and type(x) is t.Late]
 
 
 def number_tensors(inputs: tuple[Any, ...], divisors: tuple[int, ...], *numbers: Any) -> tuple[Any, ...]:

@@ -114,3 +114,26 @@ ACTIVATIONS: Functions = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_activations(dtype: torch.dtype) -> None:
     assert not differing(ACTIVATIONS, floats(dtype), grad=True, tol=64.0)
+
+
+@pytest.mark.parametrize("product", [lambda x: x.prod(), lambda x: x.prod(-1), lambda x: x.prod(0, keepdim=True)])
+@pytest.mark.parametrize("row", [
+    (1, math.nan, 2), (1, math.inf, 2), (1, math.nan, 0), (0, math.nan, 0), (1e30, 1e30, 2), (1, 3, 0), (0, 3, 0), (1, 2, 3)
+])  # fmt: skip
+def test_gradients_of_products(product: Callable[[torch.Tensor], torch.Tensor], row: tuple[float, ...]) -> None:
+    x = torch.tensor([row, (1.0, 2.0, 3.0)])
+    assert not differing({"prod": product}, x, grad=True)
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+@pytest.mark.parametrize("product", [lambda x: x.prod(), lambda x: x.prod(-1)])
+@torch.enable_grad()
+def test_second_derivatives_of_products(product: Callable[[torch.Tensor], torch.Tensor], zeros: int) -> None:
+    def second(product: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        x = torch.linspace(0.5, 2.0, 6, dtype=torch.float64).reshape(2, 3)
+        x.view(-1)[:zeros] = 0
+        x.requires_grad_()
+        (first,) = torch.autograd.grad(product(x).square().sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x)[0]
+
+    torch.testing.assert_close(second(framesmith.compile(product)), second(product))

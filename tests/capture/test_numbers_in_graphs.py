@@ -110,6 +110,16 @@ def test_numbers_of_numpy_stay_what_they_are(kind):
     assert counter.frame_count <= 4
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_number_of_numpy_is_an_input_of_the_graph():
+    def program(x, t):
+        return x * t
+
+    compiled = framesmith.compile(program)
+    for n in range(20):
+        assert torch.equal(compiled(X, np.float32(n / 2)), program(X, np.float32(n / 2)))
+
+
 def test_native_code_takes_them():
     compiled = framesmith.compile(ternary)
     for s, n in NUMBERS:
