@@ -113,10 +113,11 @@ struct Row {
   i64 step;          // of the mask: 0 or 1
 };
 
+// A key that is masked out has -inf added, as in eager: its score stays NaN where it is NaN or inf.
 template <class M>
 FN vf masked(const Row& r, i64 j, vf x, M n) {
   if (r.add) x += r.step ? load(r.add + j, n) : fs::splat(*r.add);
-  if (r.keep) x = r.step ? where(load(r.keep + j, n), x, fs::splat(kNever)) : *r.keep ? x : fs::splat(kNever);
+  if (r.keep) x += r.step ? where(load(r.keep + j, n), fs::splat(0.0f), fs::splat(kNever)) : fs::splat(*r.keep ? 0.0f : kNever);
   return fs::keep(x, kNever, n);
 }
 

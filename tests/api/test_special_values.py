@@ -137,3 +137,19 @@ def test_second_derivatives_of_products(product: Callable[[torch.Tensor], torch.
         return torch.autograd.grad(first.square().sum(), x)[0]
 
     torch.testing.assert_close(second(framesmith.compile(product)), second(product))
+
+
+@pytest.mark.parametrize("rows", [1, 32])
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_attention_to_keys_that_a_mask_excludes(rows: int, number: float) -> None:
+    key = torch.randn(1, 2, 32, 16)
+    key[0, 0, 3] = number
+    kept = torch.arange(32) != 3
+    masks = (kept.expand(rows, 32), kept.view(1, 1, 1, 32), torch.where(kept, 0.0, -math.inf).expand(rows, 32))
+
+    def attention(query: torch.Tensor, *masks: torch.Tensor) -> list[torch.Tensor]:
+        return [F.scaled_dot_product_attention(query, key, key.nan_to_num(0, 0), mask) for mask in masks]
+
+    query = torch.randn(1, 2, rows, 16)
+    for got, want in zip(framesmith.compile(attention)(query, *masks), attention(query, *masks), strict=True):
+        torch.testing.assert_close(got, want, equal_nan=True)

@@ -57,11 +57,11 @@ def _masked(add: Nodes, scores: fx.Node, mask: Any, shape: tuple[int, ...]) -> f
     value = value_of(mask)
     sizes = (*value.shape[:-2], value.shape[-1])
     row = add.of(aten.select.int, (mask, -2, 0), Spec(sizes, value.dtype, value.device, contiguous_strides(sizes)))
-    if value.dtype is not torch.bool:
-        return add(aten.add.Tensor, (scores, row), shape)
-    lowest = Spec((), torch.float32, value.device, ())
-    low = add.of(aten.full.default, ([], -math.inf), lowest, dtype=torch.float32, device=value.device)
-    return add(aten.where.self, (row, scores, low), shape)
+    if value.dtype is torch.bool:  # -inf is added, so that scores of NaN stay NaN
+        number = Spec((), torch.float32, value.device, ())
+        low, zero = [add.of(aten.full.default, ([], x), number, dtype=torch.float32, device=value.device) for x in (-math.inf, 0.0)]
+        row = add.of(aten.where.self, (row, zero, low), Spec(sizes, torch.float32, value.device, contiguous_strides(sizes)))
+    return add(aten.add.Tensor, (scores, row), shape)
 
 
 def _has_one_row(q: Any, k: Any, v: Any) -> bool:
