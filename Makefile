@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed.stamp
 BUILT := $(VENV)/.built.stamp
 CSRC := $(wildcard framesmith/csrc/*.cpp framesmith/csrc/*.h framesmith/codegen/cpp/*.h)
 
-.PHONY: run test test-gpu sanitize lint bench bench-training bench-gpu clean
+.PHONY: run test test-fast test-gpu sanitize lint docs wheel bench bench-training bench-gpu clean
 
 # torch first: whatever asks for plain `torch` afterwards must find it installed.
 $(STAMP): requirements.txt requirements-nodeps.txt
@@ -56,14 +56,26 @@ lint: $(BUILT)
 	$(BIN)/ruff check framesmith tests benchmarks
 	$(BIN)/mypy
 
+# The figures of README.md and docs/benchmarks/, from the JSON that is committed: nothing is measured.
+docs: $(BUILT)
+	$(BIN)/python -m benchmarks.document
+
+# In dist/. The core is built for this processor (-march=native): a wheel is for machines like this one.
+wheel: $(BUILT)
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w dist .
+
+# Each writes its JSON and then the documents.
 bench: $(BUILT)
-	$(BIN)/python -m benchmarks --peers --cold --plot --readme
+	$(BIN)/python -m benchmarks --peers --cold
+	$(BIN)/python -m benchmarks.document
 
 bench-gpu:
-	$(PYTHON) -m benchmarks.gpu --everything --peers --warm --readme
+	$(PYTHON) -m benchmarks.gpu --everything --peers --warm
+	$(PYTHON) -m benchmarks.document
 
 bench-training: $(BUILT)
-	$(BIN)/python -m benchmarks.training --peers --cold --memory --readme
+	$(BIN)/python -m benchmarks.training --peers --cold --memory
+	$(BIN)/python -m benchmarks.document
 
 clean:
 	rm -rf $(VENV) build *.egg-info framesmith/*.so

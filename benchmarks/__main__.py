@@ -1,6 +1,8 @@
 """Framesmith beside eager and the installed peers, in one process, interleaved.
 
-    python -m benchmarks [MODEL ...] [--peers] [--cold] [--ablate] [--plot] [--readme] [--rounds N] [--out FILE]
+    python -m benchmarks [MODEL ...] [--peers] [--cold] [--ablate] [--rounds N] [--out FILE]
+
+`python -m benchmarks.document` writes what was measured into the documents.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import machine, models, peers, readme, run, table
+from benchmarks import machine, models, peers, run, table
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -23,8 +25,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--peers", action="store_true", help="beside every installed peer, not eager alone")
     parser.add_argument("--cold", action="store_true", help="time first calls in fresh processes")
     parser.add_argument("--ablate", action="store_true", help="turn framesmith's options off one by one instead")
-    parser.add_argument("--plot", action="store_true", help="draw the bars beside the JSON")
-    parser.add_argument("--readme", action="store_true", help="write the table into the README")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, default=None, help="the JSON file to write")
     return parser.parse_args()
@@ -56,12 +56,6 @@ def main() -> None:
     console.print(table.terminal("speed-up over eager (seconds of the first call with an empty cache)", header, rows))
     for line in table.failures(results):
         console.print(line, markup=False)
-    if args.plot:
-        from benchmarks import plot
-
-        plot.bars(results, out.with_suffix(".png"))
-    if args.readme:
-        readme.write_between("figures", table.markdown(results, header, rows))
 
 
 if __name__ == "__main__":

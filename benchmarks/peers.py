@@ -33,6 +33,12 @@ def _torch_compile(model: Any, args: tuple[Any, ...]) -> Call:
     return lambda: compiled(*args)
 
 
+def _torch_compile_frozen(model: Any, args: tuple[Any, ...]) -> Call:
+    """Its weights are constants for good, as its documentation advises for inference."""
+    compiled = torch.compile(model, options={"freezing": True})
+    return lambda: compiled(*args)
+
+
 class _TensorsOnly(torch.nn.Module):
     """The model with positional tensors in and a tuple of tensors out, as exporters want it."""
 
@@ -104,6 +110,7 @@ PEERS: dict[str, tuple[Callable[..., Call], str]] = {
     "eager": (_eager, "torch"),
     "framesmith": (_framesmith, "framesmith"),
     "torch.compile": (_torch_compile, "torch"),
+    "torch.compile, frozen": (_torch_compile_frozen, "torch"),
     "jit.trace": (_jit, "torch"),
     "onnxruntime": (_onnxruntime, "onnxruntime"),
     "openvino": (_openvino, "openvino"),

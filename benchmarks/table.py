@@ -1,4 +1,4 @@
-"""Results as tables: for the terminal, and for the README."""
+"""Results as tables."""
 
 from __future__ import annotations
 
@@ -47,16 +47,6 @@ def terminal(title: str, header: list[str], rows: list[list[str]]) -> Table:
     for row in rows:
         table.add_row(*row, end_section=row is rows[-2])
     return table
-
-
-def markdown(results: dict[str, Any], header: list[str], rows: list[list[str]]) -> str:
-    """The same table for the README, and what it was measured on."""
-    m = results["machine"]
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    machine = f"{m['processor']}, {m['threads']} threads, {m['vectors']}, Python {m['python']}, PyTorch {m['torch']}"
-    note = f"{machine}; measured {results['date']}."
-    return "\n".join([*lines, "", note])
 
 
 def mean(ratios: Iterable[float]) -> str:

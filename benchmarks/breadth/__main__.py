@@ -1,7 +1,7 @@
 """How many architectures `framesmith.compile(model, fullgraph=True)` takes, equal to eager; each that fails with its reason.
 
     python -m benchmarks.breadth transformers|timm [--only PATTERN] [--backend eager|native] [--failed | --new] [--limit SECONDS]
-                                [--jobs N] [--readme] [--out FILE]
+                                [--jobs N] [--out FILE]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import machine, readme
+from benchmarks import machine
 from benchmarks.breadth import report, runner
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -30,7 +30,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--failed", action="store_true", help="only those that failed in the file")
     parser.add_argument("--new", action="store_true", help="only those that the file does not have")
     parser.add_argument("--unbuilt", action="store_true", help="list what could not be built, too")
-    parser.add_argument("--readme", action="store_true", help="write the share into the README")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds for one architecture")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, default=None, help="the JSON file to write")
@@ -54,8 +53,6 @@ def main() -> None:
         if outcome["status"] not in ("pass", "no model"):
             console.print(f"{name}: {outcome['status']}: {outcome['reason']}", markup=False, highlight=False)
     console.print(report.terminal(args.suite, chosen, built_too=args.unbuilt))
-    if args.readme:
-        readme.write_between(f"breadth: {args.suite}", report.sentence(args.suite, json.loads(out.read_text())))
     console.print("{} of {} in {}".format(*report.share(outcomes), out.name))
 
 

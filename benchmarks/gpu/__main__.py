@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu [MODEL ...] [--kinds inference training] [--precisions bf16 tf32] [--modes MODE ...] [--peers] [--warm]
                              [--warm-only] [--everything] [--devices N] [--slots N] [--seconds N] [--patience N] [--only-missing]
-                             [--ablate] [--kernels] [--rows ROW ...] [--join FILE] [--readme] [--out FILE]
+                             [--ablate] [--kernels] [--rows ROW ...] [--join FILE] [--out FILE]
 
 A row (a model, inference or training, a precision) is measured in a process of its own: contenders in turn, timed by the device's events
 while nothing else runs on the device; the median counts. Rows add up in one file over many runs, which is written after each row. The first
@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks import readme
 from benchmarks import table as tables
 from benchmarks.gpu import plan, table
 from benchmarks.gpu.jobs import Machine, devices
@@ -60,7 +59,6 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--join", type=Path, nargs="*", default=[], help="take the rows of these files, too")
     parser.add_argument("--show", action="store_true", help="measure nothing")
-    parser.add_argument("--readme", action="store_true", help="write the tables into the README")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the JSON file")
     args = parser.parse_args(argv)
     if unknown := set(args.models) - set(named()):
@@ -118,8 +116,6 @@ def main(argv: list[str] | None = None) -> None:
         console.print(tables.terminal(title, header, [*lines, ["" for _ in header]]))
     for line in table.notes(results):
         console.print(line, markup=False)
-    if args.readme:
-        readme.write_between("gpu figures", table.markdown(results))
 
 
 if __name__ == "__main__":

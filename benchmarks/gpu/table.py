@@ -189,17 +189,3 @@ def notes(results: Results) -> list[str]:
         for label, row in entry.get("peers", {}).items():
             found += [f"{key}, {label}: {text}" for text in (*row.get("refused", ()), *([row["failed"]] if "failed" in row else ()))]
     return found
-
-
-def markdown(results: Results) -> str:
-    """The tables for the README, and what they were measured on."""
-    parts = []
-    for title, header, rows in all_of(results):
-        lines = [f"*{title}*", "", "| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-        parts.append("\n".join([*lines, *["| " + " | ".join(row) + " |" for row in rows]]))
-    machines = {f"{m['device']}, CUDA {m['cuda']}, {m['cores']} cores, Python {m['python']}, PyTorch {m['torch']}": None
-                for m in (entry["machine"] for entry in results.rows.values())}
-    cores = sorted({str(entry["cores"]) for entry in results.rows.values() if "cores" in entry})
-    dates = sorted({entry["date"] for entry in results.rows.values()})
-    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return "\n\n".join([*parts, f"{'; '.join(machines)}; first calls on {' or '.join(cores)} of them; measured {when}."])

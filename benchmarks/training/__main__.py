@@ -1,6 +1,6 @@
 """A training step beside eager and torch.compile: forward, loss and backward, and of `mlp+adam` the optimiser's step too.
 
-    python -m benchmarks.training [MODEL ...] [--peers] [--cold] [--memory] [--ablate] [--readme] [--rounds N] [--out FILE]
+    python -m benchmarks.training [MODEL ...] [--peers] [--cold] [--memory] [--ablate] [--rounds N] [--out FILE]
 
 Contenders run in turn in one process a model. `error`: the largest relative error of any gradient (of any buffer, and with an optimiser of
 any parameter) against eager's, in the Frobenius norm; `vs f64`: the same against eager in float64; of eager, the largest of five runs whose
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import machine, readme
+from benchmarks import machine
 from benchmarks import table as tables
 from benchmarks.training import run, table
 from benchmarks.training.tasks import NAMES
@@ -34,7 +34,6 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cold", action="store_true", help="time first steps in fresh processes")
     parser.add_argument("--memory", action="store_true", help="count the peak memory of a step in fresh processes")
     parser.add_argument("--ablate", action="store_true", help="turn framesmith's options off one by one instead")
-    parser.add_argument("--readme", action="store_true", help="write the table into the README")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, default=None, help="the JSON file to write")
     args = parser.parse_args(argv)
@@ -64,8 +63,6 @@ def main(argv: list[str] | None = None) -> None:
     console.print(tables.terminal("a training step; × eager", header, rows))
     for line in tables.failures(results):
         console.print(line, markup=False)
-    if args.readme:
-        readme.write_between("training figures", tables.markdown(results, header, rows))
 
 
 if __name__ == "__main__":

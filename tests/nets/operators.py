@@ -1,7 +1,6 @@
 """PyTorch's own samples of its operators and modules (`op_db`, `module_db`), compiled and in eager.
 
     python -m tests.nets.operators [NAME ...] [--dtypes float32,int64] [--modes forward,backward] [--samples N] [--jobs J] [--json OUT]
-    python -m tests.nets.operators --table benchmarks/results/operators.json     writes docs/operators-checked.md
 
 Modes: forward; backward; in place (the operator's in-place method); errors (samples that eager refuses). Several samples of an operator
 go into one graph, and one by one where that differs or breaks. Values, dtypes, shapes, strides, `requires_grad`, memory that results and
@@ -13,6 +12,7 @@ differ from float64's (`tests/nets/compare.py`). A name may end in `*`. Each gro
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import sys
 import time
@@ -36,7 +36,6 @@ from tests.nets.operator_cases import CANCELLING, DTYPES, MODES, UNCOMPARED, Cal
 TOGETHER = 8
 """Samples of one graph."""
 OPTIONS = {"compiler_flags": "-O0", "numerics": "eager", "warn": False}
-TABLE = Path(__file__).parents[2] / "docs" / "operators-checked.md"
 
 Item = tuple[tuple[Subject, int], ...]
 """Samples by number, of one mode and dtype."""
@@ -198,7 +197,7 @@ class Tally:
         for name, reasons in self.reasons.items():
             if reasons:
                 rows[name]["in eager"] = dict(reasons)
-        return {"torch": torch.__version__, "operators": rows}
+        return {"torch": torch.__version__, "date": datetime.date.today().isoformat(), "operators": rows}
 
     def line(self) -> str:
         total = sum((c for s, c in self.counts.items() if s.mode != "errors"), Counter())
@@ -234,39 +233,6 @@ def check(wanted: list[Subject], samples: int, jobs: int = 1, seconds: float = 1
     return tally
 
 
-def table(saved: dict[str, Any]) -> str:
-    """The document: a row an operator, its samples by dtype."""
-    rows = saved["operators"]
-    dtypes = [d for d in DTYPES if any(key.split()[0] == d for row in rows.values() for key in row)]
-    lines = ["# Operators compared with eager", "",
-             f"PyTorch {saved['torch']}'s own samples of its operators and modules, forward, backward and in place, as",
-             "`python -m tests.nets.operators --dtypes float32,int64 --samples 2 --json benchmarks/results/operators.json` runs",
-             "them and `--table` writes them here.",
-             "A cell: samples that are one graph / samples that run, the rest partly in eager. In bold: some differ from eager.", "",
-             f"| operator | {' | '.join(dtypes)} |", "|---|" + "---|" * len(dtypes)]  # fmt: skip
-    totals: dict[str, Counter[str]] = defaultdict(Counter)
-    for name, row in sorted(rows.items()):
-        cells = []
-        for dtype in dtypes:
-            total: Counter[str] = sum((Counter({k: v for k, v in c.items() if k != "faults"}) for key, c in row.items()
-                                       if key.split()[0] == dtype and not key.endswith("errors")), Counter())
-            totals[dtype].update(total)
-            cells.append(_cell(total))
-        lines.append(f"| `{name}` | {' | '.join(cells)} |")
-    lines.insert(9, f"| all | {' | '.join(_cell(totals[d]) for d in dtypes)} |")
-    kept = [f"- `{name}`: {why}" for name, why in UNCOMPARED.items()]
-    other = [f"- `{name}`: {why}" for name, why in CANCELLING.items()]
-    notes = ["", "Values are not compared of:", "", *kept, "", "Compared with the rounding of numbers about one:", "", *other, ""]
-    return "\n".join([*lines, *notes])
-
-
-def _cell(count: Counter[str]) -> str:
-    if not count["samples"]:
-        return ""
-    text = f"{count['compiled']}/{count['samples']}"
-    return f"**{text}, {count['different']} differ**" if count["different"] else text
-
-
 def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("names", nargs="*", help="operators and modules (default: all)")
@@ -276,11 +242,7 @@ def main() -> int:
     p.add_argument("--jobs", type=int, default=1)
     p.add_argument("--seconds", type=float, default=1e9, help="begin no more after so long")
     p.add_argument("--json", type=Path, help="counts and faults; those of other operators that it has stay")
-    p.add_argument("--table", type=Path, help="write the document from such a file, and run nothing")
     a = p.parse_args()
-    if a.table:
-        TABLE.write_text(table(json.loads(a.table.read_text())))
-        return 0
     wanted = subjects(a.names, a.dtypes.split(","), a.modes.split(","))
     tally = check(wanted, a.samples, a.jobs, a.seconds, a.json)
     print(tally.line())

@@ -1,0 +1,212 @@
+"""The sections of figures by name: each a function that makes its text from committed JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from benchmarks import table as tables
+from benchmarks.breadth import report
+from benchmarks.document import summary
+from benchmarks.document.markers import machine, table
+from benchmarks.document.summary import RESULTS, devices, saved
+from benchmarks.gpu import kernels as gpu_kernels
+from benchmarks.gpu import table as gpu
+from benchmarks.training import table as training
+from tests.nets.operator_cases import CANCELLING, DTYPES, UNCOMPARED
+
+Rows = Callable[[dict[str, Any]], tuple[list[str], list[list[str]]]]
+
+
+def _about(results: dict[str, Any]) -> str:
+    return f"Machine: {machine(results['machine'])}. Date: {results['date']}."
+
+
+def _paragraphs(*parts: str) -> str:
+    return "\n\n".join(filter(None, parts))
+
+
+# ---------------------------------------------------------------------------------------------------------------- CPU
+
+
+def _each(pattern: str, rows_of: Rows) -> str:
+    """Make a table for each JSON file of a pattern, with its machine and date, and what failed."""
+    parts = []
+    for path in sorted(RESULTS.glob(pattern), key=lambda path: len(path.name)):
+        results = json.loads(path.read_text())
+        parts.append(f"`benchmarks/results/{path.name}`. {_about(results)}")
+        parts.append(table(*rows_of(results)))
+        parts.append("\n".join(f"- {line}" for line in _failures(results)))
+    return _paragraphs(*parts)
+
+
+def _failures(results: dict[str, Any]) -> list[str]:
+    return tables.failures(results) if all("peers" in one for one in results["models"]) else []
+
+
+# ---------------------------------------------------------------------------------------------------------------- GPU
+
+
+def _titled(found: Iterable[gpu.Table | None]) -> str:
+    return _paragraphs(*[f"**{title}**\n\n{table(header, rows)}" for title, header, rows in filter(None, found)])
+
+
+def _gpu(kind: bool) -> str:
+    results = devices()
+    parts: list[gpu.Table | None] = []
+    for precision, _ in gpu.PRECISIONS:
+        parts += [gpu.speeds(results, kind, precision)]
+        parts += [gpu.costs(results, kind, precision, mode) for mode in gpu.COSTLY]
+    return _titled(parts)
+
+
+def _gpu_machines() -> str:
+    dates: dict[str, set[str]] = defaultdict(set)
+    cores: dict[str, set[str]] = defaultdict(set)
+    for entry in devices().rows.values():
+        key = machine(entry["machine"] | {"threads": "some"})
+        dates[key].add(entry["date"])
+        cores[key] |= {str(entry["cores"])} if "cores" in entry else set()
+    lines = []
+    for key in sorted(dates):
+        about = key.replace(", some threads", "")
+        processes = f"each process on {' or '.join(sorted(cores[key]))} of the cores"
+        lines.append(f"- {about}. Dates: {', '.join(sorted(dates[key]))}; {processes}.")
+    return "\n".join(lines)
+
+
+def _gpu_failures() -> str:
+    return "\n".join(f"- {line}" for line in gpu.notes(devices())) or "No contender failed."
+
+
+# ------------------------------------------------------------------------------------------------------------ breadth
+
+
+def _breadth(name: str) -> str:
+    results = saved(name)
+    groups = report.groups(results["outcomes"])
+    failed = [[str(len(names)), status, reason, ", ".join(names)] for status, reason, names in groups]
+    unbuilt = sum(len(names) for status, _, names in groups if status == "no model")
+    failed = [row for row in failed if row[1] != "no model"]
+    return _paragraphs(
+        report.sentence(name.split("-")[1], results),
+        _about(results),
+        table(["models", "outcome", "reason", "names"], failed) if failed else "",
+        f"{unbuilt} more could not be built or called by the script, and are not counted." if unbuilt else "",
+    )
+
+
+def _sentences() -> str:
+    """The shares alone: the README has the page for the rest."""
+    found = {name.split("-")[1]: saved(name) for name in ("breadth-transformers", "breadth-timm-eager")}
+    shares = {f"{suite} ({results['backend']} back end)": report.share(results["outcomes"])
+              for suite, results in found.items()}
+    return "\n".join(f"- {suite}: {passed} of {counted}" for suite, (passed, counted) in shares.items())
+
+
+# -------------------------------------------------------------------------------------------- capture and reliability
+
+
+def _capture_cost() -> str:
+    results = saved("capture-cost")
+    figures, aims = results["figures"], results["aims"]
+    rows = []
+    for name in dict.fromkeys(name for row in figures.values() for name in row):
+        cells = [row.get(name) for row in figures.values()]
+        texts = [f"{c:.2f}" if isinstance(c, float) else "–" if c is None else f"fails: {c}" for c in cells]
+        rows.append([name.replace("(us)", "(µs)"), *texts, f"≤ {aims[name]:g}" if name in aims else ""])
+    model = f"BERT of {results['layers']} layers{', narrow' if results['small'] else ''}"
+    about = f"{_about(results)} Load: {results['load']:.1f}. Model: {model}."
+    return _paragraphs(about, table(["", *figures, "aim"], rows))
+
+
+_SUITE = {
+    "tests": "tests", "captured": "captured", "run again": "hits", "broke": "broke", "refused": "refused",
+    "faults": "faults",
+}  # fmt: skip
+
+
+def _cpython() -> str:
+    results = saved("cpython-suite")
+    files = results["files"]
+    rows = []
+    for f in files:
+        seconds = [f"{f[key]:.0f}" for key in ("plain_s", "hooked_s")]
+        outcome = "passed" if f["passed"] else f"{len(f['failed'])} failed"
+        rows.append([f["file"], *[str(f.get(key, 0)) for key in _SUITE.values()], *seconds, outcome])
+    passed, tests = sum(f["passed"] for f in files), sum(f["tests"] for f in files)
+    about = f"{passed} of {len(files)} files, with {tests} tests, pass under the hook as they do without it."
+    header = ["file", *_SUITE, "plain s", "hooked s", "outcome"]
+    return _paragraphs(f"{about} Python {results['python']}. Date: {results['date']}.", table(header, rows))
+
+
+_FUZZ = {"first seed": "start", "programs": "count", "equal": "same", "left out": "left_out", "captured": "captured"}
+
+
+def _fuzz() -> str:
+    rows = []
+    for r in saved("fuzz"):
+        about = [r["date"], r["python"], r["torch"], r["backend"]]
+        rows.append([*about, *[str(r[key]) for key in _FUZZ.values()], ", ".join(map(str, r["failed"])) or "none"])
+    return table(["date", "Python", "PyTorch", "back end", *_FUZZ, "seeds that differ"], rows)
+
+
+def _operators() -> str:
+    results = saved("operators")
+    known = {key.split()[0] for row in results["operators"].values() for key in row}
+    dtypes = [dtype for dtype in DTYPES if dtype in known]
+    counted = {name: [_samples(row, dtype) for dtype in dtypes] for name, row in sorted(results["operators"].items())}
+    totals = [sum((counts[k] for counts in counted.values()), Counter[str]()) for k in range(len(dtypes))]
+    rows = [["all", *map(_cell, totals)], *[[f"`{name}`", *map(_cell, counts)] for name, counts in counted.items()]]
+    about = f"PyTorch {results['torch']}. Date: {results.get('date', 'not kept')}."
+    return _paragraphs(about, table(["operator", *dtypes], rows))
+
+
+def _samples(row: dict[str, Any], dtype: str) -> Counter[str]:
+    """Count the samples of an operator in a dtype, without those that eager refuses."""
+    found: Counter[str] = Counter()
+    for key, counts in row.items():
+        if key.split()[0] == dtype and not key.endswith("errors"):
+            found.update({name: n for name, n in counts.items() if name != "faults"})
+    return found
+
+
+def _cell(count: Counter[str]) -> str:
+    if not count["samples"]:
+        return ""
+    text = f"{count['compiled']}/{count['samples']}"
+    return f"**{text}, {count['different']} differ**" if count["different"] else text
+
+
+def _uncompared() -> str:
+    kinds = {"values are not compared": UNCOMPARED, "compared with the rounding of numbers near one": CANCELLING}
+    return "\n".join(f"- `{name}`: {how}: {why}" for how, rows in kinds.items() for name, why in rows.items())
+
+
+SECTIONS: dict[str, Callable[[], str]] = {
+    "figures": summary.text,
+    "breadth": _sentences,
+    "cpu inference": partial(_each, "inference-cpu*.json", tables.rows_of),
+    "cpu training": partial(_each, "training-cpu*.json", training.rows_of),
+    "cpu ablations": partial(_each, "ablation-cpu*.json", tables.ablation),
+    "training ablations": partial(_each, "training-ablation-cpu*.json", training.rows_of),
+    "gpu inference": partial(_gpu, False),
+    "gpu training": partial(_gpu, True),
+    "gpu machines": _gpu_machines,
+    "gpu failures": _gpu_failures,
+    "gpu memory": lambda: _titled([gpu.pools(devices())]),
+    "gpu ceilings": lambda: _titled([gpu.roofline(devices())]),
+    "gpu ablations": lambda: _titled([gpu.ablations(devices())]),
+    "gpu kernels": lambda: table(*gpu_kernels.rows_of(devices().kernels)),
+    "breadth transformers": partial(_breadth, "breadth-transformers"),
+    "breadth timm": partial(_breadth, "breadth-timm-eager"),
+    "capture cost": _capture_cost,
+    "cpython suite": _cpython,
+    "fuzz": _fuzz,
+    "operators": _operators,
+    "operators not compared": _uncompared,
+}
+"""The name between the markers -> what makes the section."""
