@@ -4,6 +4,7 @@ With FRAMESMITH_TEST_DEVICE=cuda the tensors that tests make without naming a de
 """
 
 import os
+import re
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ if device := os.environ.get("FRAMESMITH_TEST_DEVICE"):
 
 
 def pytest_collection_modifyitems(items):
+    if moving := [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]{6}", item.nodeid)]:
+        raise pytest.UsageError("ids with an address differ from process to process: " + ", ".join(moving[:3]))
     if torch.cuda.is_available():
         return
     for item in items:

@@ -15,6 +15,7 @@ from benchmarks.document.markers import machine, table
 from benchmarks.document.summary import RESULTS, devices, saved
 from benchmarks.gpu import kernels as gpu_kernels
 from benchmarks.gpu import table as gpu
+from benchmarks.peers import PEERS
 from benchmarks.training import table as training
 from tests.nets.operator_cases import CANCELLING, DTYPES, UNCOMPARED
 
@@ -32,14 +33,16 @@ def _paragraphs(*parts: str) -> str:
 # ---------------------------------------------------------------------------------------------------------------- CPU
 
 
-def _each(pattern: str, rows_of: Rows) -> str:
-    """Make a table for each JSON file of a pattern, with its machine and date, and what failed."""
+def _each(pattern: str, rows_of: Rows, known: Iterable[str] = ()) -> str:
+    """Make a table for each JSON file of a pattern, with machine, date, failures, and which of `known` are absent."""
     parts = []
     for path in sorted(RESULTS.glob(pattern), key=lambda path: len(path.name)):
         results = json.loads(path.read_text())
         parts.append(f"`benchmarks/results/{path.name}`. {_about(results)}")
         parts.append(table(*rows_of(results)))
         parts.append("\n".join(f"- {line}" for line in _failures(results)))
+        absent = [name for name in known if name not in results["peers"]]
+        parts.append(f"Not in this file: {'; '.join(absent)}." if absent else "")
     return _paragraphs(*parts)
 
 
@@ -189,7 +192,7 @@ def _uncompared() -> str:
 SECTIONS: dict[str, Callable[[], str]] = {
     "figures": summary.text,
     "breadth": _sentences,
-    "cpu inference": partial(_each, "inference-cpu*.json", tables.rows_of),
+    "cpu inference": partial(_each, "inference-cpu*.json", tables.rows_of, PEERS),
     "cpu training": partial(_each, "training-cpu*.json", training.rows_of),
     "cpu ablations": partial(_each, "ablation-cpu*.json", tables.ablation),
     "training ablations": partial(_each, "training-ablation-cpu*.json", training.rows_of),
