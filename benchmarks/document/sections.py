@@ -173,7 +173,7 @@ def _samples(row: dict[str, Any], dtype: str) -> Counter[str]:
     found: Counter[str] = Counter()
     for key, counts in row.items():
         if key.split()[0] == dtype and not key.endswith("errors"):
-            found.update({name: n for name, n in counts.items() if name != "faults"})
+            found.update({name: counts[name] for name in ("samples", "compiled", "different")})
     return found
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from framesmith.fake import FakeTensor
+from framesmith.fake.layout import preserved_strides
 from framesmith.fake.recurrent import LAYER
 
 aten = torch.ops.aten
@@ -29,6 +30,28 @@ class Copied(torch.autograd.Function):
 
 def _copy(like: FakeTensor, x: FakeTensor, non_blocking: bool = False) -> Any:
     return Copied.apply(like, x.to(like.dtype).expand(like.shape), False)
+
+
+class _LaidOut(torch.autograd.Function):
+    """The value itself, whose gradient is laid out as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: FakeTensor) -> Any:  # type: ignore[override]
+        ctx.set_materialize_grads(False)
+        ctx.like = x.shape, preserved_strides(x), x.dtype, x.device
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+        shape, strides, dtype, device = ctx.like
+        if grad is None or grad.stride() == strides:
+            return grad
+        return aten.copy.default(torch.empty_strided(shape, strides, dtype=dtype, device=device), grad)
+
+
+def _reflecting(func: Any) -> Any:
+    """A product of Householder reflections: its formula writes into a gradient like the vectors but for classes of tensors."""
+    return lambda vectors, *args: func(_LaidOut.apply(vectors), *args)
 
 
 def _composed(func: Any) -> Any:
@@ -116,7 +139,8 @@ DIFFERENTIABLE: dict[Any, Any] = {
     aten._embedding_bag_forward_only.default: aten._embedding_bag.default, aten.copy.default: _copy,
     aten.silu_backward.default: _composed(aten.silu_backward.default), aten.mish_backward.default: _composed(aten.mish_backward.default),
     aten.native_group_norm_backward.default: _group_norm_backward, LAYER: aten.mkldnn_rnn_layer.default,
-    aten.rrelu_with_noise_functional.default: _rrelu,
+    aten.rrelu_with_noise_functional.default: _rrelu, aten.ormqr.default: _reflecting(aten.ormqr.default),
+    aten.linalg_householder_product.default: _reflecting(aten.linalg_householder_product.default),
 }  # fmt: skip
 """What has a derivative, for an operator below autograd that has none."""
 

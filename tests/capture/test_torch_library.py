@@ -12,6 +12,7 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.nn.utils import parametrize
 
+import framesmith
 from tests.capture.agree import Fresh, Program, Programs
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -99,6 +100,31 @@ def function_that_gives_back_its_argument(x):
 @program(X)
 def function_that_asks(x):
     return Needs.apply(x)
+
+
+def made(k):
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x * k
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2 * ctx.saved_tensors[0] * k
+
+    return Scaled
+
+
+@program(X.clone().requires_grad_(), grad=True, calls=3)
+def function_made_in_the_call(x):
+    return made(3).apply(x)
+
+
+def test_functions_made_in_calls_have_numbers() -> None:
+    fn = framesmith.compile(lambda: made(2), fullgraph=True)
+    a, b = (fn()._backward_cls for _ in range(2))
+    assert a.__name__ == "ScaledBackward" and a._autograd_function_id != b._autograd_function_id
 
 
 @program(torch.randn(3, requires_grad=True), grad=True, breaks=True)

@@ -19,6 +19,7 @@ import time
 import traceback
 import warnings
 from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +47,26 @@ def program(made: list[Any]) -> list[Any]:
     return [fn(*args, **kwargs) for fn, args, kwargs in made]
 
 
-def judge(item: Item) -> Verdict:
-    """Compare samples in one graph, one by one if that differs or breaks: how many are compiled, and why others are not."""
+@dataclass
+class Judged(Verdict):
+    """A verdict on several samples; `parts`: that on each."""
+
+    parts: list[Verdict] = field(default_factory=list)
+
+
+def judge(item: Item) -> Judged:
+    """Compare samples in one graph, one by one if that differs or breaks: which are compiled, and why others are not."""
     found, why = _compared(item)
-    if len(item) == 1 or not (why or found):
-        detail = f"{item[0][0]}: sample {item[0][1]}: {found}" if found else ""
-        captured = 0 if why or found else len(item)
-        return Verdict("different" if found else "same", detail, 0, captured, Counter(why))
-    alone = [judge((one,)) for one in item]
-    details = [v.detail for v in alone if v.detail]
-    if found and not details:
-        details = [f"{', '.join(f'{s} {n}' for s, n in item)} together: {found}"]
-    reasons = sum((v.reasons for v in alone), Counter())
-    return Verdict("different" if details else "same", "\n".join(details), 0, sum(v.captured for v in alone), reasons)
+    if not (why or found):
+        parts = [Verdict("same", captured=1) for _ in item]
+    elif len(item) == 1:
+        parts = [Verdict("different", f"{item[0][0]}: sample {item[0][1]}: {found}") if found else Verdict("same", reasons=Counter(why))]
+    else:
+        parts = [judge((one,)).parts[0] for one in item]
+        if found and not any(v.detail for v in parts):
+            parts[0] = Verdict("different", f"{', '.join(f'{s} {n}' for s, n in item)} together: {found}")
+    details = [v.detail for v in parts if v.detail]
+    return Judged("different" if details else "same", "\n".join(details), parts=parts)
 
 
 def _compared(item: Item) -> tuple[str, list[str]]:
@@ -173,30 +181,25 @@ class Tally:
     def __init__(self) -> None:
         self.counts: dict[Subject, Counter[str]] = defaultdict(Counter)
         self.faults: dict[Subject, list[str]] = defaultdict(list)
-        self.reasons: dict[str, Counter[str]] = defaultdict(Counter)
+        self.reasons: dict[Subject, Counter[str]] = defaultdict(Counter)
 
     def take(self, item: Item, verdict: Verdict) -> None:
         if verdict.detail:
             print(verdict.detail, flush=True)
-        for subject in dict.fromkeys(s for s, _ in item):
-            many = sum(s == subject for s, _ in item)
-            found = [line for line in verdict.detail.splitlines() if len(item) == many or line.startswith(f"{subject}: ")]
-            self.counts[subject].update(samples=many, compiled=verdict.captured * many // len(item), different=len(found))
-            self.reasons[subject.name] += verdict.reasons
-            if found:
-                self.faults[subject] += found
+        parts = verdict.parts if isinstance(verdict, Judged) else [Verdict(verdict.kind, f"{s}: sample {n}: {verdict.detail}") for s, n in item]
+        for (subject, _), one in zip(item, parts, strict=True):
+            self.counts[subject].update(samples=1, compiled=one.captured, different=bool(one.detail))
+            self.reasons[subject] += one.reasons
+            if one.detail:
+                self.faults[subject].append(one.detail)
 
     def json(self, before: dict[str, Any]) -> dict[str, Any]:
         """What is written: counts of this run, and those of `before` that it has not."""
         rows: dict[str, Any] = {name: dict(row) for name, row in before.items()}
         for subject, count in self.counts.items():
-            row = {k: count[k] for k in ("samples", "compiled", "different")}
-            if self.faults.get(subject):
-                row["faults"] = self.faults[subject]
+            row: dict[str, Any] = {k: count[k] for k in ("samples", "compiled", "different")}
+            row.update({k: v for k, v in (("faults", self.faults.get(subject)), ("in eager", self.reasons[subject])) if v})
             rows.setdefault(subject.name, {})[f"{subject.dtype} {subject.mode}"] = row
-        for name, reasons in self.reasons.items():
-            if reasons:
-                rows[name]["in eager"] = dict(reasons)
         return {"torch": torch.__version__, "date": datetime.date.today().isoformat(), "operators": rows}
 
     def line(self) -> str:
@@ -229,8 +232,15 @@ def check(wanted: list[Subject], samples: int, jobs: int = 1, seconds: float = 1
             tally.take(item, verdict)
         print(f"{few[-1]}: {tally.line()}", file=sys.stderr, flush=True)
         if kept is not None:
-            kept.write_text(json.dumps(tally.json(before), indent=1, sort_keys=True) + "\n")
+            kept.write_text(written(tally.json(before)))
     return tally
+
+
+def written(saved: dict[str, Any]) -> str:
+    """The JSON text, with a line for each operator, dtype and mode."""
+    rows = [f'  {json.dumps(name)}: {{\n' + ",\n".join(f"   {json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in sorted(row.items()))
+            + "\n  }" for name, row in sorted(saved["operators"].items())]  # fmt: skip
+    return f'{{\n "torch": {json.dumps(saved["torch"])},\n "date": {json.dumps(saved["date"])},\n "operators": {{\n' + ",\n".join(rows) + "\n }\n}\n"
 
 
 def main() -> int:

@@ -31,6 +31,22 @@ MOST = 3
 PLAIN.add(torch._C._FunctionBase)  # an instance is good for nothing but `apply`
 
 
+def _backward_class(cls: Any) -> None:
+    """Make the class of the nodes of a new class of functions, which has a number."""
+    own.FunctionMeta.__init__(cls, cls.__name__, cls.__bases__, vars(cls))
+
+
+@calls(own.FunctionMeta.__init__)
+def _begin(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """A class that the frame makes is numbered where residual code makes it."""
+    made = args[0]
+    if not isinstance(made, t.MadeClass):
+        raise Unsupported(f"FunctionMeta.__init__ of {made.describe()}")
+    _backward_class(made.value)
+    made.after.append(_backward_class)
+    return t.NONE
+
+
 @calls(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
 def _apply(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if cx.transformed:
