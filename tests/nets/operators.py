@@ -55,21 +55,25 @@ class Judged(Verdict):
 
 
 def judge(item: Item) -> Judged:
-    """Compare samples in one graph, one by one if that differs or breaks: which are compiled, and why others are not."""
+    """Compare samples in one graph without those that break, and one by one if that differs."""
     found, why = _compared(item)
     if not (why or found):
         parts = [Verdict("same", captured=1) for _ in item]
     elif len(item) == 1:
         parts = [Verdict("different", f"{item[0][0]}: sample {item[0][1]}: {found}") if found else Verdict("same", reasons=Counter(why))]
     else:
-        parts = [judge((one,)).parts[0] for one in item]
+        whole = () if found else tuple([one for one in item if not any(_compared((one,), "eager"))])
+        whole = whole if len(whole) < len(item) else ()
+        verdicts = {one: part for few in (whole, *((one,) for one in item if one not in whole)) if few
+                    for one, part in zip(few, judge(few).parts, strict=True)}  # fmt: skip
+        parts = [verdicts[one] for one in item]
         if found and not any(v.detail for v in parts):
             parts[0] = Verdict("different", f"{', '.join(f'{s} {n}' for s, n in item)} together: {found}")
     details = [v.detail for v in parts if v.detail]
     return Judged("different" if details else "same", "\n".join(details), parts=parts)
 
 
-def _compared(item: Item) -> tuple[str, list[str]]:
+def _compared(item: Item, backend: str = "native") -> tuple[str, list[str]]:
     """What differs, and why not all is one graph."""
     some = [calls(subject)[number] for subject, number in item]
     values = not any(subject.name in UNCOMPARED for subject, _ in item)
@@ -77,7 +81,7 @@ def _compared(item: Item) -> tuple[str, list[str]]:
     plain = _run(program, some, False)
     wide = {} if "error" in plain else _run(program, some, True)
     ledger = Ledger()
-    fn = framesmith.compile(program, options=OPTIONS)
+    fn = framesmith.compile(program, backend=backend, options=OPTIONS)
     fn.callback.ledger = ledger
     try:
         for call in range(2):
@@ -186,7 +190,8 @@ class Tally:
     def take(self, item: Item, verdict: Verdict) -> None:
         if verdict.detail:
             print(verdict.detail, flush=True)
-        parts = verdict.parts if isinstance(verdict, Judged) else [Verdict(verdict.kind, f"{s}: sample {n}: {verdict.detail}") for s, n in item]
+        lost = [Verdict(verdict.kind, f"{subject}: sample {number}: {verdict.detail}") for subject, number in item]
+        parts = verdict.parts if isinstance(verdict, Judged) else lost
         for (subject, _), one in zip(item, parts, strict=True):
             self.counts[subject].update(samples=1, compiled=one.captured, different=bool(one.detail))
             self.reasons[subject] += one.reasons
@@ -238,9 +243,12 @@ def check(wanted: list[Subject], samples: int, jobs: int = 1, seconds: float = 1
 
 def written(saved: dict[str, Any]) -> str:
     """The JSON text, with a line for each operator, dtype and mode."""
-    rows = [f'  {json.dumps(name)}: {{\n' + ",\n".join(f"   {json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in sorted(row.items()))
-            + "\n  }" for name, row in sorted(saved["operators"].items())]  # fmt: skip
-    return f'{{\n "torch": {json.dumps(saved["torch"])},\n "date": {json.dumps(saved["date"])},\n "operators": {{\n' + ",\n".join(rows) + "\n }\n}\n"
+    rows = []
+    for name, row in sorted(saved["operators"].items()):
+        lines = [f"   {json.dumps(key)}: {json.dumps(value, sort_keys=True)}" for key, value in sorted(row.items())]
+        rows.append(f"  {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n  }")
+    about = [f' {json.dumps(key)}: {json.dumps(saved[key])},\n' for key in ("torch", "date")]
+    return "{\n" + "".join(about) + ' "operators": {\n' + ",\n".join(rows) + "\n }\n}\n"
 
 
 def main() -> int:
