@@ -33,7 +33,7 @@ def _copy(like: FakeTensor, x: FakeTensor, non_blocking: bool = False) -> Any:
 
 
 class _LaidOut(torch.autograd.Function):
-    """The value itself, whose gradient is laid out as it is."""
+    """The value itself, whose gradient gets its layout."""
 
     @staticmethod
     def forward(ctx: Any, x: FakeTensor) -> Any:  # type: ignore[override]
@@ -50,7 +50,7 @@ class _LaidOut(torch.autograd.Function):
 
 
 def _reflecting(func: Any) -> Any:
-    """A product of Householder reflections: its formula writes into a gradient like the vectors but for classes of tensors."""
+    """Lay out the gradient of vectors of reflections as eager's formula does: it differs for classes of tensors."""
     return lambda vectors, *args: func(_LaidOut.apply(vectors), *args)
 
 

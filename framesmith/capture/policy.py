@@ -22,6 +22,8 @@ _WHOLE_MODULES = frozenset({
     "torch._C._VariableFunctions", "torch._C._sparse", "torch._ops",
 })
 """Functions of these modules see only their arguments: they run for real, on fakes."""
+_CALLING = frozenset({torch.nn.functional.triplet_margin_with_distance_loss})
+"""Those that call an argument, which may be a module: they are inlined."""
 
 _WHOLE_TYPES = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _TENSOR_BASES = (torch._C.TensorBase, torch.Tensor)
@@ -107,7 +109,9 @@ def _runs_whole(fn: Any) -> bool:
         if isinstance(owner, types.ModuleType) or owner is None:
             return module == "torch" and owner is None or module in _WHOLE_MODULES and module != "torch._C"
         return False
-    return isinstance(fn, types.FunctionType) and (module in _WHOLE_MODULES or module == "torch") and _own(fn)
+    if not isinstance(fn, types.FunctionType) or fn in _CALLING:
+        return False
+    return (module in _WHOLE_MODULES or module == "torch") and _own(fn)
 
 
 def stops_in_debugger(code: types.CodeType) -> bool:

@@ -19,10 +19,14 @@ DOUBTED = object()
 """What a row returns for arguments that eager may refuse: meta kernels take some of those."""
 
 META = torch.device("meta")
-_ELSEWHERE = frozenset(getattr(torch.ops.aten, name).default for name in (
-    "_fft_c2r", "_fft_r2c", "linalg_eig", "_linalg_svd", "nonzero_static", "ormqr",
+_ELSEWHERE = frozenset((
+    *(getattr(torch.ops.aten, name).default for name in (
+        "_fft_c2r", "_fft_r2c", "linalg_eig", "_linalg_svd", "nonzero_static", "ormqr", "geqrf",
+        "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
+    )),
+    torch.ops.aten.histogram.bin_ct, torch.ops.aten.histogram.bins_tensor,
 ))  # fmt: skip
-"""Operators whose meta kernels lay their results out in another way than the kernels of the CPU."""
+"""Operators without meta kernels, or whose meta kernels lay results out in another way than the kernels of the CPU."""
 _LARGEST = 1 << 28
 
 

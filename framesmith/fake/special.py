@@ -395,6 +395,34 @@ def rrelu_with_noise(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any
     return out
 
 
+@handles(aten.rrelu_with_noise_.default)
+def rrelu_with_noise_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Write what the form that writes `noise` alone gives."""
+    store(rec, args[0], rrelu_with_noise(rec, func, args, kwargs), func, args, kwargs)
+    return args[0]
+
+
+@handles(aten.polygamma_.default)
+def polygamma_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Write the functional form, whose first argument is the order."""
+    x, order = positional(func, args, kwargs)
+    store(rec, x, functional(rec, aten.polygamma.default, (order, x), {}), func, args, kwargs)
+    return x
+
+
+_CONJUGATED = {aten.dot.default: (True, True), aten.vdot.default: (False, True)}
+"""Conjugate operands for which eager gives a conjugate view of a product of others."""
+
+
+@handles(*_CONJUGATED)
+def dot(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Record a product of conjugates as the conjugate of a product."""
+    x, y = positional(func, args, kwargs)
+    if any(type(v) is not FakeTensor for v in (x, y)) or (x.is_conj(), y.is_conj()) != _CONJUGATED[func]:
+        return functional(rec, func, args, kwargs)
+    return rec.inside(lambda: torch.dot(x.conj() if x.is_conj() else x, y.conj()).conj())
+
+
 @handles(aten.fill_diagonal_.default)
 def fill_diagonal_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     target, value = args[0], args[1]

@@ -44,6 +44,8 @@ FOUND = [
     ("ormqr", "float32", "backward", 0),
     ("ormqr", "float32", "backward", 72),
     ("linalg.householder_product", "float32", "backward", 4),
+    ("vdot", "complex64", "forward", 1),
+    ("native_batch_norm", "float16", "forward", 5),
     ("gather", "float32", "errors", 1),
     ("amax", "float32", "errors", 1),
     ("nn.functional.softshrink", "float32", "errors", 0),
@@ -51,6 +53,17 @@ FOUND = [
     ("nn.functional.huber_loss", "float32", "errors", 1),
 ]
 """Samples that differed once."""
+WHOLE = [
+    ("masked.amax", "float32", "forward", 1),
+    ("bernoulli", "float32", "forward", 0),
+    ("polygamma.polygamma_n_1", "float32", "in place", 0),
+    ("nn.functional.rrelu", "float32", "in place", 0),
+    ("nn.functional.triplet_margin_with_distance_loss", "float32", "backward", 1),
+    ("geqrf", "float32", "forward", 1),
+    ("histogram", "float32", "forward", 1),
+    ("histogramdd", "float32", "forward", 0),
+]
+"""Samples that were partly in eager once."""
 
 
 def test_sample():
@@ -63,3 +76,9 @@ def test_sample():
 @pytest.mark.parametrize("name, dtype, mode, number", FOUND)
 def test_found(name, dtype, mode, number):
     assert judge(((Subject(name, dtype, mode), number),)).detail == ""
+
+
+@pytest.mark.parametrize("name, dtype, mode, number", WHOLE)
+def test_whole(name, dtype, mode, number):
+    verdict = judge(((Subject(name, dtype, mode), number),)).parts[0]
+    assert (verdict.detail, verdict.captured) == ("", 1), verdict.reasons

@@ -38,7 +38,7 @@ def _backward_class(cls: Any) -> None:
 
 @calls(own.FunctionMeta.__init__)
 def _begin(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """A class that the frame makes is numbered where residual code makes it."""
+    """Number a class that the frame makes where residual code makes it."""
     made = args[0]
     if not isinstance(made, t.MadeClass):
         raise Unsupported(f"FunctionMeta.__init__ of {made.describe()}")

@@ -248,7 +248,9 @@ def batch_norm_functional(
     unbiased = variance * (count / (count - 1)) if type(count) is int and count > 1 else None
     if unbiased is None:
         return NotImplemented
-    new_mean, new_var = _moved(b, mean, average, momentum), _moved(b, var, unbiased, momentum)
+    # Eager averages the mean as it keeps it, rounded, but of dense tensors of float16 as it is.
+    seen = batch_moments(b, x)[1] if x.dtype is torch.float16 else average
+    new_mean, new_var = _moved(b, mean, seen, momentum), _moved(b, var, unbiased, momentum)
     return y, b.convert(average, b.out[1].dtype), b.convert(rstd, b.out[2].dtype), new_mean, new_var
 
 
