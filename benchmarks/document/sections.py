@@ -17,6 +17,7 @@ from benchmarks.gpu import kernels as gpu_kernels
 from benchmarks.gpu import table as gpu
 from benchmarks.peers import PEERS
 from benchmarks.training import table as training
+from tests.nets import reliability
 from tests.nets.operator_cases import CANCELLING, DTYPES, UNCOMPARED
 
 Rows = Callable[[dict[str, Any]], tuple[list[str], list[list[str]]]]
@@ -209,6 +210,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "capture cost": _capture_cost,
     "cpython suite": _cpython,
     "fuzz": _fuzz,
+    "reliability": lambda: reliability.table(reliability.rows()),
     "operators": _operators,
     "operators not compared": _uncompared,
 }
