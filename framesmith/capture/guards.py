@@ -212,6 +212,7 @@ _ACCESS: dict[type, Callable[[_Lowering, Any], tuple[str, Any]]] = {
     src.Pinned: _access("pinned", "obj"),
     src.Made: _access("made", "obj"),
     src.Attr: _access("attr", "name"),
+    src.Slot: lambda low, source: ("slot", (source.cls, source.name)),
     src.DictAttr: _access("dict_attr", "name"),
     src.Item: _access("item", "key"),
     src.DictKey: _access("dict_key", "index"),

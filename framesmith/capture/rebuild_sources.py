@@ -8,10 +8,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from .class_making import getattr_static
 from .contents import referent
 from .plainly import plain_call
 from .rebuild_attributes import own_dict
-from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Source, TypeOf
+from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Slot, Source, TypeOf
 
 
 def _local(rb: Any, s: Any) -> str:
@@ -57,6 +58,15 @@ def _instance_dict(rb: Any, base: Source) -> str:
     return own_dict(rb, rb.source(base), rb.type_at(base))
 
 
+def _slot(rb: Any, s: Any) -> str:
+    """A descriptor's reading; as an attribute where the object's class finds the descriptor itself."""
+    base, cls = rb.source(s.base), rb.type_at(s.base)
+    plain = getattr(cls, "__getattribute__", None) is object.__getattribute__
+    if plain and getattr_static(cls, s.name) is vars(s.cls).get(s.name):
+        return f"{base}.{s.name}"
+    return f"{rb.klass(s.cls)}.__dict__[{s.name!r}].__get__({base})"
+
+
 SOURCES: dict[type, Callable[[Any, Any], str]] = {
     Local: _local,
     Global: _global,
@@ -65,6 +75,7 @@ SOURCES: dict[type, Callable[[Any, Any], str]] = {
     GlobalOf: _global_of,
     Pinned: _pinned,
     Attr: lambda rb, s: _instance_dict(rb, s.base) if s.name == "__dict__" else f"{rb.source(s.base)}.{s.name}",
+    Slot: _slot,
     DictAttr: lambda rb, s: f"{_instance_dict(rb, s.base)}[{s.name!r}]",
     Item: _item,
     DictKey: lambda rb, s: f"{rb.hold(list)}({rb.source(s.base)})[{s.index}]",

@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodDes
 from typing import Any
 
 __all__ = ["Applied", "Attr", "Builtin", "Cell", "DictAttr", "DictKey", "Global", "GlobalOf", "GlobalState", "Guard", "Item",
-           "KINDS", "Local", "MISSING", "Made", "Pinned", "Source", "TensorSpec", "TypeOf"]
+           "KINDS", "Local", "MISSING", "Made", "Pinned", "Slot", "Source", "TensorSpec", "TypeOf"]
 
 
 class _Missing:
@@ -174,13 +174,28 @@ class _Child(Source):
 
 
 class Attr(_Child):
-    """``getattr(base, name)``, where the generic lookup is exact (slots, attributes of functions and modules)."""
+    """``getattr(base, name)``, where the generic lookup is exact (attributes of functions, of builtin objects and of modules)."""
 
     __slots__ = ("name",)
 
     def __init__(self, base: Source, name: str) -> None:
         super().__init__(base, name)
         self.base = base
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.name}"
+
+
+class Slot(_Child):
+    """``cls.__dict__[name].__get__(base)``: what a descriptor in C reads, past what classes below `cls` define; no user code."""
+
+    __slots__ = ("cls", "name")
+
+    def __init__(self, base: Source, cls: type, name: str) -> None:
+        super().__init__(base, cls, name)
+        self.base = base
+        self.cls = cls
         self.name = name
 
     def __str__(self) -> str:

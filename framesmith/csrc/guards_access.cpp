@@ -67,6 +67,25 @@ bool attr(Step& step, Run& run) {
   return run.keep(PyObject_GetAttr(object, step.payload), &run.registers[step.dst]);
 }
 
+// (class, name): the class's own descriptor in C, whatever the object's class finds under the name.
+bool prepare_slot(Step& step, PyObject* payload, Holdings& holdings) {
+  PyObject *cls, *name;
+  if (!PyArg_ParseTuple(payload, "O!U:slot", &PyType_Type, &cls, &name) || !holdings.watch(cls)) return false;
+  step.payload = holdings.hold(name);
+  step.index = reinterpret_cast<Py_ssize_t>(cls);
+  return step.payload != nullptr;
+}
+
+bool slot(Step& step, Run& run) {
+  auto* cls = reinterpret_cast<PyTypeObject*>(step.index);
+  PyObject* raw = _PyType_Lookup(cls, step.payload);
+  const bool found = raw && (Py_IS_TYPE(raw, &PyMemberDescr_Type) || Py_IS_TYPE(raw, &PyGetSetDescr_Type)) && PyDescr_TYPE(raw) == cls;
+  if (!found) return false;
+  PyObject* object = source_of(step, run);
+  HookOff off;
+  return run.keep(Py_TYPE(raw)->tp_descr_get(raw, object, reinterpret_cast<PyObject*>(Py_TYPE(object))), &run.registers[step.dst]);
+}
+
 bool item(Step& step, Run& run) {
   PyObject* object = source_of(step, run);
   if (PyDict_Check(object)) return dict_item(step, run, object);
@@ -149,6 +168,7 @@ constexpr StepKind kinds[] = {
     {"pinned", pinned, prepare_watched, Op::other, 0},
     {"made", pinned, prepare_held, Op::other, 0},
     {"attr", attr, prepare_held, Op::other, 0},
+    {"slot", slot, prepare_slot, Op::other, 0},
     {"dict_attr", dict_attr, prepare_held, Op::dict_attr, 0, Reach::attributes},
     {"item", item, prepare_item, Op::item, 0, Reach::content},
     {"dict_key", dict_key, prepare_index, Op::other, 0, Reach::content},

@@ -75,6 +75,60 @@ def getattr_and_getattribute_that_compute(c):
     return c(Odd())(X)
 
 
+class Slotted:
+    __slots__ = ("scale", "reads")
+
+    def __init__(self):
+        Slotted.scale.__set__(self, 2.0)
+        Slotted.reads.__set__(self, 0)
+
+
+class Covered(Slotted):
+    scale = property(lambda self: super().scale + 1)
+
+
+class Hidden(Slotted):
+    __slots__ = ("scale",)
+
+    def doubled(self):
+        return super().scale * 2
+
+
+class Counting(Slotted):
+    __slots__ = ()
+
+    def __getattribute__(self, name):
+        if name == "scale":
+            object.__setattr__(self, "reads", object.__getattribute__(self, "reads") + 1)
+        return object.__getattribute__(self, name)
+
+
+def each_slot_twice(c, f, given):
+    run = c(f)
+    out = [run(X), run(X)]
+    Slotted.scale.__set__(given, 3.0)
+    return *out, run(X), run(X), Slotted.reads.__get__(given)
+
+
+@suite.whole
+def a_slot_under_a_property(c):
+    given = Covered()
+    return each_slot_twice(c, lambda x: x * given.scale, given)
+
+
+@suite.whole
+def a_slot_under_another_of_its_name(c):
+    given = Hidden()
+    given.scale = 5.0
+    return each_slot_twice(c, lambda x: x * given.doubled(), given)
+
+
+@suite.whole
+def a_slot_behind_a_getattribute(c):
+    given = Counting()
+    return each_slot_twice(c, lambda x: x * given.scale, given)
+
+
 @suite.whole
 def setattr_and_delattr_overrides(c):
     class Logged(nn.Module):

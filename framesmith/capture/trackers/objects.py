@@ -23,7 +23,7 @@ import torch
 from framesmith import _C
 from framesmith.util.errors import Unsupported
 
-from ..sources import MISSING, Attr, DictAttr, Source
+from ..sources import MISSING, DictAttr, Slot, Source
 from .base import Bound, CapturedError, Tracker
 from .dicts import Dict
 from .functions import Function, Method
@@ -356,12 +356,16 @@ class EmptySlot:
         return False
 
 
+def _slot_source(self: Object, raw: Any) -> Source | None:
+    return None if self.source is None else Slot(self.source, raw.__objclass__, raw.__name__)
+
+
 def _slot(cx: Any, self: Object, raw: Any) -> Tracker | None:
     """What a slot holds."""
     found = self.attrs.get(raw)
     if found is None and self.value is not None:
         try:
-            found = cx.wrap(raw.__get__(self.value), None if self.source is None else Attr(self.source, raw.__name__))
+            found = cx.wrap(raw.__get__(self.value), _slot_source(self, raw))
         except AttributeError:
             if self.source is not None:
                 cx.guard(self.source, "callable", EmptySlot(raw))
@@ -383,7 +387,7 @@ def _getset(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
     if name == "__class__":
         return cx.made(self.cls)
     if self.value is not None:
-        return cx.wrap(getattr(self.value, name), None if self.source is None else Attr(self.source, name))
+        return cx.wrap(raw.__get__(self.value), _slot_source(self, raw))
     if name == "args" and issubclass(self.cls, BaseException):
         found = self.attrs.get("args")
         return found if found is not None else cx.tuple(self.init_args or [])
