@@ -16,7 +16,8 @@ aten = torch.ops.aten
 
 
 class Copied(torch.autograd.Function):
-    """The value of the second in the layout of the first, with the gradient of the second, or of the first if that is the one `before`."""
+    """The value of the second in the layout of the first, with the gradient of the second and zeros for the first, as autograd has it of
+    a write; or of the first if that is the one `before`."""
 
     @staticmethod
     def forward(ctx: Any, first: FakeTensor, second: FakeTensor, before: bool) -> Any:  # type: ignore[override]
@@ -25,7 +26,9 @@ class Copied(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
-        return (grad, None, None) if ctx.before else (None, grad, None)
+        if ctx.before:
+            return grad, None, None
+        return torch.zeros_like(grad) if ctx.needs_input_grad[0] else None, grad if ctx.needs_input_grad[1] else None, None
 
 
 def _copy(like: FakeTensor, x: FakeTensor, non_blocking: bool = False) -> Any:

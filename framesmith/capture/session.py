@@ -128,6 +128,7 @@ class Session(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Call
         recorder.autocast = casting(self.state)
         recorder.follows_grad = self.state.grad_enabled
         recorder.allows, recorder.content = self.allows, lambda node: data.content(self, node)
+        recorder.keeps_history = lambda x: torch.is_grad_enabled() and self.wants_grad(x)
 
     # --- guards -------------------------------------------------------------------------------------------------------
     def guard(self, source: Source | None, kind: str, value: Any = None) -> None:

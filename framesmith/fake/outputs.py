@@ -80,9 +80,7 @@ def _at_its_place(rec: Recorder, fake: FakeTensor) -> Node:
 def _copy(rec: Recorder, node: Node, fake: FakeTensor) -> Node:
     if preserved_strides(fake) == fake.stride():
         return rec.emit(aten.clone.default, (node,), fake)
-    options = {"dtype": fake.dtype, "device": fake.device}
-    fresh = rec.emit(aten.empty_strided.default, (list(fake.shape), list(fake.stride())), fake, options)
-    return rec.emit(aten.copy.default, (fresh, node), fake)
+    return rec.laid_out(node, fake)
 
 
 __all__ = ["apart", "is_detached", "memory_of"]

@@ -71,6 +71,8 @@ class Recorder:
         """What says which inputs' contents may be assumed."""
         self.allows: Callable[[Alias, Node], None] | None = None
         """Raises what eager would raise where an alias may not be given a value."""
+        self.keeps_history: Callable[[FakeTensor], bool] | None = None
+        """Whether autograd goes through what a tensor is before it is overwritten (with a gradient of zeros), as eager's does."""
         self.numbers: list[Number] = []
         """Python numbers that vary, of those that operators may take."""
         self._last_placeholder: Node | None = None
@@ -335,7 +337,7 @@ class Recorder:
             node = put_back(self.emit, self.read(parent), node, target.args, parent.val)
             target = parent
         if not _same_strides(node.meta["val"], target.val):
-            node = self.emit(torch.ops.aten.copy.default, (target.node, node), target.val)
+            node = self.laid_out(node, target.val)
             exact = exact and target is not alias
         storage.version += 1
         self.written.append((target, alias, target.node))
@@ -345,6 +347,11 @@ class Recorder:
             fresh.meta["within"] = node
             alias.node = fresh
             alias.version = storage.version
+
+    def laid_out(self, node: Node, val: FakeTensor) -> Node:
+        """A copy of a node's value with the strides of `val`."""
+        fresh = self.emit(_aten.empty_strided.default, (list(val.shape), list(val.stride())), val, {"dtype": val.dtype, "device": val.device})
+        return self.emit(_aten.copy.default, (fresh, node), val)
 
     # -- the end
 

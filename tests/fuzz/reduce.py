@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,10 +25,12 @@ def signature(verdict: Verdict) -> str:
     return f"{verdict.kind}: {re.sub(r'[0-9]+', '', where)[:160]}"
 
 
-def reduce(source: str, judge: Callable[[str], Verdict], seconds: float = 240.0) -> str:
+def reduce(
+    source: str, judge: Callable[[str], Verdict], seconds: float = 240.0, sign: Callable[[Verdict], str] = signature
+) -> str:
     """A smaller program with the same signature (or `source`). A crash is looked for in processes of its own."""
     first = next(v for _, v in run_all(judge, [source]))
-    want = signature(first)
+    want = sign(first)
     apart = first.kind == "crash"
     end = time.monotonic() + seconds
     tree = ast.parse(source)
@@ -36,7 +39,7 @@ def reduce(source: str, judge: Callable[[str], Verdict], seconds: float = 240.0)
     def fails(text: str) -> bool:
         if not _parses(text):
             return False
-        return signature(next(v for _, v in run_all(judge, [text])) if apart else judge(text)) == want
+        return sign(next(v for _, v in run_all(judge, [text])) if apart else judge(text)) == want
 
     while True:
         before = size
@@ -55,7 +58,9 @@ def reduce(source: str, judge: Callable[[str], Verdict], seconds: float = 240.0)
 
 def _parses(text: str) -> bool:
     try:
-        compile(text, "<smaller>", "exec")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(text, "<smaller>", "exec")
     except (SyntaxError, ValueError):
         return False
     return True

@@ -1,0 +1,128 @@
+"""Where eager's own answer hangs on the last bits that an operator rounds to, or is lost within one of its operators.
+
+Eager's `atan2` is one function in the vector part of a loop and another in the rest of it, and its sums have the order of the machine's
+vectors: a decision that hangs on such a bit (which of two equal values is the greatest, whether a number is above 0.5) is not defined by
+the program. Only programs that differ are looked at in this way. Operators that IEEE defines to the bit (sums of two, products, quotients,
+comparisons, roots) are left as they are, so what they decide has to be the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+RUNS = 16
+_BITS = 2.0
+_INEXACT = """exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid log_sigmoid erf erfc erfinv
+gelu silu mish softplus elu celu hardswish atan2 hypot pow reciprocal rsqrt lerp addcmul addcdiv logaddexp lgamma digamma"""
+_SUMS = """sum nansum mean var std var_mean prod cumsum cumprod logsumexp logcumsumexp norm vector_norm softmax log_softmax mm bmm addmm baddbmm
+addmv mv dot vdot convolution layer_norm batch_norm rms_norm group_norm scaled_dot_product_attention avg_pool2d mse_loss index_add scatter_add
+embedding_dense"""
+_AFFIXES = re.compile(r"^(_|native_|fused_|linalg_|mkldnn_)*|(_backward|_forward|_overrideable|_math|_flash_attention_for_cpu|_for_cpu|_legit|_)*$")
+
+
+def _kind(func: Any) -> str:
+    name = _AFFIXES.sub("", func.overloadpacket.__name__)
+    return "sum" if name in _SUMS.split() else "inexact" if name in _INEXACT.split() else ""
+
+
+class Rounded(TorchDispatchMode):
+    """Eager with other last bits: in what sums read, and in what other inexact operators give."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kind, kwargs = _kind(func), kwargs or {}
+        if not func._schema.is_mutable:
+            args = tree_map(self._moved, args) if kind == "sum" else args
+            return tree_map(self._moved, func(*args, **kwargs)) if kind == "inexact" else func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if kind and isinstance(result, torch.Tensor):
+            result.copy_(self._moved(result))
+        return result
+
+    def _moved(self, x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
+            return x
+        part = x.real.dtype if x.is_complex() else x.dtype
+        noise = torch.randint(-1, 2, x.shape, generator=self.generator).to(torch.float64) * (_BITS * torch.finfo(part).eps)
+        return torch.where(noise == 0, x, (x.to(torch.complex128 if x.is_complex() else torch.float64) * (1 + noise)).to(x.dtype))
+
+
+class Overflows(TorchDispatchMode):
+    """Finds operators that overflow within: of finite numbers they give what is not finite, where a run in float64 gives a number of their
+    dtype. What eager gives then (an infinity, a NaN, a zero) hangs on its formula and on the order of its sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not func._schema.is_mutable and not all(map(_is_finite, tree_leaves(result))) and all(map(_is_finite, tree_leaves((args, kwargs)))):
+            try:
+                exact = func(*tree_map(_wide, args), **tree_map(_wide, kwargs))
+            except (RuntimeError, NotImplementedError):
+                return result
+            if any(_is_lost(x, y) for x, y in zip(tree_leaves(result), tree_leaves(exact), strict=True)):
+                self.found.append(func.overloadpacket.__name__)
+        return result
+
+
+def _is_finite(x: Any) -> bool:
+    return not isinstance(x, torch.Tensor) or bool(x.isfinite().all())
+
+
+def _wide(x: Any) -> Any:
+    if isinstance(x, torch.Tensor) and x.is_floating_point():
+        return x.double()
+    return torch.float64 if isinstance(x, torch.dtype) and x.is_floating_point else x
+
+
+def _is_lost(x: Any, exact: Any) -> bool:
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+        return False
+    return bool((~x.isfinite() & (exact.abs() <= torch.finfo(x.dtype).max)).any())
+
+
+def overflows(run: Callable[[], Any]) -> list[str]:
+    """The operators of a run that overflow within."""
+    mode = Overflows()
+    with mode:
+        run()
+    return mode.found
+
+
+def roundings(run: Callable[[], Any]) -> list[Any]:
+    """What eager shows with other last bits, several times."""
+    shown = []
+    for seed in range(RUNS):
+        with Rounded(seed):
+            shown.append(run())
+    return shown
+
+
+def is_rounding(a: torch.Tensor, b: torch.Tensor, others: list[Any], apart: Callable[[Any, Any], str]) -> bool:
+    """Whether `b` is, wherever it differs from eager's `a`, as eager's with other last bits: a number or a decision that they give there,
+    or no further off."""
+    if a.dtype is not b.dtype or a.shape != b.shape:
+        return False
+    others = [x for x in others if isinstance(x, torch.Tensor) and x.dtype is a.dtype and x.shape == a.shape]
+    nearest = a
+    for other in others:
+        if a.is_floating_point() or a.is_complex():
+            reach = (other - a).abs() * 4
+            as_far = ((b - a).abs() <= reach) & reach.isfinite()
+            as_far |= (b.isnan() & other.isnan()) | (b == other)
+        else:
+            as_far = b == other
+        nearest = torch.where(as_far, b, nearest)
+    return not apart(nearest, b)
