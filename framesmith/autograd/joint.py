@@ -329,7 +329,7 @@ class _Replay:
             origin = origin.meta.get("within", origin)
             if in_place or saver.meta.get("turn", 0) < origin.meta.get("overwritten", 0):
                 raise Unsupported("a tensor is written that a gradient still needs")
-            found.add(origin)
+            found.add(memory_of(origin)[0])
         return found
 
     def run(self) -> tuple[list[Any], list[int]]:

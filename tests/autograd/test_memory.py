@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from tests.autograd.driver import Scenarios, agree, error_of
@@ -369,6 +370,19 @@ def a_saved_output_is_written_afterwards(c):
     y = c(lambda x: x.exp().sigmoid())(x)
     y.mul_(2)
     return x, error_of(lambda: y.sum().backward())
+
+
+@scenario
+def a_copy_is_returned_that_autograd_keeps(c):
+    """A view of the copy's memory leaves, and is what may not be written."""
+    found = []
+    for write in (False, True):
+        x = leaf(3, 2)
+        y, z = c(lambda x: ((y := x.mT.flatten()), F.softplus(y)))(x)
+        if write:
+            y.mul_(2)
+        found += [error_of(lambda: (y.sum() + z.sum()).backward()), x]  # noqa: B023
+    return found
 
 
 @scenario

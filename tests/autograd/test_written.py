@@ -70,6 +70,47 @@ def a_result_is_written_of_which_alone_a_gradient_is_asked(c):
     return errors
 
 
+@scenario(breaks=None)
+def what_is_overwritten_whole(c):
+    """It has a gradient of zeros, which goes on through what it was: NaN of a logarithm at zero, an error where that was kept."""
+
+    def kept(x):
+        y = x.exp()
+        y.copy_(x)
+        return y
+
+    def through_a_view(x):
+        y = x.sqrt()
+        y.mT.copy_(x.mT)
+        return y.cos()
+
+    def not_kept(x):
+        y = x.log()
+        y.view(-1).copy_(x.view(-1))
+        return y.cos()
+
+    def by_a_constant(x):
+        y = x.neg()
+        y.copy_(torch.ones(2, 2))
+        return y * 2
+
+    found = []
+    for fn in (kept, through_a_view, not_kept, by_a_constant):
+        x = torch.arange(4.0).view(2, 2).requires_grad_()
+        y = c(fn)(x)
+        found += [error_of(lambda: y.sum().backward()), y, x.grad]  # noqa: B023
+    return found
+
+
+@scenario
+def an_input_is_overwritten_whole(c):
+    x, w = leaf(2), leaf(2)
+    h = x * 2
+    y = c(lambda h, w: h.copy_(w.exp()))(h, w)
+    y.sum().backward()
+    return x.grad, w.grad
+
+
 @scenario(breaks=True)
 def a_part_of_what_is_expanded(c):
     def fn(x, w):

@@ -1,8 +1,16 @@
 """A hundred random graphs with gradients; `python -m tests.nets.random_graphs` runs as many as one likes."""
 
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+
 from tests.fuzz.pool import run_all
+from tests.nets.compare import apart
 from tests.nets.random_graphs import judge
 from tests.nets.random_graphs_writer import write
+from tests.nets.rounding import is_rounding, overflows, roundings
 
 
 def test_random_graphs():
@@ -26,3 +34,26 @@ def program(a):
 
 def test_a_difference_is_found():
     assert not judge(CHANGING).good
+
+
+KS = torch.tensor([-1.0, 0.0, 2.0, 1.0, 2.0, 2.0])
+ROUNDED = {
+    "the greatest of equal angles": (lambda: torch.atan2(KS, KS).argmax(), torch.tensor(3), True),
+    "no greatest": (lambda: torch.atan2(KS, KS).argmax(), torch.tensor(1), False),
+    "the greatest of equal numbers": (lambda: (KS + KS).argmax(), torch.tensor(4), False),
+    "what is left of a sum": (lambda: (KS / 3).softmax(0).sum() - 1, torch.tensor(2e-7), True),
+    "more than is left of a sum": (lambda: (KS / 3).softmax(0).sum() - 1, torch.tensor(1e-5), False),
+    "gelu in a loop's vector part and out of it": (lambda: F.gelu(torch.full((4,), float("inf"))), torch.full((4,), float("inf")), True),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_last_bits_of_eager(name):
+    run, found, excused = ROUNDED[name]
+    assert is_rounding(run(), found, roundings(run), partial(apart, exact=None)) is excused
+
+
+def test_what_overflows_within():
+    x = torch.tensor([1e30, 1e30])
+    assert overflows(lambda: F.layer_norm(x, (2,))) == ["native_layer_norm"]
+    assert overflows(lambda: x * x) == overflows(lambda: (x * x).sum()) == []
