@@ -1,4 +1,5 @@
-"""What is recorded for operators below autograd that have no derivative of their own, so that graphs with them can be differentiated."""
+"""What is recorded for operators below autograd that have no derivative of their own, so that graphs with them can be differentiated; and
+derivatives for which autograd has one formula for tensors with data and another for fakes, which differs where numbers are not finite."""
 
 from __future__ import annotations
 
@@ -55,6 +56,27 @@ class _LaidOut(torch.autograd.Function):
 def _reflecting(func: Any) -> Any:
     """Lay out the gradient of vectors of reflections as eager's formula does: it differs for classes of tensors."""
     return lambda vectors, *args: func(_LaidOut.apply(vectors), *args)
+
+
+class _Extreme(torch.autograd.Function):
+    """The greatest, least or middle element: all that are equal to it share the gradient, and the others have none of it."""
+
+    @staticmethod
+    def forward(ctx: Any, func: Any, x: FakeTensor) -> Any:  # type: ignore[override]
+        y = func(x)
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+        x, y = ctx.saved_tensors
+        same = (x == y) | (x.isnan() & y.isnan())
+        return None, torch.where(same, grad / same.sum(), torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+def _extreme(func: Any) -> Any:
+    """On GPUs autograd's formula is the one that it has for fakes."""
+    return lambda x: _Extreme.apply(func, x) if x.device.type == "cpu" else func(x)
 
 
 def _composed(func: Any) -> Any:
@@ -144,7 +166,8 @@ DIFFERENTIABLE: dict[Any, Any] = {
     aten.native_group_norm_backward.default: _group_norm_backward, LAYER: aten.mkldnn_rnn_layer.default,
     aten.rrelu_with_noise_functional.default: _rrelu, aten.ormqr.default: _reflecting(aten.ormqr.default),
     aten.linalg_householder_product.default: _reflecting(aten.linalg_householder_product.default),
+    **{f: _extreme(f) for f in (aten.max.default, aten.min.default, aten.median.default, aten.nanmedian.default)},
 }  # fmt: skip
-"""What has a derivative, for an operator below autograd that has none."""
+"""What has a derivative, or eager's, for an operator below autograd that has none, or another."""
 
 __all__ = ["DIFFERENTIABLE", "Copied"]

@@ -154,8 +154,8 @@ def is_channels_last(fake: FakeTensor) -> bool:
         shape, strides = fake.shape, fake.stride()
         if dims not in (4, 5):
             return False
-        return _channels_last_order(shape, strides)
-    return _channels_last_order(fake.shape, fake.stride())
+        return in_channels_last_order(shape, strides)
+    return in_channels_last_order(fake.shape, fake.stride())
 
 
 def suggested_format(fake: FakeTensor) -> torch.memory_format:
@@ -169,8 +169,8 @@ def _all_ones(shape: Sizes) -> bool:
     return all(n == 1 for n in shape)
 
 
-def _channels_last_order(shape: Sizes, strides: tuple) -> bool:
-    # c10's is_channels_last_strides_2d: strides must not shrink from C over W and H to N; N = 1 takes the benefit of doubt
+def in_channels_last_order(shape: Sizes, strides: tuple) -> bool:
+    """Do strides not shrink from C over W and H to N? (N = 1 takes the benefit of doubt, as eager has it.)"""
     least: Any = 0
     if strides[1] == 0:
         return False

@@ -266,6 +266,28 @@ def an_input_changed_before_the_backward(c):
 
 
 @scenario
+def gradients_of_and_by_what_is_not_finite(c):
+    """Autograd has other formulas for tensors whose data it may look at than for others."""
+    inf, nan = float("inf"), float("nan")
+    calls = [
+        lambda x: x.max(), lambda x: x.view(2, 2).min(), lambda x: x.median(), lambda x: x.nanmedian(), lambda x: x.prod(),
+        lambda x: x.view(2, 2).mT.prod(), lambda x: x.view(2, 2).prod(0), lambda x: x.prod(0, True), lambda x: x.cumprod(0),
+        lambda x: x[1].prod(),
+    ]  # fmt: skip
+    each = [2.0, 1, 2, 3], [inf, 2, 0, 3], [inf, 2, 1, 3], [nan, 2, nan, 3], [0.0, 0, nan, 2], [0.0, 0, 1, 2], [1e30, 1e30, 1e-30, 2]
+    found = []
+    for call in calls:
+        f = c(call)
+        for values in each:
+            for tangent in (1.0, inf, nan):
+                x = torch.tensor(values, requires_grad=True)
+                y = f(x)
+                y.backward(torch.full_like(y, tangent))
+                found += [y, x.grad]
+    return found
+
+
+@scenario
 def a_saved_output_is_written(c):
     x = leaf(3, 4)
     y = c(lambda x: x.exp().sigmoid())(x)

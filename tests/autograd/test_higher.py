@@ -54,6 +54,18 @@ def penalty_through_group_norm(c):
 
 
 @scenario
+def derivatives_of_products_with_zeros(c):
+    calls = lambda x: x.prod(), lambda x: x.view(2, 2).prod(0), lambda x: x.view(2, 2).mT.prod(1, keepdim=True, dtype=torch.float64)
+    found = []
+    for zeros in range(3):
+        x = torch.arange(1.0, 5.0).masked_fill(torch.arange(4) < zeros, 0.0).requires_grad_()
+        for f in calls:
+            g, = grad(c(f)(x).sum(), x, create_graph=True)
+            found += [g, *grad((g * torch.arange(4)).sum(), x)]
+    return found
+
+
+@scenario
 def no_derivative_of_any_order_goes_through_detach(c):
     x = leaf(4)
     y = c(lambda x: (x * (x * x).detach() + (x + 0).detach() * x.exp()).sin())(x)

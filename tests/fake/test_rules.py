@@ -94,6 +94,7 @@ IMAGES = {
     "conv_same": lambda x: F.conv2d(x, torch.ones(4, 4, 3, 3, dtype=x.dtype), padding="same"),
     "conv1d": lambda x: F.conv1d(x[:, :, 0], torch.ones(3, 4, 3, dtype=x.dtype)),
     "conv1d_rows": lambda x: F.conv1d(x[:, 0].transpose(1, 2), torch.ones(3, 8, 3, dtype=x.dtype), padding=1),
+    "conv1d_weights": lambda x: F.conv1d(x[:, :, 0], torch.ones(3, 2, 4, dtype=x.dtype).mT),
     "conv_transpose": lambda x: F.conv_transpose2d(x, torch.ones(4, 3, 2, 2, dtype=x.dtype), stride=2),
     "max_pool": lambda x: (F.max_pool2d(x, 2), F.max_pool2d(x, 3, 2, 1), F.max_pool2d(x, 3, 2, ceil_mode=True)),
     "avg_pool": lambda x: (F.avg_pool2d(x, 2), F.avg_pool2d(x, 3, 2, 1), F.avg_pool2d(x, 2, 2, ceil_mode=True)),
