@@ -33,6 +33,7 @@ aten = torch.ops.aten
 UNREAD: dict[Any, tuple[int, ...]] = {aten._native_batch_norm_legit_functional.default: (3, 4)}
 """Arguments, by place, on which in training neither what the operator gives nor a gradient depends (but its new statistics)."""
 _KEEPS_A_NUMBER = (aten.mul.Tensor, aten.div.Tensor)
+_REFUSALS = ("is not implemented", "is not supported", "not support automatic differentiation", "isFloatingType(grad.scalar_type())")
 TANGENT = "tangent_"
 
 
@@ -185,11 +186,11 @@ def _no_anomalies() -> Iterator[None]:
 
 @contextmanager
 def _without_formula() -> Iterator[None]:
-    """What autograd has no formula for is eager's: it says so in the backward, if there is one."""
+    """What autograd has no formula for, or one that its engine refuses, is eager's: it says so in the backward, if there is one."""
     try:
         yield
     except RuntimeError as error:
-        if any(words in str(error) for words in ("is not implemented", "is not supported", "not support automatic differentiation")):
+        if any(words in str(error) for words in _REFUSALS):
             raise Unsupported(str(error)) from error
         raise
 

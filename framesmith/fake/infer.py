@@ -24,7 +24,7 @@ _ELSEWHERE = frozenset((
         "_fft_c2r", "_fft_r2c", "linalg_eig", "_linalg_svd", "nonzero_static", "ormqr", "geqrf",
         "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
     )),
-    torch.ops.aten.histogram.bin_ct, torch.ops.aten.histogram.bins_tensor,
+    torch.ops.aten.histogram.bin_ct, torch.ops.aten.histogram.bins_tensor, torch.ops.aten.ldexp.Tensor,
 ))  # fmt: skip
 """Operators without meta kernels, or whose meta kernels lay results out in another way than the kernels of the CPU."""
 _LARGEST = 1 << 28

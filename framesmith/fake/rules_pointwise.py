@@ -86,10 +86,11 @@ def _no_bool(row: Callable[..., Any]) -> Callable[..., Any]:
 _two = _promoting(0, 2, None)
 _register(_two, "add.Tensor add.Scalar mul.Tensor mul.Scalar maximum minimum fmax fmin")
 _register(_two, "remainder.Tensor remainder.Scalar fmod.Tensor fmod.Scalar floor_divide.default floor_divide.Scalar")
-_register(_promoting(0, 2, None, False), "pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar")
+_register(_two, "heaviside logaddexp logaddexp2 gcd lcm")
+_register(_promoting(0, 2, None, False), "pow.Tensor_Tensor pow.Tensor_Scalar")
 _register(_no_bool(_two), "sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar")
 _register(_two, "bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar")
-_register(_promoting(0, 2, to_float), "div.Tensor div.Scalar atan2 xlogy.Tensor")
+_register(_promoting(0, 2, to_float), "div.Tensor div.Scalar atan2 xlogy.Tensor copysign.Tensor special_xlog1py")
 _register(
     _promoting(0, 2, _always_bool),
     "eq.Tensor eq.Scalar ne.Tensor ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar ge.Tensor "
@@ -133,6 +134,25 @@ _doubted(aten.gelu.default, lambda x, *, approximate="none": approximate not in 
 _doubted(aten.softshrink.default, lambda x, width=0.5: type(width) in (int, float) and not width >= 0)
 
 
+_doubted(aten.heaviside.default, lambda x, y: x.dtype is not y.dtype or x.dtype.is_complex)
+for _name in ("logaddexp", "logaddexp2"):
+    _doubted(getattr(aten, _name).default, lambda x, y: to_float(dtype := result_type((x, y))) is not dtype)
+for _name in ("gcd", "lcm"):
+    _doubted(getattr(aten, _name).default, lambda x, y: to_float(dtype := result_type((x, y))) is dtype or dtype is torch.bool)
+for _func in (aten.copysign.Tensor, aten.special_xlog1py.default):
+    _doubted(_func, lambda x, y: result_type((x, y)).is_complex)
+
+
+def _pow_of_number(x: Any, y: FakeTensor) -> Any:
+    return new_fake(y.shape, contiguous_strides(y.shape), result_type((x, y)), y.device)
+
+
+def _angle(x: FakeTensor) -> Any:
+    if not x.dtype.is_complex:
+        return elementwise([x], to_float(x.dtype))
+    return new_fake(x.shape, contiguous_strides(x.shape), x.dtype.to_real(), x.device)
+
+
 def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
     if type(value) is FakeTensor and value.dim():
         return DOUBTED
@@ -146,6 +166,8 @@ def _triangle(x: FakeTensor, diagonal: Any = 0) -> Any:
 
 
 RULES[aten.abs.default] = _abs
+RULES[aten.angle.default] = _angle
+RULES[aten.pow.Scalar] = _pow_of_number
 RULES[aten.div.Tensor_mode] = _div_mode
 RULES[aten.div.Scalar_mode] = _div_mode
 RULES[aten.where.self] = _where

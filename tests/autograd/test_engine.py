@@ -265,6 +265,14 @@ def an_input_changed_before_the_backward(c):
     return error_of(y.backward)
 
 
+@scenario(breaks=True)
+def a_complex_gradient_of_a_real_number(c):
+    """An error of the engine in the backward, not before."""
+    x = torch.randn(3, requires_grad=True)
+    y = c(lambda x: torch.logaddexp(x, torch.complex(x, x)))(x)
+    return y.detach(), error_of(lambda: y.sum().abs().backward())
+
+
 @scenario
 def gradients_of_and_by_what_is_not_finite(c):
     """Autograd has other formulas for tensors whose data it may look at than for others."""

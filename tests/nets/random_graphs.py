@@ -72,8 +72,10 @@ def _run(space: dict[str, Any], fn: Any, wide: bool) -> Shown:
         warnings.simplefilter("ignore")
         given = space["inputs"]()
         if wide:
+            if len({x.untyped_storage().data_ptr() for x in given if x.numel()}) < sum(x.numel() > 0 for x in given):
+                return shown  # in float64 they would share nothing
             given = tuple([widened(x) for x in given])
-        leaves = [x.grad_fn.next_functions[0][0].variable if x.grad_fn else x for x in given]
+        leaves = [_leaf(x) for x in given]
         try:
             results = fn(*given)
             for k, y in enumerate(results):
@@ -92,6 +94,14 @@ def _run(space: dict[str, Any], fn: Any, wide: bool) -> Shown:
         except Exception as error:
             shown["error"] = type(error).__name__
     return shown
+
+
+def _leaf(x: torch.Tensor) -> torch.Tensor:
+    """What an input is computed of."""
+    node: Any = x.grad_fn
+    while node is not None and not hasattr(node, "variable"):
+        node = node.next_functions[0][0]
+    return x if node is None else node.variable  # type: ignore[no-any-return]
 
 
 def _kind(y: torch.Tensor, others: list[torch.Tensor]) -> Any:

@@ -1,4 +1,7 @@
-"""Random programs over tensors: each statement is tried in eager as it is written, so that most programs run."""
+"""Random programs over tensors: each statement is tried in eager as it is written, so that most programs run.
+
+A seed is one program for good, so rows are not added to what it draws from: seeds from `EXTENDED` on draw from more, the others do not.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,19 @@ SPECIAL = (
     "{}.view(-1)[0] = 0", "{}.view(-1)[-1] = float('inf')", "{}.view(-1)[0] = float('nan')", "{}.view(-1)[0] = -0.0",
     "{}.view(-1)[-1] = 1e30", "{}.view(-1)[0] = 1e-40",
 )
+EXTENDED = 1_000_000
+MORE_SPECIAL = (
+    *SPECIAL, "{}.view(-1)[:1] = float('-inf')", "{}.view(-1)[-1] = torch.finfo({}.dtype).max",
+    "{}.view(-1)[0] = torch.finfo({}.dtype).tiny / 4", "{}.view(-1)[0] = complex('nan+infj')",
+    "{}.view(-1)[:2] = complex(-0.0, 0)", "{}.view(-1)[0] = torch.iinfo({}.dtype).max",
+    "{}.view(-1)[-1] = torch.iinfo({}.dtype).min + 1", "{}.zero_()",
+)
+"""Of any dtype: those that are none of its numbers are errors, and left out."""
+SHARED = (
+    "{}", "{}[...]", "{}.mT", "{}.view(-1)", "{}[:1]", "{}[..., 1:]", "{}.unsqueeze(0)", "{}.detach()",
+    "{}.detach()[:1]", "{}.detach().mT", "{}.diagonal()",
+)
+"""Another input, of the memory of one."""
 WRITING = 3
 """The row below whose statements write; those of the others are values of new names."""
 STATEMENTS: dict[int, list[str]] = {weight: [part.strip() for part in text.split(";;")] for weight, text in {
@@ -62,14 +78,61 @@ STATEMENTS: dict[int, list[str]] = {weight: [part.strip() for part in text.split
         {x}.index_add(0, torch.tensor([0]), {x}[:1])""",
 }.items()}
 """By weight: each is drawn in proportion to it. `x`, `y`: tensors; `n`: a number; `d`: a dimension."""
+MORE_STATEMENTS: dict[int, list[str]] = {
+    weight: [*STATEMENTS[weight], *(part.strip() for part in text.split(";;"))] for weight, text in {
+    6: """
+        {x} & {y};; {x} | {y};; {x} ^ {y};; ~{x};; {x} << 1;; {x} >> 1;; {x}.fmod({n});; {x}.remainder({y});;
+        {x} // {y};; {x}.trunc();; {x}.floor();; {x}.frac();; {x}.sgn();; {x}.angle();; {x}.logaddexp({y});;
+        torch.xlogy({x}, {y});; {x}.nan_to_num();; {x}.isinf();; {x} == {y};; {x} <= {n};; {x}.logical_not();;
+        {x}.logical_xor({y});; {x}.fmax({y});; {x}.clamp({y});; {x} ** {y};; {n} / {x};;
+        {x}.div({n}, rounding_mode='trunc');; {x}.rsqrt();; {x}.log2();; {x}.asinh();; F.mish({x});; F.hardtanh({x});;
+        F.logsigmoid({x});; F.selu({x});; torch.addcdiv({x}, {y}, {x});; {x}.copysign({y})""",
+    5: """
+        {x}.nansum({d});; {x}.count_nonzero({d});; {x}.median();; {x}.kthvalue(1, {d}).values;; {x}.aminmax()[0];;
+        {x}.logcumsumexp({d});; {x}.cummin({d}).indices;; {x}.min({d}).indices;; {x}.var_mean({d})[1];;
+        {x}.sum(dtype=torch.float64);; {x}.mean((0, -1), keepdim=True);; {x}.norm(1);; {x}.norm(float('inf'), {d});;
+        {x}.all({d}, keepdim=True);; {x}.min();; {x}.prod();; {x}.var(correction=0);; {x}.nanmedian()""",
+    4: """
+        {x}.as_strided((2, 2), (1, 2));; {x}.swapaxes(0, -1);; {x}.view_as({y});; {x}.expand_as({y});;
+        {x}.unflatten(-1, (-1, 2));; {x}.real;; {x}.imag;; torch.view_as_real({x});; {x}.squeeze({d});;
+        {x}[None, ..., 0];; {x}[:, None];; {x}.view({x}.shape);; {x}.hsplit(2)[0];; {x}.data;;
+        {x}.view_as({x})[..., :2]""",
+    3: """
+        {x}.mT.copy_({y});; {x}.copy_({x} + {y});; {x}.view(-1)[::2] = {n};; {x}.chunk(2, {d})[0].add_({n});;
+        {x}.select({d}, 0).copy_({y}.select({d}, -1));; {x}.index_fill_({d}, torch.tensor([0]), {n});;
+        {x}[torch.tensor([0, 0])] = {y};; {x}.index_put_((torch.tensor([0, 0]),), {x}[:1], accumulate=True);;
+        {x}.scatter_(-1, {x}.argsort(-1), {n});; {x}.real.mul_({n});; {x}.imag.add_(1);; {x}.detach().mul_({n});;
+        {x}.div_({y});; {x}.sub_({y}, alpha=2);; {x}.floor_();; {x}.logical_not_();; {x}.sigmoid_();;
+        {x}.squeeze().neg_();; {x}.narrow({d}, 0, 1).zero_();; {x}.tril_();; {x}.cumsum_({d});; {x} &= {y};;
+        {x}.pow_(2);; {x}.exp_();; {x}.unsqueeze(0).mul_({n});; {x}.data.add_(1);; torch.add({x}, {y}, out={x});;
+        with torch.no_grad(): {x}.add_({y});; {x}[..., -1] = {x}[..., 0];; {x}.mT[0] = {y}[0];;
+        {x}.masked_fill_({y} > 0, {n});; {x}.where({x} > 0, {y}).add_(1);; {x}.unbind({d})[0].mul_(2);;
+        {x}.lerp_({y}, 0.5);; {x}.swapaxes(0, -1)[0].add_({n})""",
+    2: """
+        {x}.to(torch.int8);; {x}.to(torch.uint8);; {x}.to(torch.int16);; {x}.half();; {x}.int();;
+        {x}.to(torch.complex64);; torch.complex({x}, {x});; {x}.tile(2);; {x}.rot90();;
+        F.cross_entropy({x}, {x}.argmax(1));; F.group_norm({x}, 1);; F.adaptive_avg_pool2d({x}, 1);;
+        F.interpolate({x}, scale_factor=2);; F.embedding({x}.abs().long() % 3, {y});; F.glu({x}, {d});;
+        F.huber_loss({x}, {y});; F.cosine_similarity({x}, {y}, dim={d});; torch.addmm({x}, {x}, {y});;
+        torch.cdist({x}, {y});; torch.stack([{x}, {y}]);; torch.hstack([{x}, {y}]);;
+        {x}.take_along_dim({x}.argsort(0), 0);; {x}.masked_select({x} > 0).sum();;
+        {x}.sort({d}, descending=True).indices;; torch.tensordot({x}, {y}, 1);; {x}.bincount();;
+        {x}.renorm(2, 0, 1.0);; {x}.trace();; F.pad({x}, (1, 1), value={n});; F.pad({x}, (1, 1), mode='reflect');;
+        {x}.new_zeros({x}.shape).index_copy(0, torch.tensor([0]), {x}[:1]);; {x}.unfold(0, 2, 1).sum(-1);;
+        {x}.cumsum({d}).flip({d});; {x}.argsort({d}, stable=True);; F.dropout({x}, 0.5)""",
+}.items()}
+"""What seeds from `EXTENDED` on draw from."""
 NUMBERS = ("2", "0.5", "-1", "0", "3", "-0.25", "1e-3")
 _KINDS = tuple(STATEMENTS)
 
 
-def _inputs(draw: random.Random) -> list[str]:
+def _inputs(draw: random.Random, more: bool) -> list[str]:
     lines = [f"torch.manual_seed({draw.randrange(1000)})"]
     base = draw.choice(SIZES)
     for name in "abc"[:draw.randint(1, 3)]:
+        if more and name != "a" and draw.random() < 0.25:
+            lines.append(f"{name} = {draw.choice(SHARED).format(draw.choice('ab') if name == 'c' else 'a')}")
+            continue
         size = base if draw.random() < 0.6 else draw.choice(SIZES)
         if draw.random() < 0.85:
             dtype = draw.choice(FLOATS)
@@ -79,6 +142,8 @@ def _inputs(draw: random.Random) -> list[str]:
             dtype = draw.choice(INTEGERS)
             low, high = (0, 2) if dtype == "torch.bool" else (0, 9) if dtype == "torch.uint8" else (-5, 6)
             lines.append(f"{name} = torch.randint({low}, {high}, {size}, dtype={dtype})")
+        if more and draw.random() < 0.3:
+            lines.append(draw.choice(MORE_SPECIAL).replace("{}", name))
         layout = draw.choice(LAYOUTS)
         lines.append(f"{name} = {layout.replace('{}', name)}")
         if "randn" in " ".join(lines[-3:]) and draw.random() < 0.6:
@@ -88,9 +153,10 @@ def _inputs(draw: random.Random) -> list[str]:
 
 def write(seed: int) -> str:
     """A program as text: `inputs()` makes what `program` is called with."""
-    draw = random.Random(seed)
+    draw, more = random.Random(seed), seed >= EXTENDED
+    statements = MORE_STATEMENTS if more else STATEMENTS
     space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
-    made = [line for line in _inputs(draw) if _runs(line, space)]
+    made = [line for line in _inputs(draw, more) if _runs(line, space)]
     names = [n for n in "abc" if n in space]
     given = ", ".join(names) + ","
     body: list[str] = []
@@ -100,7 +166,7 @@ def write(seed: int) -> str:
             break
         x, y = (draw.choice(names[-4:] if draw.random() < 0.6 else names) for _ in range(2))
         kind = draw.choices(_KINDS, _KINDS)[0]
-        text = draw.choice(STATEMENTS[kind])
+        text = draw.choice(statements[kind])
         line = ("" if kind == WRITING else f"t{step} = ") + text.format(x=x, y=y, n=draw.choice(NUMBERS), d=draw.choice((0, -1, -1, 1)))
         if _runs(line, space):
             body.append(line)
