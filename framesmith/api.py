@@ -14,11 +14,11 @@ from torch import nn
 
 from framesmith import _C
 from framesmith.backends import BACKENDS
+from framesmith.capture.break_points import GENERATORS
 from framesmith.capture.functions import marks
-from framesmith.capture.stopping import GENERATORS
 from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
-from framesmith.sharing import compiler_for
+from framesmith.shared_variants import compiler_for
 from framesmith.tools.explain import Explanation, explain_call
 from framesmith.util import log
 from framesmith.util.errors import BackendError

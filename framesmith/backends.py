@@ -26,27 +26,27 @@ def compile_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class PendingGraph:
     """A graph on its way: `waits` says whether there is time until it is finished."""
 
     waits: bool
     finish: Callable[[], tuple[Compiled, Report | None]]
 
 
-def begin_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> Begun:
+def begin_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> PendingGraph:
     """Begin what `compile_native` does."""
     if not _is_nameable(graph):
-        return Begun(False, lambda: run_eager(graph, examples, config))
+        return PendingGraph(False, lambda: run_eager(graph, examples, config))
     begun, foreign = begin_graph(graph, config, examples), any(_is_foreign(node.target) for node in graph.nodes)
 
     def finish() -> tuple[Compiled, Report | None]:
         result = begun.finish()
         return _C.CompiledFunction(lambda inputs: result.call(inputs), None) if foreign else result.call, result.report
 
-    return Begun(begun.waits, finish)
+    return PendingGraph(begun.waits, finish)
 
 
-def begin_ahead(graph: fx.Graph, config: Config) -> Begun | None:
+def begin_ahead(graph: fx.Graph, config: Config) -> PendingGraph | None:
     """The same before there are inputs, where that is worthwhile."""
     if not _is_nameable(graph) or not is_self_contained(graph, config):
         return None

@@ -27,8 +27,8 @@ from torch.utils._pytree import tree_leaves
 from framesmith import _C
 from framesmith.autograd.joint import requires_grad, without_history
 from framesmith.autograd.node import Differentiable
-from framesmith.backends import BACKENDS, NATIVE, Begun, Compiled, begin_ahead, begin_native, run_user
-from framesmith.capture.convert import Break, Captured, CompileFn, UserError, convert_frame
+from framesmith.backends import BACKENDS, NATIVE, Compiled, PendingGraph, begin_ahead, begin_native, run_user
+from framesmith.capture.entry import Break, Captured, CompileFn, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, Miss, compile_guards, why_missed
 from framesmith.capture.modes import foreign_mode, recomputing, without_default_device
 from framesmith.capture.origins import origin
@@ -121,7 +121,7 @@ class Ledger:
 
 
 @dataclass(slots=True)
-class Seen:
+class CodeState:
     """A code object that this callback was asked about.
 
     `training`: walk to tensors that, requiring grad, kept it from being compiled. `misses`: by guard, the last reason for a miss, and in
@@ -153,7 +153,7 @@ class FrameCompiler:
         self.told = False
         """Whether the user was told of something that is not compiled."""
         self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._seen: dict[int, Seen] = {}  # by identity: equal code objects are different frames
+        self._seen: dict[int, CodeState] = {}  # by identity: equal code objects are different frames
 
     def admit(self, wrapper: Any) -> None:
         """Serve one more compiled function, with a budget of variants of its own."""
@@ -229,7 +229,7 @@ class FrameCompiler:
     def _variants(self, code: CodeType) -> int:
         return sum(entry.callback is self and entry.alive for entry in _C.entries(code))
 
-    def _miss(self, seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[str, Any], instance: nn.Module | None) -> int:
+    def _miss(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any], instance: nn.Module | None) -> int:
         """Remember why no variant takes this call; how many variants there are, of this module's if it is a method of one."""
         mine = [entry for entry in _C.entries(code) if entry.callback is self]
         for entry in mine:
@@ -248,13 +248,13 @@ class FrameCompiler:
         frame = (f_locals, func.__globals__, func.__builtins__, cells)  # type: ignore[attr-defined]
         return next((entry for entry in _C.entries(code) if entry.callback is self and entry.tree.check(*frame) is not None), None)
 
-    def _look_up(self, code: CodeType) -> Seen:
+    def _look_up(self, code: CodeType) -> CodeState:
         seen = self._seen.get(id(code))
         if seen is None or seen.code() is not code:
-            seen = self._seen[id(code)] = Seen(weakref.ref(code))
+            seen = self._seen[id(code)] = CodeState(weakref.ref(code))
         return seen
 
-    def _compile(self, seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[str, Any], instance: nn.Module | None) -> Any:
+    def _compile(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any], instance: nn.Module | None) -> Any:
         compiled: list[tuple[Counter[str], Report | None]] = []
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
@@ -309,7 +309,7 @@ class FrameCompiler:
         info = None if instance is None else weakref.ref(instance)
         return _C.Entry(tree, code, captured.residual_code, self, info, graphless=captured.graph is None)
 
-    def _captured(self, seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[str, Any], compile_fn: CompileFn) -> Captured:
+    def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any], compile_fn: CompileFn) -> Captured:
         varying = self._varying(seen)
         try:
             return convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn, varying)
@@ -319,13 +319,13 @@ class FrameCompiler:
         # what branches on a number would break: under `fullgraph`, such numbers stay assumed
         return convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn, None)
 
-    def _varying(self, seen: Seen) -> frozenset[str] | None:
+    def _varying(self, seen: CodeState) -> frozenset[str] | None:
         """Numbers and tensors on whose value several variants have failed."""
         found = frozenset([guard[0] for guard, times in seen.times.items()
                            if seen.misses[guard].measure or guard[1] in ("equals", "callable") and times >= VARYING])
         return None if self.config.dynamic is False or self.config.fullgraph and not found else found
 
-    def _is_idle(self, seen: Seen, code: CodeType, captured: Captured) -> bool:
+    def _is_idle(self, seen: CodeState, code: CodeType, captured: Captured) -> bool:
         """Whether the code is not worth its guards: it computes nothing, nor does what it breaks into, as far as that was seen."""
         whole = origin(code, 0)[0]
         user = self._look_up(whole)
@@ -365,7 +365,7 @@ class FrameCompiler:
                 later = begin_ahead(backward, config) if begun.waits else None
             return finish(begun), None if later is None else functools.partial(finish, later)
 
-        def finish(begun: Begun) -> Compiled:
+        def finish(begun: PendingGraph) -> Compiled:
             with _turn(), handlers_heard(), stage("back end"), without_default_device():
                 call, report = begun.finish()
             reports.append(report)
@@ -424,7 +424,7 @@ class FrameCompiler:
         if self.config.warn:
             log.warn_once(key, text)
 
-    def _often(self, seen: Seen, code: CodeType) -> None:
+    def _often(self, seen: CodeState, code: CodeType) -> None:
         reasons = _reasons(seen) or "the modules that it is called with, or weights and objects that they hold"
         self.warn(
             f"often:{seen.number}",
@@ -433,7 +433,7 @@ class FrameCompiler:
             f"modules instead of making new ones, or set options={{'max_variants': n}} to a lower limit",
         )
 
-    def _full(self, seen: Seen, code: CodeType, instance: nn.Module | None) -> Any:
+    def _full(self, seen: CodeState, code: CodeType, instance: nn.Module | None) -> Any:
         reasons = _reasons(seen)
         self.warn(
             f"full:{seen.number}",
@@ -471,7 +471,7 @@ def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple
     return run_user(config.backend, graph, examples), None
 
 
-def _reasons(seen: Seen) -> str:
+def _reasons(seen: CodeState) -> str:
     return "; ".join(f"{seen.misses[guard].text} [{times} times]" for guard, times in seen.times.most_common(4))
 
 
@@ -480,7 +480,7 @@ def _instance(f_locals: dict[str, Any]) -> nn.Module | None:
     return next((v for v in f_locals.values() if issubclass(type(v), nn.Module)), None)
 
 
-def _wants_grad(seen: Seen, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> bool:
+def _wants_grad(seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> bool:
     """Whether a tensor that forbade compilation before still requires grad."""
     for tree in seen.training:
         cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))

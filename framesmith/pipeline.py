@@ -31,12 +31,12 @@ from framesmith.graph.printer import print_graph
 from framesmith.loops.ir import SizeOf, ValueOf
 from framesmith.loops.nest import graph_text
 from framesmith.loops.text import program_text
-from framesmith.lower.contractions.fold import fold_batch_norm
-from framesmith.lower.contractions.rewrite import worth_freezing
+from framesmith.lower.contractions.fold_batch_norm import fold_batch_norm
+from framesmith.lower.contractions.pack_linear import worth_freezing
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.runtime.cache import Cache, key_of, package_identity
-from framesmith.runtime.gathered import gather
+from framesmith.runtime.coalesced_memory import gather
 from framesmith.runtime.load import load
 from framesmith.runtime.plan import Call, Plan
 from framesmith.runtime.recorder import record
@@ -77,7 +77,7 @@ def compile_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Res
     return begin_graph(graph, config, inputs).finish()
 
 
-def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Begun:
+def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> PendingGraph:
     """As `compile_graph`, as far as this process has to do with it.
 
     Of a graph that `is_self_contained`, nothing but the number of `inputs` matters.
@@ -100,7 +100,7 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Begun
     if generated is None:
         target.prepare()
         draft = _generate(main, frozen, constants, inputs, config, target)
-    return Begun(config, toolchain, cache, target, main, frozen, constants, key, generated, draft)
+    return PendingGraph(config, toolchain, cache, target, main, frozen, constants, key, generated, draft)
 
 
 def is_self_contained(graph: fx.Graph, config: Config) -> bool:
@@ -113,7 +113,7 @@ def is_self_contained(graph: fx.Graph, config: Config) -> bool:
 
 
 @dataclass(slots=True)
-class Begun:
+class PendingGraph:
     """A graph whose code is known to the cache, `generated`, or on its way: `draft`."""
 
     config: Config

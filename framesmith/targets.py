@@ -15,38 +15,38 @@ from torch import fx
 
 from framesmith import _C
 from framesmith.codegen.cpp.emit import emit_kernels, header_text
-from framesmith.codegen.cpp.state import Target as Machine
+from framesmith.codegen.cpp.state import VectorTarget as Machine
 from framesmith.codegen.device import wrap_device
-from framesmith.codegen.triton.brought import Brought, brought_kernels
 from framesmith.codegen.triton.emit import is_narrow, print_kernels
 from framesmith.codegen.triton.kernel import Printed
+from framesmith.codegen.triton.kernel_dedup import shared
 from framesmith.codegen.triton.product import product_of
-from framesmith.codegen.triton.sharing import shared
 from framesmith.codegen.triton.tuning import Config as Tiles
+from framesmith.codegen.triton.user_kernels import Brought, brought_kernels
 from framesmith.codegen.wrapper import Wrapped, wrap
 from framesmith.config import Config
 from framesmith.loops.ir import Extern, Kernel, Program
 from framesmith.loops.nest import LoopGraph
 from framesmith.loops.text import kernel_text
-from framesmith.lower.contractions.activations import fuse_activations
-from framesmith.lower.contractions.attention_rounded import tile_rounded
-from framesmith.lower.contractions.attention_row import sum_rows
-from framesmith.lower.contractions.bags import group_embedding_bags
-from framesmith.lower.contractions.beside import join_layers
-from framesmith.lower.contractions.bound import unmeasured
-from framesmith.lower.contractions.casts import drop_round_trips
+from framesmith.lower.contractions.attention_decoding import sum_rows
+from framesmith.lower.contractions.attention_tf32 import tile_rounded
+from framesmith.lower.contractions.cancel_casts import drop_round_trips
+from framesmith.lower.contractions.channels_last import lay_out_weights, part_bias_gradients
 from framesmith.lower.contractions.choice import Chooser
-from framesmith.lower.contractions.flattened import flatten_weights
-from framesmith.lower.contractions.growing import grow_products
-from framesmith.lower.contractions.images import lay_out_weights, part_bias_gradients
+from framesmith.lower.contractions.flatten_rnn_weights import flatten_weights
+from framesmith.lower.contractions.fuse_conv_relu import Layer, fuse_rectified
+from framesmith.lower.contractions.fuse_matmul_activation import fuse_activations
 from framesmith.lower.contractions.libraries import rewrite_products
-from framesmith.lower.contractions.masked import tile_masked
-from framesmith.lower.contractions.padding import pad_rows
-from framesmith.lower.contractions.rectified import Layer, fuse_rectified
-from framesmith.lower.contractions.rewrite import rewrite_contractions
-from framesmith.lower.contractions.sums import join_products
-from framesmith.lower.contractions.widening import widen_results
-from framesmith.lower.contractions.written import tile_written
+from framesmith.lower.contractions.masked_attention import tile_masked
+from framesmith.lower.contractions.match_attention import tile_written
+from framesmith.lower.contractions.matmul_output_dtype import widen_results
+from framesmith.lower.contractions.merge_embedding_bags import group_embedding_bags
+from framesmith.lower.contractions.merge_parallel_matmuls import join_layers
+from framesmith.lower.contractions.merge_summed_matmuls import join_products
+from framesmith.lower.contractions.pack_linear import rewrite_contractions
+from framesmith.lower.contractions.pad_dimensions import grow_products
+from framesmith.lower.contractions.pad_strides import pad_rows
+from framesmith.lower.contractions.template_heuristics import unmeasured
 from framesmith.runtime import triton
 from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.runtime.plan import Image
@@ -54,8 +54,8 @@ from framesmith.runtime.toolchain import Toolchain
 from framesmith.schedule import target as machines
 from framesmith.schedule.schedule import schedule
 from framesmith.tuning.contractions import own_contractions
+from framesmith.tuning.conv_relu import Rectified
 from framesmith.tuning.kernels import Sizes, Tuner, configured, source_of
-from framesmith.tuning.rectified import Rectified
 from framesmith.util import log
 from framesmith.util.cores import cores
 from framesmith.util.errors import BuildError
@@ -76,7 +76,7 @@ class Target:
     toolchain: Toolchain
     cache: Cache
     device: torch.device
-    machine: ClassVar[machines.Target] = machines.CPU
+    machine: ClassVar[machines.MachineModel] = machines.CPU
     aside: ClassVar[bool] = False
     """Whether kernels are compiled by another process, while this one goes on."""
 

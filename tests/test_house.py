@@ -13,7 +13,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 HOUSE = [
     {"util"}, {"config"}, {"symbolic"}, {"graph"}, {"prims"}, {"fake"}, {"capture"}, {"autograd", "loops", "runtime"}, {"lower"},
     {"schedule"}, {"codegen"}, {"tuning"}, {"targets"}, {"pipeline"}, {"backends"}, {"compiler"},
-    {"export", "distributed", "sharing", "tools"}, {"wrapping"}, {"api"}, {"exc", "testing", "bench"}, {"__init__", "__main__"},
+    {"export", "distributed", "shared_variants", "tools"}, {"wrapping"}, {"api"}, {"exc", "testing", "bench"}, {"__init__", "__main__"},
 ]
 STOREY = {room: n for n, rooms in enumerate(HOUSE) for room in rooms}
 COMPILED = {"_C"}

@@ -16,8 +16,8 @@ import torch
 from torch import fx
 
 from framesmith.autograd.formulas import DIFFERENTIABLE, Copied
-from framesmith.autograd.narrowing import narrow_places
-from framesmith.autograd.order import later_results
+from framesmith.autograd.gradient_order import later_results
+from framesmith.autograd.index_dtype import narrow_places
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.handlers import view
 from framesmith.fake.launching import again
@@ -26,7 +26,7 @@ from framesmith.fake.outputs import memory_of
 from framesmith.fake.tensor import metadata_of, new_fake
 from framesmith.graph.derivative import Derivative, passed, refuse, without_derivatives
 from framesmith.graph.launch import OfOneGraph
-from framesmith.graph.walk import last_node, nodes_after
+from framesmith.graph.traversal import last_node, nodes_after
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten

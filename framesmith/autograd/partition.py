@@ -13,14 +13,14 @@ import torch
 from torch import fx
 
 from framesmith.autograd.joint import TANGENT, UNREAD, Joint, output_node
-from framesmith.autograd.keeping import drawn, kept_values
 from framesmith.autograd.layouts import Layout, lay_out
-from framesmith.autograd.numbering import Table, behind, numbered
+from framesmith.autograd.saved_values import drawn, kept_values
+from framesmith.autograd.value_numbering import Table, behind, numbered
 from framesmith.fake.outputs import memory_of
 from framesmith.graph.cse import cse
 from framesmith.graph.derivative import without_derivatives
 from framesmith.graph.purity import is_needed
-from framesmith.graph.walk import ancestors, descendants
+from framesmith.graph.traversal import ancestors, descendants
 
 aten = torch.ops.aten
 _PLACES = ("val", "stack", "constant", "source", "layout", "given up")

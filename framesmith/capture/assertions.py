@@ -16,23 +16,23 @@ from framesmith.fake.schema import draws
 STATES = "__fs_states"
 
 
-def checks(rb: Any, plain: Callable[[], str]) -> list[str]:
+def checks(rebuilder: Any, plain: Callable[[], str]) -> list[str]:
     """The statements of residual code that hold the conditions to their word; `plain` gives the call that runs the user's code instead."""
-    if not rb.cx.checks:
+    if not rebuilder.tracer.checks:
         return []
-    conditions = " and ".join([f"{rb.hold(bool)}({text})" for text in rb.values(rb.cx.checks)])
-    rb.drawn_from = _drawn(rb.cx)
-    return [f"if not ({conditions}):", *(f"    {line}" for line in [*back(rb), f"return {plain()}"])]
+    conditions = " and ".join([f"{rebuilder.hold(bool)}({text})" for text in rebuilder.values(rebuilder.tracer.checks)])
+    rebuilder.drawn_from = _drawn(rebuilder.tracer)
+    return [f"if not ({conditions}):", *(f"    {line}" for line in [*back(rebuilder), f"return {plain()}"])]
 
 
-def before(rb: Any) -> list[str]:
+def before(rebuilder: Any) -> list[str]:
     """The statements that keep the states of the generators that may have to be put back."""
-    return [f"{STATES} = {rb.hold(_kept)}({rb.hold(rb.drawn_from)})"] if rb.drawn_from else []
+    return [f"{STATES} = {rebuilder.hold(_kept)}({rebuilder.hold(rebuilder.drawn_from)})"] if rebuilder.drawn_from else []
 
 
-def back(rb: Any) -> list[str]:
+def back(rebuilder: Any) -> list[str]:
     """The statements that put them back."""
-    return [f"{rb.hold(_put_back)}({STATES})"] if rb.drawn_from else []
+    return [f"{rebuilder.hold(_put_back)}({STATES})"] if rebuilder.drawn_from else []
 
 
 def drawing(nodes: Iterable[Node]) -> list[Node]:
@@ -40,11 +40,11 @@ def drawing(nodes: Iterable[Node]) -> list[Node]:
     return [n for n in nodes if isinstance(n.target, torch._ops.OpOverload) and draws(n.target, n.args, n.kwargs)]  # type: ignore[arg-type]
 
 
-def _drawn(cx: Any) -> list[torch.Generator]:
+def _drawn(tracer: Any) -> list[torch.Generator]:
     """The default generators that the graph draws from, or that the program seeds before it."""
-    values = tree_leaves([n.meta["val"] for n in drawing(cx.recorder.graph.nodes)])
+    values = tree_leaves([n.meta["val"] for n in drawing(tracer.recorder.graph.nodes)])
     devices = {x.device for x in values if isinstance(x, torch.Tensor) and x.device.type in ("cpu", "cuda")}
-    if cx.seeds.before:
+    if tracer.seeds.before:
         devices |= {torch.device("cpu"), *[torch.device("cuda", i) for i in range(len(torch.cuda.default_generators))]}
     return [torch.default_generator if d.type == "cpu" else torch.cuda.default_generators[d.index or 0] for d in devices]
 

@@ -44,7 +44,7 @@ def signature(code: CodeType, n_slots: int) -> Signature:
     return sig
 
 
-def bind(cx: Any, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker], n_slots: int) -> list[t.Tracker | None]:
+def bind(tracer: Any, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker], n_slots: int) -> list[t.Tracker | None]:
     """The fast slots of a new frame of `fn`; raises TypeError in the captured program when the call does not fit."""
     sig = signature(fn.code, n_slots)
     slots: list[t.Tracker | None] = [None] * sig.n_slots
@@ -58,43 +58,43 @@ def bind(cx: Any, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tra
         slots[sig.varargs] = t.Tuple(args[n:])
     extra: dict[Any, t.Tracker] = {}
     if kwargs:
-        _place_keywords(cx, fn, sig, slots, kwargs, extra)
+        _place_keywords(tracer, fn, sig, slots, kwargs, extra)
     if sig.varkw >= 0:
         slots[sig.varkw] = t.Dict(extra)
     if given > n and sig.varargs < 0:
-        _too_many(cx, fn, sig, slots, given)
+        _too_many(tracer, fn, sig, slots, given)
     if given < n:
-        _fill_defaults(cx, fn, sig, slots, given)
+        _fill_defaults(tracer, fn, sig, slots, given)
     if sig.n_kwonly:
-        _fill_kwonly(cx, fn, sig, slots)
+        _fill_kwonly(tracer, fn, sig, slots)
     return slots
 
 
-def _place_keywords(cx: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None], kwargs: dict[str, t.Tracker],
+def _place_keywords(tracer: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None], kwargs: dict[str, t.Tracker],
                     extra: dict[Any, t.Tracker]) -> None:
     index = sig.index
     for name, value in kwargs.items():
         if not isinstance(name, str):
-            cx.raise_(TypeError("keywords must be strings"))
+            tracer.raise_(TypeError("keywords must be strings"))
         i = index.get(name)
         if i is None:
             if sig.varkw < 0:
-                _unexpected(cx, fn, sig, kwargs, name)
+                _unexpected(tracer, fn, sig, kwargs, name)
             extra[name] = value
         elif slots[i] is not None:
-            cx.raise_(TypeError(f"{fn.qualname}() got multiple values for argument '{name}'"))
+            tracer.raise_(TypeError(f"{fn.qualname}() got multiple values for argument '{name}'"))
         else:
             slots[i] = value
 
 
-def _unexpected(cx: Any, fn: t.Function, sig: Signature, kwargs: dict[str, t.Tracker], name: str) -> None:
+def _unexpected(tracer: Any, fn: t.Function, sig: Signature, kwargs: dict[str, t.Tracker], name: str) -> None:
     only = [n for n in sig.all_names[:sig.n_posonly] if n in kwargs]
     if only:
-        cx.raise_(TypeError(f"{fn.qualname}() got some positional-only arguments passed as keyword arguments: '{', '.join(only)}'"))
-    cx.raise_(TypeError(f"{fn.qualname}() got an unexpected keyword argument '{name}'"))
+        tracer.raise_(TypeError(f"{fn.qualname}() got some positional-only arguments passed as keyword arguments: '{', '.join(only)}'"))
+    tracer.raise_(TypeError(f"{fn.qualname}() got an unexpected keyword argument '{name}'"))
 
 
-def _too_many(cx: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None], given: int) -> None:
+def _too_many(tracer: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None], given: int) -> None:
     n = sig.n_args
     n_defaults = len(fn.defaults or ())
     takes = f"from {n - n_defaults} to {n}" if n_defaults else str(n)
@@ -102,25 +102,25 @@ def _too_many(cx: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | N
     keywords = f" positional argument{_s(given)} (and {only} keyword-only argument{_s(only)})" if only else ""
     verb = "was" if given == 1 and not only else "were"
     plural = "s" if n_defaults or n != 1 else ""
-    cx.raise_(TypeError(f"{fn.qualname}() takes {takes} positional argument{plural} but {given}{keywords} {verb} given"))
+    tracer.raise_(TypeError(f"{fn.qualname}() takes {takes} positional argument{plural} but {given}{keywords} {verb} given"))
 
 
 def _s(n: int) -> str:
     return "" if n == 1 else "s"
 
 
-def _fill_defaults(cx: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None], given: int) -> None:
+def _fill_defaults(tracer: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None], given: int) -> None:
     defaults = fn.defaults or []
     first = sig.n_args - len(defaults)
     missing = [sig.all_names[i] for i in range(given, first) if slots[i] is None]
     if missing:
-        _missing(cx, fn, "positional", missing)
+        _missing(tracer, fn, "positional", missing)
     for i in range(max(given, first), sig.n_args):
         if slots[i] is None:
             slots[i] = defaults[i - first]
 
 
-def _fill_kwonly(cx: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None]) -> None:
+def _fill_kwonly(tracer: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None]) -> None:
     missing = []
     for i in range(sig.n_args, sig.n_args + sig.n_kwonly):
         if slots[i] is None:
@@ -128,12 +128,12 @@ def _fill_kwonly(cx: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker 
             if slots[i] is None:
                 missing.append(sig.all_names[i])
     if missing:
-        _missing(cx, fn, "keyword-only", missing)
+        _missing(tracer, fn, "keyword-only", missing)
 
 
-def _missing(cx: Any, fn: t.Function, kind: str, names: list[str]) -> None:
+def _missing(tracer: Any, fn: t.Function, kind: str, names: list[str]) -> None:
     quoted = [repr(n) for n in names]
     last = quoted.pop()
     listed = last if not quoted else f"{quoted[0]} and {last}" if len(quoted) == 1 else f"{', '.join(quoted)}, and {last}"
     n = len(names)
-    cx.raise_(TypeError(f"{fn.qualname}() missing {n} required {kind} argument{_s(n)}: {listed}"))
+    tracer.raise_(TypeError(f"{fn.qualname}() missing {n} required {kind} argument{_s(n)}: {listed}"))

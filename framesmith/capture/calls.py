@@ -16,6 +16,7 @@ from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import trackers as t
 from .binding import bind
+from .break_points import Stop, choose_stop
 from .bytecode import decoded
 from .class_making import builtin_part
 from .frame import Frame
@@ -23,7 +24,6 @@ from .policy import pure_method, refused_function, runs_whole
 from .registry import BUILTIN_KINDS, BY_NAME, CALLS, CODES, CONSTANT_METHODS, FOLDED, OPAQUE, PLAIN, named
 from .settings import read_setting, reads_setting
 from .sources import MISSING
-from .stopping import Stop, choose_stop
 from .values import CONSTANT_TYPES, ONE_OF_A_KIND
 from .wrong_calls import FAILURES, TAKES, explain, fits
 
@@ -410,21 +410,21 @@ def _as_float(x: t.Tracker) -> t.Tracker:
     return t.Const(float(x.value)) if isinstance(x, t.Const) and type(x.value) is int else x
 
 
-def _tuple_payload(cx: Any, args: list[t.Tracker]) -> t.Tracker:
-    return t.Tuple(args[0].items_list(cx) if args else [])
+def _tuple_payload(tracer: Any, args: list[t.Tracker]) -> t.Tracker:
+    return t.Tuple(args[0].items_list(tracer) if args else [])
 
 
 _PAYLOADS: list[tuple[type, Callable[[Any, list[t.Tracker]], t.Tracker]]] = [
-    (collections.OrderedDict, lambda cx, a: t.Dict({}, cls=collections.OrderedDict)),
-    (collections.defaultdict, lambda cx, a: t.Dict({}, cls=collections.defaultdict)),
-    (dict, lambda cx, a: t.Dict({})),
-    (list, lambda cx, a: t.List([])),
-    (frozenset, lambda cx, a: t.Set.of(cx, a[0].items_list(cx) if a else [], frozenset)),
-    (set, lambda cx, a: t.Set(set())),
+    (collections.OrderedDict, lambda tracer, a: t.Dict({}, cls=collections.OrderedDict)),
+    (collections.defaultdict, lambda tracer, a: t.Dict({}, cls=collections.defaultdict)),
+    (dict, lambda tracer, a: t.Dict({})),
+    (list, lambda tracer, a: t.List([])),
+    (frozenset, lambda tracer, a: t.Set.of(tracer, a[0].items_list(tracer) if a else [], frozenset)),
+    (set, lambda tracer, a: t.Set(set())),
     (tuple, _tuple_payload),
-    (str, lambda cx, a: t.Const(str(*[x.real(cx) for x in a]))),
-    (int, lambda cx, a: t.Const(int(*[x.real(cx) for x in a]))),
-    (float, lambda cx, a: t.Const(float(*[x.real(cx) for x in a]))),
+    (str, lambda tracer, a: t.Const(str(*[x.real(tracer) for x in a]))),
+    (int, lambda tracer, a: t.Const(int(*[x.real(tracer) for x in a]))),
+    (float, lambda tracer, a: t.Const(float(*[x.real(tracer) for x in a]))),
 ]
 
 _SPECIAL_ERRORS = {

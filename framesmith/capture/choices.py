@@ -12,7 +12,7 @@ from torch.fx import Node
 from framesmith.graph.purity import is_view
 
 from . import trackers as t
-from .trackers.late import is_late
+from .trackers.symbolic_number import is_symbolic
 
 aten = torch.ops.aten
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
@@ -33,39 +33,39 @@ def chooses(condition: t.Tracker) -> bool:
     return isinstance(condition, t.Tensor) and condition.fake.numel() == 1
 
 
-def applied(cx: Any, apply: Callable[..., t.Tracker], fn: Callable[..., Any] | None, args: list[t.Tracker]) -> t.Tracker:
+def applied(tracer: Any, apply: Callable[..., t.Tracker], fn: Callable[..., Any] | None, args: list[t.Tracker]) -> t.Tracker:
     """The operator `fn` of a chosen value; `apply` applies it to trackers."""
     at = next(k for k, a in enumerate(args) if type(a) is t.Chosen)
     chosen: t.Chosen = args[at]  # type: ignore[assignment]
     others = args[:at] + args[at + 1:]
-    if all(isinstance(a, t.Const) and not is_late(a) for a in others):
+    if all(isinstance(a, t.Const) and not is_symbolic(a) for a in others):
         try:
             yes, no = (apply(*args[:at], side, *args[at + 1:]) for side in (chosen.yes, chosen.no))
         except t.CapturedError:
             raise chosen.refused() from None
         return t.Chosen(chosen.condition, yes, no)
-    others = [_merged(cx, a, [], fn in _COMPARISONS) if type(a) is t.Chosen else a for a in others]
+    others = [_merged(tracer, a, [], fn in _COMPARISONS) if type(a) is t.Chosen else a for a in others]
     if fn not in _EITHER or not all(isinstance(a, t.Tensor) for a in others):
         raise chosen.refused()
-    one = _merged(cx, chosen, others, fn in _COMPARISONS)  # type: ignore[arg-type]
+    one = _merged(tracer, chosen, others, fn in _COMPARISONS)  # type: ignore[arg-type]
     return apply(*others[:at], one, *others[at:])
 
 
-def _merged(cx: Any, chosen: t.Chosen, others: list[t.Tensor], compares: bool) -> t.Tensor:
+def _merged(tracer: Any, chosen: t.Chosen, others: list[t.Tensor], compares: bool) -> t.Tensor:
     """The choice as a tensor, for an operator that has `others` as its other operands."""
-    yes, no = (_merged(cx, side, others, compares) if type(side) is t.Chosen else side for side in (chosen.yes, chosen.no))
+    yes, no = (_merged(tracer, side, others, compares) if type(side) is t.Chosen else side for side in (chosen.yes, chosen.no))
     a, b = (yes, no) if isinstance(yes, t.Tensor) else (no, yes)
     if not isinstance(a, t.Tensor) or a.pyclass is not torch.Tensor:
         raise chosen.refused()
     if not (_are_alike(a, b) if isinstance(b, t.Tensor) else _is_replaced(a, b, others)):
         raise chosen.refused()
     if not compares:
-        _check_gradients(cx, chosen, [a, b], others)
+        _check_gradients(tracer, chosen, [a, b], others)
     if not isinstance(b, t.Tensor):
         b = t.Const(torch.tensor(b.value, dtype=a.fake.dtype).item())  # type: ignore[attr-defined]
-    condition = cx.torch_call(torch.reshape, [chosen.condition, cx.made(())], {})
+    condition = tracer.torch_call(torch.reshape, [chosen.condition, tracer.made(())], {})
     sides = [a, b] if isinstance(yes, t.Tensor) else [b, a]
-    return cx.torch_call(torch.where, [condition, *sides], {})  # type: ignore[no-any-return]
+    return tracer.torch_call(torch.where, [condition, *sides], {})  # type: ignore[no-any-return]
 
 
 def _are_alike(a: t.Tensor, b: t.Tensor) -> bool:
@@ -75,7 +75,7 @@ def _are_alike(a: t.Tensor, b: t.Tensor) -> bool:
 
 def _is_replaced(a: t.Tensor, b: t.Tracker, others: list[t.Tensor]) -> bool:
     """Whether results have the type that they would have with the number `b`, and its value."""
-    if not isinstance(b, t.Const) or is_late(b) or type(b.value) not in (int, float, bool) or a.fake.dim() or len(others) != 1:
+    if not isinstance(b, t.Const) or is_symbolic(b) or type(b.value) not in (int, float, bool) or a.fake.dim() or len(others) != 1:
         return False
     x, y = a.fake, others[0].fake
     if x.device != y.device or torch.result_type(x, y) != torch.result_type(b.value, y):
@@ -86,26 +86,26 @@ def _is_replaced(a: t.Tensor, b: t.Tracker, others: list[t.Tensor]) -> bool:
     return exact or x.dtype in (torch.float32, torch.float64) and torch.result_type(x, y) is x.dtype
 
 
-def _check_gradients(cx: Any, chosen: t.Chosen, sides: list[t.Tracker], others: list[t.Tensor]) -> None:
+def _check_gradients(tracer: Any, chosen: t.Chosen, sides: list[t.Tracker], others: list[t.Tensor]) -> None:
     """Refuse where eager would leave the gradient of an input out, or where a gradient of 0 might become NaN on its way to one."""
-    reached: list[set[Node]] = [_inputs(cx, x, chosen) if isinstance(x, t.Tensor) else set() for x in sides]
+    reached: list[set[Node]] = [_inputs(tracer, x, chosen) if isinstance(x, t.Tensor) else set() for x in sides]
     some, every = reached[0].union(*reached[1:]), reached[0].intersection(*reached[1:])
-    if not some - every <= set().union(*[_inputs(cx, x, None) for x in others]):
+    if not some - every <= set().union(*[_inputs(tracer, x, None) for x in others]):
         raise chosen.refused()
 
 
-def _inputs(cx: Any, x: t.Tensor, chosen: t.Chosen | None) -> set[Node]:
+def _inputs(tracer: Any, x: t.Tensor, chosen: t.Chosen | None) -> set[Node]:
     """Inputs that a gradient of `x` comes to, for a choice by finite derivatives alone."""
-    todo, found = [cx.recorder.nodes(x.fake)] if torch.is_grad_enabled() and cx.wants_grad(x.fake) else [], set()
+    todo, found = [tracer.recorder.nodes(x.fake)] if torch.is_grad_enabled() and tracer.wants_grad(x.fake) else [], set()
     while todo:
         node: Node = todo.pop()
         if node in found:
             continue
         found.add(node)
-        if chosen is not None and node not in cx.differentiable and not is_view(node.target) and _name(node) not in _FINITE:
+        if chosen is not None and node not in tracer.differentiable and not is_view(node.target) and _name(node) not in _FINITE:
             raise chosen.refused()
-        todo += filter(cx.requires, node.all_input_nodes)
-    return found & cx.differentiable.keys()
+        todo += filter(tracer.requires, node.all_input_nodes)
+    return found & tracer.differentiable.keys()
 
 
 def _name(node: Node) -> str:

@@ -86,8 +86,8 @@ class ClassMaking:
     def wrapped_setter(self, x: t.Wrapped, part: str) -> t.Tracker:
         """`prop.setter` and its like."""
 
-        def row(cx: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-            made = cx.wrapped(property, {**x.parts, part: args[0]})
+        def row(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+            made = tracer.wrapped(property, {**x.parts, part: args[0]})
             if x.name is not None:
                 made.set_name(x.name)
             return made
@@ -136,7 +136,7 @@ class ClassMaking:
 
     def no_hook(self, cls: type) -> t.Tracker:
         """object.__init_subclass__ of a class."""
-        def row(cx: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        def row(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
             if args or kwargs:
                 self.raise_(TypeError(f"{cls.__name__}.__init_subclass__() takes no keyword arguments"))
             return t.NONE
@@ -236,7 +236,7 @@ _ASSIGNED = frozenset({*AT_CREATION, "__annotations__", "__abstractmethods__"})
 """Attributes that `type` keeps itself and that a class may be given afterwards, or is given at its creation."""
 
 
-def _function(cx: Any, x: t.Function) -> Any:
+def _function(tracer: Any, x: t.Function) -> Any:
     fn = stand_in_function(x.code, x.globals, x.name, x.qualname)
     for name, value in (x.attrs or {}).items():
         if value.constant:
@@ -244,21 +244,21 @@ def _function(cx: Any, x: t.Function) -> Any:
     return fn
 
 
-def _object(cx: Any, x: t.Object) -> Any:
+def _object(tracer: Any, x: t.Object) -> Any:
     if x.payload is not None or x.cls.__flags__ & _ABSTRACT:
         return Placeholder()
     return object.__new__(x.cls) if x.cls.__new__ is object.__new__ or isinstance(x.cls.__new__, types.FunctionType) else Placeholder()
 
 
-def _dict(cx: Any, x: t.Dict) -> Any:
+def _dict(tracer: Any, x: t.Dict) -> Any:
     real = x.cls()
     for key, value in x.entries.items():
         if isinstance(key, str):
-            real[key] = cx.stand_in(value)
+            real[key] = tracer.stand_in(value)
     return real
 
 
 _STAND_INS: dict[type, Callable[[Any, Any], Any]] = {
-    t.Function: _function, t.Object: _object, t.Dict: _dict, t.List: lambda cx, x: [], t.Set: lambda cx, x: x.base(),
+    t.Function: _function, t.Object: _object, t.Dict: _dict, t.List: lambda tracer, x: [], t.Set: lambda tracer, x: x.base(),
 }
 _HEAP, _IMMUTABLE, _ABSTRACT = 1 << 9, 1 << 8, 1 << 20

@@ -14,9 +14,9 @@ from framesmith.util.errors import Unsupported
 
 from . import trackers as t
 from .class_making import ANSWERS_ITSELF, builtin_part, dict_of, getattr_static
+from .instance_dicts import Spaces
 from .registry import DESCRIPTORS, METHODS
 from .sources import MISSING, Attr, Builtin, Global, GlobalOf, Item, Pinned, Source
-from .spaces import Spaces
 from .standins import Placeholder
 from .trackers.opaque import Opaque
 from .values import CONSTANT_TYPES, STATIC_TYPES
@@ -29,9 +29,9 @@ class ClassInfo:
 
     __slots__ = ("delattr", "getattr", "getattribute", "setattr")
 
-    def __init__(self, cx: Any, cls: type) -> None:
+    def __init__(self, tracer: Any, cls: type) -> None:
         def hook(name: str, default: Any) -> Any:
-            raw = cx.lookup(cls, name)
+            raw = tracer.lookup(cls, name)
             if isinstance(raw, FunctionType):
                 return None if raw is default else raw
             if raw is MISSING or isinstance(raw, _OF_C) and builtin_part(cls) not in ANSWERS_ITSELF:
@@ -345,31 +345,31 @@ class Namespaces(Spaces):
         self.global_writes[(id(space), name)] = (space, value)
 
 
-def _annotations(cx: Any, cls: type) -> t.Tracker:
+def _annotations(tracer: Any, cls: type) -> t.Tracker:
     """The class's own, never a base's; a class without any is given an empty dict when it is asked."""
-    raw = cx.own_raw(cls, "__annotations__")
-    if raw is MISSING and cls in cx.made_classes:
-        cx.put_class_attr(cx.seen[id(cls)], "__annotations__", t.Dict({}))
-        raw = cx.own_raw(cls, "__annotations__")
-    if id(raw) in cx.seen:
-        return cx.seen[id(raw)]
-    return cx.wrap(cx.folded(getattr, (cls, "__annotations__")), Attr(Pinned(cls), "__annotations__"))
+    raw = tracer.own_raw(cls, "__annotations__")
+    if raw is MISSING and cls in tracer.made_classes:
+        tracer.put_class_attr(tracer.seen[id(cls)], "__annotations__", t.Dict({}))
+        raw = tracer.own_raw(cls, "__annotations__")
+    if id(raw) in tracer.seen:
+        return tracer.seen[id(raw)]
+    return tracer.wrap(tracer.folded(getattr, (cls, "__annotations__")), Attr(Pinned(cls), "__annotations__"))
 
 
-def _class_dict(cx: Any, cls: type) -> t.Tracker:
-    if cls in cx.made_classes:
-        return t.ClassDict({name: _in_stand_in(cx, value) for name, value in dict_of(cls).items()}, cls)
-    if cls.__flags__ & _HEAP and cls not in cx.read_whole:
-        cx.read_whole.add(cls)
+def _class_dict(tracer: Any, cls: type) -> t.Tracker:
+    if cls in tracer.made_classes:
+        return t.ClassDict({name: _in_stand_in(tracer, value) for name, value in dict_of(cls).items()}, cls)
+    if cls.__flags__ & _HEAP and cls not in tracer.read_whole:
+        tracer.read_whole.add(cls)
         for name in dict_of(cls):
-            cx.note_class(cls, name)
-        cx.guard(Pinned(cls), "callable", _SameNames(cls))
-    return t.ClassDict({name: cx.wrap_static(value, None) for name, value in dict_of(cls).items()}, cls)
+            tracer.note_class(cls, name)
+        tracer.guard(Pinned(cls), "callable", _SameNames(cls))
+    return t.ClassDict({name: tracer.wrap_static(value, None) for name, value in dict_of(cls).items()}, cls)
 
 
-def _in_stand_in(cx: Any, value: Any) -> t.Tracker:
+def _in_stand_in(tracer: Any, value: Any) -> t.Tracker:
     """A value in a stand-in: what the program put there, or what `type` made."""
-    found = cx.seen.get(id(value))
+    found = tracer.seen.get(id(value))
     return found if found is not None else t.Const(value) if type(value) in CONSTANT_TYPES else Opaque(type(value), value, None)
 
 
@@ -391,24 +391,24 @@ class _SameNames:
 def _slot(name: str, kind: str, told_by: str | None = None) -> Callable[[Any, type], t.Tracker]:
     """What `type` itself keeps; guarded where it may be assigned to."""
 
-    def row(cx: Any, cls: type) -> t.Tracker:
-        if cls.__flags__ & _HEAP and cls not in cx.made_classes:
+    def row(tracer: Any, cls: type) -> t.Tracker:
+        if cls.__flags__ & _HEAP and cls not in tracer.made_classes:
             asked = told_by or name
-            cx.guard(Attr(Pinned(cls), asked), kind, type.__getattribute__(cls, asked))
-        return cx.made(type.__getattribute__(cls, name))
+            tracer.guard(Attr(Pinned(cls), asked), kind, type.__getattribute__(cls, asked))
+        return tracer.made(type.__getattribute__(cls, name))
 
     return row
 
 
-def _module(cx: Any, cls: type) -> t.Tracker:
-    cx.note_class(cls, "__module__")
-    return cx.made(cls.__module__)
+def _module(tracer: Any, cls: type) -> t.Tracker:
+    tracer.note_class(cls, "__module__")
+    return tracer.made(cls.__module__)
 
 
-def _abstract_methods(cx: Any, cls: type) -> t.Tracker:
+def _abstract_methods(tracer: Any, cls: type) -> t.Tracker:
     """The class's own, never a base's."""
-    cx.note_class(cls, "__abstractmethods__")
-    return cx.fold(type.__getattribute__, (cls, "__abstractmethods__"))
+    tracer.note_class(cls, "__abstractmethods__")
+    return tracer.fold(type.__getattribute__, (cls, "__abstractmethods__"))
 
 
 _HEAP = 1 << 9
@@ -421,9 +421,9 @@ _CLASS_ATTRS: dict[str, Callable[[Any, type], t.Tracker]] = {
     "__mro__": _slot("__mro__", "id"),
     "__bases__": _slot("__bases__", "id"),
     "__base__": _slot("__base__", "id", "__bases__"),
-    "__class__": lambda cx, cls: cx.made(type(cls)),
+    "__class__": lambda tracer, cls: tracer.made(type(cls)),
     "__dict__": _class_dict,
-    "__doc__": lambda cx, cls: cx.made(cls.__doc__),
+    "__doc__": lambda tracer, cls: tracer.made(cls.__doc__),
     "__annotations__": _annotations,
     "__abstractmethods__": _abstract_methods,
 }

@@ -37,14 +37,14 @@ class Holds:
         return x.tolist() == self.elements
 
 
-def content(cx: Any, node: Node) -> tuple[torch.Tensor, Callable[[], None]] | None:
+def content(tracer: Any, node: Node) -> tuple[torch.Tensor, Callable[[], None]] | None:
     """An input's elements, and what assumes them: few integers on the CPU, such as sizes and grids, that do not keep changing."""
-    x = next((i for i in cx.inputs if i.fake._alias.storage.input is node), None)
+    x = next((i for i in tracer.inputs if i.fake._alias.storage.input is node), None)
     if x is None or x.value.dtype not in (*_INTEGRAL, torch.bool) or x.value.device.type != "cpu" or not _few(x.value):
         return None
-    if str(x.source) in (cx.varying or ()) or is_continuation(cx.frames[0].code) and "param" not in node.meta:
+    if str(x.source) in (tracer.varying or ()) or is_continuation(tracer.frames[0].code) and "param" not in node.meta:
         return None
-    return x.value.clone(), lambda: cx.guard(x.source, "callable", Holds(x.value.tolist()))
+    return x.value.clone(), lambda: tracer.guard(x.source, "callable", Holds(x.value.tolist()))
 
 
 def _few(x: torch.Tensor) -> bool:
@@ -52,26 +52,26 @@ def _few(x: torch.Tensor) -> bool:
     return x.numel() <= _MOST and (x.dim() < 2 or x.shape[-1] <= 4)
 
 
-def settled(cx: Any, x: t.Tensor) -> t.Tensor:
+def settled(tracer: Any, x: t.Tensor) -> t.Tensor:
     """The tensor as it is now, whatever is written to it later."""
-    return cx.torch_call(torch.clone, [x], {})
+    return tracer.torch_call(torch.clone, [x], {})
 
 
-def shown(cx: Any, x: t.Tensor | t.Data, name: str) -> t.Tracker:
+def shown(tracer: Any, x: t.Tensor | t.Data, name: str) -> t.Tracker:
     """str(x) or repr(x), by the method's name. (A tensor's printer would take the recorder off the stack of modes.)"""
     if isinstance(x, t.Data):
         return x if x.kind is str and name == "__str__" else t.Data(str, (x,), lambda a: f"{a}.{name}()")
-    if x.pyclass is not torch.Tensor or cx.wants_grad(x.fake) or type(x) is t.Inner:
+    if x.pyclass is not torch.Tensor or tracer.wants_grad(x.fake) or type(x) is t.Inner:
         raise DataDependent("text of a tensor's data")
-    return t.Data(str, (settled(cx, x),), lambda a: f"{a}.{name}()")
+    return t.Data(str, (settled(tracer, x),), lambda a: f"{a}.{name}()")
 
 
-def formatted(cx: Any, x: t.Tensor | t.Data, spec: str) -> t.Tracker:
+def formatted(tracer: Any, x: t.Tensor | t.Data, spec: str) -> t.Tracker:
     """format(x, spec)"""
     if isinstance(x, t.Tensor):
-        value = number(cx, x) if x.fake.dim() == 0 and x.pyclass is torch.Tensor else None
+        value = number(tracer, x) if x.fake.dim() == 0 and x.pyclass is torch.Tensor else None
         if value is None and not spec:
-            return shown(cx, x, "__str__")
+            return shown(tracer, x, "__str__")
         x = value  # type: ignore[assignment]
     if not isinstance(x, t.Data) or spec and (x.kind is str or not _fits(x.kind, spec)):
         raise DataDependent("text of a tensor's data")
@@ -87,16 +87,16 @@ def _fits(kind: type, spec: str) -> bool:
     return "c" not in spec
 
 
-def number(cx: Any, x: t.Tensor, kind: type | None = None) -> t.Tracker | None:
+def number(tracer: Any, x: t.Tensor, kind: type | None = None) -> t.Tracker | None:
     """`x.item()`, or `kind(x)`; None if that may fail, or is none of the numbers that are followed."""
-    if x.fake.numel() != 1 or cx.wants_grad(x.fake) or type(x) is t.Inner:
+    if x.fake.numel() != 1 or tracer.wants_grad(x.fake) or type(x) is t.Inner:
         return None
     dtype = x.fake.dtype
     own = bool if dtype is torch.bool else int if dtype in _INTEGRAL else float if dtype.is_floating_point else None
     if own is None or kind is int and own is float:
         return None
     cast = "" if kind is None or kind is own else f".__{kind.__name__}__()"
-    return t.Data(kind or own, (settled(cx, x),), lambda a: f"{a}.item(){cast}")
+    return t.Data(kind or own, (settled(tracer, x),), lambda a: f"{a}.item(){cast}")
 
 
 def joined(parts: list[t.Tracker]) -> t.Tracker:
@@ -124,9 +124,9 @@ def _is_known(x: t.Tracker) -> bool:
     return type(x) is t.Const and bool(x.value)
 
 
-def known(cx: Any, x: t.Tracker) -> t.Tracker:
+def known(tracer: Any, x: t.Tracker) -> t.Tracker:
     """The constant that data is, if it is known or may be assumed; others as they are."""
-    return cx.made(x.real(cx)) if type(x) is t.Data else x
+    return tracer.made(x.real(tracer)) if type(x) is t.Data else x
 
 
 def compared(fn: Callable[..., Any], a: t.Tracker, b: t.Tracker) -> t.Tracker | None:
@@ -138,21 +138,21 @@ def compared(fn: Callable[..., Any], a: t.Tracker, b: t.Tracker) -> t.Tracker | 
     return t.Data(bool, (a, b), lambda x, y: f"({x} {symbol} {y})")
 
 
-def truth(cx: Any, v: t.Tracker) -> t.Tracker:
+def truth(tracer: Any, v: t.Tracker) -> t.Tracker:
     """bool(v)"""
-    if not decides(cx, v):
-        return t.boolean(v.truth(cx))
-    made = v if isinstance(v, t.Data) else number(cx, v, bool)  # type: ignore[arg-type]
+    if not decides(tracer, v):
+        return t.boolean(v.truth(tracer))
+    made = v if isinstance(v, t.Data) else number(tracer, v, bool)  # type: ignore[arg-type]
     if made is None:
         raise DataDependent("truth of a tensor's data")
     return made if made.pytype() is bool else t.Data(bool, (made,), lambda a: f"(not not {a})")
 
 
-def negated(cx: Any, v: t.Tracker) -> t.Tracker:
+def negated(tracer: Any, v: t.Tracker) -> t.Tracker:
     """`not v`"""
-    if type(v) is t.Const or not decides(cx, v):
-        return t.boolean(not v.truth(cx))
-    return t.Data(bool, (truth(cx, v),), lambda a: f"(not {a})")
+    if type(v) is t.Const or not decides(tracer, v):
+        return t.boolean(not v.truth(tracer))
+    return t.Data(bool, (truth(tracer, v),), lambda a: f"(not {a})")
 
 
 def same(a: t.Tracker, b: t.Tracker) -> bool:
@@ -164,17 +164,17 @@ def same(a: t.Tracker, b: t.Tracker) -> bool:
     return False
 
 
-def asserted(cx: Any, condition: t.Tracker, holds: bool) -> None:
+def asserted(tracer: Any, condition: t.Tracker, holds: bool) -> None:
     """Assume that the truth of a tensor or of data is `holds`: residual code looks before anything else, see `assertions`."""
-    if not cx.assumes:
+    if not tracer.assumes:
         raise DataDependent("an assertion on a tensor's data in code that writes its inputs, or draws random numbers")
-    seen = settled(cx, condition) if isinstance(condition, t.Tensor) else condition
-    cx.checks.append(seen if holds else t.Data(bool, (seen,), lambda a: f"(not {a})"))
+    seen = settled(tracer, condition) if isinstance(condition, t.Tensor) else condition
+    tracer.checks.append(seen if holds else t.Data(bool, (seen,), lambda a: f"(not {a})"))
 
 
-def decides(cx: Any, v: t.Tracker) -> bool:
+def decides(tracer: Any, v: t.Tracker) -> bool:
     """Whether the truth of `v` is a matter of data."""
-    return type(v) is t.Data or isinstance(v, t.Tensor) and v.fake.numel() == 1 and v.known(cx) is None
+    return type(v) is t.Data or isinstance(v, t.Tensor) and v.fake.numel() == 1 and v.known(tracer) is None
 
 
 def raises(dec: Decoded, index: int) -> bool:

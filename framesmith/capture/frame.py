@@ -22,17 +22,17 @@ class Frame:
     `direct`: what this frame returns is exactly the result of the caller's present instruction.
     """
 
-    __slots__ = ("again", "code", "cx", "dec", "direct", "end", "fn", "globals", "gvalues", "ip", "kw_names", "locals", "ops", "result",
+    __slots__ = ("again", "code", "tracer", "dec", "direct", "end", "fn", "globals", "gvalues", "ip", "kw_names", "locals", "ops", "result",
                  "space", "stack", "step", "yielded")
 
-    def __init__(self, cx: Any, fn: t.Function, dec: Decoded, slots: list[t.Tracker | None], direct: bool) -> None:
-        self.cx = cx
+    def __init__(self, tracer: Any, fn: t.Function, dec: Decoded, slots: list[t.Tracker | None], direct: bool) -> None:
+        self.tracer = tracer
         self.fn = fn
         self.code = fn.code
         self.dec = dec
         self.locals = slots
         self.globals = fn.globals
-        self.gvalues = cx.globals_of(fn.globals)
+        self.gvalues = tracer.globals_of(fn.globals)
         self.stack: list[t.Tracker] = []
         self.ip = 0
         self.step = 0
@@ -54,15 +54,15 @@ class Frame:
     def run(self) -> Any:
         """Run to the return or the next yield; the value of either."""
         ops = self.ops
-        cx = self.cx
+        tracer = self.tracer
         while True:
             try:
                 while True:
                     ip = self.ip
                     self.ip = ip + 1
-                    cx.steps = self.step = step = cx.steps + 1
-                    if step == cx.break_step:
-                        cx.break_here(self)
+                    tracer.steps = self.step = step = tracer.steps + 1
+                    if step == tracer.break_step:
+                        tracer.break_here(self)
                     handler, arg = ops[ip]
                     if handler(self, arg) is RETURN:
                         return self.result

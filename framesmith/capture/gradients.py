@@ -16,7 +16,7 @@ from torch.fx import Node
 from framesmith.fake.outputs import is_detached
 from framesmith.fake.tensor import Alias, FakeTensor, tensors_in
 from framesmith.graph.purity import is_view
-from framesmith.graph.walk import last_node, nodes_after
+from framesmith.graph.traversal import last_node, nodes_after
 from framesmith.util.errors import NeedsGrad, Unsupported
 
 from .sources import Source

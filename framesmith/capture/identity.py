@@ -11,11 +11,11 @@ from . import trackers as t
 from .sources import Attr, Guard, Pinned, Source
 
 
-def same_object(cx: Any, a: t.Tracker, b: t.Tracker) -> bool:
+def same_object(tracer: Any, a: t.Tracker, b: t.Tracker) -> bool:
     """`a is b`; the answer is guarded if both came from outside."""
     if type(a) is t.Data or type(b) is t.Data:
         return data.same(a, b)
-    if type(a) is t.Late or type(b) is t.Late:
+    if type(a) is t.SymbolicNumber or type(b) is t.SymbolicNumber:
         return a is b or a.pytype() is b.pytype() and a.value is b.value  # type: ignore[attr-defined]
     same = a.identity() is b.identity()
     left, right = _place(a), _place(b)
@@ -23,22 +23,22 @@ def same_object(cx: Any, a: t.Tracker, b: t.Tracker) -> bool:
         return same
     if not same:
         pair = (left, right)
-        cx.guards.setdefault((None, "distinct", pair), Guard(None, "distinct", pair))
+        tracer.guards.setdefault((None, "distinct", pair), Guard(None, "distinct", pair))
     elif type(a) is t.Tuple:  # the tuples at two places have trackers of their own
-        cx.guard(right, "same", left)
+        tracer.guard(right, "same", left)
     return same
 
 
-def kept_apart(cx: Any) -> Iterator[Guard]:
+def kept_apart(tracer: Any) -> Iterator[Guard]:
     """An object that is changed must not be one of the others of its type: their changes would be its own;
     elements and keys by identity likewise."""
-    if len(cx.keyed) > 1:
-        yield Guard(None, "distinct", tuple(x.source for x in cx.keyed.values()))
-    changed = {id(v) for x in cx.mutated.values() if (v := getattr(x, "value", None)) is not None}
+    if len(tracer.keyed) > 1:
+        yield Guard(None, "distinct", tuple(x.source for x in tracer.keyed.values()))
+    changed = {id(v) for x in tracer.mutated.values() if (v := getattr(x, "value", None)) is not None}
     if not changed:
         return
     kinds: dict[type, dict[int, Source]] = defaultdict(dict)
-    for x in cx.seen.values():
+    for x in tracer.seen.values():
         if (place := _place(x)) is not None and not isinstance(x, (t.Static, t.Function, t.Tensor)):
             kinds[type(x.value)][id(x.value)] = place
     for found in kinds.values():

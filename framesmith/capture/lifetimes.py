@@ -84,8 +84,8 @@ def _may_hold(value: Any, target: Any) -> bool:
 # --- locals that are dropped ------------------------------------------------------------------------------------------
 def watch(frame: Frame) -> None:
     """Let the instructions of the root frame that drop an argument whose death is noticed end the graph."""
-    cx = frame.cx
-    watched = [value for _, value in cx.pending.values() if noticed(value)]
+    tracer = frame.tracer
+    watched = [value for _, value in tracer.pending.values() if noticed(value)]
     if not watched:
         return
     ops = list(frame.ops)
@@ -96,7 +96,7 @@ def watch(frame: Frame) -> None:
 
 
 def _local(frame: Frame, slot: int) -> t.Tracker | None:
-    return frame.cx.local(frame, slot)  # type: ignore[no-any-return]
+    return frame.tracer.local(frame, slot)  # type: ignore[no-any-return]
 
 
 _DROPS: dict[str, Callable[[Frame, Any], t.Tracker | None]] = {
@@ -110,7 +110,7 @@ def _dropping(handler: Callable[[Frame, Any], Any], what: Callable[[Frame, Any],
         handler(frame, arg)
         value = getattr(old, "value", None)
         if any(value is w for w in watched) and not any(v is old for v in (*frame.locals, *frame.stack)):
-            frame.cx.stop_after(Unsupported(f"{old.describe()} is dropped: somebody may see it die"))  # type: ignore[union-attr]
+            frame.tracer.stop_after(Unsupported(f"{old.describe()} is dropped: somebody may see it die"))  # type: ignore[union-attr]
     return drop
 
 
@@ -131,31 +131,31 @@ def let_go(x: t.Tracker) -> None:
 
 
 # --- weak references that are read ------------------------------------------------------------------------------------
-def may_have_died(cx: Any, target: Any) -> bool:
+def may_have_died(tracer: Any, target: Any) -> bool:
     """Whether what the frame has dropped or changed so far may have held `target`."""
     if _is_atom(target):
         return False
-    here = {id(getattr(v, "value", None)) for f in cx.frames for v in (*f.locals, *f.stack)}
-    now = cx.frames[0].locals
-    unread = {slot for slot in cx.pending if now[slot] is None}
-    dropped = [value for slot, value in cx.arguments.items() if slot not in unread and id(value) not in here]
-    changed = [x.value for x in cx.mutated.values()
+    here = {id(getattr(v, "value", None)) for f in tracer.frames for v in (*f.locals, *f.stack)}
+    now = tracer.frames[0].locals
+    unread = {slot for slot in tracer.pending if now[slot] is None}
+    dropped = [value for slot, value in tracer.arguments.items() if slot not in unread and id(value) not in here]
+    changed = [x.value for x in tracer.mutated.values()
                if not isinstance(x, (t.Tensor, t.Module)) and getattr(x, "value", target) is not target]
-    return any(_may_hold(value, target) for value in [*dropped, *changed, *_cells(cx)])
+    return any(_may_hold(value, target) for value in [*dropped, *changed, *_cells(tracer)])
 
 
-def _cells(cx: Any) -> Iterator[Any]:
+def _cells(tracer: Any) -> Iterator[Any]:
     """What the cells held that the frame has stored to."""
-    for x in cx.mutated.values():
+    for x in tracer.mutated.values():
         if isinstance(x, t.Cell) and x.real_cell is not None:
             with contextlib.suppress(ValueError):
                 yield x.real_cell.cell_contents
 
 
 # --- what a frame that is left still holds ----------------------------------------------------------------------------
-def held_on(rb: Any, frame: Frame, code: CodeType, index: int) -> dict[str, str]:
+def held_on(rebuilder: Any, frame: Frame, code: CodeType, index: int) -> dict[str, str]:
     """The locals that are not read after instruction `index`, but would keep alive what somebody else has or may see."""
-    cx = rb.cx
+    tracer = rebuilder.tracer
     out: dict[str, str] = {}
     dead = {*code.co_varnames} - liveness(code, index) - {*code.co_cellvars, *code.co_freevars}
     for slot, name in enumerate(frame.dec.localsplus):
@@ -163,18 +163,18 @@ def held_on(rb: Any, frame: Frame, code: CodeType, index: int) -> dict[str, str]
             continue
         v = frame.locals[slot]
         if v is None:
-            if frame is cx.frames[0] and slot in cx.pending and (
-                    not _is_atom(value := cx.pending[slot][1]) or _is_local_class(value)):
-                out[name] = rb.arg_names[name]
-        elif _keeps(rb, v, 2):
-            out[name] = rb.value(v)
+            if frame is tracer.frames[0] and slot in tracer.pending and (
+                    not _is_atom(value := tracer.pending[slot][1]) or _is_local_class(value)):
+                out[name] = rebuilder.arg_names[name]
+        elif _keeps(rebuilder, v, 2):
+            out[name] = rebuilder.value(v)
     return out
 
 
-def _keeps(rb: Any, x: t.Tracker, depth: int) -> bool:
+def _keeps(rebuilder: Any, x: t.Tracker, depth: int) -> bool:
     """Whether a value is, or holds, an object that exists without it."""
     if isinstance(x, t.Class):  # its bases know a class that no module has
-        known = not isinstance(x, t.MadeClass) or any(id(y) in rb.names for y in (x, *x.bases))
+        known = not isinstance(x, t.MadeClass) or any(id(y) in rebuilder.names for y in (x, *x.bases))
         return known and _is_local_class(x.value)
     if x.constant or isinstance(x, (t.Null, t.Tensor, t.PyModule, t.Module)):
         return False
@@ -182,9 +182,9 @@ def _keeps(rb: Any, x: t.Tracker, depth: int) -> bool:
         return True
     if x.source is not None:
         return not _is_atom(getattr(x, "value", None))
-    if id(x) in rb.names:
+    if id(x) in rebuilder.names:
         return True
-    return depth > 0 and any(_keeps(rb, y, depth - 1) for y in _parts(x))
+    return depth > 0 and any(_keeps(rebuilder, y, depth - 1) for y in _parts(x))
 
 
 def _is_local_class(value: Any) -> bool:

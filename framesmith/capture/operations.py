@@ -14,11 +14,11 @@ from framesmith.util.errors import Unsupported
 
 from . import choices, data
 from . import trackers as t
-from .attempts import NOT_IMPLEMENTED, Attempts
+from .binary_slots import NOT_IMPLEMENTED, Attempts
+from .comparison_guards import COMPARISONS
 from .identity import same_object
-from .outcomes import COMPARISONS
 from .sources import MISSING
-from .varying import are_open, computed, is_late
+from .symbolic_arithmetic import are_open, computed, is_symbolic
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     n: getattr(operator, n) for n in ("add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub", "truediv",
@@ -82,7 +82,7 @@ class Operations(Attempts):
 
     def constants(self, fn: Callable[..., Any], *args: Any) -> t.Tracker:
         """An operator on constants."""
-        if (is_late(*args) or fn in COMPARISONS and are_open(args)) and (found := computed(self, fn, args)) is not None:
+        if (is_symbolic(*args) or fn in COMPARISONS and are_open(args)) and (found := computed(self, fn, args)) is not None:
             return found
         return self.fold(fn, tuple([a.value for a in args]))
 

@@ -44,8 +44,8 @@ from .values import BY_EQUALITY
 class Rebuilder:
     """Collects statements (text, user's line) and graph outputs."""
 
-    def __init__(self, cx: Any, code: types.CodeType, arg_names: dict[str, str]) -> None:
-        self.cx = cx
+    def __init__(self, tracer: Any, code: types.CodeType, arg_names: dict[str, str]) -> None:
+        self.tracer = tracer
         self.code = code
         self.free = code.co_freevars
         """Free variables of the code: in its text no global is known by such a name."""
@@ -82,16 +82,16 @@ class Rebuilder:
 
     def namespace(self, space: dict[str, Any]) -> str:
         """An expression for a globals dict."""
-        plain = space is self.cx.root_globals and "globals" not in space and "globals" not in self.free
+        plain = space is self.tracer.root_globals and "globals" not in space and "globals" not in self.free
         return "globals()" if plain else self.hold(space)
 
     def klass(self, cls: type) -> str:
         """An expression for a class: one that the frame made is made again."""
-        return self.value(self.cx.seen[id(cls)]) if cls in self.cx.made_classes else self.hold(cls)
+        return self.value(self.tracer.seen[id(cls)]) if cls in self.tracer.made_classes else self.hold(cls)
 
     def type_at(self, source: Source) -> type | None:
         """The class that the guards found at `source`, if one of them asks."""
-        guards = self.cx.guards
+        guards = self.tracer.guards
         if self.types_of != len(guards):
             self.types_of = len(guards)
             self.types = {g.source: g.value for g in guards.values() if g.kind == "type"}
@@ -133,13 +133,13 @@ class Rebuilder:
     def const(self, x: t.Const) -> str:
         """The very object: one that guards compare by equality is read again, where it came from."""
         v = x.value
-        if self.cx.made_classes and self.cx.mentions_made(v):
+        if self.tracer.made_classes and self.tracer.mentions_made(v):
             raise Unsupported(f"{type(v).__name__} of a class made in the frame lives across the end of captured code")
         if v is None or type(v) is bool or type(v) is int and -6 < v < 257:
             return f"({v!r})"
-        if id(v) in self.cx.parts:
+        if id(v) in self.tracer.parts:
             raise Unsupported("a field of a dataclass made in the frame lives across the end of captured code")
-        if id(v) in self.cx.fields:
+        if id(v) in self.tracer.fields:
             return classes.field(self, v)
         if type(v) is str and x.source is None and not lasts(v):
             return f"{self.hold(Kept(v))}.value"
@@ -156,8 +156,8 @@ class Rebuilder:
 
     def key(self, key: Any) -> str:
         """A key, to be put into a table or taken out of it."""
-        self.cx.settle_key(key)
-        return self.value(self.cx.unkey(key))
+        self.tracer.settle_key(key)
+        return self.value(self.tracer.unkey(key))
 
     def keys(self, keys: Any) -> str:
         """A key, or what holds keys (of sets and dicts)."""
@@ -178,11 +178,11 @@ class Rebuilder:
         """A graph output, or the input itself."""
         if x.value is not None and x.source is not None:
             return self.temp(self.input(x))
-        node = self.cx.recorder.input_aliased(x.fake)
-        owner = None if node is None else next((i for i in self.cx.inputs if i.fake._alias.storage.input is node), None)
+        node = self.tracer.recorder.input_aliased(x.fake)
+        owner = None if node is None else next((i for i in self.tracer.inputs if i.fake._alias.storage.input is node), None)
         if owner is not None:
             base = self.input(owner) if not converts(owner.pyclass) else self.as_class(self.input(owner), torch.Tensor)
-            text = view_text(self.hold, base, x.fake, self.cx.view_grad(owner.fake, x.fake))
+            text = view_text(self.hold, base, x.fake, self.tracer.view_grad(owner.fake, x.fake))
             name = self.temp(self.of_class(x, text))
             self.names[id(x)] = name
             self.own_attributes(x, name)
@@ -222,262 +222,262 @@ class Rebuilder:
 
     def input(self, x: t.Tensor) -> str:
         """An input tensor by its place among the graph's inputs (the place is settled when the graph is finished)."""
-        return f"__fs_inputs[{self.cx.input_slot(x)}]"
+        return f"__fs_inputs[{self.tracer.input_slot(x)}]"
 
 
-def _never(rb: Rebuilder, x: t.Tracker) -> str:
+def _never(rebuilder: Rebuilder, x: t.Tracker) -> str:
     raise Unsupported(f"{x.describe()} lives across the end of captured code")
 
 
-def _late(rb: Rebuilder, x: t.Late) -> str:
+def _late(rebuilder: Rebuilder, x: t.SymbolicNumber) -> str:
     if x.write is None and x.settled:
-        return rb.const(x)
+        return rebuilder.const(x)
     if x.write is None:
-        return rb.temp(rb.source(x.source))  # type: ignore[arg-type]
-    return rb.temp(x.write(*rb.values(list(x.parts))))
+        return rebuilder.temp(rebuilder.source(x.source))  # type: ignore[arg-type]
+    return rebuilder.temp(x.write(*rebuilder.values(list(x.parts))))
 
 
-def _data(rb: Rebuilder, x: t.Data) -> str:
-    return rb.temp(x.write(*rb.values(list(x.parts))))
+def _data(rebuilder: Rebuilder, x: t.Data) -> str:
+    return rebuilder.temp(x.write(*rebuilder.values(list(x.parts))))
 
 
-def _chosen(rb: Rebuilder, x: t.Chosen) -> str:
-    condition, yes, no = rb.values([x.condition, x.yes, x.no])
-    return rb.temp(f"({yes} if {condition} else {no})")
+def _chosen(rebuilder: Rebuilder, x: t.Chosen) -> str:
+    condition, yes, no = rebuilder.values([x.condition, x.yes, x.no])
+    return rebuilder.temp(f"({yes} if {condition} else {no})")
 
 
-def _draw(rb: Rebuilder, x: t.Draw) -> str:
-    return rb.temp(f"{rb.hold(Random.random)}({rb.value(x.generator)})")
+def _draw(rebuilder: Rebuilder, x: t.Draw) -> str:
+    return rebuilder.temp(f"{rebuilder.hold(Random.random)}({rebuilder.value(x.generator)})")
 
 
-def _array(rb: Rebuilder, x: t.Array) -> str:
+def _array(rebuilder: Rebuilder, x: t.Array) -> str:
     if x.value is not None and x.source is not None:
-        return rb.temp(rb.source(x.source))
-    return rb.temp(f"{rb.value(x.tensor)}.numpy(){'[()]' if x.scalar else ''}")
+        return rebuilder.temp(rebuilder.source(x.source))
+    return rebuilder.temp(f"{rebuilder.value(x.tensor)}.numpy(){'[()]' if x.scalar else ''}")
 
 
-def _static(rb: Rebuilder, x: t.Static | t.Function) -> str:
+def _static(rebuilder: Rebuilder, x: t.Static | t.Function) -> str:
     """The object itself: an argument of the frame is not kept alive by residual code."""
     if x.source is not None and type(x.source.chain()[0]) is Local:
-        return rb.temp(rb.source(x.source))
-    return rb.hold(x.value)
+        return rebuilder.temp(rebuilder.source(x.source))
+    return rebuilder.hold(x.value)
 
 
-def _list(rb: Rebuilder, x: t.List) -> str:
+def _list(rebuilder: Rebuilder, x: t.List) -> str:
     if x.value is not None and x.source is not None:
-        return rb.temp(rb.source(x.source))
-    name = rb.bind(x, "[]")
-    if x.open(rb.cx):
-        rb.emit(f"{name}.extend([{', '.join(rb.values(x.items))}])")
+        return rebuilder.temp(rebuilder.source(x.source))
+    name = rebuilder.bind(x, "[]")
+    if x.open(rebuilder.tracer):
+        rebuilder.emit(f"{name}.extend([{', '.join(rebuilder.values(x.items))}])")
     return name
 
 
-def _deque(rb: Rebuilder, x: t.Deque) -> str:
+def _deque(rebuilder: Rebuilder, x: t.Deque) -> str:
     if x.value is not None and x.source is not None:
-        return rb.temp(rb.source(x.source))
-    name = rb.bind(x, f"{rb.hold(collections.deque)}((), {x.maxlen})")
-    rb.emit(f"{name}.extend([{', '.join(rb.values(x.open(rb.cx)))}])")
+        return rebuilder.temp(rebuilder.source(x.source))
+    name = rebuilder.bind(x, f"{rebuilder.hold(collections.deque)}((), {x.maxlen})")
+    rebuilder.emit(f"{name}.extend([{', '.join(rebuilder.values(x.open(rebuilder.tracer)))}])")
     return name
 
 
 _WRITTEN = re.compile(r"\((?:-?\d+|None|True|False)\)")
 
 
-def _tuple(rb: Rebuilder, x: t.Tuple) -> str:
+def _tuple(rebuilder: Rebuilder, x: t.Tuple) -> str:
     if x.value is not None and x.source is not None:
-        return rb.temp(rb.source(x.source))
-    items = rb.values(x.open(rb.cx))
+        return rebuilder.temp(rebuilder.source(x.source))
+    items = rebuilder.values(x.open(rebuilder.tracer))
     text = tuple_text(items)
     if x.cls is tuple:
         written = items and all(map(_WRITTEN.fullmatch, items))  # then Python would make it once for all calls
-        return rb.temp(f"(*[{', '.join(items)}],)" if written else text)
+        return rebuilder.temp(f"(*[{', '.join(items)}],)" if written else text)
     if is_plain_tuple(x.cls):
-        return rb.temp(f"{rb.hold(tuple.__new__)}({rb.klass(x.cls)}, {text})")
-    return rb.temp(f"{rb.klass(x.cls)}({text})")
+        return rebuilder.temp(f"{rebuilder.hold(tuple.__new__)}({rebuilder.klass(x.cls)}, {text})")
+    return rebuilder.temp(f"{rebuilder.klass(x.cls)}({text})")
 
 
-def fill_dict(rb: Rebuilder, name: str, entries: dict[Any, t.Tracker], setter: str | None = None) -> None:
+def fill_dict(rebuilder: Rebuilder, name: str, entries: dict[Any, t.Tracker], setter: str | None = None) -> None:
     """Statements that store entries."""
     for k, v in entries.items():
-        key = rb.key(k)
-        rb.emit(f"{setter}({name}, {key}, {rb.value(v)})" if setter else f"{name}[{key}] = {rb.value(v)}")
+        key = rebuilder.key(k)
+        rebuilder.emit(f"{setter}({name}, {key}, {rebuilder.value(v)})" if setter else f"{name}[{key}] = {rebuilder.value(v)}")
 
 
-def _dict(rb: Rebuilder, x: t.Dict) -> str:
+def _dict(rebuilder: Rebuilder, x: t.Dict) -> str:
     if isinstance(x, t.InstanceDict):
-        return rb.temp(own_dict(rb, rb.value(x.obj), x.obj.pytype()))
+        return rebuilder.temp(own_dict(rebuilder, rebuilder.value(x.obj), x.obj.pytype()))
     if isinstance(x, t.ClassDict):
-        return rb.temp(f"{rb.hold(dict_of)}({rb.klass(x.of)})")
+        return rebuilder.temp(f"{rebuilder.hold(dict_of)}({rebuilder.klass(x.of)})")
     if isinstance(x, FunctionDict):
-        return rb.temp(f"{rb.value(x.fn)}.__dict__")
+        return rebuilder.temp(f"{rebuilder.value(x.fn)}.__dict__")
     if x.value is not None and x.source is not None:
-        return rb.temp(rb.source(x.source))
-    make = "{}" if x.cls is dict else f"{rb.klass(x.cls)}()"
+        return rebuilder.temp(rebuilder.source(x.source))
+    make = "{}" if x.cls is dict else f"{rebuilder.klass(x.cls)}()"
     if x.factory is not None:
-        make = f"{rb.klass(x.cls)}({rb.value(x.factory)})"
-    name = rb.bind(x, make)
-    fill_dict(rb, name, x.entries)
+        make = f"{rebuilder.klass(x.cls)}({rebuilder.value(x.factory)})"
+    name = rebuilder.bind(x, make)
+    fill_dict(rebuilder, name, x.entries)
     for k, v in (x.attrs or {}).items():
-        rb.emit(f"{name}.{k} = {rb.value(v)}")
+        rebuilder.emit(f"{name}.{k} = {rebuilder.value(v)}")
     return name
 
 
-def _view(rb: Rebuilder, x: t.DictView) -> str:
+def _view(rebuilder: Rebuilder, x: t.DictView) -> str:
     of = x.owner if x.owner is not None else x.dict
     if type(of) is t.Dict and of.cls in (dict, collections.OrderedDict):
-        return rb.temp(f"{rb.value(of)}.{x.kind}()")
-    return rb.temp(f"{rb.hold(getattr(x.dict.viewed, x.kind))}({rb.value(of)})")
+        return rebuilder.temp(f"{rebuilder.value(of)}.{x.kind}()")
+    return rebuilder.temp(f"{rebuilder.hold(getattr(x.dict.viewed, x.kind))}({rebuilder.value(of)})")
 
 
-def _set(rb: Rebuilder, x: t.Set) -> str:
+def _set(rebuilder: Rebuilder, x: t.Set) -> str:
     if x.value is not None and x.source is not None:
-        return rb.temp(rb.source(x.source))
-    keys = x.open(rb.cx)
+        return rebuilder.temp(rebuilder.source(x.source))
+    keys = x.open(rebuilder.tracer)
     if x.loose and len(keys) > 1:
         raise Unsupported("a set made of one from outside, whose history decides the order, lives across the end of captured code")
     if x.first is None or list(x.cls(list(keys))) == list(keys):
-        return rb.temp(rb.keys(keys))
-    name = rb.temp(f"{rb.klass(x.cls)}({rb.keys(x.first)})")
-    rb.lines += set_changes(rb, name, x)
+        return rebuilder.temp(rebuilder.keys(keys))
+    name = rebuilder.temp(f"{rebuilder.klass(x.cls)}({rebuilder.keys(x.first)})")
+    rebuilder.lines += set_changes(rebuilder, name, x)
     return name
 
 
-def set_changes(rb: Rebuilder, name: str, x: t.Set) -> list[str]:
+def set_changes(rebuilder: Rebuilder, name: str, x: t.Set) -> list[str]:
     """Statements that change a set as the program did."""
-    return [f"{rb.hold(getattr(set, method))}({', '.join([name, *map(rb.keys, args)])})" for method, args in x.changes]
+    return [f"{rebuilder.hold(getattr(set, method))}({', '.join([name, *map(rebuilder.keys, args)])})" for method, args in x.changes]
 
 
-def _slice(rb: Rebuilder, x: t.Slice) -> str:
+def _slice(rebuilder: Rebuilder, x: t.Slice) -> str:
     if x.value is not None and x.source is not None:
-        return rb.temp(rb.source(x.source))
-    return rb.temp(f"{rb.hold(slice)}({', '.join(rb.values(x.parts))})")
+        return rebuilder.temp(rebuilder.source(x.source))
+    return rebuilder.temp(f"{rebuilder.hold(slice)}({', '.join(rebuilder.values(x.parts))})")
 
 
-def _function(rb: Rebuilder, x: t.Function) -> str:
+def _function(rebuilder: Rebuilder, x: t.Function) -> str:
     if x.value is not None:
-        return _static(rb, x) if id(x.value) not in rb.cx.of_made else classes.function_of_made(rb, x.value)
-    cells = tuple_text(rb.values(list(x.closure))) if x.closure else "None"
-    defaults = tuple_text(rb.values(x.defaults)) if x.defaults else "None"
-    name = rb.bind(x, f"{rb.hold(types.FunctionType)}({rb.hold(x.code)}, {rb.hold(x.globals)}, {x.name!r}, {defaults}, {cells})")
+        return _static(rebuilder, x) if id(x.value) not in rebuilder.tracer.of_made else classes.function_of_made(rebuilder, x.value)
+    cells = tuple_text(rebuilder.values(list(x.closure))) if x.closure else "None"
+    defaults = tuple_text(rebuilder.values(x.defaults)) if x.defaults else "None"
+    name = rebuilder.bind(x, f"{rebuilder.hold(types.FunctionType)}({rebuilder.hold(x.code)}, {rebuilder.hold(x.globals)}, {x.name!r}, {defaults}, {cells})")
     if x.kwdefaults:
-        entries = ", ".join(f"{k!r}: {rb.value(v)}" for k, v in x.kwdefaults.items())
-        rb.emit(f"{name}.__kwdefaults__ = {{{entries}}}")
+        entries = ", ".join(f"{k!r}: {rebuilder.value(v)}" for k, v in x.kwdefaults.items())
+        rebuilder.emit(f"{name}.__kwdefaults__ = {{{entries}}}")
     if x.qualname != x.code.co_qualname:
-        rb.emit(f"{name}.__qualname__ = {x.qualname!r}")
+        rebuilder.emit(f"{name}.__qualname__ = {x.qualname!r}")
     if x.annotations is not None or x.fields:
-        _function_fields(rb, x, name)
+        _function_fields(rebuilder, x, name)
     for k, v in (x.attrs or {}).items():
-        rb.emit(f"{name}.__dict__[{rb.key(k)}] = {rb.value(v)}")
+        rebuilder.emit(f"{name}.__dict__[{rebuilder.key(k)}] = {rebuilder.value(v)}")
     return name
 
 
-def _function_fields(rb: Rebuilder, x: t.Function, name: str) -> None:
+def _function_fields(rebuilder: Rebuilder, x: t.Function, name: str) -> None:
     if x.annotations is not None:
-        x.get(rb.cx, "__annotations__")
+        x.get(rebuilder.tracer, "__annotations__")
     for k, v in x.fields.items():
-        rb.emit(f"{name}.{k} = {rb.value(v)}")
+        rebuilder.emit(f"{name}.{k} = {rebuilder.value(v)}")
 
 
-def _cell(rb: Rebuilder, x: t.Cell) -> str:
+def _cell(rebuilder: Rebuilder, x: t.Cell) -> str:
     if x.real_cell is not None:
         if isinstance(x.source, Cell):
-            return rb.temp(f"(lambda: {x.source.name}).__closure__[0]")
-        return rb.hold(x.real_cell) if x.source is None else rb.temp(rb.source(x.source))
-    name = rb.bind(x, f"{rb.hold(types.CellType)}()")
-    if rb.unfinished:
-        rb.cells.append(x)
+            return rebuilder.temp(f"(lambda: {x.source.name}).__closure__[0]")
+        return rebuilder.hold(x.real_cell) if x.source is None else rebuilder.temp(rebuilder.source(x.source))
+    name = rebuilder.bind(x, f"{rebuilder.hold(types.CellType)}()")
+    if rebuilder.unfinished:
+        rebuilder.cells.append(x)
     elif x.content is not None:
-        rb.emit(f"{name}.cell_contents = {rb.value(x.content)}")
+        rebuilder.emit(f"{name}.cell_contents = {rebuilder.value(x.content)}")
     return name
 
 
-def _method(rb: Rebuilder, x: t.Method) -> str:
+def _method(rebuilder: Rebuilder, x: t.Method) -> str:
     if isinstance(x.func, t.Const) and not callable(x.func.value):
         raise Unsupported("a method of what cannot be called")
     if x.value is not None and x.source is not None:
-        return rb.temp(rb.source(x.source))
-    return rb.temp(f"{rb.hold(types.MethodType)}({rb.value(x.func)}, {rb.value(x.obj)})")
+        return rebuilder.temp(rebuilder.source(x.source))
+    return rebuilder.temp(f"{rebuilder.hold(types.MethodType)}({rebuilder.value(x.func)}, {rebuilder.value(x.obj)})")
 
 
-def _partial(rb: Rebuilder, x: t.Partial) -> str:
+def _partial(rebuilder: Rebuilder, x: t.Partial) -> str:
     if x.value is not None and x.source is not None:
-        return rb.temp(rb.source(x.source))
-    args = "".join(f", {a}" for a in rb.values(x.args))
-    kwargs = "".join(f", {k}={rb.value(v)}" for k, v in x.kwargs.items())
-    made = rb.temp(f"{rb.hold(functools.partial)}({rb.value(x.func)}{args}{kwargs})")
+        return rebuilder.temp(rebuilder.source(x.source))
+    args = "".join(f", {a}" for a in rebuilder.values(x.args))
+    kwargs = "".join(f", {k}={rebuilder.value(v)}" for k, v in x.kwargs.items())
+    made = rebuilder.temp(f"{rebuilder.hold(functools.partial)}({rebuilder.value(x.func)}{args}{kwargs})")
     if x.space is not None and x.space.entries:
-        rb.emit(f"{made}.__dict__.update({rb.value(x.space)})")
+        rebuilder.emit(f"{made}.__dict__.update({rebuilder.value(x.space)})")
     return made
 
 
-def _bound(rb: Rebuilder, x: t.Bound | t.TensorMethod) -> str:
+def _bound(rebuilder: Rebuilder, x: t.Bound | t.TensorMethod) -> str:
     raw = x.raw if isinstance(x, t.Bound) else None
     if raw is not None:
-        return rb.temp(f"{rb.hold(raw)}.__get__({rb.value(x.obj)}, {rb.hold(x.obj.pytype())})")
-    return rb.temp(f"{rb.value(x.obj)}.{x.name}")
+        return rebuilder.temp(f"{rebuilder.hold(raw)}.__get__({rebuilder.value(x.obj)}, {rebuilder.hold(x.obj.pytype())})")
+    return rebuilder.temp(f"{rebuilder.value(x.obj)}.{x.name}")
 
 
-def _weak(rb: Rebuilder, x: t.WeakRef) -> str:
-    return rb.temp(f"{rb.hold(weakref.ref)}({rb.value(x.target)})")
+def _weak(rebuilder: Rebuilder, x: t.WeakRef) -> str:
+    return rebuilder.temp(f"{rebuilder.hold(weakref.ref)}({rebuilder.value(x.target)})")
 
 
-def _proxy(rb: Rebuilder, x: t.Proxy) -> str:
-    return rb.temp(f"{rb.hold(types.MappingProxyType)}({rb.value(x.of)})")
+def _proxy(rebuilder: Rebuilder, x: t.Proxy) -> str:
+    return rebuilder.temp(f"{rebuilder.hold(types.MappingProxyType)}({rebuilder.value(x.of)})")
 
 
-def _super(rb: Rebuilder, x: t.Super) -> str:
-    return rb.temp(f"{rb.hold(super)}({rb.klass(x.cls)}, {rb.value(x.obj)})")
+def _super(rebuilder: Rebuilder, x: t.Super) -> str:
+    return rebuilder.temp(f"{rebuilder.hold(super)}({rebuilder.klass(x.cls)}, {rebuilder.value(x.obj)})")
 
 
-def _object(rb: Rebuilder, x: t.Object) -> str:
+def _object(rebuilder: Rebuilder, x: t.Object) -> str:
     if x.value is not None:
         if x.source is None:
-            return rb.hold(x.value)
-        return rb.temp(rb.source(x.source))
+            return rebuilder.hold(x.value)
+        return rebuilder.temp(rebuilder.source(x.source))
     if x.cls.__module__ in iterators.OURS and x.cls.__name__ in ("Groups", "Group"):
         raise Unsupported("groups of itertools.groupby live across the end of captured code")
-    cls = rb.klass(x.cls)
-    if id(x) in rb.names:  # the class refers to it
-        return rb.names[id(x)]
-    name = rb.bind(x, _new_text(rb, x, cls))
+    cls = rebuilder.klass(x.cls)
+    if id(x) in rebuilder.names:  # the class refers to it
+        return rebuilder.names[id(x)]
+    name = rebuilder.bind(x, _new_text(rebuilder, x, cls))
     if isinstance(x.payload, t.Dict):
-        fill_dict(rb, name, x.payload.entries, rb.hold(vars(x.payload.base)["__setitem__"]))
+        fill_dict(rebuilder, name, x.payload.entries, rebuilder.hold(vars(x.payload.base)["__setitem__"]))
     elif isinstance(x.payload, t.List) and x.payload.items:
-        rb.emit(f"{rb.hold(list.extend)}({name}, [{', '.join(rb.values(x.payload.items))}])")
+        rebuilder.emit(f"{rebuilder.hold(list.extend)}({name}, [{', '.join(rebuilder.values(x.payload.items))}])")
     elif isinstance(x.payload, t.Set) and x.payload.cls is set:
-        rb.emit(f"{rb.hold(set.update)}({name}, {rb.keys(x.payload.open(rb.cx))})")
+        rebuilder.emit(f"{rebuilder.hold(set.update)}({name}, {rebuilder.keys(x.payload.open(rebuilder.tracer))})")
     for k, v in x.attrs.items():
-        rb.emit(assignment(rb, x, name, k, rb.value(v)))
+        rebuilder.emit(assignment(rebuilder, x, name, k, rebuilder.value(v)))
     return name
 
 
-def _object_outside(rb: Rebuilder, x: Any) -> str:
-    return rb.hold(x.value) if x.source is None else rb.temp(rb.source(x.source))
+def _object_outside(rebuilder: Rebuilder, x: Any) -> str:
+    return rebuilder.hold(x.value) if x.source is None else rebuilder.temp(rebuilder.source(x.source))
 
 
-def _new_text(rb: Rebuilder, x: t.Object, cls: str) -> str:
+def _new_text(rebuilder: Rebuilder, x: t.Object, cls: str) -> str:
     p = x.payload
     if p is None:
         made_by = next((b for b in x.cls.__mro__ if b in PLAIN), object)
-        return f"{rb.hold(made_by.__new__)}({cls})"
+        return f"{rebuilder.hold(made_by.__new__)}({cls})"
     if isinstance(p, t.Tuple):
-        return f"{rb.hold(tuple.__new__)}({cls}, {tuple_text(rb.values(p.items))})"
+        return f"{rebuilder.hold(tuple.__new__)}({cls}, {tuple_text(rebuilder.values(p.items))})"
     if isinstance(p, t.Const):
-        return f"{rb.hold(type(p.value).__new__)}({cls}, {rb.value(p)})"
+        return f"{rebuilder.hold(type(p.value).__new__)}({cls}, {rebuilder.value(p)})"
     if isinstance(p, t.Set):
-        items = f", {rb.keys(p.open(rb.cx))}" if p.cls is frozenset else ""
-        return f"{rb.hold(p.cls.__new__)}({cls}{items})"
+        items = f", {rebuilder.keys(p.open(rebuilder.tracer))}" if p.cls is frozenset else ""
+        return f"{rebuilder.hold(p.cls.__new__)}({cls}{items})"
     base = p.cls if isinstance(p, t.Dict) else list
-    return f"{rb.hold(base.__new__)}({cls})"
+    return f"{rebuilder.hold(base.__new__)}({cls})"
 
 
-def _inference(rb: Rebuilder, x: t.InferenceGuard) -> str:
-    return rb.entered(x.entered) if x.entered is not None else rb.temp(f"{rb.hold(torch._C._InferenceMode)}({x.mode})")
+def _inference(rebuilder: Rebuilder, x: t.InferenceGuard) -> str:
+    return rebuilder.entered(x.entered) if x.entered is not None else rebuilder.temp(f"{rebuilder.hold(torch._C._InferenceMode)}({x.mode})")
 
 
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Array: _array, t.Inner: _never, t.Pullback: _never,
-    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _never, t.Late: _late, t.MadeClass: classes.made_class,
+    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _never, t.SymbolicNumber: _late, t.MadeClass: classes.made_class,
     t.Wrapped: classes.wrapped,
     t.Static: _static, t.Builtin: _static, t.Data: _data, t.Draw: _draw, t.Chosen: _chosen,
     t.Class: _static, t.PyModule: _static, t.Scripted: _static,

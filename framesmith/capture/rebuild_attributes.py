@@ -9,24 +9,24 @@ from . import trackers as t
 from .class_making import getattr_static
 
 
-def own_dict(rb: Any, text: str, cls: type | None) -> str:
+def own_dict(rebuilder: Any, text: str, cls: type | None) -> str:
     """The `__dict__` of an object, past a `__getattribute__` of its class (whose own frame this may be)."""
     plain = getattr(cls, "__getattribute__", None) is object.__getattribute__
-    return f"{text}.__dict__" if plain else f"{rb.hold(object.__getattribute__)}({text}, '__dict__')"
+    return f"{text}.__dict__" if plain else f"{rebuilder.hold(object.__getattribute__)}({text}, '__dict__')"
 
 
-def assignment(rb: Any, x: t.Object, name: str, key: Any, value: str | None) -> str:
+def assignment(rebuilder: Any, x: t.Object, name: str, key: Any, value: str | None) -> str:
     """The statement that sets (or, without a value, deletes) what `x.attrs` has under `key`; no code of the program's runs."""
     attribute = key if type(key) is str else key.__name__
     raw = getattr_static(x.cls, attribute)
     if raw is key or type(key) is str and (isinstance(raw, GetSetDescriptorType) or not hasattr(type(raw), "__set__")):
         if value is None:
-            return f"{rb.hold(object.__delattr__)}({name}, {attribute!r})"
-        return f"{rb.hold(object.__setattr__)}({name}, {attribute!r}, {value})"
+            return f"{rebuilder.hold(object.__delattr__)}({name}, {attribute!r})"
+        return f"{rebuilder.hold(object.__setattr__)}({name}, {attribute!r}, {value})"
     if type(key) is str:
-        at = f"{own_dict(rb, name, x.cls)}[{attribute!r}]"
+        at = f"{own_dict(rebuilder, name, x.cls)}[{attribute!r}]"
         return f"del {at}" if value is None else f"{at} = {value}"
-    slot = f"{rb.klass(key.__objclass__)}.__dict__[{attribute!r}]"
+    slot = f"{rebuilder.klass(key.__objclass__)}.__dict__[{attribute!r}]"
     return f"{slot}.__delete__({name})" if value is None else f"{slot}.__set__({name}, {value})"
 
 

@@ -9,103 +9,103 @@ from framesmith import _C
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
-from .leaving import Parts, function_text, parts
+from .break_points import StopAt
+from .frame_state import Parts, function_text, parts
+from .iterator_lookahead import advance
 from .origins import origin
-from .peeking import advance
 from .resume import cell_names, leading, suspended
-from .stopping import StopAt
 
 OURS = frozenset({"framesmith.capture.polyfills.iterators", "framesmith.capture.polyfills.functions"})
 """Modules whose generators and objects stand for others."""
 
 
-def sequence_iterator(rb: Any, x: t.SeqIter) -> str:
+def sequence_iterator(rebuilder: Any, x: t.SeqIter) -> str:
     """Over the very list or tuple, so that later changes of a list are seen."""
     kind = x.sequence.kind
     back = isinstance(x, t.Backward)
     make = reversed if back and kind is tuple else kind.__reversed__ if back else kind.__iter__
     if x.index < 0:
-        return rb.temp(f"{rb.hold(make)}({kind()!r})")
-    name = rb.temp(f"{rb.hold(make)}({rb.value(x.owner or x.sequence)})")
+        return rebuilder.temp(f"{rebuilder.hold(make)}({kind()!r})")
+    name = rebuilder.temp(f"{rebuilder.hold(make)}({rebuilder.value(x.owner or x.sequence)})")
     if x.index or back:
-        rb.after.append(f"{name}.__setstate__({x.index})")  # a list that is still to grow would not let it stand behind its end
+        rebuilder.after.append(f"{name}.__setstate__({x.index})")  # a list that is still to grow would not let it stand behind its end
     return name
 
 
-def constant_iterator(rb: Any, x: t.Walk) -> str:
+def constant_iterator(rebuilder: Any, x: t.Walk) -> str:
     """Over the same constant."""
-    return _advanced(rb, rb.temp(f"{rb.hold(x.make)}({rb.value(x.of)})"), x.index)
+    return _advanced(rebuilder, rebuilder.temp(f"{rebuilder.hold(x.make)}({rebuilder.value(x.of)})"), x.index)
 
 
-def checked_iterator(rb: Any, x: t.CheckedIter) -> str:
+def checked_iterator(rebuilder: Any, x: t.CheckedIter) -> str:
     """Over the very container: it goes on to see that this changes."""
     over = x.owner or x.over
     if x.index < 0:
-        empty = f"{rb.hold(x.way.kind)}()"
-        return _advanced(rb, _walking(rb, x.way, empty if x.way.outer is None else f"{rb.hold(x.way.outer)}({empty})"), 1)
-    if x.changed or id(x.over) in rb.cx.mutated:
+        empty = f"{rebuilder.hold(x.way.kind)}()"
+        return _advanced(rebuilder, _walking(rebuilder, x.way, empty if x.way.outer is None else f"{rebuilder.hold(x.way.outer)}({empty})"), 1)
+    if x.changed or id(x.over) in rebuilder.tracer.mutated:
         raise Unsupported(f"an iterator over a {x.way.kind.__name__} that was changed lives across the end of captured code")
-    return _advanced(rb, _walking(rb, x.way, rb.value(over)), x.index)
+    return _advanced(rebuilder, _walking(rebuilder, x.way, rebuilder.value(over)), x.index)
 
 
-def _walking(rb: Any, way: t.Way, text: str) -> str:
+def _walking(rebuilder: Any, way: t.Way, text: str) -> str:
     for step in way.steps:
-        text = f"{rb.hold(step)}({text})"
-    return rb.temp(text)
+        text = f"{rebuilder.hold(step)}({text})"
+    return rebuilder.temp(text)
 
 
-def _advanced(rb: Any, name: str, n: int) -> str:
+def _advanced(rebuilder: Any, name: str, n: int) -> str:
     if n:
-        rb.emit(f"{rb.hold(advance)}({name}, {n})")
+        rebuilder.emit(f"{rebuilder.hold(advance)}({name}, {n})")
     return name
 
 
-def fixed_iterator(rb: Any, x: t.Fixed) -> str:
+def fixed_iterator(rebuilder: Any, x: t.Fixed) -> str:
     raise Unsupported(f"an iterator of {x.cls.__name__} lives across the end of captured code")
 
 
-def values_iterator(rb: Any, x: t.Iter) -> str:
+def values_iterator(rebuilder: Any, x: t.Iter) -> str:
     """Over what is left to give."""
-    return rb.temp(f"{rb.hold(iter)}([{', '.join(rb.values(x.rest(rb.cx)))}])")
+    return rebuilder.temp(f"{rebuilder.hold(iter)}([{', '.join(rebuilder.values(x.rest(rebuilder.tracer)))}])")
 
 
-def outside_iterator(rb: Any, x: t.Outside) -> str:
+def outside_iterator(rebuilder: Any, x: t.Outside) -> str:
     """The iterator itself; `effects` advances it."""
-    return rb.temp(rb.source(x.source))
+    return rebuilder.temp(rebuilder.source(x.source))
 
 
-def calling_iterator(rb: Any, x: t.Until) -> str:
+def calling_iterator(rebuilder: Any, x: t.Until) -> str:
     """Of the same function; one that has come to its end calls none."""
     if x.fn is None:
-        return _advanced(rb, rb.temp(f"{rb.hold(iter)}({rb.hold(int)}, 0)"), 1)
-    return rb.temp(f"{rb.hold(iter)}({rb.value(x.fn)}, {rb.value(x.sentinel)})")
+        return _advanced(rebuilder, rebuilder.temp(f"{rebuilder.hold(iter)}({rebuilder.hold(int)}, 0)"), 1)
+    return rebuilder.temp(f"{rebuilder.hold(iter)}({rebuilder.value(x.fn)}, {rebuilder.value(x.sentinel)})")
 
 
-def lazy_iterator(rb: Any, x: t.Lazy) -> str:
+def lazy_iterator(rebuilder: Any, x: t.Lazy) -> str:
     """Made anew of what it reads from."""
     if x.parts is None:
         raise StopAt(f"an iterator of {x.cls.__name__} lives across the end of captured code", x.stop)
-    keywords = [f"{k}={rb.value(v)}" for k, v in x.keywords.items()]
-    return rb.temp(f"{rb.hold(x.made_by or x.cls)}({', '.join([*rb.values(x.parts), *keywords, *x.options])})")
+    keywords = [f"{k}={rebuilder.value(v)}" for k, v in x.keywords.items()]
+    return rebuilder.temp(f"{rebuilder.hold(x.made_by or x.cls)}({', '.join([*rebuilder.values(x.parts), *keywords, *x.options])})")
 
 
-def generator(rb: Any, x: t.Generator) -> str:
+def generator(rebuilder: Any, x: t.Generator) -> str:
     """A generator that waits at the same instruction."""
     frame = x.frame
     if frame.globals.get("__name__") in OURS:
         raise Unsupported(f"an iterator of {frame.fn.name} lives across the end of captured code")
     if x.done:
-        return rb.temp(f"{rb.hold(_finished)}()")
+        return rebuilder.temp(f"{rebuilder.hold(_finished)}()")
     start = next(i for i, ins in enumerate(frame.dec.instrs) if ins.name == "RETURN_GENERATOR") + 2
     code, at = origin(frame.code, frame.ip if x.started else start)
-    p = parts(rb, frame, code, at, frame.stack if x.started else [], seen=True)
+    p = parts(rebuilder, frame, code, at, frame.stack if x.started else [], seen=True)
     first = leading(code)
     names = tuple(n for n in p.names if n != first)
     args = p.args if first is None else _led(p, code, first)
     made = suspended(code, at, p.layout, names, x.started)
-    name = rb.temp(f"{function_text(rb, frame, made, p.cells)}({', '.join(args)})")
+    name = rebuilder.temp(f"{function_text(rebuilder, frame, made, p.cells)}({', '.join(args)})")
     if x.started:
-        rb.emit(f"{rb.hold(next)}({name})")
+        rebuilder.emit(f"{rebuilder.hold(next)}({name})")
     return name
 
 

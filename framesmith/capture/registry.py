@@ -12,40 +12,40 @@ OPS: dict[str, Handler] = {}
 """normalised opcode -> handler(frame, argument)"""
 
 CALLS: dict[Any, Handler] = {}
-"""function or class -> handler(cx, args, kwargs) -> Tracker"""
+"""function or class -> handler(tracer, args, kwargs) -> Tracker"""
 
 CODES: dict[int, Handler] = {}
 """id of a code object of the standard library -> handler of calls of the functions that share it (closures made by a decorator)"""
 
 CONSTANT_METHODS: dict[tuple[type, str], Handler] = {}
-"""(type of a constant, method name) -> handler(cx, self, args, kwargs), for arguments that are none; None: run it for real"""
+"""(type of a constant, method name) -> handler(tracer, self, args, kwargs), for arguments that are none; None: run it for real"""
 
 BUILTIN_KINDS: dict[str, Handler] = {}
-"""name of a class of callables -> handler(cx, callable, args, kwargs)"""
+"""name of a class of callables -> handler(tracer, callable, args, kwargs)"""
 
 PLAIN: set[type] = set()
 """Builtin classes whose instances are no more than their attributes."""
 
 METHODS: dict[type, dict[str, Handler]] = {}
-"""tracker family -> method name -> handler(cx, self, *args, **kwargs) -> Tracker"""
+"""tracker family -> method name -> handler(tracer, self, *args, **kwargs) -> Tracker"""
 
 OPAQUE: dict[tuple[type, str], Handler] = {}
-"""(class, method name) -> handler(cx, obj, *args, **kwargs) for objects of builtin classes without a family"""
+"""(class, method name) -> handler(tracer, obj, *args, **kwargs) for objects of builtin classes without a family"""
 
 BY_NAME: dict[str, Handler] = {}
 """module and qualified name of a function -> handler: for functions of modules that the package does not import"""
 
 OUTSIDE: dict[str, Handler] = {}
-"""module and name of a class that the package does not import -> handler(cx, value, source) -> Tracker of an instance from outside"""
+"""module and name of a class that the package does not import -> handler(tracer, value, source) -> Tracker of an instance from outside"""
 
 FOLDED: set[Any] = set()
 """Pure functions: run for real when all arguments are constants."""
 
 CACHED: list[Handler] = []
-"""handlers(cx, fn, args, kwargs) -> Tracker or None of calls of functions wrapped by lru_cache, asked in turn"""
+"""handlers(tracer, fn, args, kwargs) -> Tracker or None of calls of functions wrapped by lru_cache, asked in turn"""
 
 DESCRIPTORS: dict[type, Handler] = {}
-"""descriptor class -> handler(cx, obj, descriptor, name) -> Tracker"""
+"""descriptor class -> handler(tracer, obj, descriptor, name) -> Tracker"""
 
 
 def op(*names: str) -> Callable[[Handler], Handler]:

@@ -18,22 +18,22 @@ from types import CodeType
 from typing import Any
 
 from framesmith import _C
-from framesmith.fake.numbers import Number
+from framesmith.fake.dynamic_scalars import Number
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
 from .assertions import back, before, checks
 from .bridges import Place, bridge, operands
 from .bytecode import localsplus_names
+from .eager_fallback import plain_call, plain_call_after, stands
 from .effects import replay
 from .frame import Frame
-from .leaving import function_text, parts
+from .frame_state import function_text, parts
 from .origins import origin
 from .overrides import converts, plain_inputs
-from .plainly import plain_call, plain_call_after, stands
 from .rebuild import Rebuilder
-from .session import Session
-from .varying import number_tensors
+from .symbolic_arithmetic import number_tensors
+from .tracer import Tracer
 
 INPUTS = "__fs_inputs"
 OUTPUTS = "__fs_o"
@@ -58,11 +58,11 @@ def parameter_names(code: CodeType, space: dict[str, Any]) -> dict[str, str]:
 class Residual:
     """Writes the residual code of one capture."""
 
-    def __init__(self, cx: Session, code: CodeType) -> None:
-        self.cx = cx
+    def __init__(self, tracer: Tracer, code: CodeType) -> None:
+        self.tracer = tracer
         self.code = code
-        self.params = parameter_names(code, cx.root_globals)
-        self.rb = Rebuilder(cx, code, self.params)
+        self.params = parameter_names(code, tracer.root_globals)
+        self.rebuilder = Rebuilder(tracer, code, self.params)
         self.called: Any = None
         """What calls the graph, if it is not called in the mode in which the frame is."""
         self.numbers: list[str] = []
@@ -76,65 +76,65 @@ class Residual:
     def returns(self, value: t.Tracker) -> None:
         """The frame was captured to its return."""
         self.draw()
-        text = self.rb.value(value)
-        self.late = [*checks(self.rb, lambda: plain_call(self.rb)), *replay(self.rb)]
+        text = self.rebuilder.value(value)
+        self.late = [*checks(self.rebuilder, lambda: plain_call(self.rebuilder)), *replay(self.rebuilder)]
         self.tail.append((0, f"return {text}"))
 
     def breaks(self, frames: list[Frame]) -> None:
         """Capture stops before the present instruction of `frames[-1]`; every frame goes on from a bridge."""
         self.draw()
-        make = self.rb.hold(_C.tail_call)
+        make = self.rebuilder.hold(_C.tail_call)
         call = f"{make}({self.leave(frames[-1])})"
         for frame in reversed(frames[:-1]):
             call = f"{make}({self.leave(frame, call)})"
-        self.late = [*checks(self.rb, lambda: plain_call(self.rb)), *replay(self.rb)]
+        self.late = [*checks(self.rebuilder, lambda: plain_call(self.rebuilder)), *replay(self.rebuilder)]
         self.tail.append((0, f"return {call}"))
 
     def draw(self) -> None:
         """The random numbers of Python's generators, also those that nothing uses, before any value."""
-        for x in self.cx.draws:
-            self.rb.value(x)
-        if self.cx.modes.functions:
+        for x in self.tracer.draws:
+            self.rebuilder.value(x)
+        if self.tracer.modes.functions:
             raise Unsupported("captured code ends in a function mode")
 
     def leave(self, frame: Frame, inner: str | None = None) -> str:
         """The bridge of a frame and its arguments, as text; `inner` is the call that a frame waits for."""
-        rb = self.rb
+        rebuilder = self.rebuilder
         code, at = origin(frame.code, frame.ip - 1)
         stack = frame.stack if inner is None else frame.stack[:len(frame.stack) - operands(code, at)]
-        p = parts(rb, frame, code, at, stack)
+        p = parts(rebuilder, frame, code, at, stack)
         made = bridge(Place(code, at, p.layout, p.names, frame.kw_names), inner is not None)
         args = p.args if inner is None else [*p.args, inner]
-        return ", ".join([function_text(rb, frame, made, p.cells), *args])
+        return ", ".join([function_text(rebuilder, frame, made, p.cells), *args])
 
-    def take(self, numbers: list[tuple[t.Late, Number]]) -> None:
+    def take(self, numbers: list[tuple[t.SymbolicNumber, Number]]) -> None:
         """The graph takes these numbers behind its inputs; they are computed before it runs."""
-        rb = self.rb
-        later, rb.lines = rb.lines, []
-        texts = [late.text(rb) for late, _ in numbers]
+        rebuilder = self.rebuilder
+        later, rebuilder.lines = rebuilder.lines, []
+        texts = [late.text(rebuilder) for late, _ in numbers]
         divisors = tuple([i for i, (_, number) in enumerate(numbers) if number.divides])
-        self.numbers = [*rb.lines, f"{NUMBERS} = {rb.hold(number_tensors)}({', '.join([INPUTS, repr(divisors), *texts])})"]
-        rb.lines = later
+        self.numbers = [*rebuilder.lines, f"{NUMBERS} = {rebuilder.hold(number_tensors)}({', '.join([INPUTS, repr(divisors), *texts])})"]
+        rebuilder.lines = later
 
     # --- text to code -------------------------------------------------------------------------------------------------
     def text(self, graph: bool) -> str:
         """The residual function as Python text."""
         params = ", ".join([*self.params.values(), INPUTS])
-        body = [*before(self.rb), *(f"{self.rb.hold(setter)}({seed})" for setter, seed in self.cx.seeds.before)]
+        body = [*before(self.rebuilder), *(f"{self.rebuilder.hold(setter)}({seed})" for setter, seed in self.tracer.seeds.before)]
         if graph:
-            if self.rb.targets and any(self.cx.recorder.mutated(x.fake) for x in self.cx.inputs):
+            if self.rebuilder.targets and any(self.tracer.recorder.mutated(x.fake) for x in self.tracer.inputs):
                 raise Unsupported("what a weak reference refers to lives across the end of code that writes its inputs")
             given = NUMBERS if self.numbers else INPUTS
-            if places := tuple([self.cx.input_slot(x) for x in self.cx.inputs if converts(x.pyclass)]):
-                given = f"{self.rb.hold(plain_inputs)}({given}, {places})"
-            called = f"{self.rb.hold(self.called)}({self.rb.hold(GRAPH)}, {given})" if self.called else f"{self.rb.hold(GRAPH)}({given})"
+            if places := tuple([self.tracer.input_slot(x) for x in self.tracer.inputs if converts(x.pyclass)]):
+                given = f"{self.rebuilder.hold(plain_inputs)}({given}, {places})"
+            called = f"{self.rebuilder.hold(self.called)}({self.rebuilder.hold(GRAPH)}, {given})" if self.called else f"{self.rebuilder.hold(GRAPH)}({given})"
             body += ["try:", *(f"    {line}" for line in [*self.numbers, f"{OUTPUTS} = {called}"]),
-                     f"except Exception as {ERROR}:", f"    if {self.rb.hold(stands)}({ERROR}): raise",
-                     *(f"    {line}" for line in [*back(self.rb), f"return {plain_call_after(self.rb, ERROR)}"])]
+                     f"except Exception as {ERROR}:", f"    if {self.rebuilder.hold(stands)}({ERROR}): raise",
+                     *(f"    {line}" for line in [*back(self.rebuilder), f"return {plain_call_after(self.rebuilder, ERROR)}"])]
             body += self.settled
-        body += self.rb.lines + self.late + self.rb.after
+        body += self.rebuilder.lines + self.late + self.rebuilder.after
         body += ["    " * indent + line for indent, line in self.tail]
-        body = [f"__fs_h{i} = '__fs_held_{i}__'" for i in range(len(self.rb.held))] + body
+        body = [f"__fs_h{i} = '__fs_held_{i}__'" for i in range(len(self.rebuilder.held))] + body
         inner = "\n".join("        " + line for line in body)
         free = self.code.co_freevars
         # every free variable of the user's code is one of the residual code too
@@ -146,7 +146,7 @@ class Residual:
         """(residual code, its text)"""
         text = self.text(graph_call is not None)
         tree = ast.parse(text)
-        line = self.cx.frames[-1].line if self.cx.frames else self.code.co_firstlineno
+        line = self.tracer.frames[-1].line if self.tracer.frames else self.code.co_firstlineno
         for node in ast.walk(tree):
             if hasattr(node, "lineno"):
                 node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
@@ -154,7 +154,7 @@ class Residual:
         module = compile(tree, self.code.co_filename, "exec", self.code.co_flags & FUTURES, dont_inherit=True)
         outer = next(c for c in module.co_consts if isinstance(c, CodeType))
         code = next(c for c in outer.co_consts if isinstance(c, CodeType))
-        held = [graph_call if h is GRAPH else h for h in self.rb.held]
+        held = [graph_call if h is GRAPH else h for h in self.rebuilder.held]
         code = fill(code, held)
         if code.co_freevars != self.code.co_freevars:
             raise Unsupported("free variables of residual code")

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from framesmith.fake import FakeTensor
-from framesmith.fake.numbers import Number
+from framesmith.fake.dynamic_scalars import Number
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
-from .trackers.late import is_late
+from .trackers.symbolic_number import is_symbolic
 
 OBSERVERS = frozenset({"storage_offset", "data_ptr", "untyped_storage", "storage", "is_set_to", "_is_view", "_base", "as_strided",
                        "as_strided_", "set_", "resize_", "share_memory_", "is_shared", "is_pinned", "__dlpack__", "numpy"})
@@ -49,27 +49,27 @@ class Copies:
                 raise CopySeen("an index that varies gives a view of what is written")
 
 
-def indexed(cx: Any, x: t.Tracker, key: t.Tracker, number: Callable[[Any, Any], Number]) -> tuple[Any, list[Any]] | None:
+def indexed(tracer: Any, x: t.Tracker, key: t.Tracker, number: Callable[[Any, Any], Number]) -> tuple[Any, list[Any]] | None:
     """What runs on fakes for `x[key]`, and its arguments; None if an index is to be assumed, or none varies."""
-    parts = key.open(cx) if type(key) is t.Tuple else [key]
-    at = [i for i, part in enumerate(parts) if is_late(part)]
-    fake = x.real(cx)
-    if not at or not isinstance(fake, FakeTensor) or cx.assumes_indices or fake.device.type != "cpu" or fake.is_conj() or fake.is_neg():
+    parts = key.open(tracer) if type(key) is t.Tuple else [key]
+    at = [i for i, part in enumerate(parts) if is_symbolic(part)]
+    fake = x.real(tracer)
+    if not at or not isinstance(fake, FakeTensor) or tracer.assumes_indices or fake.device.type != "cpu" or fake.is_conj() or fake.is_neg():
         return None
     if any(type(getattr(parts[i].example, "item", lambda i=i: parts[i].example)()) is not int for i in at):  # type: ignore[attr-defined, misc]
         return None
-    rest = [part.real(cx) if i not in at else slice(None) for i, part in enumerate(parts)]
+    rest = [part.real(tracer) if i not in at else slice(None) for i, part in enumerate(parts)]
     if not all(p is None or p is ... or type(p) in (int, slice) for p in rest) or rest.count(...) > 1:
         return None
     dims = _dims(rest, at, fake.dim())
-    return (_copied, [cx, fake, tuple(rest), dims, [number(cx, parts[i]) for i in at]]) if dims is not None else None
+    return (_copied, [tracer, fake, tuple(rest), dims, [number(tracer, parts[i]) for i in at]]) if dims is not None else None
 
 
-def selected(cx: Any, x: t.Tracker, dim: t.Tracker, index: t.Tracker) -> t.Tracker | None:
+def selected(tracer: Any, x: t.Tracker, dim: t.Tracker, index: t.Tracker) -> t.Tracker | None:
     """The key with which `x[key]` is `x.select(dim, index)`."""
-    if not isinstance(x, t.Tensor) or not isinstance(dim, t.Const) or not is_late(index):
+    if not isinstance(x, t.Tensor) or not isinstance(dim, t.Const) or not is_symbolic(index):
         return None
-    at = dim.real(cx)
+    at = dim.real(tracer)
     if type(at) is not int or not -x.fake.dim() <= at < x.fake.dim():
         return None
     return t.Tuple([*[t.Slice([t.NONE, t.NONE, t.NONE])] * (at % x.fake.dim()), index])
@@ -88,7 +88,7 @@ def _dims(rest: list[Any], at: list[int], dim: int) -> list[int] | None:
     return dims
 
 
-def _copied(cx: Any, x: FakeTensor, key: tuple[Any, ...], dims: list[int], numbers: list[Number]) -> Any:
+def _copied(tracer: Any, x: FakeTensor, key: tuple[Any, ...], dims: list[int], numbers: list[Number]) -> Any:
     y = x[key]
     left = [(size, stride) for i, (size, stride) in enumerate(zip(y.shape, y.stride())) if i not in dims]
     if not _is_dense(left):
@@ -96,7 +96,7 @@ def _copied(cx: Any, x: FakeTensor, key: tuple[Any, ...], dims: list[int], numbe
     version = x._alias.storage.version
     for dim, number in sorted(zip(dims, numbers), key=lambda pair: -pair[0]):
         y = torch.ops.aten.index.Tensor(y, [None] * dim + [number.fake()])
-    cx.copies.append((x, y, version))
+    tracer.copies.append((x, y, version))
     return y
 
 

@@ -24,17 +24,17 @@ def reads_setting(fn: Any) -> bool:
     return isinstance(fn, types.BuiltinFunctionType) and fn.__module__ in _OWNERS and _READERS.fullmatch(fn.__name__) is not None
 
 
-def read_setting(cx: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+def read_setting(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
     """The value of a call of `fn`, for as long as it stays the same."""
-    given = tuple([a.real(cx) for a in args])
-    written = cx.settings.get((fn, given))
+    given = tuple([a.real(tracer) for a in args])
+    written = tracer.settings.get((fn, given))
     if written is not None and not kwargs:
-        return cx.made(written.now)
-    value = cx.folded(fn, given, {k: v.real(cx) for k, v in kwargs.items()})
+        return tracer.made(written.now)
+    value = tracer.folded(fn, given, {k: v.real(tracer) for k, v in kwargs.items()})
     if type(value) not in CONSTANT_TYPES or kwargs:
         raise Unsupported(f"call of torch._C.{fn.__name__}")
-    cx.guard(Pinned(fn), "callable", Unchanged(given, value))
-    return cx.made(value)
+    tracer.guard(Pinned(fn), "callable", Unchanged(given, value))
+    return tracer.made(value)
 
 
 @dataclass(slots=True)
@@ -47,17 +47,17 @@ class Written:
     now: Any
 
 
-def write_setting(cx: Any, setter: Any, getter: Any, args: list[t.Tracker]) -> t.Tracker:
+def write_setting(tracer: Any, setter: Any, getter: Any, args: list[t.Tracker]) -> t.Tracker:
     """`setter(*args)`, the last of which is the value that `getter` of the others will give."""
-    if any(x.value.device.type != "cpu" for x in cx.inputs):
+    if any(x.value.device.type != "cpu" for x in tracer.inputs):
         raise Unsupported(f"call of torch._C.{setter.__name__}")
-    *where, now = [a.real(cx) for a in args]
+    *where, now = [a.real(tracer) for a in args]
     key = (getter, tuple(where))
-    if key in cx.settings:
-        cx.settings[key].now = now
+    if key in tracer.settings:
+        tracer.settings[key].now = now
     else:
-        cx.settings[key] = Written(setter, read_setting(cx, getter, args[:-1], {}).real(cx), now)
-    cx.folded(setter, (*where, now))
+        tracer.settings[key] = Written(setter, read_setting(tracer, getter, args[:-1], {}).real(tracer), now)
+    tracer.folded(setter, (*where, now))
     return t.NONE
 
 

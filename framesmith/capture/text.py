@@ -12,9 +12,9 @@ from framesmith.util.errors import Unsupported
 
 from . import data
 from . import trackers as t
-from .showing import bare, scalar_part
+from .formatting import bare, scalar_part
 from .sources import MISSING
-from .varying import is_late, written
+from .symbolic_arithmetic import is_symbolic, written
 
 _CONVERSIONS = {1: "__str__", 2: "__repr__", 3: "__repr__"}
 
@@ -42,7 +42,7 @@ class Texts:
     def formatted(self, v: t.Tracker, spec: str) -> t.Tracker:
         """format(v, spec)"""
         if v.constant:
-            if is_late(v) and (found := written(self, v, spec)) is not None:
+            if is_symbolic(v) and (found := written(self, v, spec)) is not None:
                 return found
             return self.fold(format, (v.real(self), spec))
         if isinstance(v, (t.Tensor, t.Data)):
@@ -120,40 +120,40 @@ _open: list[t.Tracker] = []
 
 
 def _nested(left: str, right: str, parts: Callable[[Any, Any], list[str]]) -> Callable[[Any, Any], str]:
-    def row(cx: Any, v: Any) -> str:
+    def row(tracer: Any, v: Any) -> str:
         if any(x is v for x in _open):
             return f"{left}...{right}"
         _open.append(v)
         try:
-            return f"{left}{', '.join(parts(cx, v))}{right}"
+            return f"{left}{', '.join(parts(tracer, v))}{right}"
         finally:
             _open.pop()
 
     return row
 
 
-def _items(cx: Any, v: Any) -> list[str]:
-    return [cx.repr_text(x) for x in v.open(cx)]
+def _items(tracer: Any, v: Any) -> list[str]:
+    return [tracer.repr_text(x) for x in v.open(tracer)]
 
 
-def _tuple(cx: Any, v: Any) -> str:
-    if len(v.open(cx)) == 1:
-        return _nested("(", ",)", _items)(cx, v)
-    return _nested("(", ")", _items)(cx, v)
+def _tuple(tracer: Any, v: Any) -> str:
+    if len(v.open(tracer)) == 1:
+        return _nested("(", ",)", _items)(tracer, v)
+    return _nested("(", ")", _items)(tracer, v)
 
 
-def _dict_items(cx: Any, v: Any) -> list[str]:
-    return [f"{cx.repr_text(cx.unkey(k))}: {cx.repr_text(x)}" for k, x in v.open(cx).items()]
+def _dict_items(tracer: Any, v: Any) -> list[str]:
+    return [f"{tracer.repr_text(tracer.unkey(k))}: {tracer.repr_text(x)}" for k, x in v.open(tracer).items()]
 
 
-def _set(cx: Any, v: Any) -> str:
+def _set(tracer: Any, v: Any) -> str:
     name = v.pytype().__name__
     if any(x is v for x in _open):
         return f"{name}(...)"
-    if not v.size(cx):
+    if not v.size(tracer):
         return f"{name}()"
     left, right = ("{", "}") if name == "set" else (f"{name}({{", "})")
-    return _nested(left, right, lambda cx, v: [cx.repr_text(x) for x in v.items_list(cx)])(cx, v)
+    return _nested(left, right, lambda tracer, v: [tracer.repr_text(x) for x in v.items_list(tracer)])(tracer, v)
 
 
 _CONTAINERS: dict[type, Callable[[Any, Any], str]] = {

@@ -29,7 +29,7 @@ def trace(frame: Frame, error: Any) -> None:
         raise Unsupported("an exception that was made outside leaves a function")
     if frame.end is None:
         frame.end = t.FrameEnd(frame.globals, lambda: place(frame))
-        frame.cx.traced.append(frame)
+        frame.tracer.traced.append(frame)
     error.attrs["__traceback__"] = t.Traceback(frame.end, place(frame)[1], ins.line, error.attrs.get("__traceback__", t.NONE))
 
 

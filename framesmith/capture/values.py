@@ -30,7 +30,7 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .class_making import getattr_static
 from .contents import entries_of, plain_names, plain_part
-from .peeking import FORESEEN, foreseen
+from .iterator_lookahead import FORESEEN, foreseen
 from .registry import OUTSIDE
 from .sources import Applied, Attr, Cell, DictAttr, Item, Local, Pinned, Source
 from .trackers.locks import Lock
@@ -203,100 +203,100 @@ class Values:
         return tracker.key(self)
 
 
-def _number(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    if source is not None and cx.varies(source):
-        cx.guard(source, "type", type(value))
-        return t.Late(cx, value, source)
+def _number(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    if source is not None and tracer.varies(source):
+        tracer.guard(source, "type", type(value))
+        return t.SymbolicNumber(tracer, value, source)
     if type(value) is int and source is not None and all(type(s) in _PASSED for s in source.chain()):
-        return cx.open_int(value, source)
-    return _const_equal(cx, value, source)
+        return tracer.open_int(value, source)
+    return _const_equal(tracer, value, source)
 
 
-def _const_equal(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    cx.guard(source, "equals", value)
+def _const_equal(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    tracer.guard(source, "equals", value)
     return t.Const(value, source)
 
 
-def _const_id(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    cx.guard(source, "id", value)
+def _const_id(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    tracer.guard(source, "id", value)
     return t.Const(value, source)
 
 
-def _none(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    cx.guard(source, "none")
+def _none(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    tracer.guard(source, "none")
     return t.NONE
 
 
-def _static(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    cx.guard(source, "id", value)
-    return cx.static(value, source)
+def _static(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    tracer.guard(source, "id", value)
+    return tracer.static(value, source)
 
 
-def _list(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = cx.known(value, source)
+def _list(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = tracer.known(value, source)
     if found is None:
-        cx.guard(source, "type", list)
-        found = cx.remember(value, t.List(None, value=value, source=source))
+        tracer.guard(source, "type", list)
+        found = tracer.remember(value, t.List(None, value=value, source=source))
     return found
 
 
-def _tuple(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    cx.guard(source, "type", type(value))
+def _tuple(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    tracer.guard(source, "type", type(value))
     return t.Tuple(None, cls=type(value), value=value, source=source)
 
 
-def _dict(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = cx.known(value, source)
+def _dict(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = tracer.known(value, source)
     if found is None:
-        found = cx.as_space(value, source)
+        found = tracer.as_space(value, source)
     if found is None:
-        if cx.global_writes and any(space is value for space, _ in cx.global_writes.values()):
+        if tracer.global_writes and any(space is value for space, _ in tracer.global_writes.values()):
             raise Unsupported("a namespace as a dict, to which names were assigned")
-        cx.guard(source, "type", type(value))
+        tracer.guard(source, "type", type(value))
         d = t.Dict(None, cls=type(value), value=value, source=source)
-        found = cx.remember(value, d)
-        _factory(cx, value, source, d)
+        found = tracer.remember(value, d)
+        _factory(tracer, value, source, d)
     return found
 
 
-def _factory(cx: Any, value: Any, source: Source | None, d: t.Dict) -> None:
+def _factory(tracer: Any, value: Any, source: Source | None, d: t.Dict) -> None:
     """The default factory of a defaultdict."""
     if isinstance(value, collections.defaultdict):
-        factory = cx.wrap(value.default_factory, None if source is None else Attr(source, "default_factory"))
+        factory = tracer.wrap(value.default_factory, None if source is None else Attr(source, "default_factory"))
         d.factory = None if factory is t.NONE else factory
 
 
-def _set(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = cx.known(value, source)
+def _set(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = tracer.known(value, source)
     if found is None:
-        cx.guard(source, "type", type(value))
-        found = cx.remember(value, t.Set(None, cls=type(value), value=value, source=source))
+        tracer.guard(source, "type", type(value))
+        found = tracer.remember(value, t.Set(None, cls=type(value), value=value, source=source))
     return found
 
 
-def _deque(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = cx.known(value, source)
-    return found if found is not None else cx.remember(value, t.Deque.outside(cx, value, source))
+def _deque(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = tracer.known(value, source)
+    return found if found is not None else tracer.remember(value, t.Deque.outside(tracer, value, source))
 
 
-def _tensor(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    return cx.input(value, source)
+def _tensor(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    return tracer.input(value, source)
 
 
-def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = cx.known(value, source)
+def _object(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = tracer.known(value, source)
     if found is not None:
         return found
     cls = type(value)
-    cx.guard(source, "type", cls)
+    tracer.guard(source, "type", cls)
     family = t.Module if issubclass(cls, nn.Module) else t.Error if issubclass(cls, BaseException) else t.Object
     obj = family(cls, value=value, source=source)
     if not plain_names(obj.own):
-        return _opaque(cx, value, source)
-    cx.owns_space(obj)
+        return _opaque(tracer, value, source)
+    tracer.owns_space(obj)
     if issubclass(cls, dict):
         obj.payload = t.Dict(None, cls=_base_of(cls, (collections.OrderedDict, collections.defaultdict, dict)), value=value, source=source)
-        _factory(cx, value, source, obj.payload)
+        _factory(tracer, value, source, obj.payload)
     elif issubclass(cls, list):
         obj.payload = t.List(None, value=value, source=source)
     elif issubclass(cls, tuple):
@@ -306,138 +306,138 @@ def _object(cx: Any, value: Any, source: Source | None) -> t.Tracker:
     elif issubclass(cls, (str, int, float)):
         obj.payload = t.Const(plain_part(value))
         # of the value itself a guard would run the program's `__eq__`, and keep it alive
-        cx.guard(source and Applied(source, plain_part, "the plain {}"), "equals", obj.payload.value)
-    return cx.remember(value, obj)
+        tracer.guard(source and Applied(source, plain_part, "the plain {}"), "equals", obj.payload.value)
+    return tracer.remember(value, obj)
 
 
 def _base_of(cls: type, bases: tuple[type, ...]) -> type:
     return next(b for b in cls.__mro__ if b in bases)
 
 
-def _compiled(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+def _compiled(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     """A compiled function called in captured code is captured with it, unless it is a disabled one."""
-    cx.guard(source, "id", value)
+    tracer.guard(source, "id", value)
     if value.callback is None:
         return t.Disabled(value, source)
-    return cx.wrap(value.function, None if source is None else Attr(source, "function"))
+    return tracer.wrap(value.function, None if source is None else Attr(source, "function"))
 
 
-def _method(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = cx.known(value, source)
+def _method(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = tracer.known(value, source)
     if found is not None:
         return found
-    cx.guard(source, "type", types.MethodType)
-    func = cx.wrap(value.__func__, None if source is None else Attr(source, "__func__"))
-    obj = cx.wrap(value.__self__, None if source is None else Attr(source, "__self__"))
-    return cx.remember(value, t.Method(func, obj, source, value))
+    tracer.guard(source, "type", types.MethodType)
+    func = tracer.wrap(value.__func__, None if source is None else Attr(source, "__func__"))
+    obj = tracer.wrap(value.__self__, None if source is None else Attr(source, "__self__"))
+    return tracer.remember(value, t.Method(func, obj, source, value))
 
 
-def _builtin(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+def _builtin(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     """A builtin function, or a method bound to its object: that is a new one each time."""
     owner, name = value.__self__, value.__name__
     if source is None or owner is None or issubclass(type(owner), (type, types.ModuleType)):
-        return _static(cx, value, source)
+        return _static(tracer, value, source)
     raw = getattr_static(type(owner), name)
     if not isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
-        return _static(cx, value, source)
-    cx.guard(source, "type", type(value))
-    cx.guard(Attr(source, "__name__"), "equals", name)
-    obj = cx.wrap(owner, Attr(source, "__self__"))
-    if isinstance(obj, t.Late):
+        return _static(tracer, value, source)
+    tracer.guard(source, "type", type(value))
+    tracer.guard(Attr(source, "__name__"), "equals", name)
+    obj = tracer.wrap(owner, Attr(source, "__self__"))
+    if isinstance(obj, t.SymbolicNumber):
         obj.settle()  # calls of the method are folded
     if obj.constant:
         return t.Builtin(value, source)
-    return obj.get(cx, name) if isinstance(obj, t.Tensor) else t.Bound(obj, name, raw if isinstance(obj, t.Object) else None)
+    return obj.get(tracer, name) if isinstance(obj, t.Tensor) else t.Bound(obj, name, raw if isinstance(obj, t.Object) else None)
 
 
-def _partial(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = cx.known(value, source)
+def _partial(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = tracer.known(value, source)
     if found is not None:
         return found
-    cx.guard(source, "type", functools.partial)
+    tracer.guard(source, "type", functools.partial)
 
     def at(name: str) -> Source | None:
         return None if source is None else Attr(source, name)
 
-    func = cx.wrap(value.func, at("func"))
-    args = cx.wrap(value.args, at("args")).open(cx)
-    kwargs = cx.wrap(value.keywords, at("keywords")).open(cx)
-    return cx.remember(value, t.Partial(func, args, kwargs, value=value, source=source))
+    func = tracer.wrap(value.func, at("func"))
+    args = tracer.wrap(value.args, at("args")).open(tracer)
+    kwargs = tracer.wrap(value.keywords, at("keywords")).open(tracer)
+    return tracer.remember(value, t.Partial(func, args, kwargs, value=value, source=source))
 
 
-def _cell(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    return cx.cell(value, source)
+def _cell(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    return tracer.cell(value, source)
 
 
-def _slice(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = cx.known(value, source)
+def _slice(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = tracer.known(value, source)
     if found is None:
-        cx.guard(source, "equals", value)
-        found = cx.remember(value, t.Slice([cx.made(p) for p in (value.start, value.stop, value.step)], value, source))
+        tracer.guard(source, "equals", value)
+        found = tracer.remember(value, t.Slice([tracer.made(p) for p in (value.start, value.stop, value.step)], value, source))
     return found
 
 
-def _iterator(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+def _iterator(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     if not foreseen(value):
-        return _object(cx, value, source)
-    found = cx.known(value, source)
+        return _object(tracer, value, source)
+    found = tracer.known(value, source)
     if found is None:
-        cx.guard(source, "type", type(value))
+        tracer.guard(source, "type", type(value))
         if type(value) in (zip, enumerate):
-            cx.guard(source if source is None else Applied(source, foreseen, "what {} reads from"), "equals", True)
-        found = cx.remember(value, t.Outside(value, source))
+            tracer.guard(source if source is None else Applied(source, foreseen, "what {} reads from"), "equals", True)
+        found = tracer.remember(value, t.Outside(value, source))
     return found
 
 
-def _opaque(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = cx.known(value, source)
+def _opaque(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = tracer.known(value, source)
     if found is None:
-        cx.guard(source, "type", type(value))
-        found = cx.remember(value, Opaque(type(value), value, source))
+        tracer.guard(source, "type", type(value))
+        found = tracer.remember(value, Opaque(type(value), value, source))
     return found
 
 
-def _lock(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = cx.known(value, source)
+def _lock(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    found = tracer.known(value, source)
     if found is None:
-        cx.guard(source, "type", type(value))
-        found = cx.remember(value, Lock(type(value), value, source))
+        tracer.guard(source, "type", type(value))
+        found = tracer.remember(value, Lock(type(value), value, source))
     return found
 
 
-def _scripted(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    cx.guard(source, "id", value)
+def _scripted(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    tracer.guard(source, "id", value)
     return t.Scripted(value, source)
 
 
-def _fake(cx: Any, value: Any, source: Source | None) -> t.Tracker:
-    return cx.fake(value)
+def _fake(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    return tracer.fake(value)
 
 
-def _refuse_numpy(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+def _refuse_numpy(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     row = OUTSIDE.get(f"{type(value).__module__}.{type(value).__name__}")
     if row is not None:
-        return row(cx, value, source)
+        return row(tracer, value, source)
     raise Unsupported(f"NumPy value {source}", hint="convert it to a tensor before the call")
 
 
-def _proxied(cx: Any, key: Any) -> Any:
-    return cx.stored_key(key) if cx.has_own_hash(key) else key
+def _proxied(tracer: Any, key: Any) -> Any:
+    return tracer.stored_key(key) if tracer.has_own_hash(key) else key
 
 
-def _proxy(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+def _proxy(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     """A mapping proxy: one that stands in a class or was made of it is as constant as the class."""
     if type(next(iter(gc.get_referents(value)), None)) not in (dict, collections.OrderedDict):
-        return _opaque(cx, value, source)
+        return _opaque(tracer, value, source)
     if source is None or isinstance(source, Pinned):
-        entries = {_proxied(cx, k): cx.wrap_static(v, None) for k, v in value.items()}
+        entries = {_proxied(tracer, k): tracer.wrap_static(v, None) for k, v in value.items()}
         return t.Dict(entries, cls=types.MappingProxyType, value=value, source=Pinned(value))
-    found = cx.known(value, source)
+    found = tracer.known(value, source)
     if found is None:
-        cx.guard(source, "type", types.MappingProxyType)
-        cx.guard(entries_of(source), "keys", tuple(value))
-        entries = {_proxied(cx, k): cx.wrap(v, Item(entries_of(source), k)) for k, v in value.items()}
-        found = cx.remember(value, t.Dict(entries, cls=types.MappingProxyType, value=value, source=source))
+        tracer.guard(source, "type", types.MappingProxyType)
+        tracer.guard(entries_of(source), "keys", tuple(value))
+        entries = {_proxied(tracer, k): tracer.wrap(v, Item(entries_of(source), k)) for k, v in value.items()}
+        found = tracer.remember(value, t.Dict(entries, cls=types.MappingProxyType, value=value, source=source))
     return found
 
 
@@ -475,25 +475,25 @@ WRAP_CACHE: weakref.WeakKeyDictionary[type, Callable[..., t.Tracker]] = weakref.
 _BY_BASE: list[tuple[Any, Callable[..., t.Tracker]]] = [
     (threading.local, _opaque),
     (enum.Enum, _const_id), (torch.Tensor, _tensor), (type, _static), (types.FunctionType, _static), (types.ModuleType, _static),
-    (tuple, lambda cx, v, source: (_object if t.is_own_sequence(type(v)) else _tuple)(cx, v, source)),
+    (tuple, lambda tracer, v, source: (_object if t.is_own_sequence(type(v)) else _tuple)(tracer, v, source)),
 ]
 
 MADE: dict[type, Callable[[Any, Any], t.Tracker]] = {
-    **{c: (lambda cx, v: t.Const(v)) for c in CONSTANT_TYPES},
-    type(None): lambda cx, v: t.NONE,
-    bool: lambda cx, v: t.TRUE if v else t.FALSE,
-    FakeTensor: lambda cx, v: cx.fake(v),
-    tuple: lambda cx, v: t.Tuple([cx.made(x) for x in v]),
-    torch.Size: lambda cx, v: t.Tuple([cx.made(x) for x in v], cls=torch.Size),
-    list: lambda cx, v: t.List([cx.made(x) for x in v]),
-    dict: lambda cx, v: t.Dict({cx.made(k).key(cx): cx.made(x) for k, x in v.items()}),
-    set: lambda cx, v: t.Set({cx.made(x).element(cx) for x in v}),
-    frozenset: lambda cx, v: t.Set(frozenset([cx.made(x).element(cx) for x in v]), cls=frozenset),
-    collections.deque: lambda cx, v: t.Deque([cx.made(x) for x in v], v.maxlen),
-    slice: lambda cx, v: t.Slice([cx.made(p) for p in (v.start, v.stop, v.step)]),
-    torch.SymInt: lambda cx, v: t.Sym(v),
-    torch.SymFloat: lambda cx, v: t.Sym(v),
-    torch.SymBool: lambda cx, v: t.Sym(v),
+    **{c: (lambda tracer, v: t.Const(v)) for c in CONSTANT_TYPES},
+    type(None): lambda tracer, v: t.NONE,
+    bool: lambda tracer, v: t.TRUE if v else t.FALSE,
+    FakeTensor: lambda tracer, v: tracer.fake(v),
+    tuple: lambda tracer, v: t.Tuple([tracer.made(x) for x in v]),
+    torch.Size: lambda tracer, v: t.Tuple([tracer.made(x) for x in v], cls=torch.Size),
+    list: lambda tracer, v: t.List([tracer.made(x) for x in v]),
+    dict: lambda tracer, v: t.Dict({tracer.made(k).key(tracer): tracer.made(x) for k, x in v.items()}),
+    set: lambda tracer, v: t.Set({tracer.made(x).element(tracer) for x in v}),
+    frozenset: lambda tracer, v: t.Set(frozenset([tracer.made(x).element(tracer) for x in v]), cls=frozenset),
+    collections.deque: lambda tracer, v: t.Deque([tracer.made(x) for x in v], v.maxlen),
+    slice: lambda tracer, v: t.Slice([tracer.made(p) for p in (v.start, v.stop, v.step)]),
+    torch.SymInt: lambda tracer, v: t.Sym(v),
+    torch.SymFloat: lambda tracer, v: t.Sym(v),
+    torch.SymBool: lambda tracer, v: t.Sym(v),
 }
 
 __all__ = ["CONSTANT_TYPES", "DictAttr", "STATIC_TYPES", "Values"]

@@ -48,7 +48,7 @@ def fits(fn: Any, n: int, names: tuple[str, ...]) -> bool:
     return known
 
 
-def explain(cx: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def explain(tracer: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """The program raises what `fn` raises for such arguments; if `fn` takes them, nothing happens: the row is at fault."""
     try:
         inspect.signature(fn).bind(*args, **kwargs)
@@ -57,7 +57,7 @@ def explain(cx: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
         pass
     except ValueError:
         if fn in TAKES and not fits(fn, len(args) + len(kwargs), tuple(kwargs)):
-            cx.folded(fn, (None,) * len(args), dict.fromkeys(kwargs))
+            tracer.folded(fn, (None,) * len(args), dict.fromkeys(kwargs))
         raise Unsupported(f"call of {getattr(fn, '__qualname__', fn)} with {len(args)} arguments") from None
     # the arguments do not fit, so the call fails before it looks at any of them
-    cx.folded(fn, (None,) * len(args), dict.fromkeys(kwargs))
+    tracer.folded(fn, (None,) * len(args), dict.fromkeys(kwargs))

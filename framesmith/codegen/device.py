@@ -3,7 +3,7 @@
     { void* x0 = p[0]; int x1 = n[0]; void* x[] = {&x0, &x1, FS_SCRATCH}; if (h->launch(h->frame, 0, n[0], 1, 1, x)) return 1; }
 
 `a` is then the arena's address on the device, if need be from the step on that asks for it. Steps that no size decides are rows of a table
-(see `fixed.py`).
+(see `launch_table.py`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from framesmith.codegen.fixed import RUN, Fixed, grouped, print_fixed
+from framesmith.codegen.launch_table import RUN, Fixed, grouped, print_fixed
 from framesmith.codegen.plan import Planner, check_symbols
-from framesmith.codegen.triton.brought import Brought
-from framesmith.codegen.triton.given import kind_of
 from framesmith.codegen.triton.kernel import MOST, PROGRAMS, WIDEST, Printed, programs
+from framesmith.codegen.triton.scalar_params import kind_of
+from framesmith.codegen.triton.user_kernels import Brought
 from framesmith.codegen.wrapper import HOST, Steps, Wrapped, entry, integer_text
-from framesmith.graph.launch import Window
+from framesmith.graph.launch import MemoryWindow
 from framesmith.loops.ir import Allocate, Batch, Extern, Launch, Param, Program
 from framesmith.symbolic.expr import Expr
 from framesmith.util.errors import CompileError
@@ -151,9 +151,9 @@ def _arena(out: Indented, step: Allocate, *_: Any) -> None:
     out.line("if (h->scratch(h->frame, &a)) return 1;")
 
 
-def _argument(program: Program, planner: Planner, step: Extern, argument: Window | tuple[str, str]) -> tuple[str, str]:
+def _argument(program: Program, planner: Planner, step: Extern, argument: MemoryWindow | tuple[str, str]) -> tuple[str, str]:
     """The C type and text of an argument."""
-    if not isinstance(argument, Window):
+    if not isinstance(argument, MemoryWindow):
         return argument
     buffer = program.buffers[step.args[argument.memory].name]
     offset = (buffer.offset if buffer.kind == "view" else 0) + argument.offset

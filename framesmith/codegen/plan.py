@@ -54,7 +54,7 @@ class Planner:
     def __init__(self, program: Program, positions: Sequence[int], inputs: int) -> None:
         self.program, self.positions, self.inputs = program, positions, inputs
         self.table = Table(program)
-        self.values: list[rt.Value] = []
+        self.values: list[rt.PlanValue] = []
         self.numbers: dict[str, int] = {}
         self.calls: list[rt.Call | rt.PythonCall] = []
         self.externs: dict[Extern, int] = {}
@@ -110,7 +110,7 @@ class Planner:
             self.values.append(value)
         return known
 
-    def _value(self, b: Buffer) -> rt.Value:
+    def _value(self, b: Buffer) -> rt.PlanValue:
         table = self.table
         reference = {
             "input": lambda: self.positions[b.index],
@@ -120,7 +120,7 @@ class Planner:
         }.get(b.kind, int)()
         offset = table.integer(b.offset) if b.kind == "view" else 0
         size, stride = table.integers(b.size), table.integers(b.stride)
-        return rt.Value(KINDS[b.kind], reference, size, stride, b.dtype, offset, b.name in self.written, b.name in self.late)
+        return rt.PlanValue(KINDS[b.kind], reference, size, stride, b.dtype, offset, b.name in self.written, b.name in self.late)
 
     def _symbol(self, source: Any) -> rt.Symbol:
         return rt.Symbol(self.positions[source.input], source.dim if isinstance(source, SizeOf) else -1)

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from framesmith.codegen.cpp.emit import Function, Source, size_parameters
+from framesmith.codegen.cpp.emit import CppSource, Function, size_parameters
 from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.cpp.types import type_row
 from framesmith.codegen.plan import Planner, check_symbols
@@ -60,7 +60,7 @@ class Wrapped:
 
 def wrap(
     program: Program,
-    source: Source,
+    source: CppSource,
     *,
     positions: Sequence[int] | None = None,
     inputs: int | None = None,
@@ -187,7 +187,7 @@ _STEPS: Steps = {Launch: _launch, Batch: _batch, Extern: _extern, Allocate: _all
 # ------------------------------------------------------------------------------------------------------------------- translation units
 
 
-def _units(source: Source, program: Program, entry: str, jobs: int) -> tuple[str, ...]:
+def _units(source: CppSource, program: Program, entry: str, jobs: int) -> tuple[str, ...]:
     """The kernels in at most `jobs` units of about equal length, the entry function in the last."""
     total = sum(len(f.text) for f in source.functions)
     count = max(1, min(jobs, total // UNIT_CHARACTERS, len(source.functions)))

@@ -262,7 +262,7 @@ void keep(GraphNode& node, const Layout& layout, const ag::variable_list& inputs
 
 constexpr const char* FROM_HOOK = "__framesmith_from_hook__";
 
-// The exception that is being raised came from a hook of the user's, not from the graph: `capture/plainly.py` lets it through.
+// The exception that is being raised came from a hook of the user's, not from the graph: `capture/eager_fallback.py` lets it through.
 void mark_as_hooks() {
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);

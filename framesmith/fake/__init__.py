@@ -16,7 +16,7 @@ from framesmith.fake import (  # noqa: F401  each registers the rows of its tabl
     rules_views,
     special,
 )
-from framesmith.fake.known import known_value
+from framesmith.fake.constant_eval import known_value
 from framesmith.fake.recorder import Recorder
 from framesmith.fake.tensor import FakeTensor
 

@@ -9,11 +9,11 @@ import torch
 
 from framesmith.fake import schema
 from framesmith.fake.composites import WHOLE
+from framesmith.fake.constant_eval import known_value
 from framesmith.fake.custom import functionalised
 from framesmith.fake.devices import refuse_devices
 from framesmith.fake.dtypes import refuse_dtypes
 from framesmith.fake.infer import infer, true_error
-from framesmith.fake.known import known_value
 from framesmith.fake.layout import geometry, meets, meets_itself, same_shape
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.fake.views import PUT_BACK

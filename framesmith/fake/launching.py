@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from framesmith.fake.layout import is_dense
 from framesmith.fake.tensor import Alias, FakeTensor, new_fake
-from framesmith.graph.launch import Launch, Memory, Window
+from framesmith.graph.launch import Launch, Memory, MemoryWindow
 from framesmith.util.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ class Memories:
         self.written = tuple([k for k, owner in enumerate(self.owners) if id(owner._alias.storage) in self.storages])
         self.descriptions = tuple([self._description(k, owner) for k, owner in enumerate(self.owners)])
 
-    def _window(self, x: FakeTensor) -> Window:
+    def _window(self, x: FakeTensor) -> MemoryWindow:
         if id(x._alias.storage) not in self.storages:
-            return Window(self._number(x), _ints(x.shape), _ints(x.stride()))
+            return MemoryWindow(self._number(x), _ints(x.shape), _ints(x.stride()))
         base = _base(x._alias).val
         if x.dtype is not base.dtype or not is_dense(tuple(base.shape), base.stride()):
             raise Unsupported("a kernel that writes into memory with gaps, or seen as another dtype")
-        return Window(self._number(base), _ints(x.shape), _ints(x.stride()), int(x.storage_offset() - base.storage_offset()))
+        return MemoryWindow(self._number(base), _ints(x.shape), _ints(x.stride()), int(x.storage_offset() - base.storage_offset()))
 
     def _number(self, owner: FakeTensor) -> int:
         if id(owner) not in self.numbers:

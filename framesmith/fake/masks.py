@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from framesmith.fake.constant_eval import known_value
 from framesmith.fake.handlers import handles, whole
-from framesmith.fake.known import known_value
 from framesmith.fake.tensor import CPU, FakeTensor
 
 if TYPE_CHECKING:

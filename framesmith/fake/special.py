@@ -12,7 +12,7 @@ from framesmith.fake.infer import is_empty
 from framesmith.fake.layout import dense_order, infer_size, is_dense, same_shape, suggested_format, view_strides
 from framesmith.fake.promotion import result_type
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
-from framesmith.graph.walk import ancestors, last_node
+from framesmith.graph.traversal import ancestors, last_node
 from framesmith.util.errors import DataDependent, Unsupported
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from framesmith.graph.walk import ancestors
+from framesmith.graph.traversal import ancestors
 
 Pattern = tuple[bool, ...]
 

@@ -33,7 +33,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class MemoryWindow:
     """A tensor as an argument: elements of memory number `memory`, from `offset` on."""
 
     memory: int
@@ -101,7 +101,7 @@ class Launch(OfOneGraph):
         """Launch over these memories, which are written."""
 
         def given(x: Any) -> Any:
-            if type(x) is not Window:
+            if type(x) is not MemoryWindow:
                 return x
             memory = memories[x.memory]
             assert memory is not None
@@ -152,4 +152,4 @@ class InPlace:
         self.launch.run(memories)
 
 
-__all__ = ["Grids", "InPlace", "Launch", "Memory", "OfOneGraph", "Window", "found_at"]
+__all__ = ["Grids", "InPlace", "Launch", "Memory", "OfOneGraph", "MemoryWindow", "found_at"]

@@ -38,7 +38,7 @@ class Accumulator(Op):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Window:
+class ConvolutionWindow:
     """Which positions of a depthwise kernel lie inside of the image: 0 <= y + p * dilation[0] < height, and likewise x, q and width.
 
     `y` is an expression over outer axes, `x` is linear in m alone. A is read nowhere else (no padded copy is needed).
@@ -76,7 +76,7 @@ class Contract:
     rows: int
     lane: int
     body: tuple[Node, ...]
-    window: Window | None = None
+    window: ConvolutionWindow | None = None
 
 
 def packed_columns(n: int, columns: int, lane: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from framesmith.loops.contract import Accumulator, Contract, Window
+from framesmith.loops.contract import Accumulator, Contract, ConvolutionWindow
 from framesmith.loops.ir import (
     EXTENT,
     Allocate,
@@ -193,7 +193,7 @@ class _Run:
         self.loops.pop()
         self.loops.pop()
 
-    def _depthwise(self, c: Contract, w: Window, b: torch.Tensor) -> None:
+    def _depthwise(self, c: Contract, w: ConvolutionWindow, b: torch.Tensor) -> None:
         self._enter(c.n, False)
         memory = self.memory[c.a]
         total = torch.zeros(self.full())

@@ -17,7 +17,7 @@ from framesmith.loops.nest import Call
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import row_major
 from framesmith.lower.table import PRIM_ROWS
-from framesmith.lower.values import Lazy, Strided, Value, broadcast_index
+from framesmith.lower.values import Computed, Lowered, Stored, broadcast_index
 from framesmith.prims.core import Prim
 from framesmith.prims.decompose import decompose
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
@@ -28,7 +28,7 @@ WIDEST = 256
 _NEAR = 1 << 31
 
 
-def lower_attention(ctx: Context, node: fx.Node, args: Sequence[Any]) -> tuple[Strided, ...] | None:
+def lower_attention(ctx: Context, node: fx.Node, args: Sequence[Any]) -> tuple[Stored, ...] | None:
     """The results in memory; None where there are no tiles for this call."""
     whole: Any = node.target
     kinds = ("forward",) if isinstance(whole, Attention) else ("rows", "columns")
@@ -51,7 +51,7 @@ def lower_attention(ctx: Context, node: fx.Node, args: Sequence[Any]) -> tuple[S
     return tuple(results)
 
 
-def _call(ctx: Context, kind: str, whole: Any, read: dict[str, Strided], results: dict[str, Strided], blocks: Any) -> None:
+def _call(ctx: Context, kind: str, whole: Any, read: dict[str, Stored], results: dict[str, Stored], blocks: Any) -> None:
     tiles = AttentionTiles(kind, whole, {}, *blocks)
     written = {name: results[name] for name in tiles.results}
     given = {**read, **written}
@@ -62,7 +62,7 @@ def _call(ctx: Context, kind: str, whole: Any, read: dict[str, Strided], results
     ctx.items.append(Call(tiles, tuple(map(ctx.ref, given.values())), {}, (), changed, reads, frozenset(changed), ctx.origin))
 
 
-def _fits(inputs: Sequence[Value], specs: Sequence[Any], tf32: bool) -> bool:
+def _fits(inputs: Sequence[Lowered], specs: Sequence[Any], tf32: bool) -> bool:
     query, key, value = inputs[:3]
     sizes = [*query.shape, *key.shape, *value.shape]
     kinds = {*HALF, torch.float32} if tf32 else {*HALF}
@@ -79,11 +79,11 @@ def _fits(inputs: Sequence[Value], specs: Sequence[Any], tf32: bool) -> bool:
 class _Blocks:
     """The graphs of a call's modifications as blocks of the loop IR."""
 
-    def __init__(self, whole: Attention | AttentionGradient, inputs: Sequence[Value], operands: list[Strided], names: list[str]) -> None:
+    def __init__(self, whole: Attention | AttentionGradient, inputs: Sequence[Lowered], operands: list[Stored], names: list[str]) -> None:
         query, key = inputs[:2]
         self.scores = whole.scores
         self.shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-        self.operands = [Strided(name, x.shape, x.stride, 0, x.dtype) for name, x in zip(names, operands)]
+        self.operands = [Stored(name, x.shape, x.stride, 0, x.dtype) for name, x in zip(names, operands)]
         self.index = [Symbol(name, 0, size - 1) if size > 1 else 0 for name, size in zip((BATCH, HEAD, ROW, COLUMN), self.shape)]
 
     def all(self) -> tuple[tuple[Op, ...], tuple[Op, ...], tuple[Op, ...]]:
@@ -96,15 +96,15 @@ class _Blocks:
             self.block(s.mask, [*places, *s.operands(self.operands, 2)]),
         )
 
-    def element(self, name: str) -> Value:
-        return Strided(name, self.shape, row_major(self.shape), 0, torch.float32)
+    def element(self, name: str) -> Lowered:
+        return Stored(name, self.shape, row_major(self.shape), 0, torch.float32)
 
-    def place(self, dim: int) -> Value:
+    def place(self, dim: int) -> Lowered:
         """The index along a dimension."""
         shape = tuple([size if k == dim else 1 for k, size in enumerate(self.shape)])
-        return Lazy(shape, torch.int64, lambda b, i: b.index(as_expr(i[dim])), 0, {})
+        return Computed(shape, torch.int64, lambda b, i: b.index(as_expr(i[dim])), 0, {})
 
-    def block(self, graph: fx.Graph | None, given: Sequence[Value]) -> tuple[Op, ...]:
+    def block(self, graph: fx.Graph | None, given: Sequence[Lowered]) -> tuple[Op, ...]:
         """The operations that compute the graph's one result, the last of them its value."""
         if graph is None:
             return ()
@@ -114,7 +114,7 @@ class _Blocks:
         return tuple(_needed(b.ops, result))
 
 
-def _evaluated(graph: fx.Graph, given: Sequence[Value]) -> Value:
+def _evaluated(graph: fx.Graph, given: Sequence[Lowered]) -> Lowered:
     """The result of a graph of prims as a closure."""
     ctx = _Scalars(torch.device("cpu"))
     env: dict[fx.Node, Any] = {}
@@ -131,7 +131,7 @@ def _evaluated(graph: fx.Graph, given: Sequence[Value]) -> Value:
         else:
             row = PRIM_ROWS.get(node.target.name) if isinstance(node.target, Prim) else None
             found = row(ctx, node.meta["val"], *read(node.args)) if row is not None else None
-            if not isinstance(found, Value):
+            if not isinstance(found, Lowered):
                 raise Unsupported(f"{node.target} of single scores")
             env[node] = found
     raise AssertionError("a graph without an output")
@@ -146,7 +146,7 @@ class _Scalars(Context):
     def small_operand(self, value: Any, size: Any) -> Any:
         return value
 
-    def materialise(self, value: Value, stride: Any = None, kind: str = "arena", written: bool = False) -> Strided:
+    def materialise(self, value: Lowered, stride: Any = None, kind: str = "arena", written: bool = False) -> Stored:
         raise Unsupported("a modification of scores that needs memory")
 
 

@@ -24,7 +24,7 @@ from framesmith.lower.geometry import (
 )
 from framesmith.lower.limits import LIMITS
 from framesmith.lower.table import unsupported_dtype
-from framesmith.lower.values import Lazy, Strided, Value
+from framesmith.lower.values import Computed, Lowered, Stored
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
 from framesmith.util.errors import Unsupported
 
@@ -46,11 +46,11 @@ class Context:
         self.wanted: dict[fx.Node, tuple[Size, ...]] = {}
         self.node: fx.Node | None = None
         self.origin: tuple[Origin, ...] = ()
-        self._realised: dict[Lazy, Strided] = {}
+        self._realised: dict[Computed, Stored] = {}
         self.writes = False
         """Whether the graph writes inputs; what may raise then comes first (see `graph.raising`)."""
         self._views: dict[Any, str] = {}
-        self._checked: dict[Any, Strided] = {}
+        self._checked: dict[Any, Stored] = {}
         self._counter = 0
 
     # ------------------------------------------------------------------------------------------------------------- names and storage
@@ -63,11 +63,11 @@ class Context:
     def storage(
         self, shape: Sequence[Size], stride: Sequence[Size], dtype: torch.dtype, kind: str = "arena", prefix: str = "b",
         device: torch.device | None = None,
-    ) -> Strided:
+    ) -> Stored:
         """A new buffer, as a window on all of it."""
         name = self.fresh(prefix)
         self.storages[name] = Storage(name, dtype, tuple(shape), tuple(stride), kind, device=self.elsewhere(device))
-        return Strided(name, tuple(shape), tuple(stride), 0, dtype)
+        return Stored(name, tuple(shape), tuple(stride), 0, dtype)
 
     def elsewhere(self, device: torch.device | None) -> torch.device | None:
         """`device`, if it is not the graph's."""
@@ -82,15 +82,15 @@ class Context:
                     origin = item.origins[0].op if item.origins else "a kernel"
                     raise Unsupported(f"{origin} on tensors of {device} in a graph on {self.device}")
 
-    def constant(self, tensor: torch.Tensor) -> Strided:
+    def constant(self, tensor: torch.Tensor) -> Stored:
         """A buffer that holds `tensor`."""
         name = self.fresh("k")
         self.constants[name] = tensor
         size, stride = tuple(tensor.shape), tuple(tensor.stride())
         self.storages[name] = Storage(name, tensor.dtype, size, stride, "constant", device=self.elsewhere(tensor.device))
-        return Strided(name, size, stride, 0, tensor.dtype)
+        return Stored(name, size, stride, 0, tensor.dtype)
 
-    def ref(self, value: Strided) -> Ref:
+    def ref(self, value: Stored) -> Ref:
         """A window as an argument of an extern or as a result: the buffer itself or a named view of it."""
         base = self.storages[value.buffer]
         if (
@@ -136,9 +136,9 @@ class Context:
         origins = tuple(b.origins) or self.origin
         self.items.append(Compute(axes, (), (), tuple(b.ops), origins, **more))
 
-    def realise(self, value: Value, stride: Sequence[Size] | None = None, kind: str = "arena") -> Strided:
+    def realise(self, value: Lowered, stride: Sequence[Size] | None = None, kind: str = "arena") -> Stored:
         """`value` in memory; with `stride`, laid out so. A window that is there already is returned as it is."""
-        if isinstance(value, Strided):
+        if isinstance(value, Stored):
             if stride is None or same_layout(value.shape, stride, value.stride):
                 return value
         elif stride is None or value in self._realised:
@@ -147,12 +147,12 @@ class Context:
                 return self.realise(found, stride, kind) if stride is not None else found
         return self.materialise(value, stride, kind)
 
-    def materialise(self, value: Value, stride: Sequence[Size] | None = None, kind: str = "arena", written: bool = False) -> Strided:
+    def materialise(self, value: Lowered, stride: Sequence[Size] | None = None, kind: str = "arena", written: bool = False) -> Stored:
         """A new buffer with the elements of `value`; `written`: other elements follow, so it does not stand for `value`."""
         if is_empty(value.shape):
             return self.storage(value.shape, stride or row_major(value.shape), value.dtype, kind)
         if unsupported_dtype(value.dtype):
-            if not isinstance(value, Strided):
+            if not isinstance(value, Stored):
                 raise Unsupported(f"a copy of {value.dtype} by generated code")
             out = self.storage(value.shape, stride or row_major(value.shape), value.dtype, kind)
             refs, reads, writes = (self.ref(out), self.ref(value)), frozenset((value.buffer,)), frozenset((out.buffer,))
@@ -166,11 +166,11 @@ class Context:
         out = self.storage(value.shape, stride, value.dtype, kind)
         b.store(out.buffer, flat(index, stride), result)
         self.add(axes, b)
-        if isinstance(value, Lazy) and not written:
+        if isinstance(value, Computed) and not written:
             self._realised[value] = out
         return out
 
-    def checked(self, index: Value, size: Size, wrap: bool) -> Value:
+    def checked(self, index: Lowered, size: Size, wrap: bool) -> Lowered:
         """The integers `index` in memory once they are known to be in [0, size) (after wrapping); their nest fails if one is not."""
         key = index, size, wrap
         if key not in self._checked:
@@ -183,18 +183,18 @@ class Context:
             self._checked[key] = out
         return self._checked[key]
 
-    def stored(self, value: Lazy) -> Value:
+    def stored(self, value: Computed) -> Lowered:
         """The buffer that `value` has been put into, if it has."""
         return self._realised.get(value, value)
 
-    def write(self, value: Value, target: Strided, **more: Any) -> None:
+    def write(self, value: Lowered, target: Stored, **more: Any) -> None:
         """Store `value` into the window `target` of the same shape."""
         b = Builder()
         index, axes = self.axes(value.shape)
         b.store(target.buffer, flat(index, target.stride, target.offset), value.element(b, index))
         self.add(axes, b, **more)
 
-    def join_target(self, spec: Any) -> Strided:
+    def join_target(self, spec: Any) -> Stored:
         """Memory for a value that several nests fill: laid out as the graph's result wants it, else as eager, else row-major."""
         stride = self.wanted.get(self.node) or spec.stride or row_major(spec.shape)  # type: ignore[arg-type]
         if not is_dense(spec.shape, stride):
@@ -205,7 +205,7 @@ class Context:
 
     def is_heavy(self, value: Any) -> bool:
         """Whether computing `value` again for each user costs more than storing it once."""
-        if not isinstance(value, Lazy):
+        if not isinstance(value, Computed):
             return False
         if value.cost > CHEAP:
             return True
@@ -214,13 +214,13 @@ class Context:
 
     def settle(self, value: Any, users: int) -> Any:
         """`value`, put into memory when several users would each compute it again."""
-        if isinstance(value, Lazy) and (value.cost > DEEP or (users > 1 and self.is_heavy(value))):
+        if isinstance(value, Computed) and (value.cost > DEEP or (users > 1 and self.is_heavy(value))):
             return self.realise(value)
         return value
 
     def small_operand(self, value: Any, size: Size) -> Any:
         """`value` as an operand of a result of `size` elements: realised when it would be computed many times over."""
-        if isinstance(value, Lazy) and value.cost >= BROADCAST_COST and surely_smaller(value.numel, size):
+        if isinstance(value, Computed) and value.cost >= BROADCAST_COST and surely_smaller(value.numel, size):
             return self.realise(value)
         return value
 

@@ -21,7 +21,7 @@ from framesmith.lower.externs import plain_call
 from framesmith.lower.geometry import row_major
 from framesmith.lower.layouts import channels_last
 from framesmith.lower.table import lowers_extern
-from framesmith.lower.values import Strided, Value
+from framesmith.lower.values import Lowered, Stored
 from framesmith.lower.windows import Pair, are_summed, depthwise, depthwise_backward, pair, window_of
 from framesmith.symbolic.expr import as_expr
 from framesmith.util.precision import PRODUCTS, channels_of, in_tf32, on_matrix_units
@@ -33,7 +33,7 @@ _DEFAULTS = (None, ONE, NONE, ONE, 1)
 
 
 @lowers_extern(aten.conv2d.default, aten.convolution.default)
-def convolution(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Strided | None:
+def convolution(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored | None:
     """The image, channels-last; None where it is the library's."""
     x, weight, *rest = args
     if node.target is aten.convolution.default:
@@ -52,14 +52,14 @@ def convolution(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict
 
 
 @lowers_extern(aten.convolution_backward.default)
-def convolution_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Strided | None, ...] | None:
+def convolution_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Stored | None, ...] | None:
     """Gradients of the image, the weight and the bias, as far as they are asked for; None where they are the library's."""
     tangent, x, weight, _, *window, transposed, _, groups, wanted = args
     if transposed or not _is_ours(ctx, window, (tangent, x, weight), ()):
         return None
     stride, padding, dilation = map(pair, window)
     found = window_of(x, weight, stride, padding, dilation, groups)
-    gradients: tuple[Strided | None, Strided | None]
+    gradients: tuple[Stored | None, Stored | None]
     if found is not None:
         here = wanted[1] and are_summed(found, tangent.dtype)
         gradients = depthwise_backward(ctx, tangent, x, weight, found, (wanted[0], here))
@@ -76,7 +76,7 @@ def convolution_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwa
 
 def _is_ours(ctx: Context, window: Sequence[Any], values: Sequence[Any], shape: tuple[Any, ...]) -> bool:
     """Whether all sizes are known, and all values of one type that matrix units multiply. `shape`: of the result."""
-    if ctx.device.type != "cuda" or not all(isinstance(v, Value) and len(v.shape) == 4 for v in values):
+    if ctx.device.type != "cuda" or not all(isinstance(v, Lowered) and len(v.shape) == 4 for v in values):
         return False
     sizes = [n for of in (shape, *(v.shape for v in values), *(a if isinstance(a, (tuple, list)) else (a,) for a in window)) for n in of]
     known = all(type(n) is int for n in sizes) and all(prod(v.shape) for v in values) and 0 not in shape
@@ -84,36 +84,36 @@ def _is_ours(ctx: Context, window: Sequence[Any], values: Sequence[Any], shape: 
     return alike and on_matrix_units(values[0].dtype, *channels_of(*values[-2:]))
 
 
-def _is_plain(weight: Value, stride: Pair, padding: Pair, groups: int) -> bool:
+def _is_plain(weight: Lowered, stride: Pair, padding: Pair, groups: int) -> bool:
     """Whether a product is the same, and as exact."""
     plain = groups == 1 and tuple(weight.shape[2:]) == ONE == stride and padding == NONE
     return plain and (weight.dtype is not torch.float32 or in_tf32(PRODUCTS))
 
 
-def _rows(x: Strided) -> Strided:
+def _rows(x: Stored) -> Stored:
     """A channels-last image as a matrix of (pixels, channels)."""
     channels = x.shape[1]
-    return Strided(x.buffer, (prod(x.shape) // channels, channels), (channels, 1), x.offset, x.dtype)
+    return Stored(x.buffer, (prod(x.shape) // channels, channels), (channels, 1), x.offset, x.dtype)
 
 
-def _turned(x: Strided) -> Strided:
-    return Strided(x.buffer, (x.shape[1], x.shape[0]), (x.stride[1], x.stride[0]), x.offset, x.dtype)
+def _turned(x: Stored) -> Stored:
+    return Stored(x.buffer, (x.shape[1], x.shape[0]), (x.stride[1], x.stride[0]), x.offset, x.dtype)
 
 
-def _matrix(ctx: Context, weight: Value) -> Strided:
+def _matrix(ctx: Context, weight: Lowered) -> Stored:
     """The weight as a matrix of (results, channels)."""
     w = ctx.realise(weight)
-    return Strided(w.buffer, w.shape[:2], w.stride[:2], w.offset, w.dtype)
+    return Stored(w.buffer, w.shape[:2], w.stride[:2], w.offset, w.dtype)
 
 
-def _call(ctx: Context, left: Strided, right: Strided, out: Strided) -> None:
+def _call(ctx: Context, left: Stored, right: Stored, out: Stored) -> None:
     """out = left right, by the library."""
     refs = tuple(ctx.ref(v) for v in (left, right, out))
     reads, writes = frozenset((left.buffer, right.buffer)), frozenset((out.buffer,))
     ctx.items.append(Call(aten.mm.default, refs[:2], {}, (refs[2].name,), (), reads, writes, ctx.origin))
 
 
-def _product(ctx: Context, image: Value, weight: Value, shape: tuple[int, ...]) -> Strided:
+def _product(ctx: Context, image: Lowered, weight: Lowered, shape: tuple[int, ...]) -> Stored:
     x = ctx.realise(image, channels_last(image.shape))
     out = ctx.storage(shape, channels_last(shape), x.dtype)
     _call(ctx, _rows(x), _turned(_matrix(ctx, weight)), _rows(out))
@@ -121,8 +121,8 @@ def _product(ctx: Context, image: Value, weight: Value, shape: tuple[int, ...]) 
 
 
 def _product_backward(
-    ctx: Context, tangent: Value, image: Value, weight: Value, wanted: Sequence[bool]
-) -> tuple[Strided | None, Strided | None]:
+    ctx: Context, tangent: Lowered, image: Lowered, weight: Lowered, wanted: Sequence[bool]
+) -> tuple[Stored | None, Stored | None]:
     g = ctx.realise(tangent, channels_last(tangent.shape))
     of_image = of_weight = None
     if wanted[0]:
@@ -135,7 +135,7 @@ def _product_backward(
     return of_image, of_weight
 
 
-def _bias_gradient(ctx: Context, tangent: Value) -> Strided:
+def _bias_gradient(ctx: Context, tangent: Lowered) -> Stored:
     g = ctx.realise(tangent, channels_last(tangent.shape))
     out = ctx.storage((g.shape[1],), (1,), g.dtype)
     index, axes = ctx.axes(g.shape)

@@ -18,7 +18,7 @@ from framesmith.lower.geometry import Size, is_empty, row_major, same_layout
 from framesmith.lower.launches import lower_launch
 from framesmith.lower.layouts import ARGUMENT_LAYOUTS, CUDA_ARGUMENT_LAYOUTS, CUDA_PREDICTIONS, RESULT_LAYOUTS
 from framesmith.lower.table import EXTERN_ROWS
-from framesmith.lower.values import Strided, Value
+from framesmith.lower.values import Lowered, Stored
 from framesmith.prims.core import Prim
 from framesmith.symbolic.expr import Expr
 from framesmith.util.errors import Unsupported
@@ -90,14 +90,14 @@ class _Arguments:
     def __init__(self, ctx: Context, node: fx.Node, target: Any) -> None:
         self.ctx, self.node, self.target = ctx, node, target
         self.reads: list[str] = []
-        self.values: list[Strided] = []
-        self.given: list[Value] = []
+        self.values: list[Stored] = []
+        self.given: list[Lowered] = []
         self.frozen: frozenset[int] = frozenset()
         self.eager = _eager_strides(node) if draws(node) else None
         self.position = -1
 
     def convert(self, arg: Any) -> Any:
-        if isinstance(arg, Value):
+        if isinstance(arg, Lowered):
             self.position += 1
             value = self.in_memory(arg)
             self.values.append(value)
@@ -107,7 +107,7 @@ class _Arguments:
             return tuple(self.convert(a) for a in arg)
         return arg
 
-    def in_memory(self, arg: Value) -> Strided:
+    def in_memory(self, arg: Lowered) -> Stored:
         want = self.wanted(arg)
         if self.eager is not None:
             want = self.eager[self.position]
@@ -115,7 +115,7 @@ class _Arguments:
             return self.ctx.realise(arg, want)
         return self.ctx.realise(arg)
 
-    def wanted(self, arg: Value) -> Any:
+    def wanted(self, arg: Lowered) -> Any:
         """The strides that the operator likes its next argument to have."""
         if self.ctx.device.type == "cuda":
             likes = CUDA_ARGUMENT_LAYOUTS.get(self.target)
@@ -134,20 +134,20 @@ class _Arguments:
                 continue
             given = args[k] if k < len(args) else kwargs.get(formal.name)
             for value in given if isinstance(given, (tuple, list)) else (given,):
-                if isinstance(value, Value):
+                if isinstance(value, Lowered):
                     out.append(self.ctx.realise(value).buffer)
         return out
 
 
-def _values(arg: Any) -> list[Value]:
+def _values(arg: Any) -> list[Lowered]:
     """The tensor arguments in order."""
-    if isinstance(arg, Value):
+    if isinstance(arg, Lowered):
         return [arg]
     return [value for a in arg for value in _values(a)] if isinstance(arg, (tuple, list)) else []
 
 
-def _is_constant(ctx: Context, value: Value) -> bool:
-    return isinstance(value, Strided) and ctx.storages[value.buffer].kind == "constant"
+def _is_constant(ctx: Context, value: Lowered) -> bool:
+    return isinstance(value, Stored) and ctx.storages[value.buffer].kind == "constant"
 
 
 @cache
@@ -189,7 +189,7 @@ def _result_strides(
     ]
 
 
-def _as_eager(node: fx.Node, values: list[Strided]) -> bool:
+def _as_eager(node: fx.Node, values: list[Stored]) -> bool:
     """Whether every tensor argument has the strides that eager would have given it."""
     eager = _eager_strides(node)
     if len(eager) != len(values) or any("layout" in arg.meta for arg in node.all_input_nodes):
@@ -216,7 +216,7 @@ def predict_strides(target: Any, call: _Arguments, args: Any, kwargs: dict[str, 
     values = iter(call.values)
 
     def meta(arg: Any) -> Any:
-        if isinstance(arg, Value):
+        if isinstance(arg, Lowered):
             v = next(values)
             if any(type(s) is not int for s in (*v.shape, *v.stride)):
                 raise Unsupported("symbolic layout")

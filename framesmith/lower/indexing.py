@@ -13,17 +13,17 @@ from framesmith.lower.context import Context, surely_smaller
 from framesmith.lower.geometry import Size, flat, is_empty
 from framesmith.lower.pointwise import operand
 from framesmith.lower.table import lowers, unsupported_dtype
-from framesmith.lower.values import Lazy, Strided, Value, cost_of, merge_reads
+from framesmith.lower.values import Computed, Lowered, Stored, cost_of, merge_reads
 from framesmith.symbolic.expr import as_expr
 
 _INDEX_COST = 3
 _COPY = torch.ops.aten.copy_.default
 
 
-def looked_up(ctx: Context, index: Value, size: Any, wrap: bool) -> Callable[[Builder, Sequence[Any]], Any]:
+def looked_up(ctx: Context, index: Lowered, size: Any, wrap: bool) -> Callable[[Builder, Sequence[Any]], Any]:
     """A function that gives the symbol of the index loaded at a position; range checked as eager does."""
     symbol = ctx.indirect_symbol(size)
-    known = ctx.writes and ctx.device.type == "cpu" and not (isinstance(index, Lazy) and not index.reads)
+    known = ctx.writes and ctx.device.type == "cpu" and not (isinstance(index, Computed) and not index.reads)
     if known:
         index, wrap = ctx.checked(index, size, wrap), False
 
@@ -39,21 +39,21 @@ def looked_up(ctx: Context, index: Value, size: Any, wrap: bool) -> Callable[[Bu
     return at
 
 
-def _gathered(ctx: Context, spec: Any, x: Value, indices: Sequence[Value], element: Any) -> Lazy:
+def _gathered(ctx: Context, spec: Any, x: Lowered, indices: Sequence[Lowered], element: Any) -> Computed:
     values = [x, *indices]
     reads = merge_reads(list(indices))
     for name in merge_reads([x]):
         reads[name] = spec.numel  # one element of x for each element of the result
-    return Lazy(spec.shape, spec.dtype, element, _INDEX_COST + sum(map(cost_of, values)), reads, ctx.origin)
+    return Computed(spec.shape, spec.dtype, element, _INDEX_COST + sum(map(cost_of, values)), reads, ctx.origin)
 
 
-def _source(ctx: Context, x: Value, uses: Size) -> Value:
+def _source(ctx: Context, x: Lowered, uses: Size) -> Lowered:
     """What is gathered from: computed elements would be computed again for each use, where there are more `uses` than elements."""
-    return ctx.realise(x) if isinstance(x, Lazy) and x.cost > 2 and not surely_smaller(uses, x.numel) else x
+    return ctx.realise(x) if isinstance(x, Computed) and x.cost > 2 and not surely_smaller(uses, x.numel) else x
 
 
 @lowers("embedding")
-def embedding(ctx: Context, spec: Any, weight: Value, index: Value) -> Value | None:
+def embedding(ctx: Context, spec: Any, weight: Lowered, index: Lowered) -> Lowered | None:
     if unsupported_dtype(weight.dtype):
         return None
     weight = _source(ctx, weight, spec.numel)
@@ -62,7 +62,7 @@ def embedding(ctx: Context, spec: Any, weight: Value, index: Value) -> Value | N
 
 
 @lowers("gather")
-def gather(ctx: Context, spec: Any, x: Value, index: Value, dim: int) -> Value | None:
+def gather(ctx: Context, spec: Any, x: Lowered, index: Lowered, dim: int) -> Lowered | None:
     if unsupported_dtype(x.dtype):
         return None
     x = _source(ctx, x, spec.numel)
@@ -73,7 +73,7 @@ def gather(ctx: Context, spec: Any, x: Value, index: Value, dim: int) -> Value |
 
 
 @lowers("index_select")
-def index_select(ctx: Context, spec: Any, x: Value, index: Value, dim: int) -> Value | None:
+def index_select(ctx: Context, spec: Any, x: Lowered, index: Lowered, dim: int) -> Lowered | None:
     if unsupported_dtype(x.dtype):
         return None
     x = _source(ctx, x, spec.numel)
@@ -82,7 +82,7 @@ def index_select(ctx: Context, spec: Any, x: Value, index: Value, dim: int) -> V
 
 
 @lowers("index")
-def index(ctx: Context, spec: Any, x: Value, indices: Sequence[Value], dim: int) -> Value | None:
+def index(ctx: Context, spec: Any, x: Lowered, indices: Sequence[Lowered], dim: int) -> Lowered | None:
     if unsupported_dtype(x.dtype):
         return None
     x = _source(ctx, x, spec.numel)
@@ -101,8 +101,8 @@ _DRAW_COST = 50
 
 @lowers("uniform")
 def uniform(
-    ctx: Context, spec: Any, state: Value, shape: tuple[Any, ...], shift: Any, vector: int, threads: Any, steps: tuple[Any, ...]
-) -> Value:
+    ctx: Context, spec: Any, state: Lowered, shape: tuple[Any, ...], shift: Any, vector: int, threads: Any, steps: tuple[Any, ...]
+) -> Lowered:
     """See `prims.philox`."""
 
     def element(b: Builder, i: Sequence[Any]) -> Op:
@@ -112,17 +112,17 @@ def uniform(
         some = b.scalar("mul", b.cast(bits, torch.float32), b.const(2.0**-32, torch.float32))
         return b.scalar("add", some, b.const(2.0**-33, torch.float32))
 
-    return Lazy(spec.shape, spec.dtype, element, _DRAW_COST, merge_reads([state]), ctx.origin)
+    return Computed(spec.shape, spec.dtype, element, _DRAW_COST, merge_reads([state]), ctx.origin)
 
 
 # ------------------------------------------------------------------------------------------------------------------------- writing
 
 
-def scatter_nest(ctx: Context, base: Value, shape: tuple[Any, ...], place: Any, value: Any, mode: str | None) -> Strided:
+def scatter_nest(ctx: Context, base: Lowered, shape: tuple[Any, ...], place: Any, value: Any, mode: str | None) -> Stored:
     """A copy of `base`, with `value(b, i)` stored at `place(b, i)` for each i of `shape`, in an order that is free. An input that the graph
     only gives this value is written where it is."""
     out = base if _is_last_of(ctx, base) else ctx.materialise(base, ctx.wanted.get(ctx.node), written=True)  # type: ignore[arg-type]
-    assert isinstance(out, Strided)
+    assert isinstance(out, Stored)
     if is_empty(shape):  # an index without elements may have another rank
         return out
     b = Builder()
@@ -132,9 +132,9 @@ def scatter_nest(ctx: Context, base: Value, shape: tuple[Any, ...], place: Any, 
     return out
 
 
-def _is_last_of(ctx: Context, base: Value) -> bool:
+def _is_last_of(ctx: Context, base: Lowered) -> bool:
     """Whether the node's value takes the place of the input `base`, which nothing else reads."""
-    if not isinstance(base, Strided) or ctx.storages[base.buffer].kind != "input" or 0 in base.stride:
+    if not isinstance(base, Stored) or ctx.storages[base.buffer].kind != "input" or 0 in base.stride:
         return False
     node: Any = ctx.node
     place, users = node.args[0], set(node.args[0].users) - {node}
@@ -143,7 +143,7 @@ def _is_last_of(ctx: Context, base: Value) -> bool:
 
 
 @lowers("index_put")
-def index_put(ctx: Context, spec: Any, x: Value, values: Any, indices: Sequence[Value], dim: int, accumulate: bool) -> Any:
+def index_put(ctx: Context, spec: Any, x: Lowered, values: Any, indices: Sequence[Lowered], dim: int, accumulate: bool) -> Any:
     if unsupported_dtype(x.dtype) or (accumulate and x.dtype.itemsize < 4):
         return None
     rank = len(indices[0].shape)
@@ -159,16 +159,16 @@ def index_put(ctx: Context, spec: Any, x: Value, values: Any, indices: Sequence[
 
 
 def _settled(ctx: Context, src: Any) -> Any:
-    return ctx.realise(src) if isinstance(src, Lazy) and ctx.is_heavy(src) else src
+    return ctx.realise(src) if isinstance(src, Computed) and ctx.is_heavy(src) else src
 
 
 @lowers("scatter")
-def scatter(ctx: Context, spec: Any, x: Value, index: Value, src: Any, dim: int, mode: str | None = None) -> Any:
+def scatter(ctx: Context, spec: Any, x: Lowered, index: Lowered, src: Any, dim: int, mode: str | None = None) -> Any:
     if unsupported_dtype(x.dtype) or not x.shape:
         return None
     at = looked_up(ctx, index, x.shape[dim], False)
     src = _settled(ctx, src)
-    if isinstance(src, Value):  # src may be larger than index: only its corner is used
+    if isinstance(src, Lowered):  # src may be larger than index: only its corner is used
         full = src
         value: Any = lambda b, i: full.element(b, i)  # noqa: E731
     else:
@@ -177,7 +177,7 @@ def scatter(ctx: Context, spec: Any, x: Value, index: Value, src: Any, dim: int,
 
 
 @lowers("scatter_reduce")
-def scatter_reduce(ctx: Context, spec: Any, x: Value, index: Value, src: Value, dim: int, how: str) -> Any:
+def scatter_reduce(ctx: Context, spec: Any, x: Lowered, index: Lowered, src: Lowered, dim: int, how: str) -> Any:
     if how != "add" or x.dtype.itemsize < 4:
         return None
     return scatter(ctx, spec, x, index, src, dim, "add")

@@ -13,7 +13,7 @@ from framesmith.lower.context import Context
 from framesmith.lower.geometry import plain
 from framesmith.lower.pointwise import operand
 from framesmith.lower.table import lowers, unsupported_dtype
-from framesmith.lower.values import Lazy, Strided, Value, cost_of, merge_reads
+from framesmith.lower.values import Computed, Lowered, Stored, cost_of, merge_reads
 from framesmith.lower.views import window
 from framesmith.prims.core import Prim
 from framesmith.symbolic.expr import as_expr
@@ -36,7 +36,7 @@ def _all_fusible(ctx: Context) -> bool:
 
 
 @lowers("cat")
-def cat(ctx: Context, spec: Any, tensors: Sequence[Value], dim: int) -> Value | None:
+def cat(ctx: Context, spec: Any, tensors: Sequence[Lowered], dim: int) -> Lowered | None:
     if unsupported_dtype(spec.dtype):
         return None
     pieces = [t for t in tensors if not (type(t.shape[dim]) is int and t.shape[dim] == 0)] or [tensors[0]]
@@ -54,7 +54,7 @@ def cat(ctx: Context, spec: Any, tensors: Sequence[Value], dim: int) -> Value | 
     return target
 
 
-def _cat_closure(ctx: Context, spec: Any, pieces: list[Value], dim: int) -> Lazy:
+def _cat_closure(ctx: Context, spec: Any, pieces: list[Lowered], dim: int) -> Computed:
     starts: list[Any] = [0]
     for piece in pieces:
         starts.append(plain(starts[-1] + piece.shape[dim]))
@@ -73,11 +73,11 @@ def _cat_closure(ctx: Context, spec: Any, pieces: list[Value], dim: int) -> Lazy
         return result
 
     cost = max(map(cost_of, pieces)) + len(pieces)
-    return Lazy(spec.shape, spec.dtype, element, cost, merge_reads(pieces), ctx.origin)
+    return Computed(spec.shape, spec.dtype, element, cost, merge_reads(pieces), ctx.origin)
 
 
 @lowers("pad")
-def pad(ctx: Context, spec: Any, x: Value, pads: Sequence[tuple[Any, Any]], value: Any) -> Value | None:
+def pad(ctx: Context, spec: Any, x: Lowered, pads: Sequence[tuple[Any, Any]], value: Any) -> Lowered | None:
     if unsupported_dtype(spec.dtype):
         return None
     changed = [d for d, (low, high) in enumerate(pads) if not (low == 0 and high == 0)]
@@ -93,7 +93,7 @@ def pad(ctx: Context, spec: Any, x: Value, pads: Sequence[tuple[Any, Any]], valu
             mask = b.scalar("logical_and", mask, inside(b, at[d], 0, x.shape[d]))
         return b.masked(mask, lambda: x.element(b, at), value)
 
-    return Lazy(spec.shape, spec.dtype, element, cost_of(x) + 2, merge_reads([x]), ctx.origin)
+    return Computed(spec.shape, spec.dtype, element, cost_of(x) + 2, merge_reads([x]), ctx.origin)
 
 
 def _all_extern(ctx: Context) -> bool:
@@ -102,7 +102,7 @@ def _all_extern(ctx: Context) -> bool:
     return ctx.node not in ctx.wanted and all(not isinstance(u.target, Prim) and u.op == "call_function" for u in ctx.node.users)
 
 
-def _padded_buffer(ctx: Context, spec: Any, x: Value, pads: Sequence[tuple[int, int]], value: Any) -> Strided:
+def _padded_buffer(ctx: Context, spec: Any, x: Lowered, pads: Sequence[tuple[int, int]], value: Any) -> Stored:
     """A buffer whose border is filled by small nests, and whose middle is written by the nest that computes `x`."""
     target = ctx.join_target(spec)
     start = [0] * len(pads)
@@ -113,20 +113,20 @@ def _padded_buffer(ctx: Context, spec: Any, x: Value, pads: Sequence[tuple[int, 
             if n:
                 place, shape = [*start], [*size]
                 place[d], shape[d] = at, n
-                ctx.write(Lazy(tuple(shape), spec.dtype, fill, 0, {}, ctx.origin), _part(target, place, shape))
+                ctx.write(Computed(tuple(shape), spec.dtype, fill, 0, {}, ctx.origin), _part(target, place, shape))
         start[d], size[d] = low, x.shape[d]
     ctx.write(x, _part(target, start, size))
     return target
 
 
-def _part(target: Strided, start: Sequence[int], shape: Sequence[int]) -> Strided:
+def _part(target: Stored, start: Sequence[int], shape: Sequence[int]) -> Stored:
     offset = as_expr(target.offset)
     for at, stride in zip(start, target.stride):
         offset = offset + as_expr(stride) * at
     return window(target, shape, target.stride, offset)
 
 
-def _overlay(ctx: Context, spec: Any, x: Value, src: Any, dim: int, start: Any, stop: Any, step: int, keep: bool) -> Lazy:
+def _overlay(ctx: Context, spec: Any, x: Lowered, src: Any, dim: int, start: Any, stop: Any, step: int, keep: bool) -> Computed:
     """x with positions start, start+step, ... < stop of `dim` replaced by src (`keep`: src has the dim)."""
     shape = (*spec.shape[:dim], *spec.shape[dim + 1 :])
     source = src.element if keep else operand(src, shape, spec.dtype)
@@ -141,12 +141,12 @@ def _overlay(ctx: Context, spec: Any, x: Value, src: Any, dim: int, start: Any, 
         new = b.masked(mask, lambda: source(b, [*index[:dim], *middle, *index[dim + 1 :]]), 0)
         return b.scalar("where", mask, new, x.element(b, index))
 
-    values = [v for v in (x, src) if isinstance(v, Value)]
-    return Lazy(spec.shape, spec.dtype, element, 2 + max(map(cost_of, values)), merge_reads(values), ctx.origin)
+    values = [v for v in (x, src) if isinstance(v, Lowered)]
+    return Computed(spec.shape, spec.dtype, element, 2 + max(map(cost_of, values)), merge_reads(values), ctx.origin)
 
 
 @lowers("slice_scatter")
-def slice_scatter(ctx: Context, spec: Any, x: Value, src: Value, dim: int, start: Any, stop: Any, step: int) -> Value | None:
+def slice_scatter(ctx: Context, spec: Any, x: Lowered, src: Lowered, dim: int, start: Any, stop: Any, step: int) -> Lowered | None:
     if unsupported_dtype(spec.dtype):
         return None
     if step != 1 and dim == len(spec.shape) - 1:
@@ -154,7 +154,7 @@ def slice_scatter(ctx: Context, spec: Any, x: Value, src: Value, dim: int, start
     return _overlay(ctx, spec, x, src, dim, start, stop, step, True)
 
 
-def _interleaved(ctx: Context, spec: Any, x: Value, src: Value, start: Any, step: int) -> Strided:
+def _interleaved(ctx: Context, spec: Any, x: Lowered, src: Lowered, start: Any, step: int) -> Stored:
     """Both written: as a choice for each element, lanes would read `src` all over."""
     target = ctx.join_target(spec)
     ctx.write(x, target)
@@ -165,7 +165,7 @@ def _interleaved(ctx: Context, spec: Any, x: Value, src: Value, start: Any, step
 
 
 @lowers("select_scatter")
-def select_scatter(ctx: Context, spec: Any, x: Value, src: Value, dim: int, index: Any) -> Value | None:
+def select_scatter(ctx: Context, spec: Any, x: Lowered, src: Lowered, dim: int, index: Any) -> Lowered | None:
     if unsupported_dtype(spec.dtype):
         return None
     return _overlay(ctx, spec, x, src, dim, index, plain(as_expr(index) + 1), 1, False)

@@ -18,13 +18,13 @@ from framesmith.loops.nest import Call
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import same_layout
 from framesmith.lower.table import unsupported_dtype
-from framesmith.lower.values import Lazy, Strided, Value, reads_of
+from framesmith.lower.values import Computed, Lowered, Stored, reads_of
 from framesmith.util.errors import Unsupported
 
 _COPY = torch.ops.aten.copy_.default
 
 
-def lower_launch(ctx: Context, node: fx.Node, args: tuple[Any, ...]) -> tuple[Strided, ...]:
+def lower_launch(ctx: Context, node: fx.Node, args: tuple[Any, ...]) -> tuple[Stored, ...]:
     """Append the call; gives the memories that it writes."""
     launch: Any = node.target
     buffers = []
@@ -37,11 +37,11 @@ def lower_launch(ctx: Context, node: fx.Node, args: tuple[Any, ...]) -> tuple[St
     return tuple([buffers[k] for k in launch.written])
 
 
-def _written(ctx: Context, node: fx.Node, k: int, how: Memory, value: Value | None) -> Strided:
+def _written(ctx: Context, node: fx.Node, k: int, how: Memory, value: Lowered | None) -> Stored:
     """The memory that the kernel writes, with what it held before."""
     if value is None:
         return ctx.storage(how.size, how.stride, how.dtype, device=how.device)
-    if isinstance(value, Strided) and _is_whole(ctx, value, how) and not _is_read_later(ctx, node, value.buffer):
+    if isinstance(value, Stored) and _is_whole(ctx, value, how) and not _is_read_later(ctx, node, value.buffer):
         kind = ctx.storages[value.buffer].kind
         if kind in ("arena", "result") or kind == "input" and _goes_back(node, k):
             return value
@@ -50,7 +50,7 @@ def _written(ctx: Context, node: fx.Node, k: int, how: Memory, value: Value | No
     return ctx.materialise(value, how.stride, written=True)
 
 
-def _is_whole(ctx: Context, value: Strided, how: Memory) -> bool:
+def _is_whole(ctx: Context, value: Stored, how: Memory) -> bool:
     """Whether a window is all of its buffer, in the layout that the kernel was told."""
     base = ctx.storages[value.buffer]
     same = value.dtype is base.dtype and value.shape == base.size == how.size
@@ -68,7 +68,7 @@ def _is_read_later(ctx: Context, node: fx.Node, buffer: str) -> bool:
 
 
 def _touches(ctx: Context, value: Any, buffer: str) -> bool:
-    if isinstance(value, Lazy):
+    if isinstance(value, Computed):
         value = ctx.stored(value)
     return buffer in reads_of(value)
 

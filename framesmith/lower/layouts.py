@@ -11,24 +11,24 @@ from framesmith.fake.layout import dense_order, is_dense
 from framesmith.fake.rules_attention import choice, result
 from framesmith.fake.tensor import new_fake
 from framesmith.lower.geometry import row_major, same_layout, strides_in_order
-from framesmith.lower.values import Strided, Value
+from framesmith.lower.values import Lowered, Stored
 from framesmith.util.precision import channels_of, on_matrix_units
 
 aten = torch.ops.aten
 
 # target -> (position among its tensor arguments, value, positions of constants) -> strides wanted, or None: as it is
-ARGUMENT_LAYOUTS: dict[Any, Callable[[int, Value, frozenset[int]], tuple[Any, ...] | None]] = {}
+ARGUMENT_LAYOUTS: dict[Any, Callable[[int, Lowered, frozenset[int]], tuple[Any, ...] | None]] = {}
 
 # target -> (position, all tensor arguments) -> strides wanted on a CUDA device, or None: as it is
-CUDA_ARGUMENT_LAYOUTS: dict[Any, Callable[[int, Sequence[Value]], tuple[Any, ...] | None]] = {}
+CUDA_ARGUMENT_LAYOUTS: dict[Any, Callable[[int, Sequence[Lowered]], tuple[Any, ...] | None]] = {}
 
 # target -> (spec of a result, tensor arguments in memory) -> strides of the result
-RESULT_LAYOUTS: dict[Any, Callable[[Any, Sequence[Strided]], tuple[Any, ...]]] = {}
+RESULT_LAYOUTS: dict[Any, Callable[[Any, Sequence[Stored]], tuple[Any, ...]]] = {}
 
 
 # target -> (spec of a result, tensor arguments in memory) -> strides that eager gives for arguments laid out so, on a CUDA device; for
 # operators whose meta kernels tell something else.
-CUDA_PREDICTIONS: dict[Any, Callable[[Any, Sequence[Strided]], tuple[Any, ...]]] = {}
+CUDA_PREDICTIONS: dict[Any, Callable[[Any, Sequence[Stored]], tuple[Any, ...]]] = {}
 
 
 def channels_last(shape: Sequence[Any]) -> tuple[Any, ...]:
@@ -37,24 +37,24 @@ def channels_last(shape: Sequence[Any]) -> tuple[Any, ...]:
     return strides_in_order(shape, (0, *range(2, rank), 1))
 
 
-def is_channels_last(value: Strided) -> bool:
+def is_channels_last(value: Stored) -> bool:
     """Whether a 4-d or 5-d window runs through channels first."""
     return len(value.shape) in (4, 5) and same_layout(value.shape, value.stride, channels_last(value.shape))
 
 
-def _convolution_argument(position: int, value: Value, frozen: frozenset[int]) -> tuple[Any, ...] | None:
+def _convolution_argument(position: int, value: Lowered, frozen: frozenset[int]) -> tuple[Any, ...] | None:
     """Channels-last is oneDNN's own for images; but a weight that is not frozen would be laid out anew for it in each call."""
     if position == 0 and 1 in frozen and len(value.shape) == 4 and value.dtype in (torch.float32, torch.bfloat16):
         return channels_last(value.shape)
     return None
 
 
-def _convolution_on_cuda(images: int) -> Callable[[int, Sequence[Value]], tuple[Any, ...] | None]:
+def _convolution_on_cuda(images: int) -> Callable[[int, Sequence[Lowered]], tuple[Any, ...] | None]:
     """Matrix units want channels innermost; elsewhere layouts are eager's, since the library's choice of a precision goes by them. The
     first `images` arguments are meant, what is added, and the weight, unless it has one channel: the kernel that computes it lays it out,
     which the library would do in a pass of its own."""
 
-    def wanted(position: int, values: Sequence[Value]) -> tuple[Any, ...] | None:
+    def wanted(position: int, values: Sequence[Lowered]) -> tuple[Any, ...] | None:
         value, image, weight = values[position], values[images - 1], values[images]
         meant = position != images or len(weight.shape) == 4 and weight.shape[1] != 1
         if not meant or len(value.shape) != 4 or len(weight.shape) != 4:
@@ -64,22 +64,22 @@ def _convolution_on_cuda(images: int) -> Callable[[int, Sequence[Value]], tuple[
     return wanted
 
 
-def _convolution_result(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
+def _convolution_result(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
     if len(values[0].shape) == 4 and (is_channels_last(values[0]) or is_channels_last(values[1])):
         return channels_last(spec.shape)
     return spec.stride if spec.stride is not None else row_major(spec.shape)
 
 
-def _follow_first(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
+def _follow_first(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
     """Pooling and the like: channels-last in, channels-last out."""
     return channels_last(spec.shape) if is_channels_last(values[0]) else row_major(spec.shape)
 
 
-def _row_major(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
+def _row_major(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
     return row_major(spec.shape)
 
 
-def _like_first(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
+def _like_first(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
     """A copy of the first argument, with other values in it."""
     first = values[0]
     if any(type(n) is not int for n in (*first.shape, *first.stride)):
@@ -90,7 +90,7 @@ def _like_first(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
     return first.stride if is_dense(first.shape, first.stride) else strides_in_order(first.shape, inner[::-1])
 
 
-def _attention_on_cuda(spec: Any, values: Sequence[Strided]) -> tuple[Any, ...]:
+def _attention_on_cuda(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
     """By the kernel that eager takes for queries, keys and values that lie so."""
     given = [new_fake(x.shape, x.stride, x.dtype, spec.device) for x in values]
     query, key, value = given[:3]

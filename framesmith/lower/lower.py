@@ -13,18 +13,18 @@ from framesmith.graph.devices import main_device
 from framesmith.graph.digest import target_name
 from framesmith.loops.ir import Origin, SizeOf, ValueOf
 from framesmith.loops.nest import Compute, LoopGraph, Storage
-from framesmith.lower import convolutions, factories, indexing, joins, numbers, pointwise, pooling, reductions, scans, views
+from framesmith.lower import convolutions, factories, host_scalars, indexing, joins, pointwise, pooling, reductions, scans, views
 from framesmith.lower.context import Context
 from framesmith.lower.contractions import lowering as contractions
 from framesmith.lower.externs import call_extern, call_prim, plain_call
 from framesmith.lower.geometry import is_empty, row_major, same_layout
 from framesmith.lower.table import PRIM_ROWS, unsupported_dtype
-from framesmith.lower.values import Lazy, Strided, Value, reads_of
+from framesmith.lower.values import Computed, Lowered, Stored, reads_of
 from framesmith.prims.core import Prim
 from framesmith.symbolic.expr import Symbol, as_expr
 from framesmith.util.stack import user_frame
 
-FAMILIES = (contractions, convolutions, factories, indexing, joins, numbers, pointwise, pooling, reductions, scans, views)
+FAMILIES = (contractions, convolutions, factories, indexing, joins, host_scalars, pointwise, pooling, reductions, scans, views)
 """Importing them fills the table."""
 
 _COPY = torch.ops.aten.copy_.default
@@ -93,7 +93,7 @@ class _Lowering:
             given_up = bool(node.meta.get("given up"))
             shape = tuple(val.shape)
             self.ctx.storages[name] = Storage(name, val.dtype, shape, stride, "input", position, device=device, given_up=given_up)
-        return Strided(name, tuple(val.shape), stride, 0, val.dtype)
+        return Stored(name, tuple(val.shape), stride, 0, val.dtype)
 
     def call_function(self, node: fx.Node) -> Any:
         ctx = self.ctx
@@ -120,14 +120,14 @@ class _Lowering:
 
     def settled_sources(self, prim: Prim, node: fx.Node, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments; a view, or a wider copy, that several nodes use is one of a buffer rather than of a costly closure."""
-        if len(node.users) > 1 and isinstance(args[0], Lazy) and (prim.kind == "view" or _widens(prim, node, args[0])):
+        if len(node.users) > 1 and isinstance(args[0], Computed) and (prim.kind == "view" or _widens(prim, node, args[0])):
             return (self.ctx.settle(args[0], 2), *args[1:])
         return args
 
     def settle(self, node: fx.Node, result: Any) -> Any:
         """Outputs of the graph and values of many uses go to memory."""
         ctx = self.ctx
-        if isinstance(result, Lazy):
+        if isinstance(result, Computed):
             wanted = ctx.wanted.get(node)
             if wanted is not None or is_empty(result.shape):  # of what has no elements, an index may be divided by zero
                 return ctx.materialise(result, wanted)
@@ -146,7 +146,7 @@ class _Lowering:
     def arguments(self, arg: Any) -> Any:
         if isinstance(arg, fx.Node):
             value = self.ctx.env[arg]
-            return self.ctx.stored(value) if type(value) is Lazy else value
+            return self.ctx.stored(value) if type(value) is Computed else value
         if isinstance(arg, (tuple, list)):
             return tuple(self.arguments(a) for a in arg)
         return arg
@@ -155,10 +155,10 @@ class _Lowering:
         if not isinstance(arg, fx.Node):
             return arg
         ctx, value = self.ctx, self.ctx.env[arg]
-        if not isinstance(value, Value):
+        if not isinstance(value, Lowered):
             return value
         wanted = ctx.wanted.get(arg, row_major(value.shape))
-        if not isinstance(value, Strided):
+        if not isinstance(value, Stored):
             value = ctx.materialise(value, wanted)
         base = ctx.storages[value.buffer]
         same = tuple(value.stride) == tuple(wanted) if is_empty(value.shape) else same_layout(value.shape, value.stride, wanted)
@@ -166,20 +166,20 @@ class _Lowering:
             value = ctx.materialise(value, wanted)
             base = ctx.storages[value.buffer]
         if base.kind != "input":  # dimensions of size 1 have eager's strides, too
-            value = Strided(value.buffer, value.shape, tuple(wanted), value.offset, value.dtype)
+            value = Stored(value.buffer, value.shape, tuple(wanted), value.offset, value.dtype)
         ref = ctx.ref(value)
         if base.kind == "arena":
             base.kind = "output"
             base.stride = value.stride if ref.name == base.name else base.stride
         return ref
 
-    def write_back(self, node: fx.Node, target: Strided, value: Value) -> Any:
+    def write_back(self, node: fx.Node, target: Stored, value: Lowered) -> Any:
         """The epilogue `input.copy_(value)`. Values that read inputs which another epilogue writes are computed before the first one."""
         if self.mutated is None:
             self.prepare_write_backs()
         ctx = self.ctx
         value = ctx.env[node.all_input_nodes[-1]]  # may have been put into memory just now
-        if isinstance(value, Strided) and value.buffer == target.buffer and value.offset == target.offset:
+        if isinstance(value, Stored) and value.buffer == target.buffer and value.offset == target.offset:
             if same_layout(value.shape, value.stride, target.stride):
                 return target
             value = ctx.materialise(value)
@@ -187,7 +187,7 @@ class _Lowering:
             return call_extern(ctx, node, (target, ctx.realise(value)), {})
         if value.dtype is not target.dtype or value.shape != target.shape:
             small, full = value, target
-            value = Lazy(
+            value = Computed(
                 full.shape,
                 full.dtype,
                 lambda b, i: b.cast(
@@ -211,18 +211,18 @@ class _Lowering:
             value = ctx.env.get(source)
             reads = reads_of(value)
             others = self.mutated & (set(reads) - {own})
-            if isinstance(value, Lazy) and (others or own in reads):
+            if isinstance(value, Computed) and (others or own in reads):
                 ctx.env[source] = ctx.realise(value)
-            elif isinstance(value, Strided) and others:
+            elif isinstance(value, Stored) and others:
                 ctx.env[source] = ctx.materialise(value)
 
 
 def _elsewhere(ctx: Context, values: tuple[Any, ...]) -> bool:
     """Whether one of the values is in memory of another device than the graph's."""
-    return any(isinstance(v, Strided) and ctx.storages[v.buffer].device is not None for v in values)
+    return any(isinstance(v, Stored) and ctx.storages[v.buffer].device is not None for v in values)
 
 
-def _widens(prim: Prim, node: fx.Node, source: Value) -> bool:
+def _widens(prim: Prim, node: fx.Node, source: Lowered) -> bool:
     """Whether a value takes more memory than what it is converted from."""
     return prim.name == "convert" and source.dtype.is_floating_point and node.meta["val"].dtype.itemsize > source.dtype.itemsize
 

@@ -13,7 +13,7 @@ from framesmith.loops.scalar import SCALAR_OPS
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import numel
 from framesmith.lower.table import lowers, unsupported_dtype
-from framesmith.lower.values import Lazy, Value, broadcast_index, cost_of, merge_reads
+from framesmith.lower.values import Computed, Lowered, broadcast_index, cost_of, merge_reads
 from framesmith.symbolic.expr import Expr
 
 # prim -> scalar operation; the rest have the same name in both
@@ -47,7 +47,7 @@ Operand = Callable[[Builder, Sequence[Any]], Op]
 
 def operand(value: Any, shape: tuple[Any, ...], dtype: torch.dtype) -> Operand:
     """The element of an operand of a result of `shape`: a broadcast tensor, a symbolic integer or a number of type `dtype`."""
-    if isinstance(value, Value):
+    if isinstance(value, Lowered):
         if value.shape == shape:
             return value.element
         small = value.shape
@@ -58,18 +58,18 @@ def operand(value: Any, shape: tuple[Any, ...], dtype: torch.dtype) -> Operand:
     return lambda b, index: b.const(number, dtype)
 
 
-def pointwise(ctx: Context, shape: tuple[Any, ...], dtype: torch.dtype, args: Sequence[Any], cost: int, build: Any) -> Lazy:
+def pointwise(ctx: Context, shape: tuple[Any, ...], dtype: torch.dtype, args: Sequence[Any], cost: int, build: Any) -> Computed:
     """A closure of `shape` that gives `build(b, *elements)`."""
     size = numel(shape)
     args = [ctx.small_operand(a, size) for a in args]
-    tensors = [a for a in args if isinstance(a, Value)]
+    tensors = [a for a in args if isinstance(a, Lowered)]
     kind = tensors[-1].dtype if tensors else dtype
     elements = [operand(a, shape, kind) for a in args]
     total = cost + sum(map(cost_of, tensors))
     if len(elements) == 1:
         (only,) = elements
-        return Lazy(shape, dtype, lambda b, i: build(b, only(b, i)), total, merge_reads(tensors), ctx.origin)
-    return Lazy(shape, dtype, lambda b, i: build(b, *[e(b, i) for e in elements]), total, merge_reads(tensors), ctx.origin)
+        return Computed(shape, dtype, lambda b, i: build(b, only(b, i)), total, merge_reads(tensors), ctx.origin)
+    return Computed(shape, dtype, lambda b, i: build(b, *[e(b, i) for e in elements]), total, merge_reads(tensors), ctx.origin)
 
 
 def _builder(name: str) -> Callable[..., Op]:
@@ -85,8 +85,8 @@ def _register(prim: str) -> None:
     on_bool = _builder(_ON_BOOL[prim]) if prim in _ON_BOOL else build
 
     @lowers(prim)
-    def row(ctx: Context, spec: Any, *args: Any) -> Lazy | None:
-        first = next(a for a in args if isinstance(a, Value))
+    def row(ctx: Context, spec: Any, *args: Any) -> Computed | None:
+        first = next(a for a in args if isinstance(a, Lowered))
         if unsupported_dtype(first.dtype):
             return None
         return pointwise(ctx, spec.shape, spec.dtype, args, cost, on_bool if first.dtype is torch.bool else build)
@@ -108,7 +108,7 @@ _POWERS: dict[float, Callable[[Builder, Op], Op]] = {
 
 
 @lowers("pow")
-def power(ctx: Context, spec: Any, base: Any, exponent: Any) -> Lazy | None:
+def power(ctx: Context, spec: Any, base: Any, exponent: Any) -> Computed | None:
     if unsupported_dtype(spec.dtype):
         return None
     if isinstance(exponent, (int, float)) and spec.dtype.is_floating_point and float(exponent) in _POWERS:
@@ -119,17 +119,17 @@ def power(ctx: Context, spec: Any, base: Any, exponent: Any) -> Lazy | None:
 
 
 @lowers("copy")
-def copy(ctx: Context, spec: Any, x: Value) -> Lazy | None:
+def copy(ctx: Context, spec: Any, x: Lowered) -> Computed | None:
     return None if unsupported_dtype(x.dtype) else pointwise(ctx, spec.shape, spec.dtype, (x,), 0, lambda b, v: v)
 
 
 @lowers("rounded")
-def rounded(ctx: Context, spec: Any, x: Value) -> Lazy:
+def rounded(ctx: Context, spec: Any, x: Lowered) -> Computed:
     return pointwise(ctx, spec.shape, spec.dtype, (x,), 1, lambda b, v: b.cast(v, spec.dtype))
 
 
 @lowers("convert")
-def convert(ctx: Context, spec: Any, x: Value, dtype: torch.dtype) -> Any:
+def convert(ctx: Context, spec: Any, x: Lowered, dtype: torch.dtype) -> Any:
     if unsupported_dtype(x.dtype) or unsupported_dtype(dtype):
         return None
     if x.dtype is dtype:
@@ -138,23 +138,23 @@ def convert(ctx: Context, spec: Any, x: Value, dtype: torch.dtype) -> Any:
 
 
 @lowers("bitcast")
-def bitcast(ctx: Context, spec: Any, x: Value, dtype: torch.dtype) -> Lazy | None:
+def bitcast(ctx: Context, spec: Any, x: Lowered, dtype: torch.dtype) -> Computed | None:
     if any(unsupported_dtype(d) or d in (torch.bool, torch.bfloat16, torch.float16) for d in (x.dtype, dtype)):
         return None
     return pointwise(ctx, spec.shape, dtype, (x,), 0, lambda b, v: b.bitcast(v, dtype))
 
 
 @lowers("where")
-def where(ctx: Context, spec: Any, condition: Value, x: Any, y: Any) -> Lazy | None:
+def where(ctx: Context, spec: Any, condition: Lowered, x: Any, y: Any) -> Computed | None:
     if unsupported_dtype(spec.dtype):
         return None
     shape, size = spec.shape, numel(spec.shape)
     values = [ctx.small_operand(v, size) for v in (condition, x, y)]
     test = operand(values[0], shape, torch.bool)
     yes, no = (operand(v, shape, spec.dtype) for v in values[1:])
-    tensors = [v for v in values if isinstance(v, Value)]
+    tensors = [v for v in values if isinstance(v, Lowered)]
     cost = 1 + sum(map(cost_of, tensors))
-    return Lazy(
+    return Computed(
         shape,
         spec.dtype,
         lambda b, i: b.scalar("where", test(b, i), yes(b, i), no(b, i)),

@@ -19,8 +19,8 @@ from framesmith.lower.context import Context
 from framesmith.lower.geometry import flat
 from framesmith.lower.layouts import channels_last, is_channels_last
 from framesmith.lower.table import lowers_extern
-from framesmith.lower.values import Strided, Value
-from framesmith.lower.windows import Window, pair, reader
+from framesmith.lower.values import Lowered, Stored
+from framesmith.lower.windows import DepthwiseWindow, pair, reader
 from framesmith.symbolic.expr import Expr, as_expr, max_, min_
 
 aten = torch.ops.aten
@@ -31,7 +31,7 @@ CHANNELS = 8  # from which lanes along channels are worth it
 
 
 @lowers_extern(aten.max_pool2d.default)
-def max_pool2d(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Strided | None:
+def max_pool2d(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored | None:
     """The pooled image, as below."""
     found = _pooled(ctx, node.meta["val"], args, kwargs, False)
     return found[0] if found is not None else None
@@ -40,18 +40,18 @@ def max_pool2d(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[
 @lowers_extern(aten.max_pool2d_with_indices.default)
 def max_pool2d_with_indices(
     ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Strided, Strided | None] | None:
+) -> tuple[Stored, Stored | None] | None:
     """The pooled image and, if anybody asks for them, the places of the maxima; on the CPU, only where nobody does."""
     asked = any(user.target is not operator.getitem or user.args[1] for user in node.users)
     return None if asked and ctx.device.type == "cpu" else _pooled(ctx, node.meta["val"][0], args, kwargs, asked)
 
 
 @lowers_extern(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Strided | None:
+def max_pool2d_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored | None:
     """The gradient of the image, channels-last; None (eager's kernel) as below, and on the CPU."""
     tangent, x, *how, _, indices = args
     window = _window(ctx, x, how, (x.shape, tangent.shape)) if not kwargs and ctx.device.type != "cpu" else None
-    if window is None or not (is_channels_last(x) if isinstance(x, Strided) else x.dtype.itemsize == 2):
+    if window is None or not (is_channels_last(x) if isinstance(x, Stored) else x.dtype.itemsize == 2):
         return None
     g = ctx.realise(tangent, channels_last(tangent.shape))
     where = ctx.realise(indices, channels_last(indices.shape)) if ctx.is_heavy(indices) else indices
@@ -75,23 +75,23 @@ def max_pool2d_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwar
     return out
 
 
-def _window(ctx: Context, x: Any, how: Any, shapes: tuple[Any, ...]) -> Window | None:
+def _window(ctx: Context, x: Any, how: Any, shapes: tuple[Any, ...]) -> DepthwiseWindow | None:
     """The window that arguments behind an image describe; None for a dilated or a large one, and for an image that is not pooled here."""
     kernel, stride, padding, dilation = (*how, *((), 0, 1)[len(how) - 1 :])[:4]
-    if not isinstance(x, Value) or len(x.shape) != 4 or any(type(n) is not int or not n for shape in shapes for n in shape):
+    if not isinstance(x, Lowered) or len(x.shape) != 4 or any(type(n) is not int or not n for shape in shapes for n in shape):
         return None
-    window = Window(pair(kernel), pair(stride or kernel), pair(padding), pair(dilation))
+    window = DepthwiseWindow(pair(kernel), pair(stride or kernel), pair(padding), pair(dilation))
     large = len(window.positions) > LARGEST or x.shape[1] < CHANNELS
     return None if large or window.dilation != (1, 1) or x.dtype not in DTYPES[ctx.device.type] else window
 
 
 def _pooled(
     ctx: Context, spec: Any, args: tuple[Any, ...], kwargs: dict[str, Any], places: bool
-) -> tuple[Strided, Strided | None] | None:
+) -> tuple[Stored, Stored | None] | None:
     """The pooled image, channels-last, and with `places` where the maxima are; None (eager's kernel) for another layout, a dilated or a
     large window."""
     x, *how = args
-    window = _window(ctx, x, how, (x.shape, spec.shape)) if not kwargs and isinstance(x, Value) else None
+    window = _window(ctx, x, how, (x.shape, spec.shape)) if not kwargs and isinstance(x, Lowered) else None
     if window is None:
         return None
     x = ctx.realise(x)

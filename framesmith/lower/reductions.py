@@ -13,7 +13,7 @@ from framesmith.loops.nest import Compute
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import flat, memory_order, numel, plain, strides_in_order
 from framesmith.lower.table import lowers, unsupported_dtype
-from framesmith.lower.values import Lazy, Strided, Value
+from framesmith.lower.values import Computed, Lowered, Stored
 from framesmith.symbolic.expr import Symbol, as_expr
 
 
@@ -38,9 +38,9 @@ class Domain:
         self.shape = tuple(s for d, s in enumerate(shape) if d not in reduced)
         self.keep_shape = tuple(1 if d in reduced else s for d, s in enumerate(shape))
 
-    def layout(self, ctx: Context, x: Value) -> tuple[Any, ...]:
+    def layout(self, ctx: Context, x: Lowered) -> tuple[Any, ...]:
         """Strides of the result (without reduced dims) that follow the operand's memory order."""
-        if isinstance(x, Strided) and all(type(s) is int for s in x.stride):
+        if isinstance(x, Stored) and all(type(s) is int for s in x.stride):
             kept = [d for d, (i, k) in enumerate(zip(self.index, self.keep_shape)) if any(i is o for o in self.out_index)]
             order = memory_order(self.shape, [x.stride[d] for d in kept]) if len(kept) == len(self.shape) else None
             if order is not None:
@@ -53,14 +53,14 @@ Body = Callable[[Builder, Op], Op]
 
 def reduce_nest(
     ctx: Context,
-    x: Value,
+    x: Lowered,
     dims: Sequence[int],
     dtype: torch.dtype,
     inner: Callable[[Builder, Domain], Sequence[Op]],
     posts: Sequence[Callable[[Builder, Sequence[Op], Domain], Op]],
     strides: Sequence[Any] | None = None,
     kinds: Sequence[torch.dtype] | None = None,
-) -> tuple[list[Strided], Domain]:
+) -> tuple[list[Stored], Domain]:
     """Append a nest: `inner` builds the reductions, each of `posts` one result (stored without the reduced dims)."""
     domain = Domain(ctx, x.shape, dims)
     body = Builder()
@@ -78,13 +78,13 @@ def reduce_nest(
     return outs, domain
 
 
-def _kept(ctx: Context, out: Strided, keep_shape: tuple[Any, ...], dims: Sequence[int], keepdim: bool) -> Strided:
+def _kept(ctx: Context, out: Stored, keep_shape: tuple[Any, ...], dims: Sequence[int], keepdim: bool) -> Stored:
     if not keepdim:
         return out
     stride = list(out.stride)
     for d in sorted(dims):
         stride.insert(d, 1)
-    return Strided(out.buffer, keep_shape, tuple(stride), 0, out.dtype)
+    return Stored(out.buffer, keep_shape, tuple(stride), 0, out.dtype)
 
 
 def _wanted_strides(ctx: Context, dims: Sequence[int], keepdim: bool, shape: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -95,7 +95,7 @@ def _wanted_strides(ctx: Context, dims: Sequence[int], keepdim: bool, shape: Seq
     return tuple(s for d, s in enumerate(stride) if d not in dims) if keepdim else stride
 
 
-def reduce(ctx: Context, x: Value, dims: Sequence[int], keepdim: bool, dtype: torch.dtype, kind: str, post: Body | None = None) -> Value:
+def reduce(ctx: Context, x: Lowered, dims: Sequence[int], keepdim: bool, dtype: torch.dtype, kind: str, post: Body | None = None) -> Lowered:
     """One ordinary reduction of `x`, with `post` applied to its result."""
     x = _split(ctx, x, dims, kind, dtype)
     dims = tuple(dims)
@@ -112,7 +112,7 @@ def reduce(ctx: Context, x: Value, dims: Sequence[int], keepdim: bool, dtype: to
     return _kept(ctx, outs[0], domain.keep_shape, dims, keepdim)
 
 
-def _split(ctx: Context, x: Value, dims: Sequence[int], kind: str, dtype: torch.dtype) -> Value:
+def _split(ctx: Context, x: Lowered, dims: Sequence[int], kind: str, dtype: torch.dtype) -> Lowered:
     """For a large reduction to few results: reduce parts first, so that threads share the work. The value returned has x's rank:
     the parts stand in the outermost reduced dim."""
     start = ctx.limits.split
@@ -150,8 +150,8 @@ def _split(ctx: Context, x: Value, dims: Sequence[int], kind: str, dtype: torch.
     return out
 
 
-def _stride(x: Value, dim: int) -> int:
-    if isinstance(x, Strided):
+def _stride(x: Lowered, dim: int) -> int:
+    if isinstance(x, Stored):
         step = x.stride[dim]
         return step if type(step) is int else 1 << 60
     return len(x.shape) - dim
@@ -159,7 +159,7 @@ def _stride(x: Value, dim: int) -> int:
 
 def _register(prim: str, kind: str, on_bool: str | None = None) -> None:
     @lowers(prim)
-    def row(ctx: Context, spec: Any, x: Value, dims: Sequence[int], keepdim: bool) -> Value | None:
+    def row(ctx: Context, spec: Any, x: Lowered, dims: Sequence[int], keepdim: bool) -> Lowered | None:
         if unsupported_dtype(x.dtype):
             return None
         return reduce(ctx, x, dims, keepdim, spec.dtype, on_bool if on_bool and x.dtype is torch.bool else kind)
@@ -178,7 +178,7 @@ for _prim, _kind, _bool in (
 
 def _register_arg(prim: str) -> None:
     @lowers(prim)
-    def row(ctx: Context, spec: Any, x: Value, dim: int, keepdim: bool) -> Value | None:
+    def row(ctx: Context, spec: Any, x: Lowered, dim: int, keepdim: bool) -> Lowered | None:
         if unsupported_dtype(x.dtype) or x.dtype is torch.bool or not x.shape:
             return None
         outs, domain = reduce_nest(
@@ -198,12 +198,12 @@ _register_arg("argmin")
 
 
 @lowers("var_mean")
-def var_mean(ctx: Context, spec: Any, x: Value, dims: Sequence[int], keepdim: bool, correction: Any) -> Any:
+def var_mean(ctx: Context, spec: Any, x: Lowered, dims: Sequence[int], keepdim: bool, correction: Any) -> Any:
     if unsupported_dtype(x.dtype):
         return None
     dims = tuple(dims)
     count = numel([x.shape[d] for d in dims])
-    if ctx.is_heavy(x) or (isinstance(x, Lazy) and x.cost > 2):
+    if ctx.is_heavy(x) or (isinstance(x, Computed) and x.cost > 2):
         x = ctx.realise(x)
     limit = ctx.limits.columns if _runs_across(ctx, x, dims) else ctx.limits.two_pass
     if type(count) is int and count > limit:
@@ -217,7 +217,7 @@ def var_mean(ctx: Context, spec: Any, x: Value, dims: Sequence[int], keepdim: bo
     return tuple(_dropped(v, dims) for v in (var, mean))
 
 
-def _runs_across(ctx: Context, x: Value, dims: Sequence[int]) -> bool:
+def _runs_across(ctx: Context, x: Lowered, dims: Sequence[int]) -> bool:
     """Whether neighbours in memory go into different results."""
     b = Builder()
     index, _ = ctx.axes(x.shape)
@@ -226,9 +226,9 @@ def _runs_across(ctx: Context, x: Value, dims: Sequence[int]) -> bool:
     return not any(op.index.coeff(s) == 1 for op in b.ops if type(op) is Load for s in gone)
 
 
-def _dropped(value: Any, dims: Sequence[int]) -> Strided:
+def _dropped(value: Any, dims: Sequence[int]) -> Stored:
     keep = [d for d in range(len(value.shape)) if d not in dims]
-    return Strided(value.buffer, tuple(value.shape[d] for d in keep), tuple(value.stride[d] for d in keep), 0, value.dtype)
+    return Stored(value.buffer, tuple(value.shape[d] for d in keep), tuple(value.stride[d] for d in keep), 0, value.dtype)
 
 
 def _divide(b: Builder, value: Op, divisor: Any) -> Op:
@@ -237,20 +237,20 @@ def _divide(b: Builder, value: Op, divisor: Any) -> Op:
     return b.scalar("div", value, b.index(divisor, value.dtype))
 
 
-def _mean(ctx: Context, x: Value, dims: Sequence[int], count: Any) -> Value:
+def _mean(ctx: Context, x: Lowered, dims: Sequence[int], count: Any) -> Lowered:
     return reduce(ctx, x, dims, True, x.dtype, "sum", lambda b, s: _divide(b, s, count))
 
 
-def _deviation(ctx: Context, x: Value, mean: Value, dims: Sequence[int]) -> Lazy:
+def _deviation(ctx: Context, x: Lowered, mean: Lowered, dims: Sequence[int]) -> Computed:
     def element(b: Builder, index: Sequence[Any]) -> Op:
         at = [0 if d in dims else i for d, i in enumerate(index)]
         difference = b.scalar("sub", x.element(b, index), mean.element(b, at))
         return b.scalar("mul", difference, difference)
 
-    return Lazy(x.shape, x.dtype, element, 2, {}, ctx.origin)
+    return Computed(x.shape, x.dtype, element, 2, {}, ctx.origin)
 
 
-def _welford(ctx: Context, x: Value, dims: Sequence[int], keepdim: bool, correction: Any, count: int) -> Any:
+def _welford(ctx: Context, x: Lowered, dims: Sequence[int], keepdim: bool, correction: Any, count: int) -> Any:
     divisor = max(count - correction, 0)
     outs, domain = reduce_nest(
         ctx,

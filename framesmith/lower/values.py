@@ -15,7 +15,7 @@ Element = Callable[[Builder, Sequence[Any]], Op]
 NOTHING: frozenset[str] = frozenset()
 
 
-class Value:
+class Lowered:
     """A tensor under lowering. `element(b, index)` builds the element at a logical index (ints or Exprs, one a dim)."""
 
     __slots__ = ("dtype", "shape")
@@ -32,7 +32,7 @@ class Value:
         raise NotImplementedError
 
 
-class Strided(Value):
+class Stored(Lowered):
     """Element `index` is at `offset + sum(index * stride)` of storage `buffer`."""
 
     __slots__ = ("buffer", "offset", "stride")
@@ -49,7 +49,7 @@ class Strided(Value):
         return b.load(self.buffer, flat(index, self.stride, self.offset), self.dtype)
 
 
-class Lazy(Value):
+class Computed(Lowered):
     """A closure. `cost`: scalar work for one element; `reads`: the buffers it loads from, with their number of elements."""
 
     __slots__ = ("cost", "fn", "origins", "reads", "stride")
@@ -80,18 +80,18 @@ class Lazy(Value):
 
 def reads_of(value: Any) -> dict[str, Size]:
     """Buffers that one evaluation of every element reads, with element counts."""
-    if isinstance(value, Strided):
+    if isinstance(value, Stored):
         return {value.buffer: touched(value)}
-    return value.reads if isinstance(value, Lazy) else {}
+    return value.reads if isinstance(value, Computed) else {}
 
 
-def touched(value: Strided) -> Size:
+def touched(value: Stored) -> Size:
     """Number of distinct elements behind a window (broadcast dims count once)."""
     return numel([s for s, t in zip(value.shape, value.stride) if not (type(t) is int and t == 0)])
 
 
 def cost_of(value: Any) -> int:
-    return value.cost if isinstance(value, Lazy) else 0
+    return value.cost if isinstance(value, Computed) else 0
 
 
 def merge_reads(values: Sequence[Any]) -> dict[str, Size]:
@@ -113,6 +113,6 @@ def broadcast_index(index: Sequence[Any], shape: Sequence[Size]) -> Sequence[Any
     return [0 if size == 1 else i for i, size in zip(index[lead:], shape)]
 
 
-def whole(buffer: str, shape: tuple[Size, ...], dtype: torch.dtype) -> Strided:
+def whole(buffer: str, shape: tuple[Size, ...], dtype: torch.dtype) -> Stored:
     """A contiguous buffer seen whole."""
-    return Strided(buffer, shape, row_major(shape), 0, dtype)
+    return Stored(buffer, shape, row_major(shape), 0, dtype)

@@ -8,29 +8,29 @@ from typing import Any
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import plain, reshape_index, reshape_strides, row_major, same_layout
 from framesmith.lower.table import lowers
-from framesmith.lower.values import Lazy, Strided, Value, cost_of, reads_of
+from framesmith.lower.values import Computed, Lowered, Stored, cost_of, reads_of
 from framesmith.symbolic.expr import as_expr
 
 Reindex = Callable[[Sequence[Any]], Sequence[Any]]
 
 
-def reindexed(ctx: Context, x: Value, shape: tuple[Any, ...], reindex: Reindex) -> Lazy:
+def reindexed(ctx: Context, x: Lowered, shape: tuple[Any, ...], reindex: Reindex) -> Computed:
     """A closure of `shape` whose element at `index` is x's at `reindex(index)`."""
-    return Lazy(shape, x.dtype, lambda b, i: x.element(b, reindex(i)), cost_of(x), reads_of(x))
+    return Computed(shape, x.dtype, lambda b, i: x.element(b, reindex(i)), cost_of(x), reads_of(x))
 
 
-def window(x: Strided, shape: Sequence[Any], stride: Sequence[Any], offset: Any = None) -> Strided:
+def window(x: Stored, shape: Sequence[Any], stride: Sequence[Any], offset: Any = None) -> Stored:
     """Another window on x's buffer."""
     at = x.offset if offset is None else plain(offset)
-    return Strided(x.buffer, tuple(shape), tuple(plain(s) for s in stride), at, x.dtype)
+    return Stored(x.buffer, tuple(shape), tuple(plain(s) for s in stride), at, x.dtype)
 
 
 @lowers("reshape")
-def reshape(ctx: Context, spec: Any, x: Value, shape: Any) -> Value:
+def reshape(ctx: Context, spec: Any, x: Lowered, shape: Any) -> Lowered:
     old, new = x.shape, spec.shape
     if old == new:
         return x
-    if isinstance(x, Strided):
+    if isinstance(x, Stored):
         stride = reshape_strides(old, x.stride, new)
         if stride is not None:
             return window(x, new, stride)
@@ -38,33 +38,33 @@ def reshape(ctx: Context, spec: Any, x: Value, shape: Any) -> Value:
 
 
 @lowers("permute")
-def permute(ctx: Context, spec: Any, x: Value, dims: Sequence[int]) -> Value:
-    if isinstance(x, Strided):
+def permute(ctx: Context, spec: Any, x: Lowered, dims: Sequence[int]) -> Lowered:
+    if isinstance(x, Stored):
         return window(x, spec.shape, [x.stride[d] for d in dims])
     place = sorted(range(len(dims)), key=dims.__getitem__)
     return reindexed(ctx, x, spec.shape, lambda i: [i[p] for p in place])
 
 
 @lowers("expand")
-def expand(ctx: Context, spec: Any, x: Value, shape: Any) -> Value:
+def expand(ctx: Context, spec: Any, x: Lowered, shape: Any) -> Lowered:
     if x.shape == spec.shape:
         return x
     lead = len(spec.shape) - len(x.shape)
     fixed = [old == 1 and new != 1 for old, new in zip(x.shape, spec.shape[lead:])]
-    if isinstance(x, Strided):
+    if isinstance(x, Stored):
         stride = [0] * lead + [0 if f else s for f, s in zip(fixed, x.stride)]
         return window(x, spec.shape, stride)
     x = ctx.small_operand(x, spec.numel)
-    if isinstance(x, Strided):
+    if isinstance(x, Stored):
         return expand(ctx, spec, x, shape)
     return reindexed(ctx, x, spec.shape, lambda i: [0 if f else v for f, v in zip(fixed, i[lead:])])
 
 
 @lowers("slice")
-def slice_(ctx: Context, spec: Any, x: Value, dim: int, start: Any, stop: Any, step: int) -> Value:
+def slice_(ctx: Context, spec: Any, x: Lowered, dim: int, start: Any, stop: Any, step: int) -> Lowered:
     if x.shape == spec.shape and step == 1:
         return x
-    if isinstance(x, Strided):
+    if isinstance(x, Stored):
         stride = list(x.stride)
         offset = as_expr(x.offset) + as_expr(stride[dim]) * start
         stride[dim] = stride[dim] * step
@@ -73,21 +73,21 @@ def slice_(ctx: Context, spec: Any, x: Value, dim: int, start: Any, stop: Any, s
 
 
 @lowers("select")
-def select(ctx: Context, spec: Any, x: Value, dim: int, index: Any) -> Value:
-    if isinstance(x, Strided):
+def select(ctx: Context, spec: Any, x: Lowered, dim: int, index: Any) -> Lowered:
+    if isinstance(x, Stored):
         offset = as_expr(x.offset) + as_expr(x.stride[dim]) * index
         return window(x, spec.shape, x.stride[:dim] + x.stride[dim + 1 :], offset)
     return reindexed(ctx, x, spec.shape, lambda i: [*i[:dim], index, *i[dim:]])
 
 
 @lowers("flip")
-def flip(ctx: Context, spec: Any, x: Value, dims: Sequence[int]) -> Value:
+def flip(ctx: Context, spec: Any, x: Lowered, dims: Sequence[int]) -> Lowered:
     last = {d: x.shape[d] - 1 for d in dims}
     return reindexed(ctx, x, spec.shape, lambda i: [last[d] - v if d in last else v for d, v in enumerate(i)])
 
 
 @lowers("roll")
-def roll(ctx: Context, spec: Any, x: Value, shifts: Any, dims: Any) -> Value:
+def roll(ctx: Context, spec: Any, x: Lowered, shifts: Any, dims: Any) -> Lowered:
     by = {d: (s, x.shape[d]) for s, d in zip(shifts, dims) if x.shape[d] != 1}
 
     def reindex(index: Sequence[Any]) -> list[Any]:
@@ -100,10 +100,10 @@ def roll(ctx: Context, spec: Any, x: Value, shifts: Any, dims: Any) -> Value:
 
 
 @lowers("diagonal")
-def diagonal(ctx: Context, spec: Any, x: Value, offset: int, dim1: int, dim2: int) -> Value:
+def diagonal(ctx: Context, spec: Any, x: Lowered, offset: int, dim1: int, dim2: int) -> Lowered:
     rows, columns = max(-offset, 0), max(offset, 0)
     rest = [d for d in range(len(x.shape)) if d not in (dim1, dim2)]
-    if isinstance(x, Strided):
+    if isinstance(x, Stored):
         stride = [x.stride[d] for d in rest] + [x.stride[dim1] + x.stride[dim2]]
         start = as_expr(x.offset) + as_expr(x.stride[dim1]) * rows + as_expr(x.stride[dim2]) * columns
         return window(x, spec.shape, stride, start)
@@ -119,15 +119,15 @@ def diagonal(ctx: Context, spec: Any, x: Value, offset: int, dim1: int, dim2: in
 
 
 @lowers("unfold")
-def unfold(ctx: Context, spec: Any, x: Value, dim: int, size: int, step: int) -> Value:
-    if isinstance(x, Strided):
+def unfold(ctx: Context, spec: Any, x: Lowered, dim: int, size: int, step: int) -> Lowered:
+    if isinstance(x, Stored):
         stride = [*x.stride[:dim], x.stride[dim] * step, *x.stride[dim + 1 :], x.stride[dim]]
         return window(x, spec.shape, stride)
     return reindexed(ctx, x, spec.shape, lambda i: [*i[:dim], i[dim] * step + i[-1], *i[dim + 1 : -1]])
 
 
 @lowers("as_strided")
-def as_strided(ctx: Context, spec: Any, x: Value, size: Any, stride: Sequence[Any], offset: Any) -> Value:
+def as_strided(ctx: Context, spec: Any, x: Lowered, size: Any, stride: Sequence[Any], offset: Any) -> Lowered:
     base = ctx.realise(x, row_major(x.shape))
     assert same_layout(x.shape, base.stride, row_major(x.shape))
     return window(base, spec.shape, stride, as_expr(base.offset) + offset)

@@ -24,18 +24,18 @@ from framesmith.loops.nest import Compute
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import flat, row_major
 from framesmith.lower.layouts import channels_last
-from framesmith.lower.values import Strided, Value
+from framesmith.lower.values import Lowered, Stored
 from framesmith.symbolic.expr import Expr, as_expr
 
 LARGEST = 49  # positions of a window that are written out
 VECTOR = 8  # channels that a thread moves at once
 MOST_SUMS = 25  # positions of a kernel, whose sums a thread holds all at once
 Pair = tuple[int, int]
-Where = Callable[[Builder, Sequence[Any], Pair, "Window", Sequence[int]], tuple[Op, list[Expr]]]
+Where = Callable[[Builder, Sequence[Any], Pair, "DepthwiseWindow", Sequence[int]], tuple[Op, list[Expr]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class DepthwiseWindow:
     """Position (i, j) of a window at (h, w) is element h * stride + i * dilation - padding of the image, and so along w."""
 
     kernel: Pair
@@ -48,16 +48,16 @@ class Window:
         return list(product(range(self.kernel[0]), range(self.kernel[1])))
 
 
-def window_of(x: Value, weight: Value, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Window | None:
+def window_of(x: Lowered, weight: Lowered, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> DepthwiseWindow | None:
     """The window of a convolution that has a kernel for each channel and is written out, else None."""
     channels = x.shape[1]
     if groups != channels or tuple(weight.shape[:2]) != (channels, 1) or channels % VECTOR:
         return None
     kernel = (weight.shape[2], weight.shape[3])
-    return Window(kernel, stride, padding, dilation) if kernel[0] * kernel[1] <= LARGEST else None
+    return DepthwiseWindow(kernel, stride, padding, dilation) if kernel[0] * kernel[1] <= LARGEST else None
 
 
-def are_summed(window: Window, dtype: torch.dtype) -> bool:
+def are_summed(window: DepthwiseWindow, dtype: torch.dtype) -> bool:
     """Whether the gradient of a weight is computed here: all sums at once, or in float32 those of a row of the kernel, where the library
     takes ten times as long."""
     return len(window.positions) <= MOST_SUMS or dtype is torch.float32 and window.kernel[1] <= MOST_SUMS
@@ -69,15 +69,15 @@ def pair(value: Any) -> Pair:
     return (values[0], values[-1])
 
 
-def depthwise(ctx: Context, image: Value, kernel: Value, window: Window, shape: tuple[int, ...]) -> Strided:
+def depthwise(ctx: Context, image: Lowered, kernel: Lowered, window: DepthwiseWindow, shape: tuple[int, ...]) -> Stored:
     """The image of `shape`, channels-last."""
     x = ctx.realise(image, channels_last(image.shape))
     return _sums(ctx, x, _by_position(ctx, kernel), shape, window, _inside)
 
 
 def depthwise_backward(
-    ctx: Context, tangent: Value, image: Value, weight: Value, window: Window, wanted: Sequence[bool]
-) -> tuple[Strided | None, Strided | None]:
+    ctx: Context, tangent: Lowered, image: Lowered, weight: Lowered, window: DepthwiseWindow, wanted: Sequence[bool]
+) -> tuple[Stored | None, Stored | None]:
     """Gradients of the image and the weight, as far as they are `wanted`."""
     g = ctx.realise(tangent, channels_last(tangent.shape))
     of_image = _sums(ctx, g, _by_position(ctx, weight), image.shape, window, reader) if wanted[0] else None
@@ -86,13 +86,13 @@ def depthwise_backward(
     return of_image, _weight_gradient(ctx, g, ctx.realise(image, channels_last(image.shape)), tuple(weight.shape), window)
 
 
-def _by_position(ctx: Context, weight: Value) -> Strided:
+def _by_position(ctx: Context, weight: Lowered) -> Stored:
     """The weight with its channels innermost."""
     channels, _, _, columns = weight.shape
     return ctx.realise(weight, (1, channels, columns * channels, channels))
 
 
-def _inside(b: Builder, at: Sequence[Any], k: Pair, window: Window, shape: Sequence[int]) -> tuple[Op, list[Expr]]:
+def _inside(b: Builder, at: Sequence[Any], k: Pair, window: DepthwiseWindow, shape: Sequence[int]) -> tuple[Op, list[Expr]]:
     """The element of an image of `shape` that position `k` of the window at `at` reads, and whether there is one."""
     inside, place = None, []
     for d in (0, 1):
@@ -103,7 +103,7 @@ def _inside(b: Builder, at: Sequence[Any], k: Pair, window: Window, shape: Seque
     return inside, place
 
 
-def reader(b: Builder, at: Sequence[Any], k: Pair, window: Window, shape: Sequence[int]) -> tuple[Op, list[Expr]]:
+def reader(b: Builder, at: Sequence[Any], k: Pair, window: DepthwiseWindow, shape: Sequence[int]) -> tuple[Op, list[Expr]]:
     """The window, of those of a result of `shape`, whose position `k` is the element at `at`, and whether there is one."""
     reader, place = None, []
     for d in (0, 1):
@@ -117,7 +117,7 @@ def reader(b: Builder, at: Sequence[Any], k: Pair, window: Window, shape: Sequen
     return reader, place
 
 
-def _sums(ctx: Context, x: Strided, weight: Strided, shape: tuple[int, ...], window: Window, where: Where) -> Strided:
+def _sums(ctx: Context, x: Stored, weight: Stored, shape: tuple[int, ...], window: DepthwiseWindow, where: Where) -> Stored:
     """An image of `shape`, channels-last: over the positions of the window, the element of `x` that is `where` the position says."""
     out = ctx.storage(shape, channels_last(shape), x.dtype)
     b = Builder()
@@ -136,7 +136,7 @@ def _sums(ctx: Context, x: Strided, weight: Strided, shape: tuple[int, ...], win
     return out
 
 
-def _weight_gradient(ctx: Context, tangent: Strided, x: Strided, shape: tuple[int, ...], window: Window) -> Strided:
+def _weight_gradient(ctx: Context, tangent: Stored, x: Stored, shape: tuple[int, ...], window: DepthwiseWindow) -> Stored:
     """Sums over all places of the window: for each channel those of all its positions at once, or for each channel and row of the window
     those of its columns."""
     out = ctx.storage(shape, row_major(shape), x.dtype)

@@ -41,7 +41,7 @@ Integer = int | Dyn
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class PlanValue:
     """A tensor: where it lives and its geometry (elements). `written`: an input or constant whose memory the graph writes. `late`: an
     OUTPUT that generated code asks for; the others are allocated at the start."""
 
@@ -156,7 +156,7 @@ class Plan:
     """
 
     inputs: int
-    values: tuple[Value, ...]
+    values: tuple[PlanValue, ...]
     outputs: tuple[Output, ...]
     externs: tuple[Call | PythonCall, ...] = ()
     symbols: tuple[Symbol, ...] = ()

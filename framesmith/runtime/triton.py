@@ -36,7 +36,7 @@ WORKER = Path(__file__).with_name("triton_worker.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TritonSource:
     """One kernel as text: the source of a file that defines the `@triton.jit` function `name`.
 
     `signature`: (parameter, Triton's type), `constants`: (parameter, value) of its `tl.constexpr` parameters; a type is ("dtype", its
@@ -84,14 +84,14 @@ def version() -> str:
     return importlib.metadata.version("triton")
 
 
-def start(sources: Sequence[Source], arch: int, cache: Cache, jobs: int | None = None) -> Pending:
+def start(sources: Sequence[TritonSource], arch: int, cache: Cache, jobs: int | None = None) -> Pending:
     """Begin to compile `sources` for `arch` (90: sm_90), at most `jobs` at once; what the cache knows and what is equal is not compiled.
 
     Raises `TritonMissing`.
     """
     keys = [key_of("triton", version(), arch, source) for source in sources]
     found: dict[str, Binary] = {}
-    missing: dict[str, Source] = {}
+    missing: dict[str, TritonSource] = {}
     for key, source in zip(keys, sources):
         if key not in found and key not in missing:
             known = cache.load(key)
@@ -151,7 +151,7 @@ class Pending:
 
     keys: list[str]
     found: dict[str, Binary]
-    missing: dict[str, Source]
+    missing: dict[str, TritonSource]
     arch: int
     cache: Cache
     folder: tempfile.TemporaryDirectory[str] | None = field(default=None)
@@ -215,7 +215,7 @@ class Pending:
         self.found[key] = binary = Binary(**result)
         self.cache.store(key, binary)
 
-    def _job(self, number: int, source: Source) -> dict[str, Any]:
+    def _job(self, number: int, source: TritonSource) -> dict[str, Any]:
         path = self._out(number).with_suffix(".py")
         path.write_text(source.text)
         return {
@@ -281,4 +281,4 @@ def _forget() -> None:
 
 os.register_at_fork(after_in_child=_forget)
 
-__all__ = ["Binary", "Pending", "Source", "prepare", "start", "version"]
+__all__ = ["Binary", "Pending", "TritonSource", "prepare", "start", "version"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from framesmith.loops.ir import Index, Pred
-from framesmith.schedule.cluster import Cluster, Member, Substitutes, axis_symbol, trips
+from framesmith.schedule.fused_nests import FusedNests, Member, Substitutes, axis_symbol, trips
 from framesmith.symbolic.expr import Expr, Int, Substitution, Symbol
 
 Steps = dict[Symbol, int | None]
@@ -31,7 +31,7 @@ def steps(e: Expr, axes: Iterable[Symbol]) -> Steps:
     return {s: (e.coeff(s) if s in free else 0) for s in axes}
 
 
-def collapse(cluster: Cluster) -> Cluster:
+def collapse(cluster: FusedNests) -> FusedNests:
     """Merge pairs of axes that always run together as one: coefficient of the outer = coefficient of the inner * its extent."""
     while cluster.contract is None:
         pair = _collapsible(cluster)
@@ -41,7 +41,7 @@ def collapse(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def _collapsible(cluster: Cluster) -> tuple[Symbol, Symbol] | None:
+def _collapsible(cluster: FusedNests) -> tuple[Symbol, Symbol] | None:
     axes = list(cluster.axes)
     if len(axes) < 2:
         return None
@@ -63,12 +63,12 @@ def _runs_on(outer: int | None, inner: int | None, extent: int) -> bool:
     return outer is not None and inner is not None and outer == inner * extent
 
 
-def _role(s: Symbol, cluster: Cluster) -> tuple[object, ...]:
+def _role(s: Symbol, cluster: FusedNests) -> tuple[object, ...]:
     """Where an axis occurs: only axes in the same places may merge."""
     return (s in cluster.shared, *((s in m.par, s in m.red) for m in cluster.members))
 
 
-def _merge(cluster: Cluster, outer: Symbol, inner: Symbol) -> Cluster:
+def _merge(cluster: FusedNests, outer: Symbol, inner: Symbol) -> FusedNests:
     extent = cluster.axes[outer] * cluster.axes[inner]
     new = axis_symbol(f"x{cluster.count}", extent)
     # the expressions depend on outer * extent(inner) + inner alone
@@ -86,14 +86,14 @@ def _merge(cluster: Cluster, outer: Symbol, inner: Symbol) -> Cluster:
     shared = cluster.shared
     if inner in shared:
         shared = (shared - {outer, inner}) | {new}
-    return Cluster(axes, members, shared, cluster.count + 1)
+    return FusedNests(axes, members, shared, cluster.count + 1)
 
 
 def _renamed(axes: tuple[Symbol, ...], outer: Symbol, inner: Symbol, new: Symbol) -> tuple[Symbol, ...]:
     return tuple(new if s is inner else s for s in axes if s is not outer)
 
 
-def scores(cluster: Cluster, m: Member) -> dict[Symbol, float]:
+def scores(cluster: FusedNests, m: Member) -> dict[Symbol, float]:
     """How much of the member's traffic is contiguous along each of its axes, stores counted twice; short axes count less."""
     out: dict[Symbol, float] = {}
     loops = (*m.par, *m.red)
@@ -114,7 +114,7 @@ def scores(cluster: Cluster, m: Member) -> dict[Symbol, float]:
     return out
 
 
-def magnitude(cluster: Cluster, members: Iterable[Member], s: Symbol) -> float:
+def magnitude(cluster: FusedNests, members: Iterable[Member], s: Symbol) -> float:
     """How far the axis steps in memory, over the accesses of the members weighted by their size."""
     total = 0.0
     for m in members:
@@ -125,7 +125,7 @@ def magnitude(cluster: Cluster, members: Iterable[Member], s: Symbol) -> float:
     return total
 
 
-def ordered(cluster: Cluster, members: list[Member], axes: Iterable[Symbol], last: Symbol | None) -> list[Symbol]:
+def ordered(cluster: FusedNests, members: list[Member], axes: Iterable[Symbol], last: Symbol | None) -> list[Symbol]:
     """Axes from the largest step to the smallest, `last` at the end."""
     rank = {s: k for k, s in enumerate(cluster.axes)}
     rest = [s for s in axes if s is not last]

@@ -10,7 +10,7 @@ import torch
 from framesmith.loops.build import REPLAY, Builder, Replay
 from framesmith.loops.contract import Accumulator
 from framesmith.loops.ir import Axis, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Scan, Store
-from framesmith.schedule.cluster import Member, Substitutes
+from framesmith.schedule.fused_nests import Member, Substitutes
 from framesmith.symbolic.expr import Expr, Substitution, Symbol, as_expr
 
 

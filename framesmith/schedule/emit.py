@@ -34,9 +34,9 @@ from framesmith.loops.product import MatrixProduct
 from framesmith.loops.scalar import SCALAR_OPS
 from framesmith.schedule.axes import collapse, ordered, scores, steps
 from framesmith.schedule.blocks import Placer, Replayed
-from framesmith.schedule.cluster import Cluster, Substitutes, axis_symbol, shared_part, trips
+from framesmith.schedule.fused_nests import FusedNests, Substitutes, axis_symbol, shared_part, trips
 from framesmith.schedule.stages import Stage, stages
-from framesmith.schedule.tiles import Again
+from framesmith.schedule.tiles import Recompute
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
 
 LOCAL_BYTES = 1 << 16  # of all local arrays of a kernel
@@ -49,7 +49,7 @@ class Emission:
     """One cluster being turned into a kernel."""
 
     def __init__(
-        self, cluster: Cluster, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True, tiles: bool = False,
+        self, cluster: FusedNests, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True, tiles: bool = False,
         rounding: bool = False,
     ) -> None:
         self.cluster = collapse(cluster)
@@ -62,7 +62,7 @@ class Emission:
         self.outer: list[Symbol] = []
         self.wrap: Symbol | None = None  # a vector axis around all stages
         self.to: Substitutes = {}
-        self.again = Again(self.cluster, self.placer, self.to).value if tiles else None
+        self.again = Recompute(self.cluster, self.placer, self.to).value if tiles else None
 
     def run(self) -> tuple[Kernel, tuple[str, ...], tuple[Origin, ...]]:
         cluster = self.cluster
@@ -420,7 +420,7 @@ def _bytes(storages: dict[str, Storage], modes: dict[str, set[str]]) -> Expr:
 
 
 def emit(
-    cluster: Cluster, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True, tiles: bool = False,
+    cluster: FusedNests, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True, tiles: bool = False,
     rounding: bool = False,
 ) -> tuple[Launch, Kernel]:
     """The launch that runs the cluster, and its kernel; `inside` names the buffers that no other step touches; `tiles`: see `Target`;

@@ -10,11 +10,11 @@ from typing import Any
 
 from framesmith.loops.nest import Call, Compute, Item, LoopGraph
 from framesmith.schedule.axes import collapse
-from framesmith.schedule.cluster import Cluster, Member, joined
+from framesmith.schedule.column_reductions import along, fits
+from framesmith.schedule.fused_nests import FusedNests, Member, joined
 from framesmith.schedule.memory import lasts
-from framesmith.schedule.target import Target
+from framesmith.schedule.target import MachineModel
 from framesmith.schedule.tiles import is_tile
-from framesmith.schedule.walk import along, fits
 from framesmith.symbolic.expr import Symbol
 
 SHORT_RUN, LONG_RUN = 8, 16  # elements side by side: fewer than a vector's, and a vector full
@@ -30,7 +30,7 @@ class Group:
     """A node of the graph of kernels to be: a cluster or a call. `before`: bit mask of the groups that must run first (transitively)."""
 
     bit: int
-    cluster: Cluster | None
+    cluster: FusedNests | None
     call: Call | None
     before: int = 0
     last: int = 0  # position of its last item in the loop graph
@@ -40,7 +40,7 @@ class Group:
 class Fusion:
     """One run over one loop graph. `bases`: the cluster of each nest alone, as far as it is known."""
 
-    def __init__(self, graph: LoopGraph, enabled: bool, target: Target, bases: dict[Compute, Cluster]) -> None:
+    def __init__(self, graph: LoopGraph, enabled: bool, target: MachineModel, bases: dict[Compute, FusedNests]) -> None:
         self.graph = graph
         self.enabled = enabled
         self.target = target
@@ -83,14 +83,14 @@ class Fusion:
             found += [g for g in self.raising if g.items and g not in found]
         return found
 
-    def _finishes(self, item: Item | Cluster) -> bool:
+    def _finishes(self, item: Item | FusedNests) -> bool:
         return not self.inputs.isdisjoint(item.writes)
 
-    def _raises(self, item: Item | Cluster) -> bool:
+    def _raises(self, item: Item | FusedNests) -> bool:
         """A kernel on a GPU does not come back from an index out of range, nor does eager's."""
         return item.raises and not (self.target.tiles and not isinstance(item, Call))
 
-    def _apart(self, a: Item | Cluster, b: Item | Cluster) -> bool:
+    def _apart(self, a: Item | FusedNests, b: Item | FusedNests) -> bool:
         """Whether one writes inputs, which the other must come before."""
         return self._raises(a) and self._finishes(b) or self._finishes(a) and self._raises(b)
 
@@ -127,7 +127,7 @@ class Fusion:
             mask |= g.before | (1 << g.bit)
         return mask
 
-    def _new(self, cluster: Cluster | None, call: Call | None, preds: list[Group], position: int) -> Group:
+    def _new(self, cluster: FusedNests | None, call: Call | None, preds: list[Group], position: int) -> Group:
         group = Group(len(self.groups), cluster, call, self._closed(preds), position, [position])
         self.groups.append(group)
         return group
@@ -204,11 +204,11 @@ class Fusion:
             for name in sorted(writer.cluster.writes - compute.reads):
                 yield from (g for g in self.readers.get(name, ()) if g.cluster is not None and g is not writer)
 
-    def _base(self, compute: Compute) -> Cluster:
+    def _base(self, compute: Compute) -> FusedNests:
         """The compute alone, its axes merged."""
         found = self.bases.get(compute)
         if found is None:
-            found = self.bases[compute] = collapse(Cluster.of(compute))
+            found = self.bases[compute] = collapse(FusedNests.of(compute))
         return found
 
     def _bytes(self, name: str) -> int:
@@ -218,10 +218,10 @@ class Fusion:
             count = count * size if type(size) is int else UNKNOWN
         return count * storage.dtype.itemsize
 
-    def _is_kernel(self, cluster: Cluster) -> bool:
+    def _is_kernel(self, cluster: FusedNests) -> bool:
         return not self.target.tiles or (is_tile(cluster) and fits(cluster))
 
-    def _pays(self, old: Cluster, new: Cluster, compute: Compute, group: Group, apart: bool) -> bool:
+    def _pays(self, old: FusedNests, new: FusedNests, compute: Compute, group: Group, apart: bool) -> bool:
         last = new.members[-1]
         feeds = bool(old.writes & compute.reads)
         if any(m.compute.parts for m in new.members):
@@ -248,7 +248,7 @@ class Fusion:
         calls = self.contractions[self._position(compute)] - self.contractions[group.last]
         return calls > 0 and not all(lasts(storages[name], little) for name in compute.writes)
 
-    def _keeps_busy(self, cluster: Cluster, trips: int, before: int) -> bool:
+    def _keeps_busy(self, cluster: FusedNests, trips: int, before: int) -> bool:
         """Whether tiles of the cluster occupy the machine as well as its parts did, or each has little to do."""
         return trips >= min(before, self.target.enough_trips) or _row_bytes(cluster, self) <= self.target.row_bytes
 
@@ -276,7 +276,7 @@ class Fusion:
                 return False
         return True
 
-    def _merged(self, other: Cluster, group: Group) -> Cluster | None:
+    def _merged(self, other: FusedNests, group: Group) -> FusedNests | None:
         assert group.cluster is not None
         order = sorted(
             [*(m.compute for m in other.members), *(m.compute for m in group.cluster.members)], key=self._position
@@ -304,7 +304,7 @@ class Fusion:
             return None
         return cluster
 
-    def _chopped(self, cluster: Cluster) -> bool:
+    def _chopped(self, cluster: FusedNests) -> bool:
         """Whether a member with much work is left with runs of memory that fill no vector, and has longer ones alone."""
         if cluster.contract is not None:
             return False
@@ -318,7 +318,7 @@ class Fusion:
     def _position(self, compute: Compute) -> int:
         return self.positions[id(compute)]
 
-    def _replace(self, other: Group, group: Group, merged: Cluster) -> None:
+    def _replace(self, other: Group, group: Group, merged: FusedNests) -> None:
         group.cluster = merged
         group.items = sorted(group.items + other.items)
         bit, gone = 1 << group.bit, 1 << other.bit
@@ -363,7 +363,7 @@ class Fusion:
         return out
 
 
-def _estimate(axes: Iterable[Symbol], cluster: Cluster) -> int:
+def _estimate(axes: Iterable[Symbol], cluster: FusedNests) -> int:
     """Iterations over `axes`, a symbolic extent taken for a typical one."""
     total = 1
     for s in axes:
@@ -372,11 +372,11 @@ def _estimate(axes: Iterable[Symbol], cluster: Cluster) -> int:
     return total
 
 
-def _work(m: Member, cluster: Cluster) -> int:
+def _work(m: Member, cluster: FusedNests) -> int:
     return _estimate((*m.par, *m.red), cluster)
 
 
-def _run(m: Member, cluster: Cluster) -> int:
+def _run(m: Member, cluster: FusedNests) -> int:
     """Elements side by side that one of a member's loops reaches."""
     indices = [*(index for _, index, _ in m.loads), *(index for _, index in m.stores)]
     return max((_estimate((s,), cluster) for s in (*m.par, *m.red) if any(index.coeff(s) == 1 for index in indices)), default=1)
@@ -399,7 +399,7 @@ def _depends(later: Compute, earlier: Compute) -> bool:
     return not (earlier.writes.isdisjoint(later.reads | later.writes) and earlier.reads.isdisjoint(later.writes))
 
 
-def _meets(cluster: Cluster) -> bool:
+def _meets(cluster: FusedNests) -> bool:
     """Whether the last member reads an element that another reads."""
     *others, last = cluster.members
     read = {(name, index) for m in others for name, index, _ in m.loads}
@@ -410,7 +410,7 @@ def _same_loops(a: Member, b: Member) -> bool:
     return set(a.par) == set(b.par) and set(a.red) == set(b.red)
 
 
-def _row_bytes(cluster: Cluster, fusion: Fusion) -> int:
+def _row_bytes(cluster: FusedNests, fusion: Fusion) -> int:
     """Bytes that one shared iteration touches through private loops."""
     widest = 1
     buffers: set[str] = set()
@@ -423,6 +423,6 @@ def _row_bytes(cluster: Cluster, fusion: Fusion) -> int:
     return widest * 4 * max(1, len(buffers))
 
 
-def fuse(graph: LoopGraph, enabled: bool, target: Target, bases: dict[Compute, Cluster] | None = None) -> list[Group]:
+def fuse(graph: LoopGraph, enabled: bool, target: MachineModel, bases: dict[Compute, FusedNests] | None = None) -> list[Group]:
     """Partition the items of `graph` into kernels and calls, ordered. `bases`: kept between graphs that have nests in common."""
     return Fusion(graph, enabled, target, {} if bases is None else bases).run()

@@ -64,7 +64,7 @@ def lasts(s: Storage, little: int) -> bool:
     return s.kind in _ALWAYS or s.kind == "arena" and type(span) is int and span * s.dtype.itemsize <= little
 
 
-class Plan:
+class MemoryPlan:
     """Offsets in the arena; static sizes are packed best fit as steps come, and anew where that leaves gaps, symbolic ones stand behind
     each other. `scratch`: what is not in it."""
 
@@ -161,7 +161,7 @@ def _is_large(s: Storage, enough: int) -> bool:
 
 def plan(
     graph: LoopGraph, steps: Sequence[Step], large: int | None = None, tight: bool = False, visits: bool = False
-) -> tuple[list[Step], Plan]:
+) -> tuple[list[Step], MemoryPlan]:
     """Steps with `Allocate` and `Release` inserted, and the place of every arena buffer that the steps use. `large`: bytes from which
     memory is scoped; None: none is. `visits`: the arena may come behind the height of all else, and be given back before a large result
     is written, where less lives at the height then. `tight`: so may smaller memory be scoped."""
@@ -279,7 +279,7 @@ def _outlives(name: str, end: int, lives: _Lifetimes, storages: dict[str, Storag
 
 def _planned(
     graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int | None, end: int | None = None, begin: int = 0
-) -> tuple[list[Step], Plan]:
+) -> tuple[list[Step], MemoryPlan]:
     """`begin`, `end`: the steps before which the arena is taken and given back."""
     storages = graph.storages
     kept = {storages[n].base or n for n in names_in(graph.outputs)}
@@ -289,7 +289,7 @@ def _planned(
     scoped |= {n for n, k in lives.first.items() if k < begin and storages[n].kind == "arena"}
     late = {n for n in scoped if storages[n].kind in ("arena", "output")}
     given = {n for n in lives.first if storages[n].kind == "input" and large is not None and (n in scoped or storages[n].given_up)}
-    result = Plan()
+    result = MemoryPlan()
     result.scratch = {n for n in late if storages[n].kind == "arena"}
     mortal = (result.scratch | given | {n for n in lives.first if storages[n].kind == "result"}) - kept
     symbolic: list[str] = []

@@ -6,19 +6,19 @@ from framesmith.loops.ir import Buffer, Extern, Kernel, Launch, Program, Step
 from framesmith.loops.nest import Compute, LoopGraph
 from framesmith.loops.text import kernel_text
 from framesmith.schedule.batch import batched, kernels_of
-from framesmith.schedule.cluster import Cluster
+from framesmith.schedule.column_reductions import alone, walks
 from framesmith.schedule.emit import emit
 from framesmith.schedule.fuse import Group, fuse
+from framesmith.schedule.fused_nests import FusedNests
 from framesmith.schedule.inplace import in_place
 from framesmith.schedule.memory import named, names_in, plan
 from framesmith.schedule.split import split_reductions
-from framesmith.schedule.target import CPU, Target
-from framesmith.schedule.walk import alone, walks
+from framesmith.schedule.target import CPU, MachineModel
 from framesmith.symbolic.expr import as_expr
 
 
 def schedule(
-    graph: LoopGraph, fusion: bool = True, vectorize: bool = True, target: Target = CPU, scoped_memory: bool = False,
+    graph: LoopGraph, fusion: bool = True, vectorize: bool = True, target: MachineModel = CPU, scoped_memory: bool = False,
     rounding: bool = False, tight: bool = False,
 ) -> Program:  # fmt: skip
     """Fuse the nests of `graph` into kernels, order them, and plan memory (`memory.plan`, also for `tight`). `fusion=False`: one kernel a
@@ -45,10 +45,10 @@ def schedule(
     return _program(graph, steps, kernels_of(steps), target.large if scoped_memory else None, tight, target.tiles)
 
 
-def _fused(graph: LoopGraph, fusion: bool, target: Target) -> tuple[LoopGraph, list[Group]]:
+def _fused(graph: LoopGraph, fusion: bool, target: MachineModel) -> tuple[LoopGraph, list[Group]]:
     """`graph` with long reductions in parts, and the kernels to be made of it."""
     walked = walks(graph, target) if fusion else {}
-    bases: dict[Compute, Cluster] = {}
+    bases: dict[Compute, FusedNests] = {}
     while True:
         parts = split_reductions(graph, target, walked)
         groups = fuse(parts, fusion, target, bases)

@@ -16,7 +16,7 @@ import torch
 from framesmith.loops.build import Builder, Replay
 from framesmith.loops.ir import Axis, Op, Part, Reduce, Scan, part_symbol
 from framesmith.loops.nest import Compute, Item, LoopGraph, Storage
-from framesmith.schedule.target import Target
+from framesmith.schedule.target import MachineModel
 from framesmith.symbolic.expr import Expr, Symbol, as_expr, prod
 
 LONG = 1 << 15  # elements from which one program takes several times as long as its launch
@@ -29,7 +29,7 @@ NONE: Mapping[int, int] = {}
 PLAIN = frozenset(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"))
 
 
-def split_reductions(graph: LoopGraph, target: Target, along: Mapping[int, int] = NONE) -> LoopGraph:
+def split_reductions(graph: LoopGraph, target: MachineModel, along: Mapping[int, int] = NONE) -> LoopGraph:
     """`graph` with long reductions in parts; itself where the target has no use for it. `along`: places in it of sums over rows that are
     taken along with these (see `walk`), and in how many parts."""
     if not target.units:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from framesmith.schedule.cluster import Cluster, Member
+from framesmith.schedule.fused_nests import FusedNests, Member
 from framesmith.symbolic.expr import Symbol
 
 INNER, POST = 0, 1
@@ -24,7 +24,7 @@ class Stage:
         return self.inner + self.post
 
 
-def stages(cluster: Cluster, outside: frozenset[Symbol]) -> list[Stage]:
+def stages(cluster: FusedNests, outside: frozenset[Symbol]) -> list[Stage]:
     """Place each member in the earliest stage that its dependences and loops allow. `outside`: axes that are not inner loops."""
     result: list[Stage] = []
     place: dict[int, tuple[int, int]] = {}

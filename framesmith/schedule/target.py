@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MachineModel:
     """`tiles`: kernels are programs over tiles (see `schedule.tiles`): all loops inside of one run over one domain, it has no arrays of its
     own (what a later loop needs is computed again, which costs nothing where a row is one tile), and no loop is vectorised around others
     or cut at conditions. `in_place`: a result lies where a kernel is the last to read, under the name of what lay there (see
@@ -29,6 +29,6 @@ class Target:
     little: int = 64
 
 
-CPU = Target()
+CPU = MachineModel()
 # Of 108 to 148 multiprocessors, each goes through some 8,000 elements in the time that a launch takes.
-GPU = Target(tiles=True, in_place=True, small_work=1 << 13, enough_trips=128, row_bytes=1 << 17, units=132, large=1 << 20, little=1 << 14)
+GPU = MachineModel(tiles=True, in_place=True, small_work=1 << 13, enough_trips=128, row_bytes=1 << 17, units=132, large=1 << 20, little=1 << 14)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from framesmith.loops.build import Replay
 from framesmith.loops.ir import Load, Op, Scan, Store
 from framesmith.schedule.blocks import Placer
-from framesmith.schedule.cluster import Cluster, Member, Substitutes
+from framesmith.schedule.fused_nests import FusedNests, Member, Substitutes
 from framesmith.symbolic.expr import Expr, Substitution
 
 
-def is_tile(cluster: Cluster) -> bool:
+def is_tile(cluster: FusedNests) -> bool:
     """Whether the members' private loops run over one domain, and members meet only at equal indices. What reads a window has none."""
     shared, domain = cluster.shared, None
     windows = any(m.compute.window for m in cluster.members)
@@ -36,7 +36,7 @@ def _scans(member: Member) -> bool:
     return any(type(op) is Scan for op in member.compute.inner)
 
 
-def _meets_in_place(cluster: Cluster) -> bool:
+def _meets_in_place(cluster: FusedNests) -> bool:
     stored: dict[str, Expr] = {}
     for m in cluster.members:
         for name, index in m.stores:
@@ -45,15 +45,15 @@ def _meets_in_place(cluster: Cluster) -> bool:
     return all(stored.get(name, index) is index or _alone(cluster, name, m) for m in cluster.members for name, index, _ in m.loads)
 
 
-def _alone(cluster: Cluster, name: str, member: Member) -> bool:
+def _alone(cluster: FusedNests, name: str, member: Member) -> bool:
     """Whether nobody but `member` writes `name`: what it reads there is then its own affair."""
     return all(m is member for m in cluster.members if name in m.compute.writes)
 
 
-class Again:
+class Recompute:
     """Values of members that stood in an earlier loop, built anew where a later loop loads them."""
 
-    def __init__(self, cluster: Cluster, placer: Placer, to: Substitutes) -> None:
+    def __init__(self, cluster: FusedNests, placer: Placer, to: Substitutes) -> None:
         self.members, self.placer, self.to = cluster.members, placer, to
         self.order = {m: k for k, m in enumerate(cluster.members)}
         self.writers: dict[str, list[Member]] = {}

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from framesmith import _C
-from framesmith.capture.convert import Break
+from framesmith.capture.entry import Break
 from framesmith.compiler import FrameCompiler, Ledger, Record, Refusal
 from framesmith.config import Config
 from framesmith.util import timing

@@ -22,7 +22,7 @@ import torch
 
 from framesmith.loops.ir import Buffer, Extern, Kernel, Program, Ref
 from framesmith.loops.nest import LoopGraph
-from framesmith.lower.contractions.bound import without_measurement
+from framesmith.lower.contractions.template_heuristics import without_measurement
 from framesmith.lower.contractions.tiled import CONTRACTIONS, Contraction, contraction_of, is_computed, replaced, ways
 from framesmith.runtime import trial
 from framesmith.runtime.cache import key_of

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from framesmith.codegen.triton import products, tuning
+from framesmith.codegen.triton import matmul_configs, tuning
 from framesmith.codegen.triton.emit import print_for
-from framesmith.codegen.triton.form import form
 from framesmith.codegen.triton.kernel import Printed
 from framesmith.codegen.triton.product import product_of
+from framesmith.codegen.triton.tile_shape import form
 from framesmith.codegen.triton.tuning import Config
 from framesmith.loops.ir import Cast, Indirect, Kernel, Launch, Load, Program, walk
 from framesmith.loops.text import kernel_text
@@ -23,7 +23,7 @@ from framesmith.runtime import trial, triton
 from framesmith.runtime.cache import Cache, key_of
 from framesmith.runtime.trial import Memory
 from framesmith.symbolic.expr import Expr, Symbol
-from framesmith.tuning.least import Rates, least, measured
+from framesmith.tuning.roofline import Rates, least, measured
 from framesmith.util import log
 
 Sizes = Mapping[Symbol, int]
@@ -72,13 +72,13 @@ def candidates(kernel: Kernel, sizes: Sequence[int] = ()) -> tuple[Config, ...]:
     """The configurations that are measured, the one that is taken unmeasured first. `sizes`: the values of the kernel's symbols."""
     contraction = product_of(kernel)
     if contraction is not None:
-        return products.candidates(kernel, contraction)
+        return matmul_configs.candidates(kernel, contraction)
     return tuning.candidates(form(kernel, sizes=dict(zip(kernel.symbols, sizes))))
 
 
-def source_of(kernel: Printed) -> triton.Source:
+def source_of(kernel: Printed) -> triton.TritonSource:
     """A printed kernel as Triton's process takes it."""
-    return triton.Source(
+    return triton.TritonSource(
         kernel.name, kernel.text, kernel.signature, kernel.constants, kernel.divisible, kernel.num_warps, kernel.num_stages, kernel.asserts,
         kernel.multiples, kernel.vector,
     )

@@ -11,11 +11,11 @@ from torch import nn
 
 import framesmith
 from framesmith import _C, compiler, pipeline
-from framesmith.capture import convert
+from framesmith.capture import entry
 from framesmith.runtime import build, cache
 from framesmith.util import interrupts
 
-PLACES = {"capture": (convert, "finish"), "decompose": (pipeline, "decompose"), "lower": (pipeline, "lower"), "build": (build, "_wait"),
+PLACES = {"capture": (entry, "finish"), "decompose": (pipeline, "decompose"), "lower": (pipeline, "lower"), "build": (build, "_wait"),
           "seal": (cache, "_seal"), "store": (cache, "_pack"), "load": (pipeline, "load"),
           "guards": (compiler, "compile_guards")}  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_a_compile_without_room_leaves_the_call_to_eager(error, tmp_path, monkey
 
     eager, x = model(), torch.randn(40, 64)
     compiled = framesmith.compile(eager)
-    left = once(monkeypatch, convert, "finish", refuse)
+    left = once(monkeypatch, entry, "finish", refuse)
     torch.testing.assert_close(compiled(x), eager(x))
     assert not left
     is_as_it_was(compiled, eager, x)

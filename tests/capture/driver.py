@@ -9,7 +9,7 @@ import torch
 from torch.fx import Graph, Node
 
 from framesmith import _C
-from framesmith.capture.convert import Captured, convert_frame
+from framesmith.capture.entry import Captured, convert_frame
 from framesmith.capture.guards import compile_guards
 from framesmith.capture.origins import is_continuation
 

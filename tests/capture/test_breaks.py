@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import framesmith
-from framesmith.capture.convert import UserError
+from framesmith.capture.entry import UserError
 from framesmith.util.errors import Unsupported
 from tests.capture.driver import Compiled, same
 

@@ -12,7 +12,7 @@ import torch
 
 import framesmith
 from framesmith import _C
-from framesmith.capture.convert import convert_frame
+from framesmith.capture.entry import convert_frame
 from framesmith.compiler import FrameCompiler, Ledger
 from framesmith.config import Config
 

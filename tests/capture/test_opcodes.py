@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from framesmith.capture import convert, opcodes
+from framesmith.capture import entry, opcodes
 from framesmith.capture.bytecode import decode, py311, py312, tables
 from framesmith.capture.frame import UNCAPTURED
 from framesmith.capture.registry import OPS
@@ -55,7 +55,7 @@ def normalised(name: str, rows: Any = tables.ROWS) -> set[str]:
 
 @pytest.mark.parametrize("name", names())
 def test_every_opcode_has_a_handler_or_a_stated_break(name: str) -> None:
-    assert convert is not None and opcodes is not None
+    assert entry is not None and opcodes is not None
     for op in normalised(name):
         assert (op in OPS) != (op in UNCAPTURED), f"{name} -> {op}"
 

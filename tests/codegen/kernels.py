@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from framesmith.codegen.cpp import Target, emit_kernel
+from framesmith.codegen.cpp import VectorTarget, emit_kernel
 from framesmith.loops.ir import Axis, Kernel, Load, Local, Loop, Node, Op, Param, Scalar, Store
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
 from tests.codegen.compiled import call, compile_text
@@ -62,14 +62,14 @@ def kernel(
 
 def run(k: Kernel, *args: torch.Tensor | int, error: torch.Tensor | None = None) -> None:
     """Print, compile and call the kernel; `args` are its parameters, then its size symbols."""
-    f = emit_kernel(k, "k", Target(width=WIDTH))
+    f = emit_kernel(k, "k", VectorTarget(width=WIDTH))
     assert f.checks == (error is not None)
     call(compile_text(f.text)["k"], *args, *([] if error is None else [error]))
 
 
 def run_all(cases: list[tuple[Kernel, tuple[torch.Tensor | int, ...]]], width: int = WIDTH) -> None:
     """`run` for several kernels in one translation unit, with vectors of `width` lanes."""
-    functions = [emit_kernel(k, f"k{i}", Target(width=width)) for i, (k, _) in enumerate(cases)]
+    functions = [emit_kernel(k, f"k{i}", VectorTarget(width=width)) for i, (k, _) in enumerate(cases)]
     library = compile_text("".join(f.text for f in functions), ("-O1", *FLAGS_OF[width]))
     for f, (_, args) in zip(functions, cases, strict=True):
         call(library[f.name], *args)

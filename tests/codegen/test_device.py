@@ -7,7 +7,7 @@ import torch
 
 from framesmith.codegen.device import wrap_device
 from framesmith.codegen.triton.emit import print_kernels
-from framesmith.codegen.triton.sharing import shared
+from framesmith.codegen.triton.kernel_dedup import shared
 from framesmith.loops.ir import ARENA, Allocate, Batch, Extern, Launch, Release
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose

@@ -2,14 +2,14 @@
 
 import torch
 
-from framesmith.codegen.cpp import Target, emit_kernel
+from framesmith.codegen.cpp import VectorTarget, emit_kernel
 from framesmith.loops.ir import Const, Origin
 from tests.codegen.kernels import F32, axis, kernel, load, loop, op, store
 from tests.codegen.test_kernels import softmax
 
 
 def text(k, *origins):
-    return emit_kernel(k, "k0", Target(width=16), origins).text
+    return emit_kernel(k, "k0", VectorTarget(width=16), origins).text
 
 
 def test_pointwise_with_comment_and_tail():

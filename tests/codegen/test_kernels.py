@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from framesmith.codegen.cpp import Target, emit_kernel
+from framesmith.codegen.cpp import VectorTarget, emit_kernel
 from framesmith.loops.ir import Cast, Const, Index, Indirect, Local, Part, Pred, Reduce
 from framesmith.symbolic.expr import Symbol, as_expr
 from tests.codegen.kernels import F32, WIDTH, WIDTHS, axis, kernel, load, loop, op, run, run_all, store
@@ -237,7 +237,7 @@ def test_adding_by_columns_needs_no_atomics():
     v = load("p1", rows.symbol * 100 + columns.symbol)
     body = [loop(columns, loop(rows, k, at, v, store("p2", at.symbol * 100 + columns.symbol, v, mode="add"), vector=False))]
     built = kernel([torch.int64, F32, F32], body, work=1 << 20)
-    text = emit_kernel(built, "k", Target(width=WIDTH)).text
+    text = emit_kernel(built, "k", VectorTarget(width=WIDTH)).text
     assert "parallel for" in text and "atomic" not in text
     run(built, index, x, y)
     torch.testing.assert_close(y, torch.zeros(5, 100).index_add(0, index, x))
@@ -257,7 +257,7 @@ def test_threads_add_to_what_they_own(width):
     inner = (loop(columns, v, add),) if width > 1 else (v, add)
     types = [torch.int64, F32, F32]
     built = kernel(types, [k, at, *inner], (rows,), work=1 << 20) if width > 1 else kernel(types, [loop(rows, k, at, *inner)], work=1 << 20)
-    text = emit_kernel(built, "k", Target(width=WIDTH)).text
+    text = emit_kernel(built, "k", VectorTarget(width=WIDTH)).text
     assert "omp parallel" in text and "owner" in text and "atomic" not in text
     run(built, index, x, y)
     one_by_one = torch.zeros(13, width)
@@ -275,7 +275,7 @@ def test_rows_that_do_not_meet_are_shared():
     v = load("p1", rows.symbol * 20 + columns.symbol)
     body = [loop(columns, k, at, v, store("p2", rows.symbol * 13 + at.symbol, v, mode="add"))]
     built = kernel([torch.int64, F32, F32], body, (rows,), work=1 << 20)
-    text = emit_kernel(built, "k", Target(width=WIDTH)).text
+    text = emit_kernel(built, "k", VectorTarget(width=WIDTH)).text
     assert "parallel for" in text and "atomic" not in text and "owner" not in text
     run(built, index, x, y)
     torch.testing.assert_close(y, torch.zeros(30, 13).scatter_add(1, index, x))

@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from framesmith.codegen.cpp import Target, emit_kernels
+from framesmith.codegen.cpp import VectorTarget, emit_kernels
 from framesmith.codegen.plan import out_arguments
 from framesmith.codegen.wrapper import wrap
 from framesmith.runtime.cache import Cache
@@ -25,7 +25,7 @@ def cache(tmp_path_factory):
 
 
 def wrapped_of(program, **how):
-    return wrap(program, emit_kernels(program, Target(WIDTH)), **how)
+    return wrap(program, emit_kernels(program, VectorTarget(WIDTH)), **how)
 
 
 def compiled(cache, fn, inputs, dynamic=(), jobs=1):
@@ -109,7 +109,7 @@ def test_kernels_in_several_units(cache):
 
 def test_kernels_for_vectors_of_another_width_do_not_compile(cache):
     program = program_of(torch.sin, torch.ones(12))
-    wrapped = wrap(program, emit_kernels(program, Target(24 - WIDTH)))
+    wrapped = wrap(program, emit_kernels(program, VectorTarget(24 - WIDTH)))
     with pytest.raises(BuildError, match="vectors that kernels are not printed for"):
         cache.library(wrapped.units, find())
 

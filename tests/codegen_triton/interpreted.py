@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from framesmith.codegen.triton import products, rough, tuning
+from framesmith.codegen.triton import fast_math, matmul_configs, tuning
 from framesmith.codegen.triton.emit import print_kernels
-from framesmith.codegen.triton.sharing import shared
+from framesmith.codegen.triton.kernel_dedup import shared
 from framesmith.loops.ir import Batch, Extern
 from framesmith.lower.limits import LIMITS
 from framesmith.prims import draws
@@ -211,7 +211,7 @@ def test_the_error_function_to_two_units_in_the_last_place():
 
 def test_sums_of_one_and_a_function_to_two_units_of_one(monkeypatch):
     """As kernels of halves have them, here without the rounding."""
-    monkeypatch.setattr(rough, "HALF", (torch.float32,))
+    monkeypatch.setattr(fast_math, "HALF", (torch.float32,))
     x = torch.cat([torch.linspace(-12, 12, 30_001), torch.tensor([0.0, -0.0, 1e-30, 1e30, -1e30, torch.inf, -torch.inf])])
     made = program_of(lambda a: (torch.erf(a) + 1, 1 + torch.tanh(a)), x, target=GPU)
     assert all(name in print_kernels(made)[0].text for name in ("one_and_erf(", "one_and_tanh("))
@@ -222,7 +222,7 @@ def test_sums_of_one_and_a_function_to_two_units_of_one(monkeypatch):
 
 
 def test_the_hyperbolic_tangent_to_four_units_in_the_last_place(monkeypatch):
-    monkeypatch.setattr(rough, "HALF", (torch.float32,))
+    monkeypatch.setattr(fast_math, "HALF", (torch.float32,))
     x = torch.cat([torch.linspace(-12, 12, 30_001), torch.logspace(-38, 0, 500), torch.tensor([0.0, 1e30, -1e30, torch.inf, -torch.inf])])
     made = program_of(torch.tanh, x, target=GPU)
     assert "hyperbolic_tangent(" in print_kernels(made)[0].text
@@ -236,8 +236,8 @@ def test_the_hyperbolic_tangent_to_four_units_in_the_last_place(monkeypatch):
 def test_programs_that_share_the_tiles_of_a_product(name, monkeypatch):
     rows = ((16, 16, 16, 4, 2, 3),)
     for table in ("HALVES", "PLAIN"):
-        monkeypatch.setattr(products, table, rows)
-    monkeypatch.setattr(products, "LEAST", 16)
+        monkeypatch.setattr(matmul_configs, table, rows)
+    monkeypatch.setattr(matmul_configs, "LEAST", 16)
     fn, make = PRODUCTS[name]
     made = program(name)
     assert any("flatten" in k.text for k in print_kernels(made))

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from framesmith.codegen.triton.emit import print_kernels
-from framesmith.codegen.triton.form import form
+from framesmith.codegen.triton.tile_shape import form
 from framesmith.codegen.triton.tuning import candidates, choose
-from framesmith.schedule import walk
+from framesmith.schedule import column_reductions
 from framesmith.schedule.target import GPU
 from tests.codegen_triton.machine import module_of, run_kernel, run_program
 from tests.schedule.harness import program_of
@@ -17,7 +17,7 @@ BF16 = torch.bfloat16
 
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch):
-    monkeypatch.setattr(walk, "ROWS", 16)
+    monkeypatch.setattr(column_reductions, "ROWS", 16)
 
 
 def agree(program, fn, given):

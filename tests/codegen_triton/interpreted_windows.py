@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from framesmith.codegen.triton import columns, tuning
-from framesmith.codegen.triton.form import form
+from framesmith.codegen.triton.tile_shape import form
 from tests.codegen_triton.machine import run_program
 from tests.gpu.fakes import recorded, scheduled
 from tests.lower.test_windows import WINDOWS, close, made, true_gradients

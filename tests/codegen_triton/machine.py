@@ -27,9 +27,9 @@ from triton.runtime import interpreter  # noqa: E402
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle  # noqa: E402
 
 from framesmith.codegen.triton.emit import print_kernels  # noqa: E402
-from framesmith.codegen.triton.given import kind_of  # noqa: E402
 from framesmith.codegen.triton.kernel import Printed, programs  # noqa: E402
-from framesmith.codegen.triton.sharing import shared  # noqa: E402
+from framesmith.codegen.triton.kernel_dedup import shared  # noqa: E402
+from framesmith.codegen.triton.scalar_params import kind_of  # noqa: E402
 from framesmith.loops.evaluate import _Machine  # noqa: E402
 from framesmith.loops.ir import Batch, Extern, Launch, Param, Program  # noqa: E402
 from framesmith.runtime import triton_stages  # noqa: E402

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from framesmith.codegen.triton.brought import brought_kernels
+from framesmith.codegen.triton.user_kernels import brought_kernels
 from framesmith.loops.ir import Extern
 from framesmith.runtime import triton as runtime
 from framesmith.runtime.cache import Cache

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 pytest.importorskip("triton", reason="triton is not installed")
 
 from framesmith.codegen.triton.emit import print_kernel, print_kernels  # noqa: E402
-from framesmith.codegen.triton.sharing import shared  # noqa: E402
+from framesmith.codegen.triton.kernel_dedup import shared  # noqa: E402
 from framesmith.codegen.triton.tuning import Config  # noqa: E402
 from framesmith.lower.limits import LIMITS  # noqa: E402
 from framesmith.prims.rules import activations  # noqa: E402

@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from torch import fx
 
 from framesmith import targets
+from framesmith.autograd.index_dtype import narrow_places
 from framesmith.autograd.joint import output_node
 from framesmith.autograd.layouts import lay_out, strides_of
-from framesmith.autograd.narrowing import narrow_places
 from framesmith.codegen.triton.emit import print_kernels
-from framesmith.codegen.triton.form import form
+from framesmith.codegen.triton.tile_shape import form
 from framesmith.codegen.triton.tuning import choose
 from framesmith.config import Config
 from framesmith.fake.recorder import Recorder
@@ -20,7 +20,7 @@ from framesmith.graph.digest import digest_text
 from framesmith.graph.freeze import freeze
 from framesmith.graph.interpreter import run
 from framesmith.loops.ir import ARENA, Allocate, Extern, Launch, Ref, Release
-from framesmith.lower.contractions.rewrite import worth_freezing
+from framesmith.lower.contractions.pack_linear import worth_freezing
 from framesmith.util.errors import Unsupported
 
 from .fakes import DEVICE, FakeTarget, makes_on_cuda, recorded, rounding, scheduled  # noqa: F401

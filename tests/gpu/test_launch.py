@@ -48,7 +48,7 @@ def loaded(cache, fn, inputs, printed, change=lambda program: program):
     kernels = [printed(k) for k in program.kernels]
     arch = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
     sources = [
-        triton.Source(k.name, k.text, k.signature, k.constants, k.divisible, k.num_warps, k.num_stages) for k in kernels
+        triton.TritonSource(k.name, k.text, k.signature, k.constants, k.divisible, k.num_warps, k.num_stages) for k in kernels
     ]
     wrapped = wrap_device(program, kernels, range(len(inputs)), len(inputs), ())
     binaries = triton.start(sources, arch, cache).wait()

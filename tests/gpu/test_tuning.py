@@ -219,7 +219,7 @@ def astray(p0, n):
 def test_a_kernel_that_goes_astray_leaves_the_process_its_device():
     x = torch.randn(1000, device=D)
     arch = targets._arch(x.device)
-    source = triton.Source("astray", ASTRAY, (("p0", "*fp32"), ("n", "i32")))
+    source = triton.TritonSource("astray", ASTRAY, (("p0", "*fp32"), ("n", "i32")))
     (binary,) = triton.start([source], arch, Cache(enabled=False)).wait()
     memory = [trial.Memory(1000, torch.float32)]
     with trial.Trials(x.device.index) as trials:

@@ -10,7 +10,7 @@ from framesmith.graph.digest import digest_text, target_name
 from framesmith.graph.freeze import freeze, is_input_free, is_parameter_expression
 from framesmith.graph.interpreter import run
 from framesmith.lower.contractions.geometry import contract
-from framesmith.lower.contractions.rewrite import worth_freezing
+from framesmith.lower.contractions.pack_linear import worth_freezing
 
 aten = torch.ops.aten
 

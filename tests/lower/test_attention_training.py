@@ -10,7 +10,7 @@ import framesmith
 from framesmith import targets
 from framesmith.config import Config
 from framesmith.lower.contractions.choice import CANDIDATES, Chooser
-from framesmith.lower.contractions.rewrite import Request, rewrite_contractions
+from framesmith.lower.contractions.pack_linear import Request, rewrite_contractions
 
 library = torch.ops.framesmith
 aten = torch.ops.aten

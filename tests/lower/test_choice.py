@@ -7,7 +7,7 @@ import torch
 
 from framesmith.config import Config
 from framesmith.lower.contractions.choice import CANDIDATES, WORK, Chooser, measure
-from framesmith.lower.contractions.rewrite import Request
+from framesmith.lower.contractions.pack_linear import Request
 
 
 @pytest.mark.parametrize("groups", (2, 4))

@@ -10,7 +10,7 @@ from framesmith.config import Config
 from framesmith.fake.recorder import Recorder
 from framesmith.graph.interpreter import run
 from framesmith.lower.contractions.choice import Chooser
-from framesmith.lower.contractions.rewrite import rewrite_contractions
+from framesmith.lower.contractions.pack_linear import rewrite_contractions
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 

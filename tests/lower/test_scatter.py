@@ -4,7 +4,7 @@ import torch
 
 import framesmith
 from framesmith.lower.layouts import RESULT_LAYOUTS
-from framesmith.lower.values import Strided
+from framesmith.lower.values import Stored
 
 
 def zeros_that_are_read_later(x):
@@ -66,6 +66,6 @@ def test_an_input_that_only_gets_the_result_is_written_where_it_is():
 def test_what_is_put_into_a_copy_has_the_layout_of_a_copy():
     x = torch.randn(4, 6, 3)
     for like in (x, x.permute(2, 0, 1), x[:, ::2], x[:1].expand(4, 6, 3), x[:, 0], x[:, :, :1]):
-        value = Strided("x", tuple(like.shape), like.stride(), 0, like.dtype)
+        value = Stored("x", tuple(like.shape), like.stride(), 0, like.dtype)
         put = torch.ops.aten.index_put.default
         assert RESULT_LAYOUTS[put](None, [value]) == put(like, [torch.tensor([1])], torch.tensor(1.0)).stride()

@@ -16,13 +16,13 @@ from framesmith.runtime import toolchain as toolchain_module
 from framesmith.runtime.build import build
 from framesmith.runtime.cache import Cache, key_of
 from framesmith.runtime.load import load
-from framesmith.runtime.plan import Dyn, Kind, Output, Plan, Value
+from framesmith.runtime.plan import Dyn, Kind, Output, Plan, PlanValue
 from framesmith.runtime.toolchain import cpu_flags, find, openmp_library
 from framesmith.util.errors import BuildError, CompilerMissing
 from framesmith.util.log import forget_warnings
 
 ENTRY = 'extern "C" __attribute__((visibility("default"))) int fs_run(char*, void** p, const long*, const void*)'
-PLAN = Plan(1, (Value(Kind.INPUT, 0, (16,), (1,), torch.float32), Value(Kind.OUTPUT, 0, (16,), (1,), torch.float32)), (Output(1),))
+PLAN = Plan(1, (PlanValue(Kind.INPUT, 0, (16,), (1,), torch.float32), PlanValue(Kind.OUTPUT, 0, (16,), (1,), torch.float32)), (Output(1),))
 COPY = ENTRY + "{ for (int i = 0; i < 16; i++) ((float*)p[1])[i] = ((float*)p[0])[i]; return 0; }"
 
 

@@ -13,7 +13,7 @@ import torch
 from framesmith import _C
 from framesmith.runtime.cache import Cache
 from framesmith.runtime.load import load
-from framesmith.runtime.plan import Call, Dyn, Kind, Output, Plan, PythonCall, Symbol, TensorArg, Value, copied_to
+from framesmith.runtime.plan import Call, Dyn, Kind, Output, Plan, PlanValue, PythonCall, Symbol, TensorArg, copied_to
 from framesmith.runtime.toolchain import find
 
 F32 = torch.float32
@@ -37,7 +37,7 @@ def make(cache, plan, body, sizes="", **kwargs):
 
 
 def tensor(kind, ref=0, size=(4,), stride=(1,), **kwargs):
-    return Value(kind, ref, size, stride, F32, **kwargs)
+    return PlanValue(kind, ref, size, stride, F32, **kwargs)
 
 
 def double(source, target, count="4"):
@@ -72,11 +72,11 @@ def test_a_view_input_starts_at_its_own_first_element(cache):
     assert torch.equal(graph((torch.arange(10.0)[3:7],))[0], 2 * torch.arange(3.0, 7.0))
 
 
-MATS = (Value(Kind.INPUT, 0, (4, 8), (8, 1), F32), Value(Kind.INPUT, 1, (8, 4), (4, 1), F32))
+MATS = (PlanValue(Kind.INPUT, 0, (4, 8), (8, 1), F32), PlanValue(Kind.INPUT, 1, (8, 4), (4, 1), F32))
 
 
 def test_extern_into_the_arena_by_its_out_variant(cache):
-    values = (*MATS, Value(Kind.ARENA, 64, (4, 4), (4, 1), F32), Value(Kind.OUTPUT, 0, (4, 4), (4, 1), F32))
+    values = (*MATS, PlanValue(Kind.ARENA, 64, (4, 4), (4, 1), F32), PlanValue(Kind.OUTPUT, 0, (4, 4), (4, 1), F32))
     mm = Call("aten::mm", "out", (TensorArg(0), TensorArg(1)), {"out": TensorArg(2)})
     graph = make(cache, Plan(2, values, (Output(3),), (mm,), arena=256), "if (h->call(h->frame, 0)) return 1;" + double(2, 3, "16"))
     a, b = torch.randn(4, 8), torch.randn(8, 4, requires_grad=True)
@@ -85,7 +85,7 @@ def test_extern_into_the_arena_by_its_out_variant(cache):
 
 
 def test_extern_result_with_unexpected_strides_is_laid_out_as_planned(cache):
-    values = (Value(Kind.INPUT, 0, (2, 3), (3, 1), F32), Value(Kind.RESULT, 0, (3, 2), (2, 1), F32), Value(Kind.OUTPUT, 0, (6,), (1,), F32))
+    values = (PlanValue(Kind.INPUT, 0, (2, 3), (3, 1), F32), PlanValue(Kind.RESULT, 0, (3, 2), (2, 1), F32), PlanValue(Kind.OUTPUT, 0, (6,), (1,), F32))
     call = Call("aten::t", "", (TensorArg(0),), {}, results=(1,))
     graph = make(cache, Plan(1, values, (Output(2), Output(1)), (call,)), "if (h->call(h->frame, 0)) return 1;" + double(1, 2, "6"))
     x = torch.randn(2, 3)
@@ -95,7 +95,7 @@ def test_extern_result_with_unexpected_strides_is_laid_out_as_planned(cache):
 
 
 def test_a_result_in_the_memory_of_an_argument_is_copied_though_no_schema_tells(cache):
-    values = (Value(Kind.INPUT, 0, (4,), (1,), F32), Value(Kind.RESULT, 0, (4,), (1,), F32))
+    values = (PlanValue(Kind.INPUT, 0, (4,), (1,), F32), PlanValue(Kind.RESULT, 0, (4,), (1,), F32))
     call = Call("aten::_unsafe_view", "", (TensorArg(0), (4,)), {}, results=(1,))
     graph = make(cache, Plan(1, values, (Output(1),), (call,)), "if (h->call(h->frame, 0)) return 1;")
     x = torch.randn(4)
@@ -105,11 +105,11 @@ def test_a_result_in_the_memory_of_an_argument_is_copied_though_no_schema_tells(
 
 def test_views_lists_dtypes_and_defaults(cache):
     values = (
-        Value(Kind.INPUT, 0, (4, 8), (8, 1), F32),
-        Value(Kind.VIEW, 0, (4, 2), (8, 1), F32, offset=6),
-        Value(Kind.RESULT, 0, (4, 10), (10, 1), F32),
-        Value(Kind.RESULT, 0, (4,), (1,), torch.float64),
-        Value(Kind.VIEW, 2, (10, 4), (1, 10), F32),
+        PlanValue(Kind.INPUT, 0, (4, 8), (8, 1), F32),
+        PlanValue(Kind.VIEW, 0, (4, 2), (8, 1), F32, offset=6),
+        PlanValue(Kind.RESULT, 0, (4, 10), (10, 1), F32),
+        PlanValue(Kind.RESULT, 0, (4,), (1,), torch.float64),
+        PlanValue(Kind.VIEW, 2, (10, 4), (1, 10), F32),
     )
     cat = Call("aten::cat", "", ((TensorArg(0), TensorArg(1)), 1), {}, results=(2,))
     total = Call("aten::sum", "dim_IntList", (TensorArg(2), (1,)), {"dtype": torch.float64}, results=(3,))
@@ -123,7 +123,7 @@ def test_views_lists_dtypes_and_defaults(cache):
 
 
 def test_copies_for_operators_without_out(cache):
-    values = (*MATS, Value(Kind.OUTPUT, 0, (4, 4), (1, 4), F32))
+    values = (*MATS, PlanValue(Kind.OUTPUT, 0, (4, 4), (1, 4), F32))
     call = Call("aten::mm", "", (TensorArg(0), TensorArg(1)), {}, results=(copied_to(2),))
     graph = make(cache, Plan(2, values, (Output(2),), (call,)), "if (h->call(h->frame, 0)) return 1;")
     a, b = torch.randn(4, 8), torch.randn(8, 4)
@@ -135,7 +135,7 @@ def test_optional_tensor_lists_and_python_calls(cache):
         return x * scale
 
     short = tensor(Kind.RESULT, size=(2,))
-    values = (tensor(Kind.INPUT), Value(Kind.INPUT, 1, (2,), (1,), torch.int64), short, short)
+    values = (tensor(Kind.INPUT), PlanValue(Kind.INPUT, 1, (2,), (1,), torch.int64), short, short)
     index = Call("aten::index", "Tensor", (TensorArg(0), (TensorArg(1),)), {}, results=(2,))
     python = PythonCall(twice, (TensorArg(2),), {"scale": 3.0}, results=(3,))
     body = "if (h->call(h->frame, 0) || h->call(h->frame, 1)) return 1; h->release(h->frame, 2);"
@@ -145,7 +145,7 @@ def test_optional_tensor_lists_and_python_calls(cache):
 
 
 def test_errors_of_operators_are_eagers(cache):
-    values = (*MATS, Value(Kind.RESULT, 0, (4, 4), (4, 1), F32))
+    values = (*MATS, PlanValue(Kind.RESULT, 0, (4, 4), (4, 1), F32))
     call = Call("aten::mm", "", (TensorArg(1), TensorArg(1)), {}, results=(2,))
     graph = make(cache, Plan(2, values, (Output(2),), (call,)), "if (h->call(h->frame, 0)) return 1;")
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
@@ -165,8 +165,8 @@ def test_written_inputs_rise_in_version(cache):
 
 def test_dynamic_sizes(cache):
     n = Dyn(0)
-    result = Value(Kind.RESULT, 0, (n,), (1,), F32)
-    values = (Value(Kind.INPUT, 0, (n,), (1,), F32), Value(Kind.OUTPUT, 0, (Dyn(1), 2), (2, 1), F32), result)
+    result = PlanValue(Kind.RESULT, 0, (n,), (1,), F32)
+    values = (PlanValue(Kind.INPUT, 0, (n,), (1,), F32), PlanValue(Kind.OUTPUT, 0, (Dyn(1), 2), (2, 1), F32), result)
     full = Call("aten::full", "", ((n,), 1.5), {"dtype": F32}, results=(2,))
     plan = Plan(1, values, (Output(1), Output(2), Output(constant=Dyn(1))), (full,), symbols=(Symbol(0, 0),), table=2)
     graph = make(cache, plan, "if (h->call(h->frame, 0)) return 1;" + double(0, 1, "n[0]"), sizes="n[1] = n[0] / 2;", checked=True)
@@ -217,7 +217,7 @@ def test_constants_are_not_kept_alive_by_watching(cache):
 def test_opaque_constants(cache):
     w = torch.randn(16, 8)
     packed = torch.ops.mkldnn._reorder_linear_weight(w, 4)
-    values = (MATS[0], Value(Kind.CONSTANT, 0, (16, 8), (8, 1), F32), Value(Kind.RESULT, 0, (4, 16), (16, 1), F32))
+    values = (MATS[0], PlanValue(Kind.CONSTANT, 0, (16, 8), (8, 1), F32), PlanValue(Kind.RESULT, 0, (4, 16), (16, 1), F32))
     call = Call("mkldnn::_linear_pointwise", "", (TensorArg(0), TensorArg(1), None, "none", (), ""), {}, results=(2,))
     graph = make(cache, Plan(1, values, (Output(2),), (call,), constants=1), "if (h->call(h->frame, 0)) return 1;", constants=[packed])
     x = torch.randn(4, 8)
@@ -225,7 +225,7 @@ def test_opaque_constants(cache):
 
 
 def test_threads_share_a_graph(cache):
-    values = (*MATS, Value(Kind.ARENA, 0, (4, 4), (4, 1), F32), Value(Kind.OUTPUT, 0, (4, 4), (4, 1), F32))
+    values = (*MATS, PlanValue(Kind.ARENA, 0, (4, 4), (4, 1), F32), PlanValue(Kind.OUTPUT, 0, (4, 4), (4, 1), F32))
     mm = Call("aten::mm", "out", (TensorArg(0), TensorArg(1)), {"out": TensorArg(2)})
     body = "if (h->call(h->frame, 0)) return 1;" + double(2, 3, "16")
     graph = make(cache, Plan(2, values, (Output(3),), (mm,), arena=128, release=True), body)
@@ -378,5 +378,5 @@ def test_a_number_where_an_operator_takes_a_tensor(cache):
     graph = make(cache, plan, "if (h->call(h->frame, 0)) return 1;")
     x = torch.arange(4.0)
     assert torch.equal(graph((x,))[0], x + 2)
-    half = replace(plan, values=(Value(Kind.INPUT, 0, (4,), (1,), torch.float16), Value(Kind.RESULT, 0, (4,), (1,), torch.float16)))
+    half = replace(plan, values=(PlanValue(Kind.INPUT, 0, (4,), (1,), torch.float16), PlanValue(Kind.RESULT, 0, (4,), (1,), torch.float16)))
     assert make(cache, half, "if (h->call(h->frame, 0)) return 1;")((x.half(),))[0].dtype is torch.float16

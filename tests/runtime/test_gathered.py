@@ -2,7 +2,7 @@
 
 import torch
 
-from framesmith.runtime.gathered import PIECE, gather
+from framesmith.runtime.coalesced_memory import PIECE, gather
 
 
 def test_values_and_strides_stay_and_memory_is_shared():

@@ -8,7 +8,7 @@ import torch
 
 from framesmith import _C
 from framesmith.runtime.cache import Cache
-from framesmith.runtime.plan import Call, Dyn, Kind, Output, Plan, PythonCall, Symbol, TensorArg, Value
+from framesmith.runtime.plan import Call, Dyn, Kind, Output, Plan, PlanValue, PythonCall, Symbol, TensorArg
 from framesmith.runtime.recorder import Recorder
 
 from .test_compiled_graph import INOUT, double, frozen, make, tensor
@@ -157,7 +157,7 @@ def test_a_result_fed_back_is_read_before_it_is_overwritten(cache):
 
 
 def test_views_of_a_result_keep_it(cache):
-    values = (*INOUT, Value(Kind.VIEW, 1, (2,), (1,), F32, offset=2))
+    values = (*INOUT, PlanValue(Kind.VIEW, 1, (2,), (1,), F32, offset=2))
     graph = make(cache, Plan(1, values, (Output(2), Output(1))), double(0, 1))
     recorded(graph)
     x, kept = torch.zeros(4), []
@@ -202,7 +202,7 @@ def test_a_written_input_that_shares_memory_is_not_copied(cache):
 
 def test_sizes_are_recorded_apart_and_the_least_recently_used_goes(cache):
     n = Dyn(0)
-    values = (Value(Kind.INPUT, 0, (n,), (1,), F32), Value(Kind.OUTPUT, 0, (n,), (1,), F32))
+    values = (PlanValue(Kind.INPUT, 0, (n,), (1,), F32), PlanValue(Kind.OUTPUT, 0, (n,), (1,), F32))
     plan = Plan(1, values, (Output(1), Output(constant=n)), symbols=(Symbol(0, 0),), table=1)
     graph = make(cache, plan, double(0, 1, "n[0]"), sizes=";")
     recorder = recorded(graph, limit=2)
@@ -224,7 +224,7 @@ def test_sizes_are_recorded_apart_and_the_least_recently_used_goes(cache):
 
 def test_sizes_that_never_come_again_end_the_recording(cache):
     n = Dyn(0)
-    values = (Value(Kind.INPUT, 0, (n,), (1,), F32), Value(Kind.OUTPUT, 0, (n,), (1,), F32))
+    values = (PlanValue(Kind.INPUT, 0, (n,), (1,), F32), PlanValue(Kind.OUTPUT, 0, (n,), (1,), F32))
     graph = make(cache, Plan(1, values, (Output(1),), symbols=(Symbol(0, 0),), table=1), double(0, 1, "n[0]"), sizes=";")
     recorder = recorded(graph, limit=2)
     for size in range(1, 20):

@@ -25,7 +25,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 
 def double(text=TEXT, **more):
-    return triton.Source("double", text, SIGNATURE, (("BLOCK", 1024),), (0, 1), **more)
+    return triton.TritonSource("double", text, SIGNATURE, (("BLOCK", 1024),), (0, 1), **more)
 
 
 @pytest.fixture

@@ -16,14 +16,14 @@ from framesmith.loops.verify import verify
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from framesmith.schedule.schedule import schedule
-from framesmith.schedule.target import CPU, GPU, Target
+from framesmith.schedule.target import CPU, GPU, MachineModel
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.node import symint
 from tests.fake.harness import record, same_strides
 
 
 def program_of(
-    fn: Callable[..., Any], *inputs: Any, fusion: bool = True, target: Target = CPU, dynamic: Collection[tuple[int, int]] = (),
+    fn: Callable[..., Any], *inputs: Any, fusion: bool = True, target: MachineModel = CPU, dynamic: Collection[tuple[int, int]] = (),
     change: Callable[[LoopGraph], LoopGraph] = lambda graph: graph,
 ) -> Program:
     """`dynamic`: pairs (input, dim) with a size symbol of their own. `change`: applied to the lowered graph."""
@@ -54,7 +54,7 @@ def _recorded(fn: Callable[..., Any], inputs: Sequence[Any], dynamic: Collection
     return rec.finish(leaves)
 
 
-def check(fn: Callable[..., Any], *inputs: Any, rtol: float = 1e-5, atol: float = 1e-6, target: Target = CPU) -> Program:
+def check(fn: Callable[..., Any], *inputs: Any, rtol: float = 1e-5, atol: float = 1e-6, target: MachineModel = CPU) -> Program:
     """Fused and unfused programs give what eager gives, with eager's strides, and write what eager writes into the inputs."""
     fused = None
     for fusion in (False, True):

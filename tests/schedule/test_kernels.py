@@ -15,7 +15,7 @@ from framesmith.loops.text import kernel_text
 from framesmith.loops.verify import verify
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
-from framesmith.schedule.memory import Plan
+from framesmith.schedule.memory import MemoryPlan
 from framesmith.schedule.schedule import schedule
 from framesmith.schedule.target import GPU
 from framesmith.util.errors import VerifyError
@@ -101,7 +101,7 @@ def test_equal_layers_share_kernels():
 
 
 def test_plan_reuses_what_is_free():
-    plan = Plan()
+    plan = MemoryPlan()
     plan.take("a", 128)
     plan.take("b", 64)
     plan.give("a")
@@ -115,7 +115,7 @@ def test_plan_reuses_what_is_free():
 
 def test_a_plan_with_gaps_is_packed_anew():
     """b does not fit before a dies, and c, for which there was room then, not behind b."""
-    plan, lives = Plan(), {"a": (0, 1), "b": (1, 3), "c": (2, 4)}
+    plan, lives = MemoryPlan(), {"a": (0, 1), "b": (1, 3), "c": (2, 4)}
     for name, nbytes in (("a", 64), ("b", 256), ("c", 256)):
         plan.take(name, nbytes)
         if name == "b":
@@ -127,7 +127,7 @@ def test_a_plan_with_gaps_is_packed_anew():
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 12), st.integers(0, 6)), min_size=1, max_size=14))
 def test_what_lives_at_a_time_has_places_of_its_own(rows):
-    plan, lives = Plan(), {f"b{k}": (first, first + more) for k, (_, first, more) in enumerate(rows)}
+    plan, lives = MemoryPlan(), {f"b{k}": (first, first + more) for k, (_, first, more) in enumerate(rows)}
     sizes = {f"b{k}": 64 * size for k, (size, _, _) in enumerate(rows)}
     for step in range(20):
         for name in [n for n, (first, _) in lives.items() if first == step]:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from framesmith.loops.evaluate import run_program
 from framesmith.loops.ir import Extern, Launch
 from framesmith.loops.product import MatrixProduct
-from framesmith.lower.contractions.bound import unmeasured
+from framesmith.lower.contractions.template_heuristics import unmeasured
 from framesmith.schedule.target import GPU
 from tests.codegen_triton.products import PRODUCTS, program
 from tests.schedule.harness import program_of

@@ -10,8 +10,8 @@ from framesmith.loops.evaluate import run_program
 from framesmith.loops.ir import Kernel, Launch, Param, Reduce, Store
 from framesmith.loops.text import kernel_text
 from framesmith.loops.verify import VerifyError, verify
+from framesmith.schedule import column_reductions
 from framesmith.schedule import schedule as scheduling
-from framesmith.schedule import walk
 from framesmith.schedule.target import GPU
 from framesmith.symbolic.expr import as_expr
 from tests.gpu.fakes import recorded, scheduled
@@ -23,7 +23,7 @@ BF16 = torch.bfloat16
 
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch):
-    monkeypatch.setattr(walk, "ROWS", 64)
+    monkeypatch.setattr(column_reductions, "ROWS", 64)
 
 
 def launches(program):
@@ -111,7 +111,7 @@ def test_sums_that_nothing_takes_in_are_as_before(name, monkeypatch):
 
 
 def test_few_rows_and_long_or_odd_ones_are_as_before(monkeypatch):
-    monkeypatch.setattr(walk, "ROWS", 1024)
+    monkeypatch.setattr(column_reductions, "ROWS", 1024)
     for shape in ((1000, 136), (2048, 100), (2048, 137), (1024, 5000)):
         assert not parts(program_of(lambda a: (torch.softmax(a, 1), a.sum(0)), torch.empty(shape), target=GPU))
 

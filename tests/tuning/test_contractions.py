@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from framesmith.codegen.triton import tuning
 from framesmith.codegen.triton.emit import print_for, print_kernels
-from framesmith.codegen.triton.form import form
-from framesmith.codegen.triton.sharing import shared
+from framesmith.codegen.triton.kernel_dedup import shared
+from framesmith.codegen.triton.tile_shape import form
 from framesmith.loops.ir import Extern, Launch
 from framesmith.loops.product import MatrixProduct
 from framesmith.loops.text import kernel_text
@@ -20,7 +20,7 @@ from framesmith.schedule.schedule import schedule
 from framesmith.schedule.target import GPU
 from framesmith.tuning.contractions import Library, _Race, own_contractions
 from framesmith.tuning.kernels import candidates, case_of, footprint
-from framesmith.tuning.least import PLAIN, START, Rates, least
+from framesmith.tuning.roofline import PLAIN, START, Rates, least
 from tests.codegen_triton.graphs import GRAPHS
 from tests.codegen_triton.products import PRODUCTS, program
 from tests.fake.harness import record

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from framesmith.lower.contractions.rectified import Layer
-from framesmith.tuning import rectified
-from framesmith.tuning.rectified import Rectified, is_suspicious
+from framesmith.lower.contractions.fuse_conv_relu import Layer
+from framesmith.tuning import conv_relu
+from framesmith.tuning.conv_relu import Rectified, is_suspicious
 
 HALF = torch.bfloat16
 WIDE = Layer((8, 64, 112, 112), (128, 64, 3, 3), HALF, (1, 1), (1, 1), (1, 1))
@@ -24,7 +24,7 @@ def test_suspicion_goes_by_operations_and_bytes(layer, microseconds, slow):
 @pytest.mark.gpu
 def test_an_answer_is_measured_once(monkeypatch):
     times = iter([(3000.0, 1 << 10), (100.0, 1 << 10), (10.0, 1 << 10)])
-    monkeypatch.setattr(rectified, "microseconds", lambda call: next(times))
+    monkeypatch.setattr(conv_relu, "microseconds", lambda call: next(times))
     known = {}
     ask = Rectified(torch.device("cuda", 0), known)
     assert [ask(WIDE), ask(WIDE), ask(SMALL), ask(SMALL)] == [False, False, True, True]

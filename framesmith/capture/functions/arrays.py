@@ -32,114 +32,114 @@ def as_input(x: Any) -> torch.Tensor | None:
     return torch.from_numpy(x)
 
 
-def _outside(cx: Any, value: Any, source: Source | None) -> t.Tracker:
+def _outside(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     """An array of the caller's: its memory is an input of the graph."""
-    found = cx.known(value, source)
+    found = tracer.known(value, source)
     if found is not None:
         return found
-    with cx.recorder.off():
+    with tracer.recorder.off():
         tensor = as_input(value) if source is not None else None
     if tensor is None or source is None:
         raise Unsupported(f"NumPy array {source}", hint="convert it to a tensor before the call")
-    cx.guard(source, "type", type(value))
-    made = t.Array(cx.input(tensor, Applied(source, as_input, "{}")), value=value, source=source)
-    return cx.remember(value, made)
+    tracer.guard(source, "type", type(value))
+    made = t.Array(tracer.input(tensor, Applied(source, as_input, "{}")), value=value, source=source)
+    return tracer.remember(value, made)
 
 
-def array_of(cx: Any, x: t.Tensor) -> t.Array:
+def array_of(tracer: Any, x: t.Tensor) -> t.Array:
     """`x.numpy()`: an array over the tensor's memory."""
     fake = x.fake
-    if type(x) is not t.Tensor or cx.wants_grad(fake) or fake.is_conj() or fake.is_neg() or fake.device.type != "cpu" \
+    if type(x) is not t.Tensor or tracer.wants_grad(fake) or fake.is_conj() or fake.is_neg() or fake.device.type != "cpu" \
             or x.pyclass is not torch.Tensor or str(fake.dtype)[6:] not in DTYPES:
         raise Unsupported(f"NumPy array of {x.describe()}")
     return t.Array(x)
 
 
 @method(t.Tensor, "numpy")
-def _numpy(cx: Any, x: t.Tensor, force: t.Tracker = t.FALSE) -> t.Tracker:
-    return array_of(cx, x)
+def _numpy(tracer: Any, x: t.Tensor, force: t.Tracker = t.FALSE) -> t.Tracker:
+    return array_of(tracer, x)
 
 
 @calls(torch.as_tensor, torch.asarray)
-def _as_tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _as_tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     fn = torch.as_tensor
-    return made_of_array(cx, fn, args, kwargs) if args and isinstance(args[0], t.Array) else cx.torch_call(fn, args, kwargs)
+    return made_of_array(tracer, fn, args, kwargs) if args and isinstance(args[0], t.Array) else tracer.torch_call(fn, args, kwargs)
 
 
 @calls(torch.from_numpy)
-def _from_numpy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _from_numpy(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if not isinstance(args[0], t.Array) or args[0].scalar:
         raise Unsupported("torch.from_numpy of what is no array")
-    return cx.torch_call(torch.Tensor.detach, [args[0].tensor], {})
+    return tracer.torch_call(torch.Tensor.detach, [args[0].tensor], {})
 
 
-def made_of_array(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def made_of_array(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """`torch.tensor` copies an array; `torch.as_tensor` and `torch.asarray` share its memory if they can."""
     array = args[0]
     assert isinstance(array, t.Array)
     if array.scalar or len(args) > 1 or kwargs.keys() - {"dtype"}:
         raise Unsupported(f"{fn.__name__} of a {array.describe()} with these arguments")
-    dtype = kwargs["dtype"].real(cx) if "dtype" in kwargs else None
+    dtype = kwargs["dtype"].real(tracer) if "dtype" in kwargs else None
     if dtype not in (None, array.tensor.fake.dtype):
-        return cx.torch_call(torch.Tensor.to, [array.tensor, cx.made(dtype)], {})
-    return cx.torch_call(torch.clone if fn is torch.tensor else torch.Tensor.detach, [array.tensor], {})
+        return tracer.torch_call(torch.Tensor.to, [array.tensor, tracer.made(dtype)], {})
+    return tracer.torch_call(torch.clone if fn is torch.tensor else torch.Tensor.detach, [array.tensor], {})
 
 
-def as_array(cx: Any, x: t.Tracker, dtype: t.Tracker | None = None, copy: bool = False) -> t.Array:
+def as_array(tracer: Any, x: t.Tracker, dtype: t.Tracker | None = None, copy: bool = False) -> t.Array:
     """`numpy.asarray(x, dtype)`, or `numpy.array`."""
     if isinstance(x, t.Tensor):
-        x = array_of(cx, x)
+        x = array_of(tracer, x)
     if not isinstance(x, t.Array):
         raise Unsupported("a NumPy array of Python data")
-    wanted = x.dtype if dtype is None or dtype is t.NONE else numpy_dtype(cx, dtype)
+    wanted = x.dtype if dtype is None or dtype is t.NONE else numpy_dtype(tracer, dtype)
     if wanted != x.dtype:
-        return t.Array(cast(cx, x.tensor, wanted))
-    return t.Array(run(cx, torch.clone, x.tensor)) if copy or x.scalar else x
+        return t.Array(cast(tracer, x.tensor, wanted))
+    return t.Array(run(tracer, torch.clone, x.tensor)) if copy or x.scalar else x
 
 
-def numpy_dtype(cx: Any, x: t.Tracker) -> Any:
-    return cx.folded(sys.modules["numpy"].dtype, (x.real(cx),))
+def numpy_dtype(tracer: Any, x: t.Tracker) -> Any:
+    return tracer.folded(sys.modules["numpy"].dtype, (x.real(tracer),))
 
 
 # --- elements ---------------------------------------------------------------------------------------------------------
-def _key(cx: Any, x: t.Array, key: t.Tracker) -> tuple[t.Tracker, bool]:
+def _key(tracer: Any, x: t.Array, key: t.Tracker) -> tuple[t.Tracker, bool]:
     """The key for torch, and whether it picks by arrays."""
-    parts = key.open(cx) if isinstance(key, t.Tuple) else [key]
+    parts = key.open(tracer) if isinstance(key, t.Tuple) else [key]
     arrays = [p for p in parts if isinstance(p, t.Array)]
-    plain = [p.real(cx) for p in parts if isinstance(p, (t.Const, t.Slice))]
+    plain = [p.real(tracer) for p in parts if isinstance(p, (t.Const, t.Slice))]
     if len(plain) + len(arrays) != len(parts) or any(isinstance(p, bool) for p in plain) or any(str(a.dtype) == "bool" for a in arrays):
         raise Unsupported(f"this key of a {x.describe()}")
     ints = [p for p in plain if type(p) is int or isinstance(p, sys.modules["numpy"].integer)]
     if arrays and ints or any(type(p) is slice and (p.step or 1) < 0 for p in plain):
         raise Unsupported("numbers beside arrays, or a negative step, in a key of a NumPy array")
-    new = [cast(cx, p.tensor, "int64") if isinstance(p, t.Array) else t.Const(int(p.real(cx))) if p.real(cx) in ints and p.constant else p
+    new = [cast(tracer, p.tensor, "int64") if isinstance(p, t.Array) else t.Const(int(p.real(tracer))) if p.real(tracer) in ints and p.constant else p
            for p in parts]
     return (t.Tuple(list(new)) if isinstance(key, t.Tuple) else new[0]), bool(arrays)
 
 
 @method(t.Array, "__getitem__")
-def _item(cx: Any, x: t.Array, key: t.Tracker) -> t.Tracker:
-    at, picks = _key(cx, x, key)
-    out = run(cx, torch.Tensor.__getitem__, x.tensor, at)
-    if out.fake.dim() or picks or Ellipsis in [p.real(cx) for p in (at.items if isinstance(at, t.Tuple) else [at]) if p.constant]:
+def _item(tracer: Any, x: t.Array, key: t.Tracker) -> t.Tracker:
+    at, picks = _key(tracer, x, key)
+    out = run(tracer, torch.Tensor.__getitem__, x.tensor, at)
+    if out.fake.dim() or picks or Ellipsis in [p.real(tracer) for p in (at.items if isinstance(at, t.Tuple) else [at]) if p.constant]:
         return t.Array(out)
-    return of_tensor(cx, run(cx, torch.clone, out))
+    return of_tensor(tracer, run(tracer, torch.clone, out))
 
 
 @method(t.Array, "__setitem__")
-def _set_item(cx: Any, x: t.Array, key: t.Tracker, value: t.Tracker) -> t.Tracker:
+def _set_item(tracer: Any, x: t.Array, key: t.Tracker, value: t.Tracker) -> t.Tracker:
     if x.scalar:
         raise Unsupported("a NumPy scalar does not change")
-    at, _ = _key(cx, x, key)
+    at, _ = _key(tracer, x, key)
     if isinstance(value, t.Const) and dtype_of(value) is not complex:
         cell = sys.modules["numpy"].zeros((), x.dtype)
-        cx.folded(cell.__setitem__, ((), value.value))
+        tracer.folded(cell.__setitem__, ((), value.value))
         new: t.Tracker = t.Const(cell.item())
     elif isinstance(value, t.Array):
-        new = cast(cx, value.tensor, x.dtype)
+        new = cast(tracer, value.tensor, x.dtype)
     else:
         raise Unsupported("an assignment to elements of a NumPy array")
-    run(cx, torch.Tensor.__setitem__, x.tensor, at, new)
+    run(tracer, torch.Tensor.__setitem__, x.tensor, at, new)
     return t.NONE
 
 
@@ -147,29 +147,29 @@ def _set_item(cx: Any, x: t.Array, key: t.Tracker, value: t.Tracker) -> t.Tracke
 def _reduction(name: str, fn: Callable[..., Any], inner: Callable[[Any, Any], Any], several: bool = True) -> None:
     """`inner(dtype, result dtype)`: what to compute in; `several`: torch's function takes many dimensions, or none for all."""
 
-    def row(cx: Any, x: t.Array, axis: t.Tracker = t.NONE, keepdims: t.Tracker = t.FALSE, **more: t.Tracker) -> t.Tracker:
+    def row(tracer: Any, x: t.Array, axis: t.Tracker = t.NONE, keepdims: t.Tracker = t.FALSE, **more: t.Tracker) -> t.Tracker:
         numpy = sys.modules["numpy"]
-        kept, ddof = keepdims.truth(cx), more.pop("ddof", None)
+        kept, ddof = keepdims.truth(tracer), more.pop("ddof", None)
         if more or ddof is not None and name not in ("std", "var") or not x.tensor.fake.numel() or str(x.dtype).startswith("complex"):
             raise Unsupported(f"NumPy's {name} with these arguments")
         dtype = getattr(numpy, name)(numpy.ones(1, x.dtype)).dtype
-        source = cast(cx, x.tensor, inner(x.dtype, dtype))
-        dims = axis.real(cx)
+        source = cast(tracer, x.tensor, inner(x.dtype, dtype))
+        dims = axis.real(tracer)
         if dims is None:
             if kept:
                 raise Unsupported(f"NumPy's {name} of all with keepdims")
-            source, dims = run(cx, torch.Tensor.reshape, source, t.Const(-1)), 0
+            source, dims = run(tracer, torch.Tensor.reshape, source, t.Const(-1)), 0
         if isinstance(dims, tuple) and not several:
             raise Unsupported(f"NumPy's {name} over several axes")
         options = {} if ddof is None and name not in ("std", "var") else {"correction": ddof or t.Const(0)}
-        return of_tensor(cx, cast(cx, run(cx, fn, source, cx.made(dims), keepdim=t.boolean(kept), **options), dtype))
+        return of_tensor(tracer, cast(tracer, run(tracer, fn, source, tracer.made(dims), keepdim=t.boolean(kept), **options), dtype))
 
     METHODS[t.Array][name] = row
     FUNCTIONS[name] = row
 
 
 FUNCTIONS: dict[str, Callable[..., t.Tracker]] = {}
-"""Functions of the module `numpy` that take an array first -> handler(cx, array, *args, **kwargs)"""
+"""Functions of the module `numpy` that take an array first -> handler(tracer, array, *args, **kwargs)"""
 
 _fn: Any
 for _name, _fn in (("sum", torch.sum), ("mean", torch.mean), ("std", torch.std), ("var", torch.var)):
@@ -195,82 +195,82 @@ def both(*names: str) -> Callable[[Callable[..., t.Tracker]], Callable[..., t.Tr
 
 
 @both("reshape")
-def _reshape(cx: Any, x: t.Array, *shape: t.Tracker) -> t.Tracker:
+def _reshape(tracer: Any, x: t.Array, *shape: t.Tracker) -> t.Tracker:
     """A view where NumPy has one, too: of what lies in order."""
     if not x.tensor.fake.is_contiguous():
         raise Unsupported("reshape of a NumPy array that does not lie in order")
     sizes = shape[0] if len(shape) == 1 else t.Tuple(list(shape))
-    return t.Array(run(cx, torch.Tensor.reshape, x.tensor, sizes))
+    return t.Array(run(tracer, torch.Tensor.reshape, x.tensor, sizes))
 
 
 @both("transpose")
-def _transpose(cx: Any, x: t.Array, *axes: t.Tracker) -> t.Tracker:
-    order = [a.real(cx) for a in axes]
+def _transpose(tracer: Any, x: t.Array, *axes: t.Tracker) -> t.Tracker:
+    order = [a.real(tracer) for a in axes]
     order = list(order[0]) if len(order) == 1 and isinstance(order[0], (tuple, list)) else order
     order = list(range(len(x.shape)))[::-1] if order in ([], [None]) else order
-    return t.Array(run(cx, torch.Tensor.permute, x.tensor, cx.made(tuple(order))))
+    return t.Array(run(tracer, torch.Tensor.permute, x.tensor, tracer.made(tuple(order))))
 
 
 @both("swapaxes")
-def _swapaxes(cx: Any, x: t.Array, a: t.Tracker, b: t.Tracker) -> t.Tracker:
-    return t.Array(run(cx, torch.Tensor.transpose, x.tensor, a, b))
+def _swapaxes(tracer: Any, x: t.Array, a: t.Tracker, b: t.Tracker) -> t.Tracker:
+    return t.Array(run(tracer, torch.Tensor.transpose, x.tensor, a, b))
 
 
 @both("ravel")
-def _ravel(cx: Any, x: t.Array) -> t.Tracker:
-    return _reshape(cx, x, t.Const(-1))
+def _ravel(tracer: Any, x: t.Array) -> t.Tracker:
+    return _reshape(tracer, x, t.Const(-1))
 
 
 @method(t.Array, "flatten")
-def _flatten(cx: Any, x: t.Array) -> t.Tracker:
-    return t.Array(run(cx, torch.clone, run(cx, torch.Tensor.reshape, x.tensor, t.Const(-1))))
+def _flatten(tracer: Any, x: t.Array) -> t.Tracker:
+    return t.Array(run(tracer, torch.clone, run(tracer, torch.Tensor.reshape, x.tensor, t.Const(-1))))
 
 
 @both("squeeze")
-def _squeeze(cx: Any, x: t.Array, axis: t.Tracker = t.NONE) -> t.Tracker:
+def _squeeze(tracer: Any, x: t.Array, axis: t.Tracker = t.NONE) -> t.Tracker:
     if axis is t.NONE:
-        return t.Array(run(cx, torch.squeeze, x.tensor))
-    if type(axis.real(cx)) is not int or x.shape[axis.real(cx)] != 1:
+        return t.Array(run(tracer, torch.squeeze, x.tensor))
+    if type(axis.real(tracer)) is not int or x.shape[axis.real(tracer)] != 1:
         raise Unsupported("squeeze of a NumPy array along this axis")
-    return t.Array(run(cx, torch.squeeze, x.tensor, axis))
+    return t.Array(run(tracer, torch.squeeze, x.tensor, axis))
 
 
 @both("copy")
-def _copy(cx: Any, x: t.Array) -> t.Tracker:
+def _copy(tracer: Any, x: t.Array) -> t.Tracker:
     """In row-major order, as both the method and the function are used for."""
     if not x.tensor.fake.is_contiguous():
         raise Unsupported("copy of a NumPy array that does not lie in order")
-    return t.Array(run(cx, torch.clone, x.tensor))
+    return t.Array(run(tracer, torch.clone, x.tensor))
 
 
 @method(t.Array, "astype")
-def _astype(cx: Any, x: t.Array, dtype: t.Tracker) -> t.Tracker:
-    out = cast(cx, x.tensor, numpy_dtype(cx, dtype))
-    return t.Array(run(cx, torch.clone, out) if out is x.tensor else out, scalar=x.scalar)
+def _astype(tracer: Any, x: t.Array, dtype: t.Tracker) -> t.Tracker:
+    out = cast(tracer, x.tensor, numpy_dtype(tracer, dtype))
+    return t.Array(run(tracer, torch.clone, out) if out is x.tensor else out, scalar=x.scalar)
 
 
 @both("cumsum")
-def _cumsum(cx: Any, x: t.Array, axis: t.Tracker = t.NONE) -> t.Tracker:
+def _cumsum(tracer: Any, x: t.Array, axis: t.Tracker = t.NONE) -> t.Tracker:
     numpy = sys.modules["numpy"]
-    source = cast(cx, x.tensor, numpy.cumsum(numpy.ones(1, x.dtype)).dtype)
+    source = cast(tracer, x.tensor, numpy.cumsum(numpy.ones(1, x.dtype)).dtype)
     if axis is t.NONE:
-        source, axis = run(cx, torch.Tensor.reshape, source, t.Const(-1)), t.Const(0)
-    return t.Array(run(cx, torch.cumsum, source, axis))
+        source, axis = run(tracer, torch.Tensor.reshape, source, t.Const(-1)), t.Const(0)
+    return t.Array(run(tracer, torch.cumsum, source, axis))
 
 
 @both("clip")
-def _clip(cx: Any, x: t.Array, low: t.Tracker, high: t.Tracker) -> t.Tracker:
+def _clip(tracer: Any, x: t.Array, low: t.Tracker, high: t.Tracker) -> t.Tracker:
     numpy, out = sys.modules["numpy"], x
     for fn, limit in ((numpy.maximum, low), (numpy.minimum, high)):
-        out = out if limit is t.NONE else ufunc(cx, fn, [out, limit], {})  # type: ignore[assignment]
+        out = out if limit is t.NONE else ufunc(tracer, fn, [out, limit], {})  # type: ignore[assignment]
     return out
 
 
 @both("dot")
-def _dot(cx: Any, x: t.Array, y: t.Tracker) -> t.Tracker:
+def _dot(tracer: Any, x: t.Array, y: t.Tracker) -> t.Tracker:
     if not isinstance(y, t.Array) or not 0 < len(y.shape) < 3:
         raise Unsupported("numpy.dot of these arrays")
-    return ufunc(cx, sys.modules["numpy"].matmul, [x, y], {})
+    return ufunc(tracer, sys.modules["numpy"].matmul, [x, y], {})
 
 
 # --- functions of the module ------------------------------------------------------------------------------------------
@@ -278,12 +278,12 @@ _FIRST = t.Const(0)
 
 
 def _of_several(name: str, fn: Callable[..., Any]) -> None:
-    def row(cx: Any, arrays: t.Tracker, axis: t.Tracker = _FIRST) -> t.Tracker:
-        parts = arrays.items_list(cx)
+    def row(tracer: Any, arrays: t.Tracker, axis: t.Tracker = _FIRST) -> t.Tracker:
+        parts = arrays.items_list(tracer)
         if not parts or not all(isinstance(p, t.Array) for p in parts):
             raise Unsupported(f"numpy.{name} of what are no arrays")
         dtype = sys.modules["numpy"].result_type(*[p.dtype for p in parts])  # type: ignore[attr-defined]
-        return t.Array(run(cx, fn, t.List([cast(cx, p.tensor, dtype) for p in parts]), axis))  # type: ignore[attr-defined]
+        return t.Array(run(tracer, fn, t.List([cast(tracer, p.tensor, dtype) for p in parts]), axis))  # type: ignore[attr-defined]
 
     FUNCTIONS[name] = row
 
@@ -301,29 +301,29 @@ def _function(name: str) -> Callable[[Callable[..., t.Tracker]], Callable[..., t
 
 
 @_function("where")
-def _where(cx: Any, condition: t.Tracker, *choices: t.Tracker) -> t.Tracker:
+def _where(tracer: Any, condition: t.Tracker, *choices: t.Tracker) -> t.Tracker:
     numpy = sys.modules["numpy"]
     if not isinstance(condition, t.Array) or len(choices) != 2 or not any(isinstance(x, t.Array) for x in choices):
         raise Unsupported("numpy.where of these arguments")
-    dtype = numpy.result_type(*[x.dtype if isinstance(x, t.Array) else x.real(cx) for x in choices])
-    parts = [cast(cx, x.tensor, dtype) if isinstance(x, t.Array)
-             else run(cx, torch.scalar_tensor, t.Const(numpy.asarray(x.real(cx), dtype).item()), dtype=cx.made(getattr(torch, str(dtype))))
+    dtype = numpy.result_type(*[x.dtype if isinstance(x, t.Array) else x.real(tracer) for x in choices])
+    parts = [cast(tracer, x.tensor, dtype) if isinstance(x, t.Array)
+             else run(tracer, torch.scalar_tensor, t.Const(numpy.asarray(x.real(tracer), dtype).item()), dtype=tracer.made(getattr(torch, str(dtype))))
              for x in choices]
-    return t.Array(run(cx, torch.where, cast(cx, condition.tensor, "bool"), *parts))
+    return t.Array(run(tracer, torch.where, cast(tracer, condition.tensor, "bool"), *parts))
 
 
 @_function("expand_dims")
-def _expand_dims(cx: Any, x: t.Tracker, axis: t.Tracker) -> t.Tracker:
-    if not isinstance(x, t.Array) or type(axis.real(cx)) is not int:
+def _expand_dims(tracer: Any, x: t.Tracker, axis: t.Tracker) -> t.Tracker:
+    if not isinstance(x, t.Array) or type(axis.real(tracer)) is not int:
         raise Unsupported("numpy.expand_dims of these arguments")
-    return t.Array(run(cx, torch.unsqueeze, x.tensor, axis))
+    return t.Array(run(tracer, torch.unsqueeze, x.tensor, axis))
 
 
 def _like(name: str, fn: Callable[..., Any]) -> None:
-    def row(cx: Any, x: t.Tracker) -> t.Tracker:
+    def row(tracer: Any, x: t.Tracker) -> t.Tracker:
         if not isinstance(x, t.Array):
             raise Unsupported(f"numpy.{name} of what is no array")
-        return t.Array(run(cx, fn, x.tensor))
+        return t.Array(run(tracer, fn, x.tensor))
 
     FUNCTIONS[name] = row
 
@@ -333,29 +333,29 @@ _like("ones_like", torch.ones_like)
 
 
 # --- dispatch ---------------------------------------------------------------------------------------------------------
-def _followed(cx: Any, args: Args) -> bool:
-    return any(isinstance(a, t.Array) or isinstance(a, t.Sequence) and _followed(cx, a.open(cx)) for a in args)
+def _followed(tracer: Any, args: Args) -> bool:
+    return any(isinstance(a, t.Array) or isinstance(a, t.Sequence) and _followed(tracer, a.open(tracer)) for a in args)
 
 
-def _ufunc(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    given = [array_of(cx, a) if isinstance(a, t.Tensor) else a for a in args]
-    if not _followed(cx, given):
-        return ufunc_of_numbers(cx, fn, args, kwargs)
-    out = ufunc(cx, fn, given, kwargs)
+def _ufunc(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    given = [array_of(tracer, a) if isinstance(a, t.Tensor) else a for a in args]
+    if not _followed(tracer, given):
+        return ufunc_of_numbers(tracer, fn, args, kwargs)
+    out = ufunc(tracer, fn, given, kwargs)
     if not any(isinstance(a, t.Tensor) for a in args):
         return out
     assert isinstance(out, t.Array)  # a tensor among the arguments makes the result one, and has no bool
-    return cast(cx, out.tensor, "uint8") if str(out.dtype) == "bool" else out.tensor
+    return cast(tracer, out.tensor, "uint8") if str(out.dtype) == "bool" else out.tensor
 
 
-def _dispatched(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _dispatched(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     row = FUNCTIONS.get(fn.__name__)
-    if not _followed(cx, [*args, *kwargs.values()]):
-        return dispatched_number(cx, fn, args, kwargs)
+    if not _followed(tracer, [*args, *kwargs.values()]):
+        return dispatched_number(tracer, fn, args, kwargs)
     if row is None or fn.__module__ != "numpy":
         raise Unsupported(f"NumPy function {fn.__name__}", hint="use torch's function")
     try:
-        return row(cx, *args, **kwargs)
+        return row(tracer, *args, **kwargs)
     except TypeError as e:
         raise Unsupported(f"NumPy function {fn.__name__} with these arguments") from e
 
@@ -364,17 +364,17 @@ def _made(fn: Any, copy: bool | None) -> None:
     """`copy`: whether `fn(array)` is another array; None: it takes none, but numbers."""
 
     @calls(fn)
-    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         if copy is not None and args and isinstance(args[0], (t.Array, t.Tensor)):
             if len(args) > 2 or kwargs.keys() - {"dtype"}:
                 raise Unsupported(f"NumPy's {fn.__name__} with these arguments")
-            return as_array(cx, args[0], args[1] if len(args) > 1 else kwargs.get("dtype"), copy)
-        array = cx.folded(fn, tuple([a.real(cx) for a in args]), {k: v.real(cx) for k, v in kwargs.items()})
+            return as_array(tracer, args[0], args[1] if len(args) > 1 else kwargs.get("dtype"), copy)
+        array = tracer.folded(fn, tuple([a.real(tracer) for a in args]), {k: v.real(tracer) for k, v in kwargs.items()})
         if str(array.dtype) not in DTYPES or array.nbytes > _LARGEST:
             raise Unsupported(f"NumPy's {fn.__name__}: a large array, or one of Python objects")
-        with cx.recorder.off():
+        with tracer.recorder.off():
             tensor = torch.from_numpy(array.copy())
-        return t.Array(cx.torch_call(_constant, [t.Const(cx.recorder), t.Const(tensor)], {}))
+        return t.Array(tracer.torch_call(_constant, [t.Const(tracer.recorder), t.Const(tensor)], {}))
 
 
 def _constant(recorder: Any, value: torch.Tensor) -> torch.Tensor:

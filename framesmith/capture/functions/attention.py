@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from framesmith.fake.tensor import FakeTensor
 from framesmith.graph.attention import dense
-from framesmith.graph.walk import nodes_after
+from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
@@ -31,30 +31,30 @@ aten = torch.ops.aten
 
 
 @by_name("torch._higher_order_ops.flex_attention.FlexAttentionHOP.__call__")
-def _attention(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _attention(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     query, key, value, score_mod, block_mask, scale, options = args[1:8]
-    mask = block_mask.items_list(cx)
-    if not cx.mapping(options).get("OUTPUT_MAX", t.FALSE).truth(cx):
-        given = [_cast(cx, x) for x in (query, key, value)]
-        found = attention_tiles.attention(cx, given, (score_mod, mask[-1]), mask, float(scale.real(cx)), functools.partial(_at_once, cx))
+    mask = block_mask.items_list(tracer)
+    if not tracer.mapping(options).get("OUTPUT_MAX", t.FALSE).truth(tracer):
+        given = [_cast(tracer, x) for x in (query, key, value)]
+        found = attention_tiles.attention(tracer, given, (score_mod, mask[-1]), mask, float(scale.real(tracer)), functools.partial(_at_once, tracer))
         if found is not None:
             return t.Tuple([*found, found[1]])
     mods = [t.ByRow(functools.partial(_modified, fn, scored)) for fn, scored in ((score_mod, True), (mask[-1], False))]
-    return cx.made(dense).call(cx, [query, key, value, *mods, scale], {})  # type: ignore[no-any-return]
+    return tracer.made(dense).call(tracer, [query, key, value, *mods, scale], {})  # type: ignore[no-any-return]
 
 
-def _cast(cx: Any, x: t.Tracker) -> t.Tracker:
+def _cast(tracer: Any, x: t.Tracker) -> t.Tracker:
     """As autocast has a tensor."""
     device = x.fake.device.type  # type: ignore[attr-defined]
     if not torch.is_autocast_enabled(device) or x.fake.dtype is torch.float64:  # type: ignore[attr-defined]
         return x
-    return cx.torch_call(torch.Tensor.to, [x, cx.made(torch.get_autocast_dtype(device))], {})  # type: ignore[no-any-return]
+    return tracer.torch_call(torch.Tensor.to, [x, tracer.made(torch.get_autocast_dtype(device))], {})  # type: ignore[no-any-return]
 
 
 @by_name("torch.fx.traceback.annotate")
-def _annotate(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _annotate(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """What torch.compile is told of operators."""
-    return cx.made(contextlib.nullcontext).call(cx, [], {})  # type: ignore[no-any-return]
+    return tracer.made(contextlib.nullcontext).call(tracer, [], {})  # type: ignore[no-any-return]
 
 
 class ByIndex(TorchFunctionMode):
@@ -73,23 +73,23 @@ def _is_index(x: Any) -> bool:
     return type(x) is int or isinstance(x, torch.Tensor) and x.dtype is not torch.bool
 
 
-def _modified(fn: t.Tracker, scored: bool, cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _modified(fn: t.Tracker, scored: bool, tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """`fn` at every place; `scored`: the first argument are the scores."""
-    out = _at_once(cx, fn, args)
+    out = _at_once(tracer, fn, args)
     if out is not None:
         return out
-    with _indexing(cx):
+    with _indexing(tracer):
         scores, places = (args[0], args[1:]) if scored else (t.NONE, args)
-        return cx.made(py.one_by_one).call(cx, [fn, scores, t.List(list(places))], {})  # type: ignore[no-any-return]
+        return tracer.made(py.one_by_one).call(tracer, [fn, scores, t.List(list(places))], {})  # type: ignore[no-any-return]
 
 
-def _at_once(cx: Any, fn: t.Tracker, args: Args) -> t.Tensor | None:
+def _at_once(tracer: Any, fn: t.Tracker, args: Args) -> t.Tensor | None:
     """`fn` of all scores and their indices; None if that is not what it is of each."""
-    last, writes = cx.end()
-    with _indexing(cx):
-        out = fn.call(cx, args, {})
-    made = nodes_after(cx.recorder.graph, last)
-    if len(cx.recorder.written) > writes:
+    last, writes = tracer.end()
+    with _indexing(tracer):
+        out = fn.call(tracer, args, {})
+    made = nodes_after(tracer.recorder.graph, last)
+    if len(tracer.recorder.written) > writes:
         raise Unsupported("a score modification that writes tensors")
     if isinstance(out, t.Tensor) and all(map(_is_elementwise, made)):
         return out
@@ -101,8 +101,8 @@ def _at_once(cx: Any, fn: t.Tracker, args: Args) -> t.Tensor | None:
 class _indexing:
     """Within: `ByIndex` is the innermost of the program's modes."""
 
-    def __init__(self, cx: Any) -> None:
-        self.modes = cx.modes.functions
+    def __init__(self, tracer: Any) -> None:
+        self.modes = tracer.modes.functions
 
     def __enter__(self) -> None:
         self.modes.append((t.NONE, ByIndex()))

@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
 from framesmith.graph.attention import LISTS, Attention, AttentionGradient, Scores
 from framesmith.graph.derivative import Traced, cut_out
-from framesmith.graph.walk import nodes_after
+from framesmith.graph.traversal import nodes_after
 
 from .. import trackers as t
 from ..polyfills import attention as py
@@ -28,7 +28,7 @@ _NO_BLOCKS = 1 << 30
 _DTYPES = (torch.bfloat16, torch.float16)
 
 
-def attention(cx: Any, tensors: Args, mods: tuple[t.Tracker, t.Tracker], mask: Args, scale: float, trace: Callable[..., Any]) -> Any:
+def attention(tracer: Any, tensors: Args, mods: tuple[t.Tracker, t.Tracker], mask: Args, scale: float, trace: Callable[..., Any]) -> Any:
     """(output, total) of query, key and value `tensors`; None where the call has no tiles, or a modification is none of elements.
 
     `mods`: of scores, and the mask; `mask`: the block mask's fields. `trace(fn, given)` calls a modification; None if it is none
@@ -36,22 +36,22 @@ def attention(cx: Any, tensors: Args, mods: tuple[t.Tracker, t.Tracker], mask: A
     """
     query, key, value = [x.fake for x in tensors]  # type: ignore[attr-defined]
     apart = query.device.type not in DEVICES or query.dtype not in _DTYPES or {query.dtype, key.dtype, value.dtype} != {query.dtype}
-    if apart or cx.transformed or not all(type(s) is int for x in (query, key, value) for s in x.shape):
+    if apart or tracer.transformed or not all(type(s) is int for x in (query, key, value) for s in x.shape):
         return None
-    wants = torch.is_grad_enabled() and any(cx.wants_grad(x) for x in (query, key, value))
+    wants = torch.is_grad_enabled() and any(tracer.wants_grad(x) for x in (query, key, value))
     with torch.no_grad():
-        traced = _Traced(cx, query, key, trace)
+        traced = _Traced(tracer, query, key, trace)
         scores = traced.scores(*mods, mask, scale, wants)
-    if scores is None or torch.is_grad_enabled() and any(map(cx.requires, traced.operands)) or wants and key.size(0) != query.size(0):
+    if scores is None or torch.is_grad_enabled() and any(map(tracer.requires, traced.operands)) or wants and key.size(0) != query.size(0):
         return None
-    return _Call(cx, tensors, traced, scores).recorded(wants)
+    return _Call(tracer, tensors, traced, scores).recorded(wants)
 
 
 class _Traced:
     """The modifications of one call."""
 
-    def __init__(self, cx: Any, query: FakeTensor, key: FakeTensor, trace: Callable[..., Any]) -> None:
-        self.cx, self.trace = cx, trace
+    def __init__(self, tracer: Any, query: FakeTensor, key: FakeTensor, trace: Callable[..., Any]) -> None:
+        self.tracer, self.trace = tracer, trace
         self.shape = (*query.shape[:3], key.shape[2])
         self.device = query.device
         self.lists: list[Any] = [None] * LISTS
@@ -59,7 +59,7 @@ class _Traced:
 
     def scores(self, score_mod: t.Tracker, mask_mod: t.Tracker, mask: Args, scale: float, wants: bool) -> Scores | None:
         """What the node holds; fills `operands` and `lists`."""
-        cx = self.cx
+        tracer = self.tracer
         places = [self.stand_in(tuple([n if k == dim else 1 for k, n in enumerate(self.shape)]), torch.int64) for dim in range(4)]
         scores, back = self.stand_in(self.shape, torch.float32), self.stand_in(self.shape, torch.float32)
         score = gradient = kept = None
@@ -77,33 +77,33 @@ class _Traced:
                 return None
         blocks = self.blocks(mask) if kept is not None else None
         if blocks is not None:
-            self.lists = [None if x is t.NONE else cx.recorder.nodes(x.fake) for x in mask[2:2 + LISTS]]  # type: ignore[attr-defined]
+            self.lists = [None if x is t.NONE else tracer.recorder.nodes(x.fake) for x in mask[2:2 + LISTS]]  # type: ignore[attr-defined]
         return Scores(score, gradient, kept, (counts[0], counts[1], counts[2]), scale, blocks)
 
     def stand_in(self, shape: tuple[int, ...], dtype: torch.dtype) -> t.Tracker:
         val = new_fake(shape, contiguous_strides(shape), dtype, self.device)
-        node = self.cx.recorder.emit(tangent, (), val)
-        node.meta.update(spare=True, turn=self.cx.turn)
-        return self.cx.made(self.cx.recorder.own(val, node))  # type: ignore[no-any-return]
+        node = self.tracer.recorder.emit(tangent, (), val)
+        node.meta.update(spare=True, turn=self.tracer.turn)
+        return self.tracer.made(self.tracer.recorder.own(val, node))  # type: ignore[no-any-return]
 
     def graph(self, fn: t.Tracker, given: Args) -> tuple[Graph | None, int]:
         """What `fn` makes of `given` as a graph of these and of operands; how many those are."""
-        last, _ = self.cx.end()
+        last, _ = self.tracer.end()
         out = self.trace(fn, given)
-        region = nodes_after(self.cx.recorder.graph, last)
+        region = nodes_after(self.tracer.recorder.graph, last)
         for node in region:
-            node.meta.update(spare=True, turn=self.cx.turn)
+            node.meta.update(spare=True, turn=self.tracer.turn)
         if out is None:
             return None, 0
-        nodes = [self.cx.recorder.nodes(x.fake) for x in given]  # type: ignore[attr-defined]
+        nodes = [self.tracer.recorder.nodes(x.fake) for x in given]  # type: ignore[attr-defined]
         one = (True,)
-        derivative, operands = cut_out({one: Traced(region, nodes, [self.cx.recorder.nodes(out.fake)])}, [], True)
+        derivative, operands = cut_out({one: Traced(region, nodes, [self.tracer.recorder.nodes(out.fake)])}, [], True)
         self.operands += operands
         return derivative.graphs[one], len(operands)
 
     def blocks(self, mask: Args) -> tuple[int, int] | None:
         """Rows and columns of a block of the mask, if its lists are good for these scores."""
-        rows, columns = (int(self.cx.index(x)) for x in mask[-3:-1])
+        rows, columns = (int(self.tracer.index(x)) for x in mask[-3:-1])
         number = mask[2]
         if max(rows, columns) >= _NO_BLOCKS or not isinstance(number, t.Tensor):
             return None
@@ -112,8 +112,8 @@ class _Traced:
         return (rows, columns) if good else None
 
 
-def _pulled_back(score_mod: t.Tracker, cx: Any, args: Args, kwargs: Any) -> t.Tracker:
-    return cx.made(py.pulled_back).call(cx, [score_mod, *args], {})  # type: ignore[no-any-return]
+def _pulled_back(score_mod: t.Tracker, tracer: Any, args: Args, kwargs: Any) -> t.Tracker:
+    return tracer.made(py.pulled_back).call(tracer, [score_mod, *args], {})  # type: ignore[no-any-return]
 
 
 def _is(fn: t.Tracker, name: str) -> bool:
@@ -125,49 +125,49 @@ def _is(fn: t.Tracker, name: str) -> bool:
 class _Call:
     """The node of a call, and its derivative."""
 
-    def __init__(self, cx: Any, tensors: Args, traced: _Traced, scores: Scores) -> None:
-        self.cx, self.scores = cx, scores
+    def __init__(self, tracer: Any, tensors: Args, traced: _Traced, scores: Scores) -> None:
+        self.tracer, self.scores = tracer, scores
         self.fakes: list[FakeTensor] = [x.fake for x in tensors]  # type: ignore[attr-defined]
         self.rest = (*traced.lists, *traced.operands)
 
     def recorded(self, wants: bool) -> tuple[t.Tracker, t.Tracker]:
-        cx, (query, _, value) = self.cx, self.fakes
+        tracer, (query, _, value) = self.tracer, self.fakes
         size = (*query.shape[:3], value.shape[3])
         out = new_fake(size, _strides(size, query), query.dtype, query.device)
         total = new_fake(size[:3], contiguous_strides(size[:3]), torch.float32, query.device)
-        self.emit(Attention(self.scores), [cx.recorder.nodes(x) for x in self.fakes], (out, total))
+        self.emit(Attention(self.scores), [tracer.recorder.nodes(x) for x in self.fakes], (out, total))
         if wants:
-            wanted = [k for k, x in enumerate(self.fakes) if cx.wants_grad(x)]
-            inputs = [cx.recorder.nodes(self.fakes[k]) for k in wanted]
+            wanted = [k for k, x in enumerate(self.fakes) if tracer.wants_grad(x)]
+            inputs = [tracer.recorder.nodes(self.fakes[k]) for k in wanted]
             with torch.no_grad():
                 traced = self.backward(out, total, wanted)
-            attach(cx, [out, total], inputs, {(True, True): traced}, True)
-        return cx.made(out), cx.made(total)
+            attach(tracer, [out, total], inputs, {(True, True): traced}, True)
+        return tracer.made(out), tracer.made(total)
 
     def emit(self, target: Any, given: list[Node], vals: tuple[FakeTensor, ...]) -> None:
-        cx = self.cx
-        cx.recorder.stack = cx.user_stack()
+        tracer = self.tracer
+        tracer.recorder.stack = tracer.user_stack()
         with torch.no_grad():
-            before = cx.mark()
-            cx.recorder.results(cx.recorder.emit(target, (*given, *self.rest), vals), vals)
+            before = tracer.mark()
+            tracer.recorder.results(tracer.recorder.emit(target, (*given, *self.rest), vals), vals)
             if before is not None:
-                cx.follow(*before)
+                tracer.follow(*before)
 
     def backward(self, out: FakeTensor, total: FakeTensor, wanted: list[int]) -> Traced:
         """The region of nodes that gives the gradients of the inputs at `wanted`."""
-        cx = self.cx
-        last, _ = cx.end()
+        tracer = self.tracer
+        last, _ = tracer.end()
         vals = like(out), like(total)
-        tangents = [cx.recorder.emit(tangent, (), val) for val in vals]
-        given, of_total = (cx.recorder.own(val, node) for val, node in zip(vals, tangents))
+        tangents = [tracer.recorder.emit(tangent, (), val) for val in vals]
+        given, of_total = (tracer.recorder.own(val, node) for val, node in zip(vals, tangents))
         delta = (out.float() * given.float()).sum(-1) - of_total / math.log(2)
         grads = tuple(map(like, self.fakes))
-        nodes = [cx.recorder.nodes(x) for x in (*self.fakes, given, total, delta)]
+        nodes = [tracer.recorder.nodes(x) for x in (*self.fakes, given, total, delta)]
         self.emit(AttentionGradient(self.scores), nodes, grads)
-        region = nodes_after(cx.recorder.graph, last)
+        region = nodes_after(tracer.recorder.graph, last)
         for node in region:
-            node.meta.update(spare=True, turn=cx.turn)
-        return Traced(region, tangents, [cx.recorder.nodes(grads[k]) for k in wanted])
+            node.meta.update(spare=True, turn=tracer.turn)
+        return Traced(region, tangents, [tracer.recorder.nodes(grads[k]) for k in wanted])
 
 
 def _strides(size: tuple[int, ...], query: FakeTensor) -> tuple[int, ...]:

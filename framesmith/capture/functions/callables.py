@@ -32,26 +32,26 @@ def _parts(obj: t.Object) -> list[Any]:
     return list(obj.value.__reduce__()[1])
 
 
-def _itemgetter(cx: Any, obj: t.Object, of: t.Tracker) -> t.Tracker:
-    got = [of.item(cx, cx.made(k)) for k in _parts(obj)]
+def _itemgetter(tracer: Any, obj: t.Object, of: t.Tracker) -> t.Tracker:
+    got = [of.item(tracer, tracer.made(k)) for k in _parts(obj)]
     return got[0] if len(got) == 1 else t.Tuple(got)
 
 
-def _attrgetter(cx: Any, obj: t.Object, of: t.Tracker) -> t.Tracker:
+def _attrgetter(tracer: Any, obj: t.Object, of: t.Tracker) -> t.Tracker:
     got = []
     for path in _parts(obj):
         x = of
         for name in path.split("."):
-            x = x.get(cx, name)
+            x = x.get(tracer, name)
         got.append(x)
     return got[0] if len(got) == 1 else t.Tuple(got)
 
 
-def _methodcaller(cx: Any, obj: t.Object, of: t.Tracker) -> t.Tracker:
+def _methodcaller(tracer: Any, obj: t.Object, of: t.Tracker) -> t.Tracker:
     make, parts = obj.value.__reduce__()[:2]
     named = make.keywords if isinstance(make, functools.partial) else {}
     name, *args = (*make.args, *parts) if isinstance(make, functools.partial) else parts
-    return of.get(cx, name).call(cx, [cx.made(a) for a in args], {k: cx.made(v) for k, v in named.items()})
+    return of.get(tracer, name).call(tracer, [tracer.made(a) for a in args], {k: tracer.made(v) for k, v in named.items()})
 
 
 OPAQUE[(operator.itemgetter, "__call__")] = _itemgetter
@@ -94,56 +94,56 @@ def _keeps(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 _ASIDE = (int, float, complex, str, bytes, bool, type(None), type, types.FunctionType, types.BuiltinFunctionType)
 
 
-def _cached(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _cached(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """A call of what lru_cache made.  With constants it is made for real: the cache is filled as in plain Python, and hits are guarded.
     With an object the cache must have the result.  With what else is a key by its identity, as tensors are, the call ends the graph."""
     given = [*args, *kwargs.values()]
     for a in given:
         if isinstance(a, (t.List, t.Dict, t.Set)):
-            a.key(cx)  # most cannot be: the program's error
-    fixed = all(_is_fixed(cx, a) for a in given)
+            a.key(tracer)  # most cannot be: the program's error
+    fixed = all(_is_fixed(tracer, a) for a in given)
     if not fixed:
         for row in CACHED:
-            if (out := row(cx, fn, args, kwargs)) is not None:
+            if (out := row(tracer, fn, args, kwargs)) is not None:
                 return out
-        strange = next((a for a in given if not _is_fixed(cx, a) and not _is_known(cx, a)), None)
+        strange = next((a for a in given if not _is_fixed(tracer, a) and not _is_known(tracer, a)), None)
         if strange is not None:
             told = f"a call with {strange.describe()} of {fn.__qualname__}, which lru_cache made"
             raise Unsupported(told, hint="call the function beneath")
-    if cx.made_classes and any(cx.mentions_made(_real(cx, a)) for a in given):
+    if tracer.made_classes and any(tracer.mentions_made(_real(tracer, a)) for a in given):
         raise Unsupported(f"{fn.__qualname__}, which caches its results, of a class made in the frame")
-    real, named = tuple([_real(cx, a) for a in args]), {k: _real(cx, v) for k, v in kwargs.items()}
-    if (not fixed or cx.mutated or cx.global_writes) and not _keeps(fn, real, named):
+    real, named = tuple([_real(tracer, a) for a in args]), {k: _real(tracer, v) for k, v in kwargs.items()}
+    if (not fixed or tracer.mutated or tracer.global_writes) and not _keeps(fn, real, named):
         raise FirstCall(f"a call of {fn.__qualname__}, which has no result for these arguments yet, after changes still to be made")
     for a in given:
         if isinstance(a, t.Object):
-            cx.guard(a.source, "id", a.value)
-    with cx.recorder.off():
-        result = cx.folded(fn, real, named)
-        again = cx.folded(fn, real, named)
+            tracer.guard(a.source, "id", a.value)
+    with tracer.recorder.off():
+        result = tracer.folded(fn, real, named)
+        again = tracer.folded(fn, real, named)
     if again is not result and not isinstance(result, _ASIDE):
         raise Unsupported(f"{fn.__qualname__}, whose cache does not keep its results")
     if isinstance(result, _ASIDE):
-        return cx.made(result)
-    cx.guard(Pinned(fn), "callable", SameResult(real, named, result))
-    return cx.wrap(result, Pinned(result))
+        return tracer.made(result)
+    tracer.guard(Pinned(fn), "callable", SameResult(real, named, result))
+    return tracer.wrap(result, Pinned(result))
 
 
-def _is_fixed(cx: Any, x: t.Tracker) -> bool:
+def _is_fixed(tracer: Any, x: t.Tracker) -> bool:
     """A constant, or a tuple of such."""
     if type(x) is t.Tuple:
-        return all(_is_fixed(cx, part) for part in x.open(cx))
+        return all(_is_fixed(tracer, part) for part in x.open(tracer))
     return x.constant or isinstance(x, t.Static)
 
 
-def _is_known(cx: Any, x: t.Tracker) -> bool:
+def _is_known(tracer: Any, x: t.Tracker) -> bool:
     """An object from outside that is a key by its identity."""
     return isinstance(x, t.Object) and x.value is not None and all(
-        cx.lookup(x.cls, name) is getattr(object, name) for name in ("__hash__", "__eq__"))
+        tracer.lookup(x.cls, name) is getattr(object, name) for name in ("__hash__", "__eq__"))
 
 
-def _real(cx: Any, x: t.Tracker) -> Any:
-    return x.value if isinstance(x, t.Object) else x.real(cx)
+def _real(tracer: Any, x: t.Tracker) -> Any:
+    return x.value if isinstance(x, t.Object) else x.real(tracer)
 
 
 BUILTIN_KINDS["_lru_cache_wrapper"] = _cached
@@ -181,34 +181,34 @@ class SameChoice:
         return _choice(dispatch, self.kind) is self.chosen
 
 
-def _choose(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _choose(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
     if fn.value is None:
-        return cx.inline(fn, args, kwargs)
+        return tracer.inline(fn, args, kwargs)
     registry, cache, _ = _dispatching(fn.value)
     if type(cache) is not weakref.WeakKeyDictionary:
-        return cx.inline(fn, args, kwargs)
-    if any(id(cx.seen.get(id(x))) in cx.mutated for x in (registry, vars(cache)["data"])):
+        return tracer.inline(fn, args, kwargs)
+    if any(id(tracer.seen.get(id(x))) in tracer.mutated for x in (registry, vars(cache)["data"])):
         raise Unsupported("a call of a generic function that the frame has changed")
-    kind = args[0].real(cx)
-    chosen = cx.folded(_choice, (fn.value, kind))
-    cx.guard(Pinned(fn.value), "callable", SameChoice(kind, chosen))
-    return cx.made(chosen)
+    kind = args[0].real(tracer)
+    chosen = tracer.folded(_choice, (fn.value, kind))
+    tracer.guard(Pinned(fn.value), "callable", SameChoice(kind, chosen))
+    return tracer.made(chosen)
 
 
 CODES[id(functools.singledispatch(lambda x: x).dispatch.__code__)] = _choose
 
 
 # --- functools.cached_property ----------------------------------------------------------------------------------------
-def _cached_property(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _cached_property(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Without its lock: nobody else sees the instance before the changes are replayed."""
     prop, obj = args[:2]
-    name = prop.get(cx, "attrname").real(cx)
+    name = prop.get(tracer, "attrname").real(tracer)
     if not isinstance(obj, t.Object) or not obj.cls.__dictoffset__ or name is None:
-        return cx.inline(fn, args, kwargs)
-    found = obj.own_attr(cx, name)
+        return tracer.inline(fn, args, kwargs)
+    found = obj.own_attr(tracer, name)
     if found is None:
-        found = prop.get(cx, "func").call(cx, [obj], {})
-        obj.put(cx, name, found)
+        found = prop.get(tracer, "func").call(tracer, [obj], {})
+        obj.put(tracer, name, found)
     return found
 
 
@@ -216,25 +216,25 @@ CODES[id(functools.cached_property.__get__.__code__)] = _cached_property
 
 
 # --- reprs that stop at themselves ------------------------------------------------------------------------------------
-def _recursive_repr(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _recursive_repr(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
     assert fn.value is not None
     own = dict(zip(fn.value.__code__.co_freevars, [c.cell_contents for c in fn.value.__closure__ or ()]))
     running = own["repr_running"]
-    if id(fn.value) in cx.of_made:
-        cx.of_made.setdefault(id(own["user_function"]), None)
-    if id(running) in cx.seen:  # the frame itself is one of this wrapper's
-        return cx.inline(fn, args, kwargs)
+    if id(fn.value) in tracer.of_made:
+        tracer.of_made.setdefault(id(own["user_function"]), None)
+    if id(running) in tracer.seen:  # the frame itself is one of this wrapper's
+        return tracer.inline(fn, args, kwargs)
     if running:
         raise Unsupported("text within the text of an object")
-    if id(fn.value) not in cx.of_made:
-        cx.guard(Pinned(running), "len", 0)
-    if any(x is args[0] and by is running for x, by in cx.repeating):
+    if id(fn.value) not in tracer.of_made:
+        tracer.guard(Pinned(running), "len", 0)
+    if any(x is args[0] and by is running for x, by in tracer.repeating):
         return t.Const(own.get("fillvalue", "..."))
-    cx.repeating.append((args[0], running))
+    tracer.repeating.append((args[0], running))
     try:
-        return cx.made(own["user_function"]).call(cx, args, kwargs)
+        return tracer.made(own["user_function"]).call(tracer, args, kwargs)
     finally:
-        cx.repeating.pop()
+        tracer.repeating.pop()
 
 
 CODES[id(reprlib.recursive_repr()(lambda self: "").__code__)] = _recursive_repr
@@ -243,14 +243,14 @@ if hasattr(dataclasses, "_recursive_repr"):
 
 
 # --- weak references --------------------------------------------------------------------------------------------------
-def _deref(cx: Any, obj: t.Object) -> t.Tracker:
+def _deref(tracer: Any, obj: t.Object) -> t.Tracker:
     target = referent(obj.value)
-    if target is not None and obj.source is not None and cx.may_have_died(target):
+    if target is not None and obj.source is not None and tracer.may_have_died(target):
         raise Unsupported("a weak reference to what the frame may have let go of")
     if target is None:
-        cx.guard(obj.source, "callable", _is_dead)
+        tracer.guard(obj.source, "callable", _is_dead)
         return t.NONE
-    return cx.wrap(target, Pinned(target) if obj.source is None else target_of(obj.source))
+    return tracer.wrap(target, Pinned(target) if obj.source is None else target_of(obj.source))
 
 
 def _is_dead(ref: Any) -> bool:
@@ -262,30 +262,30 @@ OPAQUE[(weakref.ReferenceType, "__call__")] = _deref
 
 
 @calls(weakref.ref)
-def _ref(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _ref(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     target = args[0]
     if len(args) > 1 or kwargs or target.source is None or not isinstance(target, (t.Object, t.Static, t.Dict)):
         raise Unsupported("a weak reference to an object that only the frame holds, or with a callback")
     return t.WeakRef(target)
 
 
-def _same_referent(cx: Any, obj: t.Object, other: t.Tracker) -> t.Tracker | None:
+def _same_referent(tracer: Any, obj: t.Object, other: t.Tracker) -> t.Tracker | None:
     if not issubclass(other.pytype(), weakref.ReferenceType):
         return None
-    return _same(cx, obj, _deref(cx, obj), other)
+    return _same(tracer, obj, _deref(tracer, obj), other)
 
 
-def _same(cx: Any, ref: t.Tracker, target: t.Tracker, other: t.Tracker) -> t.Tracker:
+def _same(tracer: Any, ref: t.Tracker, target: t.Tracker, other: t.Tracker) -> t.Tracker:
     """References are equal if what they refer to is; dead ones, if they are one."""
-    second = other.target if isinstance(other, t.WeakRef) else _deref(cx, other)  # type: ignore[arg-type]
+    second = other.target if isinstance(other, t.WeakRef) else _deref(tracer, other)  # type: ignore[arg-type]
     if target is t.NONE or second is t.NONE:
-        return t.boolean(same_object(cx, ref, other))
-    return cx.compare("==", target, second)
+        return t.boolean(same_object(tracer, ref, other))
+    return tracer.compare("==", target, second)
 
 
-def _other_referent(cx: Any, obj: t.Object, other: t.Tracker) -> t.Tracker | None:
-    same = _same_referent(cx, obj, other)
-    return None if same is None else t.boolean(not same.truth(cx))
+def _other_referent(tracer: Any, obj: t.Object, other: t.Tracker) -> t.Tracker | None:
+    same = _same_referent(tracer, obj, other)
+    return None if same is None else t.boolean(not same.truth(tracer))
 
 
 OPAQUE[(weakref.ReferenceType, "__eq__")] = _same_referent
@@ -293,25 +293,25 @@ OPAQUE[(weakref.ReferenceType, "__ne__")] = _other_referent
 
 
 @method(t.WeakRef, "__eq__")
-def _same_target(cx: Any, self: t.WeakRef, other: t.Tracker) -> t.Tracker | None:
+def _same_target(tracer: Any, self: t.WeakRef, other: t.Tracker) -> t.Tracker | None:
     if not issubclass(other.pytype(), weakref.ReferenceType):
         return None
-    return _same(cx, self, self.target, other)
+    return _same(tracer, self, self.target, other)
 
 
-def _of_type(cx: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker | None:
+def _of_type(tracer: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker | None:
     """What `type` keeps of a class, by its descriptor: `inspect` reads `__mro__` so in Python 3.12."""
     x, name = args[0], self.value.__name__
     if self.value.__objclass__ is not type:
         return None
     if x is not t.NONE and not issubclass(x.pytype(), type):
-        cx.raise_(TypeError(f"descriptor '{name}' for 'type' objects doesn't apply to a '{x.pytype().__name__}' object"))
-    if name == "__dict__" and cx.made_classes and x.identity() in cx.made_classes:
+        tracer.raise_(TypeError(f"descriptor '{name}' for 'type' objects doesn't apply to a '{x.pytype().__name__}' object"))
+    if name == "__dict__" and tracer.made_classes and x.identity() in tracer.made_classes:
         raise Unsupported("the dict of a class that the frame made, by its descriptor")
-    return x.get(cx, name) if isinstance(x, t.Class) else None
+    return x.get(tracer, name) if isinstance(x, t.Class) else None
 
 
 for _kind in (types.GetSetDescriptorType, types.MemberDescriptorType):
     CONSTANT_METHODS[(_kind, "__get__")] = _of_type
-CONSTANT_METHODS[(types.FunctionType, "__get__")] = lambda cx, self, args, kwargs: (
-    cx.made(self.value) if args[0] is t.NONE else t.Method(cx.made(self.value), args[0]))
+CONSTANT_METHODS[(types.FunctionType, "__get__")] = lambda tracer, self, args, kwargs: (
+    tracer.made(self.value) if args[0] is t.NONE else t.Method(tracer.made(self.value), args[0]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framesmith.graph.walk import last_node, nodes_after
+from framesmith.graph.traversal import last_node, nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
@@ -17,22 +17,22 @@ _IDLE = ("determinism_check", "debug", "early_stop", "preserve_rng_state")
 
 
 @by_name("torch.utils.checkpoint.checkpoint")
-def _checkpoint(cx: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+def _checkpoint(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
     reentrant = kwargs.get("use_reentrant", t.NONE)
     if reentrant is t.NONE:
         raise Unsupported("checkpoint() without use_reentrant, which warns", hint="pass use_reentrant=False")
-    if "context_fn" in kwargs or torch.is_grad_enabled() and reentrant.truth(cx):
+    if "context_fn" in kwargs or torch.is_grad_enabled() and reentrant.truth(tracer):
         raise Unsupported("reentrant activation checkpointing while grad mode is on, or with contexts of its own")
     rest = {k: v for k, v in kwargs.items() if k not in _IDLE and k != "use_reentrant"}
-    if reentrant.truth(cx) and rest:
-        cx.raise_(ValueError("Unexpected keyword arguments: " + ",".join(rest)))
-    last = last_node(cx.recorder.graph)
-    out = args[0].call(cx, args[1:], rest)
+    if reentrant.truth(tracer) and rest:
+        tracer.raise_(ValueError("Unexpected keyword arguments: " + ",".join(rest)))
+    last = last_node(tracer.recorder.graph)
+    out = args[0].call(tracer, args[1:], rest)
     if torch.is_grad_enabled():
-        cx.regions += 1
-        for node in nodes_after(cx.recorder.graph, last):
+        tracer.regions += 1
+        for node in nodes_after(tracer.recorder.graph, last):
             if node.op == "call_function":
-                node.meta["checkpoint"] = cx.regions
+                node.meta["checkpoint"] = tracer.regions
     return out
 
 

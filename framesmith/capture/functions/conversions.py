@@ -22,50 +22,50 @@ _READ = (str, bytes)
 
 
 def _scalar(kind: type) -> Any:
-    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         if not args:
             return t.Const(kind())
         x = args[0]
         if isinstance(x, t.Tensor):
-            known = x.known(cx)
+            known = x.known(tracer)
             if known is None:
-                if (found := data.number(cx, x, kind)) is not None:
+                if (found := data.number(tracer, x, kind)) is not None:
                     return found
                 raise DataDependent(f"{kind.__name__}() of a tensor's data")
-            return cx.fold(kind, (known,))
+            return tracer.fold(kind, (known,))
         if isinstance(x, t.Sym):
-            return cx.fold(kind, (x.value,))
+            return tracer.fold(kind, (x.value,))
         if isinstance(x, t.Object):
-            return _of_object(cx, kind, x, args[1:], kwargs)
-        return cx.fold_call(kind, args, kwargs)
+            return _of_object(tracer, kind, x, args[1:], kwargs)
+        return tracer.fold_call(kind, args, kwargs)
 
     return row
 
 
-def _of_object(cx: Any, kind: type, x: t.Object, more: Args, kwargs: Kwargs) -> t.Tracker:
-    name, raw = next(((n, raw) for n in _SPECIAL[kind] if (raw := cx.lookup(x.cls, n)) is not MISSING), ("", MISSING))
+def _of_object(tracer: Any, kind: type, x: t.Object, more: Args, kwargs: Kwargs) -> t.Tracker:
+    name, raw = next(((n, raw) for n in _SPECIAL[kind] if (raw := tracer.lookup(x.cls, n)) is not MISSING), ("", MISSING))
     if not more and not kwargs and raw is not MISSING and not isinstance(raw, (WrapperDescriptorType, MethodDescriptorType)):
         if raw is None or name == "__trunc__":
             raise Unsupported(f"{kind.__name__}() by {name} of {x.describe()}")
-        return _answer(cx, kind, x, name)
+        return _answer(tracer, kind, x, name)
     if x.payload is None and raw is not MISSING:
         raise Unsupported(f"{kind.__name__}() of {x.describe()}, which a method in C answers")
     if x.payload is not None and issubclass(x.payload.pytype(), (int, float)):
-        return cx.fold_call(kind, [x.payload, *more], kwargs)  # type: ignore[no-any-return]
-    like = cx.shown(x) if x.payload is not None and issubclass(x.payload.pytype(), _READ) else type(x.cls.__name__, (), {})()
-    return cx.fold(kind, (like, *[a.real(cx) for a in more]), {k: v.real(cx) for k, v in kwargs.items()})  # type: ignore[no-any-return]
+        return tracer.fold_call(kind, [x.payload, *more], kwargs)  # type: ignore[no-any-return]
+    like = tracer.shown(x) if x.payload is not None and issubclass(x.payload.pytype(), _READ) else type(x.cls.__name__, (), {})()
+    return tracer.fold(kind, (like, *[a.real(tracer) for a in more]), {k: v.real(tracer) for k, v in kwargs.items()})  # type: ignore[no-any-return]
 
 
-def _answer(cx: Any, kind: type, x: t.Object, name: str) -> t.Tracker:
+def _answer(tracer: Any, kind: type, x: t.Object, name: str) -> t.Tracker:
     """What the method says; of another class than it should be, as CPython converts or refuses it."""
-    told = cx.call_special(x, name, [])
+    told = tracer.call_special(x, name, [])
     due = float if name == "__float__" else int
     if told.pytype() is due:
-        return told if due is kind else cx.made(kind).call(cx, [told], {})  # type: ignore[no-any-return]
+        return told if due is kind else tracer.made(kind).call(tracer, [told], {})  # type: ignore[no-any-return]
     if issubclass(told.pytype(), due):
         raise Unsupported(f"{kind.__name__}() of {x.describe()}, whose {name} gives a {told.pytype().__name__}")
-    like = type(x.cls.__name__, (), {name: lambda _: told.real(cx)})()
-    return cx.fold(kind, (like,))  # type: ignore[no-any-return]
+    like = type(x.cls.__name__, (), {name: lambda _: told.real(tracer)})()
+    return tracer.fold(kind, (like,))  # type: ignore[no-any-return]
 
 
 for _kind in (int, float):

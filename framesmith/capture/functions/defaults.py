@@ -17,33 +17,33 @@ Kwargs = dict[str, t.Tracker]
 
 
 @calls(torch.set_default_dtype)
-def _set_dtype(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    cx.dtypes.change()
-    return cx.fold_call(torch.set_default_dtype, args, kwargs)
+def _set_dtype(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    tracer.dtypes.change()
+    return tracer.fold_call(torch.set_default_dtype, args, kwargs)
 
 
 @calls(torch.set_default_device)
-def _set_device(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    done = cx.fold_call(torch.set_default_device, args, kwargs)
-    cx.device_changes.append((torch.set_default_device, tuple([a.real(cx) for a in [*args, *kwargs.values()]])))
+def _set_device(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    done = tracer.fold_call(torch.set_default_device, args, kwargs)
+    tracer.device_changes.append((torch.set_default_device, tuple([a.real(tracer) for a in [*args, *kwargs.values()]])))
     return done
 
 
 @calls(torch.get_default_device)
-def _get_device(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return cx.fold_call(torch.get_default_device, args, kwargs)
+def _get_device(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return tracer.fold_call(torch.get_default_device, args, kwargs)
 
 
-def _enter(cx: Any, device: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _enter(tracer: Any, device: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker:
     """`with torch.device(...)`"""
-    cx.folded(device.value.__enter__, ())
-    cx.device_changes.append((device.value.__enter__, ()))
+    tracer.folded(device.value.__enter__, ())
+    tracer.device_changes.append((device.value.__enter__, ()))
     return device
 
 
-def _exit(cx: Any, device: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker:
-    cx.folded(device.value.__exit__, (None, None, None))
-    changes = cx.device_changes
+def _exit(tracer: Any, device: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker:
+    tracer.folded(device.value.__exit__, (None, None, None))
+    changes = tracer.device_changes
     if changes and changes[-1][0].__name__ == "__enter__":
         changes.pop()
     else:
@@ -51,21 +51,21 @@ def _exit(cx: Any, device: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.NONE
 
 
-def _seed(cx: Any, setter: Any, seed: t.Tracker) -> None:
-    number = cx.folded(int, (seed.real(cx),))
+def _seed(tracer: Any, setter: Any, seed: t.Tracker) -> None:
+    number = tracer.folded(int, (seed.real(tracer),))
     if not -(1 << 63) <= number < 1 << 64:
         raise Unsupported("a seed that torch refuses")
-    cx.seeds.set(setter, number)
+    tracer.seeds.set(setter, number)
 
 
 @calls(torch.manual_seed)
-def _manual_seed(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    _seed(cx, torch.manual_seed, args[0] if args else kwargs["seed"])
-    return cx.made(torch.default_generator)
+def _manual_seed(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    _seed(tracer, torch.manual_seed, args[0] if args else kwargs["seed"])
+    return tracer.made(torch.default_generator)
 
 
-def _seed_generator(cx: Any, generator: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker:
-    _seed(cx, generator.value.manual_seed, args[0] if args else kwargs["seed"])
+def _seed_generator(tracer: Any, generator: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker:
+    _seed(tracer, generator.value.manual_seed, args[0] if args else kwargs["seed"])
     return generator
 
 

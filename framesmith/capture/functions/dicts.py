@@ -18,93 +18,93 @@ Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
 
 
-def entries_of(cx: Any, source: t.Tracker) -> Iterable[tuple[Any, t.Tracker]]:
+def entries_of(tracer: Any, source: t.Tracker) -> Iterable[tuple[Any, t.Tracker]]:
     """The keys and values of a mapping or of an iterable of pairs; of the latter, each pair is read when it is asked for."""
     if isinstance(source, t.Dict):
-        return list(source.open(cx).items())
-    if cx.lookup(source.pytype(), "keys") is not MISSING:
-        return cx.mapping_items(source)
-    return _pairs(cx, source)
+        return list(source.open(tracer).items())
+    if tracer.lookup(source.pytype(), "keys") is not MISSING:
+        return tracer.mapping_items(source)
+    return _pairs(tracer, source)
 
 
-def _pairs(cx: Any, source: t.Tracker) -> Iterator[tuple[Any, t.Tracker]]:
-    for i, pair in enumerate(cx.each(source)):
-        if cx.lookup(pair.pytype(), "__iter__") is MISSING and cx.lookup(pair.pytype(), "__getitem__") is MISSING:
-            cx.raise_(TypeError(f"cannot convert dictionary update sequence element #{i} to a sequence"))
-        parts = cx.sequence(pair)
+def _pairs(tracer: Any, source: t.Tracker) -> Iterator[tuple[Any, t.Tracker]]:
+    for i, pair in enumerate(tracer.each(source)):
+        if tracer.lookup(pair.pytype(), "__iter__") is MISSING and tracer.lookup(pair.pytype(), "__getitem__") is MISSING:
+            tracer.raise_(TypeError(f"cannot convert dictionary update sequence element #{i} to a sequence"))
+        parts = tracer.sequence(pair)
         if len(parts) != 2:
-            cx.raise_(ValueError(f"dictionary update sequence element #{i} has length {len(parts)}; 2 is required"))
-        yield parts[0].key(cx), parts[1]
+            tracer.raise_(ValueError(f"dictionary update sequence element #{i} has length {len(parts)}; 2 is required"))
+        yield parts[0].key(tracer), parts[1]
 
 
-def _fill(cx: Any, kind: Any, args: Args, kwargs: Kwargs) -> dict[Any, t.Tracker]:
+def _fill(tracer: Any, kind: Any, args: Args, kwargs: Kwargs) -> dict[Any, t.Tracker]:
     """What the constructor `kind` puts into a new dict."""
     if len(args) > 1:
-        cx.folded(kind, (None,) * len(args))
-    entries = dict(entries_of(cx, args[0])) if args else {}
+        tracer.folded(kind, (None,) * len(args))
+    entries = dict(entries_of(tracer, args[0])) if args else {}
     entries.update(kwargs)
     return entries
 
 
 @calls(dict)
-def _dict(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Dict(_fill(cx, dict, args, kwargs))
+def _dict(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.Dict(_fill(tracer, dict, args, kwargs))
 
 
 @calls(collections.OrderedDict)
-def _ordered_dict(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Dict(_fill(cx, collections.OrderedDict, args, kwargs), cls=collections.OrderedDict)
+def _ordered_dict(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.Dict(_fill(tracer, collections.OrderedDict, args, kwargs), cls=collections.OrderedDict)
 
 
 @calls(collections.defaultdict)
-def _defaultdict(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    if args and args[0] is not t.NONE and not callable_(cx, args[0]):
-        cx.raise_(TypeError("first argument must be callable or None"))
-    d = t.Dict(_fill(cx, dict, args[1:], kwargs), cls=collections.defaultdict)
+def _defaultdict(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if args and args[0] is not t.NONE and not callable_(tracer, args[0]):
+        tracer.raise_(TypeError("first argument must be callable or None"))
+    d = t.Dict(_fill(tracer, dict, args[1:], kwargs), cls=collections.defaultdict)
     if args and not (isinstance(args[0], t.Const) and args[0].value is None):
         d.factory = args[0]
     return d
 
 
 @calls(types.MappingProxyType)
-def _proxy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _proxy(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if not isinstance(args[0], t.Dict):
         raise Unsupported("a mapping proxy of what is no dict")
     return t.Proxy(args[0])
 
 
 @calls(dict.fromkeys)
-def _fromkeys(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _fromkeys(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     value = args[1] if len(args) > 1 else t.NONE
-    return t.Dict({k.key(cx): value for k in cx.each(args[0])})
+    return t.Dict({k.key(tracer): value for k in tracer.each(args[0])})
 
 
 @method(t.Dict, "__init__", "update")
-def _update(cx: Any, self: t.Dict, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
+def _update(tracer: Any, self: t.Dict, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
     if len(args) > 1:
-        return cx.misfit(self.base, "update", args, kwargs)
+        return tracer.misfit(self.base, "update", args, kwargs)
     for source in args:
-        for k, v in entries_of(cx, source):
-            self.set_item(cx, cx.unkey(k), v)
+        for k, v in entries_of(tracer, source):
+            self.set_item(tracer, tracer.unkey(k), v)
     for name, v in kwargs.items():
-        self.set_item(cx, t.Const(name), v)
+        self.set_item(tracer, t.Const(name), v)
     return t.NONE
 
 
 @method(t.Dict, "__ior__")
-def _ior(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker:
-    _update(cx, self, other)
+def _ior(tracer: Any, self: t.Dict, other: t.Tracker) -> t.Tracker:
+    _update(tracer, self, other)
     return self
 
 
-def _dict_entries(cx: Any, x: t.Tracker) -> dict[Any, t.Tracker] | None:
+def _dict_entries(tracer: Any, x: t.Tracker) -> dict[Any, t.Tracker] | None:
     """The entries of a dict or of an instance of a subclass; None of anything else."""
     x = x.payload if isinstance(x, t.Object) and x.payload is not None else x
-    return x.open(cx) if isinstance(x, t.Dict) else None
+    return x.open(tracer) if isinstance(x, t.Dict) else None
 
 
-def _union(cx: Any, self: t.Dict, left: t.Tracker, right: t.Tracker) -> t.Tracker | None:
-    a, b = _dict_entries(cx, left), _dict_entries(cx, right)
+def _union(tracer: Any, self: t.Dict, left: t.Tracker, right: t.Tracker) -> t.Tracker | None:
+    a, b = _dict_entries(tracer, left), _dict_entries(tracer, right)
     if a is None or b is None:
         return None
     out = t.Dict({**a, **b}, cls=self.cls)
@@ -113,138 +113,138 @@ def _union(cx: Any, self: t.Dict, left: t.Tracker, right: t.Tracker) -> t.Tracke
 
 
 @method(t.Dict, "__or__")
-def _or(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
-    return _union(cx, self, self, other)
+def _or(tracer: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
+    return _union(tracer, self, self, other)
 
 
 @method(t.Dict, "__ror__")
-def _ror(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
-    return _union(cx, self, other, self)
+def _ror(tracer: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
+    return _union(tracer, self, other, self)
 
 
 @method(t.Dict, "__reversed__")
-def _reversed(cx: Any, self: t.Dict) -> t.Tracker:
-    return t.DictView(self, "keys").walk(cx, True)
+def _reversed(tracer: Any, self: t.Dict) -> t.Tracker:
+    return t.DictView(self, "keys").walk(tracer, True)
 
 
 @method(t.Dict, "__lt__", "__le__", "__gt__", "__ge__")
-def _unordered(cx: Any, self: t.Dict, other: t.Tracker) -> None:
+def _unordered(tracer: Any, self: t.Dict, other: t.Tracker) -> None:
     """Dicts have no order."""
 
 
 @method(t.Dict, "__missing__")
-def _missing(cx: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
-    return self.item(cx, key) if self.factory is not None else cx.raise_(KeyError(key.key(cx)))
+def _missing(tracer: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
+    return self.item(tracer, key) if self.factory is not None else tracer.raise_(KeyError(key.key(tracer)))
 
 
 @method(t.Dict, "get")
-def _get(cx: Any, self: t.Dict, key: t.Tracker, default: t.Tracker = t.NONE) -> t.Tracker:
-    found = self.lookup(cx, key.key(cx))
+def _get(tracer: Any, self: t.Dict, key: t.Tracker, default: t.Tracker = t.NONE) -> t.Tracker:
+    found = self.lookup(tracer, key.key(tracer))
     return default if found is None else found
 
 
 @method(t.Dict, "__getitem__")
-def _getitem(cx: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
-    return self.item(cx, key)
+def _getitem(tracer: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
+    return self.item(tracer, key)
 
 
 @method(t.Dict, "__setitem__")
-def _setitem(cx: Any, self: t.Dict, key: t.Tracker, value: t.Tracker) -> t.Tracker:
-    self.set_item(cx, key, value)
+def _setitem(tracer: Any, self: t.Dict, key: t.Tracker, value: t.Tracker) -> t.Tracker:
+    self.set_item(tracer, key, value)
     return t.NONE
 
 
 @method(t.Dict, "__delitem__")
-def _delitem(cx: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
-    self.del_item(cx, key)
+def _delitem(tracer: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
+    self.del_item(tracer, key)
     return t.NONE
 
 
 @method(t.Dict, "__contains__")
-def _contains(cx: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
-    return t.boolean(self.has(cx, key.key(cx)))
+def _contains(tracer: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
+    return t.boolean(self.has(tracer, key.key(tracer)))
 
 
 @method(t.Dict, "__len__")
-def _len(cx: Any, self: t.Dict) -> t.Tracker:
-    return t.Const(self.size(cx))
+def _len(tracer: Any, self: t.Dict) -> t.Tracker:
+    return t.Const(self.size(tracer))
 
 
 @method(t.Dict, "__iter__")
-def _iter(cx: Any, self: t.Dict) -> t.Tracker:
-    return self.iterate(cx)
+def _iter(tracer: Any, self: t.Dict) -> t.Tracker:
+    return self.iterate(tracer)
 
 
 @method(t.Dict, "keys")
-def _keys(cx: Any, self: t.Dict) -> t.Tracker:
+def _keys(tracer: Any, self: t.Dict) -> t.Tracker:
     return t.DictView(self, "keys")
 
 
 @method(t.Dict, "values")
-def _values(cx: Any, self: t.Dict) -> t.Tracker:
+def _values(tracer: Any, self: t.Dict) -> t.Tracker:
     return t.DictView(self, "values")
 
 
 @method(t.Dict, "items")
-def _items(cx: Any, self: t.Dict) -> t.Tracker:
+def _items(tracer: Any, self: t.Dict) -> t.Tracker:
     return t.DictView(self, "items")
 
 
 @method(t.Dict, "pop")
-def _pop(cx: Any, self: t.Dict, key: t.Tracker, *default: t.Tracker) -> t.Tracker:
-    k = key.key(cx)
-    if self.lookup(cx, k) is None:
-        return default[0] if default else cx.fail(KeyError, key)
-    return self.touch(cx).pop(k)
+def _pop(tracer: Any, self: t.Dict, key: t.Tracker, *default: t.Tracker) -> t.Tracker:
+    k = key.key(tracer)
+    if self.lookup(tracer, k) is None:
+        return default[0] if default else tracer.fail(KeyError, key)
+    return self.touch(tracer).pop(k)
 
 
 @method(t.Dict, "popitem")
-def _popitem(cx: Any, self: t.Dict, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
+def _popitem(tracer: Any, self: t.Dict, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
     ordered = self.base is collections.OrderedDict
     given = dict(zip(("last",), args), **kwargs) if ordered else {}
     if len(given) < len(args) + len(kwargs) or given.keys() - {"last"}:
-        return cx.misfit(self.base, "popitem", args, kwargs)
-    entries = self.touch(cx)
+        return tracer.misfit(self.base, "popitem", args, kwargs)
+    entries = self.touch(tracer)
     if not entries:
-        cx.folded(self.base().popitem, ())
-    last = given.get("last", t.TRUE).truth(cx)
+        tracer.folded(self.base().popitem, ())
+    last = given.get("last", t.TRUE).truth(tracer)
     self.popped += last
     k = next(reversed(entries)) if last else next(iter(entries))
-    return cx.tuple([cx.unkey(k), entries.pop(k)])
+    return tracer.tuple([tracer.unkey(k), entries.pop(k)])
 
 
 @method(t.Dict, "setdefault")
-def _setdefault(cx: Any, self: t.Dict, key: t.Tracker, default: t.Tracker = t.NONE) -> t.Tracker:
-    k = key.key(cx)
-    found = self.lookup(cx, k)
+def _setdefault(tracer: Any, self: t.Dict, key: t.Tracker, default: t.Tracker = t.NONE) -> t.Tracker:
+    k = key.key(tracer)
+    found = self.lookup(tracer, k)
     if found is None:
-        self.touch(cx)[k] = default
+        self.touch(tracer)[k] = default
         return default
     return found
 
 
 @method(t.Dict, "copy", "__copy__")
-def _copy(cx: Any, self: t.Dict) -> t.Tracker:
-    d = t.Dict(dict(self.open(cx)), cls=self.cls)
+def _copy(tracer: Any, self: t.Dict) -> t.Tracker:
+    d = t.Dict(dict(self.open(tracer)), cls=self.cls)
     d.factory = self.factory
     return d
 
 
 @method(t.Dict, "clear")
-def _clear(cx: Any, self: t.Dict) -> t.Tracker:
-    self.touch(cx).clear()
+def _clear(tracer: Any, self: t.Dict) -> t.Tracker:
+    self.touch(tracer).clear()
     self.cleared = True
     return t.NONE
 
 
 @method(t.Dict, "move_to_end")
-def _move_to_end(cx: Any, self: t.Dict, key: t.Tracker, last: t.Tracker = t.TRUE) -> t.Tracker:
-    entries = self.touch(cx)
-    k = key.key(cx)
+def _move_to_end(tracer: Any, self: t.Dict, key: t.Tracker, last: t.Tracker = t.TRUE) -> t.Tracker:
+    entries = self.touch(tracer)
+    k = key.key(tracer)
     if k not in entries:
-        cx.fail(KeyError, key)
+        tracer.fail(KeyError, key)
     v = entries.pop(k)
-    if last.truth(cx):
+    if last.truth(tracer):
         entries[k] = v
     else:
         rest = dict(entries)
@@ -255,12 +255,12 @@ def _move_to_end(cx: Any, self: t.Dict, key: t.Tracker, last: t.Tracker = t.TRUE
 
 
 @method(t.Dict, "__eq__")
-def _eq(cx: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
+def _eq(tracer: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
     if isinstance(other, t.Object) and isinstance(other.payload, t.Dict):
         other = other.payload
     if not isinstance(other, t.Dict):
         return None
-    a, b = self.open(cx), other.open(cx)
+    a, b = self.open(tracer), other.open(tracer)
     if self.cls is other.cls is collections.OrderedDict and list(a) != list(b):
         return t.FALSE
-    return t.boolean(len(a) == len(b) and all(k in b and cx.equal(v, b[k]) for k, v in a.items()))
+    return t.boolean(len(a) == len(b) and all(k in b and tracer.equal(v, b[k]) for k, v in a.items()))

@@ -16,7 +16,7 @@ from torch.nn.modules._functions import BackwardHookFunction
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.graph.derivative import Pattern, Traced, cut_out, passed, refuse
 from framesmith.graph.purity import draws
-from framesmith.graph.walk import nodes_after
+from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
@@ -37,7 +37,7 @@ def _backward_class(cls: Any) -> None:
 
 
 @calls(own.FunctionMeta.__init__)
-def _begin(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _begin(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Number a class that the frame makes where residual code makes it."""
     made = args[0]
     if not isinstance(made, t.MadeClass):
@@ -48,52 +48,52 @@ def _begin(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 @calls(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
-def _apply(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    if cx.transformed:
+def _apply(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if tracer.transformed:
         raise Unsupported("torch.autograd.Function within a function transform")
     klass, given = args[0], args[1:]
-    real = klass.real(cx)
+    real = klass.real(tracer)
     ctx = t.Object(own.FunctionCtx)
-    wanted = [isinstance(a, t.Tensor) and bool(a.get(cx, "requires_grad").real(cx)) for a in given]
-    ctx.attrs["needs_input_grad"] = cx.made(tuple(wanted))
+    wanted = [isinstance(a, t.Tensor) and bool(a.get(tracer, "requires_grad").real(tracer)) for a in given]
+    ctx.attrs["needs_input_grad"] = tracer.made(tuple(wanted))
     differentiable = torch.is_grad_enabled() and any(wanted)
     if differentiable and (kwargs or getattr(real, "boxed_grads_call", False)):
         raise Unsupported(f"{real.__name__}.apply with keywords, or with boxed gradients")
     if differentiable and real is BackwardHookFunction:
         raise Unsupported("hooks on a module's backward")
     with torch.no_grad():
-        out = _forward(cx, klass, real, ctx, given, kwargs)
-        dirty = _listed(cx, ctx, "dirty_tensors")
+        out = _forward(tracer, klass, real, ctx, given, kwargs)
+        dirty = _listed(tracer, ctx, "dirty_tensors")
         if differentiable and dirty:
             raise Unsupported(f"{real.__name__}.forward writes its arguments")
-        out = _wrapped(cx, out, given, dirty)
-    return _Application(cx, real, ctx, given, wanted, out).result() if differentiable else out
+        out = _wrapped(tracer, out, given, dirty)
+    return _Application(tracer, real, ctx, given, wanted, out).result() if differentiable else out
 
 
-def _forward(cx: Any, klass: t.Tracker, real: Any, ctx: t.Object, given: Args, kwargs: Kwargs) -> t.Tracker:
-    forward = klass.get(cx, "forward")
+def _forward(tracer: Any, klass: t.Tracker, real: Any, ctx: t.Object, given: Args, kwargs: Kwargs) -> t.Tracker:
+    forward = klass.get(tracer, "forward")
     if real.setup_context is own._SingleLevelFunction.setup_context:
-        return forward.call(cx, [ctx, *given], kwargs)
-    out = forward.call(cx, given, kwargs)
+        return forward.call(tracer, [ctx, *given], kwargs)
+    out = forward.call(tracer, given, kwargs)
     if not kwargs:
         rest = list(inspect.signature(real.forward).parameters.values())[len(given):]
-        inputs = [*given, *[cx.wrap_static(p.default, None) for p in rest if p.default is not p.empty]]
-        klass.get(cx, "setup_context").call(cx, [ctx, cx.tuple(inputs), out], {})
+        inputs = [*given, *[tracer.wrap_static(p.default, None) for p in rest if p.default is not p.empty]]
+        klass.get(tracer, "setup_context").call(tracer, [ctx, tracer.tuple(inputs), out], {})
     return out
 
 
-def _listed(cx: Any, ctx: t.Object, name: str) -> list[t.Tracker]:
+def _listed(tracer: Any, ctx: t.Object, name: str) -> list[t.Tracker]:
     """The tensors that a method of the context was given."""
     found = ctx.attrs.get(name)
-    return list(found.open(cx)) if isinstance(found, t.Tuple) else []
+    return list(found.open(tracer)) if isinstance(found, t.Tuple) else []
 
 
-def _wrapped(cx: Any, out: t.Tracker, args: Args, dirty: Any) -> t.Tracker:
+def _wrapped(tracer: Any, out: t.Tracker, args: Args, dirty: Any) -> t.Tracker:
     """An argument that comes back, and was not written to, comes back as a view of itself."""
     if isinstance(out, t.Tuple):
-        return cx.tuple([_wrapped(cx, o, args, dirty) if isinstance(o, t.Tensor) else o for o in out.open(cx)])
+        return tracer.tuple([_wrapped(tracer, o, args, dirty) if isinstance(o, t.Tensor) else o for o in out.open(tracer)])
     if isinstance(out, t.Tensor) and any(out is a for a in args) and not any(out is d for d in dirty):
-        return cx.torch_call(torch.Tensor.view_as, [out, out], {})
+        return tracer.torch_call(torch.Tensor.view_as, [out, out], {})
     return out
 
 
@@ -107,19 +107,19 @@ tangent.is_pure = True  # type: ignore[attr-defined]
 class _Application:
     """One call under grad mode, its forward done."""
 
-    def __init__(self, cx: Any, real: Any, ctx: t.Object, given: Args, wanted: list[bool], out: t.Tracker) -> None:
-        self.cx, self.real, self.ctx = cx, real, ctx
+    def __init__(self, tracer: Any, real: Any, ctx: t.Object, given: Args, wanted: list[bool], out: t.Tracker) -> None:
+        self.tracer, self.real, self.ctx = tracer, real, ctx
         self.count = len(given)
         self.wanted = [k for k, flag in enumerate(wanted) if flag]
-        self.inputs = [cx.recorder.nodes(given[k].fake) for k in self.wanted]  # type: ignore[attr-defined]
+        self.inputs = [tracer.recorder.nodes(given[k].fake) for k in self.wanted]  # type: ignore[attr-defined]
         self.single = not isinstance(out, t.Tuple)
-        self.outs: list[t.Tracker] = list(out.open(cx)) if isinstance(out, t.Tuple) else [out]
-        fixed = _listed(cx, ctx, "non_differentiable")
+        self.outs: list[t.Tracker] = list(out.open(tracer)) if isinstance(out, t.Tuple) else [out]
+        fixed = _listed(tracer, ctx, "non_differentiable")
         self.places = [k for k, o in enumerate(self.outs) if isinstance(o, t.Tensor) and _may(o.fake) and not any(o is f for f in fixed)]
 
     def result(self) -> t.Tracker:
         """What the call gives, with its history."""
-        cx = self.cx
+        tracer = self.tracer
         if self.places:
             for k in self.places:
                 self.outs[k] = self._apart(self.outs[k])
@@ -133,12 +133,12 @@ class _Application:
             traced = {p: found for p in patterns if (found := _Backward(self, p).trace()) is not None}
             if patterns[0] not in traced:
                 raise Unsupported(f"{self.real.__name__}.backward raises")
-            attach(cx, results, self.inputs, traced, zeros)
-        return self.outs[0] if self.single else cx.tuple(self.outs)
+            attach(tracer, results, self.inputs, traced, zeros)
+        return self.outs[0] if self.single else tracer.tuple(self.outs)
 
     def _materializes(self) -> bool:
         flag = self.ctx.attrs.get("materialize_grads")
-        return True if flag is None else flag.truth(self.cx)
+        return True if flag is None else flag.truth(self.tracer)
 
     def _apart(self, out: t.Tracker) -> t.Tracker:
         """In memory of its own: history belongs to the whole of a storage."""
@@ -147,7 +147,7 @@ class _Application:
         if alias.parent is None and alias.storage.input is None:
             return out
         with torch.no_grad():
-            return self.cx.torch_call(torch.clone, [out], {})  # type: ignore[no-any-return]
+            return self.tracer.torch_call(torch.clone, [out], {})  # type: ignore[no-any-return]
 
 
 def _may(x: FakeTensor) -> bool:
@@ -159,25 +159,25 @@ class _Backward:
 
     def __init__(self, application: _Application, pattern: Pattern) -> None:
         self.of = application
-        self.cx = application.cx
+        self.tracer = application.tracer
         self.given = dict(zip(application.places, pattern))
         self.tangents: list[Node] = []
 
     def trace(self) -> Traced | None:
         """None: with these gradients the backward raises."""
-        of, cx = self.of, self.cx
-        last, writes = cx.end()
-        before, around, cx.touched = self._effects(), cx.touched, []
+        of, tracer = self.of, self.tracer
+        last, writes = tracer.end()
+        before, around, tracer.touched = self._effects(), tracer.touched, []
         attrs = dict(of.ctx.attrs)
-        of.ctx.attrs["saved_tensors"] = of.ctx.attrs.get("to_save") or cx.tuple([])
+        of.ctx.attrs["saved_tensors"] = of.ctx.attrs.get("to_save") or tracer.tuple([])
         try:
             with torch.enable_grad():
-                told = self._function().call(cx, [of.ctx, *[self._gradient(k) for k in range(len(of.outs))]], {})
+                told = self._function().call(tracer, [of.ctx, *[self._gradient(k) for k in range(len(of.outs))]], {})
         except t.CapturedError:
             told = None
-        region = nodes_after(cx.recorder.graph, last)
-        written = [n for _, _, n in cx.recorder.written[writes:]]
-        touched, cx.touched = cx.touched, around
+        region = nodes_after(tracer.recorder.graph, last)
+        written = [n for _, _, n in tracer.recorder.written[writes:]]
+        touched, tracer.touched = tracer.touched, around
         if around is not None:
             around += touched
         if self._effects() != before or self._touches(touched) or any(map(draws, region)) or not set(region).issuperset(written):
@@ -202,37 +202,37 @@ class _Backward:
 
     def _function(self) -> t.Tracker:
         real = self.of.real
-        return self.cx.made(real).get(self.cx, "vjp" if real.vjp is not own._SingleLevelFunction.vjp else "backward")  # type: ignore[no-any-return]
+        return self.tracer.made(real).get(self.tracer, "vjp" if real.vjp is not own._SingleLevelFunction.vjp else "backward")  # type: ignore[no-any-return]
 
     def _effects(self) -> tuple[Any, ...]:
         """What changes with what a program changes."""
-        cx = self.cx
-        return len(cx.mutated), len(cx.deferred), len(cx.draws), len(cx.checks), len(cx.settings), len(cx.global_writes)
+        tracer = self.tracer
+        return len(tracer.mutated), len(tracer.deferred), len(tracer.draws), len(tracer.checks), len(tracer.settings), len(tracer.global_writes)
 
     def _gradient(self, k: int) -> t.Tracker:
         """What the backward gets for a result of the forward."""
-        cx, out = self.cx, self.of.outs[k]
+        tracer, out = self.tracer, self.of.outs[k]
         if not isinstance(out, t.Tensor) or k in self.given and not self.given[k]:
             return t.NONE
         if k not in self.given:
             if not self.of._materializes():
                 return t.NONE
-            return cx.torch_call(torch.zeros, [cx.made(tuple(out.fake.shape))], {"dtype": cx.made(out.fake.dtype)})  # type: ignore[no-any-return]
+            return tracer.torch_call(torch.zeros, [tracer.made(tuple(out.fake.shape))], {"dtype": tracer.made(out.fake.dtype)})  # type: ignore[no-any-return]
         val = like(out.fake)
-        node = cx.recorder.emit(tangent, (), val)
-        node.meta.update(grad=True, turn=cx.turn)
+        node = tracer.recorder.emit(tangent, (), val)
+        node.meta.update(grad=True, turn=tracer.turn)
         self.tangents.append(node)
-        return cx.made(cx.recorder.own(val, node))  # type: ignore[no-any-return]
+        return tracer.made(tracer.recorder.own(val, node))  # type: ignore[no-any-return]
 
     def _read(self, told: t.Tracker) -> list[Node | None]:
         """The gradients of the inputs that want one."""
-        of, cx = self.of, self.cx
-        grads = list(told.open(cx)) if isinstance(told, t.Tuple) else [told]
+        of, tracer = self.of, self.tracer
+        grads = list(told.open(tracer)) if isinstance(told, t.Tuple) else [told]
         if len(grads) < of.count or any(g is not t.NONE for k, g in enumerate(grads) if k >= of.count):
             raise Unsupported(f"{of.real.__name__}.backward gives {len(grads)} gradients for {of.count} arguments")
         if any(g is not t.NONE and not isinstance(g, t.Tensor) for g in grads):
             raise Unsupported(f"{of.real.__name__}.backward gives what is no tensor")
-        return [None if grads[k] is t.NONE else cx.recorder.nodes(grads[k].fake) for k in of.wanted]  # type: ignore[attr-defined]
+        return [None if grads[k] is t.NONE else tracer.recorder.nodes(grads[k].fake) for k in of.wanted]  # type: ignore[attr-defined]
 
 
 def like(x: FakeTensor) -> FakeTensor:
@@ -240,40 +240,40 @@ def like(x: FakeTensor) -> FakeTensor:
     return new_fake(tuple(x.shape), x.stride(), x.dtype, x.device)
 
 
-def attach(cx: Any, results: list[FakeTensor], inputs: list[Node], traced: dict[Pattern, Traced], zeros: bool) -> None:
+def attach(tracer: Any, results: list[FakeTensor], inputs: list[Node], traced: dict[Pattern, Traced], zeros: bool) -> None:
     """Give `results` the history of a function of `inputs`."""
-    before = [cx.recorder.nodes(x) for x in results]
+    before = [tracer.recorder.nodes(x) for x in results]
     derivative, operands = cut_out(traced, before, zeros)
     vals = tuple(map(like, results))
-    node = cx.recorder.emit(passed, (tuple(before), tuple(inputs), tuple(operands)), vals)
-    cx.turn += 1
-    node.meta.update(grad=True, turn=cx.turn, derivative=derivative)
+    node = tracer.recorder.emit(passed, (tuple(before), tuple(inputs), tuple(operands)), vals)
+    tracer.turn += 1
+    node.meta.update(grad=True, turn=tracer.turn, derivative=derivative)
     for k, x in enumerate(results):
-        x._alias.node = cx.recorder.emit(operator.getitem, (node, k), vals[k])
-        x._alias.node.meta.update(grad=True, turn=cx.turn)
+        x._alias.node = tracer.recorder.emit(operator.getitem, (node, k), vals[k])
+        x._alias.node.meta.update(grad=True, turn=tracer.turn)
 
 
-def _once(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _once(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
     """What `once_differentiable` puts around a backward: what it gives cannot be differentiated again."""
     backward = dict(zip(fn.code.co_freevars, fn.value.__closure__ or ()))["fn"].cell_contents  # type: ignore[union-attr]
     with torch.no_grad():
-        out = cx.made(backward).call(cx, args, kwargs)
-    given = [a for a in args[1:] if isinstance(a, t.Tensor) and cx.wants_grad(a.fake)]
-    outs = list(out.open(cx)) if isinstance(out, t.Tuple) else [out]
+        out = tracer.made(backward).call(tracer, args, kwargs)
+    given = [a for a in args[1:] if isinstance(a, t.Tensor) and tracer.wants_grad(a.fake)]
+    outs = list(out.open(tracer)) if isinstance(out, t.Tuple) else [out]
     found = [o for o in outs if isinstance(o, t.Tensor) and _may(o.fake)]
     if not torch.is_grad_enabled() or not given or not found:
         return out  # type: ignore[no-any-return]
     with torch.no_grad():
-        fresh = {id(o): cx.torch_call(torch.clone, [o], {}) for o in found}
-    inputs = [cx.recorder.nodes(a.fake) for a in given]
-    last, _ = cx.end()
-    tangents = [cx.recorder.emit(tangent, (), like(o.fake)) for o in fresh.values()]
-    grads: list[Node | None] = [cx.recorder.emit(refuse, (n, _ONCE, *tangents), n.meta["val"]) for n in inputs]
-    region = nodes_after(cx.recorder.graph, last)
+        fresh = {id(o): tracer.torch_call(torch.clone, [o], {}) for o in found}
+    inputs = [tracer.recorder.nodes(a.fake) for a in given]
+    last, _ = tracer.end()
+    tangents = [tracer.recorder.emit(tangent, (), like(o.fake)) for o in fresh.values()]
+    grads: list[Node | None] = [tracer.recorder.emit(refuse, (n, _ONCE, *tangents), n.meta["val"]) for n in inputs]
+    region = nodes_after(tracer.recorder.graph, last)
     for node in region:
-        node.meta.update(spare=True, turn=cx.turn)
-    attach(cx, [o.fake for o in fresh.values()], inputs, {(True,) * len(found): Traced(region, tangents, grads)}, True)
-    return cx.tuple([fresh.get(id(o), o) for o in outs])  # type: ignore[no-any-return]
+        node.meta.update(spare=True, turn=tracer.turn)
+    attach(tracer, [o.fake for o in fresh.values()], inputs, {(True,) * len(found): Traced(region, tangents, grads)}, True)
+    return tracer.tuple([fresh.get(id(o), o) for o in outs])  # type: ignore[no-any-return]
 
 
 _ONCE = "trying to differentiate twice a function that was marked with @once_differentiable"

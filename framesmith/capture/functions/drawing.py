@@ -12,16 +12,16 @@ from ..registry import CONSTANT_METHODS, opaque
 
 
 @opaque(Random, "random")
-def _drawn(cx: Any, generator: t.Tracker) -> t.Tracker:
+def _drawn(tracer: Any, generator: t.Tracker) -> t.Tracker:
     """The next number of a generator; what its seed and state are is not looked at."""
-    if any(lock.held > 0 for lock in cx.locks.values()):
+    if any(lock.held > 0 for lock in tracer.locks.values()):
         raise Unsupported("a random number drawn under a lock")
-    cx.changes += 1
+    tracer.changes += 1
     draw = t.Draw(generator)
-    cx.draws.append(draw)
+    tracer.draws.append(draw)
     return t.Data(float, (draw,), lambda x: x)
 
 
-CONSTANT_METHODS[(Random, "random")] = lambda cx, generator, args, kwargs: None if args or kwargs else _drawn(cx, generator)
+CONSTANT_METHODS[(Random, "random")] = lambda tracer, generator, args, kwargs: None if args or kwargs else _drawn(tracer, generator)
 
 __all__: list[str] = []

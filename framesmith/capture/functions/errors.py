@@ -19,16 +19,16 @@ Kwargs = dict[str, t.Tracker]
 
 # --- made and initialised -----------------------------------------------------------------------------------------------
 @method(t.Error, "__new__")
-def new_error(cx: Any, cls: type, args: Args) -> t.Error:
+def new_error(tracer: Any, cls: type, args: Args) -> t.Error:
     """`cls.__new__(cls, *args)` of a builtin `__new__`."""
     if issubclass(cls, BaseExceptionGroup):
-        return _new_group(cx, cls, args)
+        return _new_group(tracer, cls, args)
     if cls is OSError and len(args) > 1 and args[0].constant:
         cls = _os_class(args[0].value)  # type: ignore[attr-defined]
     error = t.Error(cls)
     error.init_args = list(args)
     if issubclass(cls, OSError):
-        _os_init(cx, error, args, {})
+        _os_init(tracer, error, args, {})
     return error
 
 
@@ -36,27 +36,27 @@ def _os_class(number: Any) -> type:
     return type(OSError(number, "")) if number in errno.errorcode else OSError
 
 
-def _new_group(cx: Any, cls: type, args: Args) -> t.Error:
+def _new_group(tracer: Any, cls: type, args: Args) -> t.Error:
     if len(args) != 2:
-        cx.raise_(TypeError(f"BaseExceptionGroup.__new__() takes exactly 2 arguments ({len(args)} given)"))
+        tracer.raise_(TypeError(f"BaseExceptionGroup.__new__() takes exactly 2 arguments ({len(args)} given)"))
     message, given = args
     if not issubclass(message.pytype(), str):
-        cx.raise_(TypeError(f"argument 1 must be str, not {message.pytype().__name__}"))
+        tracer.raise_(TypeError(f"argument 1 must be str, not {message.pytype().__name__}"))
     if not isinstance(given, t.Sequence):
-        cx.raise_(TypeError("second argument (exceptions) must be a sequence"))
-    members = given.open(cx)  # type: ignore[attr-defined]
+        tracer.raise_(TypeError("second argument (exceptions) must be a sequence"))
+    members = given.open(tracer)  # type: ignore[attr-defined]
     if not members:
-        cx.raise_(ValueError("second argument (exceptions) must be a non-empty sequence"))
+        tracer.raise_(ValueError("second argument (exceptions) must be a non-empty sequence"))
     plain = True
     for i, member in enumerate(members):
         if not isinstance(member, t.Error):
-            cx.raise_(ValueError(f"Item {i} of second argument (exceptions) is not an exception"))
+            tracer.raise_(ValueError(f"Item {i} of second argument (exceptions) is not an exception"))
         plain = plain and issubclass(member.pytype(), Exception)
     if cls is BaseExceptionGroup and plain:
         cls = ExceptionGroup
     elif not plain and issubclass(cls, Exception):
         name = cls.__name__
-        cx.raise_(TypeError(f"Cannot nest BaseExceptions in {'an ExceptionGroup' if cls is ExceptionGroup else repr(name)}"))
+        tracer.raise_(TypeError(f"Cannot nest BaseExceptions in {'an ExceptionGroup' if cls is ExceptionGroup else repr(name)}"))
     error = t.Error(cls)
     error.init_args = list(args)
     error.attrs["message"] = message
@@ -64,38 +64,38 @@ def _new_group(cx: Any, cls: type, args: Args) -> t.Error:
     return error
 
 
-def _no_keywords(cx: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
+def _no_keywords(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
     if kwargs:
-        cx.raise_(TypeError(f"{error.cls.__name__}() takes no keyword arguments"))
+        tracer.raise_(TypeError(f"{error.cls.__name__}() takes no keyword arguments"))
 
 
-def _value_init(cx: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
-    _no_keywords(cx, error, args, kwargs)
+def _value_init(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
+    _no_keywords(tracer, error, args, kwargs)
     error.attrs["value"] = args[0] if args else t.NONE
 
 
-def _exit_init(cx: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
-    _no_keywords(cx, error, args, kwargs)
+def _exit_init(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
+    _no_keywords(tracer, error, args, kwargs)
     error.attrs["code"] = t.NONE if not args else args[0] if len(args) == 1 else t.Tuple(list(args))
 
 
 def _named_init(*names: str) -> Callable[..., None]:
-    def row(cx: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
+    def row(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
         if not set(names).issuperset(kwargs):
-            cx.folded(builtin_part(error.cls), (), dict.fromkeys(kwargs))
+            tracer.folded(builtin_part(error.cls), (), dict.fromkeys(kwargs))
         error.attrs.update(kwargs)
 
     return row
 
 
-def _import_init(cx: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
-    _named_init("name", "path")(cx, error, args, kwargs)
+def _import_init(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
+    _named_init("name", "path")(tracer, error, args, kwargs)
     if len(args) == 1:
         error.attrs["msg"] = args[0]
 
 
-def _os_init(cx: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
-    _no_keywords(cx, error, args, kwargs)
+def _os_init(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
+    _no_keywords(tracer, error, args, kwargs)
     if 2 <= len(args) <= 5:
         error.attrs["errno"], error.attrs["strerror"] = args[:2]
         if len(args) > 2:
@@ -105,9 +105,9 @@ def _os_init(cx: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
             error.attrs["filename2"] = args[4]
 
 
-def _folded_init(cx: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
+def _folded_init(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
     base = next(c for c in error.cls.__mro__ if c.__module__ == "builtins")
-    error.attrs.update(cx.made_error(cx.folded(base, tuple(a.real(cx) for a in args))).attrs)
+    error.attrs.update(tracer.made_error(tracer.folded(base, tuple(a.real(tracer) for a in args))).attrs)
 
 
 _INIT: list[tuple[Any, Callable[..., None]]] = [
@@ -118,66 +118,66 @@ _INIT: list[tuple[Any, Callable[..., None]]] = [
 
 
 @method(t.Error, "__init__")
-def _init(cx: Any, self: t.Error, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
+def _init(tracer: Any, self: t.Error, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
     if self.value is not None:
         raise Unsupported("__init__ of an exception that was made outside")
     self.attrs.pop("args", None)
     if list(args) != self.init_args:
         self.attrs["args"] = t.Tuple(list(args))
-    next(row for kind, row in _INIT if issubclass(self.cls, kind))(cx, self, list(args), kwargs)
+    next(row for kind, row in _INIT if issubclass(self.cls, kind))(tracer, self, list(args), kwargs)
     return t.NONE
 
 
 # --- text ---------------------------------------------------------------------------------------------------------------
 @method(t.Error, "__str__")
-def _str(cx: Any, self: t.Error) -> t.Tracker:
-    args = self.args(cx)
+def _str(tracer: Any, self: t.Error) -> t.Tracker:
+    args = self.args(tracer)
     if issubclass(self.cls, KeyError) and len(args) == 1:
-        return cx.text(args[0], "__repr__")
+        return tracer.text(args[0], "__repr__")
     if issubclass(self.cls, ImportError) and self.value is None:
         message = self.field("msg")
         if message.constant and isinstance(message.value, str):  # type: ignore[attr-defined]
             return message
     if issubclass(self.cls, BaseExceptionGroup):
-        n = len(self.get(cx, "exceptions").open(cx))  # type: ignore[attr-defined]
-        return t.Const(f"{self.get(cx, 'message').real(cx)} ({n} sub-exception{'s' if n > 1 else ''})")
+        n = len(self.get(tracer, "exceptions").open(tracer))  # type: ignore[attr-defined]
+        return t.Const(f"{self.get(tracer, 'message').real(tracer)} ({n} sub-exception{'s' if n > 1 else ''})")
     if issubclass(self.cls, (OSError, SyntaxError, UnicodeError)) and len(args) > 1:
-        return _folded_text(cx, self)
+        return _folded_text(tracer, self)
     if not args:
         return t.Const("")
-    return cx.text(args[0]) if len(args) == 1 else cx.text(t.Tuple(args))
+    return tracer.text(args[0]) if len(args) == 1 else tracer.text(t.Tuple(args))
 
 
-def _folded_text(cx: Any, self: t.Error) -> t.Tracker:
+def _folded_text(tracer: Any, self: t.Error) -> t.Tracker:
     base = next(c for c in self.cls.__mro__ if c.__module__ == "builtins")
-    real = tuple(a.real(cx) for a in (self.init_args if self.value is None else self.args(cx)) or ())
-    return cx.fold(str, (cx.folded(base, real),))
+    real = tuple(a.real(tracer) for a in (self.init_args if self.value is None else self.args(tracer)) or ())
+    return tracer.fold(str, (tracer.folded(base, real),))
 
 
 @method(t.Error, "__repr__")
-def _repr(cx: Any, self: t.Error) -> t.Tracker:
-    args = self.args(cx)
-    inside = f"({cx.text(args[0], '__repr__').real(cx)})" if len(args) == 1 else cx.text(t.Tuple(args), "__repr__").real(cx)
+def _repr(tracer: Any, self: t.Error) -> t.Tracker:
+    args = self.args(tracer)
+    inside = f"({tracer.text(args[0], '__repr__').real(tracer)})" if len(args) == 1 else tracer.text(t.Tuple(args), "__repr__").real(tracer)
     return t.Const(self.cls.__name__ + inside)
 
 
 # --- notes, tracebacks ----------------------------------------------------------------------------------------------------
 @method(t.Error, "add_note")
-def _add_note(cx: Any, self: t.Error, note: t.Tracker) -> t.Tracker:
+def _add_note(tracer: Any, self: t.Error, note: t.Tracker) -> t.Tracker:
     if not issubclass(note.pytype(), str):
-        cx.raise_(TypeError(f"note must be a str, not '{note.pytype().__name__}'"))
-    notes = self.own_attr(cx, "__notes__")
+        tracer.raise_(TypeError(f"note must be a str, not '{note.pytype().__name__}'"))
+    notes = self.own_attr(tracer, "__notes__")
     if notes is None:
         notes = t.List([])
-        self.set(cx, "__notes__", notes)
+        self.set(tracer, "__notes__", notes)
     if not isinstance(notes, t.List):
-        cx.raise_(TypeError("Cannot add note: __notes__ is not a list"))
-    return notes.builtin_method(cx, "append", [note], {})  # type: ignore[union-attr]
+        tracer.raise_(TypeError("Cannot add note: __notes__ is not a list"))
+    return notes.builtin_method(tracer, "append", [note], {})  # type: ignore[union-attr]
 
 
 @method(t.Error, "with_traceback")
-def _with_traceback(cx: Any, self: t.Error, tb: t.Tracker) -> t.Tracker:
-    self.set(cx, "__traceback__", tb)
+def _with_traceback(tracer: Any, self: t.Error, tb: t.Tracker) -> t.Tracker:
+    self.set(tracer, "__traceback__", tb)
     return self
 
 
@@ -185,72 +185,72 @@ def _with_traceback(cx: Any, self: t.Error, tb: t.Tracker) -> t.Tracker:
 Matcher = Callable[[t.Tracker], bool]
 
 
-def members(cx: Any, group: t.Tracker) -> list[t.Tracker]:
+def members(tracer: Any, group: t.Tracker) -> list[t.Tracker]:
     """The exceptions of a group."""
-    return group.get(cx, "exceptions").open(cx)  # type: ignore[attr-defined]
+    return group.get(tracer, "exceptions").open(tracer)  # type: ignore[attr-defined]
 
 
 def is_group(error: t.Tracker) -> bool:
     return issubclass(error.pytype(), BaseExceptionGroup)
 
 
-def matcher(cx: Any, want: t.Tracker) -> Matcher:
+def matcher(tracer: Any, want: t.Tracker) -> Matcher:
     """The test that `split` and `subgroup` take: a class, a tuple of classes, or a predicate."""
     if isinstance(want, t.Class) and issubclass(want.value, BaseException):
         return lambda e: issubclass(e.pytype(), want.value)
-    if isinstance(want, t.Tuple) and all(isinstance(c, t.Class) for c in want.open(cx)):
-        kinds = tuple(c.value for c in want.open(cx))  # type: ignore[attr-defined]
+    if isinstance(want, t.Tuple) and all(isinstance(c, t.Class) for c in want.open(tracer)):
+        kinds = tuple(c.value for c in want.open(tracer))  # type: ignore[attr-defined]
         return lambda e: issubclass(e.pytype(), kinds)
     if isinstance(want, (t.Function, t.Method)):
-        return lambda e: want.call(cx, [e], {}).truth(cx)
-    return cx.raise_(TypeError("expected a function, exception type or tuple of exception types"))
+        return lambda e: want.call(tracer, [e], {}).truth(tracer)
+    return tracer.raise_(TypeError("expected a function, exception type or tuple of exception types"))
 
 
-def split(cx: Any, group: t.Tracker, fits: Matcher, rest_too: bool = True) -> tuple[t.Tracker, t.Tracker]:
+def split(tracer: Any, group: t.Tracker, fits: Matcher, rest_too: bool = True) -> tuple[t.Tracker, t.Tracker]:
     """(the part of a group that fits, the rest), with its nesting kept; None where there is none."""
     if fits(group):
         return group, t.NONE
     if not is_group(group):
         return t.NONE, group
     parts: tuple[Args, Args] = ([], [])
-    for member in members(cx, group):
-        for out, part in zip(parts, split(cx, member, fits, rest_too)):
+    for member in members(tracer, group):
+        for out, part in zip(parts, split(tracer, member, fits, rest_too)):
             if part is not t.NONE:
                 out.append(part)
-    match, rest = (derived(cx, group, part) for part in (parts[0], parts[1] if rest_too else []))
+    match, rest = (derived(tracer, group, part) for part in (parts[0], parts[1] if rest_too else []))
     return match, rest
 
 
-def derived(cx: Any, group: t.Tracker, part: Args) -> t.Tracker:
+def derived(tracer: Any, group: t.Tracker, part: Args) -> t.Tracker:
     """A group of `part` with the metadata of `group`."""
     if not part:
         return t.NONE
-    new = group.get(cx, "derive").call(cx, [t.List(part)], {})
+    new = group.get(tracer, "derive").call(tracer, [t.List(part)], {})
     for name in ("__traceback__", "__context__", "__cause__"):
         if isinstance(group, t.Error) and name in group.attrs:
             new.attrs[name] = group.attrs[name]  # type: ignore[attr-defined]
-    notes = group.own_attr(cx, "__notes__")  # type: ignore[attr-defined]
+    notes = group.own_attr(tracer, "__notes__")  # type: ignore[attr-defined]
     if notes is not None:
-        new.set(cx, "__notes__", t.List(notes.items_list(cx)))
+        new.set(tracer, "__notes__", t.List(notes.items_list(tracer)))
     return new
 
 
 @method(t.Error, "derive")
-def _derive(cx: Any, self: t.Error, part: t.Tracker) -> t.Tracker:
-    return _new_group(cx, BaseExceptionGroup, [self.get(cx, "message"), part])
+def _derive(tracer: Any, self: t.Error, part: t.Tracker) -> t.Tracker:
+    return _new_group(tracer, BaseExceptionGroup, [self.get(tracer, "message"), part])
 
 
 @method(t.Error, "split")
-def _split(cx: Any, self: t.Error, want: t.Tracker) -> t.Tracker:
-    return t.Tuple(list(split(cx, self, matcher(cx, want))))
+def _split(tracer: Any, self: t.Error, want: t.Tracker) -> t.Tracker:
+    return t.Tuple(list(split(tracer, self, matcher(tracer, want))))
 
 
 @method(t.Error, "subgroup")
-def _subgroup(cx: Any, self: t.Error, want: t.Tracker) -> t.Tracker:
-    return split(cx, self, matcher(cx, want), rest_too=False)[0]
+def _subgroup(tracer: Any, self: t.Error, want: t.Tracker) -> t.Tracker:
+    return split(tracer, self, matcher(tracer, want), rest_too=False)[0]
 
 
-def prep_reraise(cx: Any, original: t.Tracker, raised: Args) -> t.Tracker:
+def prep_reraise(tracer: Any, original: t.Tracker, raised: Args) -> t.Tracker:
     """What an `except*` statement raises in the end: what its clauses raised anew, with what no clause took."""
     raised = [e for e in raised if e is not t.NONE]
     if not raised:
@@ -259,17 +259,17 @@ def prep_reraise(cx: Any, original: t.Tracker, raised: Args) -> t.Tracker:
         return raised[0]
     again = [e for e in raised if _same_metadata(e, original)]
     new = [e for e in raised if not _same_metadata(e, original)]
-    kept = {id(leaf) for e in again for leaf in _leaves(cx, e)}
-    projection = split(cx, original, lambda e: id(e) in kept)[0] if kept else t.NONE
+    kept = {id(leaf) for e in again for leaf in _leaves(tracer, e)}
+    projection = split(tracer, original, lambda e: id(e) in kept)[0] if kept else t.NONE
     if not new:
         return projection
     if projection is not t.NONE:
         new.append(projection)
-    return new[0] if len(new) == 1 else _new_group(cx, BaseExceptionGroup, [t.Const(""), t.List(new)])
+    return new[0] if len(new) == 1 else _new_group(tracer, BaseExceptionGroup, [t.Const(""), t.List(new)])
 
 
-def _leaves(cx: Any, error: t.Tracker) -> Args:
-    return [leaf for e in members(cx, error) for leaf in _leaves(cx, e)] if is_group(error) else [error]
+def _leaves(tracer: Any, error: t.Tracker) -> Args:
+    return [leaf for e in members(tracer, error) for leaf in _leaves(tracer, e)] if is_group(error) else [error]
 
 
 def _same_metadata(a: t.Tracker, b: t.Tracker) -> bool:
@@ -280,17 +280,17 @@ def _same_metadata(a: t.Tracker, b: t.Tracker) -> bool:
 
 # --- sys ----------------------------------------------------------------------------------------------------------------
 @calls(sys.exc_info)
-def _exc_info(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    now = cx.handling()
+def _exc_info(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    now = tracer.handling()
     if now is t.NONE:
         return t.Tuple([t.NONE, t.NONE, t.NONE])
-    return t.Tuple([cx.made(now.pytype()), now, traceback_of(now)])
+    return t.Tuple([tracer.made(now.pytype()), now, traceback_of(now)])
 
 
 if hasattr(sys, "exception"):
     @calls(sys.exception)
-    def _exception(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        return cx.handling()
+    def _exception(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        return tracer.handling()
 
 
 def traceback_of(error: t.Tracker) -> t.Tracker:

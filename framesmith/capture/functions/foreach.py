@@ -28,20 +28,20 @@ def _each(name: str, fn: Any) -> None:
     single = _FUNCTIONS.get(name) or getattr(torch.Tensor, name)
 
     @calls(fn)
-    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         args, kwargs = list(args), dict(kwargs)
         if name in _SCALES and (len(args) > 3 or "scalars" in kwargs):
             kwargs["value"] = kwargs.pop("scalars") if "scalars" in kwargs else args.pop()
         lists = [x for x in (*args, *kwargs.values()) if isinstance(x, t.Sequence)]
-        count = {x.size(cx) for x in lists}
+        count = {x.size(tracer) for x in lists}
         if not args or count in (set(), {0}) or len(count) > 1 or isinstance(kwargs.get("value"), t.Tensor):
-            return cx.torch_call(fn, args, kwargs)  # type: ignore[no-any-return]
-        at = {id(x): x.items_list(cx) for x in lists}
+            return tracer.torch_call(fn, args, kwargs)  # type: ignore[no-any-return]
+        at = {id(x): x.items_list(tracer) for x in lists}
 
         def taken(x: t.Tracker, i: int) -> t.Tracker:
             return at[id(x)][i] if id(x) in at else x
 
-        made = [cx.torch_call(single, [taken(x, i) for x in args], {k: taken(x, i) for k, x in kwargs.items()}) for i in range(count.pop())]
+        made = [tracer.torch_call(single, [taken(x, i) for x in args], {k: taken(x, i) for k, x in kwargs.items()}) for i in range(count.pop())]
         return t.NONE if name.endswith("_") else t.Tuple(made)
 
 
@@ -52,10 +52,10 @@ for _name in dir(torch):
 
 def _fused(python: Any, fn: Any) -> None:
     @calls(fn)
-    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         if any(kwargs.get(name, t.NONE) is not t.NONE for name in ("grad_scale", "found_inf")):
             raise Unsupported("a fused step under a GradScaler")
-        return cx.made(python).call(cx, args, kwargs)  # type: ignore[no-any-return]
+        return tracer.made(python).call(tracer, args, kwargs)  # type: ignore[no-any-return]
 
 
 _fused(fused.adam, torch._fused_adam_)

@@ -17,12 +17,12 @@ Kwargs = dict[str, t.Tracker]
 
 
 @calls(locals)
-def _locals(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _locals(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise FrameSeen("locals()")
 
 
 @calls(exec, eval)
-def _exec(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _exec(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """With a namespace of its own it is like any other function of unknown effect; without, it sees the locals."""
     if len(args) + len(kwargs) < 2 or isinstance(args[1], t.Const):
         raise FrameSeen("exec or eval without a namespace")
@@ -30,29 +30,29 @@ def _exec(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 @calls(breakpoint, sys.settrace, sys.setprofile, sys._current_frames, sys.call_tracing)
-def _debug(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _debug(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise FrameSeen("a debugger")
 
 
 @calls(sys._getframe)
-def _getframe(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _getframe(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     levels = args[0].value if args and isinstance(args[0], t.Const) and type(args[0].value) is int else 0
     raise FrameSeen("sys._getframe", max(levels, 0))
 
 
 @calls(sys.getrefcount, gc.get_referrers, gc.get_objects)
-def _references(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _references(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise MemorySeen("a count of references")
 
 
 @calls(sys.getsizeof)
-def _size(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _size(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """It tells, for one, whether instances of a class that died already have shared their keys."""
-    if any(n.op == "call_function" for n in cx.recorder.graph.nodes):
+    if any(n.op == "call_function" for n in tracer.recorder.graph.nodes):
         raise Unsupported("a size in memory")
     raise MemorySeen("a size in memory")
 
 
 @calls(types.FrameType.clear)
-def _clear(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _clear(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("a frame is cleared")

@@ -25,8 +25,8 @@ _tokens = itertools.count()
 
 
 @by_name("triton.runtime.jit.JITFunction.run", "triton.runtime.interpreter.InterpretedFunction.run")
-def _run(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    call = _Call(cx, args, kwargs)
+def _run(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    call = _Call(tracer, args, kwargs)
     missing = [p.name for p in call.signature.parameters.values() if p.default is p.empty and p.name not in call.bound]
     if missing:
         raise Unsupported(f"a launch without {missing[0]}")
@@ -35,21 +35,21 @@ def _run(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 @by_name("triton.runtime.autotuner.Autotuner.run")
-def _tuned(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _tuned(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """The tuner chooses at the first call, as in eager; a grid is asked for each of its configurations ahead. If it has chosen, or has no
     choice, it is a call of what it is around."""
-    call = _Call(cx, args, kwargs)
+    call = _Call(tracer, args, kwargs)
     tuner = call.kernel
     chosen = tuner.configs[0] if len(tuner.configs) == 1 else call.chosen()
     if chosen is not None and not _hooks(tuner):
-        added = {name: cx.made(value) for name, value in chosen.all_kwargs().items()}
-        return args[0].get(cx, "fn").get(cx, "run").call(cx, args[1:], {**kwargs, **added})
+        added = {name: tracer.made(value) for name, value in chosen.all_kwargs().items()}
+        return args[0].get(tracer, "fn").get(tracer, "run").call(tracer, args[1:], {**kwargs, **added})
     if not is_jit(tuner.fn) or not hasattr(tuner.fn, "src"):
         raise Unsupported("triton.autotune around something else than a triton.jit function")
     names = sorted({name for config in tuner.configs for name in config.kwargs})
     table = {}
     for config in tuner.configs:
-        values = {name: cx.made(value) for name, value in config.kwargs.items()}
+        values = {name: tracer.made(value) for name, value in config.kwargs.items()}
         table[tuple([config.kwargs.get(name) for name in names])] = call.grid(values)
     grids = set(table.values())
     if len(grids) > 1 and any(len(config.kwargs) < len(names) for config in tuner.configs):
@@ -61,20 +61,20 @@ def _tuned(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 class _Call:
     """One launch: the kernel, and its arguments by parameter."""
 
-    def __init__(self, cx: Any, args: Args, kwargs: Kwargs) -> None:
-        self.cx = cx
+    def __init__(self, tracer: Any, args: Args, kwargs: Kwargs) -> None:
+        self.tracer = tracer
         owner = args[0]
-        self.kernel = _itself(cx, owner)
+        self.kernel = _itself(tracer, owner)
         self.function = self.kernel
         while not is_jit(self.function):  # what a tuner is around
             self.function = self.function.fn
-        if self.function.pre_run_hooks or cx.transformed:
+        if self.function.pre_run_hooks or tracer.transformed:
             raise Unsupported("a kernel with hooks, or within a function transform")
         if self.function is self.kernel and "_src" in vars(self.kernel):
-            owner.get(cx, "_src")
+            owner.get(tracer, "_src")
         kwargs = dict(kwargs)
         self.asked = kwargs.pop("grid")
-        if kwargs.pop("warmup", t.FALSE).truth(cx):
+        if kwargs.pop("warmup", t.FALSE).truth(tracer):
             raise Unsupported("warmup of a kernel")
         self.positional, self.keywords = args[1:], kwargs
         self.signature = getattr(self.function, "signature", None) or inspect.signature(self.function.fn)
@@ -87,11 +87,11 @@ class _Call:
 
     def grid(self, chosen: dict[str, t.Tracker]) -> tuple[int, ...]:
         """The programs along each axis; `chosen`: what a tuner adds to the arguments."""
-        cx, asked = self.cx, self.asked
+        tracer, asked = self.tracer, self.asked
         if not isinstance(asked, t.Sequence):
-            defaults = {p.name: cx.made(p.default) for p in self.signature.parameters.values() if p.default is not p.empty}
-            asked = asked.call(cx, [t.Dict({**defaults, **self.bound, **chosen})], {})
-        return tuple([int(cx.index(x)) for x in asked.items_list(cx)])
+            defaults = {p.name: tracer.made(p.default) for p in self.signature.parameters.values() if p.default is not p.empty}
+            asked = asked.call(tracer, [t.Dict({**defaults, **self.bound, **chosen})], {})
+        return tuple([int(tracer.index(x)) for x in asked.items_list(tracer)])
 
     def chosen(self) -> Any:
         """The configuration that the tuner has chosen for such arguments, if it has."""
@@ -101,10 +101,10 @@ class _Call:
         if any(isinstance(x, t.Tensor) for x in keys):
             return None
         types = [str(x.fake.dtype) for x in given.values() if isinstance(x, t.Tensor)]
-        return tuner.cache.get((*[x.real(self.cx) for x in keys], *types))
+        return tuner.cache.get((*[x.real(self.tracer) for x in keys], *types))
 
     def record(self, grid: tuple[int, ...] | Grids) -> None:
-        cx, function = self.cx, self.function
+        tracer, function = self.tracer, self.function
         tensors = {name: x.fake for name, x in self.bound.items() if isinstance(x, t.Tensor)}
         interpreted = not hasattr(function, "src")
         if not interpreted and any(x.device.type != "cuda" for x in tensors.values()):
@@ -120,26 +120,26 @@ class _Call:
         keywords = tuple([(name, self.value(x, memories)) for name, x in self.keywords.items()])
         launch = Launch(self.kernel, function.fn.__name__, self.identity(), self.path(), grid, positional, keywords,
                         memories.descriptions, memories.written)
-        cx.recorder.stack = cx.user_stack()
+        tracer.recorder.stack = tracer.user_stack()
         with torch.no_grad():  # autograd does not see what a kernel writes
-            before = cx.mark()
-            record_launch(cx.recorder, launch, memories.owners)
+            before = tracer.mark()
+            record_launch(tracer.recorder, launch, memories.owners)
             if before is not None:
-                cx.follow(*before)
+                tracer.follow(*before)
 
     def value(self, x: t.Tracker, memories: Memories) -> Any:
         """An argument as the launch holds it."""
         if isinstance(x, t.Tensor):
             return memories.windows[id(x.fake)]
         if isinstance(x, t.Tuple):
-            if any(isinstance(item, t.Tensor) for item in x.open(self.cx)):
+            if any(isinstance(item, t.Tensor) for item in x.open(self.tracer)):
                 raise Unsupported("a tuple of tensors as an argument of a kernel")
-            return tuple([self.value(item, memories) for item in x.open(self.cx)])
+            return tuple([self.value(item, memories) for item in x.open(self.tracer)])
         if isinstance(x, t.Object) and x.cls.__module__.startswith("triton."):
             if not is_jit(x.value) and x.cls.__name__ not in ("dtype", "constexpr"):
                 raise Unsupported(f"{x.describe()} as an argument of a kernel")
-            return _itself(self.cx, x)
-        value = x.real(self.cx)
+            return _itself(self.tracer, x)
+        value = x.real(self.tracer)
         return int(value) if isinstance(value, torch.SymInt) else value
 
     def identity(self) -> str:
@@ -166,11 +166,11 @@ def _hooks(tuner: Any) -> bool:
     return tuner.user_defined_pre_hook or tuner.user_defined_post_hook or any(config.pre_hook for config in tuner.configs)
 
 
-def _itself(cx: Any, x: t.Tracker) -> Any:
+def _itself(tracer: Any, x: t.Tracker) -> Any:
     """The object of Triton's that a tracker stands for."""
     if not isinstance(x, t.Object) or x.value is None:
         raise Unsupported("a kernel that the frame makes")
-    cx.guard(x.source, "id", x.value)
+    tracer.guard(x.source, "id", x.value)
     return x.value
 
 

@@ -20,42 +20,42 @@ Kwargs = dict[str, t.Tracker]
 
 
 @calls(marks.graph_break)
-def _break(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _break(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("graph_break() was called")
 
 
 @by_name("torch._dynamo.decorators.graph_break", "torch._dynamo.decorators.skip_frame", "torch._dynamo.decorators.step_unsupported")
-def _break_by_name(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _break_by_name(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("graph_break() was called")
 
 
 @by_name("torch._dynamo.external_utils.is_compiling")
 @calls(marks.is_compiling)
-def _compiling(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _compiling(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.TRUE
 
 
 @by_name("torch.compiler.cudagraph_mark_step_begin", *(f"torch._dynamo.decorators.{n}" for n in (
     "mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked")))
 @calls(marks.mark_dynamic, marks.mark_static)
-def _no_effect(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _no_effect(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.NONE
 
 
 @by_name("torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init")
-def _tagged(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _tagged(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """What torch.compile puts in the place of `nn.Module.__init__`, once it was used: the module's own."""
     patched: Any = vars(nn.Module)["__init__"]
     cells = dict(zip(patched.__code__.co_freevars, patched.__closure__, strict=True))
-    return cx.class_function(cells["init"].cell_contents).call(cx, args, kwargs)
+    return tracer.class_function(cells["init"].cell_contents).call(tracer, args, kwargs)
 
 
-def _kept_from_dynamo(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _kept_from_dynamo(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
     """What torch puts in the place of a function that torch.compile is not to see, until its first call: an optimiser's we may see."""
     original = getattr(fn.value, "__wrapped__", None)
     if isinstance(original, FunctionType) and original.__module__.startswith("torch.optim.") and original.__name__ != "step":
-        return cx.made(original).call(cx, args, kwargs)
-    return cx.inline(fn, args, kwargs)
+        return tracer.made(original).call(tracer, args, kwargs)
+    return tracer.inline(fn, args, kwargs)
 
 
 CODES[id(torch._disable_dynamo(lambda: None).__code__)] = _kept_from_dynamo
@@ -63,20 +63,20 @@ CODES[id(torch._disable_dynamo(lambda: None).__code__)] = _kept_from_dynamo
 
 def allow(fn: Callable[..., Any]) -> None:
     """Calls of `fn` run as a whole on fakes: every operator that they reach is recorded, their Python is not followed."""
-    calls(fn)(lambda cx, args, kwargs: cx.torch_call(fn, args, kwargs))
+    calls(fn)(lambda tracer, args, kwargs: tracer.torch_call(fn, args, kwargs))
 
 
 def disallow(fn: Callable[..., Any], why: str) -> None:
     """Calls of `fn` end the graph."""
 
     @calls(fn)
-    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         raise Unsupported(f"call of {getattr(fn, '__qualname__', fn)}: {why}")
 
 
 def constant(fn: Callable[..., Any]) -> None:
     """A call of `fn` runs during capture, and its result is part of the compiled code."""
-    calls(fn)(lambda cx, args, kwargs: cx.fold_call(fn, args, kwargs))
+    calls(fn)(lambda tracer, args, kwargs: tracer.fold_call(fn, args, kwargs))
 
 
 def forget(fn: Callable[..., Any]) -> None:

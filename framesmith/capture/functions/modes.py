@@ -16,8 +16,8 @@ Kwargs = dict[str, t.Tracker]
 
 
 @calls(torch._C._InferenceMode)
-def _inference_mode(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.InferenceGuard(args[0].truth(cx) if args else True)
+def _inference_mode(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return t.InferenceGuard(args[0].truth(tracer) if args else True)
 
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -27,11 +27,11 @@ def _autocast_setter(fn: Any) -> None:
     """State of autocast: set for real during capture; `effects` sets it after, `convert` sets it back."""
 
     @calls(fn)
-    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         if args and isinstance(args[0], t.Const) and isinstance(args[0].value, str) and args[0].value not in _AUTOCAST_DEVICES:
             raise Unsupported(f"autocast on {args[0].value}")
-        done = cx.fold_call(fn, args, kwargs)
-        cx.recorder.autocast = tuple([d for d in _AUTOCAST_DEVICES if torch.is_autocast_enabled(d)])
+        done = tracer.fold_call(fn, args, kwargs)
+        tracer.recorder.autocast = tuple([d for d in _AUTOCAST_DEVICES if torch.is_autocast_enabled(d)])
         return done
 
 
@@ -41,9 +41,9 @@ for _setter in (torch.set_autocast_enabled, torch.set_autocast_dtype, torch.auto
 
 
 @calls(torch._C._is_torch_function_mode_enabled)
-def _function_mode(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _function_mode(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Nothing is captured under a function mode from outside but the one of the default device, which autocast does not concern."""
-    return t.boolean(bool(cx.modes.functions))
+    return t.boolean(bool(tracer.modes.functions))
 
 
 # Function modes of torch's own without state: what they make of a call is recorded as their own Python makes it.
@@ -51,24 +51,24 @@ _STATELESS = ("torch._dynamo._trace_wrapped_higher_order_op.TransformGetItemToIn
 
 
 @calls(torch._C._push_on_torch_function_stack)
-def _push(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _push(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     kind = args[0].pytype()
     if not any(kind is named(path) for path in _STATELESS):
         raise Unsupported(f"a function mode of class {kind.__qualname__} entered in captured code")
-    cx.modes.functions.append((args[0], kind()))
+    tracer.modes.functions.append((args[0], kind()))
     return t.NONE
 
 
 @calls(torch._C._pop_torch_function_stack)
-def _pop(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    if not cx.modes.functions:
+def _pop(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if not tracer.modes.functions:
         raise Unsupported("the exit of a function mode entered before")
-    return cx.modes.functions.pop()[0]
+    return tracer.modes.functions.pop()[0]
 
 
 @calls(torch._C._get_privateuse1_backend_name)
-def _backend_name(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return cx.fold_call(torch._C._get_privateuse1_backend_name, args, kwargs)
+def _backend_name(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return tracer.fold_call(torch._C._get_privateuse1_backend_name, args, kwargs)
 
 
 __all__: list[str] = []

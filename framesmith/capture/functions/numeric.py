@@ -18,20 +18,20 @@ _PURE = frozenset((
 ))
 
 
-def ufunc_of_numbers(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return _scalar(cx, fn, cx.folded(fn, tuple([a.real(cx) for a in args]), {k: v.real(cx) for k, v in kwargs.items()}))
+def ufunc_of_numbers(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return _scalar(tracer, fn, tracer.folded(fn, tuple([a.real(tracer) for a in args]), {k: v.real(tracer) for k, v in kwargs.items()}))
 
 
-def dispatched_number(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def dispatched_number(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if fn.__name__ not in _PURE or any(isinstance(a, t.Tensor) for a in [*args, *kwargs.values()]):
         raise Unsupported(f"NumPy function {fn.__name__}", hint="use torch's function")
-    return ufunc_of_numbers(cx, fn, args, kwargs)
+    return ufunc_of_numbers(tracer, fn, args, kwargs)
 
 
-def _scalar(cx: Any, fn: Any, value: Any) -> t.Tracker:
+def _scalar(tracer: Any, fn: Any, value: Any) -> t.Tracker:
     if type(value).__name__ == "ndarray":
         raise Unsupported(f"NumPy function {fn.__name__} gives an array", hint="use torch's function")
-    return cx.made(value)
+    return tracer.made(value)
 
 
 __all__ = ["dispatched_number", "ufunc_of_numbers"]

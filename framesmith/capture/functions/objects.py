@@ -22,7 +22,7 @@ from framesmith._C import instance_dict
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..attempts import NOT_IMPLEMENTED
+from ..binary_slots import NOT_IMPLEMENTED
 from ..class_making import builtin_part
 from ..identity import same_object
 from ..registry import PLAIN, calls, folds, method, opaque
@@ -36,58 +36,58 @@ Kwargs = dict[str, t.Tracker]
 
 # --- object -----------------------------------------------------------------------------------------------------------
 @method(t.Object, "__setattr__")
-def _setattr(cx: Any, self: t.Object, name: t.Tracker, value: t.Tracker) -> t.Tracker:
-    self.generic_set(cx, name.real(cx), value)
+def _setattr(tracer: Any, self: t.Object, name: t.Tracker, value: t.Tracker) -> t.Tracker:
+    self.generic_set(tracer, name.real(tracer), value)
     return t.NONE
 
 
 @method(t.Object, "__getattribute__")
-def _getattribute(cx: Any, self: t.Object, name: t.Tracker) -> t.Tracker:
-    return self.generic_get(cx, name.real(cx))
+def _getattribute(tracer: Any, self: t.Object, name: t.Tracker) -> t.Tracker:
+    return self.generic_get(tracer, name.real(tracer))
 
 
 @method(t.Object, "__delattr__")
-def _delattr(cx: Any, self: t.Object, name: t.Tracker) -> t.Tracker:
-    self.generic_delete(cx, name.real(cx))
+def _delattr(tracer: Any, self: t.Object, name: t.Tracker) -> t.Tracker:
+    self.generic_delete(tracer, name.real(tracer))
     return t.NONE
 
 
 @method(t.Object, "__init__")
-def _init(cx: Any, self: t.Object, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
+def _init(tracer: Any, self: t.Object, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
     if self.payload is not None and not isinstance(self.payload, (t.Tuple, t.Const)):
-        self.payload.builtin_method(cx, "__init__", list(args), kwargs)
+        self.payload.builtin_method(tracer, "__init__", list(args), kwargs)
     elif issubclass(self.cls, types.SimpleNamespace):
         if args:
-            cx.raise_(TypeError("no positional arguments expected"))
+            tracer.raise_(TypeError("no positional arguments expected"))
         self.attrs.update(kwargs)
     elif builtin_part(self.cls) is object:
-        cx.takes_nothing(self.cls, "__init__", bool(args or kwargs))
+        tracer.takes_nothing(self.cls, "__init__", bool(args or kwargs))
     elif self.payload is None:
         raise Unsupported(f"__init__ of {self.describe()}")
     return t.NONE
 
 
 @opaque(types.SimpleNamespace, "__eq__")
-def _namespace_eq(cx: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
+def _namespace_eq(tracer: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
     if not isinstance(other, t.Object) or not issubclass(other.cls, types.SimpleNamespace):
         return t.Const(NotImplemented)
-    return cx.compare("==", t.Dict(cx.instance_dict(self).open(cx)), t.Dict(cx.instance_dict(other).open(cx)))
+    return tracer.compare("==", t.Dict(tracer.instance_dict(self).open(tracer)), t.Dict(tracer.instance_dict(other).open(tracer)))
 
 
 PLAIN.add(types.SimpleNamespace)
 
 
 @method(t.Object, "__init_subclass__", "__subclasshook__")
-def _nothing(cx: Any, self: t.Object, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
+def _nothing(tracer: Any, self: t.Object, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
     return t.NONE
 
 
 def _text(name: str) -> Any:
-    def row(cx: Any, self: t.Object) -> t.Tracker:
+    def row(tracer: Any, self: t.Object) -> t.Tracker:
         if issubclass(self.cls, types.SimpleNamespace):
-            return cx.opaque_method(self, "__repr__", [], {})
+            return tracer.opaque_method(self, "__repr__", [], {})
         if self.payload is not None:
-            return cx.text(self.payload, name)
+            return tracer.text(self.payload, name)
         raise Unsupported(f"repr of {self.describe()}, which shows its address")
 
     return row
@@ -98,49 +98,49 @@ for _name in ("__repr__", "__str__"):
 
 
 @method(t.Object, "__eq__")
-def _eq(cx: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
+def _eq(tracer: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
     if self.payload is None:
-        return t.TRUE if same_object(cx, self, other) else t.Const(NotImplemented)
+        return t.TRUE if same_object(tracer, self, other) else t.Const(NotImplemented)
     other = other.payload if isinstance(other, t.Object) and other.payload is not None else other
-    result = cx.attempt(self.payload, "__eq__", [other])
+    result = tracer.attempt(self.payload, "__eq__", [other])
     return t.Const(NotImplemented) if result is NOT_IMPLEMENTED else result
 
 
 @method(t.Object, "__ne__")
-def _ne(cx: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
-    result = cx.attempt(self, "__eq__", [other]) if self.payload is None else _eq(cx, self, other)
+def _ne(tracer: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
+    result = tracer.attempt(self, "__eq__", [other]) if self.payload is None else _eq(tracer, self, other)
     if result is NOT_IMPLEMENTED or isinstance(result, t.Const) and result.value is NotImplemented:
         return t.Const(NotImplemented)
-    return t.boolean(not result.truth(cx))
+    return t.boolean(not result.truth(tracer))
 
 
 @method(t.Object, "__hash__")
-def _hash(cx: Any, self: t.Object) -> t.Tracker:
+def _hash(tracer: Any, self: t.Object) -> t.Tracker:
     if self.payload is not None:
-        return t.Const(cx.hash_of(self.payload))
+        return t.Const(tracer.hash_of(self.payload))
     raise Unsupported("hash of an object's address")
 
 
 @calls(object.__new__)
-def _new(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return cx.blank(args[0].real(cx), args[1:], kwargs)
+def _new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return tracer.blank(args[0].real(tracer), args[1:], kwargs)
 
 
 @calls(dict.__new__, list.__new__, set.__new__, BaseException.__new__, Exception.__new__, str.__new__, int.__new__, float.__new__,
        frozenset.__new__)
-def _builtin_new(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return cx.blank(args[0].real(cx), args[1:])
+def _builtin_new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return tracer.blank(args[0].real(tracer), args[1:])
 
 
 @calls(object.__init__)
-def _object_init(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    cx.takes_nothing(args[0].pytype(), "__init__", len(args) > 1 or bool(kwargs))
+def _object_init(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    tracer.takes_nothing(args[0].pytype(), "__init__", len(args) > 1 or bool(kwargs))
     return t.NONE
 
 
 @calls(object.__setattr__)
-def _object_setattr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    _generic(args[0]).generic_set(cx, args[1].real(cx), args[2])
+def _object_setattr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    _generic(args[0]).generic_set(tracer, args[1].real(tracer), args[2])
     return t.NONE
 
 
@@ -152,11 +152,11 @@ def _generic(x: t.Tracker) -> t.Object:
 
 
 @calls(object.__getattribute__)
-def _object_getattribute(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    obj, name = args[0], args[1].real(cx)
+def _object_getattribute(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    obj, name = args[0], args[1].real(tracer)
     if isinstance(obj, (t.Const, t.Tensor)):  # their classes look up as `object` does
-        return obj.get(cx, name)
-    return _generic(obj).generic_get(cx, name)
+        return obj.get(tracer, name)
+    return _generic(obj).generic_get(tracer, name)
 
 
 _static_entry: Any = getattr(inspect, "_check_instance")  # noqa: B009
@@ -164,43 +164,43 @@ _absent = getattr(inspect, "_sentinel")  # noqa: B009
 
 
 @calls(_static_entry)
-def _entry_of_tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _entry_of_tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """What inspect.getattr_static finds in an instance dict; a tensor's is not followed as a dict."""
     obj, name = args
     if not isinstance(obj, t.Tensor):
-        return cx.inline(cx.made(_static_entry), args, kwargs)  # type: ignore[no-any-return]
+        return tracer.inline(tracer.made(_static_entry), args, kwargs)  # type: ignore[no-any-return]
     try:
-        return obj.own(cx, name.real(cx))
+        return obj.own(tracer, name.real(tracer))
     except t.CapturedError:
-        return cx.made(_absent)  # type: ignore[no-any-return]
+        return tracer.made(_absent)  # type: ignore[no-any-return]
 
 
 # --- nn.Module --------------------------------------------------------------------------------------------------------
 @calls(nn.Module.__getattr__)
-def _module_getattr(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return args[0].registered(cx, args[1].real(cx))  # type: ignore[attr-defined]
+def _module_getattr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return args[0].registered(tracer, args[1].real(tracer))  # type: ignore[attr-defined]
 
 
 @calls(nn.ModuleList.__getitem__)
-def _module_list_item(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _module_list_item(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     obj, key = args
     assert isinstance(obj, t.Module)
-    modules = obj.own_attr(cx, "_modules")
+    modules = obj.own_attr(tracer, "_modules")
     assert isinstance(modules, t.Dict)
-    index = cx.index(key)
+    index = tracer.index(key)
     if isinstance(index, slice):
         part = t.Module(obj.cls)
-        names = list(modules.open(cx).values())[index]
+        names = list(modules.open(tracer).values())[index]
         for name, raw in nn.Module().__dict__.items():
-            part.attrs[name] = cx.made(raw) if not isinstance(raw, dict) else t.Dict({})
+            part.attrs[name] = tracer.made(raw) if not isinstance(raw, dict) else t.Dict({})
         part.attrs["_modules"] = t.Dict({str(i): m for i, m in enumerate(names)})
         return part
     n = len(modules.value) if not modules.complete else len(modules.entries)
     if not -n <= index < n:
-        cx.raise_(IndexError(f"index {index} is out of range"))
-    found = modules.lookup(cx, str(index % n))
+        tracer.raise_(IndexError(f"index {index} is out of range"))
+    found = modules.lookup(tracer, str(index % n))
     if index < 0 and modules.source is not None:
-        cx.guard(modules.source, "len", n)
+        tracer.guard(modules.source, "len", n)
     assert found is not None
     return found
 
@@ -211,22 +211,22 @@ def _class_of(x: t.Tracker) -> type:
 
 
 @calls(dataclasses.fields)
-def _fields(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return cx.fold(dataclasses.fields, (_class_of(args[0]),))
+def _fields(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return tracer.fold(dataclasses.fields, (_class_of(args[0]),))
 
 
 @calls(dataclasses.is_dataclass)
-def _is_dataclass(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _is_dataclass(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.boolean(dataclasses.is_dataclass(_class_of(args[0])))
 
 
 # --- functools --------------------------------------------------------------------------------------------------------
-def _has_dict(cx: Any, x: t.Partial) -> bool:
+def _has_dict(tracer: Any, x: t.Partial) -> bool:
     """Whether a partial has an instance dict: then one made of it calls it."""
     if x.value is None:
         return x.space is not None
     has = instance_dict(x.value) is not None
-    cx.guard(x.source, "callable", _with_dict if has else _without_dict)
+    tracer.guard(x.source, "callable", _with_dict if has else _without_dict)
     return has
 
 
@@ -241,85 +241,85 @@ def _without_dict(x: Any) -> bool:
 
 
 @calls(functools.partial)
-def _partial(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _partial(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     fn, rest = args[0], args[1:]
-    if not callable_(cx, fn):
-        cx.raise_(TypeError("the first argument must be callable"))
-    if isinstance(fn, t.Partial) and not _has_dict(cx, fn):
+    if not callable_(tracer, fn):
+        tracer.raise_(TypeError("the first argument must be callable"))
+    if isinstance(fn, t.Partial) and not _has_dict(tracer, fn):
         return t.Partial(fn.func, [*fn.args, *rest], {**fn.kwargs, **kwargs})
     return t.Partial(fn, rest, kwargs)
 
 
 @calls(types.MethodType)
-def _method_type(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _method_type(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.Method(args[0], args[1])
 
 
 # --- copy, typing, warnings, the environment --------------------------------------------------------------------------
 @calls(copy.copy)
-def _copy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _copy(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     x = args[0]
     if isinstance(x, t.Tensor):
-        return same_memory(cx, x)
+        return same_memory(tracer, x)
     if isinstance(x, (t.Const, t.Static, t.Function, t.Tuple, t.Slice, t.WeakRef)):
         return x
     if isinstance(x, (t.List, t.Dict, t.Set, t.Deque)):
-        return x.builtin_method(cx, "copy", [], {})
-    hook = cx.lookup(x.pytype(), "__copy__")
+        return x.builtin_method(tracer, "copy", [], {})
+    hook = tracer.lookup(x.pytype(), "__copy__")
     if isinstance(x, t.Object) and isinstance(hook, types.FunctionType):
-        return cx.class_function(hook).call(cx, [x], {})
-    if isinstance(x, t.Object) and hook is MISSING and _reduces_plainly(cx, x.cls):
+        return tracer.class_function(hook).call(tracer, [x], {})
+    if isinstance(x, t.Object) and hook is MISSING and _reduces_plainly(tracer, x.cls):
         new = type(x)(x.cls)
-        new.attrs.update(_state(cx, x))
+        new.attrs.update(_state(tracer, x))
         if x.payload is not None:
             frozen = isinstance(x.payload, (t.Const, t.Tuple))
-            new.payload = x.payload if frozen else x.payload.builtin_method(cx, "copy", [], {})
+            new.payload = x.payload if frozen else x.payload.builtin_method(tracer, "copy", [], {})
         return new
     if isinstance(x, t.Object):
-        return by_hook(cx, x, "__copy__", []) or by_reduce(cx, x, lambda v: v)
+        return by_hook(tracer, x, "__copy__", []) or by_reduce(tracer, x, lambda v: v)
     raise Unsupported(f"copy of {x.describe()}")
 
 
-def _reduces_plainly(cx: Any, cls: type) -> bool:
+def _reduces_plainly(tracer: Any, cls: type) -> bool:
     """Whether a copy of an instance is a new one with the same contents: no method of the copy protocol has a say."""
     if cls in copyreg.dispatch_table or builtin_part(cls) not in _COPIED:
         return False
-    own = any(cx.lookup(cls, name) is not cx.lookup(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__"))
-    return not own and all(cx.lookup(cls, n) is MISSING for n in ("__getnewargs__", "__getnewargs_ex__", "__setstate__"))
+    own = any(tracer.lookup(cls, name) is not tracer.lookup(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__"))
+    return not own and all(tracer.lookup(cls, n) is MISSING for n in ("__getnewargs__", "__getnewargs_ex__", "__setstate__"))
 
 
 _COPIED = frozenset({object, dict, list, set, frozenset, tuple, str, int, float, types.SimpleNamespace})
 """Classes of C, instances of whose subclasses are copied by what capture knows of them."""
 
 
-def by_hook(cx: Any, x: t.Object, name: str, args: Args) -> t.Tracker | None:
+def by_hook(tracer: Any, x: t.Object, name: str, args: Args) -> t.Tracker | None:
     """What the user's `__copy__` or `__deepcopy__` gives, if the class has one."""
-    hook = cx.lookup(x.cls, name)
-    return cx.class_function(hook).call(cx, [x, *args], {}) if isinstance(hook, types.FunctionType) else None
+    hook = tracer.lookup(x.cls, name)
+    return tracer.class_function(hook).call(tracer, [x, *args], {}) if isinstance(hook, types.FunctionType) else None
 
 
-def by_reduce(cx: Any, x: t.Object, copied: Any) -> t.Tracker:
+def by_reduce(tracer: Any, x: t.Object, copied: Any) -> t.Tracker:
     """What the user's `__reduce__` says: a call, whose arguments are `copied`, and a state for the instance dict."""
-    hook = cx.lookup(x.cls, "__reduce__")
-    if not isinstance(hook, types.FunctionType) or cx.lookup(x.cls, "__reduce_ex__") is not object.__reduce_ex__:
+    hook = tracer.lookup(x.cls, "__reduce__")
+    if not isinstance(hook, types.FunctionType) or tracer.lookup(x.cls, "__reduce_ex__") is not object.__reduce_ex__:
         raise Unsupported(f"copy of {x.describe()}")
-    parts = cx.class_function(hook).call(cx, [x], {}).items_list(cx)
-    if len(parts) > 3 or len(parts) == 3 and (not isinstance(parts[2], t.Dict) or cx.lookup(x.cls, "__setstate__") is not MISSING):
+    parts = tracer.class_function(hook).call(tracer, [x], {}).items_list(tracer)
+    if len(parts) > 3 or len(parts) == 3 and (not isinstance(parts[2], t.Dict) or tracer.lookup(x.cls, "__setstate__") is not MISSING):
         raise Unsupported(f"copy of {x.describe()}")
-    made = parts[0].call(cx, [copied(v) for v in parts[1].items_list(cx)], {})
-    for name, value in parts[2].open(cx).items() if len(parts) == 3 else ():
+    made = parts[0].call(tracer, [copied(v) for v in parts[1].items_list(tracer)], {})
+    for name, value in parts[2].open(tracer).items() if len(parts) == 3 else ():
         made.attrs[name] = copied(value)
     return made
 
 
 @calls(copy.deepcopy)
-def _deepcopy(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _deepcopy(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     memo = args[1] if len(args) > 1 else kwargs.get("memo", t.NONE)
     if isinstance(memo, Memo) and not memo.entries:
-        return deep_copy(cx, args[0], memo.done)
+        return deep_copy(tracer, args[0], memo.done)
     if memo is not t.NONE:
         raise Unsupported("deepcopy with a memo of the program's own")
-    return deep_copy(cx, args[0], {})
+    return deep_copy(tracer, args[0], {})
 
 
 class Memo(t.Dict):
@@ -332,7 +332,7 @@ class Memo(t.Dict):
         self.done = done
 
 
-def deep_copy(cx: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracker:
+def deep_copy(tracer: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracker:
     """copy.deepcopy of containers and plain instances; others refuse."""
     found = memo.get(id(x))
     if found is not None:
@@ -340,58 +340,58 @@ def deep_copy(cx: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracker:
     if isinstance(x, (t.Const, t.Static, t.Function, t.WeakRef)):
         return x
     if isinstance(x, t.Tensor):
-        copied = memo[id(x)] = other_memory(cx, x)
+        copied = memo[id(x)] = other_memory(tracer, x)
         return copied
     if isinstance(x, t.List):
         new_list = memo[id(x)] = t.List([])
-        new_list.items.extend(deep_copy(cx, v, memo) for v in x.open(cx))
+        new_list.items.extend(deep_copy(tracer, v, memo) for v in x.open(tracer))
         return new_list
     if isinstance(x, t.Tuple):
-        parts = [deep_copy(cx, v, memo) for v in x.open(cx)]
+        parts = [deep_copy(tracer, v, memo) for v in x.open(tracer)]
         if id(x) in memo:
             return memo[id(x)]
-        same = x.cls is tuple and all(a.identity() is b.identity() for a, b in zip(parts, x.open(cx)))
+        same = x.cls is tuple and all(a.identity() is b.identity() for a, b in zip(parts, x.open(tracer)))
         made = memo[id(x)] = x if same else t.Tuple(parts, cls=x.cls)
         return made
     if isinstance(x, t.Dict):
         new_dict = t.Dict({}, cls=x.cls)
         memo[id(x)] = new_dict
         new_dict.factory = x.factory
-        for k, v in x.open(cx).items():
-            new_dict.entries[k] = deep_copy(cx, v, memo)
+        for k, v in x.open(tracer).items():
+            new_dict.entries[k] = deep_copy(tracer, v, memo)
         return new_dict
     if isinstance(x, t.Set):
-        return t.Set(x.base(x.open(cx)), cls=x.cls)
+        return t.Set(x.base(x.open(tracer)), cls=x.cls)
     if isinstance(x, t.Deque):
         copied_deque = t.Deque([], x.maxlen)
         memo[id(x)] = copied_deque
-        copied_deque.items.extend(deep_copy(cx, v, memo) for v in x.open(cx))
+        copied_deque.items.extend(deep_copy(tracer, v, memo) for v in x.open(tracer))
         return copied_deque
     if isinstance(x, t.Tensor):
-        tensor = memo[id(x)] = _deep_tensor(cx, x)
+        tensor = memo[id(x)] = _deep_tensor(tracer, x)
         return tensor
     if isinstance(x, t.Object) and not isinstance(x, t.Module):
-        return _deep_object(cx, x, memo)
+        return _deep_object(tracer, x, memo)
     raise Unsupported(f"deepcopy of {x.describe()}")
 
 
-def _deep_tensor(cx: Any, x: t.Tensor) -> t.Tracker:
+def _deep_tensor(tracer: Any, x: t.Tensor) -> t.Tracker:
     """Of a plain tensor that has its storage for itself."""
     fake = x.fake
     whole = x.value is None or x.value.untyped_storage().nbytes() == fake.numel() * fake.element_size()
-    if x.pyclass is not torch.Tensor or cx.wants_grad(fake) or not whole or not fake.is_contiguous() or x.attrs:
+    if x.pyclass is not torch.Tensor or tracer.wants_grad(fake) or not whole or not fake.is_contiguous() or x.attrs:
         raise Unsupported(f"deepcopy of {x.describe()}", hint="use clone()")
-    return cx.torch_call(torch.clone, [x], {})
+    return tracer.torch_call(torch.clone, [x], {})
 
 
-def _state(cx: Any, x: t.Object) -> dict[Any, t.Tracker]:
+def _state(tracer: Any, x: t.Object) -> dict[Any, t.Tracker]:
     """What a plain copy of an object copies: its instance dict and its slots."""
-    if cx.lookup(x.cls, "__getstate__") is not cx.lookup(object, "__getstate__") and not _slots_only(x.cls):
+    if tracer.lookup(x.cls, "__getstate__") is not tracer.lookup(object, "__getstate__") and not _slots_only(x.cls):
         raise Unsupported(f"copy of {x.describe()}, which says itself what its state is")
-    state = dict(cx.instance_dict(x).open(cx)) if x.cls.__dictoffset__ else {}
+    state = dict(tracer.instance_dict(x).open(tracer)) if x.cls.__dictoffset__ else {}
     for name in copyreg._slotnames(x.cls):  # type: ignore[attr-defined]
         try:
-            state[cx.lookup(x.cls, name)] = x.get(cx, name)
+            state[tracer.lookup(x.cls, name)] = x.get(tracer, name)
         except t.CapturedError as e:
             if not issubclass(e.tracker.pytype(), AttributeError):
                 raise
@@ -403,36 +403,36 @@ def _slots_only(cls: type) -> bool:
     return dataclasses.is_dataclass(cls) and not cls.__dictoffset__
 
 
-def _deep_object(cx: Any, x: t.Object, memo: dict[int, t.Tracker]) -> t.Tracker:
-    made = by_hook(cx, x, "__deepcopy__", [Memo(memo)])
-    if made is None and not _reduces_plainly(cx, x.cls):
-        made = by_reduce(cx, x, lambda v: deep_copy(cx, v, memo))
+def _deep_object(tracer: Any, x: t.Object, memo: dict[int, t.Tracker]) -> t.Tracker:
+    made = by_hook(tracer, x, "__deepcopy__", [Memo(memo)])
+    if made is None and not _reduces_plainly(tracer, x.cls):
+        made = by_reduce(tracer, x, lambda v: deep_copy(tracer, v, memo))
     if made is not None:
         memo[id(x)] = made
         return made
     new = t.Object(x.cls)
     memo[id(x)] = new
-    for name, v in _state(cx, x).items():
-        new.attrs[name] = deep_copy(cx, v, memo)
+    for name, v in _state(tracer, x).items():
+        new.attrs[name] = deep_copy(tracer, v, memo)
     if x.payload is not None:
-        new.payload = deep_copy(cx, x.payload, memo)
+        new.payload = deep_copy(tracer, x.payload, memo)
     return new
 
 
 @calls(typing.cast)
-def _cast(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _cast(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return args[1]
 
 
 @calls(os.getenv)
-def _getenv(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return environment(cx, *[a.real(cx) for a in args])
+def _getenv(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return environment(tracer, *[a.real(tracer) for a in args])
 
 
-def environment(cx: Any, name: str, default: Any = None) -> t.Tracker:
+def environment(tracer: Any, name: str, default: Any = None) -> t.Tracker:
     """An environment variable, guarded."""
     value = os.environ.get(name)
-    cx.guard(Pinned(os.environ), "callable", _SameVariable(name, value))
+    tracer.guard(Pinned(os.environ), "callable", _SameVariable(name, value))
     return t.Const(default if value is None else value)
 
 
@@ -450,15 +450,15 @@ class _SameVariable:
 
 
 @calls(os.environ.get)
-def _environ_get(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return environment(cx, *[a.real(cx) for a in args])
+def _environ_get(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return environment(tracer, *[a.real(tracer) for a in args])
 
 
 _LOOK_INSIDE = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
 def _asks_kind(fn: Any) -> Any:
-    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         x = args[0]
         if isinstance(x, t.Method):
             if fn not in _LOOK_INSIDE:
@@ -469,9 +469,9 @@ def _asks_kind(fn: Any) -> Any:
                 raise Unsupported(f"the kind of {x.describe()}")
             return t.boolean(fn in (inspect.isbuiltin, inspect.isroutine))
         if isinstance(x, t.Object):
-            plain = fn is not inspect.isroutine or cx.lookup(x.cls, "__get__") is MISSING or cx.lookup(x.cls, "__set__") is not MISSING
+            plain = fn is not inspect.isroutine or tracer.lookup(x.cls, "__get__") is MISSING or tracer.lookup(x.cls, "__set__") is not MISSING
             return t.boolean(not plain)
-        return t.boolean(bool(fn(cx.stand_in(x))))
+        return t.boolean(bool(fn(tracer.stand_in(x))))
 
     return row
 
@@ -481,12 +481,12 @@ for _fn in (inspect.isclass, inspect.isfunction, inspect.ismethod, inspect.ismod
 
 
 @calls(importlib.import_module)
-def _import_module(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    name = args[0].real(cx)
+def _import_module(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    name = args[0].real(tracer)
     module = sys.modules.get(name)
     if len(args) > 1 or kwargs or module is None:
         raise Unsupported(f"import of {name}, which is not loaded yet", hint="import it before the call")
-    return cx.made(module)
+    return tracer.made(module)
 
 
 folds(importlib.util.find_spec, importlib.metadata.version)

@@ -19,46 +19,46 @@ Kwargs = dict[str, t.Tracker]
 
 
 @calls(torch.autograd.profiler.record_function)
-def _record_function(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _record_function(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """A region for a profiler, which sees compiled code as one call."""
-    return cx.made(contextlib.nullcontext).call(cx, [], {})
+    return tracer.made(contextlib.nullcontext).call(tracer, [], {})
 
 
-def _use_grad(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _use_grad(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
     """What is around each `step`: the grad mode of the optimiser, and breaks that are for torch.compile's sake."""
     step = dict(zip(fn.code.co_freevars, fn.value.__closure__ or ()))["func"].cell_contents  # type: ignore[union-attr]
-    return cx.made(in_grad_mode_of).call(cx, [cx.made(step), *args], kwargs)
+    return tracer.made(in_grad_mode_of).call(tracer, [tracer.made(step), *args], kwargs)
 
 
 @by_name("torch.optim.optimizer.Optimizer.zero_grad")
-def _zero_grad(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _zero_grad(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Torch hides it from torch.compile."""
-    return cx.inline(cx.made(own.Optimizer.zero_grad.__wrapped__), args, kwargs)  # type: ignore[attr-defined]
+    return tracer.inline(tracer.made(own.Optimizer.zero_grad.__wrapped__), args, kwargs)  # type: ignore[attr-defined]
 
 
 @calls(own._get_value)
-def _get_value(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _get_value(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """A number that Python computes with, as in eager: not what a program that is being compiled gets. As a count of steps, or a product
     of momenta, it divides what no count makes an error of."""
     if not isinstance(args[0], t.Tensor):
         return args[0]
-    found = args[0].get(cx, "item").call(cx, [], {})
+    found = args[0].get(tracer, "item").call(tracer, [], {})
     if type(found) is t.Data:
         found.total = True
     return found
 
 
 @calls(own._stack_if_compiling)
-def _stack_if_compiling(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _stack_if_compiling(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return args[0]
 
 
 @calls(own.Optimizer._group_tensors_by_device_and_dtype)
-def _grouped(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _grouped(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Tensors alike are one group, under their device and dtype as in eager; torch says None to a compiler."""
-    first = args[0].items_list(cx)[0].items_list(cx)  # type: ignore[attr-defined]
+    first = args[0].items_list(tracer)[0].items_list(tracer)  # type: ignore[attr-defined]
     kinds = {(x.fake.device, x.fake.dtype) for x in first if isinstance(x, t.Tensor)}
-    return cx.made(in_one_group).call(cx, [args[0], *map(cx.made, kinds.pop() if len(kinds) == 1 else (None, None))], {})
+    return tracer.made(in_one_group).call(tracer, [args[0], *map(tracer.made, kinds.pop() if len(kinds) == 1 else (None, None))], {})
 
 
 def _branching(name: str, python: Callable[..., None]) -> None:
@@ -67,10 +67,10 @@ def _branching(name: str, python: Callable[..., None]) -> None:
         path = f"torch.optim.{name}._{way}_tensor_{name}"
 
         @by_name(path)
-        def _step(cx: Any, args: Args, kwargs: Kwargs, path: str = path) -> t.Tracker:
-            if kwargs["capturable"].truth(cx):
-                return cx.inline(cx.made(named(path)), args, kwargs)
-            return cx.made(python).call(cx, args, kwargs)
+        def _step(tracer: Any, args: Args, kwargs: Kwargs, path: str = path) -> t.Tracker:
+            if kwargs["capturable"].truth(tracer):
+                return tracer.inline(tracer.made(named(path)), args, kwargs)
+            return tracer.made(python).call(tracer, args, kwargs)
 
 
 _branching("radam", branching.radam)

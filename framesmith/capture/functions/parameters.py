@@ -20,18 +20,18 @@ Kwargs = dict[str, t.Tracker]
 
 
 @calls(nn.Parameter)
-def _parameter(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _parameter(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     data, flag = _arguments(*args, **kwargs)
     if data is None:
-        data = cx.torch_call(torch.empty, [t.Const(0)], {})
+        data = tracer.torch_call(torch.empty, [t.Const(0)], {})
     if not isinstance(data, t.Tensor) or not isinstance(flag, t.Const) or data.pyclass not in (torch.Tensor, nn.Parameter):
         raise Unsupported(f"a Parameter made of {data.describe()}")
     if flag.value and torch.is_grad_enabled():
         raise Unsupported("a Parameter made in grad mode", hint="make parameters in the module's __init__, or under torch.no_grad()")
-    made = cx.torch_call(torch.Tensor.detach, [data], {})
+    made = tracer.torch_call(torch.Tensor.detach, [data], {})
     made.pyclass = nn.Parameter
     made.attrs = {"requires_grad": t.boolean(bool(flag.value))}
-    cx.makes_parameters = cx.makes_parameters or bool(flag.value)
+    tracer.makes_parameters = tracer.makes_parameters or bool(flag.value)
     return made
 
 
@@ -40,8 +40,8 @@ def _arguments(data: t.Tracker | None = None, requires_grad: t.Tracker = t.TRUE)
 
 
 @calls(torch._C._set_grad_enabled)
-def _set_grad(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    if cx.makes_parameters and args[0].real(cx):
+def _set_grad(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if tracer.makes_parameters and args[0].real(tracer):
         raise Unsupported("grad mode turned on after a Parameter was made in the frame")
-    torch._C._set_grad_enabled(args[0].real(cx))
+    torch._C._set_grad_enabled(args[0].real(tracer))
     return t.NONE

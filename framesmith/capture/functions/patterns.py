@@ -15,11 +15,11 @@ _FLAGS_AT = {re.compile: 1, re.match: 2, re.search: 2, re.fullmatch: 2, re.finda
 
 def _row(fn: Any, flags_at: int) -> None:
     @calls(fn)
-    def row(cx: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-        given = dict(enumerate(args)).get(flags_at, kwargs.get("flags", t.NONE)).real(cx)
+    def row(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        given = dict(enumerate(args)).get(flags_at, kwargs.get("flags", t.NONE)).real(tracer)
         if isinstance(given, int) and given & re.DEBUG:
             raise Unsupported("re.DEBUG, which prints")
-        return cx.fold_call(fn, args, kwargs)
+        return tracer.fold_call(fn, args, kwargs)
 
 
 for _fn, _at in _FLAGS_AT.items():

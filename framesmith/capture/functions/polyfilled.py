@@ -30,8 +30,8 @@ def states(python: Any, *functions: Any) -> None:
     """Calls of `functions` are calls of `python`, a Python function or class."""
 
     @calls(*functions)
-    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        return cx.made(python).call(cx, args, kwargs)
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        return tracer.made(python).call(tracer, args, kwargs)
 
 
 def without(name: str, missing: str) -> dict[str, Any]:
@@ -67,13 +67,13 @@ def iterates(python: Any, fn: Any, *places: int, cls: Any = None) -> None:
     their iterators; at all, if there are none."""
 
     @calls(fn)
-    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         if not _FITS[fn](len(args), kwargs):
-            cx.folded(fn, (None,) * len(args), dict.fromkeys(kwargs))
+            tracer.folded(fn, (None,) * len(args), dict.fromkeys(kwargs))
             raise Unsupported(f"a call of {fn.__name__} with these arguments")
-        given = [a.iterate(cx) if i in places or not places else a for i, a in enumerate(args)]
-        steps = cx.made(python).call(cx, given, kwargs)
-        return t.Lazy(iter(lambda: steps.next(cx), None), cls or fn, given, (), fn, kwargs)
+        given = [a.iterate(tracer) if i in places or not places else a for i, a in enumerate(args)]
+        steps = tracer.made(python).call(tracer, given, kwargs)
+        return t.Lazy(iter(lambda: steps.next(tracer), None), cls or fn, given, (), fn, kwargs)
 
     _FITS[fn] = _arity(python)
 
@@ -103,9 +103,9 @@ iterates(its.Groups, itertools.groupby, 0)
 
 
 @calls(itertools.tee)
-def _tee(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    made = cx.made(its.tee).call(cx, args, kwargs).open(cx)
-    return t.Tuple([t.Lazy(iter(functools.partial(one.next, cx), None), _TEE) for one in made])
+def _tee(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    made = tracer.made(its.tee).call(tracer, args, kwargs).open(tracer)
+    return t.Tuple([t.Lazy(iter(functools.partial(one.next, tracer), None), _TEE) for one in made])
 
 
 _TEE: Any = type(itertools.tee(())[0])
@@ -115,12 +115,12 @@ for _fn, _python in (("delitem", py.delitem), ("concat", py.concat), ("iconcat",
                      ("indexOf", py.index_of), ("call", py.call), ("length_hint", py.length_hint)):
     if hasattr(operator, _fn):
         states(_python, getattr(operator, _fn))
-OPAQUE[(types.SimpleNamespace, "__repr__")] = lambda cx, self: cx.made(py.namespace_repr).call(cx, [self], {})
+OPAQUE[(types.SimpleNamespace, "__repr__")] = lambda tracer, self: tracer.made(py.namespace_repr).call(tracer, [self], {})
 
 
 
-def _fromkeys(cx: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker | None:
-    return cx.made(py.fromkeys).call(cx, [cx.made(self.value), *args], kwargs) if args and issubclass(self.value, dict) else None
+def _fromkeys(tracer: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker | None:
+    return tracer.made(py.fromkeys).call(tracer, [tracer.made(self.value), *args], kwargs) if args and issubclass(self.value, dict) else None
 
 
 CONSTANT_METHODS[(type, "fromkeys")] = _fromkeys

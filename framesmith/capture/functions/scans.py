@@ -36,10 +36,10 @@ def _scanned(combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_
     return parts[0] if single else kind(parts)
 
 
-def _associative_scan(cx: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-    known = set(cx.recorder.graph.nodes)
-    result = cx.inline(cx.made(_scanned), args, kwargs)
-    for node in cx.recorder.graph.nodes:
+def _associative_scan(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+    known = set(tracer.recorder.graph.nodes)
+    result = tracer.inline(tracer.made(_scanned), args, kwargs)
+    for node in tracer.recorder.graph.nodes:
         if node not in known and node.target not in _MOVES and torch.Tag.pointwise not in getattr(node.target, "tags", ()):
             raise Unsupported("an associative scan whose combining function is not pointwise", hint="scan in a loop")
     return result

@@ -17,10 +17,10 @@ Kwargs = dict[str, t.Tracker]
 
 def _pure(fn: Any) -> None:
     @calls(fn)
-    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         if any(not k.constant and not isinstance(k, t.Sequence) for k in kwargs.values()):
             raise Unsupported(f"json.{fn.__name__} with a class or a function of its own")
-        return cx.fold_call(fn, args, kwargs)
+        return tracer.fold_call(fn, args, kwargs)
 
 
 _pure(json.dumps)
@@ -28,5 +28,5 @@ _pure(json.loads)
 
 
 @calls(os.fspath)
-def _fspath(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return cx.fold_call(os.fspath, args, {}) if args[0].constant else cx.call_special(args[0], "__fspath__", [])
+def _fspath(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return tracer.fold_call(os.fspath, args, {}) if args[0].constant else tracer.call_special(args[0], "__fspath__", [])

@@ -13,27 +13,27 @@ Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
 
 
-def keys_of(cx: Any, source: t.Tracker) -> Any:
+def keys_of(tracer: Any, source: t.Tracker) -> Any:
     """What a method of a real set takes in place of `source`: a set, a dict, or a list of keys."""
     if isinstance(source, t.Object) and isinstance(source.payload, t.Set):
         source = source.payload
     if isinstance(source, t.Set):
-        return source.open(cx)
+        return source.open(tracer)
     if isinstance(source, t.Dict):
-        return dict.fromkeys(map(cx.as_element, source.open(cx)))
-    return [v.element(cx) for v in cx.each(source)]
+        return dict.fromkeys(map(tracer.as_element, source.open(tracer)))
+    return [v.element(tracer) for v in tracer.each(source)]
 
 
 @calls(set)
-def _set(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return loosened(t.Set(set(keys_of(cx, args[0])) if args else set()), args)
+def _set(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return loosened(t.Set(set(keys_of(tracer, args[0])) if args else set()), args)
 
 
 @calls(frozenset)
-def _frozenset(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _frozenset(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if args and isinstance(args[0], t.Set) and args[0].cls is frozenset:
         return args[0]
-    return loosened(t.Set(frozenset(keys_of(cx, args[0])) if args else frozenset(), cls=frozenset), args)
+    return loosened(t.Set(frozenset(keys_of(tracer, args[0])) if args else frozenset(), cls=frozenset), args)
 
 
 def loosened(made: Any, sources: Iterable[t.Tracker]) -> Any:
@@ -44,42 +44,42 @@ def loosened(made: Any, sources: Iterable[t.Tracker]) -> Any:
 
 
 @method(t.Set, "__init__")
-def _init(cx: Any, self: t.Set, *args: t.Tracker) -> t.Tracker:
+def _init(tracer: Any, self: t.Set, *args: t.Tracker) -> t.Tracker:
     if self.base is set:
-        self.change(cx, "__init__", *[keys_of(cx, a) for a in args])
+        self.change(tracer, "__init__", *[keys_of(tracer, a) for a in args])
     return t.NONE
 
 
-def _result(cx: Any, value: Any) -> t.Tracker | None:
+def _result(tracer: Any, value: Any) -> t.Tracker | None:
     """What a real set's method gave."""
     if value is NotImplemented:
         return None
-    return t.Set(value, cls=type(value)) if isinstance(value, (set, frozenset)) else cx.unkey(value)
+    return t.Set(value, cls=type(value)) if isinstance(value, (set, frozenset)) else tracer.unkey(value)
 
 
 def _combining(name: str) -> None:
     @method(t.Set, name)
-    def row(cx: Any, self: t.Set, *others: t.Tracker) -> t.Tracker | None:
-        return loosened(_result(cx, cx.folded(getattr(self.open(cx), name), tuple([keys_of(cx, o) for o in others]))), (self, *others))
+    def row(tracer: Any, self: t.Set, *others: t.Tracker) -> t.Tracker | None:
+        return loosened(_result(tracer, tracer.folded(getattr(self.open(tracer), name), tuple([keys_of(tracer, o) for o in others]))), (self, *others))
 
 
 @method(t.Set, "isdisjoint")
-def _isdisjoint(cx: Any, self: t.Set, other: t.Tracker) -> t.Tracker:
+def _isdisjoint(tracer: Any, self: t.Set, other: t.Tracker) -> t.Tracker:
     """Of all methods only this one walks over an instance of a subclass of set."""
-    keys = [v.element(cx) for v in cx.each(other)] if isinstance(other, t.Object) else keys_of(cx, other)
-    return t.boolean(self.open(cx).isdisjoint(keys))
+    keys = [v.element(tracer) for v in tracer.each(other)] if isinstance(other, t.Object) else keys_of(tracer, other)
+    return t.boolean(self.open(tracer).isdisjoint(keys))
 
 
 def _operating(name: str) -> None:
     """Operators take sets only."""
 
     @method(t.Set, name)
-    def row(cx: Any, self: t.Set, other: t.Tracker) -> t.Tracker | None:
+    def row(tracer: Any, self: t.Set, other: t.Tracker) -> t.Tracker | None:
         if isinstance(other, t.Object) and other.payload is not None:
             other = other.payload
         if not isinstance(other, t.Set):
             return None
-        return loosened(_result(cx, getattr(self.open(cx), name)(other.open(cx))), (self, other))
+        return loosened(_result(tracer, getattr(self.open(tracer), name)(other.open(tracer))), (self, other))
 
 
 for _name in ("union", "intersection", "difference", "symmetric_difference", "issubset", "issuperset", "copy"):
@@ -95,8 +95,8 @@ def _changing(name: str, plain: bool) -> None:
     """Methods that change the set: `plain` ones take an element, others iterables."""
 
     @method(t.Set, name)
-    def row(cx: Any, self: t.Set, *args: t.Tracker) -> t.Tracker:
-        self.change(cx, name, *[a.element(cx) if plain else keys_of(cx, a) for a in args])
+    def row(tracer: Any, self: t.Set, *args: t.Tracker) -> t.Tracker:
+        self.change(tracer, name, *[a.element(tracer) if plain else keys_of(tracer, a) for a in args])
         self.loose |= any(isinstance(a, t.Set) and (a.loose or a.value is not None) for a in args)
         return t.NONE
 
@@ -109,11 +109,11 @@ for _name in ("update", "intersection_update", "difference_update", "symmetric_d
 
 def _in_place(name: str) -> None:
     @method(t.Set, f"__{name}__")
-    def row(cx: Any, self: t.Set, other: t.Tracker) -> t.Tracker | None:
+    def row(tracer: Any, self: t.Set, other: t.Tracker) -> t.Tracker | None:
         other = other.payload if isinstance(other, t.Object) and other.payload is not None else other
         if self.base is frozenset or not isinstance(other, (t.Set, t.DictView)):
             return None
-        self.change(cx, _UPDATES[name], keys_of(cx, other))
+        self.change(tracer, _UPDATES[name], keys_of(tracer, other))
         return self
 
 
@@ -123,63 +123,63 @@ for _name in _UPDATES:
 
 
 @method(t.Set, "pop")
-def _pop(cx: Any, self: t.Set) -> t.Tracker:
-    self.ordered(cx)
-    return cx.unkey(self.change(cx, "pop"))
+def _pop(tracer: Any, self: t.Set) -> t.Tracker:
+    self.ordered(tracer)
+    return tracer.unkey(self.change(tracer, "pop"))
 
 
 @method(t.Set, "__contains__")
-def _contains(cx: Any, self: t.Set, item: t.Tracker) -> t.Tracker:
-    return t.boolean(self.contains(cx, item))
+def _contains(tracer: Any, self: t.Set, item: t.Tracker) -> t.Tracker:
+    return t.boolean(self.contains(tracer, item))
 
 
 @method(t.Set, "__len__")
-def _len(cx: Any, self: t.Set) -> t.Tracker:
-    return t.Const(self.size(cx))
+def _len(tracer: Any, self: t.Set) -> t.Tracker:
+    return t.Const(self.size(tracer))
 
 
 @method(t.Set, "__iter__")
-def _iter(cx: Any, self: t.Set) -> t.Tracker:
-    return self.iterate(cx)
+def _iter(tracer: Any, self: t.Set) -> t.Tracker:
+    return self.iterate(tracer)
 
 
 @method(t.DictView, "isdisjoint")
-def _view_isdisjoint(cx: Any, self: t.DictView, other: t.Tracker) -> t.Tracker:
-    return t.boolean(self.keys_view(cx).isdisjoint(keys_of(cx, other)))
+def _view_isdisjoint(tracer: Any, self: t.DictView, other: t.Tracker) -> t.Tracker:
+    return t.boolean(self.keys_view(tracer).isdisjoint(keys_of(tracer, other)))
 
 
 @method(t.DictView, "__contains__")
-def _view_contains(cx: Any, self: t.DictView, item: t.Tracker) -> t.Tracker:
-    return t.boolean(self.contains(cx, item))
+def _view_contains(tracer: Any, self: t.DictView, item: t.Tracker) -> t.Tracker:
+    return t.boolean(self.contains(tracer, item))
 
 
 @method(t.DictView, "__iter__")
-def _view_iter(cx: Any, self: t.DictView) -> t.Tracker:
-    return self.iterate(cx)
+def _view_iter(tracer: Any, self: t.DictView) -> t.Tracker:
+    return self.iterate(tracer)
 
 
 @method(t.DictView, "__len__")
-def _view_len(cx: Any, self: t.DictView) -> t.Tracker:
-    return cx.made(self.size(cx))
+def _view_len(tracer: Any, self: t.DictView) -> t.Tracker:
+    return tracer.made(self.size(tracer))
 
 
 @method(t.DictView, "__reversed__")
-def _view_reversed(cx: Any, self: t.DictView) -> t.Tracker:
-    return self.walk(cx, True)
+def _view_reversed(tracer: Any, self: t.DictView) -> t.Tracker:
+    return self.walk(tracer, True)
 
 
 def _view_operator(name: str, apply: Any) -> None:
     @method(t.DictView, name)
-    def row(cx: Any, self: t.DictView, other: t.Tracker) -> t.Tracker | None:
+    def row(tracer: Any, self: t.DictView, other: t.Tracker) -> t.Tracker | None:
         if self.kind == "values":
             return None
         if isinstance(other, t.DictView) and other.kind != "values":
-            raw: Any = other.keys_view(cx)
+            raw: Any = other.keys_view(tracer)
         elif isinstance(other, t.Set) or name.strip("_") in ("and", "or", "sub", "xor", "rand", "ror", "rsub", "rxor"):
-            raw = keys_of(cx, other)
+            raw = keys_of(tracer, other)
         else:
             return None
-        return _result(cx, cx.folded(apply, (self.keys_view(cx), raw)))
+        return _result(tracer, tracer.folded(apply, (self.keys_view(tracer), raw)))
 
 
 for _name, _fn in (("and", operator.and_), ("or", operator.or_), ("sub", operator.sub), ("xor", operator.xor)):
@@ -187,26 +187,26 @@ for _name, _fn in (("and", operator.and_), ("or", operator.or_), ("sub", operato
     _view_operator(f"__r{_name}__", lambda a, b, fn=_fn: fn(b, a))
 
 
-def _within(cx: Any, inner: t.Tracker, outer: t.Tracker) -> bool:
+def _within(tracer: Any, inner: t.Tracker, outer: t.Tracker) -> bool:
     """Whether each element of a set or view is in another."""
-    elements = inner.values(cx) if isinstance(inner, t.DictView) else [cx.unkey(k) for k in inner.open(cx)]  # type: ignore[attr-defined]
-    return all(cx.contains(outer, v) for v in elements)
+    elements = inner.values(tracer) if isinstance(inner, t.DictView) else [tracer.unkey(k) for k in inner.open(tracer)]  # type: ignore[attr-defined]
+    return all(tracer.contains(outer, v) for v in elements)
 
 
 _VIEW_ORDERS: dict[str, Any] = {
-    "eq": lambda cx, a, b, n, m: n == m and _within(cx, a, b), "ne": lambda cx, a, b, n, m: not (n == m and _within(cx, a, b)),
-    "lt": lambda cx, a, b, n, m: n < m and _within(cx, a, b), "le": lambda cx, a, b, n, m: n <= m and _within(cx, a, b),
-    "gt": lambda cx, a, b, n, m: n > m and _within(cx, b, a), "ge": lambda cx, a, b, n, m: n >= m and _within(cx, b, a),
+    "eq": lambda tracer, a, b, n, m: n == m and _within(tracer, a, b), "ne": lambda tracer, a, b, n, m: not (n == m and _within(tracer, a, b)),
+    "lt": lambda tracer, a, b, n, m: n < m and _within(tracer, a, b), "le": lambda tracer, a, b, n, m: n <= m and _within(tracer, a, b),
+    "gt": lambda tracer, a, b, n, m: n > m and _within(tracer, b, a), "ge": lambda tracer, a, b, n, m: n >= m and _within(tracer, b, a),
 }
 
 
 def _view_order(name: str, answer: Any) -> None:
     @method(t.DictView, f"__{name}__")
-    def row(cx: Any, self: t.DictView, other: t.Tracker) -> t.Tracker | None:
+    def row(tracer: Any, self: t.DictView, other: t.Tracker) -> t.Tracker | None:
         other = other.payload if isinstance(other, t.Object) and other.payload is not None else other
         if self.kind == "values" or not isinstance(other, (t.Set, t.DictView)) or getattr(other, "kind", "") == "values":
             return None
-        return t.boolean(answer(cx, self, other, self.size(cx), other.size(cx)))
+        return t.boolean(answer(tracer, self, other, self.size(tracer), other.size(tracer)))
 
 
 for _name, _answer in _VIEW_ORDERS.items():

@@ -33,40 +33,40 @@ class SameAnnotations:
 
 
 @calls(inspect.signature)
-def _signature(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _signature(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     fn = args[0]
     if isinstance(fn, t.Builtin):
-        return cx.fold_call(inspect.signature, args, kwargs)
+        return tracer.fold_call(inspect.signature, args, kwargs)
     if isinstance(fn, t.Module):
-        fn = cx.bound_special(fn, "__call__", cx.lookup(fn.cls, "__call__"))
+        fn = tracer.bound_special(fn, "__call__", tracer.lookup(fn.cls, "__call__"))
     of = fn.func if isinstance(fn, t.Method) else fn
     if kwargs or not isinstance(of, t.Function) or any(name in (of.attrs or ()) for name in _SAYS):
         raise Unsupported(f"the signature of {fn.describe()}")
-    real = _outside(cx, of) if of.value is not None else _inside(cx, of)
-    return cx.fold(inspect.signature, (types.MethodType(real, type(None)) if isinstance(fn, t.Method) else real,))
+    real = _outside(tracer, of) if of.value is not None else _inside(tracer, of)
+    return tracer.fold(inspect.signature, (types.MethodType(real, type(None)) if isinstance(fn, t.Method) else real,))
 
 
-def _outside(cx: Any, fn: t.Function) -> Any:
+def _outside(tracer: Any, fn: t.Function) -> Any:
     """A function that exists: its code and defaults are guarded, its annotations, and that it names no other."""
     value: Any = fn.value
-    if id(value) in cx.of_made or not value.__dict__.keys().isdisjoint(_SAYS):
+    if id(value) in tracer.of_made or not value.__dict__.keys().isdisjoint(_SAYS):
         raise Unsupported(f"the signature of {fn.describe()}")
-    fn.open(cx)
+    fn.open(tracer)
     base = fn.source if fn.source is not None else Pinned(value)
     for name in _SAYS:
-        cx.guard(base, "not_hasattr", name)
-    cx.guard(base, "callable", SameAnnotations(value))
+        tracer.guard(base, "not_hasattr", name)
+    tracer.guard(base, "callable", SameAnnotations(value))
     return value
 
 
-def _inside(cx: Any, fn: t.Function) -> Any:
+def _inside(tracer: Any, fn: t.Function) -> Any:
     """A function of the frame's, with constants for defaults and annotations."""
-    made = types.FunctionType(fn.code, fn.globals, fn.name, tuple([d.real(cx) for d in fn.defaults or ()]),
+    made = types.FunctionType(fn.code, fn.globals, fn.name, tuple([d.real(tracer) for d in fn.defaults or ()]),
                               tuple([types.CellType() for _ in fn.closure or ()]))
-    made.__kwdefaults__ = {k: d.real(cx) for k, d in (fn.kwdefaults or {}).items()}
-    notes = fn.get(cx, "__annotations__")
-    made.__annotations__ = {k: v.real(cx) for k, v in notes.open(cx).items()}  # type: ignore[attr-defined]
-    if any(map(cx.mentions_made, [*made.__annotations__.values(), *(made.__defaults__ or ()), *made.__kwdefaults__.values()])):
+    made.__kwdefaults__ = {k: d.real(tracer) for k, d in (fn.kwdefaults or {}).items()}
+    notes = fn.get(tracer, "__annotations__")
+    made.__annotations__ = {k: v.real(tracer) for k, v in notes.open(tracer).items()}  # type: ignore[attr-defined]
+    if any(map(tracer.mentions_made, [*made.__annotations__.values(), *(made.__defaults__ or ()), *made.__kwdefaults__.values()])):
         raise Unsupported(f"the signature of {fn.describe()}")
     return made
 

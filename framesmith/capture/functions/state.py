@@ -21,7 +21,7 @@ Kwargs = dict[str, t.Tracker]
 def _read(*functions: Any) -> None:
     """State that the globals_state guard covers: read for real."""
     for fn in functions:
-        calls(fn)(lambda cx, args, kwargs, fn=fn: cx.fold_call(fn, args, kwargs))
+        calls(fn)(lambda tracer, args, kwargs, fn=fn: tracer.fold_call(fn, args, kwargs))
 
 
 _read(torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
@@ -34,26 +34,26 @@ _read(torch._C._is_autocast_available)
 
 def _constant(value: Any, *functions: Any) -> None:
     for fn in functions:
-        calls(fn)(lambda cx, args, kwargs, value=value: cx.made(value))
+        calls(fn)(lambda tracer, args, kwargs, value=value: tracer.made(value))
 
 
 @calls(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
-def _is_compiling(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _is_compiling(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Whoever asks in a program; torch's function transforms would make other functions under a compiler."""
-    frame = cx.frames[-1]
+    frame = tracer.frames[-1]
     asks = str(frame.globals.get("__name__"))
     if asks == "torch.nn.modules.transformer":
         known = dict(zip(frame.code.co_varnames, frame.locals))
-        return cast(t.Tracker, cx.made(keeps_padded_places).call(cx, [known["first_layer"], known["src"]], {}))
+        return cast(t.Tracker, tracer.made(keeps_padded_places).call(tracer, [known["first_layer"], known["src"]], {}))
     return t.boolean(not asks.startswith("torch._functorch."))
 
 
 @by_name("torch.fx._symbolic_trace.is_fx_tracing")
-def _is_fx_tracing(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _is_fx_tracing(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Its warning, once a process, is given at capture."""
     is_tracing = named("torch.fx._symbolic_trace.is_fx_tracing")
-    cx.folded(is_tracing, ())
-    return cast(t.Tracker, cx.read_global(is_tracing.__globals__, "_is_fx_tracing_flag"))
+    tracer.folded(is_tracing, ())
+    return cast(t.Tracker, tracer.read_global(is_tracing.__globals__, "_is_fx_tracing_flag"))
 
 
 _constant(False, *filter(None, map(named, ("torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export"))),
@@ -61,15 +61,15 @@ _constant(False, *filter(None, map(named, ("torch.jit.is_scripting", "torch.jit.
           torch._C._get_tracing_state)
 _constant(None, torch._C._log_api_usage_once, torch._C._get_tracing_state)
 @calls(torch.overrides.has_torch_function)
-def _has_override(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return _has_override_among(cx, args[0].items_list(cx), kwargs)
+def _has_override(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return _has_override_among(tracer, args[0].items_list(tracer), kwargs)
 
 
 @calls(torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic)
-def _has_override_among(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    if cx.modes.functions:
+def _has_override_among(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if tracer.modes.functions:
         raise Unsupported("a function of torch's Python in a function mode")
-    return t.boolean(bool(overriding(cx, args)))
+    return t.boolean(bool(overriding(tracer, args)))
 
 
 
@@ -80,7 +80,7 @@ _read(torch.distributed.is_available, torch.overrides.is_tensor_method_or_proper
 def _of_the_process(*paths: str) -> None:
     """What never changes in a process."""
     for path in paths:
-        by_name(path)(lambda cx, args, kwargs, path=path: cx.fold_call(named(path), args, kwargs))
+        by_name(path)(lambda tracer, args, kwargs, path=path: tracer.fold_call(named(path), args, kwargs))
 
 
 _of_the_process(
@@ -92,14 +92,14 @@ _of_the_process(
 
 
 if torch.distributed.is_available():
-    calls(torch.distributed.is_initialized)(lambda cx, args, kwargs: read_setting(cx, torch.distributed.is_initialized, args, kwargs))
+    calls(torch.distributed.is_initialized)(lambda tracer, args, kwargs: read_setting(tracer, torch.distributed.is_initialized, args, kwargs))
 
 
 def _writes(setter: str, getter: str) -> None:
     """What concerns no device that is captured for."""
     fn, reads = named(f"torch._C.{setter}"), named(f"torch._C.{getter}")
     if fn is not None and reads is not None:
-        calls(fn)(lambda cx, args, kwargs: write_setting(cx, fn, reads, args))
+        calls(fn)(lambda tracer, args, kwargs: write_setting(tracer, fn, reads, args))
 
 
 for _name in ("enabled", "benchmark", "deterministic", "allow_tf32", "depthwise_kernel"):
@@ -109,13 +109,13 @@ _writes("_set_fp32_precision_setter", "_get_fp32_precision_getter")
 
 
 @calls(named("torch.jit.annotate"))
-def _annotate(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _annotate(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return args[1]
 
 
 @calls(torch.use_deterministic_algorithms, torch.set_num_threads,
        torch.set_rng_state, torch.get_rng_state, torch.initial_seed, torch.seed)
-def _refuse(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _refuse(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("a change or a reading of torch's global state")
 
 

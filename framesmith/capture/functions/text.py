@@ -14,50 +14,50 @@ Kwargs = dict[str, t.Tracker]
 
 
 @calls(str.format)
-def _format(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return formatted(cx, args[0], args[1:], kwargs)
+def _format(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return formatted(tracer, args[0], args[1:], kwargs)
 
 
-def formatted(cx: Any, self: t.Tracker, args: Args, kwargs: Kwargs) -> t.Tracker:
+def formatted(tracer: Any, self: t.Tracker, args: Args, kwargs: Kwargs) -> t.Tracker:
     """str.format; the text of what is no constant is asked for as CPython comes to it."""
-    return cx.fold(lambda text, *a: text.format(*a, **{k: cx.shown(v) for k, v in kwargs.items()}),
-                   (self.real(cx), *[cx.shown(a) for a in args]))
+    return tracer.fold(lambda text, *a: text.format(*a, **{k: tracer.shown(v) for k, v in kwargs.items()}),
+                   (self.real(tracer), *[tracer.shown(a) for a in args]))
 
 
-def format_mapped(cx: Any, self: t.Tracker, mapping: t.Tracker) -> t.Tracker:
+def format_mapped(tracer: Any, self: t.Tracker, mapping: t.Tracker) -> t.Tracker:
     """str.format_map"""
-    return cx.fold(str.format_map, (self.real(cx), cx.shown(mapping)))
+    return tracer.fold(str.format_map, (self.real(tracer), tracer.shown(mapping)))
 
 
-def substituted(cx: Any, pattern: t.Tracker, args: Args, kwargs: Kwargs, fn: Any) -> t.Tracker | None:
+def substituted(tracer: Any, pattern: t.Tracker, args: Args, kwargs: Kwargs, fn: Any) -> t.Tracker | None:
     """pattern.sub or subn with a function, which is inlined; None if the replacement is text."""
     given = dict(zip(("repl", "string", "count"), args), **kwargs)
     if "repl" not in given or given["repl"].constant:
         return None
-    return cx.made(fn).call(cx, [pattern], given)
+    return tracer.made(fn).call(tracer, [pattern], given)
 
 
 def _compiled(fn: Any, whole: Any) -> None:
     """re.sub and re.subn"""
 
     @calls(whole)
-    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         given = dict(zip(("pattern", "repl", "string", "count", "flags"), args), **kwargs)
         flags = given.pop("flags", t.Const(0))
         if given["repl"].constant:
-            return cx.fold_call(whole, args, kwargs)
-        pattern = cx.fold_call(re.compile, [given.pop("pattern"), flags], {})
-        return cx.made(fn).call(cx, [pattern], given)
+            return tracer.fold_call(whole, args, kwargs)
+        pattern = tracer.fold_call(re.compile, [given.pop("pattern"), flags], {})
+        return tracer.made(fn).call(tracer, [pattern], given)
 
 
 _compiled(py.sub, re.sub)
 _compiled(py.subn, re.subn)
 
 
-def found(cx: Any, self: t.Tracker, args: Args, kwargs: Kwargs) -> t.Tracker:
+def found(tracer: Any, self: t.Tracker, args: Args, kwargs: Kwargs) -> t.Tracker:
     """pattern.finditer"""
-    matches = cx.folded(lambda *a, **k: list(self.real(cx).finditer(*a, **k)), tuple([a.real(cx) for a in args]),
-                        {k: v.real(cx) for k, v in kwargs.items()})
+    matches = tracer.folded(lambda *a, **k: list(self.real(tracer).finditer(*a, **k)), tuple([a.real(tracer) for a in args]),
+                        {k: v.real(tracer) for k, v in kwargs.items()})
     return t.Fixed([t.Const(m) for m in matches], _MATCHES)
 
 
@@ -65,24 +65,24 @@ _MATCHES = type(re.finditer("", ""))
 
 
 @calls(re.finditer)
-def _finditer(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return found(cx, cx.fold_call(re.compile, [args[0], *args[2:]], kwargs), args[1:2], {})
+def _finditer(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return found(tracer, tracer.fold_call(re.compile, [args[0], *args[2:]], kwargs), args[1:2], {})
 
 
 @calls(format)
-def _format_value(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return cx.format_value(args[0], 0, args[1].real(cx) if len(args) > 1 else "")
+def _format_value(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return tracer.format_value(args[0], 0, args[1].real(tracer) if len(args) > 1 else "")
 
 
 @calls(ascii)
-def _ascii(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return cx.format_value(args[0], 3, "")
+def _ascii(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return tracer.format_value(args[0], 3, "")
 
 
 CONSTANT_METHODS.update({
     (re.Pattern, "finditer"): found,
     (str, "format"): formatted,
-    (str, "format_map"): lambda cx, self, args, kwargs: format_mapped(cx, self, *args),
-    (re.Pattern, "sub"): lambda cx, self, args, kwargs: substituted(cx, self, args, kwargs, py.sub),
-    (re.Pattern, "subn"): lambda cx, self, args, kwargs: substituted(cx, self, args, kwargs, py.subn),
+    (str, "format_map"): lambda tracer, self, args, kwargs: format_mapped(tracer, self, *args),
+    (re.Pattern, "sub"): lambda tracer, self, args, kwargs: substituted(tracer, self, args, kwargs, py.sub),
+    (re.Pattern, "subn"): lambda tracer, self, args, kwargs: substituted(tracer, self, args, kwargs, py.subn),
 })

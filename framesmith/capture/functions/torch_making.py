@@ -12,7 +12,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import calls
-from ..varying import is_late
+from ..symbolic_arithmetic import is_symbolic
 from .arrays import made_of_array
 
 Args = list[t.Tracker]
@@ -28,16 +28,16 @@ _LEGACY = {
 
 def _legacy(cls: Any, dtype: torch.dtype | None) -> None:
     @calls(cls)
-    def row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         """Sizes make an unfilled tensor, a sequence one of its numbers."""
-        options = {"dtype": cx.made(dtype or torch.get_default_dtype())}
+        options = {"dtype": tracer.made(dtype or torch.get_default_dtype())}
         if kwargs or any(isinstance(a, t.Tensor) for a in args):
             raise Unsupported("a legacy constructor of tensors from a tensor", hint="use torch.tensor, or x.to()")
         if len(args) == 1 and isinstance(args[0], t.Sequence) and args[0].pytype() is not torch.Size:
-            return cx.torch_call(torch.tensor, args, options)
+            return tracer.torch_call(torch.tensor, args, options)
         if not args:
             args = [t.Const(0)]
-        return cx.torch_call(torch.empty, args, options)
+        return tracer.torch_call(torch.empty, args, options)
 
 
 _legacy(torch.Tensor, None)
@@ -46,70 +46,70 @@ for _cls, _dtype in _LEGACY.items():
 
 
 @calls(torch.tensor)
-def _tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Of an array; of nested sequences, with tensors of no dimension among the numbers: stacked, in the type that all promote to."""
     if args and isinstance(args[0], t.Array):
-        return made_of_array(cx, torch.tensor, args, kwargs)
-    if len(args) == 1 and (is_late(args[0]) or type(args[0]) is t.Data) and kwargs.keys() <= {"dtype"} and args[0].pytype() in (int, float):
+        return made_of_array(tracer, torch.tensor, args, kwargs)
+    if len(args) == 1 and (is_symbolic(args[0]) or type(args[0]) is t.Data) and kwargs.keys() <= {"dtype"} and args[0].pytype() in (int, float):
         natural = torch.int64 if args[0].pytype() is int else torch.get_default_dtype()
-        return cx.torch_call(torch.scalar_tensor, args, {"dtype": cx.made(natural), **kwargs})
+        return tracer.torch_call(torch.scalar_tensor, args, {"dtype": tracer.made(natural), **kwargs})
     if len(args) != 1 or not isinstance(args[0], t.Sequence) or kwargs.keys() - {"dtype", "device"}:
-        return cx.torch_call(torch.tensor, args, kwargs)
+        return tracer.torch_call(torch.tensor, args, kwargs)
     leaves: list[t.Tracker] = []
-    shape = _shape(cx, args[0], leaves)
+    shape = _shape(tracer, args[0], leaves)
     tensors = [x for x in leaves if isinstance(x, t.Tensor)]
-    if not tensors and not is_late(*leaves):
-        return cx.torch_call(torch.tensor, args, kwargs)
+    if not tensors and not is_symbolic(*leaves):
+        return tracer.torch_call(torch.tensor, args, kwargs)
     if shape is None or any(x.fake.dim() for x in tensors):
         raise Unsupported("torch.tensor of nested tensors with dimensions", hint="use torch.stack")
-    dtype = kwargs["dtype"].real(cx) if "dtype" in kwargs else _promoted(cx, leaves)
-    parts = [x if isinstance(x, t.Tensor) else cx.torch_call(torch.scalar_tensor, [x], {"dtype": cx.made(dtype)}) for x in leaves]
-    cast = [cx.torch_call(torch.Tensor.to, [x, cx.made(dtype)], {}) for x in parts]
-    stacked = cx.torch_call(torch.Tensor.reshape, [cx.torch_call(torch.stack, [t.List(cast)], {}), cx.made(shape)], {})
-    return cx.torch_call(torch.Tensor.to, [stacked], {"device": kwargs["device"]}) if "device" in kwargs else stacked
+    dtype = kwargs["dtype"].real(tracer) if "dtype" in kwargs else _promoted(tracer, leaves)
+    parts = [x if isinstance(x, t.Tensor) else tracer.torch_call(torch.scalar_tensor, [x], {"dtype": tracer.made(dtype)}) for x in leaves]
+    cast = [tracer.torch_call(torch.Tensor.to, [x, tracer.made(dtype)], {}) for x in parts]
+    stacked = tracer.torch_call(torch.Tensor.reshape, [tracer.torch_call(torch.stack, [t.List(cast)], {}), tracer.made(shape)], {})
+    return tracer.torch_call(torch.Tensor.to, [stacked], {"device": kwargs["device"]}) if "device" in kwargs else stacked
 
 
-def _shape(cx: Any, x: t.Tracker, leaves: list[t.Tracker]) -> tuple[int, ...] | None:
+def _shape(tracer: Any, x: t.Tracker, leaves: list[t.Tracker]) -> tuple[int, ...] | None:
     """The shape of nested sequences, whose leaves are collected; None if it is ragged."""
     if not isinstance(x, t.Sequence):
         leaves.append(x)
         return ()
-    shapes = {_shape(cx, y, leaves) for y in x.open(cx)}
+    shapes = {_shape(tracer, y, leaves) for y in x.open(tracer)}
     inner = shapes.pop() if len(shapes) == 1 else None
-    return None if inner is None else (x.size(cx), *inner)
+    return None if inner is None else (x.size(tracer), *inner)
 
 
-def _promoted(cx: Any, leaves: list[t.Tracker]) -> torch.dtype:
-    dtypes = [x.fake.dtype if isinstance(x, t.Tensor) else torch.tensor(x.example if type(x) is t.Late else x.real(cx)).dtype
+def _promoted(tracer: Any, leaves: list[t.Tracker]) -> torch.dtype:
+    dtypes = [x.fake.dtype if isinstance(x, t.Tensor) else torch.tensor(x.example if type(x) is t.SymbolicNumber else x.real(tracer)).dtype
               for x in leaves]
     return functools.reduce(torch.promote_types, dtypes)
 
 
 @calls(torch.Generator)
-def _generator(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _generator(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("a torch.Generator made in the frame", hint="make it outside and hand it over")
 
 
-def same_memory(cx: Any, x: t.Tensor) -> t.Tracker:
+def same_memory(tracer: Any, x: t.Tensor) -> t.Tracker:
     """copy.copy: another tensor over the same memory, with the same attributes."""
-    return _with_attributes(cx, x, cx.torch_call(torch.Tensor.detach, [_plain(cx, x)], {}))
+    return _with_attributes(tracer, x, tracer.torch_call(torch.Tensor.detach, [_plain(tracer, x)], {}))
 
 
-def other_memory(cx: Any, x: t.Tensor) -> t.Tracker:
+def other_memory(tracer: Any, x: t.Tensor) -> t.Tracker:
     """copy.deepcopy: the memory is copied with all that the tensor does not show."""
     base = x.fake._alias
     if base.parent is not None or not is_dense(x.fake.shape, x.fake.stride()):
         raise Unsupported("deepcopy of a view, which copies all that it views")
-    return _with_attributes(cx, x, cx.torch_call(torch.clone, [_plain(cx, x)], {}))
+    return _with_attributes(tracer, x, tracer.torch_call(torch.clone, [_plain(tracer, x)], {}))
 
 
-def _plain(cx: Any, x: t.Tensor) -> t.Tensor:
-    if x.pyclass is not torch.Tensor or cx.wants_grad(x.fake):
+def _plain(tracer: Any, x: t.Tensor) -> t.Tensor:
+    if x.pyclass is not torch.Tensor or tracer.wants_grad(x.fake):
         raise Unsupported(f"a copy of {x.describe()}")
     return x
 
 
-def _with_attributes(cx: Any, x: t.Tensor, made: t.Tracker) -> t.Tracker:
+def _with_attributes(tracer: Any, x: t.Tensor, made: t.Tracker) -> t.Tracker:
     if x.attrs or x.value is not None and x.value.__dict__:
         raise Unsupported("a copy of a tensor with attributes of its own")
     return made

@@ -20,86 +20,86 @@ Kwargs = dict[str, t.Tracker]
 
 
 @calls(torch.is_tensor)
-def _is_tensor(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _is_tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.boolean(isinstance(args[0], t.Tensor))
 
 
 @calls(_lazy_property_and_property)
-def _lazy_in_class(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _lazy_in_class(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """What a class of distributions gives for a lazy property: a mark, of which only the kind is asked."""
     return Opaque(_lazy_property_and_property, None, None)
 
 
 @by_name("torch.fx.graph_module.GraphModule.recompile.<locals>.call_wrapped")
-def _graph_module(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _graph_module(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """The call of a GraphModule: nn.Module's, in which an error is worded otherwise."""
     if args[0].pytype()._wrapped_call.cls_call is not None:  # type: ignore[attr-defined]
         raise Unsupported("a GraphModule whose class defines __call__")
-    return t.Method(cx.class_function(nn.Module.__call__), args[0]).call(cx, args[1:], kwargs)
+    return t.Method(tracer.class_function(nn.Module.__call__), args[0]).call(tracer, args[1:], kwargs)
 
 
 @calls(torch._assert)
-def _assert(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    if data.decides(cx, args[0]):
-        data.asserted(cx, args[0], True)
-    elif not args[0].truth(cx):
-        cx.raise_(AssertionError(args[1].real(cx)))
+def _assert(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if data.decides(tracer, args[0]):
+        data.asserted(tracer, args[0], True)
+    elif not args[0].truth(tracer):
+        tracer.raise_(AssertionError(args[1].real(tracer)))
     return t.NONE
 
 
 @calls(torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence)  # type: ignore[attr-defined]
-def _packed(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _packed(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise DataDependent("the lengths of a packed sequence", hint="pack and unpack sequences outside of the compiled code")
 
 
 @calls(torch._check_tensor_all)
-def _check_all(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    data.asserted(cx, cx.torch_call(torch.all, args[:1], {}), True)
+def _check_all(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    data.asserted(tracer, tracer.torch_call(torch.all, args[:1], {}), True)
     return t.NONE
 
 
 @calls(torch._check_tensor_all_with)
-def _check_all_with(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    data.asserted(cx, cx.torch_call(torch.all, args[1:2], {}), True)
+def _check_all_with(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    data.asserted(tracer, tracer.torch_call(torch.all, args[1:2], {}), True)
     return t.NONE
 
 
 @calls(torch._check, torch._check_with)
-def _check(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _check(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     rest = args[1:] if not isinstance(args[0], t.Class) else args[2:]
     cond = args[0] if not isinstance(args[0], t.Class) else args[1]
     if isinstance(cond, t.Tensor):
         raise Unsupported("an assertion on a tensor's data")
     if type(cond) is t.Data and cond.kind is bool:
-        data.asserted(cx, cond, True)
-    elif not cond.truth(cx):
-        message = rest[0].call(cx, [], {}) if rest else t.Const("Expected cond to be True")
+        data.asserted(tracer, cond, True)
+    elif not cond.truth(tracer):
+        message = rest[0].call(tracer, [], {}) if rest else t.Const("Expected cond to be True")
         error = args[0].value if isinstance(args[0], t.Class) else RuntimeError
-        cx.raise_(error(message.real(cx)))
+        tracer.raise_(error(message.real(tracer)))
     return t.NONE
 
 
 @calls(torch.numel)
-def _numel(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return cx.torch_call(torch.numel, args, kwargs)
+def _numel(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return tracer.torch_call(torch.numel, args, kwargs)
 
 
 @by_name("torch.jit.isinstance")
-def _script_isinstance(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    klass = args[1].real(cx)
+def _script_isinstance(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    klass = args[1].real(tracer)
     if not isinstance(klass, type):
         raise Unsupported("torch.jit.isinstance of a generic type")
-    return cx.made(isinstance).call(cx, args, kwargs)
+    return tracer.made(isinstance).call(tracer, args, kwargs)
 
 
 @calls(torch._C._group_tensors_by_device_and_dtype)
-def _grouped(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _grouped(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """What foreach functions ask for: lists of tensors, grouped by the first list's device and dtype."""
-    lists = [x.items_list(cx) for x in args[0].items_list(cx)]
+    lists = [x.items_list(tracer) for x in args[0].items_list(tracer)]
     kinds = {(x.fake.device, x.fake.dtype) for x in lists[0] if isinstance(x, t.Tensor)}
     if len(kinds) != 1 or any(x is t.NONE for one in lists for x in one):
         raise Unsupported("tensors of several devices or dtypes, in groups whose order is not told")
-    indices: list[t.Tracker] = [t.Const(i) for i in range(len(lists[0]))] if len(args) > 1 and args[1].truth(cx) else []
+    indices: list[t.Tracker] = [t.Const(i) for i in range(len(lists[0]))] if len(args) > 1 and args[1].truth(tracer) else []
     return t.Dict({kinds.pop(): t.Tuple([t.List([t.List(one) for one in lists]), t.List(indices)])})
 
 
@@ -107,7 +107,7 @@ def _untorch(name: str, *functions: Any) -> None:
     for fn in functions:
 
         @calls(fn)
-        def _row(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        def _row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
             raise Unsupported(name)
 
 

@@ -24,16 +24,16 @@ Kwargs = dict[str, t.Tracker]
 class _Run:
     """One run of a transform. `other`: a value went through it that torch cannot look into."""
 
-    def __init__(self, cx: Any) -> None:
-        self.cx = cx
+    def __init__(self, tracer: Any) -> None:
+        self.tracer = tracer
         self.other = False
 
     def callback(self, fn: t.Tracker) -> Callable[..., Any]:
         """`fn` as the transform calls it."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            cx = self.cx
-            out = fn.call(cx, [cx.made(a) for a in args], {k: cx.made(v) for k, v in kwargs.items()})
+            tracer = self.tracer
+            out = fn.call(tracer, [tracer.made(a) for a in args], {k: tracer.made(v) for k, v in kwargs.items()})
             return self.given(out)
 
         call.__name__ = getattr(fn, "name", call.__name__)  # torch's messages name it
@@ -42,21 +42,21 @@ class _Run:
     def given(self, x: t.Tracker) -> Any:
         """A value as torch's Python sees it."""
         if type(x) is t.Tuple or type(x) is t.List:
-            items = [self.given(v) for v in x.open(self.cx)]
+            items = [self.given(v) for v in x.open(self.tracer)]
             return getattr(x.pytype(), "_make", x.pytype())(items)
         if type(x) is t.Dict:
-            return x.like({k: self.given(v) for k, v in x.open(self.cx).items()}, None)
+            return x.like({k: self.given(v) for k, v in x.open(self.tracer).items()}, None)
         if isinstance(x, (t.Tensor, t.Const)):
-            return x.real(self.cx)
+            return x.real(self.tracer)
         self.other = True
         return t.Handed(x)
 
     def __call__(self, transform: Callable[..., Any], args: Args, kwargs: Kwargs) -> t.Tracker:
-        cx = self.cx
-        grad = cx.transformed
+        tracer = self.tracer
+        grad = tracer.transformed
         given = [self.given(a) for a in args], {k: self.given(v) for k, v in kwargs.items()}
-        before = cx.end()
-        cx.transformed = True
+        before = tracer.end()
+        tracer.transformed = True
         try:
             out = transform(*given[0], **given[1])
         except (FramesmithError, t.CapturedError, RecursionError, MemoryError):
@@ -64,22 +64,22 @@ class _Run:
         except Exception as e:
             if self.other:
                 raise Unsupported(f"a function transform over values that are no tensors ({type(e).__name__}: {e})") from e
-            return cx.raise_(e)
+            return tracer.raise_(e)
         finally:
-            cx.transformed = grad
-        if not grad and cx.differentiable:
-            cx.follow(*before, transformed=True)
-        return cx.made(out)
+            tracer.transformed = grad
+        if not grad and tracer.differentiable:
+            tracer.follow(*before, transformed=True)
+        return tracer.made(out)
 
 
-def _applied(cx: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _applied(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
     """A call of what `vmap(f)`, `grad(f)` and their kin gave: their own closure over a callback in the place of `f`."""
-    fn.open(cx)
-    run = _Run(cx)
+    fn.open(tracer)
+    run = _Run(tracer)
     cells = []
     for name, cell in zip(fn.code.co_freevars, fn.closure or ()):
-        value = cx.load_cell(cell, name)
-        cells.append(types.CellType(run.callback(value) if name == "func" else value.real(cx)))
+        value = tracer.load_cell(cell, name)
+        cells.append(types.CellType(run.callback(value) if name == "func" else value.real(tracer)))
     return run(types.FunctionType(fn.code, fn.globals, fn.name, None, tuple(cells)), args, kwargs)
 
 
@@ -96,15 +96,15 @@ for _code in _wrappers(torch.func.vmap, torch.func.grad, torch.func.grad_and_val
 
 
 @calls(torch.func.jvp)
-def _jvp(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    run = _Run(cx)
+def _jvp(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    run = _Run(tracer)
     callback = run.callback(args[0])
     return run(lambda *rest, **named: torch.func.jvp(callback, *rest, **named), args[1:], kwargs)
 
 
 @calls(torch.func.vjp)
-def _vjp(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    run = _Run(cx)
+def _vjp(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    run = _Run(tracer)
     callback = run.callback(args[0])
 
     def transform(*rest: Any, **named: Any) -> Any:
@@ -115,16 +115,16 @@ def _vjp(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 @by_name("torch._functorch.apis._wraps_without_dynamo_attrs")
-def _wraps(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _wraps(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """`functools.wraps` of what is transformed; a partial has no name to give."""
     partial = args[0]
     if not isinstance(partial, t.Partial):
-        return cx.made(functools.wraps).call(cx, args, kwargs)
+        return tracer.made(functools.wraps).call(tracer, args, kwargs)
 
-    def wraps(cx: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    def wraps(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         for name in ("__module__", "__doc__"):
-            args[0].set(cx, name, cx.made(getattr(functools.partial, name)))
-        args[0].set(cx, "__wrapped__", partial)
+            args[0].set(tracer, name, tracer.made(getattr(functools.partial, name)))
+        args[0].set(tracer, "__wrapped__", partial)
         return args[0]
 
     return t.ByRow(wraps)
@@ -134,16 +134,16 @@ def _like_meta(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
 
-def _tensor(cx: Any, value: Any) -> t.Tracker:
+def _tensor(tracer: Any, value: Any) -> t.Tracker:
     if value.is_meta:  # torch.tensor makes it without an operator
-        return cx.torch_call(_like_meta, [t.Const(value)], {})
+        return tracer.torch_call(_like_meta, [t.Const(value)], {})
     if not torch._C._functorch.is_functorch_wrapped_tensor(value):
-        return cx.wrap(value, Pinned(value))
-    found = cx.seen.get(id(value))
-    return found if found is not None else cx.remember(value, t.Inner(value))
+        return tracer.wrap(value, Pinned(value))
+    found = tracer.seen.get(id(value))
+    return found if found is not None else tracer.remember(value, t.Inner(value))
 
 
 MADE[torch.Tensor] = _tensor
-MADE[t.Handed] = lambda cx, value: value.tracker
+MADE[t.Handed] = lambda tracer, value: value.tracker
 
 __all__: list[str] = []

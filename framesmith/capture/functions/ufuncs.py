@@ -40,25 +40,25 @@ _OF_NUMBERS = frozenset(("copysign", "signbit", "arctan2", "hypot"))
 """Those that are something else for complex numbers or bools."""
 
 
-def run(cx: Any, fn: Callable[..., Any], *args: t.Tracker, **kwargs: t.Tracker) -> t.Tensor:
+def run(tracer: Any, fn: Callable[..., Any], *args: t.Tracker, **kwargs: t.Tracker) -> t.Tensor:
     """A call of torch's. Where it raises, NumPy would raise too, and say it in other words."""
     try:
-        return cx.torch_call(fn, list(args), kwargs)  # type: ignore[no-any-return]
+        return tracer.torch_call(fn, list(args), kwargs)  # type: ignore[no-any-return]
     except t.CapturedError as e:
         raise Unsupported(f"an operation on a NumPy array that raises {e.tracker.pytype().__name__}") from None
 
 
-def of_tensor(cx: Any, x: t.Tensor) -> t.Array:
+def of_tensor(tracer: Any, x: t.Tensor) -> t.Array:
     """A computed result: a scalar if it has no dimensions."""
     return t.Array(x, scalar=not x.fake.dim())
 
 
-def cast(cx: Any, x: t.Tensor, dtype: Any) -> t.Tensor:
+def cast(tracer: Any, x: t.Tensor, dtype: Any) -> t.Tensor:
     """The tensor in NumPy's `dtype`."""
     if str(dtype) not in DTYPES:
         raise Unsupported(f"NumPy arrays of {dtype}")
     wanted = getattr(torch, str(dtype))
-    return x if x.fake.dtype is wanted else run(cx, torch.Tensor.to, x, cx.made(wanted))
+    return x if x.fake.dtype is wanted else run(tracer, torch.Tensor.to, x, tracer.made(wanted))
 
 
 def dtype_of(x: t.Tracker) -> Any:
@@ -73,16 +73,16 @@ def dtype_of(x: t.Tracker) -> Any:
     raise Unsupported(f"{x.describe()} with a NumPy array", hint="convert it with numpy.asarray before the call")
 
 
-def ufunc(cx: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def ufunc(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """`fn(*args)`, of which one is an array that is followed."""
     torch_fn = UFUNCS.get(fn.__name__)
     if torch_fn is None or kwargs or len(args) != fn.nin or fn.nout != 1:
         raise Unsupported(f"NumPy's {fn.__name__} with these arguments", hint="use torch's function")
     loop = loop_of(fn, args)
-    operands = [_operand(cx, a, dtype) for a, dtype in zip(args, loop)]
+    operands = [_operand(tracer, a, dtype) for a, dtype in zip(args, loop)]
     if not any(isinstance(a, t.Tensor) for a in operands):
         raise Unsupported("NumPy numbers alone")
-    return of_tensor(cx, cast(cx, run(cx, torch_fn, *_in_order(torch_fn, operands, cx)), loop[-1]))
+    return of_tensor(tracer, cast(tracer, run(tracer, torch_fn, *_in_order(torch_fn, operands, tracer)), loop[-1]))
 
 
 def loop_of(fn: Any, args: Args) -> tuple[Any, ...]:
@@ -101,47 +101,47 @@ def loop_of(fn: Any, args: Args) -> tuple[Any, ...]:
     return loop
 
 
-def _operand(cx: Any, x: t.Tracker, dtype: Any) -> t.Tracker:
+def _operand(tracer: Any, x: t.Tracker, dtype: Any) -> t.Tracker:
     if isinstance(x, t.Array):
-        return cast(cx, x.tensor, dtype)
+        return cast(tracer, x.tensor, dtype)
     try:
-        number = sys.modules["numpy"].asarray(x.real(cx), dtype=dtype).item()
+        number = sys.modules["numpy"].asarray(x.real(tracer), dtype=dtype).item()
     except (OverflowError, TypeError, ValueError) as e:
         raise Unsupported(f"a number for a NumPy array of {dtype}: {e}") from None
     return t.Const(number)
 
 
-def _in_order(fn: Callable[..., Any], operands: Args, cx: Any) -> Args:
+def _in_order(fn: Callable[..., Any], operands: Args, tracer: Any) -> Args:
     """torch's functions take a number second, or not at all: then as a tensor."""
     like = next(x for x in operands if isinstance(x, t.Tensor)).fake
     as_tensor = isinstance(operands[0], t.Const) or fn in _TENSORS
-    options = {"dtype": cx.made(like.dtype)}
-    return [run(cx, torch.scalar_tensor, x, **options) if isinstance(x, t.Const) and as_tensor else x for x in operands]
+    options = {"dtype": tracer.made(like.dtype)}
+    return [run(tracer, torch.scalar_tensor, x, **options) if isinstance(x, t.Const) and as_tensor else x for x in operands]
 
 
 _TENSORS = frozenset((torch.maximum, torch.minimum, torch.fmax, torch.fmin, torch.atan2, torch.hypot, torch.logaddexp, torch.logical_and,
                       torch.logical_or, torch.logical_xor, torch.copysign))
 
 
-def _operator(cx: Any, name: str, args: Args) -> t.Tracker:
+def _operator(tracer: Any, name: str, args: Args) -> t.Tracker:
     """`a + b` and its kin, by the name of the function in `operator`."""
     fn = getattr(sys.modules["numpy"], _OPERATORS.get(name, ""), None)
     if fn is None:
         raise Unsupported(f"operator {name} of a NumPy array", hint="use torch's function")
-    return ufunc(cx, fn, args, {})
+    return ufunc(tracer, fn, args, {})
 
 
-def _in_place(cx: Any, name: str, args: Args) -> t.Tracker:
+def _in_place(tracer: Any, name: str, args: Args) -> t.Tracker:
     """`a += b`: into the array's own memory; a scalar is not changed."""
     target, other = args
     plain = name[1:] + ("_" if name in ("iand", "ior") else "")
-    result = _operator(cx, plain, args)
+    result = _operator(tracer, plain, args)
     if not isinstance(target, t.Array) or target.scalar:
         return result
     assert isinstance(result, t.Array)
     if result.shape != target.shape or not sys.modules["numpy"].can_cast(result.dtype, target.dtype, "same_kind"):
         raise Unsupported(f"{name} of NumPy arrays whose result does not fit")
-    run(cx, torch.Tensor.copy_, target.tensor, result.tensor)
+    run(tracer, torch.Tensor.copy_, target.tensor, result.tensor)
     return target
 
 
@@ -152,6 +152,6 @@ _OPERATORS = {
     "abs": "absolute",
 }
 METHODS.setdefault(t.Array, {}).update({"<operator>": _operator, "<inplace>": _in_place,
-                                         "__abs__": lambda cx, x: _operator(cx, "abs", [x])})
+                                         "__abs__": lambda tracer, x: _operator(tracer, "abs", [x])})
 
 __all__ = ["UFUNCS", "cast", "dtype_of", "of_tensor", "run", "ufunc"]

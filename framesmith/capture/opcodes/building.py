@@ -11,7 +11,7 @@ from .. import trackers as t
 from ..frame import Frame
 from ..registry import op
 from ..sources import MISSING
-from ..varying import is_late, joined
+from ..symbolic_arithmetic import is_symbolic, joined
 
 
 def _take(f: Frame, n: int) -> list[t.Tracker]:
@@ -35,19 +35,19 @@ def _list(f: Frame, n: int) -> None:
 
 @op("BUILD_SET")
 def _set(f: Frame, n: int) -> None:
-    f.stack.append(t.Set.of(f.cx, _take(f, n)))
+    f.stack.append(t.Set.of(f.tracer, _take(f, n)))
 
 
 @op("BUILD_MAP")
 def _map(f: Frame, n: int) -> None:
     flat = _take(f, 2 * n)
-    f.stack.append(t.Dict({k.key(f.cx): v for k, v in zip(flat[::2], flat[1::2])}))
+    f.stack.append(t.Dict({k.key(f.tracer): v for k, v in zip(flat[::2], flat[1::2])}))
 
 
 @op("BUILD_CONST_KEY_MAP")
 def _const_key_map(f: Frame, n: int) -> None:
-    keys = f.stack.pop().items_list(f.cx)
-    f.stack.append(t.Dict({k.key(f.cx): v for k, v in zip(keys, _take(f, n))}))
+    keys = f.stack.pop().items_list(f.tracer)
+    f.stack.append(t.Dict({k.key(f.tracer): v for k, v in zip(keys, _take(f, n))}))
 
 
 @op("BUILD_STRING")
@@ -56,13 +56,13 @@ def _string(f: Frame, n: int) -> None:
     if any(type(p) is t.Data for p in parts):
         f.stack.append(data.joined(parts))
         return
-    f.stack.append(joined(f.cx, parts) if is_late(*parts) else t.Const("".join([p.real(f.cx) for p in parts])))
+    f.stack.append(joined(f.tracer, parts) if is_symbolic(*parts) else t.Const("".join([p.real(f.tracer) for p in parts])))
 
 
 @op("FORMAT_VALUE")
 def _format(f: Frame, flags: int) -> None:
-    spec = f.stack.pop().real(f.cx) if flags & 4 else ""
-    v = f.cx.format_value(f.stack.pop(), flags & 3, spec)
+    spec = f.stack.pop().real(f.tracer) if flags & 4 else ""
+    v = f.tracer.format_value(f.stack.pop(), flags & 3, spec)
     f.stack.append(v)
 
 
@@ -75,47 +75,47 @@ def _slice(f: Frame, n: int) -> None:
 @op("LIST_APPEND")
 def _list_append(f: Frame, n: int) -> None:
     v = f.stack.pop()
-    f.stack[-n].extend(f.cx, [v])  # type: ignore[attr-defined]
+    f.stack[-n].extend(f.tracer, [v])  # type: ignore[attr-defined]
 
 
 @op("SET_ADD")
 def _set_add(f: Frame, n: int) -> None:
     v = f.stack.pop()
-    f.stack[-n].change(f.cx, "add", v.element(f.cx))  # type: ignore[attr-defined]
+    f.stack[-n].change(f.tracer, "add", v.element(f.tracer))  # type: ignore[attr-defined]
 
 
 @op("MAP_ADD")
 def _map_add(f: Frame, n: int) -> None:
     v = f.stack.pop()
     k = f.stack.pop()
-    f.stack[-n].set_item(f.cx, k, v)
+    f.stack[-n].set_item(f.tracer, k, v)
 
 
 @op("LIST_EXTEND")
 def _list_extend(f: Frame, n: int) -> None:
     v = f.stack.pop()
-    f.stack[-n].extend(f.cx, f.cx.listed(iterable(f.cx, v, "Value")))  # type: ignore[attr-defined]
+    f.stack[-n].extend(f.tracer, f.tracer.listed(iterable(f.tracer, v, "Value")))  # type: ignore[attr-defined]
 
 
-def iterable(cx: Any, v: t.Tracker, what: str) -> t.Tracker:
+def iterable(tracer: Any, v: t.Tracker, what: str) -> t.Tracker:
     """`v`, if `*v` may be written for it."""
-    if not isinstance(v, (t.Sequence, t.Dict, t.Set)) and not cx.is_iterable(v):
-        cx.raise_(TypeError(f"{what} after * must be an iterable, not {v.pytype().__name__}"))
+    if not isinstance(v, (t.Sequence, t.Dict, t.Set)) and not tracer.is_iterable(v):
+        tracer.raise_(TypeError(f"{what} after * must be an iterable, not {v.pytype().__name__}"))
     return v
 
 
 @op("SET_UPDATE")
 def _set_update(f: Frame, n: int) -> None:
     v = f.stack.pop()
-    f.stack[-n].builtin_method(f.cx, "update", [v], {})
+    f.stack[-n].builtin_method(f.tracer, "update", [v], {})
 
 
 @op("DICT_UPDATE")
 def _dict_update(f: Frame, n: int) -> None:
     v = f.stack.pop()
-    if f.cx.lookup(v.pytype(), "keys") is MISSING:
-        f.cx.raise_(TypeError(f"'{v.pytype().__name__}' object is not a mapping"))
-    f.stack[-n].builtin_method(f.cx, "update", [v], {})
+    if f.tracer.lookup(v.pytype(), "keys") is MISSING:
+        f.tracer.raise_(TypeError(f"'{v.pytype().__name__}' object is not a mapping"))
+    f.stack[-n].builtin_method(f.tracer, "update", [v], {})
 
 
 @op("DICT_MERGE")
@@ -123,18 +123,18 @@ def _dict_merge(f: Frame, n: int) -> None:
     v = f.stack.pop()
     into = f.stack[-n]
     called = called_name(f.stack[-n - 2])
-    entries = into.touch(f.cx)  # type: ignore[attr-defined]
-    for k, x in keyword_mapping(f.cx, v, called).items():
+    entries = into.touch(f.tracer)  # type: ignore[attr-defined]
+    for k, x in keyword_mapping(f.tracer, v, called).items():
         if k in entries:
-            f.cx.raise_(TypeError(f"{called} got multiple values for keyword argument '{k}'"))
+            f.tracer.raise_(TypeError(f"{called} got multiple values for keyword argument '{k}'"))
         entries[k] = x
 
 
-def keyword_mapping(cx: Any, v: t.Tracker, called: str) -> dict[Any, t.Tracker]:
+def keyword_mapping(tracer: Any, v: t.Tracker, called: str) -> dict[Any, t.Tracker]:
     """The entries of `**v` in a call."""
-    if not isinstance(v, t.Dict) and not cx.has_attr(v, "keys"):
-        cx.raise_(TypeError(f"{called} argument after ** must be a mapping, not {v.pytype().__name__}"))
-    return cx.mapping(v)
+    if not isinstance(v, t.Dict) and not tracer.has_attr(v, "keys"):
+        tracer.raise_(TypeError(f"{called} argument after ** must be a mapping, not {v.pytype().__name__}"))
+    return tracer.mapping(v)
 
 
 def called_name(fn: t.Tracker) -> str:
@@ -150,38 +150,38 @@ def called_name(fn: t.Tracker) -> str:
 
 @op("LIST_TO_TUPLE")
 def _list_to_tuple(f: Frame, n: int) -> None:
-    f.stack[-1] = t.Tuple(f.stack[-1].items_list(f.cx))
+    f.stack[-1] = t.Tuple(f.stack[-1].items_list(f.tracer))
 
 
 def iterator(f: Frame, x: t.Tracker) -> t.Tracker:
     """The iterator that an unpacking takes values from."""
-    if f.cx.lookup(x.pytype(), "__iter__") is MISSING and f.cx.lookup(x.pytype(), "__getitem__") is MISSING:
-        f.cx.raise_(TypeError(f"cannot unpack non-iterable {x.pytype().__name__} object"))
-    return x.iterate(f.cx)
+    if f.tracer.lookup(x.pytype(), "__iter__") is MISSING and f.tracer.lookup(x.pytype(), "__getitem__") is MISSING:
+        f.tracer.raise_(TypeError(f"cannot unpack non-iterable {x.pytype().__name__} object"))
+    return x.iterate(f.tracer)
 
 
 @op("UNPACK_SEQUENCE")
 def _unpack(f: Frame, n: int) -> None:
     v = f.stack.pop()
-    values = first_values(f.cx, v, n + 1)
+    values = first_values(f.tracer, v, n + 1)
     if len(values) < n:
-        f.cx.raise_(ValueError(f"not enough values to unpack (expected {n}, got {len(values)})"))
+        f.tracer.raise_(ValueError(f"not enough values to unpack (expected {n}, got {len(values)})"))
     if len(values) > n:
-        f.cx.raise_(ValueError(f"too many values to unpack (expected {n})"))
+        f.tracer.raise_(ValueError(f"too many values to unpack (expected {n})"))
     values.reverse()
     f.stack.extend(values)
 
 
-def first_values(cx: Any, v: t.Tracker, n: int | None) -> list[t.Tracker]:
+def first_values(tracer: Any, v: t.Tracker, n: int | None) -> list[t.Tracker]:
     """What `a, b = v` takes of `v`: no more than `n` values."""
     if isinstance(v, (t.Sequence, t.Set)):
-        return v.items_list(cx)
-    if not isinstance(v, (t.Tensor, t.Dict)) and not cx.is_iterable(v):
-        cx.raise_(TypeError(f"cannot unpack non-iterable {v.pytype().__name__} object"))
-    it = v.iterate(cx)
+        return v.items_list(tracer)
+    if not isinstance(v, (t.Tensor, t.Dict)) and not tracer.is_iterable(v):
+        tracer.raise_(TypeError(f"cannot unpack non-iterable {v.pytype().__name__} object"))
+    it = v.iterate(tracer)
     out: list[t.Tracker] = []
     while n is None or len(out) < n:
-        value = it.next(cx)
+        value = it.next(tracer)
         if value is None:
             break
         out.append(value)
@@ -191,9 +191,9 @@ def first_values(cx: Any, v: t.Tracker, n: int | None) -> list[t.Tracker]:
 @op("UNPACK_EX")
 def _unpack_ex(f: Frame, arg: int) -> None:
     before, after = arg & 255, arg >> 8
-    values = first_values(f.cx, f.stack.pop(), None)
+    values = first_values(f.tracer, f.stack.pop(), None)
     if len(values) < before + after:
-        f.cx.raise_(ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(values)})"))
+        f.tracer.raise_(ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(values)})"))
     cut = len(values) - after
     out = [*values[:before], t.List(values[before:cut]), *values[cut:]]
     out.reverse()
@@ -208,11 +208,11 @@ def _function(f: Frame, flags: int) -> None:
         raise Unsupported("function of code that is no constant")
     fn = t.Function(code.value, f.globals, name=code.value.co_name, qualname=code.value.co_qualname)
     if flags & 8:
-        fn.closure = s.pop().items_list(f.cx)  # type: ignore[assignment]
+        fn.closure = s.pop().items_list(f.tracer)  # type: ignore[assignment]
     if flags & 4:
         fn.annotations = s.pop()
     if flags & 2:
-        fn.kwdefaults = dict(s.pop().open(f.cx))  # type: ignore[attr-defined]
+        fn.kwdefaults = dict(s.pop().open(f.tracer))  # type: ignore[attr-defined]
     if flags & 1:
-        fn.defaults = s.pop().items_list(f.cx)
+        fn.defaults = s.pop().items_list(f.tracer)
     s.append(fn)

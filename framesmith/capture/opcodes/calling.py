@@ -35,7 +35,7 @@ def _call(f: Frame, n: int) -> None:
         k = len(names)
         kwargs = dict(zip(names, args[-k:]))
         del args[-k:]
-    result = f.cx.call_direct(fn, args, kwargs)
+    result = f.tracer.call_direct(fn, args, kwargs)
     del s[-n - 1:]
     s[-1] = result
 
@@ -46,15 +46,15 @@ def _call_ex(f: Frame, flags: int) -> None:
     kwargs: dict[str, t.Tracker] = {}
     take = 1
     if flags & 1:
-        kwargs = dict(keyword_mapping(f.cx, s[-1], called_name(s[-3])))
+        kwargs = dict(keyword_mapping(f.tracer, s[-1], called_name(s[-3])))
         if any(isinstance(k, t.Hashed) and issubclass(k.tracker.pytype(), str) for k in kwargs):
             raise Unsupported("keywords that are instances of a subclass of str")
         if not all(isinstance(k, str) for k in kwargs):
-            f.cx.raise_(TypeError("keywords must be strings"))
+            f.tracer.raise_(TypeError("keywords must be strings"))
         take = 2
     fn = s[-take - 1]
-    args = f.cx.listed(iterable(f.cx, s[-take], f"{called_name(fn)} argument"))
-    result = f.cx.call_direct(fn, args, kwargs)
+    args = f.tracer.listed(iterable(f.tracer, s[-take], f"{called_name(fn)} argument"))
+    result = f.tracer.call_direct(fn, args, kwargs)
     del s[-take - 2:]
     s.append(result)
 
@@ -63,9 +63,9 @@ def _call_ex(f: Frame, flags: int) -> None:
 def _before_with(f: Frame, arg: Any) -> None:
     s = f.stack
     manager = s[-1]
-    enter = f.cx.special_method(manager, "__enter__")
-    leave = f.cx.special_method(manager, "__exit__")
-    entered = enter.call(f.cx, [], {})
+    enter = f.tracer.special_method(manager, "__enter__")
+    leave = f.tracer.special_method(manager, "__exit__")
+    entered = enter.call(f.tracer, [], {})
     s[-1] = leave
     s.append(entered)
 
@@ -75,19 +75,19 @@ def _with_except(f: Frame, arg: Any) -> None:
     s = f.stack
     exc = s[-1]
     leave = s[-4]
-    s.append(leave.call(f.cx, [f.cx.made(exc.pytype()), exc, traceback_of(exc)], {}))
+    s.append(leave.call(f.tracer, [f.tracer.made(exc.pytype()), exc, traceback_of(exc)], {}))
 
 
 @op("CALL_INTRINSIC_1")
 def _intrinsic(f: Frame, kind: int) -> None:
     s = f.stack
     if kind == 5:
-        s[-1] = f.cx.unary("pos", s[-1])
+        s[-1] = f.tracer.unary("pos", s[-1])
     elif kind == 6:
-        s[-1] = t.Tuple(s[-1].items_list(f.cx))
+        s[-1] = t.Tuple(s[-1].items_list(f.tracer))
     elif kind == 3:
         if issubclass(s[-1].pytype(), StopIteration):
-            s[-1] = f.cx.escaped_stop(s[-1])
+            s[-1] = f.tracer.escaped_stop(s[-1])
     else:
         raise Unsupported(f"intrinsic {kind}")
 
@@ -101,10 +101,10 @@ def _intrinsic_2(f: Frame, kind: int) -> None:
 
 @op("LOAD_ASSERTION_ERROR")
 def _assertion(f: Frame, arg: Any) -> None:
-    f.stack.append(f.cx.made(AssertionError))
+    f.stack.append(f.tracer.made(AssertionError))
 
 
 @op("LOAD_BUILD_CLASS")
 def _build_class(f: Frame, arg: Any) -> None:
-    f.stack.append(f.cx.read_global(f.globals, "__build_class__") if "__build_class__" in f.globals
-                   else f.cx.made(builtins.__build_class__))
+    f.stack.append(f.tracer.read_global(f.globals, "__build_class__") if "__build_class__" in f.globals
+                   else f.tracer.made(builtins.__build_class__))

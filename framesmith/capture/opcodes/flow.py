@@ -33,12 +33,12 @@ def _pop_true(f: Frame, target: int) -> None:
 def _branch(f: Frame, target: int, jumps: bool) -> bool:
     """The truth of a condition; where one of both ways raises and data decides, it is assumed that the other is taken."""
     v = f.stack[-1]
-    if type(v) is t.Const or not data.decides(f.cx, v):
-        return v.truth(f.cx)
+    if type(v) is t.Const or not data.decides(f.tracer, v):
+        return v.truth(f.tracer)
     here, there = data.raises(f.dec, f.ip), data.raises(f.dec, target)
     if here is there:
-        return v.truth(f.cx)
-    data.asserted(f.cx, v, jumps is here)
+        return v.truth(f.tracer)
+    data.asserted(f.tracer, v, jumps is here)
     return jumps is here
 
 
@@ -58,7 +58,7 @@ def _pop_not_none(f: Frame, target: int) -> None:
 
 @op("JUMP_IF_FALSE_OR_POP")
 def _false_or_pop(f: Frame, target: int) -> None:
-    if f.stack[-1].truth(f.cx):
+    if f.stack[-1].truth(f.tracer):
         f.stack.pop()
     else:
         f.ip = target
@@ -66,7 +66,7 @@ def _false_or_pop(f: Frame, target: int) -> None:
 
 @op("JUMP_IF_TRUE_OR_POP")
 def _true_or_pop(f: Frame, target: int) -> None:
-    if f.stack[-1].truth(f.cx):
+    if f.stack[-1].truth(f.tracer):
         f.ip = target
     else:
         f.stack.pop()
@@ -74,12 +74,12 @@ def _true_or_pop(f: Frame, target: int) -> None:
 
 @op("GET_ITER")
 def _iter(f: Frame, arg: Any) -> None:
-    f.stack[-1] = f.stack[-1].iterate(f.cx)
+    f.stack[-1] = f.stack[-1].iterate(f.tracer)
 
 
 @op("GET_YIELD_FROM_ITER")
 def _yield_from_iter(f: Frame, arg: Any) -> None:
-    f.stack[-1] = f.stack[-1].iterate(f.cx)
+    f.stack[-1] = f.stack[-1].iterate(f.tracer)
 
 
 def _next(f: Frame) -> t.Tracker | None:
@@ -88,8 +88,8 @@ def _next(f: Frame) -> t.Tracker | None:
     if type(it) is t.Outside:
         store = f.dec.instrs[f.ip]
         if store.name == "STORE_FAST" and f.code.co_varnames[store.arg] not in liveness(f.code, f.ip + 1):
-            return it.skip(f.cx)
-    return it.next(f.cx)
+            return it.skip(f.tracer)
+    return it.next(f.tracer)
 
 
 @op("FOR_ITER")
@@ -117,7 +117,7 @@ def _for_end(f: Frame, target: int) -> None:
 def _send_pop(f: Frame, target: int) -> None:
     s = f.stack
     value = s.pop()
-    out, result = f.cx.send_into(s[-1], value)
+    out, result = f.tracer.send_into(s[-1], value)
     if out is None:
         s[-1] = result
         f.ip = target
@@ -129,7 +129,7 @@ def _send_pop(f: Frame, target: int) -> None:
 def _send_keep(f: Frame, target: int) -> None:
     s = f.stack
     value = s.pop()
-    out, result = f.cx.send_into(s[-1], value)
+    out, result = f.tracer.send_into(s[-1], value)
     if out is None:
         s.append(result)
         f.ip = target

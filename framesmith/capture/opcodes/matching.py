@@ -25,15 +25,15 @@ def _mapping(f: Frame, arg: Any) -> None:
 
 @op("MATCH_KEYS")
 def _keys(f: Frame, arg: Any) -> None:
-    cx = f.cx
+    tracer = f.tracer
     subject = f.stack[-2]
     seen: list[t.Tracker] = []
     values: list[t.Tracker] = []
-    for key in f.stack[-1].items_list(cx):
-        if any(cx.equal(key, other) for other in seen):
-            cx.raise_(ValueError(f"mapping pattern checks duplicate key ({cx.repr_text(key)})"))
+    for key in f.stack[-1].items_list(tracer):
+        if any(tracer.equal(key, other) for other in seen):
+            tracer.raise_(ValueError(f"mapping pattern checks duplicate key ({tracer.repr_text(key)})"))
         seen.append(key)
-        value = _value_at(cx, subject, key)
+        value = _value_at(tracer, subject, key)
         if value is None:
             f.stack.append(t.NONE)
             return
@@ -41,73 +41,73 @@ def _keys(f: Frame, arg: Any) -> None:
     f.stack.append(t.Tuple(values))
 
 
-def _value_at(cx: Any, subject: t.Tracker, key: t.Tracker) -> t.Tracker | None:
+def _value_at(tracer: Any, subject: t.Tracker, key: t.Tracker) -> t.Tracker | None:
     """The value under `key` by the mapping's `get`, which makes no entry."""
     if type(subject) is t.Dict:
-        return subject.lookup(cx, key.key(cx))
+        return subject.lookup(tracer, key.key(tracer))
     absent = t.Object(object)
-    found = subject.get(cx, "get").call(cx, [key, absent], {})
+    found = subject.get(tracer, "get").call(tracer, [key, absent], {})
     return None if found is absent else found
 
 
 @op("MATCH_CLASS")
 def _class(f: Frame, n: int) -> None:
     s = f.stack
-    names = s.pop().items_list(f.cx)
+    names = s.pop().items_list(f.tracer)
     klass = s.pop()
-    found = _attributes(f.cx, s[-1], klass, n, names)
+    found = _attributes(f.tracer, s[-1], klass, n, names)
     s[-1] = t.NONE if found is None else t.Tuple(found)
 
 
 _NOT_A_CLASS = "called match pattern must be a class" if sys.version_info >= (3, 12) else "called match pattern must be a type"
 
 
-def _attributes(cx: Any, subject: t.Tracker, klass: t.Tracker, n: int, names: list[t.Tracker]) -> list[t.Tracker] | None:
+def _attributes(tracer: Any, subject: t.Tracker, klass: t.Tracker, n: int, names: list[t.Tracker]) -> list[t.Tracker] | None:
     """What the sub-patterns of a class pattern are matched with: `n` positional ones, then `names`."""
     if not isinstance(klass, t.Class):
-        return cx.raise_(TypeError(_NOT_A_CLASS))
-    if not CALLS[isinstance](cx, [subject, klass], {}).truth(cx):
+        return tracer.raise_(TypeError(_NOT_A_CLASS))
+    if not CALLS[isinstance](tracer, [subject, klass], {}).truth(tracer):
         return None
     cls = klass.value
     seen: set[str] = set()
     out: list[t.Tracker] = []
     if n:
-        match_args = _match_args(cx, klass)
+        match_args = _match_args(tracer, klass)
         allowed = 1 if match_args is None else len(match_args)
         if allowed < n:
             plural = "" if allowed == 1 else "s"
-            cx.raise_(TypeError(f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} ({n} given)"))
+            tracer.raise_(TypeError(f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} ({n} given)"))
         if match_args is None:
             out.append(subject)
         else:
             names = [*match_args[:n], *names]
     for name in names:
-        value = _attribute(cx, subject, cls, name, seen)
+        value = _attribute(tracer, subject, cls, name, seen)
         if value is None:
             return None
         out.append(value)
     return out
 
 
-def _match_args(cx: Any, klass: t.Class) -> list[t.Tracker] | None:
+def _match_args(tracer: Any, klass: t.Class) -> list[t.Tracker] | None:
     """`__match_args__` of a class; None if its instances match one positional sub-pattern themselves."""
-    if not cx.has_attr(klass, "__match_args__"):
+    if not tracer.has_attr(klass, "__match_args__"):
         return None if klass.value.__flags__ & _ITSELF else []
-    given = klass.get(cx, "__match_args__")
+    given = klass.get(tracer, "__match_args__")
     if not isinstance(given, t.Tuple):
-        return cx.raise_(TypeError(f"{klass.value.__name__}.__match_args__ must be a tuple (got {given.pytype().__name__})"))
-    return given.open(cx)
+        return tracer.raise_(TypeError(f"{klass.value.__name__}.__match_args__ must be a tuple (got {given.pytype().__name__})"))
+    return given.open(tracer)
 
 
-def _attribute(cx: Any, subject: t.Tracker, cls: type, name: t.Tracker, seen: set[str]) -> t.Tracker | None:
+def _attribute(tracer: Any, subject: t.Tracker, cls: type, name: t.Tracker, seen: set[str]) -> t.Tracker | None:
     if not issubclass(name.pytype(), str):
-        cx.raise_(TypeError(f"__match_args__ elements must be strings (got {name.pytype().__name__})"))
-    text = name.real(cx)
+        tracer.raise_(TypeError(f"__match_args__ elements must be strings (got {name.pytype().__name__})"))
+    text = name.real(tracer)
     if text in seen:
-        cx.raise_(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {text!r}"))
+        tracer.raise_(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {text!r}"))
     seen.add(text)
     try:
-        return subject.get(cx, text)
+        return subject.get(tracer, text)
     except t.CapturedError as e:
         if issubclass(e.tracker.pytype(), AttributeError):
             return None

@@ -18,7 +18,7 @@ from ..registry import op
 def _global(f: Frame, name: str) -> None:
     v = f.gvalues.get(name)
     if v is None or v is t.DELETED:
-        v = f.cx.read_global(f.globals, name)
+        v = f.tracer.read_global(f.globals, name)
     f.stack.append(v)
 
 
@@ -26,29 +26,29 @@ def _global(f: Frame, name: str) -> None:
 def _global_null(f: Frame, name: str) -> None:
     v = f.gvalues.get(name)
     if v is None or v is t.DELETED:
-        v = f.cx.read_global(f.globals, name)
+        v = f.tracer.read_global(f.globals, name)
     f.stack.append(t.NULL)
     f.stack.append(v)
 
 
 @op("STORE_GLOBAL")
 def _store_global(f: Frame, name: str) -> None:
-    f.cx.store_global(f.globals, name, f.stack.pop())
+    f.tracer.store_global(f.globals, name, f.stack.pop())
 
 
 @op("DELETE_GLOBAL")
 def _delete_global(f: Frame, name: str) -> None:
-    f.cx.read_global(f.globals, name)
-    f.cx.store_global(f.globals, name, t.DELETED)
+    f.tracer.read_global(f.globals, name)
+    f.tracer.store_global(f.globals, name, t.DELETED)
 
 
 @op("LOAD_ATTR")
 def _attr(f: Frame, name: str) -> None:
     s = f.stack
     try:
-        s[-1] = s[-1].get(f.cx, name)
+        s[-1] = s[-1].get(f.tracer, name)
     except t.CapturedError as e:
-        f.cx.about(e.tracker, s[-1], name)
+        f.tracer.about(e.tracker, s[-1], name)
         raise
 
 
@@ -57,9 +57,9 @@ def _method(f: Frame, name: str) -> None:
     s = f.stack
     obj = s.pop()
     try:
-        m = obj.get(f.cx, name)
+        m = obj.get(f.tracer, name)
     except t.CapturedError as e:
-        f.cx.about(e.tracker, obj, name)
+        f.tracer.about(e.tracker, obj, name)
         raise
     s.append(t.NULL)
     s.append(m)
@@ -74,7 +74,7 @@ def _super_attr(f: Frame, arg: tuple[str, bool, bool]) -> None:
     fn = s.pop()
     if not (isinstance(fn, t.Static) and fn.value is super):
         raise Unsupported("super is shadowed")
-    v = t.super_of(f.cx, cls, obj).get(f.cx, name)
+    v = t.super_of(f.tracer, cls, obj).get(f.tracer, name)
     if wants_method:
         s.append(t.NULL)
     s.append(v)
@@ -84,40 +84,40 @@ def _super_attr(f: Frame, arg: tuple[str, bool, bool]) -> None:
 def _store_attr(f: Frame, name: str) -> None:
     obj = f.stack.pop()
     value = f.stack.pop()
-    obj.set(f.cx, name, value)
+    obj.set(f.tracer, name, value)
 
 
 @op("DELETE_ATTR")
 def _delete_attr(f: Frame, name: str) -> None:
-    f.stack.pop().delete(f.cx, name)
+    f.stack.pop().delete(f.tracer, name)
 
 
 @op("IMPORT_NAME")
 def _import(f: Frame, name: str) -> None:
-    cx = f.cx
-    names = f.stack.pop().real(cx)
-    depth = f.stack.pop().real(cx)
+    tracer = f.tracer
+    names = f.stack.pop().real(tracer)
+    depth = f.stack.pop().real(tracer)
     space: dict[str, Any] = {k: f.globals.get(k) for k in ("__package__", "__name__", "__path__", "__spec__") if k in f.globals}
     full = name
     if depth:
         package = space.get("__package__") or str(space.get("__name__", "")).rpartition(".")[0]
-        full = cx.folded(importlib.util.resolve_name, ("." * depth + name, package))
+        full = tracer.folded(importlib.util.resolve_name, ("." * depth + name, package))
     module = sys.modules.get(full)
     if module is not None and (not issubclass(type(module), ModuleType) or isinstance(
-            cx.lookup(type(module), "__getattribute__"), FunctionType)):
+            tracer.lookup(type(module), "__getattribute__"), FunctionType)):
         raise Unsupported(f"import from {full}, whose attributes are the program's code")
     if module is None or hasattr(module, "__path__") and any(
             n != "*" and not hasattr(module, n) and f"{full}.{n}" not in sys.modules for n in names or ()):
         raise Unsupported(f"import of {full}, which is not loaded yet", hint="import it before the call")
-    f.stack.append(cx.made(cx.folded(__import__, (name, space, None, names, depth))))
+    f.stack.append(tracer.made(tracer.folded(__import__, (name, space, None, names, depth))))
 
 
 @op("IMPORT_FROM")
 def _import_from(f: Frame, name: str) -> None:
-    cx = f.cx
+    tracer = f.tracer
     module = f.stack[-1]
     try:
-        f.stack.append(module.get(cx, name))
+        f.stack.append(module.get(tracer, name))
     except t.CapturedError as e:
         if not isinstance(module, t.PyModule) or not issubclass(e.tracker.pytype(), AttributeError):
             raise
@@ -126,9 +126,9 @@ def _import_from(f: Frame, name: str) -> None:
     package, path = module.value.__name__, getattr(module.value, "__file__", None)
     inner = sys.modules.get(f"{package}.{name}")
     if inner is not None:
-        f.stack.append(cx.made(inner))
+        f.stack.append(tracer.made(inner))
         return
-    cx.raise_(ImportError(f"cannot import name {name!r} from {package!r} ({path or 'unknown location'})", name=package, path=path))
+    tracer.raise_(ImportError(f"cannot import name {name!r} from {package!r} ({path or 'unknown location'})", name=package, path=path))
 
 
 # --- class bodies: names in a mapping -----------------------------------------------------------------------------------
@@ -142,9 +142,9 @@ def space_of(f: Frame) -> t.Tracker:
 def _in_space(f: Frame, name: str) -> t.Tracker | None:
     space = space_of(f)
     if type(space) is t.Dict:
-        return space.lookup(f.cx, name)
+        return space.lookup(f.tracer, name)
     try:
-        return space.item(f.cx, t.Const(name))
+        return space.item(f.tracer, t.Const(name))
     except t.CapturedError as e:
         if issubclass(e.tracker.pytype(), KeyError):
             return None
@@ -154,32 +154,32 @@ def _in_space(f: Frame, name: str) -> t.Tracker | None:
 @op("LOAD_NAME")
 def _load_name(f: Frame, name: str) -> None:
     v = _in_space(f, name)
-    f.stack.append(v if v is not None else f.cx.read_global(f.globals, name))
+    f.stack.append(v if v is not None else f.tracer.read_global(f.globals, name))
 
 
 @op("STORE_NAME")
 def _store_name(f: Frame, name: str) -> None:
-    space_of(f).set_item(f.cx, t.Const(name), f.stack.pop())
+    space_of(f).set_item(f.tracer, t.Const(name), f.stack.pop())
 
 
 @op("DELETE_NAME")
 def _delete_name(f: Frame, name: str) -> None:
     if _in_space(f, name) is None:
-        f.cx.raise_(NameError(f"name '{name}' is not defined", name=name))
-    space_of(f).del_item(f.cx, t.Const(name))
+        f.tracer.raise_(NameError(f"name '{name}' is not defined", name=name))
+    space_of(f).del_item(f.tracer, t.Const(name))
 
 
 @op("SETUP_ANNOTATIONS")
 def _setup_annotations(f: Frame, arg: Any) -> None:
     if _in_space(f, "__annotations__") is None:
-        space_of(f).set_item(f.cx, t.Const("__annotations__"), t.Dict({}))
+        space_of(f).set_item(f.tracer, t.Const("__annotations__"), t.Dict({}))
 
 
 @op("LOAD_CLASSDEREF")
 def _class_deref(f: Frame, slot: int) -> None:
     name = f.dec.localsplus[slot]
     v = _in_space(f, name)
-    f.stack.append(v if v is not None else f.cx.load_cell(f.locals[slot], name, f.owns(slot)))
+    f.stack.append(v if v is not None else f.tracer.load_cell(f.locals[slot], name, f.owns(slot)))
 
 
 @op("LOAD_LOCALS")
@@ -189,12 +189,12 @@ def _load_locals(f: Frame, arg: Any) -> None:
 
 @op("LOAD_FROM_DICT_OR_GLOBALS")
 def _from_dict_or_globals(f: Frame, name: str) -> None:
-    found = f.stack.pop().lookup(f.cx, name)  # type: ignore[attr-defined]
-    f.stack.append(found if found is not None else f.cx.read_global(f.globals, name))
+    found = f.stack.pop().lookup(f.tracer, name)  # type: ignore[attr-defined]
+    f.stack.append(found if found is not None else f.tracer.read_global(f.globals, name))
 
 
 @op("LOAD_FROM_DICT_OR_DEREF")
 def _from_dict_or_deref(f: Frame, slot: int) -> None:
     name = f.dec.localsplus[slot]
-    found = f.stack.pop().lookup(f.cx, name)  # type: ignore[attr-defined]
-    f.stack.append(found if found is not None else f.cx.load_cell(f.locals[slot], name, f.owns(slot)))
+    found = f.stack.pop().lookup(f.tracer, name)  # type: ignore[attr-defined]
+    f.stack.append(found if found is not None else f.tracer.load_cell(f.locals[slot], name, f.owns(slot)))

@@ -16,31 +16,31 @@ _GROUP_CLASSES = "catching ExceptionGroup with except* is not allowed. Use excep
 @op("RAISE_VARARGS")
 def _raise(f: Frame, n: int) -> None:
     s = f.stack
-    cx = f.cx
+    tracer = f.tracer
     if n == 0:
-        if not cx.handled:
-            cx.nothing_handled_outside()
-            cx.raise_(RuntimeError("No active exception to reraise"))
-        raise t.CapturedError(cx.handled[-1])
+        if not tracer.handled:
+            tracer.nothing_handled_outside()
+            tracer.raise_(RuntimeError("No active exception to reraise"))
+        raise t.CapturedError(tracer.handled[-1])
     cause = s.pop() if n == 2 else None
-    exc = instance(cx, s.pop(), "exceptions must derive from BaseException")
+    exc = instance(tracer, s.pop(), "exceptions must derive from BaseException")
     if cause is not None:
         if cause is not t.NONE:
-            cause = instance(cx, cause, "exception causes must derive from BaseException")
-        exc.set_field(cx, "__cause__", cause)
-    cx.throw_(exc)
+            cause = instance(tracer, cause, "exception causes must derive from BaseException")
+        exc.set_field(tracer, "__cause__", cause)
+    tracer.throw_(exc)
 
 
-def instance(cx: Any, x: t.Tracker, message: str) -> t.Error:
+def instance(tracer: Any, x: t.Tracker, message: str) -> t.Error:
     """The exception that `raise x` raises."""
     if isinstance(x, t.Class) and issubclass(x.value, BaseException):
-        made = x.call(cx, [], {})
+        made = x.call(tracer, [], {})
         if not isinstance(made, t.Error):
             name = made.pytype().__name__
-            cx.raise_(TypeError(f"calling {x.value!r} should have returned an instance of BaseException, not <class '{name}'>"))
+            tracer.raise_(TypeError(f"calling {x.value!r} should have returned an instance of BaseException, not <class '{name}'>"))
         x = made
     if not isinstance(x, t.Error):
-        cx.raise_(TypeError(message))
+        tracer.raise_(TypeError(message))
     return x  # type: ignore[return-value]
 
 
@@ -55,23 +55,23 @@ def _reraise(f: Frame, arg: int) -> None:
 def _push_exc(f: Frame, arg: Any) -> None:
     s = f.stack
     exc = s[-1]
-    s[-1] = t.Handled(exc, f.cx.handled[-1] if f.cx.handled else None)
+    s[-1] = t.Handled(exc, f.tracer.handled[-1] if f.tracer.handled else None)
     s.append(exc)
-    f.cx.handled.append(exc)
+    f.tracer.handled.append(exc)
 
 
 @op("POP_EXCEPT")
 def _pop_except(f: Frame, arg: Any) -> None:
     f.stack.pop()
-    if f.cx.handled:
-        f.cx.handled.pop()
+    if f.tracer.handled:
+        f.tracer.handled.pop()
 
 
-def _classes(cx: Any, want: t.Tracker) -> tuple[type, ...]:
+def _classes(tracer: Any, want: t.Tracker) -> tuple[type, ...]:
     """The classes of an except clause."""
-    kinds = want.open(cx) if isinstance(want, t.Tuple) else [want]
+    kinds = want.open(tracer) if isinstance(want, t.Tuple) else [want]
     if not all(isinstance(k, t.Class) and issubclass(k.value, BaseException) for k in kinds):
-        cx.raise_(TypeError(_NOT_CLASSES))
+        tracer.raise_(TypeError(_NOT_CLASSES))
     return tuple(k.value for k in kinds)  # type: ignore[attr-defined]
 
 
@@ -84,36 +84,36 @@ def _matches(exc: t.Tracker, kinds: tuple[type, ...]) -> bool:
 @op("CHECK_EXC_MATCH")
 def _match(f: Frame, arg: Any) -> None:
     s = f.stack
-    kinds = _classes(f.cx, s.pop())
+    kinds = _classes(f.tracer, s.pop())
     s.append(t.boolean(_matches(s[-1], kinds)))
 
 
 @op("CHECK_EG_MATCH")
 def _match_group(f: Frame, arg: Any) -> None:
     s = f.stack
-    cx = f.cx
-    kinds = _classes(cx, s.pop())
+    tracer = f.tracer
+    kinds = _classes(tracer, s.pop())
     if any(issubclass(k, BaseExceptionGroup) for k in kinds):
-        cx.raise_(TypeError(_GROUP_CLASSES))
+        tracer.raise_(TypeError(_GROUP_CLASSES))
     exc = s[-1]
     match: t.Tracker = t.NONE
     rest = exc
     if exc is not t.NONE:
         if _matches(exc, kinds):
-            match, rest = exc if is_group(exc) else new_error(cx, BaseExceptionGroup, [t.Const(""), t.Tuple([exc])]), t.NONE
+            match, rest = exc if is_group(exc) else new_error(tracer, BaseExceptionGroup, [t.Const(""), t.Tuple([exc])]), t.NONE
         elif is_group(exc):
-            match, rest = split(cx, exc, lambda e: _matches(e, kinds))
+            match, rest = split(tracer, exc, lambda e: _matches(e, kinds))
     s[-1] = rest
     s.append(match)
     if match is not t.NONE:
-        cx.handled[-1] = match
+        tracer.handled[-1] = match
 
 
 @op("PREP_RERAISE_STAR")
 def _prep_reraise(f: Frame, arg: Any) -> None:
     s = f.stack
-    raised = s.pop().items_list(f.cx)
-    s[-1] = prep_reraise(f.cx, s[-1], raised)
+    raised = s.pop().items_list(f.tracer)
+    s[-1] = prep_reraise(f.tracer, s[-1], raised)
 
 
 @op("CLEANUP_THROW")
@@ -125,4 +125,4 @@ def _cleanup_throw(f: Frame, arg: Any) -> None:
         s.pop()
         raise t.CapturedError(exc)
     del s[-3:]
-    s += [t.NONE, exc.get(f.cx, "value")]
+    s += [t.NONE, exc.get(f.tracer, "value")]

@@ -23,13 +23,13 @@ def _const(f: Frame, arg: t.Tracker) -> None:
 def _fast(f: Frame, arg: int) -> None:
     v = f.locals[arg]
     if v is None:
-        v = f.cx.unset_local(f, arg)
+        v = f.tracer.unset_local(f, arg)
     f.stack.append(v)
 
 
 @op("LOAD_FAST_AND_CLEAR")
 def _fast_clear(f: Frame, arg: int) -> None:
-    f.stack.append(f.cx.local(f, arg) or t.NULL)
+    f.stack.append(f.tracer.local(f, arg) or t.NULL)
     f.locals[arg] = None
 
 
@@ -42,10 +42,10 @@ def _store(f: Frame, arg: int) -> None:
 @op("DELETE_FAST")
 def _delete(f: Frame, arg: int) -> None:
     if f.locals[arg] is None:
-        f.cx.unset_local(f, arg)
+        f.tracer.unset_local(f, arg)
     f.locals[arg] = None
-    if f is f.cx.frames[0]:
-        f.cx.pending.pop(arg, None)
+    if f is f.tracer.frames[0]:
+        f.tracer.pending.pop(arg, None)
 
 
 @op("POP_TOP", "END_FOR")
@@ -72,26 +72,26 @@ def _swap(f: Frame, arg: int) -> None:
 @op("MAKE_CELL")
 def _make_cell(f: Frame, arg: int) -> None:
     v = f.locals[arg]
-    if v is None and f is f.cx.frames[0] and arg in f.cx.pending:
-        v = f.cx.unset_local(f, arg)
+    if v is None and f is f.tracer.frames[0] and arg in f.tracer.pending:
+        v = f.tracer.unset_local(f, arg)
     f.locals[arg] = t.Cell(v)
 
 
 @op("LOAD_DEREF")
 def _deref(f: Frame, arg: int) -> None:
-    f.stack.append(f.cx.load_cell(f.locals[arg], f.dec.localsplus[arg], f.owns(arg)))
+    f.stack.append(f.tracer.load_cell(f.locals[arg], f.dec.localsplus[arg], f.owns(arg)))
 
 
 @op("STORE_DEREF")
 def _store_deref(f: Frame, arg: int) -> None:
-    f.cx.store_cell(f.locals[arg], f.stack.pop())
+    f.tracer.store_cell(f.locals[arg], f.stack.pop())
 
 
 @op("DELETE_DEREF")
 def _delete_deref(f: Frame, arg: int) -> None:
     cell = f.locals[arg]
-    f.cx.load_cell(cell, f.dec.localsplus[arg], f.owns(arg))
-    f.cx.store_cell(cell, None)
+    f.tracer.load_cell(cell, f.dec.localsplus[arg], f.owns(arg))
+    f.tracer.store_cell(cell, None)
 
 
 @op("RETURN_VALUE")

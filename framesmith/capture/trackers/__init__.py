@@ -10,11 +10,10 @@ from .deques import Deque
 from .dicts import ClassDict, Dict, DictView, Proxy
 from .errors import Error, FrameEnd, Traceback
 from .functions import Address, AddressKey, ByRow, Cell, Function, Method, Partial
-from .inner import Handed, Inner, Pullback
+from .functorch_values import Handed, Inner, Pullback
 from .instance import InstanceDict
 from .iterators import Backward, Generator, Iter, Lazy, Outside, SeqIter, Until, enumerated, filtered, mapped, zipped
 from .keys import Hashed, Number, lasts
-from .late import Late, late
 from .made import MadeClass, Wrapped
 from .modes import InferenceGuard
 from .modules import Module
@@ -23,6 +22,7 @@ from .sequences import List, Sequence, Slice, Tuple, is_own_sequence, is_plain_t
 from .sets import SameElements, Set
 from .statics import Builtin, Class, Disabled, PyModule, Scripted, Static
 from .supers import Super, super_of
+from .symbolic_number import SymbolicNumber, symbolic
 from .tensors import Sym, Tensor, TensorMethod, is_users
 from .weak import WeakRef
 
@@ -31,9 +31,9 @@ __all__ = [
     "Chosen", "Class",
     "Const", "DELETED", "Data", "Deque", "Dict", "DictView", "Disabled", "Draw", "Error", "FALSE", "Fixed", "FrameEnd", "Function",
     "Generator",
-    "Handed", "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "Late", "Lazy", "List", "MadeClass",
+    "Handed", "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "SymbolicNumber", "Lazy", "List", "MadeClass",
     "Method", "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback", "PyModule", "SameElements",
     "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod", "Traceback", "Tracker",
     "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "by_class", "enumerated", "filtered", "is_own_sequence",
-    "is_plain_tuple", "lasts", "late", "is_users", "mapped", "ClassDict", "super_of", "zipped",
+    "is_plain_tuple", "lasts", "symbolic", "is_users", "mapped", "ClassDict", "super_of", "zipped",
 ]

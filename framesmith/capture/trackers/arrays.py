@@ -45,35 +45,35 @@ class Array(Tracker):
     def identity(self) -> Any:
         return self.value if self.value is not None else self
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         row = _ATTRIBUTES.get(name)
         if row is not None:
-            return row(self, cx)
-        if cx.methods(Array, name) is None:
+            return row(self, tracer)
+        if tracer.methods(Array, name) is None:
             raise Unsupported(f"attribute {name!r} of a {self.describe()}", hint="use torch's function")
         return Bound(self, name)
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         raise DataDependent(f"truth of a {self.describe()}", hint="numpy.where chooses without a branch")
 
-    def size(self, cx: Any) -> int:
+    def size(self, tracer: Any) -> int:
         if not self.shape:
             raise Unsupported("len of a NumPy scalar")
         return self.shape[0]
 
-    def item(self, cx: Any, key: Tracker) -> Tracker:
-        return cx.methods(Array, "__getitem__")(cx, self, key)
+    def item(self, tracer: Any, key: Tracker) -> Tracker:
+        return tracer.methods(Array, "__getitem__")(tracer, self, key)
 
-    def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
-        cx.methods(Array, "__setitem__")(cx, self, key, value)
+    def set_item(self, tracer: Any, key: Tracker, value: Tracker) -> None:
+        tracer.methods(Array, "__setitem__")(tracer, self, key, value)
 
-    def iterate(self, cx: Any) -> Tracker:
-        return cx.iterator([self.item(cx, Const(i)) for i in range(self.size(cx))])
+    def iterate(self, tracer: Any) -> Tracker:
+        return tracer.iterator([self.item(tracer, Const(i)) for i in range(self.size(tracer))])
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return cx.apply_row(Array, self, name, args, kwargs)
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return tracer.apply_row(Array, self, name, args, kwargs)
 
-    def key(self, cx: Any) -> Any:
+    def key(self, tracer: Any) -> Any:
         raise Unsupported(f"a {self.describe()} as a key")
 
 
@@ -82,15 +82,15 @@ def _bytes(x: Array) -> int:
 
 
 _ATTRIBUTES = {
-    "shape": lambda x, cx: Tuple([Const(n) for n in x.shape]),
-    "ndim": lambda x, cx: Const(len(x.shape)),
-    "size": lambda x, cx: Const(x.tensor.fake.numel()),
-    "dtype": lambda x, cx: Const(x.dtype),
-    "itemsize": lambda x, cx: Const(_bytes(x)),
-    "nbytes": lambda x, cx: Const(_bytes(x) * x.tensor.fake.numel()),
-    "strides": lambda x, cx: Tuple([Const(n * _bytes(x)) for n in x.tensor.fake.stride()]),
-    "T": lambda x, cx: x.get(cx, "transpose").call(cx, [], {}),
-    "__class__": lambda x, cx: cx.made(x.pytype()),
+    "shape": lambda x, tracer: Tuple([Const(n) for n in x.shape]),
+    "ndim": lambda x, tracer: Const(len(x.shape)),
+    "size": lambda x, tracer: Const(x.tensor.fake.numel()),
+    "dtype": lambda x, tracer: Const(x.dtype),
+    "itemsize": lambda x, tracer: Const(_bytes(x)),
+    "nbytes": lambda x, tracer: Const(_bytes(x) * x.tensor.fake.numel()),
+    "strides": lambda x, tracer: Tuple([Const(n * _bytes(x)) for n in x.tensor.fake.stride()]),
+    "T": lambda x, tracer: x.get(tracer, "transpose").call(tracer, [], {}),
+    "__class__": lambda x, tracer: tracer.made(x.pytype()),
 }
 
 __all__ = ["DTYPES", "Array"]

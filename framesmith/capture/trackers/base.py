@@ -2,7 +2,7 @@
 
 A tracker stands for one Python value during capture.  Trackers of values that came from outside hold the real object and its
 `source`; they guard what is read of it at the time it is read.  Mutation changes the tracker only; `effects` replays it.
-`cx` is the capture session; it makes trackers of values (`cx.wrap`, `cx.made`), calls functions and records guards.
+`tracer` is the capture session; it makes trackers of values (`tracer.wrap`, `tracer.made`), calls functions and records guards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Tracker:
         """The type that `type(x)` would give."""
         raise NotImplementedError(type(self).__name__)
 
-    def real(self, cx: Any) -> Any:
+    def real(self, tracer: Any) -> Any:
         """A Python value to hand to torch or to a folded function: constants as they are, tensors as fakes."""
         raise Unsupported(f"{self.describe()} as an argument of a function that cannot be followed")
 
@@ -44,61 +44,61 @@ class Tracker:
         t = self.pytype().__name__
         return f"{t} {self.source}" if self.source is not None else f"a {t}"
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         """`x.name`"""
         raise Unsupported(f"attribute {name!r} of {self.describe()}")
 
-    def set(self, cx: Any, name: str, value: Tracker) -> None:
+    def set(self, tracer: Any, name: str, value: Tracker) -> None:
         """`x.name = value`"""
-        _refuse_change(cx, self, name)
+        _refuse_change(tracer, self, name)
         raise Unsupported(f"assignment to attribute {name!r} of {self.describe()}")
 
-    def delete(self, cx: Any, name: str) -> None:
+    def delete(self, tracer: Any, name: str) -> None:
         """`del x.name`"""
-        _refuse_change(cx, self, name)
+        _refuse_change(tracer, self, name)
         raise Unsupported(f"deletion of attribute {name!r} of {self.describe()}")
 
-    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+    def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         """`x(*args, **kwargs)`"""
-        return cx.call_special(self, "__call__", args, kwargs)
+        return tracer.call_special(self, "__call__", args, kwargs)
 
-    def item(self, cx: Any, key: Tracker) -> Tracker:
+    def item(self, tracer: Any, key: Tracker) -> Tracker:
         """`x[key]`"""
-        return cx.call_special(self, "__getitem__", [key])
+        return tracer.call_special(self, "__getitem__", [key])
 
-    def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
+    def set_item(self, tracer: Any, key: Tracker, value: Tracker) -> None:
         """`x[key] = value`"""
-        cx.call_special(self, "__setitem__", [key, value])
+        tracer.call_special(self, "__setitem__", [key, value])
 
-    def del_item(self, cx: Any, key: Tracker) -> None:
+    def del_item(self, tracer: Any, key: Tracker) -> None:
         """`del x[key]`"""
-        cx.call_special(self, "__delitem__", [key])
+        tracer.call_special(self, "__delitem__", [key])
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         """`bool(x)`"""
         raise Unsupported(f"truth of {self.describe()}")
 
-    def size(self, cx: Any) -> Any:
+    def size(self, tracer: Any) -> Any:
         """`len(x)`, an int or a SymInt"""
         raise Unsupported(f"len of {self.describe()}")
 
-    def iterate(self, cx: Any) -> Tracker:
+    def iterate(self, tracer: Any) -> Tracker:
         """`iter(x)`"""
-        return cx.call_special(self, "__iter__", [])
+        return tracer.call_special(self, "__iter__", [])
 
-    def next(self, cx: Any) -> Tracker | None:
+    def next(self, tracer: Any) -> Tracker | None:
         """The next value of an iterator; None when it is exhausted."""
-        return cx.not_iterator(self)
+        return tracer.not_iterator(self)
 
-    def items_list(self, cx: Any) -> list[Tracker]:
+    def items_list(self, tracer: Any) -> list[Tracker]:
         """All values that iteration gives."""
-        it = self.iterate(cx)
+        it = self.iterate(tracer)
         out = []
-        while (v := it.next(cx)) is not None:
+        while (v := it.next(tracer)) is not None:
             out.append(v)
         return out
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         """The method `name` of the builtin type behind the value."""
         raise Unsupported(f"method {name!r} of {self.describe()}")
 
@@ -106,25 +106,25 @@ class Tracker:
         """An object whose identity is the value's."""
         return self
 
-    def key(self, cx: Any) -> Any:
+    def key(self, tracer: Any) -> Any:
         """A hashable that stands for the value as a dict key; a tracker when only its identity can."""
-        return cx.no_key(self)
+        return tracer.no_key(self)
 
-    def element(self, cx: Any) -> Any:
+    def element(self, tracer: Any) -> Any:
         """The same for an element of a set."""
-        return self.key(cx)
+        return self.key(tracer)
 
 
-def _refuse_change(cx: Any, x: Tracker, name: str) -> None:
+def _refuse_change(tracer: Any, x: Tracker, name: str) -> None:
     """AttributeError of an assignment to (or deletion of) an attribute of a builtin value, which has no instance dict."""
     kind = x.pytype()
     if kind.__flags__ & _HEAP_TYPE or any("__dict__" in base.__dict__ for base in kind.__mro__):
         return
-    raw = getattr(kind, name, cx)
-    if raw is cx:
-        cx.no_change(x, name)
+    raw = getattr(kind, name, tracer)
+    if raw is tracer:
+        tracer.no_change(x, name)
     if not hasattr(type(raw), "__set__"):
-        cx.no_change(x, name, f"'{kind.__name__}' object attribute '{name}' is read-only")
+        tracer.no_change(x, name, f"'{kind.__name__}' object attribute '{name}' is read-only")
 
 
 _HEAP_TYPE = 1 << 9
@@ -135,14 +135,14 @@ def has_member(cls: type, name: str) -> bool:
     return any(name in base.__dict__ for base in cls.__mro__)
 
 
-def by_class(cx: Any, x: Tracker, kind: type, name: str) -> Tracker:
+def by_class(tracer: Any, x: Tracker, kind: type, name: str) -> Tracker:
     """`x.name`, which is there by the class: a method, or a constant; what is computed is refused."""
     raw = next(base.__dict__[name] for base in kind.__mro__ if name in base.__dict__)
     if isinstance(raw, _METHODS):
         return Bound(x, name)
     if hasattr(type(raw), "__get__"):
         raise Unsupported(f"attribute {name!r} of {x.describe()}")
-    return cx.made(raw)
+    return tracer.made(raw)
 
 
 _METHODS = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType, BuiltinFunctionType, staticmethod, classmethod)
@@ -201,17 +201,17 @@ class Bound(Tracker):
     def pytype(self) -> type:
         return type([].append)
 
-    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+    def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         if self.raw is not None:
-            return cx.call_raw(self.raw, self.obj, args, kwargs)
-        return self.obj.builtin_method(cx, self.name, args, kwargs)
+            return tracer.call_raw(self.raw, self.obj, args, kwargs)
+        return self.obj.builtin_method(tracer, self.name, args, kwargs)
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name == "__self__":
             return self.obj
         if name == "__name__":
-            return cx.made(self.name)
-        return super().get(cx, name)
+            return tracer.made(self.name)
+        return super().get(tracer, name)
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True

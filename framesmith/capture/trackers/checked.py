@@ -38,14 +38,14 @@ class Walk(Iter):
         self.of = of
         self.make = make
 
-    def next(self, cx: Any) -> Tracker | None:
+    def next(self, tracer: Any) -> Tracker | None:
         for value in self.real_iter:
             self.index += 1
-            return cx.made(value)
+            return tracer.made(value)
         return None
 
-    def rest(self, cx: Any) -> list[Tracker]:
-        return [cx.made(v) for v in copy.copy(self.real_iter)]
+    def rest(self, tracer: Any) -> list[Tracker]:
+        return [tracer.made(v) for v in copy.copy(self.real_iter)]
 
     def pytype(self) -> type:
         return type(self.make(self.of.value))  # type: ignore[attr-defined]
@@ -112,12 +112,12 @@ class CheckedIter(Iter):
         """The next step raises."""
         return len(self.now()) != self.length
 
-    def next(self, cx: Any) -> Tracker | None:
+    def next(self, tracer: Any) -> Tracker | None:
         if self.index < 0:
             return None
         if self.changed:
             self.length = -1
-            cx.raise_(RuntimeError(_WORDS[self.way.kind]))
+            tracer.raise_(RuntimeError(_WORDS[self.way.kind]))
         if self.index >= len(self.values):
             self.index = -1
             return None
@@ -130,5 +130,5 @@ class CheckedIter(Iter):
             raise Unsupported(f"a {self.way.kind.__name__} whose keys change while it is iterated over")
         return found
 
-    def rest(self, cx: Any) -> list[Tracker]:
+    def rest(self, tracer: Any) -> list[Tracker]:
         return [] if self.index < 0 or self.changed else [self.at(k) for k in self.values[self.index:]]

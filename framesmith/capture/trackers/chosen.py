@@ -33,12 +33,12 @@ class Chosen(Tracker):
         """The error of a use whose result is another for the one value than for the other."""
         return DataDependent(self.describe(), hint="torch.maximum, torch.minimum and torch.where choose between tensors without a branch")
 
-    def real(self, cx: Any) -> Any:
+    def real(self, tracer: Any) -> Any:
         raise self.refused()
 
     truth = size = iterate = key = real
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         raise self.refused()
 
     set = delete = get  # type: ignore[assignment]

@@ -33,64 +33,64 @@ class Const(Tracker):
     def pytype(self) -> type:
         return type(self.value)
 
-    def real(self, cx: Any) -> Any:
+    def real(self, tracer: Any) -> Any:
         return self.value
 
     def describe(self) -> str:
         return repr(self.value) if type(self.value) in _TOLD else super().describe()
 
-    def get(self, cx: Any, name: str) -> Tracker:
-        return cx.fold(getattr, (self.value, name))
+    def get(self, tracer: Any, name: str) -> Tracker:
+        return tracer.fold(getattr, (self.value, name))
 
-    def set(self, cx: Any, name: str, value: Tracker) -> None:
+    def set(self, tracer: Any, name: str, value: Tracker) -> None:
         if not type(self.value).__dictoffset__ or isinstance(self.value, enum.Enum) and name in ("name", "value"):
-            cx.folded(setattr, (self.value, name, None))
-        super().set(cx, name, value)
+            tracer.folded(setattr, (self.value, name, None))
+        super().set(tracer, name, value)
 
-    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+    def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         origin = getattr(self.value, "__origin__", None)
         if isinstance(origin, type):
-            return _generic(self, cx, cx.made(origin).call(cx, args, kwargs))
+            return _generic(self, tracer, tracer.made(origin).call(tracer, args, kwargs))
         if isinstance(self.value, typing.NewType):
             return args[0]
-        return cx.fold_call(self.value, args, kwargs)
+        return tracer.fold_call(self.value, args, kwargs)
 
-    def item(self, cx: Any, key: Tracker) -> Tracker:
-        sub = cx.index(key, type(self.value).__name__) if isinstance(self.value, _SEQUENCES) and not key.constant else key.real(cx)
-        return cx.fold(operator.getitem, (self.value, sub))
+    def item(self, tracer: Any, key: Tracker) -> Tracker:
+        sub = tracer.index(key, type(self.value).__name__) if isinstance(self.value, _SEQUENCES) and not key.constant else key.real(tracer)
+        return tracer.fold(operator.getitem, (self.value, sub))
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return bool(self.value)
 
-    def size(self, cx: Any) -> int:
-        return cx.fold(len, (self.value,)).value
+    def size(self, tracer: Any) -> int:
+        return tracer.fold(len, (self.value,)).value
 
-    def iterate(self, cx: Any) -> Tracker:
-        return cx.walk(self, iter)
+    def iterate(self, tracer: Any) -> Tracker:
+        return tracer.walk(self, iter)
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         if name in _FORMATS and isinstance(self.value, str):
-            return cx.fold(getattr(self.value, name), tuple([cx.shown(a) for a in args]), {k: cx.shown(v) for k, v in kwargs.items()})
+            return tracer.fold(getattr(self.value, name), tuple([tracer.shown(a) for a in args]), {k: tracer.shown(v) for k, v in kwargs.items()})
         if name in CHANGES:  # some constants, as typing's aliases, have attributes that can be set
-            getattr(self, "set" if name == "__setattr__" else "delete")(cx, args[0].real(cx), *args[1:])
+            getattr(self, "set" if name == "__setattr__" else "delete")(tracer, args[0].real(tracer), *args[1:])
             return NONE
-        found = cx.constant_method(self, name, args, kwargs)
-        return cx.fold_call(getattr(self.value, name), args, kwargs) if found is None else found
+        found = tracer.constant_method(self, name, args, kwargs)
+        return tracer.fold_call(getattr(self.value, name), args, kwargs) if found is None else found
 
     def identity(self) -> Any:
         return self.value
 
-    def key(self, cx: Any) -> Any:
+    def key(self, tracer: Any) -> Any:
         return self.value
 
 
 CHANGES = ("__setattr__", "__delattr__")
 
 
-def _generic(alias: Const, cx: Any, made: Tracker) -> Tracker:
+def _generic(alias: Const, tracer: Any, made: Tracker) -> Tracker:
     """An instance made by a call of `Class[int]` remembers that."""
     if made.pytype().__dictoffset__ and type(made).__name__ in ("Object", "Module"):
-        made.set(cx, "__orig_class__", alias)
+        made.set(tracer, "__orig_class__", alias)
     return made
 
 

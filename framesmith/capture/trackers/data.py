@@ -29,7 +29,7 @@ class Draw(Tracker):
     def pytype(self) -> type:
         return float
 
-    def assumed(self, cx: Any) -> None:
+    def assumed(self, tracer: Any) -> None:
         """No value may be assumed."""
 
 
@@ -65,11 +65,11 @@ class Data(Tracker):
             return f"{'text' if self.kind is str else f'the {self.kind.__name__}'} of a random number"
         return f"{'text' if self.kind is str else f'the {self.kind.__name__}'} of a tensor's data"
 
-    def assumed(self, cx: Any) -> tuple[Any] | None:
+    def assumed(self, tracer: Any) -> tuple[Any] | None:
         """The value, if it is known or may be assumed."""
         values = []
         for part in self.parts:
-            found = (part.value,) if isinstance(part, Const) else part.assumed(cx)  # type: ignore[attr-defined]
+            found = (part.value,) if isinstance(part, Const) else part.assumed(tracer)  # type: ignore[attr-defined]
             if found is None:
                 return None
             values.append(found[0] if type(found) is tuple else found)
@@ -77,20 +77,20 @@ class Data(Tracker):
         with torch._C._DisableTorchDispatch():
             return (eval(self.write(*names), {}, names),)
 
-    def real(self, cx: Any) -> Any:
-        return self._known(cx, self.describe(), _HINT).value
+    def real(self, tracer: Any) -> Any:
+        return self._known(tracer, self.describe(), _HINT).value
 
-    def truth(self, cx: Any) -> bool:
-        return self._known(cx, f"a branch on {self.describe()}", "torch.where chooses between tensors without a branch").truth(cx)
+    def truth(self, tracer: Any) -> bool:
+        return self._known(tracer, f"a branch on {self.describe()}", "torch.where chooses between tensors without a branch").truth(tracer)
 
-    def key(self, cx: Any) -> Any:
-        return self._known(cx, f"{self.describe()} as a key", _HINT).value
+    def key(self, tracer: Any) -> Any:
+        return self._known(tracer, f"{self.describe()} as a key", _HINT).value
 
-    def get(self, cx: Any, name: str) -> Tracker:
-        return self._known(cx, f"attribute {name!r} of {self.describe()}", _HINT).get(cx, name)
+    def get(self, tracer: Any, name: str) -> Tracker:
+        return self._known(tracer, f"attribute {name!r} of {self.describe()}", _HINT).get(tracer, name)
 
-    def _known(self, cx: Any, what: str, hint: str) -> Const:
-        found = self.assumed(cx)
+    def _known(self, tracer: Any, what: str, hint: str) -> Const:
+        found = self.assumed(tracer)
         if found is None:
             raise DataDependent(what, hint=_DRAWN if self.drawn else hint)
         return Const(found[0])

@@ -25,29 +25,29 @@ class Deque(Sequence):
         """How often elements came, went or moved."""
 
     @classmethod
-    def outside(cls, cx: Any, value: Any, source: Source | None) -> Deque:
+    def outside(cls, tracer: Any, value: Any, source: Source | None) -> Deque:
         """The tracker of a deque that exists."""
-        cx.guard(source, "type", type(value))
-        cx.wrap(value.maxlen, None if source is None else Attr(source, "maxlen"))
+        tracer.guard(source, "type", type(value))
+        tracer.wrap(value.maxlen, None if source is None else Attr(source, "maxlen"))
         return cls(None, value.maxlen, value=value, source=source)
 
-    def open(self, cx: Any) -> list[Tracker]:
+    def open(self, tracer: Any) -> list[Tracker]:
         if self._items is None:
-            cx.reads_whole(self.value)
-            cx.guard(self.source, "len", len(self.value))
+            tracer.reads_whole(self.value)
+            tracer.guard(self.source, "len", len(self.value))
             src = None if self.source is None else elements_of(self.source)
-            self._items = [cx.wrap(v, None if src is None else Item(src, i)) for i, v in enumerate(self.value)]
+            self._items = [tracer.wrap(v, None if src is None else Item(src, i)) for i, v in enumerate(self.value)]
         return self._items
 
-    def peek(self, cx: Any, index: int) -> Tracker | None:
-        items = self.open(cx)
+    def peek(self, tracer: Any, index: int) -> Tracker | None:
+        items = self.open(tracer)
         return items[index] if index < len(items) else None
 
-    def touch(self, cx: Any, moved: bool = True) -> list[Tracker]:
+    def touch(self, tracer: Any, moved: bool = True) -> list[Tracker]:
         """The elements, about to be changed; `moved`: so that iterators refuse to go on."""
-        items = self.open(cx)
+        items = self.open(tracer)
         self.version += moved
-        cx.mutates(self)
+        tracer.mutates(self)
         return items
 
     def bound(self, left: bool) -> None:
@@ -59,54 +59,54 @@ class Deque(Sequence):
     def pytype(self) -> type:
         return collections.deque
 
-    def real(self, cx: Any) -> Any:
-        return collections.deque([x.real(cx) for x in self.open(cx)], self.maxlen)
+    def real(self, tracer: Any) -> Any:
+        return collections.deque([x.real(tracer) for x in self.open(tracer)], self.maxlen)
 
     def make(self, items: list[Tracker]) -> Tracker:
         made = Deque(items, self.maxlen)
         made.bound(True)
         return made
 
-    def item(self, cx: Any, key: Tracker) -> Tracker:
-        return self.open(cx)[self.place(cx, key)]
+    def item(self, tracer: Any, key: Tracker) -> Tracker:
+        return self.open(tracer)[self.place(tracer, key)]
 
-    def place(self, cx: Any, key: Tracker) -> int:
+    def place(self, tracer: Any, key: Tracker) -> int:
         """A subscript."""
-        index = cx.index(key)
+        index = tracer.index(key)
         if isinstance(index, slice):
-            cx.raise_(TypeError("sequence index must be integer, not 'slice'"))
-        size = len(self.open(cx))
+            tracer.raise_(TypeError("sequence index must be integer, not 'slice'"))
+        size = len(self.open(tracer))
         if not -size <= index < size:
-            cx.raise_(IndexError("deque index out of range"))
+            tracer.raise_(IndexError("deque index out of range"))
         return index
 
-    def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
-        at = self.place(cx, key)
-        self.touch(cx, False)[at] = value
+    def set_item(self, tracer: Any, key: Tracker, value: Tracker) -> None:
+        at = self.place(tracer, key)
+        self.touch(tracer, False)[at] = value
 
-    def del_item(self, cx: Any, key: Tracker) -> None:
-        at = self.place(cx, key)
-        del self.touch(cx)[at]
+    def del_item(self, tracer: Any, key: Tracker) -> None:
+        at = self.place(tracer, key)
+        del self.touch(tracer)[at]
 
-    def iterate(self, cx: Any) -> Tracker:
-        return self.walk(cx, False)
+    def iterate(self, tracer: Any) -> Tracker:
+        return self.walk(tracer, False)
 
-    def walk(self, cx: Any, reverse: bool) -> Tracker:
+    def walk(self, tracer: Any, reverse: bool) -> Tracker:
         """iter() or reversed() of it."""
-        places = range(len(self.open(cx)))
+        places = range(len(self.open(tracer)))
         way = Way(collections.deque, reverse=reverse)
         return CheckedIter(self, way, list(reversed(places) if reverse else places), lambda: range(self.version), lambda i: self.items[i])
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name == "maxlen":
-            return cx.made(self.maxlen)
+            return tracer.made(self.maxlen)
         if name == "__class__":
-            return cx.made(collections.deque)
+            return tracer.made(collections.deque)
         if not has_member(collections.deque, name):
-            return cx.raise_(AttributeError(f"'collections.deque' object has no attribute '{name}'"))
-        return by_class(cx, self, collections.deque, name)
+            return tracer.raise_(AttributeError(f"'collections.deque' object has no attribute '{name}'"))
+        return by_class(tracer, self, collections.deque, name)
 
-    def set(self, cx: Any, name: str, value: Tracker) -> None:
+    def set(self, tracer: Any, name: str, value: Tracker) -> None:
         if name == "maxlen":
-            cx.raise_(AttributeError("attribute 'maxlen' of 'collections.deque' objects is not writable"))
-        cx.raise_(AttributeError(f"'collections.deque' object has no attribute '{name}'"))
+            tracer.raise_(AttributeError("attribute 'maxlen' of 'collections.deque' objects is not writable"))
+        tracer.raise_(AttributeError(f"'collections.deque' object has no attribute '{name}'"))

@@ -55,11 +55,11 @@ class Dict(Tracker):
         """The builtin class whose methods give the views of the real one."""
         return MappingProxyType if issubclass(self.cls, MappingProxyType) else self.base
 
-    def real(self, cx: Any) -> Any:
-        if any(isinstance(k, (Tracker, Hashed)) for k in self.open(cx)):
-            return super().real(cx)
-        out = {k: v.real(cx) for k, v in self.open(cx).items()}
-        return self.like(out, None if self.factory is None else self.factory.real(cx))
+    def real(self, tracer: Any) -> Any:
+        if any(isinstance(k, (Tracker, Hashed)) for k in self.open(tracer)):
+            return super().real(tracer)
+        out = {k: v.real(tracer) for k, v in self.open(tracer).items()}
+        return self.like(out, None if self.factory is None else self.factory.real(tracer))
 
     def like(self, entries: dict[Any, Any], factory: Any) -> Any:
         """A real dict of the same class."""
@@ -67,133 +67,133 @@ class Dict(Tracker):
             return self.cls(factory, entries)  # type: ignore[call-arg]
         return entries if self.cls is dict else self.cls(entries)  # type: ignore[call-arg]
 
-    def open(self, cx: Any) -> dict[Any, Tracker]:
+    def open(self, tracer: Any) -> dict[Any, Tracker]:
         """All entries; guards the keys of a dict from outside."""
         if not self.complete:
             value, src = self.value, self.source
-            cx.reads_whole(value)
+            tracer.reads_whole(value)
             kind: Any = collections.OrderedDict if self.cls is collections.OrderedDict else dict
             try:
                 keys: tuple[Any, ...] = tuple(kind.keys(value))
             except KeyError as e:
                 raise Unsupported("an OrderedDict in which keys do not find themselves") from e
             if self.cls is collections.OrderedDict:
-                cx.guard(src, "callable", SameOrder(keys))  # its order is kept beside the dict's own
+                tracer.guard(src, "callable", SameOrder(keys))  # its order is kept beside the dict's own
             else:
-                cx.guard(src, "keys", keys)
+                tracer.guard(src, "keys", keys)
             old = self.entries
             self.entries = {}
             values = in_order(value, keys)
-            for i, (k, v, stored) in enumerate(zip(keys, values, cx.stored_keys(keys, value))):
+            for i, (k, v, stored) in enumerate(zip(keys, values, tracer.stored_keys(keys, value))):
                 known = old.get(k) if stored is k else None
                 if src is not None and kind is dict and not lasts(k):
-                    cx.wrap(k, DictKey(src, i))
+                    tracer.wrap(k, DictKey(src, i))
                 if known is None:
                     at = None if src is None else Item(src, k) if stored is k and lasts(k) else Item(values_of(src, kind is not dict), i)
-                    known = cx.wrap(v, at)
+                    known = tracer.wrap(v, at)
                 self.entries[stored] = known
             self.complete = True
         return self.entries
 
-    def lookup(self, cx: Any, key: Any) -> Tracker | None:
+    def lookup(self, tracer: Any, key: Any) -> Tracker | None:
         """The value under `key`, or None."""
         found = self.entries.get(key)
         if found is not None or self.complete:
             return found
         if isinstance(key, Hashed) or getattr(key, "source", None) is not None:  # another object may be equal, or this one be a key
-            return self.open(cx).get(key)
+            return self.open(tracer).get(key)
         if self.absent is not None and key in self.absent:
             return None
         if not isinstance(key, Tracker) and dict.__contains__(self.value, key):
-            v = cx.wrap(dict.__getitem__(self.value, key), Item(self.source, key) if self.source else None)
+            v = tracer.wrap(dict.__getitem__(self.value, key), Item(self.source, key) if self.source else None)
             self.entries[key] = v
             return v
         if not isinstance(key, Tracker):
-            cx.guard(self.source, "not_contains", key)
+            tracer.guard(self.source, "not_contains", key)
         self.absent = {*(self.absent or ()), key}
         return None
 
-    def has(self, cx: Any, key: Any) -> bool:
+    def has(self, tracer: Any, key: Any) -> bool:
         """`key in d`; assumes nothing of the value."""
         if self.complete or key in self.entries or isinstance(key, (Tracker, Hashed)) or not dict.__contains__(self.value, key):
-            return self.lookup(cx, key) is not None
-        cx.guard(self.source, "contains", key)
+            return self.lookup(tracer, key) is not None
+        tracer.guard(self.source, "contains", key)
         return True
 
-    def touch(self, cx: Any) -> dict[Any, Tracker]:
+    def touch(self, tracer: Any) -> dict[Any, Tracker]:
         """All entries, about to be changed."""
         if self.cls is MappingProxyType:
             raise Unsupported("a change of a mapping proxy")
-        entries = self.open(cx)
-        cx.mutates(self)
+        entries = self.open(tracer)
+        tracer.mutates(self)
         return entries
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         if self.complete:
             return bool(self.entries)
-        cx.guard(self.source, "bool", bool(self.value))
+        tracer.guard(self.source, "bool", bool(self.value))
         return len(self.value) > 0
 
-    def size(self, cx: Any) -> int:
+    def size(self, tracer: Any) -> int:
         if not self.complete:
-            cx.guard(self.source, "len", len(self.value))
+            tracer.guard(self.source, "len", len(self.value))
             return len(self.value)
         return len(self.entries)
 
-    def item(self, cx: Any, key: Tracker) -> Tracker:
-        k = key.key(cx)
-        found = self.lookup(cx, k)
+    def item(self, tracer: Any, key: Tracker) -> Tracker:
+        k = key.key(tracer)
+        found = self.lookup(tracer, k)
         if found is not None:
             return found
         if self.factory is not None:
-            made = self.factory.call(cx, [], {})
-            self.touch(cx)[k] = made
+            made = self.factory.call(tracer, [], {})
+            self.touch(tracer)[k] = made
             return made
-        return cx.fail(KeyError, key)
+        return tracer.fail(KeyError, key)
 
-    def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
+    def set_item(self, tracer: Any, key: Tracker, value: Tracker) -> None:
         if self.cls is MappingProxyType:
-            cx.raise_(TypeError("'mappingproxy' object does not support item assignment"))
-        k = key.key(cx)
-        self.touch(cx)[k] = value
+            tracer.raise_(TypeError("'mappingproxy' object does not support item assignment"))
+        k = key.key(tracer)
+        self.touch(tracer)[k] = value
 
-    def del_item(self, cx: Any, key: Tracker) -> None:
-        k = key.key(cx)
-        entries = self.touch(cx)
+    def del_item(self, tracer: Any, key: Tracker) -> None:
+        k = key.key(tracer)
+        entries = self.touch(tracer)
         if k not in entries:
-            cx.fail(KeyError, key)
+            tracer.fail(KeyError, key)
         del entries[k]
 
-    def iterate(self, cx: Any) -> Tracker:
-        return DictView(self, "keys").iterate(cx)
+    def iterate(self, tracer: Any) -> Tracker:
+        return DictView(self, "keys").iterate(tracer)
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name == "__class__":
-            return cx.made(self.cls)
+            return tracer.made(self.cls)
         if name == "default_factory" and issubclass(self.cls, collections.defaultdict):
-            return self.factory if self.factory is not None else cx.made(None)
+            return self.factory if self.factory is not None else tracer.made(None)
         if self.attrs is not None and name in self.attrs:
             return self.attrs[name]
         if not has_member(self.cls, name):
-            return self.own(cx, name)
-        return by_class(cx, self, self.cls, name)
+            return self.own(tracer, name)
+        return by_class(tracer, self, self.cls, name)
 
-    def own(self, cx: Any, name: str) -> Tracker:
+    def own(self, tracer: Any, name: str) -> Tracker:
         """An entry of the instance dict that an OrderedDict from outside has."""
         if self.cls is collections.OrderedDict and self.value is not None:
             if name in self.value.__dict__:
-                return cx.wrap(self.value.__dict__[name], None if self.source is None else DictAttr(self.source, name))
-            cx.guard(self.source, "not_hasattr", name)
-        return cx.no_attribute(self, name)
+                return tracer.wrap(self.value.__dict__[name], None if self.source is None else DictAttr(self.source, name))
+            tracer.guard(self.source, "not_hasattr", name)
+        return tracer.no_attribute(self, name)
 
-    def set(self, cx: Any, name: str, value: Tracker) -> None:
+    def set(self, tracer: Any, name: str, value: Tracker) -> None:
         if self.cls is not collections.OrderedDict or has_member(self.cls, name):
-            super().set(cx, name, value)
+            super().set(tracer, name, value)
         self.attrs = {**(self.attrs or {}), name: value}
-        cx.mutates(self)
+        tracer.mutates(self)
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return cx.apply_row(Dict, self, name, args, kwargs)
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return tracer.apply_row(Dict, self, name, args, kwargs)
 
 
 class SameOrder:
@@ -219,17 +219,17 @@ class Proxy(Dict):
         super().__init__({}, cls=MappingProxyType)
         self.of = of
 
-    def open(self, cx: Any) -> dict[Any, Tracker]:
-        return self.of.open(cx)
+    def open(self, tracer: Any) -> dict[Any, Tracker]:
+        return self.of.open(tracer)
 
-    def lookup(self, cx: Any, key: Any) -> Tracker | None:
-        return self.of.lookup(cx, key)
+    def lookup(self, tracer: Any, key: Any) -> Tracker | None:
+        return self.of.lookup(tracer, key)
 
-    def truth(self, cx: Any) -> bool:
-        return self.of.truth(cx)
+    def truth(self, tracer: Any) -> bool:
+        return self.of.truth(tracer)
 
-    def size(self, cx: Any) -> int:
-        return self.of.size(cx)
+    def size(self, tracer: Any) -> int:
+        return self.of.size(tracer)
 
 
 class ClassDict(Dict):
@@ -257,65 +257,65 @@ class DictView(Tracker):
     def pytype(self) -> type:
         return type(getattr(self.dict.base(), self.kind)())
 
-    def values(self, cx: Any) -> list[Tracker]:
+    def values(self, tracer: Any) -> list[Tracker]:
         """The elements."""
-        entries = self.dict.open(cx)
+        entries = self.dict.open(tracer)
         if self.kind == "keys":
-            return [cx.unkey(k) for k in entries]
+            return [tracer.unkey(k) for k in entries]
         if self.kind == "values":
             return list(entries.values())
-        return [cx.tuple([cx.unkey(k), v]) for k, v in entries.items()]
+        return [tracer.tuple([tracer.unkey(k), v]) for k, v in entries.items()]
 
-    def iterate(self, cx: Any) -> Tracker:
-        return self.walk(cx, False)
+    def iterate(self, tracer: Any) -> Tracker:
+        return self.walk(tracer, False)
 
-    def walk(self, cx: Any, reverse: bool) -> Tracker:
+    def walk(self, tracer: Any, reverse: bool) -> Tracker:
         """iter() or reversed() of the view."""
         of = self.dict
 
         def read(key: Any) -> Tracker | None:
-            value = of.open(cx).get(key)
+            value = of.open(tracer).get(key)
             if value is None or self.kind == "values":
                 return value
-            return cx.unkey(key) if self.kind == "keys" else cx.tuple([cx.unkey(key), value])
+            return tracer.unkey(key) if self.kind == "keys" else tracer.tuple([tracer.unkey(key), value])
 
-        keys = list(of.open(cx))
-        made = CheckedIter(of, Way(of.base, self.kind, reverse, of.viewed), keys[::-1] if reverse else keys, lambda: of.open(cx), read)
+        keys = list(of.open(tracer))
+        made = CheckedIter(of, Way(of.base, self.kind, reverse, of.viewed), keys[::-1] if reverse else keys, lambda: of.open(tracer), read)
         made.owner = self.owner
         return made
 
-    def size(self, cx: Any) -> int:
-        return self.dict.size(cx)
+    def size(self, tracer: Any) -> int:
+        return self.dict.size(tracer)
 
-    def truth(self, cx: Any) -> bool:
-        return self.dict.truth(cx)
+    def truth(self, tracer: Any) -> bool:
+        return self.dict.truth(tracer)
 
-    def real(self, cx: Any) -> Any:
-        return getattr(self.dict.real(cx), self.kind)()
+    def real(self, tracer: Any) -> Any:
+        return getattr(self.dict.real(tracer), self.kind)()
 
-    def contains(self, cx: Any, key: Tracker) -> bool:
+    def contains(self, tracer: Any, key: Tracker) -> bool:
         """`key in view`"""
         if self.kind == "keys":
-            return self.dict.lookup(cx, key.key(cx)) is not None
+            return self.dict.lookup(tracer, key.key(tracer)) is not None
         if self.kind == "values":
-            return any(cx.equal(v, key) for v in self.values(cx))
+            return any(tracer.equal(v, key) for v in self.values(tracer))
         key = key.payload if isinstance(getattr(key, "payload", None), Sequence) else key  # type: ignore[attr-defined]
-        parts = key.open(cx) if isinstance(key, Sequence) and issubclass(key.pytype(), tuple) else []
-        found = self.dict.lookup(cx, parts[0].key(cx)) if len(parts) == 2 else None
-        return found is not None and cx.equal(found, parts[1])
+        parts = key.open(tracer) if isinstance(key, Sequence) and issubclass(key.pytype(), tuple) else []
+        found = self.dict.lookup(tracer, parts[0].key(tracer)) if len(parts) == 2 else None
+        return found is not None and tracer.equal(found, parts[1])
 
-    def keys_view(self, cx: Any) -> Any:
+    def keys_view(self, tracer: Any) -> Any:
         """A real view of the keys, or of the pairs of keys, for a set operation."""
-        entries = self.dict.open(cx)
-        keys = list(map(cx.as_element, entries))
-        return dict.fromkeys(keys).keys() if self.kind == "keys" else dict(zip(keys, [v.element(cx) for v in entries.values()])).items()
+        entries = self.dict.open(tracer)
+        keys = list(map(tracer.as_element, entries))
+        return dict.fromkeys(keys).keys() if self.kind == "keys" else dict(zip(keys, [v.element(tracer) for v in entries.values()])).items()
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name == "mapping":
             raise Unsupported("the mapping of a view")
         if not has_member(self.pytype(), name):
-            return cx.raise_(AttributeError(f"'{self.pytype().__name__}' object has no attribute '{name}'"))
-        return by_class(cx, self, self.pytype(), name)
+            return tracer.raise_(AttributeError(f"'{self.pytype().__name__}' object has no attribute '{name}'"))
+        return by_class(tracer, self, self.pytype(), name)
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return cx.apply_row(DictView, self, name, args, kwargs)
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return tracer.apply_row(DictView, self, name, args, kwargs)

@@ -31,15 +31,15 @@ class FrameEnd(Tracker):
     def pytype(self) -> type:
         return FrameType
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name == "f_code":
             return Const(self.place()[0])
         if name == "f_globals":
-            return cx.wrap(self.globals, cx.globals_source(self.globals))
-        return super().get(cx, name)
+            return tracer.wrap(self.globals, tracer.globals_source(self.globals))
+        return super().get(tracer, name)
 
 
 class Traceback(Tracker):
@@ -58,16 +58,16 @@ class Traceback(Tracker):
     def pytype(self) -> type:
         return TracebackType
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name == "tb_next":
             return self.inner
         if name == "tb_frame":
             return self.frame
         if name in ("tb_lineno", "tb_lasti"):
             return Const(self.line if name == "tb_lineno" else self.offset)
-        return super().get(cx, name)
+        return super().get(tracer, name)
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
 
@@ -85,10 +85,10 @@ class Error(Object):
         """What C keeps under `name` of an exception made in the frame; None by default."""
         return self.attrs.get(name, NONE)
 
-    def args(self, cx: Any) -> list[Tracker]:
+    def args(self, tracer: Any) -> list[Tracker]:
         """The elements of `args`."""
-        found = self.get(cx, "args") if self.value is not None else self.args_tuple()
-        return found.open(cx)  # type: ignore[attr-defined]
+        found = self.get(tracer, "args") if self.value is not None else self.args_tuple()
+        return found.open(tracer)  # type: ignore[attr-defined]
 
     def args_tuple(self) -> Tracker:
         """`args` of an exception made in the frame."""
@@ -97,50 +97,50 @@ class Error(Object):
             found = self._args = self._args or Tuple(self.init_args or [])
         return found
 
-    def generic_get(self, cx: Any, name: str, info: Any = None) -> Tracker:
-        raw = cx.lookup(self.cls, name)
+    def generic_get(self, tracer: Any, name: str, info: Any = None) -> Tracker:
+        raw = tracer.lookup(self.cls, name)
         if self.value is None and isinstance(raw, (MemberDescriptorType, GetSetDescriptorType)) and _is_builtin(raw):
             if name == "args":
                 return self.args_tuple()
             if name == "__class__":
-                return cx.made(self.cls)
+                return tracer.made(self.cls)
             if name == "__dict__":
-                return cx.instance_dict(self)
+                return tracer.instance_dict(self)
             if name == "__context__" and name not in self.attrs:
-                cx.nothing_handled_outside()
+                tracer.nothing_handled_outside()
             if name == "__suppress_context__":
-                return boolean(self.field(name).truth(cx))
+                return boolean(self.field(name).truth(tracer))
             return self.field(name)
         if name == "__traceback__" and self.value is not None:
             raise Unsupported(f"the traceback of {self.describe()}")
-        return super().generic_get(cx, name, info)
+        return super().generic_get(tracer, name, info)
 
-    def generic_set(self, cx: Any, name: str, value: Tracker) -> None:
-        raw = cx.lookup(self.cls, name)
+    def generic_set(self, tracer: Any, name: str, value: Tracker) -> None:
+        raw = tracer.lookup(self.cls, name)
         if raw is MISSING or not isinstance(raw, (MemberDescriptorType, GetSetDescriptorType)) or not _is_builtin(raw):
-            super().generic_set(cx, name, value)
+            super().generic_set(tracer, name, value)
             return
         if self.value is not None:
             raise Unsupported(f"assignment to {name!r} of {self.describe()}")
-        self.set_field(cx, name, value)
+        self.set_field(tracer, name, value)
 
-    def set_field(self, cx: Any, name: str, value: Tracker) -> None:
+    def set_field(self, tracer: Any, name: str, value: Tracker) -> None:
         """Assign to what C keeps."""
         if name == "args":
-            value = Tuple(value.items_list(cx))
+            value = Tuple(value.items_list(tracer))
         elif name == "__traceback__" and value is not NONE and not issubclass(value.pytype(), TracebackType):
-            cx.raise_(TypeError("__traceback__ must be a traceback or None"))
+            tracer.raise_(TypeError("__traceback__ must be a traceback or None"))
         elif name in ("__cause__", "__context__") and value is not NONE and not isinstance(value, Error):
-            cx.raise_(TypeError(f"exception {name.strip('_')} must be None or derive from BaseException"))
+            tracer.raise_(TypeError(f"exception {name.strip('_')} must be None or derive from BaseException"))
         self.attrs[name] = value
         if name == "__cause__":
             self.attrs["__suppress_context__"] = Const(True)
 
-    def generic_delete(self, cx: Any, name: str) -> None:
-        raw = cx.lookup(self.cls, name)
+    def generic_delete(self, tracer: Any, name: str) -> None:
+        raw = tracer.lookup(self.cls, name)
         if raw is not MISSING and isinstance(raw, (MemberDescriptorType, GetSetDescriptorType)) and _is_builtin(raw):
             raise Unsupported(f"deletion of {name!r} of an exception")
-        super().generic_delete(cx, name)
+        super().generic_delete(tracer, name)
 
     def context(self) -> Tracker | None:
         """The exception that `__context__` names, if capture knows one."""
@@ -153,11 +153,11 @@ class Error(Object):
         out.update({k: self.attrs[k] for k in CHAINING if k in self.attrs})
         return out
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        row = cx.methods(Error, name)
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        row = tracer.methods(Error, name)
         if row is not None:
-            return row(cx, self, *args, **kwargs)
-        return super().builtin_method(cx, name, args, kwargs)
+            return row(tracer, self, *args, **kwargs)
+        return super().builtin_method(tracer, name, args, kwargs)
 
 
 def _is_builtin(raw: Any) -> bool:

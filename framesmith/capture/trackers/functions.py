@@ -26,10 +26,10 @@ class Cell(Tracker):
     def pytype(self) -> type:
         return CellType
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name == "cell_contents":
-            return cx.load_cell(self, "cell")
-        return super().get(cx, name)
+            return tracer.load_cell(self, "cell")
+        return super().get(tracer, name)
 
 
 class Function(Tracker):
@@ -62,81 +62,81 @@ class Function(Tracker):
     def describe(self) -> str:
         return f"function {self.qualname}"
 
-    def real(self, cx: Any) -> Any:
+    def real(self, tracer: Any) -> Any:
         if self.value is None:
-            return super().real(cx)
+            return super().real(tracer)
         return self.value
 
     def identity(self) -> Any:
         return self.value if self.value is not None else self
 
-    def key(self, cx: Any) -> Any:
+    def key(self, tracer: Any) -> Any:
         return self.identity()
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
-    def open(self, cx: Any) -> None:
+    def open(self, tracer: Any) -> None:
         """Make trackers of defaults and closure of an existing function."""
         fn = self.value
         if fn is None or self.closure is not None:
             return
         src = self.source
-        cx.guard(src if src is not None else Pinned(fn), "function", fn)
+        tracer.guard(src if src is not None else Pinned(fn), "function", fn)
         cells = fn.__closure__ or ()
-        self.closure = [cx.cell(c, None if src is None else Item(Attr(src, "__closure__"), i)) for i, c in enumerate(cells)]
+        self.closure = [tracer.cell(c, None if src is None else Item(Attr(src, "__closure__"), i)) for i, c in enumerate(cells)]
         if fn.__defaults__ and self.defaults is None:
             base = None if src is None else Attr(src, "__defaults__")
-            self.defaults = [cx.wrap_static(d, base and Item(base, i)) for i, d in enumerate(fn.__defaults__)]
+            self.defaults = [tracer.wrap_static(d, base and Item(base, i)) for i, d in enumerate(fn.__defaults__)]
         if fn.__kwdefaults__ and self.kwdefaults is None:
             base = None if src is None else Attr(src, "__kwdefaults__")
-            self.kwdefaults = {k: cx.wrap_static(d, base and Item(base, k)) for k, d in fn.__kwdefaults__.items()}
+            self.kwdefaults = {k: tracer.wrap_static(d, base and Item(base, k)) for k, d in fn.__kwdefaults__.items()}
 
-    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return cx.call_function(self, args, kwargs)
+    def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return tracer.call_function(self, args, kwargs)
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         row = _FUNCTION_ATTRS.get(name)
         if row is not None:
-            return row(self, cx)
+            return row(self, tracer)
         if self.value is not None:
             if self.attrs is not None and (name in self.attrs or name == "__dict__"):
-                return self.attrs[name] if name != "__dict__" else super().get(cx, name)
+                return self.attrs[name] if name != "__dict__" else super().get(tracer, name)
             base = self.source if self.source is not None else Pinned(self.value)
             if name in self.value.__dict__:
-                return cx.wrap(self.value.__dict__[name], DictAttr(base, name))
+                return tracer.wrap(self.value.__dict__[name], DictAttr(base, name))
             if name in ("__dict__", "__annotations__"):
-                return cx.wrap(getattr(self.value, name), None if self.source is None else Attr(self.source, name))
-            cx.guard(base, "not_hasattr", name)
-            return cx.fold(getattr, (self.value, name))
+                return tracer.wrap(getattr(self.value, name), None if self.source is None else Attr(self.source, name))
+            tracer.guard(base, "not_hasattr", name)
+            return tracer.fold(getattr, (self.value, name))
         made = _MADE_ATTRS.get(name)
         if made is not None:
-            return self.fields.get(name) or made(self, cx)
+            return self.fields.get(name) or made(self, tracer)
         if self.attrs is not None and name in self.attrs:
             return self.attrs[name]
         if has_member(FunctionType, name):
-            return super().get(cx, name)
-        return cx.no_attribute(self, name)
+            return super().get(tracer, name)
+        return tracer.no_attribute(self, name)
 
-    def set(self, cx: Any, name: str, value: Tracker) -> None:
+    def set(self, tracer: Any, name: str, value: Tracker) -> None:
         if self.value is not None:
-            self.set_outside(cx, name, value)
+            self.set_outside(tracer, name, value)
         elif name in ("__name__", "__qualname__") and isinstance(value, Const) and type(value.value) is str:
             setattr(self, name.strip("_"), value.value)
         elif name in _MADE_ATTRS and name != "__dict__":
             self.fields[name] = value
         elif has_member(FunctionType, name):
-            super().set(cx, name, value)
+            super().set(tracer, name, value)
         else:
             self.namespace()[name] = value
 
-    def set_outside(self, cx: Any, name: str, value: Tracker) -> None:
+    def set_outside(self, tracer: Any, name: str, value: Tracker) -> None:
         """Set an attribute of a function that exists; what C keeps may only be set to what it is."""
         if has_member(FunctionType, name):
             if not value.constant or getattr(self.value, name) != value.value:  # type: ignore[attr-defined]
-                super().set(cx, name, value)
+                super().set(tracer, name, value)
             return
-        cx.mutates(self)
+        tracer.mutates(self)
         self.namespace()[name] = value
 
     def namespace(self) -> dict[Any, Tracker]:
@@ -156,19 +156,19 @@ class FunctionDict(Dict):
         self.fn = fn
 
 
-def _dict(self: Function, cx: Any) -> Tracker:
+def _dict(self: Function, tracer: Any) -> Tracker:
     if self.space is None:
         self.space = FunctionDict(self)
     return self.space
 
 
-def _annotations(self: Function, cx: Any) -> Tracker:
-    pairs = self.annotations.open(cx) if self.annotations is not None else ()  # type: ignore[attr-defined]
-    made = self.fields["__annotations__"] = Dict({k.key(cx): v for k, v in zip(pairs[::2], pairs[1::2])})
+def _annotations(self: Function, tracer: Any) -> Tracker:
+    pairs = self.annotations.open(tracer) if self.annotations is not None else ()  # type: ignore[attr-defined]
+    made = self.fields["__annotations__"] = Dict({k.key(tracer): v for k, v in zip(pairs[::2], pairs[1::2])})
     return made
 
 
-def _doc(self: Function, cx: Any) -> Tracker:
+def _doc(self: Function, tracer: Any) -> Tracker:
     first = self.code.co_consts[0] if self.code.co_consts else None
     return Const(first if isinstance(first, str) else None)
 
@@ -177,34 +177,34 @@ _MADE_ATTRS = {
     "__dict__": _dict,
     "__annotations__": _annotations,
     "__doc__": _doc,
-    "__module__": lambda self, cx: cx.made(self.globals.get("__name__")),
-    "__type_params__": lambda self, cx: cx.tuple([]),
+    "__module__": lambda self, tracer: tracer.made(self.globals.get("__name__")),
+    "__type_params__": lambda self, tracer: tracer.tuple([]),
 }
 
 
-def _kwdefaults(self: Function, cx: Any) -> Tracker:
-    self.open(cx)
+def _kwdefaults(self: Function, tracer: Any) -> Tracker:
+    self.open(tracer)
     return Dict(dict(self.kwdefaults)) if self.kwdefaults else NONE
 
 
-def _defaults(self: Function, cx: Any) -> Tracker:
-    self.open(cx)
-    return NONE if self.defaults is None else cx.tuple(self.defaults)
+def _defaults(self: Function, tracer: Any) -> Tracker:
+    self.open(tracer)
+    return NONE if self.defaults is None else tracer.tuple(self.defaults)
 
 
-def _closure(self: Function, cx: Any) -> Tracker:
-    self.open(cx)
-    return cx.tuple(list(self.closure)) if self.closure else NONE
+def _closure(self: Function, tracer: Any) -> Tracker:
+    self.open(tracer)
+    return tracer.tuple(list(self.closure)) if self.closure else NONE
 
 
 _FUNCTION_ATTRS = {
-    "__code__": lambda self, cx: Const(self.code),
-    "__name__": lambda self, cx: Const(self.name),
-    "__qualname__": lambda self, cx: Const(self.qualname),
+    "__code__": lambda self, tracer: Const(self.code),
+    "__name__": lambda self, tracer: Const(self.name),
+    "__qualname__": lambda self, tracer: Const(self.qualname),
     "__defaults__": _defaults,
     "__kwdefaults__": _kwdefaults,
     "__closure__": _closure,
-    "__globals__": lambda self, cx: cx.wrap(self.globals, cx.globals_source(self.globals)),
+    "__globals__": lambda self, tracer: tracer.wrap(self.globals, tracer.globals_source(self.globals)),
 }
 
 
@@ -228,25 +228,25 @@ class Method(Tracker):
     def describe(self) -> str:
         return f"method of {self.func.describe()}"
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
-    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return self.func.call(cx, [self.obj, *args], kwargs)
+    def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return self.func.call(tracer, [self.obj, *args], kwargs)
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name == "__self__":
             return self.obj
         if name == "__func__":
             return self.func
-        return self.func.get(cx, name)
+        return self.func.get(tracer, name)
 
-    def key(self, cx: Any) -> Any:
+    def key(self, tracer: Any) -> Any:
         return self
 
-    def real(self, cx: Any) -> Any:
-        obj = self.obj.real(cx)
-        return MethodType(self.func.real(cx), obj)
+    def real(self, tracer: Any) -> Any:
+        obj = self.obj.real(tracer)
+        return MethodType(self.func.real(tracer), obj)
 
 
 class Partial(Tracker):
@@ -267,34 +267,34 @@ class Partial(Tracker):
     def pytype(self) -> type:
         return functools.partial
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
     def identity(self) -> Any:
         return self.value if self.value is not None else self
 
-    def key(self, cx: Any) -> Any:
+    def key(self, tracer: Any) -> Any:
         return self.identity()
 
-    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return self.func.call(cx, [*self.args, *args], {**self.kwargs, **kwargs})
+    def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return self.func.call(tracer, [*self.args, *args], {**self.kwargs, **kwargs})
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name == "func":
             return self.func
         if name == "args":
-            return cx.tuple(self.args)
+            return tracer.tuple(self.args)
         if name == "keywords":
-            return cx.dict(dict(self.kwargs))
+            return tracer.dict(dict(self.kwargs))
         if self.space is not None and name in self.space.entries:
             return self.space.entries[name]
         if name == "__module__" or name == "__doc__" and self.value is None:
-            return cx.made(getattr(functools.partial, name))
+            return tracer.made(getattr(functools.partial, name))
         if self.value is None and name == "__dict__":
             return self.namespace()
         if self.value is None and not has_member(functools.partial, name):
-            return cx.no_attribute(self, name)
-        return super().get(cx, name)
+            return tracer.no_attribute(self, name)
+        return super().get(tracer, name)
 
     def namespace(self) -> Dict:
         """`__dict__` of one made in the frame."""
@@ -302,9 +302,9 @@ class Partial(Tracker):
             self.space = Dict({})
         return self.space
 
-    def set(self, cx: Any, name: str, value: Tracker) -> None:
+    def set(self, tracer: Any, name: str, value: Tracker) -> None:
         if self.value is not None or name in _PARTS:
-            super().set(cx, name, value)
+            super().set(tracer, name, value)
         self.namespace().entries[name] = value
 
 
@@ -323,11 +323,11 @@ class ByRow(Tracker):
     def pytype(self) -> type:
         return FunctionType
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
-    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return self.handler(cx, args, kwargs)
+    def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return self.handler(tracer, args, kwargs)
 
 
 class Address(Tracker):
@@ -345,10 +345,10 @@ class Address(Tracker):
     def identity(self) -> Any:
         return self.of.identity()
 
-    def key(self, cx: Any) -> Any:
+    def key(self, tracer: Any) -> Any:
         return AddressKey(self)
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
 

@@ -22,50 +22,50 @@ class InstanceDict(Dict):
         super().__init__({})
         self.obj = obj
 
-    def open(self, cx: Any) -> dict[Any, Tracker]:
+    def open(self, tracer: Any) -> dict[Any, Tracker]:
         obj = self.obj
         if obj.value is not None and obj.source is not None:
-            cx.guard(Attr(obj.source, "__dict__"), "keys", tuple(namespace_of(obj.value)))
+            tracer.guard(Attr(obj.source, "__dict__"), "keys", tuple(namespace_of(obj.value)))
         out: dict[Any, Tracker] = {}
         for name in [*obj.own, *[n for n in obj.attrs if type(n) is str and n not in obj.own]]:
-            found = obj.own_attr(cx, name)
+            found = obj.own_attr(tracer, name)
             if found is not None:
                 out[name] = found
         return out
 
-    def lookup(self, cx: Any, key: Any) -> Tracker | None:
-        return self.obj.own_attr(cx, key) if isinstance(key, str) else None
+    def lookup(self, tracer: Any, key: Any) -> Tracker | None:
+        return self.obj.own_attr(tracer, key) if isinstance(key, str) else None
 
-    def size(self, cx: Any) -> int:
-        return len(self.open(cx))
+    def size(self, tracer: Any) -> int:
+        return len(self.open(tracer))
 
-    def truth(self, cx: Any) -> bool:
-        return bool(self.open(cx))
+    def truth(self, tracer: Any) -> bool:
+        return bool(self.open(tracer))
 
-    def touch(self, cx: Any) -> Any:
-        return Entries(cx, self)
+    def touch(self, tracer: Any) -> Any:
+        return Entries(tracer, self)
 
-    def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
-        self.touch(cx)[key.key(cx)] = value
+    def set_item(self, tracer: Any, key: Tracker, value: Tracker) -> None:
+        self.touch(tracer)[key.key(tracer)] = value
 
-    def del_item(self, cx: Any, key: Tracker) -> None:
-        name = key.key(cx)
-        if self.obj.own_attr(cx, name) is None:
-            cx.fail(KeyError, key)
-        del self.touch(cx)[name]
+    def del_item(self, tracer: Any, key: Tracker) -> None:
+        name = key.key(tracer)
+        if self.obj.own_attr(tracer, name) is None:
+            tracer.fail(KeyError, key)
+        del self.touch(tracer)[name]
 
 
 class Entries(MutableMapping[Any, Tracker]):
     """The entries of an instance dict, to be changed: each change goes to the object."""
 
-    __slots__ = ("cx", "view")
+    __slots__ = ("tracer", "view")
 
-    def __init__(self, cx: Any, view: InstanceDict) -> None:
-        self.cx = cx
+    def __init__(self, tracer: Any, view: InstanceDict) -> None:
+        self.tracer = tracer
         self.view = view
 
     def __getitem__(self, name: Any) -> Tracker:
-        found = self.view.lookup(self.cx, name)
+        found = self.view.lookup(self.tracer, name)
         if found is None:
             raise KeyError(name)
         return found
@@ -73,17 +73,17 @@ class Entries(MutableMapping[Any, Tracker]):
     def __setitem__(self, name: Any, value: Tracker) -> None:
         if type(name) is not str:
             raise Unsupported("a key of an instance dict that is no plain text")
-        self.view.obj.put(self.cx, name, value)
+        self.view.obj.put(self.tracer, name, value)
 
     def __delitem__(self, name: Any) -> None:
         self[name]
-        self.view.obj.put(self.cx, name, None)
+        self.view.obj.put(self.tracer, name, None)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.view.open(self.cx))
+        return iter(self.view.open(self.tracer))
 
     def __len__(self) -> int:
-        return self.view.size(self.cx)
+        return self.view.size(self.tracer)
 
 
 __all__ = ["InstanceDict"]

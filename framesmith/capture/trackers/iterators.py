@@ -9,7 +9,7 @@ from typing import Any
 
 from framesmith.util.errors import Unsupported
 
-from ..peeking import ahead, component, components, upcoming, walked
+from ..iterator_lookahead import ahead, component, components, upcoming, walked
 from ..sources import Applied, Item, Source
 from .base import NULL, Bound, CapturedError, Tracker, has_member
 from .constants import NONE, Const, boolean
@@ -21,23 +21,23 @@ class Walk(Tracker):
 
     __slots__ = ()
 
-    def iterate(self, cx: Any) -> Tracker:
+    def iterate(self, tracer: Any) -> Tracker:
         return self
 
-    def real(self, cx: Any) -> Any:
+    def real(self, tracer: Any) -> Any:
         """For a function that is run for real: the values to come, as a list."""
-        return [v.real(cx) for v in self.items_list(cx)]
+        return [v.real(tracer) for v in self.items_list(tracer)]
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name == "__class__":
-            return cx.made(self.pytype())
-        return Bound(self, name) if has_member(self.pytype(), name) else cx.no_attribute(self, name)
+            return tracer.made(self.pytype())
+        return Bound(self, name) if has_member(self.pytype(), name) else tracer.no_attribute(self, name)
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return cx.iterator_method(self, name, args)
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return tracer.iterator_method(self, name, args)
 
 
 class Iter(Walk):
@@ -53,14 +53,14 @@ class Iter(Walk):
     def pytype(self) -> type:
         return type(iter([]))
 
-    def next(self, cx: Any) -> Tracker | None:
+    def next(self, tracer: Any) -> Tracker | None:
         i = self.index
         if i >= len(self.values):
             return None
         self.index = i + 1
         return self.values[i]
 
-    def rest(self, cx: Any) -> list[Tracker]:
+    def rest(self, tracer: Any) -> list[Tracker]:
         """The values to come."""
         return self.values[self.index:]
 
@@ -79,15 +79,15 @@ class SeqIter(Iter):
     def pytype(self) -> type:
         return type(self.sequence.kind.__iter__(self.sequence.kind()))
 
-    def next(self, cx: Any) -> Tracker | None:
+    def next(self, tracer: Any) -> Tracker | None:
         if self.index < 0:
             return None
-        found = self.sequence.peek(cx, self.index)
+        found = self.sequence.peek(tracer, self.index)
         self.index = -1 if found is None else self.index + 1
         return found
 
-    def rest(self, cx: Any) -> list[Tracker]:
-        return [] if self.index < 0 else self.sequence.open(cx)[self.index:]
+    def rest(self, tracer: Any) -> list[Tracker]:
+        return [] if self.index < 0 else self.sequence.open(tracer)[self.index:]
 
 
 class Backward(SeqIter):
@@ -98,15 +98,15 @@ class Backward(SeqIter):
     def pytype(self) -> type:
         return type(reversed(self.sequence.kind()))
 
-    def next(self, cx: Any) -> Tracker | None:
+    def next(self, tracer: Any) -> Tracker | None:
         if self.index < 0:
             return None
-        found = self.sequence.peek(cx, self.index)
+        found = self.sequence.peek(tracer, self.index)
         self.index = -1 if found is None else self.index - 1
         return found
 
-    def rest(self, cx: Any) -> list[Tracker]:
-        items = self.sequence.open(cx)
+    def rest(self, tracer: Any) -> list[Tracker]:
+        items = self.sequence.open(tracer)
         return items[self.index::-1] if 0 <= self.index < len(items) else []
 
 
@@ -130,63 +130,63 @@ class Outside(Iter):
     def pytype(self) -> type:
         return type(self.real_iter)
 
-    def take(self, cx: Any) -> None:
+    def take(self, tracer: Any) -> None:
         """Before the first value is read: those that the iterator reads from are not to be read by others."""
         for i, part in enumerate(components(self.real_iter)):
             at = None if self.source is None else Applied(self.source, component(i), f"iterator {i} of {{}}")
-            inner = cx.wrap(part, at)
+            inner = tracer.wrap(part, at)
             if inner.index or inner.taken:
                 raise Unsupported("an iterator from outside that reads from another one")
             inner.taken = True
-            inner.take(cx)
+            inner.take(tracer)
 
-    def look(self, cx: Any) -> tuple[list[Any], Source | None]:
+    def look(self, tracer: Any) -> tuple[list[Any], Source | None]:
         """The values up to the next one, and the source of their list."""
         if self.taken:
             raise Unsupported("an iterator from outside that another one reads from")
         if self.index == 0:
-            self.take(cx)
-        if cx.mutated and any(id(cx.seen.get(id(of))) in cx.mutated for of in walked(self.real_iter)):
+            self.take(tracer)
+        if tracer.mutated and any(id(tracer.seen.get(id(of))) in tracer.mutated for of in walked(self.real_iter)):
             raise Unsupported("an iterator from outside over a container that was changed")
         n = 1 << self.index.bit_length()  # index < n: a few lists serve all values
         if n != self.seen[0]:
-            cx.many_guarded(self.index, "values of an iterator")
+            tracer.many_guarded(self.index, "values of an iterator")
             try:
                 self.seen = n, upcoming(self.real_iter, n)
             except RuntimeError as e:
                 raise Unsupported(f"an iterator from outside that raises {e}") from None
-            cx.keep.append(self.seen)
+            tracer.keep.append(self.seen)
         return self.seen[1], None if self.source is None else Applied(self.source, ahead(n), f"the next {n} of {{}}")
 
-    def pull(self, cx: Any, read: Callable[[Any, Source | None], Tracker]) -> Tracker | None:
+    def pull(self, tracer: Any, read: Callable[[Any, Source | None], Tracker]) -> Tracker | None:
         """Take the next value, as `read` makes of it and its source."""
         if self.over:
             return None
-        found, at = self.look(cx)
+        found, at = self.look(tracer)
         i = self.index
-        cx.mutated[id(self)] = self
+        tracer.mutated[id(self)] = self
         self.index = i + 1
         if i < len(found):
             return read(found[i], None if at is None else Item(at, i))
-        cx.guard(at, "len", len(found))
+        tracer.guard(at, "len", len(found))
         self.over = True
         return None
 
-    def next(self, cx: Any) -> Tracker | None:
-        return self.pull(cx, cx.wrap)
+    def next(self, tracer: Any) -> Tracker | None:
+        return self.pull(tracer, tracer.wrap)
 
-    def skip(self, cx: Any) -> Tracker | None:
+    def skip(self, tracer: Any) -> Tracker | None:
         """Take a value that nobody reads: NULL stands for it."""
 
         def unread(value: Any, at: Source | None) -> Tracker:
-            cx.guard(at, "type", type(value))
+            tracer.guard(at, "type", type(value))
             return NULL
 
-        return self.pull(cx, unread)
+        return self.pull(tracer, unread)
 
-    def rest(self, cx: Any) -> list[Tracker]:
+    def rest(self, tracer: Any) -> list[Tracker]:
         out: list[Tracker] = []
-        while (v := self.next(cx)) is not None:
+        while (v := self.next(tracer)) is not None:
             out.append(v)
         return out
 
@@ -214,15 +214,15 @@ class Lazy(Walk):
     def pytype(self) -> type:
         return self.cls
 
-    def next(self, cx: Any) -> Tracker | None:
+    def next(self, tracer: Any) -> Tracker | None:
         if self.made_by is not None:
             self.made_by = self.parts = None
         return next(self.steps, None)
 
-    def real(self, cx: Any) -> Any:
+    def real(self, tracer: Any) -> Any:
         if self.cls in _ENDLESS:
             raise Unsupported(f"an iterator of {self.cls.__name__} as an argument of a function that cannot be followed")
-        return super().real(cx)
+        return super().real(tracer)
 
 
 _ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)
@@ -241,11 +241,11 @@ class Until(Walk):
     def pytype(self) -> type:
         return type(iter(int, 1))
 
-    def next(self, cx: Any) -> Tracker | None:
+    def next(self, tracer: Any) -> Tracker | None:
         if self.fn is None:
             return None
         try:
-            value = self.fn.call(cx, [], {})
+            value = self.fn.call(tracer, [], {})
         except CapturedError as e:
             if not issubclass(e.tracker.pytype(), StopIteration):
                 raise
@@ -253,70 +253,70 @@ class Until(Walk):
             return None
         if self.fn is None:  # the call has come to the end of this very iterator
             return None
-        if cx.equal(self.sentinel, value):
+        if tracer.equal(self.sentinel, value):
             self.fn = None
             return None
         return value
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         return Bound(self, name)
 
 
-def zipped(cx: Any, its: list[Tracker], strict: bool) -> Iterator[Tracker]:
+def zipped(tracer: Any, its: list[Tracker], strict: bool) -> Iterator[Tracker]:
     """zip"""
     while True:
         row = []
         for n, it in enumerate(its):
-            v = it.next(cx)
+            v = it.next(tracer)
             if v is None:
                 if strict:
-                    _check_ends(cx, its, n)
+                    _check_ends(tracer, its, n)
                 return
             row.append(v)
         if not row:
             return
-        yield cx.tuple(row)
+        yield tracer.tuple(row)
 
 
-def _check_ends(cx: Any, its: list[Tracker], n: int) -> None:
+def _check_ends(tracer: Any, its: list[Tracker], n: int) -> None:
     """zip(strict=True): iterator `n` has ended; so must the others."""
 
     def which(k: int) -> str:
         return " 1" if k == 1 else f"s 1-{k}"
 
     if n > 0:
-        cx.raise_(ValueError(f"zip() argument {n + 1} is shorter than argument{which(n)}"))
+        tracer.raise_(ValueError(f"zip() argument {n + 1} is shorter than argument{which(n)}"))
     for k, it in enumerate(its[1:], 1):
-        if it.next(cx) is not None:
-            cx.raise_(ValueError(f"zip() argument {k + 1} is longer than argument{which(k)}"))
+        if it.next(tracer) is not None:
+            tracer.raise_(ValueError(f"zip() argument {k + 1} is longer than argument{which(k)}"))
 
 
-def mapped(cx: Any, fn: Tracker, its: list[Tracker]) -> Iterator[Tracker]:
+def mapped(tracer: Any, fn: Tracker, its: list[Tracker]) -> Iterator[Tracker]:
     """map"""
     while True:
         row = []
         for it in its:
-            v = it.next(cx)
+            v = it.next(tracer)
             if v is None:
                 return
             row.append(v)
-        yield fn.call(cx, row, {})
+        yield fn.call(tracer, row, {})
 
 
-def enumerated(cx: Any, parts: list[Tracker]) -> Iterator[Tracker]:
+def enumerated(tracer: Any, parts: list[Tracker]) -> Iterator[Tracker]:
     """enumerate: of an iterator and the next number, which is kept up to date"""
     it, start = parts
-    for n in itertools.count(cx.index(start)):
-        v = it.next(cx)
+    for n in itertools.count(tracer.index(start)):
+        v = it.next(tracer)
         if v is None:
             return
         parts[1] = Const(n + 1)
-        yield cx.tuple([Const(n), v])
+        yield tracer.tuple([Const(n), v])
 
 
-def filtered(cx: Any, keep: Callable[[Tracker], bool], it: Tracker) -> Iterator[Tracker]:
+def filtered(tracer: Any, keep: Callable[[Tracker], bool], it: Tracker) -> Iterator[Tracker]:
     """filter"""
-    while (v := it.next(cx)) is not None:
+    while (v := it.next(tracer)) is not None:
         if keep(v):
             yield v
 
@@ -339,22 +339,22 @@ class Generator(Tracker):
     def pytype(self) -> type:
         return GeneratorType
 
-    def iterate(self, cx: Any) -> Tracker:
+    def iterate(self, tracer: Any) -> Tracker:
         return self
 
-    def next(self, cx: Any) -> Tracker | None:
-        return self.send(cx, None)
+    def next(self, tracer: Any) -> Tracker | None:
+        return self.send(tracer, None)
 
-    def real(self, cx: Any) -> Any:
-        return [v.real(cx) for v in self.items_list(cx)]
+    def real(self, tracer: Any) -> Any:
+        return [v.real(tracer) for v in self.items_list(tracer)]
 
-    def send(self, cx: Any, value: Tracker | None) -> Tracker | None:
+    def send(self, tracer: Any, value: Tracker | None) -> Tracker | None:
         """Resume with `value`; None when the generator returns (`result` is what it returned)."""
         if self.done:
             return None
         if not self.started and value is not None and value is not NONE:
-            cx.raise_(TypeError("can't send non-None value to a just-started generator"))
-        return cx.resume_generator(self, value)
+            tracer.raise_(TypeError("can't send non-None value to a just-started generator"))
+        return tracer.resume_generator(self, value)
 
     def delegate(self) -> Tracker | None:
         """The iterator of the `yield from` at which it is suspended."""
@@ -370,21 +370,21 @@ class Generator(Tracker):
         frame.stack.pop()
         frame.ip = frame.dec.instrs[frame.ip - 2].target
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name == "__class__":
-            return cx.made(GeneratorType)
+            return tracer.made(GeneratorType)
         row = _GENERATOR_ATTRS.get(name)
         if row is not None:
             return row(self)
         if not has_member(GeneratorType, name):
-            return cx.no_attribute(self, name)
+            return tracer.no_attribute(self, name)
         return Bound(self, name)
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return cx.generator_method(self, name, args)
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return tracer.generator_method(self, name, args)
 
 
 _GENERATOR_ATTRS: dict[str, Callable[[Generator], Tracker]] = {

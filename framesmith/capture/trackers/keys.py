@@ -24,10 +24,10 @@ _LASTING = (type, FunctionType, BuiltinFunctionType, ModuleType, torch.Tensor, t
 class Hashed:
     """A key whose class has a hash or an equality of its own, or of which more than its value matters."""
 
-    __slots__ = ("cx", "hash", "tracker")
+    __slots__ = ("tracer", "hash", "tracker")
 
-    def __init__(self, cx: Any, tracker: Tracker, number: int) -> None:
-        self.cx = cx
+    def __init__(self, tracer: Any, tracker: Tracker, number: int) -> None:
+        self.tracer = tracer
         self.tracker = tracker
         self.hash = number
 
@@ -35,8 +35,8 @@ class Hashed:
         return self.hash
 
     def __eq__(self, other: object) -> bool:
-        cx = self.cx
-        return cx.without_effects(lambda: cx.equal(self.tracker, cx.unkey(other)), f"equality of {self.tracker.describe()}")
+        tracer = self.tracer
+        return tracer.without_effects(lambda: tracer.equal(self.tracker, tracer.unkey(other)), f"equality of {self.tracker.describe()}")
 
 
 class Number:

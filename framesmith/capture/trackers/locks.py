@@ -44,45 +44,45 @@ class Lock(Tracker):
     def identity(self) -> Any:
         return self.value
 
-    def key(self, cx: Any) -> Any:
+    def key(self, tracer: Any) -> Any:
         return self.value
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
-    def locked(self, cx: Any) -> bool:
+    def locked(self, tracer: Any) -> bool:
         """Whether the lock is held now; for a recursive one, by this thread."""
         if self.before is None:
             read = self.cls._is_owned if self.recursive else self.cls.locked  # type: ignore[attr-defined]
             self.before = read(self.value)
-            cx.guard(self.source, "callable", _Locked(read, self.before))
+            tracer.guard(self.source, "callable", _Locked(read, self.before))
         return self.before + self.held > 0
 
-    def get(self, cx: Any, name: str) -> Tracker:
-        return Bound(self, name) if has_member(self.cls, name) else cx.no_attribute(self, name)
+    def get(self, tracer: Any, name: str) -> Tracker:
+        return Bound(self, name) if has_member(self.cls, name) else tracer.no_attribute(self, name)
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         row = _METHODS.get(name)
         if row is None:
             raise Unsupported(f"method {name!r} of a lock")
-        return row(cx, self, *args, **kwargs)
+        return row(tracer, self, *args, **kwargs)
 
 
-def _acquire(cx: Any, self: Lock, blocking: Tracker = TRUE, timeout: Tracker = Const(-1)) -> Tracker:  # noqa: B008
-    if self.locked(cx) and not self.recursive:
-        if blocking.truth(cx):
+def _acquire(tracer: Any, self: Lock, blocking: Tracker = TRUE, timeout: Tracker = Const(-1)) -> Tracker:  # noqa: B008
+    if self.locked(tracer) and not self.recursive:
+        if blocking.truth(tracer):
             raise Unsupported("a wait for a lock")
         return FALSE
     self.held += 1
-    cx.locks[id(self)] = self
+    tracer.locks[id(self)] = self
     return TRUE
 
 
-def _release(cx: Any, self: Lock, *unused: Tracker) -> Tracker:
-    if not self.locked(cx):
-        cx.raise_(RuntimeError("cannot release un-acquired lock" if self.recursive else "release unlocked lock"))
+def _release(tracer: Any, self: Lock, *unused: Tracker) -> Tracker:
+    if not self.locked(tracer):
+        tracer.raise_(RuntimeError("cannot release un-acquired lock" if self.recursive else "release unlocked lock"))
     self.held -= 1
-    cx.locks[id(self)] = self
+    tracer.locks[id(self)] = self
     return NONE
 
 
@@ -91,8 +91,8 @@ _METHODS: dict[str, Any] = {
     "__enter__": _acquire,
     "release": _release,
     "__exit__": _release,
-    "locked": lambda cx, self: boolean(self.locked(cx)),
-    "_is_owned": lambda cx, self: boolean(self.locked(cx)),
+    "locked": lambda tracer, self: boolean(self.locked(tracer)),
+    "_is_owned": lambda tracer, self: boolean(self.locked(tracer)),
 }
 
 __all__ = ["Lock"]

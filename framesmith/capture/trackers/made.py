@@ -25,17 +25,17 @@ class MadeClass(Class):
         self.taken = False
         """A call of `after` has read the attributes: they stay as they are."""
 
-    def put(self, cx: Any, name: str, value: Tracker | None) -> None:
+    def put(self, tracer: Any, name: str, value: Tracker | None) -> None:
         """type.__setattr__, or type.__delattr__ for None."""
         if value is None:
             if name not in vars(self.value):
-                cx.no_attribute(self, name, f"type object '{self.value.__name__}' has no attribute '{name}'")
+                tracer.no_attribute(self, name, f"type object '{self.value.__name__}' has no attribute '{name}'")
             self.space.pop(name, None)
             type.__delattr__(self.value, name)
         else:
             self.space[name] = value
-            type.__setattr__(self.value, name, cx.stand_in(value))
-        cx.class_changed(self.value)
+            type.__setattr__(self.value, name, tracer.stand_in(value))
+        tracer.class_changed(self.value)
 
 
 class Wrapped(Static):
@@ -57,18 +57,18 @@ class Wrapped(Static):
             self.name = name
             self.value.__set_name__(None, name)  # type: ignore[attr-defined]
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         found = self.parts.get(name)
         if found is not None:
             return found
         if name in ("setter", "getter", "deleter") and isinstance(self.value, property):
-            return cx.wrapped_setter(self, f"f{name[:3]}")
+            return tracer.wrapped_setter(self, f"f{name[:3]}")
         if name == "__isabstractmethod__" or not hasattr(self.value, name):
-            return cx.fold(getattr, (self.value, name))
-        return super().get(cx, name)
+            return tracer.fold(getattr, (self.value, name))
+        return super().get(tracer, name)
 
-    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+    def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         if isinstance(self.value, staticmethod):
-            return self.parts["__func__"].call(cx, args, kwargs)
-        return cx.raise_(TypeError(f"'{self.pytype().__name__}' object is not callable"))
+            return self.parts["__func__"].call(tracer, args, kwargs)
+        return tracer.raise_(TypeError(f"'{self.pytype().__name__}' object is not callable"))
 

@@ -23,17 +23,17 @@ class InferenceGuard(Tracker):
     def pytype(self) -> type:
         return torch._C._InferenceMode
 
-    def get(self, cx: Any, name: str) -> Tracker:
-        return Bound(self, name) if name in ("__enter__", "__exit__") else super().get(cx, name)
+    def get(self, tracer: Any, name: str) -> Tracker:
+        return Bound(self, name) if name in ("__enter__", "__exit__") else super().get(tracer, name)
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         if name == "__enter__":
-            self.entered = cx.modes.enter(self.mode)
+            self.entered = tracer.modes.enter(self.mode)
         elif name == "__exit__":
-            cx.modes.leave(self.entered)
+            tracer.modes.leave(self.entered)
             self.entered = None
         else:
-            return super().builtin_method(cx, name, args, kwargs)
+            return super().builtin_method(tracer, name, args, kwargs)
         return NONE
 
 

@@ -26,26 +26,26 @@ class Module(Object):
         super().__init__(cls, value=value, source=source)
         self.subs: dict[str, Tracker] = {}
 
-    def missing(self, cx: Any, name: str, info: Any) -> Tracker:
+    def missing(self, tracer: Any, name: str, info: Any) -> Tracker:
         """nn.Module.__getattr__ without its detour through Python."""
         if info is None or info.getattr is not _getattr:
-            return super().missing(cx, name, info)
-        return self.registered(cx, name)
+            return super().missing(tracer, name, info)
+        return self.registered(tracer, name)
 
-    def registered(self, cx: Any, name: str) -> Tracker:
+    def registered(self, tracer: Any, name: str) -> Tracker:
         """The parameter, buffer or submodule of this name, or AttributeError."""
         for where in _WHERE:
-            found = self.entry(cx, where, name)
+            found = self.entry(tracer, where, name)
             if found is not None:
                 return found
-        self.lacks(cx, name)
-        return cx.no_attribute(self, name)
+        self.lacks(tracer, name)
+        return tracer.no_attribute(self, name)
 
-    def entry(self, cx: Any, where: str, name: str) -> Tracker | None:
+    def entry(self, tracer: Any, where: str, name: str) -> Tracker | None:
         """The entry `name` of `_parameters`, `_buffers` or `_modules`."""
         tracked = self.attrs.get(where)
         if isinstance(tracked, Dict):
-            return tracked.lookup(cx, name)
+            return tracked.lookup(tracer, name)
         known = self.subs.get(name)
         if known is not None:
             return known
@@ -53,44 +53,44 @@ class Module(Object):
         if not real or name not in real:
             return None
         src = None if self.source is None else Item(DictAttr(self.source, where), name)
-        t = self.subs[name] = cx.wrap(real[name], src)
+        t = self.subs[name] = tracer.wrap(real[name], src)
         return t
 
-    def lacks(self, cx: Any, name: str) -> None:
+    def lacks(self, tracer: Any, name: str) -> None:
         """Assume that no parameter, buffer or submodule has this name."""
         for where in _WHERE:
             if self.source is not None and where not in self.attrs and where in self.own:
-                cx.guard(DictAttr(self.source, where), "not_contains", name)
+                tracer.guard(DictAttr(self.source, where), "not_contains", name)
 
-    def own_attr(self, cx: Any, name: str) -> Tracker | None:
+    def own_attr(self, tracer: Any, name: str) -> Tracker | None:
         # names of parameters, buffers and submodules are never in the instance dict: nn.Module keeps them apart
         if self.value is not None and name not in self.attrs and name not in self.own:
             for where in _WHERE:
                 real = self.own.get(where)
                 if real and name in real:
                     return None
-        return super().own_attr(cx, name)
+        return super().own_attr(tracer, name)
 
-    def set(self, cx: Any, name: str, value: Tracker) -> None:
-        info = cx.class_info(self.cls)
-        if info.setattr is _setattr and self.plain(cx, name, value):
-            self.generic_set(cx, name, value)
+    def set(self, tracer: Any, name: str, value: Tracker) -> None:
+        info = tracer.class_info(self.cls)
+        if info.setattr is _setattr and self.plain(tracer, name, value):
+            self.generic_set(tracer, name, value)
             return
         if info.setattr is not None:
-            Method(cx.class_function(info.setattr), self).call(cx, [cx.made(name), value], {})
+            Method(tracer.class_function(info.setattr), self).call(tracer, [tracer.made(name), value], {})
             return
-        self.generic_set(cx, name, value)
+        self.generic_set(tracer, name, value)
 
-    def plain(self, cx: Any, name: str, value: Tracker) -> bool:
+    def plain(self, tracer: Any, name: str, value: Tracker) -> bool:
         """True if nn.Module.__setattr__ would store `value` in the instance dict."""
         if issubclass(value.pytype(), (nn.Parameter, nn.Module)):
             return False
         for where in _WHERE:
             tracked = self.attrs.get(where)
             if isinstance(tracked, Dict):
-                if tracked.lookup(cx, name) is not None:
+                if tracked.lookup(tracer, name) is not None:
                     return False
             elif name in self.own.get(where, (name,)):
                 return False
-        self.lacks(cx, name)
+        self.lacks(tracer, name)
         return True

@@ -75,14 +75,14 @@ class Object(Tracker):
     def identity(self) -> Any:
         return self.value if self.value is not None else self
 
-    def real(self, cx: Any) -> Any:
-        if self.value is not None and cx.is_passable(self):
+    def real(self, tracer: Any) -> Any:
+        if self.value is not None and tracer.is_passable(self):
             return self.value
         if self.payload is not None and self.payload.constant and not any(map(_speaks, self.cls.__mro__)):
             return self.payload.value  # type: ignore[attr-defined]
         raise Unsupported(f"{self.describe()} as an argument of a function that cannot be followed")
 
-    def own_attr(self, cx: Any, name: str) -> Tracker | None:
+    def own_attr(self, tracer: Any, name: str) -> Tracker | None:
         """The entry of the instance dict, or None; guards what it reads."""
         found = self.attrs.get(name)
         if found is not None:
@@ -90,76 +90,76 @@ class Object(Tracker):
         if self.value is None:
             return None
         if name in self.own:
-            t = cx.wrap(self.own[name], None if self.source is None else DictAttr(self.source, name))
+            t = tracer.wrap(self.own[name], None if self.source is None else DictAttr(self.source, name))
             self.attrs[name] = t
             return t
         if self.source is not None:
-            cx.guard(self.source, "not_hasattr", name)
+            tracer.guard(self.source, "not_hasattr", name)
         return None
 
-    def get(self, cx: Any, name: str) -> Tracker:
-        info = cx.class_info(self.cls)
+    def get(self, tracer: Any, name: str) -> Tracker:
+        info = tracer.class_info(self.cls)
         if info.getattribute is not None:
             try:
-                return Method(cx.class_function(info.getattribute), self).call(cx, [cx.made(name)], {})
+                return Method(tracer.class_function(info.getattribute), self).call(tracer, [tracer.made(name)], {})
             except CapturedError as e:
                 if info.getattr is None or not issubclass(e.tracker.pytype(), AttributeError):
                     raise
-                return self.missing(cx, name, info)
-        return self.generic_get(cx, name, info)
+                return self.missing(tracer, name, info)
+        return self.generic_get(tracer, name, info)
 
-    def generic_get(self, cx: Any, name: str, info: Any = None) -> Tracker:
+    def generic_get(self, tracer: Any, name: str, info: Any = None) -> Tracker:
         """object.__getattribute__, then __getattr__ unless `info` is None."""
-        raw = cx.lookup(self.cls, name)
+        raw = tracer.lookup(self.cls, name)
         if raw is MISSING:
-            found = self.own_attr(cx, name)
+            found = self.own_attr(tracer, name)
             if found is not None:
                 return found
             if name == "__dict__" and self.cls.__dictoffset__:
-                return cx.instance_dict(self)
-            return self.missing(cx, name, info)
+                return tracer.instance_dict(self)
+            return self.missing(tracer, name, info)
         row = DESCRIPTORS.get(type(raw))
         if row is not None:
-            return row(cx, self, raw, name, info)
-        return _other(cx, self, raw, name, info)
+            return row(tracer, self, raw, name, info)
+        return _other(tracer, self, raw, name, info)
 
-    def missing(self, cx: Any, name: str, info: Any) -> Tracker:
+    def missing(self, tracer: Any, name: str, info: Any) -> Tracker:
         """No attribute by the generic lookup: __getattr__, or an error."""
         if info is not None and info.getattr is not None:
-            return Method(cx.class_function(info.getattr), self).call(cx, [cx.made(name)], {})
-        return cx.no_attribute(self, name)
+            return Method(tracer.class_function(info.getattr), self).call(tracer, [tracer.made(name)], {})
+        return tracer.no_attribute(self, name)
 
-    def set(self, cx: Any, name: str, value: Tracker) -> None:
-        info = cx.class_info(self.cls)
+    def set(self, tracer: Any, name: str, value: Tracker) -> None:
+        info = tracer.class_info(self.cls)
         if info.setattr is not None:
-            Method(cx.class_function(info.setattr), self).call(cx, [cx.made(name), value], {})
+            Method(tracer.class_function(info.setattr), self).call(tracer, [tracer.made(name), value], {})
             return
-        self.generic_set(cx, name, value)
+        self.generic_set(tracer, name, value)
 
-    def generic_set(self, cx: Any, name: str, value: Tracker) -> None:
+    def generic_set(self, tracer: Any, name: str, value: Tracker) -> None:
         """object.__setattr__"""
-        raw = cx.lookup(self.cls, name)
+        raw = tracer.lookup(self.cls, name)
         if isinstance(raw, property):
-            cx.call_property(raw, "fset", [self, value])
+            tracer.call_property(raw, "fset", [self, value])
             return
         if raw is not MISSING and not isinstance(raw, MemberDescriptorType) and hasattr(type(raw), "__set__"):
             if isinstance(raw, GetSetDescriptorType):
                 raise Unsupported(f"assignment to {name!r} of {self.describe()}")
-            cx.call_special(cx.wrap_static(raw, None), "__set__", [self, value])
+            tracer.call_special(tracer.wrap_static(raw, None), "__set__", [self, value])
             return
         if not isinstance(raw, MemberDescriptorType):
-            self.needs_dict(cx, name, raw)
-        self.put(cx, raw if isinstance(raw, MemberDescriptorType) else name, value)
+            self.needs_dict(tracer, name, raw)
+        self.put(tracer, raw if isinstance(raw, MemberDescriptorType) else name, value)
 
-    def needs_dict(self, cx: Any, name: str, raw: Any) -> None:
+    def needs_dict(self, tracer: Any, name: str, raw: Any) -> None:
         """Without an instance dict `name` cannot be set or deleted; `raw` is what the class has under it."""
         if not self.cls.__dictoffset__:
-            cx.no_change(self, name, None if raw is MISSING else f"'{self.cls.__name__}' object attribute '{name}' is read-only")
+            tracer.no_change(self, name, None if raw is MISSING else f"'{self.cls.__name__}' object attribute '{name}' is read-only")
 
-    def put(self, cx: Any, key: Any, value: Tracker | None) -> None:
+    def put(self, tracer: Any, key: Any, value: Tracker | None) -> None:
         """Set the entry of the instance dict, or the slot, or take it away."""
-        cx.touch(self)
-        self.note(cx, key)
+        tracer.touch(self)
+        self.note(tracer, key)
         if value is not None:
             if self.attrs.get(key) is DELETED:
                 del self.attrs[key]
@@ -170,10 +170,10 @@ class Object(Tracker):
         else:
             self.attrs[key] = DELETED
             if type(key) is str:
-                cx.guard(self.source, "not_hasattr" if self.before[key] is MISSING else "hasattr", key)  # type: ignore[index]
+                tracer.guard(self.source, "not_hasattr" if self.before[key] is MISSING else "hasattr", key)  # type: ignore[index]
                 self.own = {k: v for k, v in self.own.items() if k != key}
 
-    def note(self, cx: Any, key: Any) -> None:
+    def note(self, tracer: Any, key: Any) -> None:
         """What `attrs` has under `key` is about to change: remember what it was."""
         if self.value is None:
             return
@@ -181,115 +181,115 @@ class Object(Tracker):
             self.before = {}
         if key not in self.before:
             if isinstance(key, MemberDescriptorType):
-                found = _slot(cx, self, key)  # what was there is guarded
+                found = _slot(tracer, self, key)  # what was there is guarded
                 self.before[key] = MISSING if found is None else key.__get__(self.value)
             else:
                 self.before[key] = self.own.get(key, MISSING)
-        cx.mutates(self)
+        tracer.mutates(self)
 
-    def delete(self, cx: Any, name: str) -> None:
-        info = cx.class_info(self.cls)
+    def delete(self, tracer: Any, name: str) -> None:
+        info = tracer.class_info(self.cls)
         if info.delattr is not None:
-            Method(cx.class_function(info.delattr), self).call(cx, [cx.made(name)], {})
+            Method(tracer.class_function(info.delattr), self).call(tracer, [tracer.made(name)], {})
             return
-        self.generic_delete(cx, name)
+        self.generic_delete(tracer, name)
 
-    def generic_delete(self, cx: Any, name: str) -> None:
+    def generic_delete(self, tracer: Any, name: str) -> None:
         """object.__delattr__"""
-        raw = cx.lookup(self.cls, name)
+        raw = tracer.lookup(self.cls, name)
         if isinstance(raw, property):
-            cx.call_property(raw, "fdel", [self])
+            tracer.call_property(raw, "fdel", [self])
             return
         if isinstance(raw, MemberDescriptorType):
-            if _slot(cx, self, raw) is None:
-                cx.no_change(self, name, name)
-            self.put(cx, raw, None)
+            if _slot(tracer, self, raw) is None:
+                tracer.no_change(self, name, name)
+            self.put(tracer, raw, None)
             return
         if raw is not MISSING and hasattr(type(raw), "__delete__"):
-            cx.call_special(cx.wrap_static(raw, None), "__delete__", [self])
+            tracer.call_special(tracer.wrap_static(raw, None), "__delete__", [self])
             return
-        self.needs_dict(cx, name, raw)
-        if self.own_attr(cx, name) is None:
-            cx.no_change(self, name)
-        self.put(cx, name, None)
+        self.needs_dict(tracer, name, raw)
+        if self.own_attr(tracer, name) is None:
+            tracer.no_change(self, name)
+        self.put(tracer, name, None)
 
-    def truth(self, cx: Any) -> bool:
-        raw = cx.lookup(self.cls, "__bool__")
+    def truth(self, tracer: Any) -> bool:
+        raw = tracer.lookup(self.cls, "__bool__")
         if raw is not MISSING:
-            return self.checked(cx, "__bool__", bool)
-        if cx.lookup(self.cls, "__len__") is not MISSING:
-            return self.size(cx) != 0
+            return self.checked(tracer, "__bool__", bool)
+        if tracer.lookup(self.cls, "__len__") is not MISSING:
+            return self.size(tracer) != 0
         return True
 
-    def size(self, cx: Any) -> Any:
-        return self.checked(cx, "__len__", len)
+    def size(self, tracer: Any) -> Any:
+        return self.checked(tracer, "__len__", len)
 
-    def checked(self, cx: Any, name: str, of: Any) -> Any:
+    def checked(self, tracer: Any, name: str, of: Any) -> Any:
         """The result of a special method, by the builtin that calls it: it refuses what the method may not give."""
-        result = cx.call_special(self, name, []).real(cx)
+        result = tracer.call_special(self, name, []).real(tracer)
         if type(result) is bool and of is bool or type(result) is int and of is len and result >= 0 or isinstance(result, torch.SymInt):
             return result
-        return cx.folded(of, (type(self.cls.__name__, (), {name: lambda _: result})(),))
+        return tracer.folded(of, (type(self.cls.__name__, (), {name: lambda _: result})(),))
 
-    def iterate(self, cx: Any) -> Tracker:
-        raw = cx.lookup(self.cls, "__iter__")
-        if raw is MISSING and cx.lookup(self.cls, "__getitem__") is not MISSING:
-            return cx.by_index(self)
-        it = cx.call_special(self, "__iter__", [])
-        if cx.lookup(it.pytype(), "__next__") is MISSING:
-            cx.raise_(TypeError(f"iter() returned non-iterator of type '{it.pytype().__name__}'"))
+    def iterate(self, tracer: Any) -> Tracker:
+        raw = tracer.lookup(self.cls, "__iter__")
+        if raw is MISSING and tracer.lookup(self.cls, "__getitem__") is not MISSING:
+            return tracer.by_index(self)
+        it = tracer.call_special(self, "__iter__", [])
+        if tracer.lookup(it.pytype(), "__next__") is MISSING:
+            tracer.raise_(TypeError(f"iter() returned non-iterator of type '{it.pytype().__name__}'"))
         return it
 
-    def next(self, cx: Any) -> Tracker | None:
-        if cx.lookup(self.cls, "__next__") is MISSING:
-            return cx.not_iterator(self)
+    def next(self, tracer: Any) -> Tracker | None:
+        if tracer.lookup(self.cls, "__next__") is MISSING:
+            return tracer.not_iterator(self)
         try:
-            return cx.call_special(self, "__next__", [])
+            return tracer.call_special(self, "__next__", [])
         except CapturedError as e:
             if issubclass(e.tracker.pytype(), StopIteration):
                 return None
             raise
 
-    def key(self, cx: Any) -> Any:
-        raw = cx.lookup(self.cls, "__hash__")
-        if raw is object.__hash__ and cx.lookup(self.cls, "__eq__") is object.__eq__:
+    def key(self, tracer: Any) -> Any:
+        raw = tracer.lookup(self.cls, "__hash__")
+        if raw is object.__hash__ and tracer.lookup(self.cls, "__eq__") is object.__eq__:
             if self.value is None:
                 return self
-            cx.guard(self.source, "id", self.value)
+            tracer.guard(self.source, "id", self.value)
             return self.value
-        return Hashed(cx, self, cx.key_hash(self))
+        return Hashed(tracer, self, tracer.key_hash(self))
 
-    def element(self, cx: Any) -> Any:
+    def element(self, tracer: Any) -> Any:
         """Of objects that are equal to themselves alone, only which ones are the same is assumed: see `kept_apart`."""
-        if self.value is None or self.source is None or cx.lookup(self.cls, "__hash__") is not object.__hash__ \
-                or cx.lookup(self.cls, "__eq__") is not object.__eq__:
-            return self.key(cx)
-        cx.keyed[id(self)] = self
+        if self.value is None or self.source is None or tracer.lookup(self.cls, "__hash__") is not object.__hash__ \
+                or tracer.lookup(self.cls, "__eq__") is not object.__eq__:
+            return self.key(tracer)
+        tracer.keyed[id(self)] = self
         return self
 
-    def absent(self, cx: Any, key: Tracker) -> Tracker:
+    def absent(self, tracer: Any, key: Tracker) -> Tracker:
         """`d[key]` of a subclass of dict that does not hold the key: `__missing__`, or an error."""
-        if cx.lookup(self.cls, "__missing__") is MISSING:
-            return cx.fail(KeyError, key)
-        return cx.call_special(self, "__missing__", [key])
+        if tracer.lookup(self.cls, "__missing__") is MISSING:
+            return tracer.fail(KeyError, key)
+        return tracer.call_special(self, "__missing__", [key])
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         if name == "__getitem__" and isinstance(self.payload, Dict) and self.payload.factory is None:
-            found = self.payload.lookup(cx, args[0].key(cx))
-            return found if found is not None else self.absent(cx, args[0])
-        row = cx.methods(Object, name)
+            found = self.payload.lookup(tracer, args[0].key(tracer))
+            return found if found is not None else self.absent(tracer, args[0])
+        row = tracer.methods(Object, name)
         if row is not None:
-            return row(cx, self, *args, **kwargs)
+            return row(tracer, self, *args, **kwargs)
         if self.payload is not None and not _of_object(self.payload.pytype(), name):
-            if name == "__getitem__" and isinstance(self.payload, Dict) and self.payload.lookup(cx, args[0].key(cx)) is None:
-                missing = cx.lookup(self.cls, "__missing__")
+            if name == "__getitem__" and isinstance(self.payload, Dict) and self.payload.lookup(tracer, args[0].key(tracer)) is None:
+                missing = tracer.lookup(self.cls, "__missing__")
                 if isinstance(missing, FunctionType):
-                    return cx.class_function(missing).call(cx, [self, *args], kwargs)
-            made = self.payload.builtin_method(cx, name, args, kwargs)
+                    return tracer.class_function(missing).call(tracer, [self, *args], kwargs)
+            made = self.payload.builtin_method(tracer, name, args, kwargs)
             if self.value is None and hasattr(made, "owner"):
                 made.owner = self
             return made
-        return cx.opaque_method(self, name, args, kwargs)
+        return tracer.opaque_method(self, name, args, kwargs)
 
 
 def _of_object(cls: type, name: str) -> bool:
@@ -306,38 +306,38 @@ _SAID = ("__index__", "__int__", "__float__", "__str__", "__repr__", "__format__
          "__iter__")
 
 
-def _function(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+def _function(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
     if name in self.attrs or name in self.own:
-        found = self.own_attr(cx, name)
+        found = self.own_attr(tracer, name)
         if found is not None:
             return found
     elif self.source is not None:
-        cx.guard(self.source, "not_hasattr", name)
-    return Method(cx.class_function(raw), self)
+        tracer.guard(self.source, "not_hasattr", name)
+    return Method(tracer.class_function(raw), self)
 
 
-def _property(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
-    return _told(cx, self, name, info, lambda: cx.call_property(raw, "fget", [self]))
+def _property(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    return _told(tracer, self, name, info, lambda: tracer.call_property(raw, "fget", [self]))
 
 
-def _told(cx: Any, self: Object, name: str, info: Any, ask: Callable[[], Tracker]) -> Tracker:
+def _told(tracer: Any, self: Object, name: str, info: Any, ask: Callable[[], Tracker]) -> Tracker:
     """What code of a descriptor gives; when that is an AttributeError, `__getattr__` is asked."""
     try:
         return ask()
     except CapturedError as e:
         if info is None or info.getattr is None or not issubclass(e.tracker.pytype(), AttributeError):
             raise
-        return self.missing(cx, name, info)
+        return self.missing(tracer, name, info)
 
 
-def _classmethod(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
-    found = self.own_attr(cx, name)
-    return found if found is not None else Method(cx.class_function(raw.__func__), cx.made(self.cls))
+def _classmethod(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    found = self.own_attr(tracer, name)
+    return found if found is not None else Method(tracer.class_function(raw.__func__), tracer.made(self.cls))
 
 
-def _staticmethod(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
-    found = self.own_attr(cx, name)
-    return found if found is not None else cx.class_function(raw.__func__)
+def _staticmethod(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    found = self.own_attr(tracer, name)
+    return found if found is not None else tracer.class_function(raw.__func__)
 
 
 class EmptySlot:
@@ -360,67 +360,67 @@ def _slot_source(self: Object, raw: Any) -> Source | None:
     return None if self.source is None else Slot(self.source, raw.__objclass__, raw.__name__)
 
 
-def _slot(cx: Any, self: Object, raw: Any) -> Tracker | None:
+def _slot(tracer: Any, self: Object, raw: Any) -> Tracker | None:
     """What a slot holds."""
     found = self.attrs.get(raw)
     if found is None and self.value is not None:
         try:
-            found = cx.wrap(raw.__get__(self.value), _slot_source(self, raw))
+            found = tracer.wrap(raw.__get__(self.value), _slot_source(self, raw))
         except AttributeError:
             if self.source is not None:
-                cx.guard(self.source, "callable", EmptySlot(raw))
+                tracer.guard(self.source, "callable", EmptySlot(raw))
             return None
         self.attrs[raw] = found
     return None if found is DELETED else found
 
 
-def _member(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+def _member(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
     if name == "__dict__":
-        return cx.instance_dict(self)
-    found = _slot(cx, self, raw)
-    return found if found is not None else self.missing(cx, name, info)
+        return tracer.instance_dict(self)
+    found = _slot(tracer, self, raw)
+    return found if found is not None else self.missing(tracer, name, info)
 
 
-def _getset(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+def _getset(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
     if name == "__dict__":
-        return cx.instance_dict(self)
+        return tracer.instance_dict(self)
     if name == "__class__":
-        return cx.made(self.cls)
+        return tracer.made(self.cls)
     if self.value is not None:
-        return cx.wrap(raw.__get__(self.value), _slot_source(self, raw))
+        return tracer.wrap(raw.__get__(self.value), _slot_source(self, raw))
     if name == "args" and issubclass(self.cls, BaseException):
         found = self.attrs.get("args")
-        return found if found is not None else cx.tuple(self.init_args or [])
+        return found if found is not None else tracer.tuple(self.init_args or [])
     found = self.attrs.get(name)
     if found is not None:
         return found
     if issubclass(self.cls, BaseException):
-        return cx.made(None)
+        return tracer.made(None)
     raise Unsupported(f"attribute {name!r} of {self.describe()}")
 
 
-def _builtin(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
-    found = self.own_attr(cx, name) if name in self.attrs or name in self.own else None
+def _builtin(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+    found = self.own_attr(tracer, name) if name in self.attrs or name in self.own else None
     return found if found is not None else Bound(self, name, raw)
 
 
-def _other(cx: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
+def _other(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
     """A class attribute of another kind: a descriptor of the user's, or a plain value."""
     kind = type(raw)
     for base in kind.__mro__:
         if base in DESCRIPTORS and base.__get__ is kind.__get__:  # type: ignore[attr-defined]
-            return DESCRIPTORS[base](cx, self, raw, name, info)
+            return DESCRIPTORS[base](tracer, self, raw, name, info)
     if not hasattr(kind, "__get__"):
-        found = self.own_attr(cx, name)
-        return found if found is not None else cx.class_value(self.cls, name, raw)
+        found = self.own_attr(tracer, name)
+        return found if found is not None else tracer.class_value(self.cls, name, raw)
     if not hasattr(kind, "__set__"):
-        found = self.own_attr(cx, name)
+        found = self.own_attr(tracer, name)
         if found is not None:
             return found
-    row = cx.descriptor_row(kind)
+    row = tracer.descriptor_row(kind)
     if row is not None:
-        return row(cx, self, raw, name)
-    return _told(cx, self, name, info, lambda: cx.call_special(cx.class_value(self.cls, name, raw), "__get__", [self, cx.made(self.cls)]))
+        return row(tracer, self, raw, name)
+    return _told(tracer, self, name, info, lambda: tracer.call_special(tracer.class_value(self.cls, name, raw), "__get__", [self, tracer.made(self.cls)]))
 
 
 DESCRIPTORS = {
@@ -433,7 +433,7 @@ DESCRIPTORS = {
     MethodDescriptorType: _builtin,
     WrapperDescriptorType: _builtin,
     ClassMethodDescriptorType: _builtin,
-    BuiltinFunctionType: lambda cx, self, raw, name, info: cx.class_value(self.cls, name, raw),
+    BuiltinFunctionType: lambda tracer, self, raw, name, info: tracer.class_value(self.cls, name, raw),
 }
 
 

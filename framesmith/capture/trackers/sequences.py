@@ -35,19 +35,19 @@ class Sequence(Tracker):
         assert self._items is not None
         return self._items
 
-    def open(self, cx: Any) -> list[Tracker]:
+    def open(self, tracer: Any) -> list[Tracker]:
         """The elements; guards the length of a sequence from outside."""
         items = self._items
         if items is None:
-            cx.reads_whole(self.value)
-            cx.guard(self.source, "len", self.kind.__len__(self.value))
+            tracer.reads_whole(self.value)
+            tracer.guard(self.source, "len", self.kind.__len__(self.value))
             src = self.source
             raw = self.kind.__iter__(self.value)
-            items = self._items = [self.seen.get(i) or cx.wrap(v, None if src is None else Item(src, i)) for i, v in enumerate(raw)]
+            items = self._items = [self.seen.get(i) or tracer.wrap(v, None if src is None else Item(src, i)) for i, v in enumerate(raw)]
             items += self.added
         return items
 
-    def peek(self, cx: Any, index: int) -> Tracker | None:
+    def peek(self, tracer: Any, index: int) -> Tracker | None:
         """The element at `index` >= 0, or None past the end; of a sequence from outside, only this element is read."""
         items = self._items
         if items is not None:
@@ -56,54 +56,54 @@ class Sequence(Tracker):
         if found is not None:
             return found
         if index >= self.kind.__len__(self.value):
-            items = self.open(cx)
+            items = self.open(tracer)
             return items[index] if index < len(items) else None
         raw = self.kind.__getitem__(self.value, index)
-        found = self.seen[index] = cx.wrap(raw, None if self.source is None else Item(self.source, index))
+        found = self.seen[index] = tracer.wrap(raw, None if self.source is None else Item(self.source, index))
         return found
 
     def identity(self) -> Any:
         return self.value if self.value is not None else self
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         if self._items is None:
-            cx.guard(self.source, "len", self.kind.__len__(self.value))
+            tracer.guard(self.source, "len", self.kind.__len__(self.value))
             return self.kind.__len__(self.value) + len(self.added) > 0
         return bool(self._items)
 
-    def size(self, cx: Any) -> int:
+    def size(self, tracer: Any) -> int:
         if self._items is None:
-            cx.guard(self.source, "len", self.kind.__len__(self.value))
+            tracer.guard(self.source, "len", self.kind.__len__(self.value))
             return self.kind.__len__(self.value) + len(self.added)
         return len(self._items)
 
-    def items_list(self, cx: Any) -> list[Tracker]:
-        return list(self.open(cx))
+    def items_list(self, tracer: Any) -> list[Tracker]:
+        return list(self.open(tracer))
 
-    def item(self, cx: Any, key: Tracker) -> Tracker:
-        index = cx.index(key, self.kind.__name__)
+    def item(self, tracer: Any, key: Tracker) -> Tracker:
+        index = tracer.index(key, self.kind.__name__)
         if type(index) is int and index < 0 and self._items is None:  # from the end: the length need not be known
             if -index <= len(self.added):
                 return self.added[index]
             if not self.added and -index <= self.kind.__len__(self.value):
-                return cx.wrap(self.kind.__getitem__(self.value, index), None if self.source is None else Item(self.source, index))
+                return tracer.wrap(self.kind.__getitem__(self.value, index), None if self.source is None else Item(self.source, index))
         if type(index) is int and index >= 0:
-            found = self.peek(cx, index)
+            found = self.peek(tracer, index)
             if found is not None:
                 return found
-        items = self.open(cx)
+        items = self.open(tracer)
         try:
             part: Any = items[index]
         except (IndexError, TypeError, ValueError):
-            return cx.folded(self.kind.__getitem__, (self.kind(items), index))
+            return tracer.folded(self.kind.__getitem__, (self.kind(items), index))
         return self.make(part) if isinstance(index, slice) else part
 
     def make(self, items: list[Tracker]) -> Tracker:
         """A new sequence of the builtin kind."""
         raise NotImplementedError
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return cx.apply_row(type(self), self, name, args, kwargs)
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return tracer.apply_row(type(self), self, name, args, kwargs)
 
 
 class List(Sequence):
@@ -114,47 +114,47 @@ class List(Sequence):
     def pytype(self) -> type:
         return list
 
-    def real(self, cx: Any) -> Any:
-        return [x.real(cx) for x in self.open(cx)]
+    def real(self, tracer: Any) -> Any:
+        return [x.real(tracer) for x in self.open(tracer)]
 
     def make(self, items: list[Tracker]) -> Tracker:
         return List(items)
 
-    def iterate(self, cx: Any) -> Tracker:
-        return cx.list_iterator(self)
+    def iterate(self, tracer: Any) -> Tracker:
+        return tracer.list_iterator(self)
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name == "__class__":
-            return cx.made(list)
+            return tracer.made(list)
         if not has_member(list, name):
-            return cx.no_attribute(self, name)
-        return by_class(cx, self, list, name)
+            return tracer.no_attribute(self, name)
+        return by_class(tracer, self, list, name)
 
-    def touch(self, cx: Any) -> list[Tracker]:
+    def touch(self, tracer: Any) -> list[Tracker]:
         """The elements, about to be changed."""
-        items = self.open(cx)
-        cx.mutates(self)
+        items = self.open(tracer)
+        tracer.mutates(self)
         return items
 
-    def extend(self, cx: Any, values: list[Tracker]) -> None:
+    def extend(self, tracer: Any, values: list[Tracker]) -> None:
         """Put elements behind the last one: what the list holds need not be known."""
         (self.added if self._items is None else self._items).extend(values)
-        cx.mutates(self)
+        tracer.mutates(self)
 
-    def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
-        index = cx.index(key, "list")
+    def set_item(self, tracer: Any, key: Tracker, value: Tracker) -> None:
+        index = tracer.index(key, "list")
         if isinstance(index, slice):
-            if not isinstance(value, Sequence) and not cx.is_iterable(value):
-                cx.raise_(TypeError("can only assign an iterable" if index.step is None else "must assign iterable to extended slice"))
-            size = self.size(cx)
-            value = cx.sequence(value)
-            if self.size(cx) != size:  # the values' own code changed it
+            if not isinstance(value, Sequence) and not tracer.is_iterable(value):
+                tracer.raise_(TypeError("can only assign an iterable" if index.step is None else "must assign iterable to extended slice"))
+            size = self.size(tracer)
+            value = tracer.sequence(value)
+            if self.size(tracer) != size:  # the values' own code changed it
                 index = _settled(index, size)
-        cx.folded(list.__setitem__, (self.touch(cx), index, value))
+        tracer.folded(list.__setitem__, (self.touch(tracer), index, value))
 
-    def del_item(self, cx: Any, key: Tracker) -> None:
-        index = cx.index(key, "list")
-        cx.folded(list.__delitem__, (self.touch(cx), index))
+    def del_item(self, tracer: Any, key: Tracker) -> None:
+        index = tracer.index(key, "list")
+        tracer.folded(list.__delitem__, (self.touch(tracer), index))
 
 
 def _settled(index: slice, size: int) -> slice:
@@ -181,8 +181,8 @@ class Tuple(Sequence):
     def identity(self) -> Any:
         return () if self.cls is tuple and self._items == [] else super().identity()
 
-    def real(self, cx: Any) -> Any:
-        values = [x.real(cx) for x in self.open(cx)]
+    def real(self, tracer: Any) -> Any:
+        values = [x.real(tracer) for x in self.open(tracer)]
         if self.cls is tuple:
             return tuple(values)
         if is_plain_tuple(self.cls):
@@ -192,31 +192,31 @@ class Tuple(Sequence):
     def make(self, items: list[Tracker]) -> Tracker:
         return Tuple(items, cls=torch.Size if self.cls is torch.Size else tuple)
 
-    def set(self, cx: Any, name: str, value: Tracker) -> None:
-        if name in cx.tuple_fields(self.cls):
-            cx.raise_(AttributeError("can't set attribute"))
+    def set(self, tracer: Any, name: str, value: Tracker) -> None:
+        if name in tracer.tuple_fields(self.cls):
+            tracer.raise_(AttributeError("can't set attribute"))
         if self.cls.__dictoffset__:
-            super().set(cx, name, value)
-        cx.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
+            super().set(tracer, name, value)
+        tracer.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
 
-    def iterate(self, cx: Any) -> Tracker:
-        return cx.list_iterator(self)
+    def iterate(self, tracer: Any) -> Tracker:
+        return tracer.list_iterator(self)
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         cls = self.cls
         if cls is not tuple:
-            fields = cx.tuple_fields(cls)
+            fields = tracer.tuple_fields(cls)
             if name in fields:
-                return self.open(cx)[fields[name]]
-            return cx.tuple_attr(self, name)
+                return self.open(tracer)[fields[name]]
+            return tracer.tuple_attr(self, name)
         if name == "__class__":
-            return cx.made(tuple)
+            return tracer.made(tuple)
         if not has_member(tuple, name):
-            return cx.no_attribute(self, name)
-        return by_class(cx, self, tuple, name)
+            return tracer.no_attribute(self, name)
+        return by_class(tracer, self, tuple, name)
 
-    def key(self, cx: Any) -> Any:
-        keys = [x.key(cx) for x in self.open(cx)]
+    def key(self, tracer: Any) -> Any:
+        keys = [x.key(tracer) for x in self.open(tracer)]
         return tuple(keys) if self.cls is tuple else tuple.__new__(self.cls, keys)
 
 
@@ -251,21 +251,21 @@ class Slice(Tracker):
     def pytype(self) -> type:
         return slice
 
-    def real(self, cx: Any) -> slice:
-        return slice(*[p.real(cx) if p.constant else cx.index(p) for p in self.parts])
+    def real(self, tracer: Any) -> slice:
+        return slice(*[p.real(tracer) if p.constant else tracer.index(p) for p in self.parts])
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name in ("start", "stop", "step"):
             return self.parts[("start", "stop", "step").index(name)]
         if name == "indices":
             return Bound(self, name)
-        return super().get(cx, name)
+        return super().get(tracer, name)
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return cx.fold(self.real(cx).indices, tuple(a.real(cx) for a in args))
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return tracer.fold(self.real(tracer).indices, tuple(a.real(tracer) for a in args))
 
 
 def constant_items(items: list[Tracker]) -> bool:

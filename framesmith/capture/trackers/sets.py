@@ -38,21 +38,21 @@ class Set(Tracker):
         """The order of `_keys` may not be that of the captured program's set: what sets from outside held before has a say in it."""
 
     @classmethod
-    def of(cls, cx: Any, items: list[Tracker], kind: type = set) -> Set:
+    def of(cls, tracer: Any, items: list[Tracker], kind: type = set) -> Set:
         """A new set of the elements, put in in their order."""
-        return cls(kind([v.element(cx) for v in items]), cls=kind)
+        return cls(kind([v.element(tracer) for v in items]), cls=kind)
 
-    def open(self, cx: Any) -> Any:
+    def open(self, tracer: Any) -> Any:
         """The set of keys; guards the elements of a set from outside, and their order."""
         if self._keys is None:
-            cx.reads_whole(self.value)
+            tracer.reads_whole(self.value)
             if self.source is not None:
                 if any(map(_holds_objects, self.base.__iter__(self.value))):
                     raise Unsupported("a set of tuples with objects that guards would keep alive")
-                cx.guard(self.source, "callable", SameElements(self.value))
+                tracer.guard(self.source, "callable", SameElements(self.value))
             raw = list(self.base.__iter__(self.value))
             numbers = stored_hashes(self.value)
-            keys = [_key(cx, v, numbers[id(v)]) for v in raw]
+            keys = [_key(tracer, v, numbers[id(v)]) for v in raw]
             self.loose = any(k is not v for k, v in zip(keys, raw))
             self._keys = self.base(keys) if self.loose else self.value
         return self._keys
@@ -62,44 +62,44 @@ class Set(Tracker):
         """The builtin kind."""
         return set if issubclass(self.cls, set) else frozenset
 
-    def contains(self, cx: Any, item: Tracker) -> bool:
+    def contains(self, tracer: Any, item: Tracker) -> bool:
         """`item in x`"""
         if isinstance(item, Set) and item.cls is set:
-            key: Any = item.frozen(cx)
+            key: Any = item.frozen(tracer)
         elif self._keys is not None:
-            key = item.element(cx)
+            key = item.element(tracer)
         else:
-            key = item.key(cx)
+            key = item.key(tracer)
         if self._keys is not None or isinstance(key, (Tracker, Hashed)):
-            return key in self.open(cx)
+            return key in self.open(tracer)
         found = self.base.__contains__(self.value, key)
-        cx.guard(self.source, "contains" if found else "not_contains", key)
+        tracer.guard(self.source, "contains" if found else "not_contains", key)
         return found
 
-    def change(self, cx: Any, method: str, *args: Any) -> Any:
+    def change(self, tracer: Any, method: str, *args: Any) -> Any:
         """Run a method that changes the set, on keys."""
-        keys = self.open(cx)
+        keys = self.open(tracer)
         args = tuple([a.copy() if isinstance(a, set) else a for a in args])  # what is replayed is how they are now
         if self.first is None:
             self.first = list(keys)
             if keys is self.value:
                 keys = self._keys = set(keys)
-        out = cx.folded(getattr(keys, method), args)
+        out = tracer.folded(getattr(keys, method), args)
         self.changes.append((method, args))
         if self.value is not None:
             self.loose = True
-            cx.mutates(self)
+            tracer.mutates(self)
         return out
 
-    def ordered(self, cx: Any) -> list[Any]:
+    def ordered(self, tracer: Any) -> list[Any]:
         """The keys in the order that iteration gives; refuses where only addresses of objects decide it."""
-        keys = self.open(cx)
-        if len(keys) > 1 and (self.loose or any(_by_address(cx, k) for k in keys)):
+        keys = self.open(tracer)
+        if len(keys) > 1 and (self.loose or any(_by_address(tracer, k) for k in keys)):
             raise Unsupported("the order of a set that depends on addresses or on what it held before", hint="sort it, or use a dict")
         return list(keys)
 
-    def items_list(self, cx: Any) -> list[Tracker]:
-        return [cx.unkey(k) for k in self.ordered(cx)]
+    def items_list(self, tracer: Any) -> list[Tracker]:
+        return [tracer.unkey(k) for k in self.ordered(tracer)]
 
     def pytype(self) -> type:
         return self.cls
@@ -107,50 +107,50 @@ class Set(Tracker):
     def identity(self) -> Any:
         return self.value if self.value is not None else self
 
-    def real(self, cx: Any) -> Any:
-        keys = self.open(cx)
+    def real(self, tracer: Any) -> Any:
+        keys = self.open(tracer)
         if any(isinstance(k, (Tracker, Hashed)) for k in keys):
-            return super().real(cx)
-        self.ordered(cx)
+            return super().real(tracer)
+        self.ordered(tracer)
         return keys
 
-    def key(self, cx: Any) -> Any:
-        return cx.no_key(self) if self.base is set else self.frozen(cx)
+    def key(self, tracer: Any) -> Any:
+        return tracer.no_key(self) if self.base is set else self.frozen(tracer)
 
-    def frozen(self, cx: Any) -> frozenset[Any]:
+    def frozen(self, tracer: Any) -> frozenset[Any]:
         """The keys as one key."""
-        return frozenset([k.key(cx) if isinstance(k, Tracker) else k for k in self.open(cx)])
+        return frozenset([k.key(tracer) if isinstance(k, Tracker) else k for k in self.open(tracer)])
 
-    def truth(self, cx: Any) -> bool:
-        return self.size(cx) > 0
+    def truth(self, tracer: Any) -> bool:
+        return self.size(tracer) > 0
 
-    def size(self, cx: Any) -> int:
+    def size(self, tracer: Any) -> int:
         if self._keys is None:
-            cx.guard(self.source, "len", len(self.value))
+            tracer.guard(self.source, "len", len(self.value))
             return len(self.value)
         return len(self._keys)
 
-    def iterate(self, cx: Any) -> Tracker:
+    def iterate(self, tracer: Any) -> Tracker:
         def read(key: Any) -> Tracker | None:
-            return cx.unkey(key) if key in self.open(cx) else None
+            return tracer.unkey(key) if key in self.open(tracer) else None
 
-        return CheckedIter(self, Way(self.base), self.ordered(cx), lambda: self.open(cx), read)
+        return CheckedIter(self, Way(self.base), self.ordered(tracer), lambda: self.open(tracer), read)
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name == "__class__":
-            return cx.made(self.cls)
+            return tracer.made(self.cls)
         if not has_member(self.cls, name):
-            return cx.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
-        return by_class(cx, self, self.cls, name)
+            return tracer.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
+        return by_class(tracer, self, self.cls, name)
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return cx.apply_row(Set, self, name, args, kwargs)
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return tracer.apply_row(Set, self, name, args, kwargs)
 
 
-def _key(cx: Any, value: Any, number: int) -> Any:
+def _key(tracer: Any, value: Any, number: int) -> Any:
     """What stands for an element of a real set; its hash is known."""
-    x = cx.wrap_static(value, None)
-    return Hashed(cx, x, number) if isinstance(x, Object) and cx.has_own_hash(value) else x.element(cx)
+    x = tracer.wrap_static(value, None)
+    return Hashed(tracer, x, number) if isinstance(x, Object) and tracer.has_own_hash(value) else x.element(tracer)
 
 
 class SameElements:
@@ -178,11 +178,11 @@ def _by_identity(x: Any) -> bool:
     return type(x).__eq__ is object.__eq__ and type(x).__weakrefoffset__ != 0 and type(x) is not weakref.ReferenceType
 
 
-def _by_address(cx: Any, key: Any) -> bool:
+def _by_address(tracer: Any, key: Any) -> bool:
     """The key's place in a table depends on an address that may differ from call to call."""
     if isinstance(key, (tuple, frozenset)):
-        return any(_by_address(cx, k) for k in key)
-    return isinstance(key, Tracker) or type(key).__hash__ is object.__hash__ and isinstance(cx.seen.get(id(key)), Object)
+        return any(_by_address(tracer, k) for k in key)
+    return isinstance(key, Tracker) or type(key).__hash__ is object.__hash__ and isinstance(tracer.seen.get(id(key)), Object)
 
 
 __all__ = ["SameElements", "Set"]

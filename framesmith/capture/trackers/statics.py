@@ -25,16 +25,16 @@ class Static(Tracker):
     def pytype(self) -> type:
         return type(self.value)
 
-    def real(self, cx: Any) -> Any:
+    def real(self, tracer: Any) -> Any:
         return self.value
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
     def identity(self) -> Any:
         return self.value
 
-    def key(self, cx: Any) -> Any:
+    def key(self, tracer: Any) -> Any:
         return self.value
 
     def describe(self) -> str:
@@ -45,8 +45,8 @@ class Static(Tracker):
         module = getattr(v, "__module__", None)
         return f"{module}.{name}" if isinstance(module, str) else str(name)
 
-    def get(self, cx: Any, name: str) -> Tracker:
-        return cx.fold(getattr, (self.value, name))
+    def get(self, tracer: Any, name: str) -> Tracker:
+        return tracer.fold(getattr, (self.value, name))
 
 
 class Builtin(Static):
@@ -54,8 +54,8 @@ class Builtin(Static):
 
     __slots__ = ()
 
-    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return cx.call_builtin(self.value, args, kwargs)
+    def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return tracer.call_builtin(self.value, args, kwargs)
 
 
 class Disabled(Static):
@@ -63,7 +63,7 @@ class Disabled(Static):
 
     __slots__ = ()
 
-    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+    def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         raise Unsupported(f"call of {getattr(self.value, '__qualname__', 'a function')}, which is disabled")
 
 
@@ -72,8 +72,8 @@ class Scripted(Static):
 
     __slots__ = ()
 
-    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return cx.call_scripted(self.value, args, kwargs)
+    def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return tracer.call_scripted(self.value, args, kwargs)
 
 
 class PyModule(Static):
@@ -84,17 +84,17 @@ class PyModule(Static):
     def describe(self) -> str:
         return f"module {name_of(self.value)}"
 
-    def get(self, cx: Any, name: str) -> Tracker:
-        if type(self.value) is not ModuleType and isinstance(cx.lookup(type(self.value), "__getattribute__"), FunctionType):
+    def get(self, tracer: Any, name: str) -> Tracker:
+        if type(self.value) is not ModuleType and isinstance(tracer.lookup(type(self.value), "__getattribute__"), FunctionType):
             raise Unsupported(f"{name!r} of {self.describe()}, whose class has a __getattribute__")
-        return cx.module_attr(self.value, name)
+        return tracer.module_attr(self.value, name)
 
-    def set(self, cx: Any, name: str, value: Tracker) -> None:
-        if type(self.value) is not ModuleType and isinstance(cx.lookup(type(self.value), "__setattr__"), FunctionType):
+    def set(self, tracer: Any, name: str, value: Tracker) -> None:
+        if type(self.value) is not ModuleType and isinstance(tracer.lookup(type(self.value), "__setattr__"), FunctionType):
             raise Unsupported(f"assignment to {name!r} of {self.describe()}, whose class has a __setattr__")
-        if type(self.value) is not ModuleType and hasattr(type(cx.lookup(type(self.value), name)), "__set__"):
+        if type(self.value) is not ModuleType and hasattr(type(tracer.lookup(type(self.value), name)), "__set__"):
             raise Unsupported(f"assignment to {name!r} of {self.describe()}, which is a property")
-        cx.store_global(self.value.__dict__, name, value)
+        tracer.store_global(self.value.__dict__, name, value)
 
 
 class Class(Static):
@@ -102,42 +102,42 @@ class Class(Static):
 
     __slots__ = ()
 
-    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return cx.instantiate(self, args, kwargs)
+    def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return tracer.instantiate(self, args, kwargs)
 
-    def get(self, cx: Any, name: str) -> Tracker:
-        return cx.class_attr(self, name)
+    def get(self, tracer: Any, name: str) -> Tracker:
+        return tracer.class_attr(self, name)
 
-    def set(self, cx: Any, name: str, value: Tracker) -> None:
-        cx.set_class_attr(self, name, value)
+    def set(self, tracer: Any, name: str, value: Tracker) -> None:
+        tracer.set_class_attr(self, name, value)
 
-    def delete(self, cx: Any, name: str) -> None:
-        cx.set_class_attr(self, name, None)
+    def delete(self, tracer: Any, name: str) -> None:
+        tracer.set_class_attr(self, name, None)
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         if name not in type.__dict__:
-            return cx.call_builtin(getattr(self.value, name), args, kwargs)
+            return tracer.call_builtin(getattr(self.value, name), args, kwargs)
         raw = type.__dict__[name]
-        return cx.call_builtin(raw, [self, *args], kwargs) if raw in CALLS else cx.call_builtin(raw.__get__(self.value), args, kwargs)
+        return tracer.call_builtin(raw, [self, *args], kwargs) if raw in CALLS else tracer.call_builtin(raw.__get__(self.value), args, kwargs)
 
-    def item(self, cx: Any, key: Tracker) -> Tracker:
-        return cx.class_item(self, key)
+    def item(self, tracer: Any, key: Tracker) -> Tracker:
+        return tracer.class_item(self, key)
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         meta = type(self.value)
-        if cx.lookup(meta, "__bool__") is not MISSING:
-            return cx.call_special(self, "__bool__", []).truth(cx) if not _is_enum(meta) else True
-        return _is_enum(meta) or cx.lookup(meta, "__len__") is MISSING or self.size(cx) != 0
+        if tracer.lookup(meta, "__bool__") is not MISSING:
+            return tracer.call_special(self, "__bool__", []).truth(tracer) if not _is_enum(meta) else True
+        return _is_enum(meta) or tracer.lookup(meta, "__len__") is MISSING or self.size(tracer) != 0
 
-    def iterate(self, cx: Any) -> Tracker:
+    def iterate(self, tracer: Any) -> Tracker:
         if not _is_enum(type(self.value)):
-            return super().iterate(cx)
-        return cx.iterator([cx.made(v) for v in cx.folded(list, (self.value,))])
+            return super().iterate(tracer)
+        return tracer.iterator([tracer.made(v) for v in tracer.folded(list, (self.value,))])
 
-    def size(self, cx: Any) -> int:
+    def size(self, tracer: Any) -> int:
         if _is_enum(type(self.value)):
-            return cx.folded(len, (self.value,))
-        return cx.call_special(self, "__len__", []).real(cx)
+            return tracer.folded(len, (self.value,))
+        return tracer.call_special(self, "__len__", []).real(tracer)
 
 
 def _is_enum(meta: type) -> bool:

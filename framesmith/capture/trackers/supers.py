@@ -37,46 +37,46 @@ class Super(Tracker):
     def pytype(self) -> type:
         return super
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         mro = self.start.__mro__
         for base in mro[mro.index(self.cls) + 1:] if name != "__class__" else ():
-            cx.note_class(base, name)
-            raw = cx.own_raw(base, name)
+            tracer.note_class(base, name)
+            raw = tracer.own_raw(base, name)
             if raw is not MISSING:
-                return self.bind(cx, raw, name)
+                return self.bind(tracer, raw, name)
         own = _OWN.get(name)
-        return own(cx, self) if own is not None else cx.no_attribute(self, name)
+        return own(tracer, self) if own is not None else tracer.no_attribute(self, name)
 
-    def bind(self, cx: Any, raw: Any, name: str) -> Tracker:
+    def bind(self, tracer: Any, raw: Any, name: str) -> Tracker:
         """The attribute found, bound as a descriptor would."""
         start = self.start
         on_class = isinstance(self.obj, Class) and start is self.obj.value
         if isinstance(raw, FunctionType):
-            return cx.class_function(raw) if on_class else Method(cx.class_function(raw), self.obj)
+            return tracer.class_function(raw) if on_class else Method(tracer.class_function(raw), self.obj)
         if isinstance(raw, classmethod):
-            return Method(cx.class_function(raw.__func__), cx.made(start))
+            return Method(tracer.class_function(raw.__func__), tracer.made(start))
         if isinstance(raw, staticmethod):
-            return cx.class_function(raw.__func__)
+            return tracer.class_function(raw.__func__)
         if isinstance(raw, property):
             if on_class:
-                return cx.class_value(start, name, raw)
-            return cx.call_property(raw, "fget", [self.obj])
+                return tracer.class_value(start, name, raw)
+            return tracer.call_property(raw, "fget", [self.obj])
         if isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)):
-            return cx.made(raw) if on_class else Bound(self.obj, name, raw)
+            return tracer.made(raw) if on_class else Bound(self.obj, name, raw)
         if isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)) and isinstance(self.obj, Object) and not on_class:
-            return DESCRIPTORS[type(raw)](cx, self.obj, raw, name, None)
+            return DESCRIPTORS[type(raw)](tracer, self.obj, raw, name, None)
         if isinstance(raw, BuiltinFunctionType) or not hasattr(type(raw), "__get__"):
-            return cx.class_value(start, name, raw)
+            return tracer.class_value(start, name, raw)
         if isinstance(raw, ClassMethodDescriptorType):
             if name == "__init_subclass__":
                 of_generic = _OF_GENERIC.get(raw.__objclass__)
-                return cx.no_hook(start) if of_generic is None else Method(cx.made(of_generic), cx.made(start))
-            return cx.made(raw.__get__(None, start))
+                return tracer.no_hook(start) if of_generic is None else Method(tracer.made(of_generic), tracer.made(start))
+            return tracer.made(raw.__get__(None, start))
         if isinstance(getattr(type(raw), "__get__", None), FunctionType):
-            return cx.call_special(cx.class_value(start, name, raw), "__get__", [cx.made(None) if on_class else self.obj, cx.made(start)])
+            return tracer.call_special(tracer.class_value(start, name, raw), "__get__", [tracer.made(None) if on_class else self.obj, tracer.made(start)])
         raise Unsupported(f"super().{name}: {type(raw).__name__}")
 
 
@@ -84,27 +84,27 @@ _OF_GENERIC = {typing.Generic: getattr(typing, "_generic_init_subclass", None)}
 """What C calls, from Python 3.12 on."""
 
 
-def super_of(cx: Any, cls: Tracker, obj: Tracker) -> Tracker:
+def super_of(tracer: Any, cls: Tracker, obj: Tracker) -> Tracker:
     """`super(cls, obj)`"""
     if not isinstance(cls, Class):
-        return cx.raise_(TypeError(f"super() argument 1 must be a type, not {cls.pytype().__name__}"))
+        return tracer.raise_(TypeError(f"super() argument 1 must be a type, not {cls.pytype().__name__}"))
     start = obj.pytype()
     if isinstance(obj, Class) and obj.value.__mro__ is None:
         raise Unsupported("super() of a class whose mro is being made")
     if isinstance(obj, Class) and cls.value in obj.value.__mro__:
         start = obj.value
     elif cls.value not in start.__mro__:
-        if cx.lookup(start, "__class__") is not object.__dict__["__class__"]:
+        if tracer.lookup(start, "__class__") is not object.__dict__["__class__"]:
             raise Unsupported(f"super() of {obj.describe()}, which has a __class__ of its own")
-        return cx.raise_(TypeError("super(type, obj): obj must be an instance or subtype of type"))
+        return tracer.raise_(TypeError("super(type, obj): obj must be an instance or subtype of type"))
     return Super(cls.value, obj, start)
 
 
 _OWN = {
-    "__class__": lambda cx, self: cx.made(super),
-    "__thisclass__": lambda cx, self: cx.made(self.cls),
-    "__self__": lambda cx, self: self.obj,
-    "__self_class__": lambda cx, self: cx.made(self.start),
+    "__class__": lambda tracer, self: tracer.made(super),
+    "__thisclass__": lambda tracer, self: tracer.made(self.cls),
+    "__self__": lambda tracer, self: self.obj,
+    "__self_class__": lambda tracer, self: tracer.made(self.start),
 }
 
 __all__ = ["Super", "super_of"]

@@ -64,7 +64,7 @@ class Tensor(Tracker):
     def pytype(self) -> type:
         return self.pyclass
 
-    def real(self, cx: Any) -> Any:
+    def real(self, tracer: Any) -> Any:
         return self.fake
 
     def describe(self) -> str:
@@ -73,57 +73,57 @@ class Tensor(Tracker):
     def identity(self) -> Any:
         return self.fake
 
-    def key(self, cx: Any) -> Any:
+    def key(self, tracer: Any) -> Any:
         if self.source is not None:
-            cx.keyed[id(self)] = self
+            tracer.keyed[id(self)] = self
         return self
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         attrs = self.attrs
         if attrs is not None and name in attrs and attrs[name] is not DELETED:
             return attrs[name]
         if name == "_base":
-            cx.seen_as_copy(self.fake)
-        raw = cx.lookup(self.pyclass, name)
+            tracer.seen_as_copy(self.fake)
+        raw = tracer.lookup(self.pyclass, name)
         if is_users(raw):
-            return self.by_users(cx, name, raw)
+            return self.by_users(tracer, name, raw)
         raw = None if raw is MISSING else getattr(self.pyclass, name)
         if isinstance(raw, _METHOD_TYPES):
             return TensorMethod(self, name)
         row = _ATTRIBUTES.get(name)
         if row is not None:
-            return row(self, cx)
+            return row(self, tracer)
         if raw is None and name not in ("grad_fn", "_grad", "name"):
-            return self.own(cx, name)
-        return cx.torch_call(getattr, [self, cx.made(name)], {})
+            return self.own(tracer, name)
+        return tracer.torch_call(getattr, [self, tracer.made(name)], {})
 
-    def by_users(self, cx: Any, name: str, raw: Any) -> Tracker:
+    def by_users(self, tracer: Any, name: str, raw: Any) -> Tracker:
         """An attribute that the program has put into the class."""
         if isinstance(raw, property):
-            return cx.call_property(raw, "fget", [self])
+            return tracer.call_property(raw, "fget", [self])
         if not isinstance(raw, types.FunctionType):
             raise Unsupported(f"Tensor.{name}, which was replaced")
-        return cx.bound_special(self, name, raw)
+        return tracer.bound_special(self, name, raw)
 
-    def own(self, cx: Any, name: str) -> Tracker:
+    def own(self, tracer: Any, name: str) -> Tracker:
         """An entry of the instance dict."""
         if self.attrs is not None and name in self.attrs:
-            return self.attrs[name] if self.attrs[name] is not DELETED else cx.no_attribute(self, name)
+            return self.attrs[name] if self.attrs[name] is not DELETED else tracer.no_attribute(self, name)
         if self.value is not None and self.source is not None:
             if name in self.value.__dict__:
-                return cx.wrap(self.value.__dict__[name], DictAttr(self.source, name))
-            cx.guard(self.source, "not_hasattr", name)
-        return cx.no_attribute(self, name)
+                return tracer.wrap(self.value.__dict__[name], DictAttr(self.source, name))
+            tracer.guard(self.source, "not_hasattr", name)
+        return tracer.no_attribute(self, name)
 
-    def set(self, cx: Any, name: str, value: Tracker) -> None:
+    def set(self, tracer: Any, name: str, value: Tracker) -> None:
         raw = getattr(self.pyclass, name, None)
-        if name == "requires_grad" and cx.same_grad_flag(self, [value], {}):
+        if name == "requires_grad" and tracer.same_grad_flag(self, [value], {}):
             return
         if name == "data" and isinstance(value, Tensor) and value.fake is self.fake:
             return  # Module.to(...) where nothing is to be converted
         if hasattr(type(raw), "__set__") and not (name == "grad" and self.takes_grad(value)):
-            super().set(cx, name, value)
-        self.note(cx, name, value)
+            super().set(tracer, name, value)
+        self.note(tracer, name, value)
 
     def takes_grad(self, value: Tracker) -> bool:
         """Whether `value` may be the gradient of this tensor without an error."""
@@ -131,54 +131,54 @@ class Tensor(Tracker):
         fits = other is not None and (other.shape, other.dtype, other.device) == (mine.shape, mine.dtype, mine.device)
         return self.value is not None and self.value.is_leaf and (value is NONE or fits)
 
-    def delete(self, cx: Any, name: str) -> None:
+    def delete(self, tracer: Any, name: str) -> None:
         if hasattr(type(getattr(self.pyclass, name, None)), "__set__"):
-            super().delete(cx, name)
-        self.get(cx, name)
-        self.note(cx, name, DELETED)
+            super().delete(tracer, name)
+        self.get(tracer, name)
+        self.note(tracer, name, DELETED)
 
-    def note(self, cx: Any, name: str, value: Any) -> None:
+    def note(self, tracer: Any, name: str, value: Any) -> None:
         if self.attrs is None:
             self.attrs = {}
         self.attrs[name] = value
-        cx.mutates(self)
+        tracer.mutates(self)
 
-    def known(self, cx: Any) -> Any:
+    def known(self, tracer: Any) -> Any:
         """The real tensor of this value if it depends on constants alone, else None."""
-        return known_value(cx.recorder, self.fake)
+        return known_value(tracer.recorder, self.fake)
 
-    def assumed(self, cx: Any) -> Any:
+    def assumed(self, tracer: Any) -> Any:
         """The same if it depends on small inputs, too: their contents are assumed then."""
-        return known_value(cx.recorder, self.fake, assuming=True)
+        return known_value(tracer.recorder, self.fake, assuming=True)
 
-    def item(self, cx: Any, key: Tracker) -> Tracker:
-        cx.operated(self, "getitem")
-        return cx.torch_call(get_item, [self, key], {})
+    def item(self, tracer: Any, key: Tracker) -> Tracker:
+        tracer.operated(self, "getitem")
+        return tracer.torch_call(get_item, [self, key], {})
 
-    def set_item(self, cx: Any, key: Tracker, value: Tracker) -> None:
-        cx.operated(self, "setitem")
-        cx.torch_call(set_item, [self, key, value], {})
+    def set_item(self, tracer: Any, key: Tracker, value: Tracker) -> None:
+        tracer.operated(self, "setitem")
+        tracer.torch_call(set_item, [self, key, value], {})
 
-    def truth(self, cx: Any) -> bool:
-        known = self.assumed(cx)
-        if known is None and (whatever := decided(cx.recorder, self.fake)) is not None:
+    def truth(self, tracer: Any) -> bool:
+        known = self.assumed(tracer)
+        if known is None and (whatever := decided(tracer.recorder, self.fake)) is not None:
             return whatever
         if known is None:
             raise DataDependent("truth of a tensor's data", hint="torch.where chooses between tensors without a branch")
-        return cx.folded(bool, (known,))
+        return tracer.folded(bool, (known,))
 
-    def size(self, cx: Any) -> Any:
+    def size(self, tracer: Any) -> Any:
         if self.fake.dim() == 0:
-            cx.raise_(TypeError("len() of a 0-d tensor"))
+            tracer.raise_(TypeError("len() of a 0-d tensor"))
         return self.fake.shape[0]
 
-    def iterate(self, cx: Any) -> Tracker:
+    def iterate(self, tracer: Any) -> Tracker:
         if self.fake.dim() == 0:
-            cx.raise_(TypeError("iteration over a 0-d tensor"))
-        return cx.iterator(cx.torch_call(torch.unbind, [self], {}).items)
+            tracer.raise_(TypeError("iteration over a 0-d tensor"))
+        return tracer.iterator(tracer.torch_call(torch.unbind, [self], {}).items)
 
-    def builtin_method(self, cx: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return TensorMethod(self, name).call(cx, args, kwargs)
+    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        return TensorMethod(self, name).call(tracer, args, kwargs)
 
 
 def is_users(raw: Any) -> bool:
@@ -195,39 +195,39 @@ def set_item(x: Any, key: Any, value: Any) -> None:
     x[key] = value
 
 
-def _grad(self: Tensor, cx: Any) -> Tracker:
+def _grad(self: Tensor, tracer: Any) -> Tracker:
     if self.value is None or not self.value.is_leaf:
         return NONE
-    return cx.wrap(self.value.grad, Attr(self.source, "grad") if self.source is not None else None)
+    return tracer.wrap(self.value.grad, Attr(self.source, "grad") if self.source is not None else None)
 
 
-def _requires_grad(self: Tensor, cx: Any) -> Tracker:
-    if not cx.differentiable or cx.transformed:
-        return cx.torch_call(getattr, [self, cx.made("requires_grad")], {})
-    return cx.made(self.value is not None and self.value.requires_grad or cx.wants_grad(self.fake))
+def _requires_grad(self: Tensor, tracer: Any) -> Tracker:
+    if not tracer.differentiable or tracer.transformed:
+        return tracer.torch_call(getattr, [self, tracer.made("requires_grad")], {})
+    return tracer.made(self.value is not None and self.value.requires_grad or tracer.wants_grad(self.fake))
 
 
-def _is_leaf(self: Tensor, cx: Any) -> Tracker:
+def _is_leaf(self: Tensor, tracer: Any) -> Tracker:
     if self.value is not None and self.value.requires_grad:
-        return cx.made(self.value.is_leaf)
-    return cx.made(not cx.wants_grad(self.fake))
+        return tracer.made(self.value.is_leaf)
+    return tracer.made(not tracer.wants_grad(self.fake))
 
 
-def _grad_fn(self: Tensor, cx: Any) -> Tracker:
-    if not _is_leaf(self, cx).real(cx):
+def _grad_fn(self: Tensor, tracer: Any) -> Tracker:
+    if not _is_leaf(self, tracer).real(tracer):
         raise Unsupported("the autograd node of a tensor")
     return NONE
 
 
 def _refuse(reason: str) -> Any:
-    def row(self: Tensor, cx: Any) -> Tracker:
+    def row(self: Tensor, tracer: Any) -> Tracker:
         raise Unsupported(reason)
 
     return row
 
 
 _ATTRIBUTES = {
-    "__class__": lambda self, cx: cx.made(self.pyclass),
+    "__class__": lambda self, tracer: tracer.made(self.pyclass),
     "grad": _grad,
     "requires_grad": _requires_grad,
     "is_leaf": _is_leaf,
@@ -252,29 +252,29 @@ class TensorMethod(Tracker):
     def pytype(self) -> type:
         return types.BuiltinMethodType
 
-    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+    def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         name = self.name
-        if name in _NUMBERS and (known := self.obj.known(cx) if name == "item" else self.obj.assumed(cx)) is not None:
-            return cx.made(cx.folded(getattr(known, name), tuple([a.real(cx) for a in args])))
-        row = cx.methods(Tensor, name) if name in _BY_ROW else None
+        if name in _NUMBERS and (known := self.obj.known(tracer) if name == "item" else self.obj.assumed(tracer)) is not None:
+            return tracer.made(tracer.folded(getattr(known, name), tuple([a.real(tracer) for a in args])))
+        row = tracer.methods(Tensor, name) if name in _BY_ROW else None
         if row is not None:
-            return row(cx, self.obj, *args, **kwargs)
+            return row(tracer, self.obj, *args, **kwargs)
         refused = _REFUSED.get(name)
-        if refused is not None and not (name == "requires_grad_" and cx.same_grad_flag(self.obj, args, kwargs)):
+        if refused is not None and not (name == "requires_grad_" and tracer.same_grad_flag(self.obj, args, kwargs)):
             raise Unsupported(f"Tensor.{name}: {refused}")
-        return cx.tensor_method(self.obj, name, args, kwargs)
+        return tracer.tensor_method(self.obj, name, args, kwargs)
 
-    def get(self, cx: Any, name: str) -> Tracker:
+    def get(self, tracer: Any, name: str) -> Tracker:
         if name == "__self__":
             return self.obj
         method = getattr(self.obj.fake, self.name)
         if name in ("__name__", "__qualname__", "__doc__", "__module__"):
-            return cx.fold(getattr, (method, name))
+            return tracer.fold(getattr, (method, name))
         if not hasattr(method, name):
-            return cx.no_attribute(self, name)
-        return super().get(cx, name)
+            return tracer.no_attribute(self, name)
+        return super().get(tracer, name)
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
 
@@ -290,14 +290,14 @@ class Sym(Tracker):
     def pytype(self) -> type:
         return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(self.value)]
 
-    def real(self, cx: Any) -> Any:
+    def real(self, tracer: Any) -> Any:
         return self.value
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return bool(self.value)
 
-    def get(self, cx: Any, name: str) -> Tracker:
-        return cx.fold(getattr, (self.value, name))
+    def get(self, tracer: Any, name: str) -> Tracker:
+        return tracer.fold(getattr, (self.value, name))
 
-    def key(self, cx: Any) -> Any:
+    def key(self, tracer: Any) -> Any:
         return int(self.value)

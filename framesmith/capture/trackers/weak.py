@@ -22,24 +22,24 @@ class WeakRef(Tracker):
     def pytype(self) -> type:
         return weakref.ReferenceType
 
-    def truth(self, cx: Any) -> bool:
+    def truth(self, tracer: Any) -> bool:
         return True
 
-    def real(self, cx: Any) -> Any:
+    def real(self, tracer: Any) -> Any:
         return weakref.ref(self.target.identity())
 
     def identity(self) -> Any:
         return weakref.ref(self.target.identity())
 
-    def key(self, cx: Any) -> Any:
+    def key(self, tracer: Any) -> Any:
         """References are keys by what they refer to: by its identity, unless it has a hash or an equality of its own."""
         kind = self.target.pytype()
-        if cx.lookup(kind, "__hash__") is not object.__hash__ or cx.lookup(kind, "__eq__") is not object.__eq__:
+        if tracer.lookup(kind, "__hash__") is not object.__hash__ or tracer.lookup(kind, "__eq__") is not object.__eq__:
             raise Unsupported(f"a weak reference to {self.target.describe()}, which has a hash of its own, as a key")
-        cx.guard(self.target.source, "id", self.target.identity())
+        tracer.guard(self.target.source, "id", self.target.identity())
         return self.identity()
 
-    def call(self, cx: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        if cx.may_have_died(self.target.identity()):
+    def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        if tracer.may_have_died(self.target.identity()):
             raise Unsupported("a weak reference to what the frame may have let go of")
         return self.target

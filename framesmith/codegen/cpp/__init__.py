@@ -6,9 +6,9 @@ trapping; NaN, infinities and signed zeros are honoured (no -ffast-math).
 
 from __future__ import annotations
 
-from framesmith.codegen.cpp.emit import Function, Source, emit_kernel, emit_kernels, header_text
-from framesmith.codegen.cpp.state import Target
+from framesmith.codegen.cpp.emit import CppSource, Function, emit_kernel, emit_kernels, header_text
+from framesmith.codegen.cpp.state import VectorTarget
 
 FLAGS = ("-std=c++17", "-fPIC", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fwrapv")
 
-__all__ = ["FLAGS", "Function", "Source", "Target", "emit_kernel", "emit_kernels", "header_text"]
+__all__ = ["FLAGS", "Function", "CppSource", "VectorTarget", "emit_kernel", "emit_kernels", "header_text"]

@@ -9,7 +9,7 @@ from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.cpp.loops import block, expressions, span
 from framesmith.codegen.cpp.operations import STATEMENTS, assign
 from framesmith.codegen.cpp.state import State
-from framesmith.loops.contract import Accumulator, Contract, Window
+from framesmith.loops.contract import Accumulator, Contract, ConvolutionWindow
 from framesmith.loops.ir import Kernel, Loop, Node, Op
 
 TASKS = 16  # pieces of work wanted for the threads, when there is work enough
@@ -154,7 +154,7 @@ def _rows(s: State, c: Contract, shape: _Shape, vectors: int, start: str, finish
         line(finish)
 
 
-def _window_rows(s: State, c: Contract, w: Window, vectors: int, start: str, live: str, finish: str) -> None:
+def _window_rows(s: State, c: Contract, w: ConvolutionWindow, vectors: int, start: str, live: str, finish: str) -> None:
     """Whole tiles where every position of the kernel is inside of the image, single pixels near its borders."""
     line, name = s.out.line, c.m.symbol
     (kh, kw), (dy, dx) = c.runs, w.dilation

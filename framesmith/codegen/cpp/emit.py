@@ -6,11 +6,11 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from framesmith.codegen.cpp.adding import owners, sharing
 from framesmith.codegen.cpp.contraction import contraction
 from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.cpp.loops import block, rows, span
-from framesmith.codegen.cpp.state import State, Target
+from framesmith.codegen.cpp.scatter_threads import owners, sharing
+from framesmith.codegen.cpp.state import State, VectorTarget
 from framesmith.codegen.cpp.tiles import tiled_pair
 from framesmith.codegen.cpp.types import type_row
 from framesmith.loops.contract import Contract
@@ -34,7 +34,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CppSource:
     """`text` holds the kernels, to stand after `header` (see `header_text`); `functions` are parallel to `Program.kernels`."""
 
     header: str
@@ -56,7 +56,7 @@ def header_text() -> str:
     return "".join(out) + "using namespace fs;\n"
 
 
-def emit_kernels(program: Program, target: Target) -> Source:
+def emit_kernels(program: Program, target: VectorTarget) -> CppSource:
     """Print every distinct kernel of `program` as a function k0, k1, ... What has vectors of another width does not compile them."""
     origins: dict[Kernel, list[Origin]] = {}
     for step in program.steps:
@@ -67,10 +67,10 @@ def emit_kernels(program: Program, target: Target) -> Source:
         emit_kernel(kernel, f"k{i}", target, tuple(origins.get(kernel, ()))) for i, kernel in enumerate(program.kernels)
     )
     header = f'{header_text()}static_assert(W == {target.width}, "vectors that kernels are not printed for");\n'
-    return Source(header, "".join("\n" + f.text for f in functions), functions)
+    return CppSource(header, "".join("\n" + f.text for f in functions), functions)
 
 
-def emit_kernel(kernel: Kernel, name: str, target: Target, origins: tuple[Origin, ...] = ()) -> Function:
+def emit_kernel(kernel: Kernel, name: str, target: VectorTarget, origins: tuple[Origin, ...] = ()) -> Function:
     """Print one kernel as function `name`; a comment names the operators and lines that it computes."""
     out = Indented()
     s = State(kernel, target, out, {p.name: p for p in kernel.params})

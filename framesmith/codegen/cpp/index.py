@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from framesmith.codegen.sums import sum_text
+from framesmith.codegen.term_order import sum_text
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol, as_expr, linear
 
 Names = Mapping[Symbol, str]

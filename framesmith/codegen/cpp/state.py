@@ -14,7 +14,7 @@ from framesmith.util.text import Indented
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class VectorTarget:
     """The machine that code is printed for.
 
     `width`: lanes of float32 in a vector (what the header's W is there: 16 with AVX-512F, else 8).
@@ -26,7 +26,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class CppValue:
     """A printed value: one text, or one for each vector in flight; `lanes`: it is a vector."""
 
     texts: tuple[str, ...]
@@ -50,10 +50,10 @@ class State:
     """
 
     kernel: Kernel
-    target: Target
+    target: VectorTarget
     out: Indented
     params: dict[str, Param]
-    values: dict[Op, Value] = field(default_factory=dict)
+    values: dict[Op, CppValue] = field(default_factory=dict)
     numbers: dict[Op, int] = field(default_factory=dict)
     scope: list[Op] = field(default_factory=list)
     axis: Symbol | None = None
@@ -77,7 +77,7 @@ class State:
         return self.numbers.setdefault(op, len(self.numbers))
 
     def define(self, op: Op, texts: tuple[str, ...], lanes: bool) -> None:
-        self.values[op] = Value(texts, lanes)
+        self.values[op] = CppValue(texts, lanes)
         self.scope.append(op)
 
     def names_of(self, copy: int) -> dict[Symbol, str]:

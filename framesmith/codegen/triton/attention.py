@@ -19,15 +19,15 @@ from typing import Any
 
 import torch
 
-from framesmith.codegen.triton.form import Dim, Form
 from framesmith.codegen.triton.library import IMPORTS, texts_of
 from framesmith.codegen.triton.state import NONE, State
 from framesmith.codegen.triton.statements import statement
+from framesmith.codegen.triton.tile_shape import Dim, Form
 from framesmith.codegen.triton.tuning import Config, power
 from framesmith.codegen.triton.types import type_row
 from framesmith.loops.attention import BATCH, COLUMN, HEAD, ROW, SCORES, TANGENT, AttentionTiles, Layout
 from framesmith.loops.ir import Const, Load, Op, Param
-from framesmith.runtime.triton import Source
+from framesmith.runtime.triton import TritonSource
 from framesmith.symbolic.expr import Expr
 from framesmith.util.text import Indented
 
@@ -53,7 +53,7 @@ WIDE_SMALL = {64: (128, 64, 8, 3), 128: (64, 64, 4, 2), 256: (32, 32, 4, 1)}
 LEAST = 16
 
 
-def source_of(tiles: AttentionTiles, aligned: Sequence[bool]) -> tuple[Source, tuple[int, int]]:
+def source_of(tiles: AttentionTiles, aligned: Sequence[bool]) -> tuple[TritonSource, tuple[int, int]]:
     """The program of a call, which takes its arguments in order, and how many programs there are along x and y. `aligned`: which arguments
     begin at a multiple of 16 bytes."""
     p = _Printer(tiles)
@@ -64,7 +64,7 @@ def source_of(tiles: AttentionTiles, aligned: Sequence[bool]) -> tuple[Source, t
     signature = tuple([(n, type_row(x.dtype).pointer) for n, x in tiles.arguments.items()])
     blocks = (("YBLOCK", p.y), ("XBLOCK", p.x))
     config, divisible = p.s.config, tuple([k for k, good in enumerate(aligned) if good])
-    return Source(name, text, signature, blocks, divisible, config.warps, config.stages, p.s.asserts), p.grid
+    return TritonSource(name, text, signature, blocks, divisible, config.warps, config.stages, p.s.asserts), p.grid
 
 
 class _Printer:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from framesmith.codegen.triton.form import Dim, Nest
 from framesmith.codegen.triton.state import Aligned, State
+from framesmith.codegen.triton.tile_shape import Dim, Nest
 from framesmith.codegen.triton.tuning import STEP
 from framesmith.loops.ir import Scan
 from framesmith.symbolic.expr import Expr, linear

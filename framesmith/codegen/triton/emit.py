@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from framesmith.codegen.triton import dealt, edges, online, products, reductions, scans
-from framesmith.codegen.triton.form import Dim, form
-from framesmith.codegen.triton.given import kind_of, word_text
+from framesmith.codegen.triton import edges, matmul_configs, online_softmax, partial_column_sums, reductions, scans
+from framesmith.codegen.triton.fast_math import rough
 from framesmith.codegen.triton.index import LIMIT, fits
 from framesmith.codegen.triton.kernel import MOST, PROGRAMS, Printed, module_text
 from framesmith.codegen.triton.library import texts_of
-from framesmith.codegen.triton.numbers import plain
+from framesmith.codegen.triton.literal_params import plain
 from framesmith.codegen.triton.product import Shape, product_of, programs, write
-from framesmith.codegen.triton.rough import rough
+from framesmith.codegen.triton.scalar_params import kind_of, word_text
 from framesmith.codegen.triton.state import State
 from framesmith.codegen.triton.statements import statement
 from framesmith.codegen.triton.steps import Block, blocks, expressions
+from framesmith.codegen.triton.tile_shape import Dim, form
 from framesmith.codegen.triton.tuning import STEP, Config, Sizes, choose
 from framesmith.codegen.triton.types import type_row
 from framesmith.loops.ir import EXTENT, Batch, Kernel, Launch, Op, Origin, Program, Reduce, Scan, part_symbol
@@ -76,7 +76,7 @@ def print_kernel(
     """
     contraction = product_of(kernel)
     if contraction is not None:
-        config = config or products.choose(kernel, contraction)
+        config = config or matmul_configs.choose(kernel, contraction)
         extents = [d.extent for d in Shape.of(kernel, contraction).dims]
         wide = wide or any(fits(e) is False for e in extents)
         s = write(kernel, contraction, config, wide)
@@ -222,7 +222,7 @@ def _passes(s: State, persistent: bool) -> None:
     if ragged:
         assert row is not None
         edges.lead_in(s, row)
-    parts = online.merged(blocks(s.form, persistent))
+    parts = online_softmax.merged(blocks(s.form, persistent))
     s.rough = rough([op for block in parts for op in block.ops], s.params)
     passes = [block for block in parts if block.loop]
     for block in parts:
@@ -264,7 +264,7 @@ LAST = ', eviction_policy="evict_first"', ', eviction_policy="evict_first"'
 NOT_LAST = ', eviction_policy="evict_last"', ""
 
 # What goes on from one part of a row to the next: modules of `declare`, `accumulate` and `finish`.
-ACCUMULATORS: dict[type, Any] = {Reduce: reductions, online.Online: online, Scan: scans}
+ACCUMULATORS: dict[type, Any] = {Reduce: reductions, online_softmax.Online: online_softmax, Scan: scans}
 
 
 def _loop(s: State, row: Dim, block: Block, ragged: bool) -> None:
@@ -308,21 +308,21 @@ def _walk(s: State) -> None:
     ops = _straight(s)
     s.out.line(f"{part_symbol(s.form.kernel.parts)} = {_program(s)}")
     _indices(s, row, edges.range_text(s))
-    before, sums = dealt.steady(s, ops), dealt.sums(ops)
+    before, sums = partial_column_sums.steady(s, ops), partial_column_sums.sums(ops)
     for op in ops:
         if op in before:
             statement(s, op)
     for total in sums:
-        dealt.declare(s, total)
-    with dealt.loop(s, x, ops):
+        partial_column_sums.declare(s, total)
+    with partial_column_sums.loop(s, x, ops):
         _indices(s, x, "start" if s.block("x") == 1 else f"start + tl.arange(0, XBLOCK){s.slots('x')}")
         for op in ops:
             if op in sums:
-                dealt.accumulate(s, op)  # type: ignore[arg-type]
+                partial_column_sums.accumulate(s, op)  # type: ignore[arg-type]
             elif op not in before:
                 statement(s, op)
     for total in sums:
-        dealt.finish(s, total)
+        partial_column_sums.finish(s, total)
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows of a table

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from framesmith.codegen.triton.library import IMPORTS
-from framesmith.codegen.triton.numbers import Number
+from framesmith.codegen.triton.literal_params import Number
 from framesmith.symbolic.expr import Expr, Symbol
 
 
@@ -16,7 +16,7 @@ class Printed:
 
     `text`: a whole Python module, its imports included, that defines the `@triton.jit` function `name` (and the functions that it calls).
     `signature`: (name, Triton type) of each run-time parameter in order: the kernel's pointers (``*fp32``) and numbers (``fp32``, see
-    `given.py`), then its size symbols (``i32`` or ``i64``). `constants`: (name, value) of each `tl.constexpr` parameter; they stand behind.
+    `scalar_params.py`), then its size symbols (``i32`` or ``i64``). `constants`: (name, value) of each `tl.constexpr` parameter; they stand behind.
     `grid`: programs to launch along x, y and z, over size symbols. A launch with a zero among them is no launch.
     `symbols`: the size symbols that are passed, in order.
     `divisible`: places in `signature` at which the text may be compiled for multiples of 16 (addresses in bytes). The printer knows

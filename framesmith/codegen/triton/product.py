@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from framesmith.codegen.triton.edges import VECTOR
-from framesmith.codegen.triton.form import Dim, Form
-from framesmith.codegen.triton.numbers import integer
-from framesmith.codegen.triton.rough import rough
+from framesmith.codegen.triton.fast_math import rough
+from framesmith.codegen.triton.literal_params import integer
 from framesmith.codegen.triton.state import Dims, State
 from framesmith.codegen.triton.statements import STATEMENTS, place, statement
+from framesmith.codegen.triton.tile_shape import Dim, Form
 from framesmith.codegen.triton.tuning import Config
 from framesmith.codegen.triton.types import HALF, type_row
 from framesmith.loops.contract import Accumulator

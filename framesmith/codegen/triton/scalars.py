@@ -106,7 +106,7 @@ _FLOAT32 = {
     "sigmoid": "tl.div_rn(1.0, 1.0 + libdevice.exp(-{}))",
     "signbit": "{}.to(tl.int32, bitcast=True) < 0",
 }
-# Those of float32 on the way to a half (see `rough.py`).
+# Those of float32 on the way to a half (see `fast_math.py`).
 _ROUGH = {
     "div": "{} / {}",
     "reciprocal": "1.0 / {}",

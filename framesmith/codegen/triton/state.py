@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from framesmith.codegen.triton.form import Dim, Form
+from framesmith.codegen.triton.fast_math import Rough
 from framesmith.codegen.triton.index import expr_text, fits, functions_in, greatest
-from framesmith.codegen.triton.numbers import divided, integer, real
-from framesmith.codegen.triton.rough import Rough
+from framesmith.codegen.triton.literal_params import divided, integer, real
+from framesmith.codegen.triton.tile_shape import Dim, Form
 from framesmith.codegen.triton.tuning import Config
 from framesmith.codegen.triton.types import is_plain, operand, typed
 from framesmith.loops.ir import Const, Op, Param

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from framesmith.codegen.triton.given import value_text
-from framesmith.codegen.triton.numbers import integer
+from framesmith.codegen.triton.literal_params import integer
+from framesmith.codegen.triton.scalar_params import value_text
 from framesmith.codegen.triton.scalars import cast_text, scalar_text
 from framesmith.codegen.triton.state import State
 from framesmith.codegen.triton.steps import Barrier

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from framesmith.codegen.triton.form import Form, Nest
+from framesmith.codegen.triton.tile_shape import Form, Nest
 from framesmith.loops.build import Builder, Replay
 from framesmith.loops.ir import Indirect, Load, Op, Reduce, Store
 from framesmith.symbolic.expr import Expr, as_expr

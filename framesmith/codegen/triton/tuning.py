@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from framesmith.codegen.triton.form import SPARE, WIDE, Dim, Form, Nest
+from framesmith.codegen.triton.tile_shape import SPARE, WIDE, Dim, Form, Nest
 from framesmith.loops.ir import Load, Op, Reduce, Scalar, Store
 from framesmith.loops.scalar import SCALAR_OPS
 from framesmith.symbolic.expr import Expr, Symbol

@@ -1,5 +1,5 @@
 """Contractions (linear, matmul, convolution), recurrent layers and attention: graph rewrites, frozen weights, and the choice of kernel."""
 
-from framesmith.lower.contractions import attention, attention_training, convolution, convolution_training, products, recurrent
+from framesmith.lower.contractions import attention, attention_training, convolution, convolution_training, recurrent, training_matmul
 
-__all__ = ["attention", "attention_training", "convolution", "convolution_training", "products", "recurrent"]
+__all__ = ["attention", "attention_training", "convolution", "convolution_training", "training_matmul", "recurrent"]

@@ -17,7 +17,7 @@ from torch import fx
 
 from framesmith import _C
 from framesmith.lower.contractions.choice import CANDIDATES, MEASURED_FLOPS, Candidate, numbers
-from framesmith.lower.contractions.rewrite import Choose, Request, rewrites
+from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites
 from framesmith.lower.geometry import strides_in_order
 from framesmith.lower.layouts import RESULT_LAYOUTS
 

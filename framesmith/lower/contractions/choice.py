@@ -18,7 +18,7 @@ import torch
 from framesmith import _C
 from framesmith.config import Config
 from framesmith.lower.contractions.geometry import contract, linear_geometry, pack, pack_groups, window_geometry
-from framesmith.lower.contractions.rewrite import Request
+from framesmith.lower.contractions.pack_linear import Request
 
 MEASURED_FLOPS = 8e7  # shapes above are measured on fewer columns
 PANELS = 384  # columns are cut to a multiple: whole panels of every tile, and as many for each of two threads

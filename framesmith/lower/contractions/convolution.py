@@ -20,7 +20,7 @@ from framesmith.loops.contract import packed_columns
 from framesmith.lower.contractions.depthwise import depthwise, depthwise_geometry
 from framesmith.lower.contractions.geometry import contract, pack, pack_groups, window_geometry
 from framesmith.lower.contractions.nodes import Nodes, argument
-from framesmith.lower.contractions.rewrite import Choose, Request, add_bias, packed_elements, rewrites, static
+from framesmith.lower.contractions.pack_linear import Choose, Request, add_bias, packed_elements, rewrites, static
 
 aten = torch.ops.aten
 Pair = tuple[int, int]

@@ -20,7 +20,7 @@ from framesmith import _C
 from framesmith.graph.freeze import is_parameter_expression
 from framesmith.lower.contractions.choice import CANDIDATES, KNOWN, Candidate
 from framesmith.lower.contractions.nodes import Nodes
-from framesmith.lower.contractions.rewrite import Choose, Request, rewrites, static
+from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites, static
 from framesmith.lower.geometry import row_major, same_layout
 from framesmith.lower.layouts import ARGUMENT_LAYOUTS, RESULT_LAYOUTS
 

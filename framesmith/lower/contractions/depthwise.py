@@ -15,14 +15,14 @@ from torch import fx
 
 from framesmith import _C
 from framesmith.loops.build import Builder
-from framesmith.loops.contract import Accumulator, Window
+from framesmith.loops.contract import Accumulator, ConvolutionWindow
 from framesmith.loops.evaluate import unpacked
 from framesmith.loops.nest import Compute
 from framesmith.lower.context import Context
-from framesmith.lower.contractions.lowering import Plan, tile_axes
+from framesmith.lower.contractions.lowering import TilePlan, tile_axes
 from framesmith.lower.geometry import row_major
 from framesmith.lower.table import lowers_extern
-from framesmith.lower.values import Strided
+from framesmith.lower.values import Stored
 from framesmith.symbolic.expr import as_expr
 
 ROWS = 4  # output pixels in flight: enough for the latency of a chain of multiply-adds
@@ -69,7 +69,7 @@ def depthwise(x: torch.Tensor, packed: torch.Tensor, geometry: Geometry) -> torc
 
 
 @lowers_extern(depthwise)
-def lower_depthwise(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Strided:
+def lower_depthwise(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
     """One `Compute` over (image, line, column, channel)."""
     x, packed, g = args
     x = ctx.realise(x, row_major(x.shape))
@@ -85,8 +85,8 @@ def lower_depthwise(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: 
     b.ops.append(accumulator)
     at = (image * lines + line) * width + (m if width > 1 else 0)
     b.store(out.buffer, at * channels + (n if channels > 1 else 0), accumulator)
-    window = Window(y, column, g.height, g.width, g.dilation)
+    window = ConvolutionWindow(y, column, g.height, g.width, g.dilation)
     strides = (g.dilation[0] * g.width * channels, g.dilation[1] * channels)
-    plan = Plan(x.buffer, a_index, packed.buffer, g.kernel, strides, 1, g.columns, min(ROWS, width), g.lane, window)
+    plan = TilePlan(x.buffer, a_index, packed.buffer, g.kernel, strides, 1, g.columns, min(ROWS, width), g.lane, window)
     ctx.items.append(Compute((*axes, *tile), (), (), tuple(b.ops), ctx.origin, contract=plan))
     return out

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith.lower.contractions.fold import CONVOLUTIONS
+from framesmith.lower.contractions.fold_batch_norm import CONVOLUTIONS
 from framesmith.lower.contractions.nodes import Nodes, argument
-from framesmith.lower.contractions.rewrite import static, value_of
+from framesmith.lower.contractions.pack_linear import static, value_of
 
 aten = torch.ops.aten
 

@@ -10,19 +10,19 @@ import torch
 from torch import fx
 
 from framesmith.loops.build import Builder
-from framesmith.loops.contract import Accumulator, Contract, Window
+from framesmith.loops.contract import Accumulator, Contract, ConvolutionWindow
 from framesmith.loops.ir import Axis, Node
 from framesmith.loops.nest import Compute
 from framesmith.lower.context import Context
 from framesmith.lower.contractions.geometry import contract
 from framesmith.lower.geometry import row_major
 from framesmith.lower.table import lowers_extern
-from framesmith.lower.values import Strided
+from framesmith.lower.values import Stored
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class TilePlan:
     """What a contraction nest asks of the scheduler: its last two axes are the tile's m and n, the axes before are outer.
 
     The fields are those of `loops.contract.Contract`, over the nest's own axes.
@@ -37,7 +37,7 @@ class Plan:
     columns: int
     rows: int
     lane: int
-    window: Window | None = None
+    window: ConvolutionWindow | None = None
     b_index: Expr = as_expr(0)
 
     @property
@@ -48,7 +48,7 @@ class Plan:
         """The node over the kernel's axes; `at` takes an expression over the nest's axes to one over these."""
         strides = (as_expr(self.strides[0]), as_expr(self.strides[1]))
         w = self.window
-        window = None if w is None else Window(at(w.y), at(w.x), w.height, w.width, w.dilation)
+        window = None if w is None else ConvolutionWindow(at(w.y), at(w.x), w.height, w.width, w.dilation)
         return Contract(
             m, n, self.a, at(self.a_index), self.runs, strides, self.depth, self.b, at(self.b_index), self.columns, self.rows, self.lane,
             body, window,
@@ -56,7 +56,7 @@ class Plan:
 
 
 @lowers_extern(contract)
-def lower_contract(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Strided:
+def lower_contract(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
     """One `Compute` over (image, line, group, m, n), each axis of extent 1 left out but m and n."""
     x, packed, g = args
     x = ctx.realise(x, row_major(x.shape))
@@ -72,7 +72,7 @@ def lower_contract(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: d
     at = (index[0] * g.lines + index[1]) * g.m + row
     b.store(out.buffer, (at * g.groups + index[2]) * g.n + column, accumulator)
     b_index = as_expr(index[2] * (packed.shape[0] // g.groups))
-    plan = Plan(x.buffer, as_expr(a_index), packed.buffer, g.runs, g.strides, g.depth, g.columns, g.rows, g.lane, None, b_index)
+    plan = TilePlan(x.buffer, as_expr(a_index), packed.buffer, g.runs, g.strides, g.depth, g.columns, g.rows, g.lane, None, b_index)
     ctx.items.append(Compute((*axes, *tile), (), (), tuple(b.ops), ctx.origin, contract=plan))
     return out
 

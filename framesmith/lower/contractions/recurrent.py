@@ -17,7 +17,7 @@ from torch import fx
 from framesmith import _C
 from framesmith.graph.freeze import is_parameter_expression
 from framesmith.lower.contractions.choice import CANDIDATES, Candidate, numbers
-from framesmith.lower.contractions.rewrite import Choose, Request, rewrites
+from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites
 from framesmith.prims.core import Spec
 
 aten = torch.ops.aten

@@ -39,7 +39,7 @@ PARTS = (2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ImageWindow:
     """A strided window on a buffer: element i is at `offset + i * stride`."""
 
     buffer: str
@@ -61,7 +61,7 @@ class Image:
     padding: tuple[int, int]
     dilation: tuple[int, int]
 
-    def element(self, b: Builder, w: Window, m: Any, k: Any) -> None:
+    def element(self, b: Builder, w: ImageWindow, m: Any, k: Any) -> None:
         """Load element (m, k): zero where the kernel reaches beyond the image."""
         _, channels, *bounds = self.size
         m, k = as_expr(m), as_expr(k)
@@ -85,10 +85,10 @@ class Contraction:
     m: Size
     n: Size
     k: Size
-    left: Window
-    right: Window
-    out: Window
-    bias: Window | None = None
+    left: ImageWindow
+    right: ImageWindow
+    out: ImageWindow
+    bias: ImageWindow | None = None
     activation: str = ""
     image: Image | None = None
     rounded: bool = False
@@ -99,7 +99,7 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class ContractionPlan:
     """What a nest asks of the scheduler: its last two axes are m and n of a `MatrixProduct`. Operands are over the nest's axes and k."""
 
     k: Axis
@@ -133,7 +133,7 @@ class _Moving(Replay):
 # --------------------------------------------------------------------------------------------------------------- calls as contractions
 
 
-def _window(storages: Storages, ref: Any, shape: Sequence[Size] | None = None) -> Window | None:
+def _window(storages: Storages, ref: Any, shape: Sequence[Size] | None = None) -> ImageWindow | None:
     """A tensor argument, broadcast to `shape`; None for one in another memory or of another type than its buffer."""
     if type(ref) is not Ref and not isinstance(ref, str):
         return None
@@ -145,7 +145,7 @@ def _window(storages: Storages, ref: Any, shape: Sequence[Size] | None = None) -
     if shape is not None:
         lead = len(shape) - len(s.size)
         stride = (0,) * lead + tuple(0 if size == 1 else step for size, step in zip(s.size, stride))
-    return Window(base.name, stride, s.offset if s.kind == "view" else 0, s.dtype)
+    return ImageWindow(base.name, stride, s.offset if s.kind == "view" else 0, s.dtype)
 
 
 def _product(call: Call, storages: Storages) -> Contraction | None:
@@ -286,12 +286,12 @@ class _Given:
     prologues: Prologues | None
     place: int
 
-    def plan(self, k: Axis, left: Sequence[Any], right: Sequence[Any]) -> Plan:
+    def plan(self, k: Axis, left: Sequence[Any], right: Sequence[Any]) -> ContractionPlan:
         """What the scheduler is told, of operands at the indices `left` and `right`."""
         blocks = [self._image(*left) if self.c.image is not None else self._operand(self.c.left, left), self._operand(self.c.right, right)]
         reads = dict.fromkeys(op.buffer for block in blocks for op in block if type(op) is Load)
         tf32 = self.c.dtype is torch.float32 and (self.tf32 or self.c.rounded)
-        return Plan(k, blocks[0], blocks[1], self.c.dtype, tf32, tuple(reads))
+        return ContractionPlan(k, blocks[0], blocks[1], self.c.dtype, tf32, tuple(reads))
 
     def _image(self, m: Any, k: Any) -> tuple[Op, ...]:
         b = Builder()
@@ -299,7 +299,7 @@ class _Given:
         self.c.image.element(b, self.c.left, m, k)
         return tuple(b.ops)
 
-    def _operand(self, w: Window, index: Sequence[Any]) -> tuple[Op, ...]:
+    def _operand(self, w: ImageWindow, index: Sequence[Any]) -> tuple[Op, ...]:
         at = _at(w, index)
         block = self.prologues.block(w.buffer, at, self.place, w.dtype) if self.prologues is not None else None
         if block is None:
@@ -329,7 +329,7 @@ def _grid(c: Contraction) -> tuple[list[Axis], list[Any]]:
     return axes, [a.symbol for a in axes]
 
 
-def _at(w: Window, index: Sequence[Any]) -> Expr:
+def _at(w: ImageWindow, index: Sequence[Any]) -> Expr:
     index = (*[0] * (len(w.stride) - len(index)), *index)
     return flat(index[len(index) - len(w.stride) :], w.stride, w.offset)
 

@@ -14,7 +14,7 @@ import torch
 
 import framesmith
 from framesmith import _C
-from framesmith.capture.convert import convert_frame
+from framesmith.capture.entry import convert_frame
 from framesmith.util.errors import FramesmithError
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)

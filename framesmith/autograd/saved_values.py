@@ -1,0 +1,160 @@
+"""What a forward keeps for its backward: the cheapest cut of the values that the backward reads, priced in bytes moved.
+
+A value that the forward writes to memory anyway costs its reading; one that would stay in registers costs its writing too. Pointwise work,
+views and constants may be done again from what is kept, unless forward and backward both need the value in memory; contractions,
+reductions and searches are done again only under a memory budget, where the fewest operations for a byte go first, and in regions of
+activation checkpointing; random draws never are.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.autograd.min_cut import FREE, cheapest_cut
+from framesmith.fake.outputs import memory_of
+from framesmith.graph.purity import draws, is_pure, is_view
+from framesmith.graph.traversal import ancestors
+
+aten = torch.ops.aten
+_SAME_ELEMENTS = frozenset((
+    aten.clone.default, aten._to_copy.default, aten.alias.default, aten.expand.default, aten._unsafe_view.default, aten.reshape.default,
+    aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.native_dropout_backward.default, aten.constant_pad_nd.default,
+    aten.cat.default, aten.stack.default, aten.full.default, aten.arange.start_step, aten.scalar_tensor.default, aten.full_like.default,
+    aten.zeros_like.default, aten.ones_like.default, aten.zeros.default, aten.ones.default,
+))
+"""Operators that are no arithmetic, but as cheap."""
+_PRODUCTS: dict[Any, tuple[int, int]] = {
+    aten.mm.default: (0, 1), aten.bmm.default: (0, 2), aten.addmm.default: (1, 1), aten.baddbmm.default: (1, 2),
+    aten.linear.default: (0, -1), aten.matmul.default: (0, -1),
+}
+"""The argument, and its dimension, that a product sums over."""
+
+
+def kept_values(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node], budget: float = 1.0,
+                barred: Collection[fx.Node] = (), results: Collection[fx.Node] = ()) -> set[fx.Node]:
+    """The values to keep of a joint graph: `late` depends on tangents and reads `read`. `budget` is the part, from 0 to 1, of the bytes
+    kept otherwise that may be kept; what is not kept is computed again. `barred`: what the program may write before the backward;
+    `results`: what it is given, which is in memory."""
+    problem = _Problem(nodes, late, read, inputs, barred, set(results))
+    kept = problem.solve(())
+    if budget >= 1:
+        return kept
+    room = budget * problem.size(kept)
+    costly = problem.costly()
+    low, high = 0, len(costly)  # the fewest that have to be made again
+    while low < high:
+        middle = (low + high) // 2
+        if problem.size(problem.solve(costly[:middle])) <= room:
+            high = middle
+        else:
+            low = middle + 1
+    return problem.solve(costly[:low])
+
+
+class _Problem:
+    def __init__(self, nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node],
+                 barred: Collection[fx.Node], results: set[fx.Node]) -> None:
+        early = ancestors(read)
+        self.nodes = [n for n in nodes if n in early]
+        self.late, self.read, self.inputs, self.barred, self.results = late, read, inputs, barred, results
+        self.prices = {n: self._price(n) for n in self.nodes}
+
+    def solve(self, again: Collection[fx.Node]) -> set[fx.Node]:
+        """The cheapest cut, if `again` may be computed again too."""
+        fixed = [n for n in self.nodes if n.op == "placeholder" or n not in again and self._stays(n, bool(again))]
+        cheap = set(self.nodes) - set(fixed)
+        edges = [(arg, n) for n in cheap for arg in n.all_input_nodes]
+        return cheapest_cut(self.prices, edges, fixed, self.read)
+
+    def size(self, kept: Iterable[fx.Node]) -> int:
+        """Bytes that are kept besides inputs."""
+        return sum(_bytes(n) for n in kept if n not in self.inputs)
+
+    def costly(self) -> list[fx.Node]:
+        """What may be computed again under a budget, cheapest for a byte first."""
+        found = [n for n in self.nodes if n.op == "call_function" and not is_cheap(n) and not _draws(n) and is_pure(n)]
+        return sorted(found, key=lambda n: _operations(n) / max(1, _bytes(n)))
+
+    def _stays(self, node: fx.Node, tight: bool) -> bool:
+        if "checkpoint" in node.meta and not _draws(node):
+            return False
+        if not is_cheap(node):
+            return True
+        if tight or node.target is operator.getitem or is_view(node.target):
+            return False
+        return _is_read(node, lambda u: u not in self.late) and _is_read(node, lambda u: u in self.late)
+
+    def _price(self, node: fx.Node) -> int:
+        if not isinstance(node.meta["val"], torch.Tensor) or self._is_inside(node) or memory_of(node)[0] in self.barred:
+            return FREE
+        if node in self.inputs:
+            return 1
+        size = max(1, _bytes(node))
+        if node in self.results:  # rather than what it is computed of
+            return max(1, size - 1)
+        return size if not is_cheap(node) or _is_read(node, lambda u: True) else 2 * size
+
+    def _is_inside(self, node: fx.Node) -> bool:
+        """Whether only its own region of activation checkpointing reads a value in the forward: then it is not kept."""
+        region = node.meta.get("checkpoint")
+        if region is None or _draws(node):
+            return False
+        return all(u in self.late or u.meta.get("checkpoint") == region for u in node.users)
+
+
+def drawn(read: Iterable[fx.Node]) -> set[fx.Node]:
+    """The random values that `read` depends on: who computes it again must not draw again."""
+    return {n for n in ancestors(read) if isinstance(n.meta["val"], torch.Tensor) and _draws(n)}
+
+
+def is_cheap(node: fx.Node) -> bool:
+    """Whether an operator costs no more than a pass over its result."""
+    if node.target is operator.getitem:
+        return True
+    tags = getattr(node.target, "tags", ())
+    return is_pure(node) and (torch.Tag.pointwise in tags or is_view(node.target) or node.target in _SAME_ELEMENTS)
+
+
+def _draws(node: fx.Node) -> bool:
+    source = node.args[0] if node.target is operator.getitem else node
+    return isinstance(source, fx.Node) and draws(source)
+
+
+def _is_read(node: fx.Node, where: Any) -> bool:
+    """Whether an operator that needs its arguments in memory reads the value, or a view of it; of the users that `where` says."""
+    for user in node.users:
+        if user.op == "call_function" and is_view(user.target) and user.target is not operator.getitem:
+            if _is_read(user, where):
+                return True
+        elif user.op == "call_function" and where(user) and not is_cheap(user):
+            return True
+    return False
+
+
+def _bytes(node: fx.Node) -> int:
+    val = node.meta["val"]
+    if isinstance(val, (tuple, list)):
+        return sum(x.numel() * x.element_size() for x in val if isinstance(x, torch.Tensor))
+    return val.numel() * val.element_size() if isinstance(val, torch.Tensor) else 0
+
+
+def _operations(node: fx.Node) -> float:
+    """Additions and multiplications, about."""
+    val = node.meta["val"]
+    size = sum(x.numel() for x in (val if isinstance(val, (tuple, list)) else (val,)) if isinstance(x, torch.Tensor))
+    if node.target in _PRODUCTS:
+        place, dim = _PRODUCTS[node.target]
+        return 2.0 * size * node.args[place].meta["val"].shape[dim]  # type: ignore[union-attr]
+    if node.target is aten.convolution.default:
+        return 2.0 * size * math.prod(node.args[1].meta["val"].shape[1:])  # type: ignore[union-attr]
+    read = sum(a.meta["val"].numel() for a in node.all_input_nodes if isinstance(a.meta["val"], torch.Tensor))
+    return 8.0 * (read + size)
+
+
+__all__ = ["drawn", "is_cheap", "kept_values"]

@@ -1,0 +1,84 @@
+"""Where capture can stop: at which instruction of which frame plain Python can take over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framesmith.util.errors import Unsupported
+
+from . import trackers as t
+from .bridges import STAYS
+from .frame import Frame
+from .frame_introspection import calls_super, looks_at_itself
+from .origins import origin
+
+GENERATORS = 0x20 | 0x80 | 0x100 | 0x200
+
+Stop = tuple[int, int]
+"""The step before which capture stops, and the depth of the frame that it is a step of."""
+
+
+class StopAt(Unsupported):
+    """What was done at `stop` is known, now, to be plain Python's to do; None: there is no stopping."""
+
+    def __init__(self, reason: str, stop: Stop | None) -> None:
+        super().__init__(reason)
+        self.stop = stop
+
+
+def choose_stop(frames: list[Frame], limit: int) -> Stop | None:
+    """The deepest instruction before which capture can stop, earlier than `limit` if that failed; or None."""
+    best = None
+    for depth, frame in enumerate(frames):
+        if frame.code.co_flags & GENERATORS or depth and not frame.direct or looks_at_itself(frame.code):
+            break
+        own = origin(frame.code, frame.ip - 1)[1] >= 0  # a continuation's own head cannot be gone on from
+        stays = frame.dec.instrs[frame.ip - 1].name in STAYS or calls_super(frame.dec, frame.ip - 1)
+        if own and not stays and frame.step <= limit:
+            best = (frame.step, depth)
+    return best
+
+
+def refuse_abandoned(tracer: Any, made: dict[int, str]) -> None:
+    """Generators that the frame made and let go of in the middle (they are not among those that were `made` again): when such a one
+    dies it is closed, which runs its `finally` and `with` blocks, so it has to be a real one from its beginning."""
+    for gen, stop in tracer.cleaning:
+        if id(gen) not in made and gen.started and not gen.done and _cleans_up(gen):
+            raise StopAt(f"generator {gen.frame.fn.qualname} is dropped before its end", stop)
+
+
+def _cleans_up(gen: t.Generator) -> bool:
+    """Whether closing a suspended generator runs code of the program's: its own handlers', or a `close` of what it delegates to."""
+    frame = gen.frame
+    row = frame.dec.handler_at(frame.ip - 1)
+    while row is not None:
+        at = _passed(frame, row.target)
+        if at < 0:
+            return True
+        row = frame.dec.handler_at(at)
+    return isinstance(gen.delegate(), t.Object)
+
+
+def _passed(frame: Frame, at: int) -> int:
+    """The instruction by which a GeneratorExit leaves the handler at `at`, that has no other effect; -1 if it has, or may have."""
+    instrs = frame.dec.instrs
+    kind: Any = None
+    while instrs[at].op not in _LEAVES:
+        ins = instrs[at]
+        if ins.op == "LOAD_GLOBAL":
+            kind = frame.tracer.read_global(frame.globals, ins.val)
+        elif ins.op == "CHECK_EXC_MATCH":
+            if not isinstance(kind, t.Class) or issubclass(GeneratorExit, kind.value) or not issubclass(kind.value, BaseException):
+                return -1
+        elif ins.op not in _QUIET:
+            return -1
+        at = ins.target if ins.op == "POP_JUMP_IF_FALSE" else at + 1
+    return at
+
+
+_LEAVES = ("RERAISE", "CLEANUP_THROW")
+_QUIET = frozenset(("PUSH_EXC_INFO", "POP_EXCEPT", "COPY", "SWAP", "POP_TOP", "NOP", "LOAD_CONST", "STORE_FAST", "DELETE_FAST",
+                    "POP_JUMP_IF_FALSE", "CALL_INTRINSIC_1"))
+"""What stands in the handlers of `except` clauses, of those that put the state back, and of whole generators (from 3.12 on)."""
+
+__all__ = ["GENERATORS", "Stop", "StopAt", "choose_stop", "refuse_abandoned"]

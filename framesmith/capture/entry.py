@@ -1,0 +1,296 @@
+"""The way in: a frame becomes a graph, guards and residual code.
+
+Capture runs the frame symbolically.  Where an instruction cannot be captured, capture starts again and stops just before it (or before
+the call, in a caller, from which it can be resumed); the residual code then runs the instruction and goes on in continuations.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch.fx import Graph
+
+from framesmith.fake import Recorder
+from framesmith.util.errors import FirstCall, FrameSeen, FramesmithError, NeedsGrad, SharedMemory, TooLong, Unsupported
+from framesmith.util.precision import CONVOLUTIONS, PRODUCTS
+from framesmith.util.stack import Place, user_frame
+
+from . import functions, opcodes
+from . import trackers as t
+from .assertions import drawing
+from .break_points import GENERATORS, StopAt, choose_stop, refuse_abandoned
+from .bytecode import decoded
+from .default_dtypes import Under, under
+from .frame import Frame
+from .lifetimes import watch
+from .modes import restore_devices
+from .outputs import call_in_mode, settle
+from .overrides import as_class, converts
+from .residual import Residual, argument_names
+from .run_time_indices import CopySeen
+from .settings import read_setting, undo
+from .sources import Cell, Guard, Local, Made, Source
+from .symbolic_arithmetic import entered, number_tensors
+from .tracer import BreakHere, Tracer, read_state, restore_state
+from .warned import refused_in
+
+_CONVOLUTIONS = frozenset((torch.ops.aten.conv2d.default, torch.ops.aten.convolution.default))
+_PRODUCTS = _CONVOLUTIONS | frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in ("linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention")
+)
+MAX_ATTEMPTS = 12
+RECURSION = 20000
+
+CompileFn = Callable[..., Callable[[tuple[Any, ...]], tuple[Any, ...]]]
+
+
+def _said(error: t.Tracker) -> str:
+    """The message of an exception, if it is plain text."""
+    args = error.init_args if isinstance(error, t.Error) else None
+    return f" ({args[0].value})" if args and isinstance(args[0], t.Const) else ""
+
+
+class UserError(FramesmithError):
+    """The program itself raises on this path; plain Python is to run the frame and raise it."""
+
+    def __init__(self, tracker: t.Tracker, at: Place | None) -> None:
+        kind = tracker.pytype().__name__
+        super().__init__(f"the program raises {kind}{_said(tracker)} at {at}")
+        self.kind = kind
+        self.at = at
+
+
+class AssumedInVain(Unsupported):
+    """The frame could not run again if an assertion on data did not hold: it is captured without any."""
+
+
+class TooLarge(Unsupported):
+    """A number that varies is no input of a graph in this call: it is assumed."""
+
+
+@dataclass(slots=True)
+class Break:
+    """Where and why a graph ended before its frame did."""
+
+    file: str
+    line: int
+    function: str
+    reason: str
+    hint: str | None = None
+
+
+@dataclass(slots=True)
+class Captured:
+    """One capture.
+
+    `residual_code` takes the frame's arguments and the tuple of the values at `input_sources`; `text` is its source.
+    `graph` is None if there was nothing to compute.
+    """
+
+    residual_code: CodeType
+    guards: list[Guard]
+    input_sources: list[Source]
+    graph: Graph | None
+    text: str
+    breaks: list[Break] = field(default_factory=list)
+    stats: dict[str, Any] = field(default_factory=dict)
+
+
+def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any], closure: tuple[Any, ...] | None = None,
+                  config: Any = None, compile_fn: CompileFn | None = None, varying: frozenset[str] | None = None) -> Captured:
+    """Capture one call of a frame.
+
+    `f_locals` holds the argument locals; `closure` the function's cells; `compile_fn(graph, example_inputs)` gives what residual code
+    calls with the tuple of inputs.
+    `varying`: sources, as text, of numbers that are not to be assumed; None: all are.  Raises `Unsupported` when the frame must run as
+    plain Python, `UserError` when it raises.
+    """
+    if code.co_flags & GENERATORS:
+        raise Unsupported(f"{code.co_qualname} is a generator or a coroutine", at=(code.co_filename, code.co_firstlineno))
+    state = read_state()
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, RECURSION))
+    try:
+        with refused_in(Tracer.folded.__code__):
+            return _attempts(code, f_locals, f_globals, closure or (), config, compile_fn, varying)
+    finally:
+        sys.setrecursionlimit(limit)
+        restore_state(state)
+
+
+def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any], closure: tuple[Any, ...], config: Any,
+              compile_fn: CompileFn | None, varying: frozenset[str] | None) -> Captured:
+    step, depth = -1, 0
+    reason: Break | None = None
+    limit = -1 if config is None else config.max_instructions
+    state = read_state()
+    assumes, assumes_indices = True, False
+    for _ in range(MAX_ATTEMPTS):
+        restore_state(state)
+        recorder = Recorder()
+        tracer = Tracer(recorder, f_globals, step, depth, limit)
+        tracer.varying = varying
+        tracer.assumes, tracer.assumes_indices = assumes, assumes_indices
+        try:
+            with recorder, tracer.modes:
+                root = root_frame(tracer, code, f_locals, closure)
+                tracer.frames.append(root)
+                residual = Residual(tracer, code)
+                run_to_end_or_break(tracer, root, residual)
+                refuse_abandoned(tracer, residual.rebuilder.names)
+            return finish(tracer, residual, compile_fn, reason, config is not None and config.autotune)
+        except t.CapturedError as e:
+            raise UserError(e.tracker, user_place(tracer)) from None
+        except AssumedInVain:
+            assumes = False
+        except CopySeen:
+            assumes_indices = True
+        except TooLarge:
+            varying = None
+        except Unsupported as e:
+            where = user_place(tracer) or (code.co_filename, code.co_firstlineno, code.co_name)
+            e.at = e.at or where[:2]
+            if config is not None and config.fullgraph or isinstance(e, (NeedsGrad, TooLong, FirstCall)):
+                raise
+            seen = e.callers + 1 if isinstance(e, FrameSeen) else 0
+            limit_here = tracer.steps if step < 0 else step
+            new = e.stop if isinstance(e, StopAt) else choose_stop(tracer.frames[:len(tracer.frames) - seen], limit_here)
+            if new is None:
+                raise
+            if reason is None or new[0] != step:
+                reason = Break(*e.at, where[2], e.reason, e.hint)
+            if (step, depth) == new[:2]:
+                raise
+            step, depth = new
+        finally:
+            undo(tracer.settings)
+            tracer.release()
+    raise Unsupported(f"no way to break {code.co_qualname} up" + (f" ({reason.reason})" if reason else ""))
+
+
+def run_to_end_or_break(tracer: Tracer, root: Frame, residual: Residual) -> None:
+    """Interpret the frame, and write what is to run in its place."""
+    depth = -1
+    result = t.NULL
+    try:
+        result = root.run()
+    except BreakHere as b:
+        depth = b.depth
+    # outside of the handler: what is written may depend on the exception that the program handles
+    if depth < 0:
+        residual.returns(result)
+    else:
+        residual.breaks(tracer.frames[:depth + 1])
+
+
+def root_frame(tracer: Tracer, code: CodeType, f_locals: dict[str, Any], closure: tuple[Any, ...]) -> Frame:
+    """The frame under capture; its arguments become trackers when they are first read."""
+    fn = t.Function(code, tracer.root_globals)
+    fn.closure = [tracer.cell(c, Cell(n)) for n, c in zip(code.co_freevars, closure)]
+    dec = decoded(code)
+    frame = Frame(tracer, fn, dec, [None] * len(dec.localsplus), True)
+    tracer.arguments = {i: f_locals[n] for i, n in enumerate(argument_names(code)) if n in f_locals}
+    tracer.pending = {i: (Local(dec.localsplus[i]), value) for i, value in tracer.arguments.items()}
+    watch(frame)
+    return frame
+
+
+def user_place(tracer: Tracer) -> Place | None:
+    """The user's innermost file, line and function; None before the first instruction."""
+    return user_frame(tracer.user_stack()) if tracer.frames else None
+
+
+def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, reason: Break | None, tuned: bool = False) -> Captured:
+    """Close the graph, compile it, and write the residual code. `tuned`: kernels of our own may stand for a library's product, which would
+    read how exact it is to be when it is called."""
+    outputs, residual.settled = settle(residual.rebuilder.hold, residual.rebuilder.outputs, tracer.state.inference_mode, tracer.view_grad)
+    tracer.check_copies(outputs)
+    recorded = tracer.recorder.finish(outputs)
+    graph: Graph | None = recorded
+    call: Any = None
+    restore_devices(tracer.devices)
+    if tracer.recorder.on_current_device and torch.cuda.device_count() > 1:
+        read_setting(tracer, torch._C._cuda_getDevice, [], {})
+    dtype = tracer.dtypes.of_graph() or tracer.state.default_dtype
+    numbers = entered(tracer)
+    inputs = graph_inputs(tracer, recorded, len(numbers))
+    try:
+        examples = [*(value for _, value in inputs), *number_tensors((), (), *[late.example for late, _ in numbers])]
+    except (OverflowError, RuntimeError) as e:
+        raise TooLarge("a number that 64 bits do not hold") from e
+    if not any(n.op == "call_function" for n in recorded.nodes):
+        graph = None
+        if outputs:
+            raise Unsupported("outputs without a graph")
+    repeatable(tracer, recorded)
+    if any(value.device.type == "cuda" for value in examples if isinstance(value, torch.Tensor)):
+        for what in _settings(recorded, tuned):
+            read_setting(tracer, torch._C._get_fp32_precision_getter, [tracer.made("cuda"), tracer.made(what)], {})
+    if graph is not None:
+        aliasing(tracer, graph)
+        if numbers:
+            residual.take(numbers)
+        call = under(dtype, compile_fn, graph, examples) if compile_fn is not None else None
+    residual.called = call_in_mode(tracer.state.inference_mode, outputs)
+    if dtype is not tracer.state.default_dtype:
+        residual.called = Under(dtype, residual.called)
+    code, text = residual.compile(call if call is not None else _no_graph if graph is not None else None)
+    sources = [source for source, _ in inputs]
+    breaks = [reason] if reason is not None else []
+    stats = {"instructions": tracer.steps, "inputs": len(sources), "nodes": 0 if graph is None else len(graph.nodes)}
+    return Captured(code, tracer.all_guards(), sources, graph, text, breaks, stats)
+
+
+def _settings(graph: Graph, tuned: bool) -> list[str]:
+    """How exact float32 is to be, as far as the code that is made goes by it: convolutions may be products."""
+    single = {n.target for n in graph.nodes if n.target in _PRODUCTS and n.meta["val"].dtype is torch.float32}
+    return [what for what, wanted in ((PRODUCTS, single or tuned), (CONVOLUTIONS, single & _CONVOLUTIONS)) if wanted]
+
+
+def graph_inputs(tracer: Tracer, graph: Graph, numbers: int) -> list[tuple[Source, Any]]:
+    """Source and value of each placeholder but the last `numbers`; a tensor made of Python data is held by the guards themselves."""
+    known: dict[Any, tuple[Source, Any]] = {
+        x.fake._alias.storage.input: (x.source, as_class(x.value, torch.Tensor) if converts(x.pyclass) else x.value)
+        for x in tracer.inputs if x.source is not None
+    }
+    known.update((node, (Made(real), real)) for node, real in tracer.recorder.constants)
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    return [known[node] for node in places[:len(places) - numbers]]
+
+
+def aliasing(tracer: Tracer, graph: Graph) -> None:
+    """A graph that writes an input needs its inputs' storages apart."""
+    if any(tracer.recorder.mutated(x.fake) for x in tracer.inputs):
+        if overlap([x.value for x in tracer.inputs]):
+            raise SharedMemory("an input is written that shares its storage with another input")
+        if tracer.checks:
+            raise AssumedInVain("an assertion on a tensor's data in code that writes its inputs")
+        tracer.guards[(None, "no_alias", 0)] = Guard(None, "no_alias", tuple(x.source for x in tracer.inputs))
+
+
+def repeatable(tracer: Tracer, graph: Graph) -> None:
+    """Where an assertion does not hold, the frame runs again: it must not have drawn of generators of the program's own."""
+    if not tracer.checks:
+        return
+    if tracer.draws or any(isinstance(a, torch.Generator) for n in drawing(graph.nodes) for a in (*n.args, *n.kwargs.values())):
+        raise AssumedInVain("an assertion on a tensor's data in code that draws random numbers of a generator of its own")
+
+
+def overlap(tensors: list[Any]) -> bool:
+    """Whether two tensors' storages share memory."""
+    spans = sorted((s.data_ptr(), s.data_ptr() + s.nbytes()) for s in (x.untyped_storage() for x in tensors) if s.nbytes())
+    return any(second[0] < first[1] for first, second in itertools.pairwise(spans))
+
+
+def _no_graph(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    raise RuntimeError("this graph was captured without a compiler")
+
+
+__all__ = ["Break", "Captured", "CodeType", "CompileFn", "FunctionType", "UserError", "convert_frame", "functions", "opcodes"]

@@ -1,0 +1,492 @@
+"""One capture of one frame: everything that trackers and handlers share."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from framesmith._C import is_plain
+from framesmith.fake import FakeTensor, Recorder
+from framesmith.fake.dynamic_scalars import Number
+from framesmith.util.errors import FirstCall, FramesmithError, OddTensor, TooLong, Unsupported
+
+from . import data
+from . import trackers as t
+from .break_points import Stop
+from .calls import Calls
+from .class_making import ClassMaking
+from .classes import Namespaces
+from .comparison_guards import Outcomes
+from .default_dtypes import DefaultDtypes
+from .errors import Errors
+from .faults import is_own_fault
+from .formatting import Showing
+from .frame import Frame
+from .gradients import Gradients, is_leaf
+from .hashing import Hashing
+from .identity import kept_apart
+from .inference import Modes
+from .iteration import Iteration
+from .lifetimes import let_go, may_have_died, stays
+from .modes import devices, restore_devices, under_functions
+from .operations import Operations
+from .overrides import converted, converts, is_followed, overridden
+from .registry import OPAQUE
+from .resume import STACK
+from .run_time_indices import OBSERVERS, Copies, selected
+from .seeds import Seeds
+from .settings import Written
+from .sources import MISSING, OWN, Attr, Cell, DictAttr, Guard, Item, Local, Pinned, Source, TensorSpec
+from .symbolic_arithmetic import given, varying_local
+from .text import Texts
+from .thread_state import casting, read_state, restore_state
+from .trackers.objects import namespace_of
+from .values import CONSTANT_TYPES, Values
+
+_dispatch_keys = torch._C._dispatch_keys
+
+
+class BreakHere(Exception):
+    """The capture has come to the instruction at which an earlier attempt failed."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__(depth)
+        self.depth = depth
+
+
+class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iteration, Hashing, Texts, Showing):
+    """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
+
+    touched: list[Any] | None = None
+    """What was changed, while somebody wants to know."""
+    makes_parameters = False
+    """The program made a parameter that requires grad."""
+    assumes = True
+    """Whether assertions on data may be taken to hold."""
+
+    def __init__(self, recorder: Recorder, root_globals: dict[str, Any], break_step: int = -1, break_depth: int = 0,
+                 max_steps: int = -1) -> None:
+        Namespaces.__init__(self)
+        Gradients.__init__(self)
+        Outcomes.__init__(self)
+        Copies.__init__(self)
+        self.recorder = recorder
+        self.root_globals = root_globals
+        self.guards: dict[tuple[Source | None, str, Any], Guard] = {}
+        self.seen: dict[int, t.Tracker] = {}
+        self.keep: list[Any] = []
+        self.frames: list[Frame] = []
+        self.handled: list[t.Tracker] = []
+        self.showing: list[t.Tracker] = []
+        self.traced: list[Frame] = []
+        """Frames that tracebacks show: each refers to itself."""
+        self.steps = 0
+        self.breaking = break_step >= 0
+        self.break_step = break_step if self.breaking else max_steps
+        """The instruction before which capture stops: to break, or because it has gone on for too long."""
+        self.last_step = self.break_step
+        self.break_depth = break_depth
+        self.due: Unsupported | None = None
+        """Why capture is to end at the next instruction that a bridge can run."""
+        self.inputs: list[t.Tensor] = []
+        self.cleaning: list[tuple[t.Generator, Stop | None]] = []
+        """Generators with handlers that the frame made, and where capture could have stopped before."""
+        self.settings: dict[Any, Written] = {}
+        """Settings of the process that the program has changed, by what reads them."""
+        self.locks: dict[int, t.Tracker] = {}
+        """Locks that captured code has taken or given back."""
+        self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
+        self.draws: list[t.Draw] = []
+        """Random numbers that the program drew of Python's generators, in order."""
+        self.checks: list[t.Tracker] = []
+        """Conditions that the program asserts: see `assertions`."""
+        self.mutated: dict[int, t.Tracker] = {}
+        self.dtypes, self.seeds = DefaultDtypes(recorder), Seeds(recorder)
+        self.devices = devices()
+        self.device_changes: list[tuple[Any, tuple[Any, ...]]] = []
+        """Calls that change the default device, not taken back yet."""
+        self.transformed = False
+        """The program is in a function transform: gradients there are part of what it computes."""
+        self.keyed: dict[int, t.Tracker] = {}
+        """Values from outside that were elements of sets, or keys of dicts, by their identity."""
+        self.cells: dict[int, t.Cell] = {}
+        self.pending: dict[int, tuple[Source, Any]] = {}
+        """Arguments of the root frame that were not read yet, by fast slot."""
+        self.arguments: dict[int, Any] = {}
+        """All arguments of the root frame, by fast slot."""
+        self.varying: frozenset[str] | None = None
+        """Sources, as text, of the numbers that vary from call to call; None: all are assumed."""
+        self.numbers: dict[int, tuple[t.SymbolicNumber | t.Data, Number]] = {}
+        """Those of them that operators were given."""
+        self.state = read_state()
+        self.modes = Modes()
+        recorder.autocast = casting(self.state)
+        recorder.follows_grad = self.state.grad_enabled
+        recorder.allows, recorder.content = self.allows, lambda node: data.content(self, node)
+        recorder.keeps_history = lambda x: torch.is_grad_enabled() and self.wants_grad(x)
+
+    # --- guards -------------------------------------------------------------------------------------------------------
+    def guard(self, source: Source | None, kind: str, value: Any = None) -> None:
+        """Assume `kind(value)` of the value at `source`; nothing to do for what capture made itself."""
+        if source is None:
+            return
+        cls = type(value)
+        key = (source, kind, value if cls is str or cls is int or value is None else id(value))
+        if key not in self.guards:
+            self.guards[key] = Guard(source, kind, value, self.user_place())
+            self.keep.append(value)
+
+    def all_guards(self) -> list[Guard]:
+        """Every assumption made."""
+        for fake in self.recorder.placed:
+            self.guard_owners(fake, torch.Tensor.storage_offset)
+        out = [Guard(None, "globals_state", self.state)]
+        out.extend(self.guards.values() if not self.made_classes else [g for g in self.guards.values() if not self.of_stand_in(g.source)])
+        out.extend(self.outcome_guards())
+        out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
+        out.extend(kept_apart(self))
+        return out
+
+    def varies(self, source: Source) -> bool:
+        """Whether a number is not to be assumed: because it was assumed in vain, or since a bridge's instruction made it."""
+        if self.varying is None:
+            return False
+        if type(source) is Local and (source.name.startswith(STACK) or varying_local(self.frames[0].code, source.name)):
+            return True
+        return bool(self.varying) and str(source) in self.varying
+
+    # --- tensors ------------------------------------------------------------------------------------------------------
+    def input(self, value: torch.Tensor, source: Source | None) -> t.Tracker:
+        """A real tensor becomes an input of the graph."""
+        found = self.known(value, source)
+        if found is not None:
+            return found
+        if source is None:
+            raise Unsupported("a tensor that has no path from the frame")
+        if torch.nn.parameter.is_lazy(value):
+            raise FirstCall("a parameter that the first call makes")
+        if type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            return self.plain_input(value, source)
+        if not is_followed(type(value)):
+            raise OddTensor(f"tensor subclass {type(value).__name__}")
+        for name in ("__torch_function__", "__torch_dispatch__", "__getattribute__", "__getattr__"):
+            self.lookup(type(value), name)
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.plain_input(value, source)
+
+    def plain_input(self, value: torch.Tensor, source: Source) -> t.Tracker:
+        """The same of a tensor whose attributes run no code of the program's."""
+        if value.is_nested:
+            raise OddTensor("a nested tensor")
+        if value.layout != torch.strided:
+            raise OddTensor(f"a tensor of layout {value.layout}")
+        if not is_plain(value):
+            raise OddTensor("a tensor whose numbers are not in its memory alone (quantized, batched, or zeros without memory)")
+        name = f"i{len(self.inputs)}"
+        fake = self.fake_input(value, name)
+        if value.requires_grad:
+            self.differentiable[fake._alias.node] = source, is_leaf(value)
+            fake._alias.node.meta["requires_grad"] = self.recorder.follows_grad = True
+        self.guard(source, "tensor", tensor_spec(value))
+        if is_param(source) and not converts(type(value)):
+            fake._alias.node.meta["param"] = True
+        elif not (value.requires_grad and is_leaf(value)):
+            fake._alias.node.meta["passing"] = True
+        fake._alias.node.meta["source"] = str(source)
+        tracker = t.Tensor(fake, value=value, source=source, pyclass=type(value))
+        self.inputs.append(tracker)
+        self.keep.append(fake)
+        self.seen[id(fake)] = tracker
+        self.remember(value, tracker)
+        return tracker
+
+    def fake_input(self, value: torch.Tensor, name: str) -> FakeTensor:
+        """An inference tensor where the real one is: it exists already, whatever mode the program is in by now."""
+        if torch.is_inference_mode_enabled() is value.is_inference():
+            return self.recorder.input(value, name)
+        with torch._C._InferenceMode(value.is_inference()):
+            return self.recorder.input(value, name)
+
+    def torch_call(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        """Run `fn` on fakes under the recorder."""
+        try:
+            fn, real, named = given(self, fn, args, kwargs)
+        except Unsupported:
+            out = overridden(self, fn, args, kwargs)
+            if out is None:
+                raise
+            return out
+        self.recorder.stack = self.user_stack()
+        before = self.mark()
+        if before is not None and named.get("out") is not None:
+            self.refuse_out(real, named)
+        try:
+            with under_functions(self.modes.functions):
+                out = fn(*real, **named)
+        except (FramesmithError, RecursionError, MemoryError):
+            raise
+        except Exception as e:
+            if is_own_fault(e):
+                raise Unsupported(f"{getattr(fn, '__name__', fn)} cannot be recorded ({type(e).__name__}: {e})") from e
+            return self.raise_(e)
+        self.dtypes.note()
+        self.seeds.note()
+        if before is not None and not self.transformed:
+            self.follow(*before)
+        return converted(self, fn, args, kwargs, self.made(out))
+
+    def release(self) -> None:
+        """Let go of everything (trackers refer to each other in circles, and would keep the user's model until the next collection), and
+        of the devices that the program has entered."""
+        if self.device_changes or devices() != self.devices:
+            restore_devices(self.devices)
+        for frame in self.traced:
+            frame.end = None
+        self.__dict__.clear()
+
+    def tensor_method(self, obj: t.Tensor, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        if name in OBSERVERS:
+            self.seen_as_copy(obj.fake)
+        if name == "select" and len(args) == 2 and (key := selected(self, obj, *args)) is not None:
+            return obj.item(self, key)
+        if name == "storage_offset":
+            self.guard_owners(obj.fake, torch.Tensor.storage_offset)
+        if name == "is_pinned" and not args and not kwargs:
+            return t.boolean(any(self.guard_owners(obj.fake, torch.Tensor.is_pinned)))  # what a graph computes never is
+        if name == "item" and not args and not kwargs and (found := data.number(self, obj)) is not None:
+            return found
+        return converted(self, None, [obj, *args], kwargs, self.torch_call(getattr(obj.fake, name), args, kwargs))
+
+    def guard_owners(self, x: FakeTensor, read: Callable[[torch.Tensor], Any]) -> list[Any]:
+        """Return `read` of each input that `x` shares memory with, guarded: graphs do not depend on it, this program does."""
+        owners = [i for i in self.inputs if i.fake._alias.storage is x._alias.storage]
+        with torch._C._DisableTorchDispatch():  # the recorder is not always on
+            values = [read(i.value) for i in owners]
+        for owner, value in zip(owners, values, strict=True):
+            self.guard(owner.source, "callable", _Reads(read, value))
+        return values
+
+    def input_slot(self, x: t.Tensor) -> int:
+        """The place of an input among the graph's inputs."""
+        node = x.fake._alias.storage.input
+        places = (n for n in self.recorder.graph.nodes if n.op == "placeholder")
+        return next(i for i, n in enumerate(places) if n is node)
+
+    def same_grad_flag(self, obj: t.Tensor, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> bool:
+        """requires_grad_ that changes nothing."""
+        flag = args[0] if args else kwargs.get("requires_grad", t.TRUE)
+        return isinstance(flag, t.Const) and flag.value == obj.get(self, "requires_grad").real(self)
+
+    def user_place(self) -> tuple[tuple[str, int, str], ...]:
+        """The innermost place in the user's own code, as a stack of one; empty before the first instruction."""
+        for f in reversed(self.frames):
+            if not f.dec.foreign:
+                return ((f.code.co_filename, f.line, f.code.co_name),)
+        return ()
+
+    def user_stack(self) -> tuple[tuple[str, int, str], ...]:
+        """(file, line, function) of the frames, innermost last."""
+        return tuple([(f.code.co_filename, f.dec.instrs[f.ip - 1].line, f.code.co_name) for f in self.frames])
+
+    # --- locals, cells, mutation --------------------------------------------------------------------------------------
+    def local(self, frame: Frame, index: int) -> t.Tracker | None:
+        """What a fast slot holds, or None."""
+        if frame.locals[index] is None and frame is self.frames[0] and index in self.pending:
+            return self.unset_local(frame, index)
+        return frame.locals[index]
+
+    def unset_local(self, frame: Frame, index: int) -> t.Tracker:
+        """A fast slot that is empty: an argument of the root frame not read yet, or an unbound local."""
+        if frame is self.frames[0] and index in self.pending:
+            source, value = self.pending.pop(index)
+            found = frame.locals[index] = self.wrap(value, source)
+            return found
+        name = frame.dec.localsplus[index]
+        return self.unset(name, True)
+
+    def cell(self, real: Any, source: Source | None) -> t.Cell:
+        """The tracker of an existing cell."""
+        found = self.cells.get(id(real))
+        if found is None:
+            found = self.cells[id(real)] = t.Cell(None, real, source)
+            self.keep.append(real)
+        return found
+
+    def load_cell(self, cell: Any, name: str, own: bool = False) -> t.Tracker:
+        """The content of a cell; `own`: it is a variable of the frame itself, not of one around it."""
+        found = self.cell_value(cell)
+        return found if found is not None else self.unset(name, own)
+
+    def cell_value(self, cell: Any) -> t.Tracker | None:
+        """The content of a cell; None if it is empty."""
+        if cell.content is None and cell.real_cell is not None and not cell.written:
+            value = contents(cell.real_cell)
+            if value is not UNSET:
+                cell.content = self.wrap(value, cell_content(cell.source, cell.real_cell))
+            elif type(cell.source) is Cell:
+                raise Unsupported(f"the variable {cell.source.name.removeprefix(OWN)!r} is not set")
+            else:
+                self.guard(cell.source if cell.source is not None else Pinned(cell.real_cell), "callable", _is_empty)
+        return cell.content
+
+    def unset(self, name: str, own: bool) -> t.Tracker:
+        """The error of a variable that is not set."""
+        if own:
+            return self.raise_(UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"))
+        text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+        return self.raise_(NameError(text, name=name))
+
+    def touch(self, what: Any) -> None:
+        """Something is changed that trackers stand for: a tracker, a cell, a namespace."""
+        self.changes += 1
+        if self.touched is not None:
+            self.touched.append(what)
+
+    def store_cell(self, cell: Any, value: t.Tracker | None) -> None:
+        self.touch(cell)
+        cell.content = value
+        cell.written = True
+        if cell.real_cell is not None:
+            self.mutated.setdefault(id(cell), cell)
+
+    def mutates(self, tracker: t.Tracker) -> None:
+        """A tracker is changed; of something that exists outside, the final state is to be replayed."""
+        self.touch(tracker)
+        if getattr(tracker, "value", None) is not None:
+            if id(tracker.value) in self.global_values or tracker.value is _BUILTINS:  # type: ignore[attr-defined]
+                raise Unsupported("a change of a namespace as a dict, of which names were read")
+            if self.locks and any(lock.held > 0 for lock in self.locks.values()):  # type: ignore[attr-defined]
+                raise Unsupported("a change under a lock")
+            if id(tracker) not in self.mutated:
+                let_go(tracker)
+                self.mutated[id(tracker)] = tracker
+
+    def may_have_died(self, target: Any) -> bool:
+        """Whether what the frame has dropped or changed so far may have held `target`."""
+        return may_have_died(self, target)
+
+    # --- small protocols ----------------------------------------------------------------------------------------------
+    def special_method(self, obj: t.Tracker, name: str) -> t.Tracker:
+        """A method of the context manager protocol, bound."""
+        raw = self.lookup(obj.pytype(), name)
+        if raw is MISSING:
+            missed = " (missed __exit__ method)" if name == "__exit__" else ""
+            return self.raise_(TypeError(f"'{obj.pytype().__name__}' object does not support the context manager protocol{missed}"))
+        return self.bound_special(obj, name, raw)
+
+    def tuple_fields(self, cls: type) -> dict[str, int]:
+        """Field names of a namedtuple or a structseq."""
+        fields = getattr(cls, "_fields", None)
+        if fields is None and hasattr(cls, "n_sequence_fields"):
+            fields = [n for n in vars(cls) if type(vars(cls)[n]).__name__ == "member_descriptor"]
+        return {n: i for i, n in enumerate(fields or ())}
+
+    def tuple_attr(self, tup: t.Tuple, name: str) -> t.Tracker:
+        """An attribute of an instance of a subclass of tuple that is no field."""
+        raw = self.lookup(tup.cls, name)
+        if tup.value is not None and tup.cls.__dictoffset__ and (raw is MISSING or not hasattr(type(raw), "__set__")):
+            own = namespace_of(tup.value)
+            if name in own:
+                return self.wrap(own[name], None if tup.source is None else DictAttr(tup.source, name))
+            self.guard(tup.source, "not_hasattr", name)
+        if raw is MISSING:
+            if self.class_info(tup.cls).getattr is not None:
+                raise Unsupported(f"__getattr__ of {tup.describe()}")
+            return self.no_attribute(tup, name)
+        if isinstance(raw, FunctionType):
+            return t.Method(self.class_function(raw), tup)
+        if isinstance(raw, property):
+            return self.call_property(raw, "fget", [tup])
+        if isinstance(raw, classmethod):
+            return t.Method(self.class_function(raw.__func__), self.made(tup.cls))
+        if name == "__class__":
+            return self.made(tup.cls)
+        if type(raw).__name__ == "_tuplegetter":  # a namedtuple's field, in another class
+            return tup.item(self, t.Const(raw.__reduce__()[1][0]))
+        if isinstance(getattr(type(raw), "__get__", None), FunctionType):
+            return self.call_special(self.class_value(tup.cls, name, raw), "__get__", [tup, self.made(tup.cls)])
+        return t.by_class(self, tup, tup.cls, name) if hasattr(type(raw), "__get__") else self.class_value(tup.cls, name, raw)
+
+    def is_passable(self, obj: t.Object) -> bool:
+        """May the real object be handed to a function that is run for real?"""
+        return obj.before is None and type(obj.value) in CONSTANT_TYPES
+
+    def opaque_method(self, obj: t.Object, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+        for base in obj.cls.__mro__:
+            row = OPAQUE.get((base, name))
+            if row is not None:
+                return row(self, obj, *args, **kwargs)
+        raise Unsupported(f"method {name!r} of {obj.describe()}")
+
+    # --- breaks -------------------------------------------------------------------------------------------------------
+    def stop_after(self, reason: Unsupported) -> None:
+        """Let the present instruction be the last one that is captured."""
+        if self.due is None and self.last_step != self.steps + 1:
+            self.due = reason
+            self.break_step = self.steps + 1
+
+    def break_here(self, frame: Frame) -> None:
+        if self.due is not None and self.steps != self.last_step:
+            if not stays(frame):
+                raise self.due
+            self.break_step = self.steps + 1
+        elif self.breaking:
+            if len(self.frames) != self.break_depth + 1 or not all(f.direct for f in self.frames):
+                raise Unsupported("the program went another way than in the attempt before")
+            raise BreakHere(self.break_depth)
+        else:
+            raise TooLong(self.last_step)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """A method of a tensor that reads its memory's state, such as `storage_offset`, returns this value."""
+
+    read: Callable[[torch.Tensor], Any]
+    value: Any
+
+    def __call__(self, x: torch.Tensor) -> bool:
+        return self.read(x) == self.value
+
+
+_BUILTINS = vars(builtins)
+UNSET = object()
+
+
+def contents(cell: Any) -> Any:
+    """What a cell holds, or UNSET."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return UNSET
+
+
+def _is_empty(cell: Any) -> bool:
+    """A variable is not set."""
+    return contents(cell) is UNSET
+
+
+def cell_content(source: Source | None, real: Any) -> Source | None:
+    """The source of what a cell holds."""
+    from_cell = source if source is not None else Pinned(real)
+    if isinstance(from_cell, Cell):
+        return from_cell
+    return Attr(from_cell, "cell_contents")
+
+
+def is_param(source: Source) -> bool:
+    """A parameter or buffer of a module, by its path."""
+    return type(source) is Item and type(source.base) is DictAttr and source.base.name in ("_parameters", "_buffers")
+
+
+def tensor_spec(x: torch.Tensor) -> TensorSpec:
+    """What the graph assumes of an input."""
+    return TensorSpec(type(x), x.dtype, x.device, x.layout, tuple(x.shape), x.stride(), x.requires_grad, _dispatch_keys(x).raw_repr())
+
+
+__all__ = ["BreakHere", "Tracer", "is_param", "read_state", "restore_state", "tensor_spec"]

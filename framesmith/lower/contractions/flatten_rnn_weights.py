@@ -1,0 +1,71 @@
+"""Recurrent layers on a CUDA device whose weights are casts that are kept: they lie in the one piece of memory that cuDNN wants.
+
+    lstm(x, [h, c], casts, ...)  ->  _cudnn_rnn(x, casts, ..., _cudnn_rnn_flatten_weight(casts, ...), h, c, ...)
+
+Otherwise each call would bring them there. `_cudnn_rnn_flatten_weight` makes views of its result of the casts, which nobody else writes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.graph.freeze import is_parameter_expression
+from framesmith.lower.contractions.pack_linear import static, value_of
+from framesmith.prims.core import Spec
+
+aten = torch.ops.aten
+_FLATTEN = aten._cudnn_rnn_flatten_weight.default
+_MODES: dict[Any, int] = {aten.rnn_relu.input: 0, aten.rnn_tanh.input: 1, aten.lstm.input: 2, aten.gru.input: 3}
+"""cuDNN's numbers of the cells."""
+
+
+def flatten_weights(graph: fx.Graph) -> None:
+    """Rewrite every such layer, in place."""
+    for node in list(graph.nodes):
+        if node.target in _MODES:
+            _flatten(graph, node)
+
+
+def _flatten(graph: fx.Graph, node: fx.Node) -> None:
+    x, state, weights, biases, layers, dropout, train, bidirectional, batch_first = node.args
+    group = 4 if biases else 2
+    count = layers * (2 if bidirectional else 1)  # type: ignore[operator]
+    if (train and dropout) or node.kwargs or len(weights) != group * count or not all(map(_is_cast, weights)):  # type: ignore[arg-type]
+        return
+    first = value_of(weights[0])  # type: ignore[index]
+    hidden = value_of(weights[1]).shape[1]  # type: ignore[index]
+    shapes = tuple([tuple(value_of(w).shape) for w in weights])  # type: ignore[union-attr]
+    geometry = (group, first.shape[1], _MODES[node.target], hidden, 0, layers, batch_first, bidirectional)
+    size = _size(first.dtype, first.device, shapes, geometry)
+    if not size:
+        return
+    states = tuple(state) if node.target is aten.lstm.input else (state, None)  # type: ignore[arg-type]
+    with graph.inserting_before(node):
+        memory = graph.call_function(_FLATTEN, (weights, *geometry))
+        args = (x, weights, group, memory, *states, *geometry[2:6], batch_first, 0.0, False, bidirectional, [], None)
+        new = graph.call_function(aten._cudnn_rnn.default, args)
+    memory.meta = {"val": Spec((size,), first.dtype, first.device, (1,)), "stack": node.meta.get("stack", ())}
+    results = tuple(node.meta["val"])
+    new.meta = {"val": (*results, *[None] * (5 - len(results))), "stack": node.meta.get("stack", ())}
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
+
+
+def _is_cast(weight: fx.Node) -> bool:
+    """Whether a weight is kept between calls, and not the memory of a parameter."""
+    return weight.target is aten._to_copy.default and is_parameter_expression(weight) and static(value_of(weight))
+
+
+@cache
+def _size(dtype: torch.dtype, device: torch.device, shapes: tuple[tuple[int, ...], ...], geometry: tuple[Any, ...]) -> int:
+    """Numbers in the memory, as cuDNN says; 0 where the layer is not cuDNN's."""
+    with torch.no_grad(), torch._C._DisableAutocast():
+        weights = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
+        return _FLATTEN(weights, *geometry).numel() if torch.cudnn_is_acceptable(weights[0]) else 0
+
+
+__all__ = ["flatten_weights"]

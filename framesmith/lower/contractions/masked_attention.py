@@ -1,0 +1,237 @@
+"""Attention with a mask, on a CUDA device, is attention with modified scores: it goes over tiles, and reads the mask as it is, however it
+broadcasts.
+
+    scaled_dot_product_attention(q, k, v, mask)  ->  attention(scores + mask)(q, k, v, mask)       a mask of numbers
+                                                     attention(where mask)(q, k, v, mask)          one of truth values
+
+The libraries' kernels take 36 to 88 µs where a tile that loads its part of the mask takes 30 (8 x 12 heads of 512 x 512, width 64, on an
+H200), and ten times as much where the rows of the mask have gaps. Wide rows and few rows are theirs. They get a mask of truth values as
+numbers, which they would make of it in each layer, and one without gaps.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.graph.attention import LISTS, Attention, Scores
+from framesmith.graph.dce import dce
+from framesmith.lower.attention import WIDEST
+from framesmith.lower.contractions.broadcast_dims import Known, narrowed
+from framesmith.lower.contractions.nodes import argument
+from framesmith.lower.contractions.pack_linear import static, value_of
+from framesmith.prims.core import Spec, contiguous_strides
+
+aten = torch.ops.aten
+HALF = (torch.float16, torch.bfloat16)
+FEWEST = 32
+"""Rows of scores from which on tiles are worth it."""
+MOST = (1 << 16) - 1
+"""Heads, of all batches: they are an axis of the grid."""
+NARROW = 64
+"""Elements of a row up to which tiles are faster than the library."""
+_OPTIONS = ("dropout_p", "is_causal", "scale", "enable_gqa")
+
+
+def tile_masked(graph: fx.Graph, tf32: bool) -> None:
+    """Rewrite such calls in place. `tf32`: products of float32 may be less exact."""
+    masks = Masks(graph)
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target is not aten.scaled_dot_product_attention.default:
+            continue
+        found = _tiled(graph, node, masks, tf32)
+        if found is not None:
+            node.replace_all_uses_with(found)
+            graph.erase_node(node)
+        else:
+            _for_the_library(node, masks)
+    masks.settle()
+
+
+def _for_the_library(node: fx.Node, masks: Masks) -> None:
+    mask = _mask(node)
+    if not isinstance(mask, fx.Node) or not static(value := value_of(mask)):
+        return
+    if value.dtype is torch.bool:
+        node.replace_input_with(mask, masks.numbers(mask, value_of(node.args[0]).dtype))
+    elif value.shape and value.shape[-1] != 1 and _strides(value)[-1] != 1:
+        node.replace_input_with(mask, masks.of(mask))
+
+
+def _mask(node: fx.Node) -> Any:
+    return argument(node, 3, node.kwargs.get("attn_mask"))
+
+
+class Masks:
+    """Masks as tiles read them: one element along what they are the same along, rows without gaps. Many layers share one."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.narrow: Known = {}
+        self.found: dict[fx.Node, fx.Node] = {}
+        self.added: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
+
+    def of(self, mask: fx.Node) -> fx.Node:
+        """The mask, for readers behind the first node that asked."""
+        if mask in self.found:
+            return self.found[mask]
+        if not value_of(mask).shape:
+            return mask
+        with self.graph.inserting_before(_behind(mask)):
+            found = narrowed(self.graph, mask, self.narrow)
+            value = value_of(found)
+            if found is not mask or value.shape[-1] != 1 and _strides(value)[-1] != 1:
+                found = self.graph.call_function(aten.clone.default, (found,), {"memory_format": torch.contiguous_format})
+                found.meta = {"stack": mask.meta.get("stack", ()), "val": _plain(value, value.dtype)}
+        self.found[mask] = found
+        return found
+
+    def numbers(self, mask: fx.Node, dtype: torch.dtype) -> fx.Node:
+        """A mask of truth values as the numbers that the library makes of it, once for all layers."""
+        if (mask, dtype) not in self.added:
+            value = value_of(mask)
+            with self.graph.inserting_before(_behind(mask)):
+                low, zero = [self._filled(x, dtype, value.device) for x in (-math.inf, 0.0)]
+                found = self.graph.call_function(aten.where.self, (mask, zero, low))
+            found.meta = {"stack": mask.meta.get("stack", ()), "val": _plain(value, dtype)}
+            self.added[mask, dtype] = found
+        return self.added[mask, dtype]
+
+    def _filled(self, number: float, dtype: torch.dtype, device: torch.device) -> fx.Node:
+        node = self.graph.call_function(aten.full.default, ([], number), {"dtype": dtype, "device": device})
+        node.meta = {"val": Spec((), dtype, device, ())}
+        return node
+
+    def settle(self) -> None:
+        """What nobody reads any more goes."""
+        if self.found:
+            dce(self.graph)
+
+
+def _behind(node: fx.Node) -> fx.Node:
+    """Where what is computed of a node may stand first."""
+    place = node.next
+    while place.op == "placeholder":
+        place = place.next
+    return place
+
+
+def _plain(value: Any, dtype: torch.dtype) -> Spec:
+    return Spec(value.shape, dtype, value.device, contiguous_strides(value.shape))
+
+
+def _strides(value: Any) -> Any:
+    return value.stride() if callable(value.stride) else value.stride
+
+
+def _tiled(graph: fx.Graph, node: fx.Node, masks: Masks, tf32: bool) -> fx.Node | None:
+    given = {name: node.kwargs.get(name, argument(node, 4 + k)) for k, name in enumerate(_OPTIONS)}
+    query, key, value = tensors = node.args[:3]
+    mask = _mask(node)
+    values = list(map(value_of, tensors))
+    causal = bool(given["is_causal"])
+    if given["dropout_p"] or not has_tiles(values, tf32, bool(given["enable_gqa"])):
+        return None
+    q, k, v = values
+    if q.dtype is not torch.float32 and (mask is None or causal or max(q.shape[3], v.shape[3]) > NARROW):
+        return None
+    shape = (*q.shape[:3], k.shape[2])
+    scale = q.shape[3] ** -0.5 if given["scale"] is None else float(given["scale"])
+    if mask is None:
+        scores = Scores(None, None, triangle(shape, q.device) if causal else None, (0, 0, 0), scale, None, causal=causal, tf32=tf32)
+        return tiled(graph, node, (query, key, value), scores, [])  # type: ignore[arg-type]
+    if not static(value_of(mask)) or not (value_of(mask).dtype is torch.bool or value_of(mask).dtype.is_floating_point):
+        return None
+    mask = masks.of(mask)
+    counts = (0, 0, 1) if value_of(mask).dtype is torch.bool else (1, 0, 0)
+    modified = _graph(shape, value_of(mask))
+    scores = Scores(modified if counts[0] else None, None, modified if counts[2] else None, counts, scale, None, tf32=tf32)
+    return tiled(graph, node, (query, key, value), scores, [mask])  # type: ignore[arg-type]
+
+
+def tiled(graph: fx.Graph, node: fx.Node, inputs: tuple[fx.Node, fx.Node, fx.Node], scores: Scores, operands: list[fx.Node]) -> fx.Node:
+    """Attention over tiles in the place of `node`; a result of the graph is laid out as it is, another as the query."""
+    inputs = original(inputs[0]), original(inputs[1]), original(inputs[2])
+    q, _, v = map(value_of, inputs)
+    total = Spec(tuple(q.shape[:3]), torch.float32, q.device, contiguous_strides(q.shape[:3]))
+    size = (*q.shape[:3], v.shape[3])
+    is_result = any(user.op == "output" for user in node.users)
+    out_value = node.meta["val"] if is_result else Spec(size, q.dtype, q.device, _laid_out(size, _strides(q)))
+    with graph.inserting_before(node):
+        call = graph.call_function(Attention(scores), (*inputs, *[None] * LISTS, *operands))
+        call.meta = {**node.meta, "val": (out_value, total)}
+        out = graph.call_function(operator.getitem, (call, 0))
+    out.meta = {**node.meta, "val": out_value}
+    return out
+
+
+def original(node: fx.Node) -> fx.Node:
+    """What a copy is of: tiles read rows wherever they begin, if elements of a row lie side by side."""
+    while node.target is aten.clone.default and _strides(value_of(source := node.args[0]))[-1] == 1:
+        node = source  # type: ignore[assignment]
+    return node
+
+
+def _laid_out(size: tuple[int, ...], like: Any) -> tuple[int, ...]:
+    """Rows without gaps, the other dimensions in the order that they have in the query."""
+    strides, step = [0, 0, 0, 1], size[3]
+    for dim in sorted(range(3), key=lambda d: (like[d], -d)):
+        strides[dim], step = step, step * size[dim]
+    return tuple(strides)
+
+
+def has_tiles(values: list[Any], tf32: bool, shares: bool = False) -> bool:
+    """Whether attention of a query, a key and a value has tiles: of halves, or in TF32, with sizes that are known. `shares`: heads share
+    keys."""
+    kinds = {*HALF, torch.float32} if tf32 else {*HALF}
+    if any(len(x.shape) != 4 for x in values) or not static(*values) or {x.dtype for x in values} - kinds:
+        return False
+    q, k, v = values
+    alike = len({x.dtype for x in values}) == 1 and q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1:3] == v.shape[1:3]
+    widest = WIDEST if q.dtype in HALF else WIDEST // 2
+    heads = k.shape[1] > 0 and (q.shape[1] == k.shape[1] or shares and q.shape[1] % k.shape[1] == 0)
+    wide = max(q.shape[3], v.shape[3]) <= widest and min(*q.shape, *k.shape, *v.shape) > 0
+    return alike and heads and wide and q.shape[2] >= FEWEST and q.shape[0] * q.shape[1] <= MOST
+
+
+def _graph(shape: tuple[int, ...], mask: Any) -> fx.Graph:
+    """(scores, b, h, q, k, mask) -> scores + mask, or (b, h, q, k, mask) -> mask."""
+    graph = fx.Graph()
+    scores = None if mask.dtype is torch.bool else _place(graph, "scores", shape, torch.float32, mask.device)
+    _indices(graph, shape, mask.device)
+    found = _place(graph, "mask", tuple(mask.shape), mask.dtype, mask.device)
+    if scores is not None:
+        found = graph.call_function(aten.add.Tensor, (scores, found))
+        found.meta["val"] = Spec(shape, torch.float32, mask.device, contiguous_strides(shape))
+    graph.output((found,))
+    return graph
+
+
+def triangle(shape: tuple[int, ...], device: torch.device) -> fx.Graph:
+    """(b, h, q, k) -> k <= q."""
+    graph = fx.Graph()
+    *_, row, column = _indices(graph, shape, device)
+    size = (1, 1, *shape[2:])
+    found = graph.call_function(aten.le.Tensor, (column, row))
+    found.meta["val"] = Spec(size, torch.bool, device, contiguous_strides(size))
+    graph.output((found,))
+    return graph
+
+
+def _indices(graph: fx.Graph, shape: tuple[int, ...], device: torch.device) -> list[fx.Node]:
+    """Placeholders for the index along each dimension of scores."""
+    sizes = [tuple([n if k == dim else 1 for k, n in enumerate(shape)]) for dim in range(4)]
+    return [_place(graph, name, size, torch.int64, device) for name, size in zip("bhqk", sizes)]
+
+
+def _place(graph: fx.Graph, name: str, size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> fx.Node:
+    node = graph.placeholder(name)
+    node.meta["val"] = Spec(size, dtype, device, contiguous_strides(size))
+    return node
+
+
+__all__ = ["Masks", "has_tiles", "tile_masked", "original", "tiled", "triangle"]

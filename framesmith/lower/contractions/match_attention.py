@@ -1,0 +1,154 @@
+"""Attention that is written out, on a CUDA device, is attention with modified scores: the scores are in no memory.
+
+    matmul(softmax(f(matmul(q * s, k^T))), v)  ->  attention(f, s)(q, k, v, what f reads)
+
+`f` is what is done to single scores: biases and masks that are added, filled in or chosen, factors, casts, views in between. What it reads
+is as in `masked`. Between the products all is float32; where eager rounds on the way, it is less exact.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.graph.attention import Scores
+from framesmith.graph.dce import dce
+from framesmith.lower.contractions.masked_attention import HALF, Masks, has_tiles, tiled
+from framesmith.lower.contractions.nodes import Nodes, argument
+from framesmith.lower.contractions.pack_linear import static, value_of
+from framesmith.prims.core import Spec, contiguous_strides
+
+aten = torch.ops.aten
+_PRODUCTS = frozenset((aten.matmul.default, aten.bmm.default))
+_SOFTMAX = frozenset((aten.softmax.int, aten._softmax.default))
+_CASTS = frozenset((aten._to_copy.default, aten.clone.default))
+_VIEWS = frozenset((aten.view.default, aten.reshape.default, aten._unsafe_view.default))
+_STEPS = frozenset((
+    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.where.self,
+    aten.maximum.default, aten.minimum.default, aten.tanh.default,
+))
+_FLOATS = frozenset((*HALF, torch.float32))
+
+
+def tile_written(graph: fx.Graph, tf32: bool) -> None:
+    """Rewrite such attention in place. `tf32`: products of float32 may be less exact."""
+    masks = Masks(graph)
+    found = False
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target in _PRODUCTS and (new := _tiled(graph, node, masks, tf32)) is not None:
+            node.replace_all_uses_with(new)
+            found = True
+    if found:
+        dce(graph)
+
+
+def _tiled(graph: fx.Graph, node: fx.Node, masks: Masks, tf32: bool) -> fx.Node | None:
+    weights, value = node.args[:2]
+    softmax = _through(weights, _CASTS)
+    if softmax is None or softmax.target not in _SOFTMAX or not static(value_of(softmax)):
+        return None
+    dim = argument(softmax, 1)
+    if dim not in (-1, len(value_of(softmax).shape) - 1):
+        return None
+    steps = _steps(softmax.args[0], prod(value_of(softmax).shape))
+    if steps is None or value_of(steps[0]).shape != value_of(softmax).shape:
+        return None
+    query, key, scale = _operands(graph, steps[0])
+    inputs = query, key, value
+    if not has_tiles([*map(value_of, inputs)], tf32):
+        return None
+    modified, operands = _graph(graph, steps, masks)
+    if modified is None:
+        return None
+    scores = Scores(modified if len(steps) > 1 else None, None, None, (len(operands), 0, 0), scale, None, undefined=True, tf32=tf32)
+    return tiled(graph, node, inputs, scores, operands)  # type: ignore[arg-type]
+
+
+def _through(node: Any, passed: frozenset[Any]) -> fx.Node | None:
+    """What a value of one reader is made of, behind casts."""
+    while isinstance(node, fx.Node) and len(node.users) == 1:
+        if node.target not in passed or value_of(node).dtype not in _FLOATS:
+            return node
+        node = node.args[0]
+    return None
+
+
+def _steps(node: Any, count: int) -> list[fx.Node] | None:
+    """From the product of queries and keys to `node`, each read by the next alone; None: there is no such way. `count`: of scores."""
+    if not isinstance(node, fx.Node) or len(node.users) != 1 or not static(value_of(node)):
+        return None
+    value = value_of(node)
+    if value.dtype not in _FLOATS or prod(value.shape) != count:
+        return None
+    if node.target in _PRODUCTS:
+        return [node]
+    if node.target not in _STEPS | _CASTS | _VIEWS or node.kwargs and node.target not in _CASTS:
+        return None
+    inputs = node.all_input_nodes[:1] if node.target in _VIEWS | _CASTS else node.all_input_nodes
+    ways = [way for x in inputs if (way := _steps(x, count)) is not None]
+    return [*ways[0], node] if len(ways) == 1 else None
+
+
+def _operands(graph: fx.Graph, product: fx.Node) -> tuple[fx.Node, fx.Node, float]:
+    """The query, the key with its rows as they are multiplied, and the factor that was in one of them."""
+    query, turned = product.args[:2]
+    query, scale = _unscaled(query)
+    turned, other = _unscaled(turned)
+    value = value_of(turned)
+    last = len(value.shape) - 1
+    if turned.target is aten.transpose.int and {d % (last + 1) for d in turned.args[1:]} == {last - 1, last}:  # type: ignore[operator]
+        key, more = _unscaled(turned.args[0])
+        return query, key, scale * other * more
+    with graph.inserting_before(product):
+        shape, strides = [list(x) for x in (value.shape, value.stride() if callable(value.stride) else value.stride)]
+        for x in (shape, strides):
+            x[-2:] = x[:-3:-1]
+        key = Nodes(graph, product)(aten.transpose.int, (turned, -2, -1), tuple(shape), tuple(strides))
+    return query, key, scale * other
+
+
+def _unscaled(node: Any) -> tuple[fx.Node, float]:
+    """`node` without a number that it is multiplied or divided by."""
+    if node.target in (aten.mul.Tensor, aten.div.Tensor) and isinstance(number := node.args[1], (int, float)) and number:
+        return node.args[0], float(number) if node.target is aten.mul.Tensor else 1 / number
+    return node, 1.0
+
+
+def _graph(graph: fx.Graph, steps: list[fx.Node], masks: Masks) -> tuple[fx.Graph | None, list[fx.Node]]:
+    """(scores, b, h, q, k, *operands) -> what the steps behind the product make of the scores; and the operands."""
+    made = fx.Graph()
+    shape, device = tuple(value_of(steps[0]).shape), value_of(steps[0]).device
+
+    def place(name: str, size: tuple[int, ...], dtype: torch.dtype) -> fx.Node:
+        node = made.placeholder(name)
+        node.meta["val"] = Spec(size, dtype, device, contiguous_strides(size))
+        return node
+
+    known: dict[fx.Node, fx.Node] = {steps[0]: place("scores", shape, torch.float32)}
+    for dim, name in enumerate("bhqk"):
+        place(name, tuple([n if k == dim else 1 for k, n in enumerate(shape)]), torch.int64)
+    operands: dict[fx.Node, fx.Node] = {}
+    on_way = set(steps)
+    for x in [x for step in steps[1:] for x in step.all_input_nodes if x not in on_way]:
+        if x not in operands:
+            value = value_of(x)
+            if not static(value) or value.dtype not in _FLOATS | {torch.bool}:
+                return None, []
+            operands[x] = read = masks.of(x)
+            known[x] = place(f"operand{len(operands)}", tuple(value_of(read).shape), value.dtype)
+    for step in steps[1:]:
+        if step.target in _CASTS:
+            known[step] = known[step.args[0]]  # type: ignore[index]
+            continue
+        args = fx.node.map_arg(step.args, known.__getitem__)
+        size = tuple(value_of(step).shape)
+        known[step] = made.call_function(step.target, args)  # type: ignore[arg-type]
+        known[step].meta["val"] = Spec(size, torch.float32, device, contiguous_strides(size))
+    made.output((known[steps[-1]],))
+    return made, list(operands.values())
+
+
+__all__ = ["tile_written"]

@@ -1,0 +1,133 @@
+"""Sums of products, as a weight that is used again and again gets its gradient, are one product of longer operands.
+
+    a1 @ b1 + a2 @ b2 + ... + rest  ->  sum + rest,   sum = addmm(sum, cat(a1, a2, ..., 1), cat(b1, b2, ..., 0)), some at a time
+
+One accumulator takes the place of one memory for each product. Operands wait for each other where they are small beside it; it is then read
+and written less often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.lower.contractions.nodes import Nodes
+from framesmith.lower.contractions.pack_linear import static, value_of
+
+aten = torch.ops.aten
+FEWEST, LEAST, MOST = 4, 8, 16
+"""Products that are worth it, and that wait for each other, if any do."""
+
+
+def join_products(graph: fx.Graph) -> None:
+    """Rewrite every such sum, in place. A joined product stands behind the last of its parts, which then need not wait for others."""
+    place = {node: k for k, node in enumerate(graph.nodes)}
+    for node in reversed(list(graph.nodes)):
+        if not _is_sum(node) or len(node.users) == 1 and _is_sum(next(iter(node.users))):
+            continue
+        groups: dict[Any, list[fx.Node]] = {}
+        rest: list[fx.Node] = []
+        for term in sorted(_terms(node), key=place.__getitem__):
+            key = _key(term)
+            (rest if key is None else groups.setdefault(key, [])).append(term)
+        large = [group for group in groups.values() if len(group) >= FEWEST]
+        if not large:
+            continue
+        rest += [term for group in groups.values() if len(group) < FEWEST for term in group]
+        total, *others = [*[_joined(graph, group) for group in large], *rest]
+        for term in others:
+            with graph.inserting_before(node):
+                total = Nodes(graph, node)(aten.add.Tensor, (total, term), tuple(value_of(node).shape))
+        total.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(total)
+
+
+def _is_sum(node: fx.Node) -> bool:
+    return node.target is aten.add.Tensor and not node.kwargs and all(isinstance(a, fx.Node) for a in node.args) and _like(*node.args, node)
+
+
+def _like(*nodes: Any) -> bool:
+    """Whether values have one shape and dtype."""
+    return len({(tuple(v.shape), v.dtype) for v in map(value_of, nodes)}) == 1
+
+
+def _terms(node: fx.Node) -> list[fx.Node]:
+    """What a tree of sums adds up, in order."""
+    found: list[fx.Node] = []
+    todo = [node]
+    while todo:
+        at = todo.pop()
+        if _is_sum(at) and (at is node or len(at.users) == 1):
+            todo += reversed(at.all_input_nodes if len(set(at.args)) == 2 else at.args)  # type: ignore[arg-type]
+        else:
+            found.append(at)
+    return found
+
+
+def _product(term: fx.Node) -> tuple[fx.Node, bool] | None:
+    """The product that `term` is, or whose transpose it is (then true), if nobody else wants it."""
+    turned = False
+    while term.target is aten.t.default and len(term.users) == 1:
+        (term,), turned = term.all_input_nodes, not turned
+    if term.target is not aten.mm.default or len(term.users) != 1 or not static(*map(value_of, term.args)):
+        return None
+    return term, turned
+
+
+def _key(term: fx.Node) -> Any:
+    """What terms of one joined product have in common; None for a term that is none, or whose operands are larger than itself."""
+    found = _product(term)
+    if found is None:
+        return None
+    a, b = map(value_of, found[0].args)
+    (m, k), n = a.shape, b.shape[1]
+    return (found[1], m, n) if k * (m + n) <= 2 * m * n else None
+
+
+def _joined(graph: fx.Graph, terms: Sequence[fx.Node]) -> fx.Node:
+    """The sum of `terms`, which are in the graph's order."""
+    found = [pair for term in terms if (pair := _product(term)) is not None]
+    total: fx.Node | None = None
+    many = _together(found[0][0])
+    for start in range(0, len(found), many):
+        products = [product for product, _ in found[start : start + many]]
+        last = products[-1]
+        with graph.inserting_before(last):
+            a = _end_to_end(graph, last, [p.args[0] for p in products], 1)  # type: ignore[misc]
+            b = _end_to_end(graph, last, [p.args[1] for p in products], 0)  # type: ignore[misc]
+            add, shape = Nodes(graph, last), (value_of(a).shape[0], value_of(b).shape[1])
+            total = add(aten.mm.default, (a, b), shape) if total is None else add(aten.addmm.default, (total, a, b), shape)
+    assert total is not None
+    if not found[-1][1]:
+        return total
+    with graph.inserting_after(total):
+        return add(aten.t.default, (total,), shape[::-1], (1, shape[1]))
+
+
+def _together(product: fx.Node) -> int:
+    """How many products like this one are one: their operands are no larger than two results."""
+    a, b = map(value_of, product.args)
+    (m, k), n = a.shape, b.shape[1]
+    many = min(2 * m * n // max(k * (m + n), 1), MOST)
+    return many if many >= LEAST else 1
+
+
+def _end_to_end(graph: fx.Graph, like: fx.Node, parts: list[fx.Node], dim: int) -> fx.Node:
+    """Matrices behind each other along `dim` (one alone as it is), by eager's kernel for that: kernels of ours would differ in the place
+    that they write to. Transposed ones as they lie in memory."""
+    if len(parts) == 1:
+        return parts[0]
+    add = Nodes(graph, like)
+    if all(p.target is aten.t.default for p in parts):
+        whole = _end_to_end(graph, like, [p.args[0] for p in parts], 1 - dim)  # type: ignore[misc]
+        rows, columns = value_of(whole).shape
+        return add(aten.t.default, (whole,), (columns, rows), (1, columns))
+    shape = list(value_of(parts[0]).shape)
+    shape[dim] = sum(value_of(p).shape[dim] for p in parts)
+    return add(aten.hstack.default if dim else aten.vstack.default, (parts,), tuple(shape))
+
+
+__all__ = ["join_products"]
