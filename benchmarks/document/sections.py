@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from benchmarks import table as tables
 from benchmarks.breadth import report
-from benchmarks.document import summary
+from benchmarks.document import operators, summary
 from benchmarks.document.markers import machine, table
 from benchmarks.document.summary import RESULTS, devices, saved
 from benchmarks.gpu import kernels as gpu_kernels
@@ -18,7 +18,6 @@ from benchmarks.gpu import table as gpu
 from benchmarks.peers import PEERS
 from benchmarks.training import table as training
 from tests.nets import reliability
-from tests.nets.operator_cases import CANCELLING, DTYPES, UNCOMPARED
 
 Rows = Callable[[dict[str, Any]], tuple[list[str], list[list[str]]]]
 
@@ -158,38 +157,6 @@ def _fuzz() -> str:
     return table(["date", "Python", "PyTorch", "back end", *_FUZZ, "seeds that differ"], rows)
 
 
-def _operators() -> str:
-    results = saved("operators")
-    known = {key.split()[0] for row in results["operators"].values() for key in row}
-    dtypes = [dtype for dtype in DTYPES if dtype in known]
-    counted = {name: [_samples(row, dtype) for dtype in dtypes] for name, row in sorted(results["operators"].items())}
-    totals = [sum((counts[k] for counts in counted.values()), Counter[str]()) for k in range(len(dtypes))]
-    rows = [["all", *map(_cell, totals)], *[[f"`{name}`", *map(_cell, counts)] for name, counts in counted.items()]]
-    about = f"PyTorch {results['torch']}. Date: {results.get('date', 'not kept')}."
-    return _paragraphs(about, table(["operator", *dtypes], rows))
-
-
-def _samples(row: dict[str, Any], dtype: str) -> Counter[str]:
-    """Count the samples of an operator in a dtype, without those that eager refuses."""
-    found: Counter[str] = Counter()
-    for key, counts in row.items():
-        if key.split()[0] == dtype and not key.endswith("errors"):
-            found.update({name: counts[name] for name in ("samples", "compiled", "different")})
-    return found
-
-
-def _cell(count: Counter[str]) -> str:
-    if not count["samples"]:
-        return ""
-    text = f"{count['compiled']}/{count['samples']}"
-    return f"**{text}, {count['different']} differ**" if count["different"] else text
-
-
-def _uncompared() -> str:
-    kinds = {"values are not compared": UNCOMPARED, "compared with the rounding of numbers near one": CANCELLING}
-    return "\n".join(f"- `{name}`: {how}: {why}" for how, rows in kinds.items() for name, why in rows.items())
-
-
 SECTIONS: dict[str, Callable[[], str]] = {
     "figures": summary.text,
     "breadth": _sentences,
@@ -211,7 +178,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "cpython suite": _cpython,
     "fuzz": _fuzz,
     "reliability": lambda: reliability.table(reliability.rows()),
-    "operators": _operators,
-    "operators not compared": _uncompared,
+    "operators": operators.totals,
+    "operators partly in eager": operators.partly,
+    "operators not compared": operators.uncompared,
 }
 """The name between the markers -> what makes the section."""

@@ -54,8 +54,8 @@ class Call:
 
 @functools.cache
 def operators() -> dict[str, Any]:
-    # Samples of random operators seed the generator and put its state back, which no graph does; here it is seeded before a call.
-    common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)  # type: ignore[attr-defined]
+    # Samples of random operators seed the generator and put its state back, which no graph does: calls are seeded here.
+    setattr(common_methods_invocations, "wrapper_set_seed", lambda op, *args, **kw: op(*args, **kw))  # noqa: B010
     return {op.full_name: op for op in common_methods_invocations.op_db}
 
 

@@ -60,7 +60,8 @@ def judge(item: Item) -> Judged:
     if not (why or found):
         parts = [Verdict("same", captured=1) for _ in item]
     elif len(item) == 1:
-        parts = [Verdict("different", f"{item[0][0]}: sample {item[0][1]}: {found}") if found else Verdict("same", reasons=Counter(why))]
+        detail = f"{item[0][0]}: sample {item[0][1]}: {found}" if found else ""
+        parts = [Verdict("different" if found else "same", detail, reasons=Counter(why))]
     else:
         whole = () if found else tuple([one for one in item if not any(_compared((one,), "eager"))])
         whole = whole if len(whole) < len(item) else ()
@@ -199,13 +200,15 @@ class Tally:
                 self.faults[subject].append(one.detail)
 
     def json(self, before: dict[str, Any]) -> dict[str, Any]:
-        """What is written: counts of this run, and those of `before` that it has not."""
-        rows: dict[str, Any] = {name: dict(row) for name, row in before.items()}
+        """Merge the counts of this run with those that it has not of `before`."""
+        rows: dict[str, Any] = {name: dict(row) for name, row in before["operators"].items()}
         for subject, count in self.counts.items():
             row: dict[str, Any] = {k: count[k] for k in ("samples", "compiled", "different")}
-            row.update({k: v for k, v in (("faults", self.faults.get(subject)), ("in eager", self.reasons[subject])) if v})
+            more = {"faults": self.faults.get(subject), "in eager": self.reasons[subject]}
+            row.update({k: v for k, v in more.items() if v})
             rows.setdefault(subject.name, {})[f"{subject.dtype} {subject.mode}"] = row
-        return {"torch": torch.__version__, "date": datetime.date.today().isoformat(), "operators": rows}
+        about = {"torch": torch.__version__, "date": datetime.date.today().isoformat(), "run": before["run"]}
+        return {**about, "operators": rows}
 
     def line(self) -> str:
         total = sum((c for s, c in self.counts.items() if s.mode != "errors"), Counter())
@@ -218,7 +221,8 @@ class Tally:
 def check(wanted: list[Subject], samples: int, jobs: int = 1, seconds: float = 1e9, kept: Path | None = None) -> Tally:
     """All samples of the subjects; what ends a process is tried again one by one. `kept`: where counts are written now and then."""
     tally, end = Tally(), time.monotonic() + seconds
-    before = json.loads(kept.read_text())["operators"] if kept is not None and kept.exists() else {}
+    before = json.loads(kept.read_text()) if kept is not None and kept.exists() else {"run": [], "operators": {}}
+    before["run"] = [*before["run"], f"python -m tests.nets.operators {' '.join(sys.argv[1:])}"]
     for few in (wanted[k:k + 48] for k in range(0, len(wanted), 48)):
         if time.monotonic() > end:
             break
@@ -242,12 +246,12 @@ def check(wanted: list[Subject], samples: int, jobs: int = 1, seconds: float = 1
 
 
 def written(saved: dict[str, Any]) -> str:
-    """The JSON text, with a line for each operator, dtype and mode."""
+    """Print the JSON text, with a line for each operator, dtype and mode."""
     rows = []
     for name, row in sorted(saved["operators"].items()):
         lines = [f"   {json.dumps(key)}: {json.dumps(value, sort_keys=True)}" for key, value in sorted(row.items())]
         rows.append(f"  {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n  }")
-    about = [f' {json.dumps(key)}: {json.dumps(saved[key])},\n' for key in ("torch", "date")]
+    about = [f" {json.dumps(key)}: {json.dumps(saved[key])},\n" for key in ("torch", "date", "run")]
     return "{\n" + "".join(about) + ' "operators": {\n' + ",\n".join(rows) + "\n }\n}\n"
 
 
