@@ -1,5 +1,6 @@
-"""What is recorded for operators below autograd that have no derivative of their own, so that graphs with them can be differentiated; and
-derivatives for which autograd has one formula for tensors with data and another for fakes, which differs where numbers are not finite."""
+"""What is recorded for operators below autograd that have no derivative of their own, so that graphs with them can be
+differentiated; and derivatives for which autograd has one formula for tensors with data and another for fakes, which
+differs where numbers are not finite."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ aten = torch.ops.aten
 
 
 class Copied(torch.autograd.Function):
-    """The value of the second in the layout of the first, with the gradient of the second and zeros for the first, as autograd has it of
-    a write; or of the first if that is the one `before`."""
+    """The value of the second in the layout of the first, with the gradient of the second and zeros for the first, as
+    autograd has it of a write; or of the first if that is the one `before`."""
 
     @staticmethod
     def forward(ctx: Any, first: FakeTensor, second: FakeTensor, before: bool) -> Any:  # type: ignore[override]
@@ -29,7 +30,8 @@ class Copied(torch.autograd.Function):
     def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
         if ctx.before:
             return grad, None, None
-        return torch.zeros_like(grad) if ctx.needs_input_grad[0] else None, grad if ctx.needs_input_grad[1] else None, None
+        first, second, _ = ctx.needs_input_grad
+        return torch.zeros_like(grad) if first else None, grad if second else None, None
 
 
 def _copy(like: FakeTensor, x: FakeTensor, non_blocking: bool = False) -> Any:
@@ -59,7 +61,7 @@ def _reflecting(func: Any) -> Any:
 
 
 class _Extreme(torch.autograd.Function):
-    """The greatest, least or middle element: all that are equal to it share the gradient, and the others have none of it."""
+    """The greatest, least or middle element: all that are equal to it share the gradient, the others have zeros."""
 
     @staticmethod
     def forward(ctx: Any, func: Any, x: FakeTensor) -> Any:  # type: ignore[override]

@@ -33,7 +33,8 @@ aten = torch.ops.aten
 UNREAD: dict[Any, tuple[int, ...]] = {aten._native_batch_norm_legit_functional.default: (3, 4)}
 """Arguments, by place, on which in training neither what the operator gives nor a gradient depends (but its new statistics)."""
 _KEEPS_A_NUMBER = (aten.mul.Tensor, aten.div.Tensor)
-_REFUSALS = ("is not implemented", "is not supported", "not support automatic differentiation", "isFloatingType(grad.scalar_type())")
+_REFUSALS = ("is not implemented", "is not supported", "not support automatic differentiation",
+             "isFloatingType(grad.scalar_type())")  # fmt: skip
 TANGENT = "tangent_"
 
 
@@ -186,7 +187,7 @@ def _no_anomalies() -> Iterator[None]:
 
 @contextmanager
 def _without_formula() -> Iterator[None]:
-    """What autograd has no formula for, or one that its engine refuses, is eager's: it says so in the backward, if there is one."""
+    """What autograd has no formula for, or one that its engine refuses, is eager's: it says so in the backward."""
     try:
         yield
     except RuntimeError as error:

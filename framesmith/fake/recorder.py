@@ -72,7 +72,7 @@ class Recorder:
         self.allows: Callable[[Alias, Node], None] | None = None
         """Raises what eager would raise where an alias may not be given a value."""
         self.keeps_history: Callable[[FakeTensor], bool] | None = None
-        """Whether autograd goes through what a tensor is before it is overwritten (with a gradient of zeros), as eager's does."""
+        """Whether autograd goes on through what a tensor was before it is overwritten, with a gradient of zeros."""
         self.numbers: list[Number] = []
         """Python numbers that vary, of those that operators may take."""
         self._last_placeholder: Node | None = None
@@ -350,7 +350,8 @@ class Recorder:
 
     def laid_out(self, node: Node, val: FakeTensor) -> Node:
         """A copy of a node's value with the strides of `val`."""
-        fresh = self.emit(_aten.empty_strided.default, (list(val.shape), list(val.stride())), val, {"dtype": val.dtype, "device": val.device})
+        options = {"dtype": val.dtype, "device": val.device}
+        fresh = self.emit(_aten.empty_strided.default, (list(val.shape), list(val.stride())), val, options)
         return self.emit(_aten.copy.default, (fresh, node), val)
 
     # -- the end

@@ -193,13 +193,15 @@ def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, paddin
 
 
 def convolution_strides(x: FakeTensor, weight: FakeTensor, shape: tuple) -> tuple:
-    """Of what a convolution or its backward gives: channels-last where `x` or `weight` is, but for the plain kernel of three dimensions.
-    In one dimension eager convolves images of height 1, and goes by the weight alone."""
+    """Of what a convolution or its backward gives: channels-last where `x` or `weight` is, but for the plain kernel of
+    three dimensions. In one dimension eager convolves images of height 1, and goes by the weight alone."""
     if len(shape) == 3:
         image = (*weight.shape[:2], 1, weight.shape[2])
         outer, inner, step = weight.stride()
-        last = not weight.is_contiguous() and in_channels_last_order(image, (outer, inner, weight.shape[2] * step, step))
-        n, c, _, w = channels_last_strides((*shape[:2], 1, shape[2])) if last else (*contiguous_strides(shape)[:2], 0, 1)
+        laid_out = outer, inner, weight.shape[2] * step, step
+        if weight.is_contiguous() or not in_channels_last_order(image, laid_out):
+            return contiguous_strides(shape)
+        n, c, _, w = channels_last_strides((*shape[:2], 1, shape[2]))
         return n, c, w
     if (is_channels_last(x) or is_channels_last(weight)) and not (len(shape) == 5 and x.dtype is torch.float64):
         return channels_last_strides(shape)

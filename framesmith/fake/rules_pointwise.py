@@ -138,7 +138,7 @@ _doubted(aten.heaviside.default, lambda x, y: x.dtype is not y.dtype or x.dtype.
 for _name in ("logaddexp", "logaddexp2"):
     _doubted(getattr(aten, _name).default, lambda x, y: to_float(dtype := result_type((x, y))) is not dtype)
 for _name in ("gcd", "lcm"):
-    _doubted(getattr(aten, _name).default, lambda x, y: to_float(dtype := result_type((x, y))) is dtype or dtype is torch.bool)
+    _doubted(getattr(aten, _name).default, lambda x, y: (d := result_type((x, y))) is torch.bool or to_float(d) is d)
 for _func in (aten.copysign.Tensor, aten.special_xlog1py.default):
     _doubted(_func, lambda x, y: result_type((x, y)).is_complex)
 

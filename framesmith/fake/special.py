@@ -193,13 +193,14 @@ def copy_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _copied(rec: Recorder, target: FakeTensor, source: Any) -> FakeTensor:
-    """The value is the source itself where nothing has to be stretched, cast or laid out anew, and no history goes on."""
+    """The value is the source itself where nothing is stretched, cast or laid out anew, and no history goes on."""
     if not isinstance(source, FakeTensor):
         source = rec.constant(source)
     if source.device != target.device:
         source = functional(rec, aten._to_copy.default, (source,), {"device": target.device})
     same = source.dtype == target.dtype and same_shape(source.shape, target.shape) and source.stride() == target.stride()
-    value = source if same and not (rec.keeps_history and rec.keeps_history(target)) else functional(rec, aten.copy.default, (target, source), {})
+    same = same and not (rec.keeps_history and rec.keeps_history(target))
+    value = source if same else functional(rec, aten.copy.default, (target, source), {})
     store(rec, target, value, aten.copy_.default, (target, source), {})
     return target
 

@@ -55,7 +55,8 @@ def penalty_through_group_norm(c):
 
 @scenario
 def derivatives_of_products_with_zeros(c):
-    calls = lambda x: x.prod(), lambda x: x.view(2, 2).prod(0), lambda x: x.view(2, 2).mT.prod(1, keepdim=True, dtype=torch.float64)
+    calls = (lambda x: x.prod(), lambda x: x.view(2, 2).prod(0),
+             lambda x: x.view(2, 2).mT.prod(1, keepdim=True, dtype=torch.float64))  # fmt: skip
     found = []
     for zeros in range(3):
         x = torch.arange(1.0, 5.0).masked_fill(torch.arange(4) < zeros, 0.0).requires_grad_()

@@ -72,7 +72,8 @@ def a_result_is_written_of_which_alone_a_gradient_is_asked(c):
 
 @scenario(breaks=None)
 def what_is_overwritten_whole(c):
-    """It has a gradient of zeros, which goes on through what it was: NaN of a logarithm at zero, an error where that was kept."""
+    """It has a gradient of zeros, which goes on through what it was: NaN of a logarithm at zero, an error where that
+    was kept."""
 
     def kept(x):
         y = x.exp()

@@ -52,7 +52,7 @@ def judge(text: str) -> Verdict:
             got = _run(space, fn, False)
             if found := _difference(plain, got, wide, eager):
                 if lost := overflows(lambda: _run(space, space["program"], False)):
-                    return Verdict("left out", f"eager's {lost[0]} overflows within", reasons=Counter([f"overflow in {lost[0]}"]))
+                    return Verdict("left out", f"eager's {lost[0]} overflows within")
                 return Verdict("different", f"call {call}: {found}")
     except Exception:
         return Verdict("internal", traceback.format_exc(limit=-3))
@@ -129,8 +129,8 @@ def _difference(want: Shown, got: Shown, wide: Shown, eager: Callable[[], list[S
 
 def _signature(verdict: Verdict) -> str:
     """How a program fails: what of it differs, and by what kinds of values."""
-    kinds = re.findall(r"nan|inf|True|False|None|torch\.\w+|[A-Z]\w+", verdict.detail) if verdict.kind == "different" else ()
-    return f"{signature(verdict)} {sorted(set(kinds))}"
+    kinds = set(re.findall(r"nan|inf|True|False|None|torch\.\w+|[A-Z]\w+", verdict.detail))
+    return f"{signature(verdict)} {sorted(kinds)}" if verdict.kind == "different" else signature(verdict)
 
 
 def _is_nothing(gradient: Any) -> bool:

@@ -1,9 +1,10 @@
 """Where eager's own answer hangs on the last bits that an operator rounds to, or is lost within one of its operators.
 
-Eager's `atan2` is one function in the vector part of a loop and another in the rest of it, and its sums have the order of the machine's
-vectors: a decision that hangs on such a bit (which of two equal values is the greatest, whether a number is above 0.5) is not defined by
-the program. Only programs that differ are looked at in this way. Operators that IEEE defines to the bit (sums of two, products, quotients,
-comparisons, roots) are left as they are, so what they decide has to be the same.
+Eager's `atan2` is one function in the vector part of a loop and another in the rest of it, and its sums have the
+order of the machine's vectors: a decision that hangs on such a bit (which of two equal values is the greatest,
+whether a number is above 0.5) is not defined by the program. Only programs that differ are looked at in this way.
+Operators that IEEE defines to the bit (sums of two, products, quotients, comparisons, roots) are left as they are, so
+what they decide has to be the same.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 RUNS = 16
 _BITS = 2.0
-_INEXACT = """exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid log_sigmoid erf erfc erfinv
-gelu silu mish softplus elu celu hardswish atan2 hypot pow reciprocal rsqrt lerp addcmul addcdiv logaddexp lgamma digamma"""
-_SUMS = """sum nansum mean var std var_mean prod cumsum cumprod logsumexp logcumsumexp norm vector_norm softmax log_softmax mm bmm addmm baddbmm
-addmv mv dot vdot convolution layer_norm batch_norm rms_norm group_norm scaled_dot_product_attention avg_pool2d mse_loss index_add scatter_add
-embedding_dense"""
-_AFFIXES = re.compile(r"^(_|native_|fused_|linalg_|mkldnn_)*|(_backward|_forward|_overrideable|_math|_flash_attention_for_cpu|_for_cpu|_legit|_)*$")
+_INEXACT = """exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid
+log_sigmoid erf erfc erfinv gelu silu mish softplus elu celu hardswish atan2 hypot pow reciprocal rsqrt lerp addcmul
+addcdiv logaddexp lgamma digamma"""
+_SUMS = """sum nansum mean var std var_mean prod cumsum cumprod logsumexp logcumsumexp norm vector_norm softmax
+log_softmax mm bmm addmm baddbmm addmv mv dot vdot convolution layer_norm batch_norm rms_norm group_norm avg_pool2d
+mse_loss scaled_dot_product_attention index_add scatter_add embedding_dense"""
+_AFFIXES = re.compile(r"^(_|native_|fused_|linalg_|mkldnn_)*|"
+                      r"(_backward|_forward|_overrideable|_math|_flash_attention_for_cpu|_for_cpu|_legit|_)*$")
 
 
 def _kind(func: Any) -> str:
@@ -32,9 +35,9 @@ def _kind(func: Any) -> str:
 
 
 class Rounded(TorchDispatchMode):
-    """Eager with other last bits: in what sums read, and in what other inexact operators give. Every other seed: with these outside the
-    vector part of their loops, where they may be other functions (`gelu` of an infinity is NaN in one and an infinity in the other). Seed
-    -1: eager as it is."""
+    """Eager with other last bits: in what sums read, and in what other inexact operators give. Every other seed: with
+    these outside the vector part of their loops, where they may be other functions (`gelu` of an infinity is NaN in
+    one and an infinity in the other). Seed -1: eager as it is."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -57,9 +60,9 @@ class Rounded(TorchDispatchMode):
     def _moved(self, x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
             return x
-        part = x.real.dtype if x.is_complex() else x.dtype
-        noise = torch.randint(-1, 2, x.shape, generator=self.generator).to(torch.float64) * (_BITS * torch.finfo(part).eps)
-        return torch.where(noise == 0, x, (x.to(torch.complex128 if x.is_complex() else torch.float64) * (1 + noise)).to(x.dtype))
+        noise = torch.randint(-1, 2, x.shape, generator=self.generator) * (_BITS * torch.finfo(x.dtype).eps)
+        wide = x.to(torch.complex128 if x.is_complex() else torch.float64) * (1 + noise.double())
+        return torch.where(noise == 0, x, wide.to(x.dtype))
 
 
 def _apart(x: Any) -> Any:
@@ -68,8 +71,9 @@ def _apart(x: Any) -> Any:
 
 
 class Overflows(TorchDispatchMode):
-    """Finds operators that overflow within: of finite numbers they give what is not finite, where a run in float64 gives a number of their
-    dtype. What eager gives then (an infinity, a NaN, a zero) hangs on its formula and on the order of its sums."""
+    """Finds operators that overflow within: of finite numbers they give what is not finite, where a run in float64
+    gives a number of their dtype. What eager gives then (an infinity, a NaN, a zero) hangs on the order of its
+    sums."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +82,8 @@ class Overflows(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if not func._schema.is_mutable and not all(map(_is_finite, tree_leaves(result))) and all(map(_is_finite, tree_leaves((args, kwargs)))):
+        given, gave = (all(map(_is_finite, tree_leaves(x))) for x in ((args, kwargs), result))
+        if given and not gave and not func._schema.is_mutable:
             try:
                 exact = func(*tree_map(_wide, args), **tree_map(_wide, kwargs))
             except (RuntimeError, NotImplementedError):
@@ -122,12 +127,13 @@ def roundings(run: Callable[[], Any]) -> list[Any]:
 
 
 def is_rounding(a: torch.Tensor, b: torch.Tensor, others: list[Any], apart: Callable[[Any, Any], str]) -> bool:
-    """Whether `b` is, wherever it differs from eager's `a`, as eager's with other last bits: a number or a decision that they give there,
-    or no further off. Autograd has other formulas for some operators under a mode: nothing is told of a value that these change."""
-    if a.dtype is not b.dtype or a.shape != b.shape:
+    """Whether `b` is, wherever it differs from eager's `a`, as eager's with other last bits: a number or a decision
+    that they give there, or no further off. Autograd has other formulas for some operators under a mode: nothing is
+    told of a value that these change."""
+    if a.dtype is not b.dtype or a.shape != b.shape or not isinstance(others[0], torch.Tensor):
         return False
-    plain, *others = [x for x in others if isinstance(x, torch.Tensor) and x.dtype is a.dtype and x.shape == a.shape] or [None]
-    if plain is None or apart(a, plain):
+    plain, *others = [x for x in others if isinstance(x, torch.Tensor) and x.dtype is a.dtype and x.shape == a.shape]
+    if apart(a, plain):
         return False
     nearest = a
     for other in others:

@@ -36,6 +36,7 @@ def test_a_difference_is_found():
     assert not judge(CHANGING).good
 
 
+INF = torch.full((4,), torch.inf)
 KS = torch.tensor([-1.0, 0.0, 2.0, 1.0, 2.0, 2.0])
 ROUNDED = {
     "the greatest of equal angles": (lambda: torch.atan2(KS, KS).argmax(), torch.tensor(3), True),
@@ -43,7 +44,7 @@ ROUNDED = {
     "the greatest of equal numbers": (lambda: (KS + KS).argmax(), torch.tensor(4), False),
     "what is left of a sum": (lambda: (KS / 3).softmax(0).sum() - 1, torch.tensor(2e-7), True),
     "more than is left of a sum": (lambda: (KS / 3).softmax(0).sum() - 1, torch.tensor(1e-5), False),
-    "gelu in a loop's vector part and out of it": (lambda: F.gelu(torch.full((4,), float("inf"))), torch.full((4,), float("inf")), True),
+    "gelu in a loop's vector part and out of it": (lambda: F.gelu(INF), INF, True),
 }
 
 
