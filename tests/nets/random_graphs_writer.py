@@ -1,7 +1,8 @@
 """Random programs over tensors: each statement is tried in eager as it is written, so that most programs run.
 
 A seed is one program for good, so rows are not added to what it draws from: seeds from `EXTENDED` on draw from more,
-the others do not. """
+the others do not.
+"""
 
 from __future__ import annotations
 
