@@ -34,7 +34,7 @@ UNREAD: dict[Any, tuple[int, ...]] = {aten._native_batch_norm_legit_functional.d
 """Arguments, by place, on which in training neither what the operator gives nor a gradient depends (but its new statistics)."""
 _KEEPS_A_NUMBER = (aten.mul.Tensor, aten.div.Tensor)
 _REFUSALS = ("is not implemented", "is not supported", "not support automatic differentiation",
-             "isFloatingType(grad.scalar_type())")  # fmt: skip
+             "isFloatingType(grad.scalar_type())", "can't be cast to the desired output type")  # fmt: skip
 TANGENT = "tangent_"
 
 
@@ -331,7 +331,8 @@ class _Replay:
             origin = origin.meta.get("within", origin)
             if in_place or saver.meta.get("turn", 0) < origin.meta.get("overwritten", 0):
                 raise Unsupported("a tensor is written that a gradient still needs")
-            found.add(memory_of(origin)[0])
+            if not origin._erased:  # what nobody is given may be written by nobody
+                found.add(memory_of(origin)[0])
         return found
 
     def run(self) -> tuple[list[Any], list[int]]:

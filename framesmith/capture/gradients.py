@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from framesmith.fake.outputs import is_detached
+from framesmith.fake.outputs import is_detached, memory_of
 from framesmith.fake.tensor import Alias, FakeTensor, tensors_in
 from framesmith.graph.purity import is_view
 from framesmith.graph.traversal import last_node, nodes_after
@@ -28,6 +28,9 @@ _WITHOUT = frozenset((
     aten.new_empty.default, aten.new_full.default, aten.new_empty_strided.default, aten.bernoulli.p,
 ))
 """Operators whose results have no gradient, though they read tensors that require one."""
+
+
+_OF_SEVERAL = "a tensor is written of which one call made several views: they may not be used from then on"
 
 
 class Gradients:
@@ -81,9 +84,10 @@ class Gradients:
         for node in nodes_after(self.recorder.graph, last):
             self._follow(node, enabled, transformed)
         for base, alias, before in self.recorder.written[writes:]:
-            before.meta.setdefault("overwritten", self.turn)
-            if len(self.recorder.written) == writes + 1:
-                before.meta["in_place"] = self.turn
+            alone = {"in_place": self.turn} if len(self.recorder.written) == writes + 1 else {}
+            for value in dict.fromkeys((before, _own_memory(base, before))):
+                value.meta.setdefault("overwritten", self.turn)
+                value.meta.update(alone)
             self._written(base, alias, before, enabled)
 
     def allows(self, alias: Alias, value: Node) -> None:
@@ -92,12 +96,15 @@ class Gradients:
             raise RuntimeError("Inplace update to inference tensor outside InferenceMode is not allowed."
                                "You can make a clone to get a normal tensor before doing inplace update."
                                "See https://github.com/pytorch/rfcs/pull/17 for more details.")
-        if not (self.differentiable and torch.is_grad_enabled() and (alias.parent is not None or alias.storage.several)) \
-                or self.transformed or is_detached(alias):
+        if not self.differentiable or alias.parent is None and not alias.storage.several or self.transformed:
             return
         several, made, base = False, True, alias
         while base.parent is not None:
             several, made, base = several or base.several, made and base.grad, base.parent
+        if not torch.is_grad_enabled() or is_detached(alias):
+            if alias.storage.several and self.requires(base.node):
+                raise Unsupported(_OF_SEVERAL)
+            return
         if made and not base.storage.several or not any(map(self.requires, (base.node, *value.all_input_nodes))):
             return
         if several:
@@ -105,7 +112,7 @@ class Gradients:
                                "functions do not allow the output views to be modified inplace")
         if not made:
             raise RuntimeError("a view was created in no_grad mode and is being modified inplace with grad mode enabled")
-        raise Unsupported("a tensor is written of which one call made several views: they may not be used from then on")
+        raise Unsupported(_OF_SEVERAL)
 
     def refuse_out(self, args: Any, kwargs: Any) -> None:
         """Break before a call with `out=` that autograd refuses, unless it has no derivative."""
@@ -132,6 +139,8 @@ class Gradients:
                 raise NeedsGrad(known[0])  # eager refuses a write to a leaf
             if self.requires(before) and not self.requires(node):
                 raise Unsupported("a tensor that requires grad is overwritten whole by what does not", hint="make a new tensor")
+            if self.requires(node) and not self.requires(alias.node):  # a view says what its base does, whatever is written to it
+                alias.version = -1
             return
         if enabled and self.requires(alias.node):
             raise Unsupported("a detached tensor is written with one that requires grad", hint="clone() it first")
@@ -148,6 +157,12 @@ class Gradients:
             base.node.meta.update(grad=False, turn=self.turn)
         if alias is not base and base.node is not node:
             alias.version = -1
+
+
+def _own_memory(base: Alias, node: Node) -> Node:
+    """The node whose memory a storage's value is a view of; itself if that is another tensor's."""
+    root, _ = memory_of(node)
+    return node if root.op == "placeholder" and root is not base.storage.input else root
 
 
 def is_leaf(x: torch.Tensor) -> bool:

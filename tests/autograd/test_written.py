@@ -25,6 +25,56 @@ def what_split_gave_views_of(c):
     return y, error_of(lambda: a.sum().backward())
 
 
+@scenario(breaks=True)
+def what_split_gave_views_of_without_history(c):
+    def detached(x):
+        y = x * 2
+        a, _ = y.split(2)
+        y.detach().mul_(2)
+        return y + 1, a
+
+    def without_grad(x):
+        y = x * 2
+        a = y.unbind()[0]
+        with torch.no_grad():
+            y[0].mul_(2)
+        return y + 1, a
+
+    found = []
+    for f in (detached, without_grad):
+        y, a = c(f)(leaf(4, 4))
+        found += [y, error_of(lambda: a.sum().backward())]  # noqa: B023
+    return found
+
+
+@scenario
+def a_view_is_overwritten_whole(c):
+    """It requires grad as its base does."""
+
+    def fn(x):
+        y = x * 2
+        a = y[1]
+        a.zero_()
+        return y, a, a + 1
+
+    x = leaf(3, 2)
+    y, a, b = c(fn)(x)
+    (y.sum() + a.sum() + b.sum()).backward()
+    return x, y, a, b
+
+
+@scenario
+def nobody_sees_the_whole_of_what_is_written(c):
+    def fn(x):
+        y = x.squeeze()
+        y.tril_()
+        y.mT.pow_(2)
+        return y.mT
+
+    x = leaf(3, 0)
+    return c(fn)(x * 1)
+
+
 @scenario
 def what_split_gave_is_written_outside(c):
     def fn(x):
@@ -53,7 +103,13 @@ def an_operand_is_what_is_written(c):
         y.mul_(x).pow_(2).add_(y)
         return y
 
-    return [error_of(lambda f=f: c(f)(leaf(1, 1)).sum().backward()) for f in (fn, gn, hn)]
+    def after_a_view(x):
+        y = x * 1
+        y.view(-1).mul_(2)
+        y.div_(y)
+        return y
+
+    return [error_of(lambda f=f: c(f)(leaf(1, 1)).sum().backward()) for f in (fn, gn, hn, after_a_view)]
 
 
 @scenario
