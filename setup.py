@@ -13,15 +13,18 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 # The OpenMP runtime that torch brings: one runtime in the process.
 OPENMP = [str(p) for p in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))[:1]] or ["-fopenmp"]
-# Likewise the C++ runtime, the one that torch has loaded. A compiler that finds only the static library would put a second copy
-# into the extension, whose locales disagree with the first's: the first number printed into an error message then crashes.
+# Likewise the C++ runtime, the one that torch has loaded. A compiler that finds only the static library would put a
+# second copy into the extension, whose locales disagree with the first's: the first number printed into an error
+# message then crashes.
 CPLUSPLUS = re.findall(r"\S*/libstdc\+\+\.so\S*", Path("/proc/self/maps").read_text())[:1]
 SOURCES = sorted(str(p) for p in Path("framesmith/csrc").glob("*.cpp"))
 
 OPTIMISED = ["-O2", "-march=native"]
-if os.environ.get("FRAMESMITH_SANITIZE"):  # `make sanitize`; types across the border to torch's own code have no type information to check
+# `make sanitize`; types across the border to torch's own code have no type information to check
+if os.environ.get("FRAMESMITH_SANITIZE"):
     SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize=vptr"]
-    OPTIMISED, CPLUSPLUS = ["-O1", "-g1", "-march=native", "-fno-omit-frame-pointer", *SANITIZED], [*CPLUSPLUS, *SANITIZED]
+    OPTIMISED, CPLUSPLUS = ["-O1", "-g1", "-march=native", "-fno-omit-frame-pointer",
+                            *SANITIZED], [*CPLUSPLUS, *SANITIZED]
 
 setup(
     ext_modules=[

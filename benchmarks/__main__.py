@@ -36,7 +36,8 @@ def main() -> None:
     console = Console()
     chosen = args.models or list(models.named())
     names = [n for n in peers.PEERS if (args.peers or n in ("eager", "framesmith")) and peers.installed(n)]
-    results: dict = {"date": datetime.date.today().isoformat(), "machine": machine.describe(), "peers": names, "models": []}
+    results: dict = {"date": datetime.date.today().isoformat(), "machine": machine.describe(), "peers": names,
+                     "models": []}
     with console.status("") as status:
         for name in chosen:
             def report(what: str, name: str = name) -> None:
@@ -45,7 +46,8 @@ def main() -> None:
             if args.ablate:
                 results["models"].append(run.ablate(name, rounds=args.rounds, report=report))
             else:
-                results["models"].append(run.measure(name, names, rounds=args.rounds, cold_start=args.cold, report=report))
+                results["models"].append(run.measure(name, names, rounds=args.rounds, cold_start=args.cold,
+                                                     report=report))
     out = args.out or RESULTS / ("ablation-cpu.json" if args.ablate else "inference-cpu.json")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(results, indent=1) + "\n")

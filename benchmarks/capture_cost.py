@@ -2,8 +2,9 @@
 
     python -m benchmarks.capture_cost [--small] [--total] [--out FILE]
 
-Kernels are left out: the back end of both answers with outputs computed before, so a call is hook, guards and residual code alone.
-`--total` adds the whole first call with each one's own back end, its cache empty. `--small`: a narrow BERT of the same depth.
+Kernels are left out: the back end of both answers with outputs computed before, so a call is hook, guards and residual
+code alone. `--total` adds the whole first call with each one's own back end, its cache empty. `--small`: a narrow BERT
+of the same depth.
 """
 
 from __future__ import annotations
@@ -110,7 +111,9 @@ class Ours:
         """The check of the variant that the last call made."""
         root = compiled._framesmith_call.function if isinstance(original, torch.nn.Module) else original
         entry = _C.entries(root)[0]
-        f_locals = {"args": args, "kwargs": kwargs} if root is not original else dict(zip(root.__code__.co_varnames, args, strict=False))
+        f_locals = {"args": args,
+                    "kwargs": kwargs} if root is not original else dict(zip(root.__code__.co_varnames, args,
+                                                                            strict=False))
         cells = dict(zip(root.__code__.co_freevars, root.__closure__ or (), strict=True))
         check, f_globals, f_builtins = entry.tree.check, root.__globals__, root.__builtins__
         if check(f_locals, f_globals, f_builtins, cells) is None:
@@ -138,7 +141,8 @@ class Peer:
                 break
         else:
             raise RuntimeError("no cache entry")
-        f_locals = {"self": original, "args": args, "kwargs": kwargs} if module else dict(zip(code.co_varnames, args, strict=False))
+        f_locals = {"self": original, "args": args,
+                    "kwargs": kwargs} if module else dict(zip(code.co_varnames, args, strict=False))
         check = entries[0].guard_manager.check
         if not check(f_locals):
             raise RuntimeError("the guards do not hold")
@@ -164,7 +168,8 @@ def figures(one: Any, small: bool, total: bool) -> dict[str, Any]:
     fast(a, b)
     kernel, inputs = answering.kernel, answering.inputs
     row["guards, two tensors (us)"] = _guards(one, fast, add, (a, b), {})
-    row["call over its kernel, two tensors (us)"] = microseconds(lambda: fast(a, b)) - microseconds(lambda: kernel(*inputs))
+    row["call over its kernel, two tensors (us)"] = (microseconds(lambda: fast(a, b))
+                                                     - microseconds(lambda: kernel(*inputs)))
     model, kwargs = bert(small)
     seconds, capture = [], []
     for _ in range(7):
@@ -214,7 +219,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, torch.no_grad():
         os.environ |= {"FRAMESMITH_CACHE_DIR": f"{folder}/framesmith", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
         rows = {one.name: figures(one, options.small, options.total) for one in (Ours(), Peer())}
-    result = {"date": time.strftime("%Y-%m-%d"), "machine": machine.describe(), "load": os.getloadavg()[0], "small": options.small,
+    result = {"date": time.strftime("%Y-%m-%d"), "machine": machine.describe(), "load": os.getloadavg()[0],
+              "small": options.small,
               "layers": LAYERS, "aims": AIMS, "figures": rows}
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     Console().print(table(rows))

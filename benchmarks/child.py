@@ -1,4 +1,5 @@
-"""A fresh process for one measurement: it prints its report as a line of JSON, and whatever becomes of it is a report too."""
+"""A fresh process for one measurement: it prints its report as a line of JSON, and whatever becomes of it is a report
+too."""
 
 from __future__ import annotations
 
@@ -22,10 +23,12 @@ def caches(folder: Path) -> dict[str, str]:
 
 
 def report_of(module: str, *args: str, environment: Mapping[str, str], timeout: float = 600.0) -> dict[str, Any]:
-    """What `python -m module *args` reports (the last line of its output that is an object of JSON), or {"error": text}."""
+    """What `python -m module *args` reports (the last line of its output that is an object of JSON), or {"error":
+    text}."""
     command = [sys.executable, "-m", module, *args]
     try:
-        done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=timeout,
+                              check=False)
     except subprocess.TimeoutExpired:
         return {"error": f"no end after {timeout:.0f} s"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]

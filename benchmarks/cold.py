@@ -2,7 +2,8 @@
 
     python -m benchmarks.cold MODEL PEER
 
-The parent gives every run an empty cache directory (or the one of the run before, for a warm start) through the environment.
+The parent gives every run an empty cache directory (or the one of the run before, for a warm start) through the
+environment.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def cold_and_warm(model: str, peer: str, again: bool) -> tuple[dict[str, Any], d
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         environment = child.caches(Path(folder))
         cold = child.report_of("benchmarks.cold", model, peer, environment=environment)
-        warm = child.report_of("benchmarks.cold", model, peer, environment=environment) if again and "error" not in cold else {}
+        warm = child.report_of("benchmarks.cold", model, peer,
+                               environment=environment) if again and "error" not in cold else {}
     return cold, warm
 
 

@@ -18,7 +18,8 @@ def _attributes(value: Any) -> dict[str, Any] | None:
 
 
 def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
-    """The tensors and plain values in nested containers and in the attributes of library objects (a cache, say), with their paths."""
+    """The tensors and plain values in nested containers and in the attributes of library objects (a cache, say), with
+    their paths."""
     if isinstance(value, dict):
         return [leaf for k, v in value.items() for leaf in leaves(v, f"{path}.{k}")]
     if isinstance(value, (list, tuple)):
@@ -38,9 +39,11 @@ def containers(value: Any) -> Any:
 
 
 def error(ours: Tensor, eager: Tensor) -> float:
-    """The largest difference over the largest value; infinite where one of both is finite and the other not, or NaN in one alone."""
+    """The largest difference over the largest value; infinite where one of both is finite and the other not, or NaN in
+    one alone."""
     finite = torch.isfinite(eager)
-    if not torch.equal(finite, torch.isfinite(ours)) or not torch.equal(ours[~finite].nan_to_num(), eager[~finite].nan_to_num()):
+    if not torch.equal(finite, torch.isfinite(ours)) or not torch.equal(ours[~finite].nan_to_num(),
+                                                                        eager[~finite].nan_to_num()):
         return float("inf")
     if not finite.any():
         return 0.0
@@ -52,7 +55,8 @@ def error(ours: Tensor, eager: Tensor) -> float:
 def metadata(value: Tensor) -> dict[str, Any]:
     """What two equal tensors agree in, but for their values."""
     return {
-        "type": type(value), "shape": value.shape, "dtype": value.dtype, "device": value.device, "stride": value.stride(),
+        "type": type(value), "shape": value.shape, "dtype": value.dtype, "device": value.device,
+        "stride": value.stride(),
         "requires_grad": value.requires_grad,
     }  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""Interleaved timing: every contender runs once a round, so that drift of the machine hits all alike, in another order each round: what
-one leaves behind (caches, the allocator's pages) meets each of the others."""
+"""Interleaved timing: every contender runs once a round, so that drift of the machine hits all alike, in another order
+each round: what one leaves behind (caches, the allocator's pages) meets each of the others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def _calls_for(run: Callable[[], object], target: float) -> int:
     return max(1, int(n * target / max(time.perf_counter() - start, 1e-7)))
 
 
-def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15, slice_seconds: float = 0.05) -> dict[str, Timing]:
+def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15,
+                slice_seconds: float = 0.05) -> dict[str, Timing]:
     """Time each contender for about `slice_seconds` a round, `rounds` times, in turn."""
     for run in contenders.values():
         for _ in range(3):

@@ -34,7 +34,8 @@ def rows_of(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         ])
     means = []
     for n in names:
-        means.append(mean(one["peers"][n]["speedup"] for one in results["models"] if "speedup" in one["peers"].get(n, {})))
+        means.append(mean(one["peers"][n]["speedup"]
+                          for one in results["models"] if "speedup" in one["peers"].get(n, {})))
     rows.append(["geometric mean", "", *means, "", "", ""])
     return header, rows
 

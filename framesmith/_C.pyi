@@ -15,8 +15,8 @@ EAGER: Final = "eager"
 FrameCallback = Callable[[CodeType, FunctionType, dict[str, Any]], Entry | str | None]
 """Called with the hook off for a frame that no entry takes: (code, function, arguments by name in co_varnames order).
 
-It returns an Entry to run, None or EAGER to run this frame in eager this time, or SKIP, SKIP_RECURSIVE or FULL. What it raises is
-raised at the call. Entries and verdicts belong to the callback object; both hold it weakly.
+It returns an Entry to run, None or EAGER to run this frame in eager this time, or SKIP, SKIP_RECURSIVE or FULL. What it
+raises is raised at the call. Entries and verdicts belong to the callback object; both hold it weakly.
 """
 
 def instance_dict(object: Any, /) -> dict[str, Any] | None:
@@ -62,7 +62,8 @@ class GuardTree:
 
 class Entry:
     def __new__(
-        cls, tree: GuardTree, code: CodeType, residual: CodeType, callback: FrameCallback, info: Any = None, graphless: bool = False
+        cls, tree: GuardTree, code: CodeType, residual: CodeType, callback: FrameCallback, info: Any = None,
+        graphless: bool = False
     ) -> Entry: ...
     @property
     def tree(self) -> GuardTree: ...
@@ -86,7 +87,8 @@ class CompiledFunction:
 
     function: Any
     callback: FrameCallback | None
-    def __new__(cls, function: Callable[..., Any], callback: FrameCallback | None, *args: Any, **kwargs: Any) -> Any: ...
+    def __new__(cls, function: Callable[..., Any], callback: FrameCallback | None, *args: Any,
+                **kwargs: Any) -> Any: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 def hits() -> int: ...
@@ -108,7 +110,8 @@ def reset(code: CodeType | FunctionType) -> None: ...
 def reopen(code: CodeType | FunctionType) -> None: ...
 
 class CompiledGraph:
-    """A plan and its library; called with one tuple of inputs it returns a tuple. See `runtime.plan` and `runtime.load`."""
+    """A plan and its library; called with one tuple of inputs it returns a tuple. See `runtime.plan` and
+    `runtime.load`."""
 
     checked: bool
     def __new__(
@@ -129,7 +132,8 @@ class CompiledGraph:
     def recordings(self) -> tuple[int, int]: ...
 
 def watch(tensors: Sequence[Any], /) -> Callable[[Sequence[Any]], bool]:
-    """Begin to watch the data of tensors; what is returned says whether a list is those tensors, and nothing wrote to them since."""
+    """Begin to watch the data of tensors; what is returned says whether a list is those tensors, and nothing wrote to
+    them since."""
 
 def detect_writes_by(how: str, /) -> str:
     """How tensors that are watched from now on are; returns what it was.
@@ -157,15 +161,17 @@ def misplaced(values: Sequence[Any], strides: tuple[Any, ...], /) -> tuple[list[
 class DifferentiableGraph:
     """Calls `forward` with a tuple, and puts its results into the autograd engine as those of one node.
 
-    `forward` gives `results` values and then extras; the first `outputs` of them are returned, the others written to the inputs `written`,
-    in grad mode. `differentiable`: results that have a gradient. `wanted`: inputs that get one. `kept`: what the node keeps, (0 input, 1
-    result, 2 extra; place). `watched`: what nobody may write before the backward, though it is not kept. `needed`: inputs that `whole` is
-    given; `exact`: those of them that nobody may write; `copied`: inputs that the graph writes, but that are needed as they were.
-    `order`: places in `wanted`, as eager accumulates gradients; `later`: for each of `differentiable`, those that are computed of it.
+    `forward` gives `results` values and then extras; the first `outputs` of them are returned, the others written to
+    the inputs `written`, in grad mode. `differentiable`: results that have a gradient. `wanted`: inputs that get one.
+    `kept`: what the node keeps, (0 input, 1 result, 2 extra; place). `watched`: what nobody may write before the
+    backward, though it is not kept. `needed`: inputs that `whole` is given; `exact`: those of them that nobody may
+    write; `copied`: inputs that the graph writes, but that are needed as they were. `order`: places in `wanted`, as
+    eager accumulates gradients; `later`: for each of `differentiable`, those that are computed of it.
 
-    The engine calls `program.backward(kept, tangents, asked)`, or `program.whole(inputs, kept, tangents, asked)` in grad mode; both give
-    a tuple, a gradient or None for each of `wanted`, None where it is not `asked` for. Where that or a tangent is missing, or in grad mode,
-    it calls `program.reads(tangents there, asked, grad mode)` before, which says what of `kept` to give.
+    The engine calls `program.backward(kept, tangents, asked)`, or `program.whole(inputs, kept, tangents, asked)` in
+    grad mode; both give a tuple, a gradient or None for each of `wanted`, None where it is not `asked` for. Where that
+    or a tangent is missing, or in grad mode, it calls `program.reads(tangents there, asked, grad mode)` before, which
+    says what of `kept` to give.
     """
 
     def __new__(

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "allow_in_graph", "assume_constant_result", "compile", "config", "cuda_graph_memory", "disable", "disallow_in_graph", "exc", "explain",
-    "graph_break", "is_compiling", "list_backends", "lookup_backend", "mark_dynamic", "mark_static", "register_backend", "reset", "testing",
+    "allow_in_graph", "assume_constant_result", "compile", "config", "cuda_graph_memory", "disable",
+    "disallow_in_graph", "exc", "explain",
+    "graph_break", "is_compiling", "list_backends", "lookup_backend", "mark_dynamic", "mark_static", "register_backend",
+    "reset", "testing",
 ]
 
 _HOME = {

@@ -40,14 +40,16 @@ def compile(  # noqa: A001 - torch.compile's name
 ) -> Any:
     """A compiled version of a module or function; also a decorator, with or without arguments.
 
-    `fullgraph`: raise `exc.Unsupported` where the graph would break. `dynamic`: see `Config`. `backend`: a name of `list_backends()` or a
-    callable `(gm, example_inputs) -> callable`. `mode`: "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs" (on the
-    CPU they mean the same; on a CUDA device the second and the third replay calls from CUDA graphs, see docs/gpu.md). `options`: fields of
-    `Config` by name, or torch.compile's options. `disable`: return the model as it is. `recompile_limit`: `max_variants`. Nothing is
-    compiled before the first call.
+    `fullgraph`: raise `exc.Unsupported` where the graph would break. `dynamic`: see `Config`. `backend`: a name of
+    `list_backends()` or a callable `(gm, example_inputs) -> callable`. `mode`: "default", "reduce-overhead",
+    "max-autotune", "max-autotune-no-cudagraphs" (on the CPU they mean the same; on a CUDA device the second and the
+    third replay calls from CUDA graphs, see docs/gpu.md). `options`: fields of `Config` by name, or torch.compile's
+    options. `disable`: return the model as it is. `recompile_limit`: `max_variants`. Nothing is compiled before the
+    first call.
     """
     given: dict[str, Any] = {
-        "fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options, "disable": disable,
+        "fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options,
+        "disable": disable,
         "recompile_limit": recompile_limit,
     }
     if model is None:
@@ -58,7 +60,8 @@ def compile(  # noqa: A001 - torch.compile's name
         raise TypeError(f"framesmith.compile takes a module or a callable, not {type(model).__name__}")
     if isinstance(backend, str) and backend not in BACKENDS:
         raise BackendError(f"unknown backend {backend!r}; known: {', '.join(sorted(BACKENDS))}")
-    config = Config.asked(options or {}, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, max_variants=recompile_limit)
+    config = Config.asked(options or {}, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode,
+                          max_variants=recompile_limit)
     request = Request(compile=compile, options=given)
     if isinstance(model, nn.Module):
         callback = _noted(FrameCompiler(config))
@@ -72,7 +75,8 @@ def _say_if_suspended(fn: Any, callback: FrameCompiler) -> None:
     fn = inspect.unwrap(getattr(fn, "__func__", fn))
     if isinstance(fn, types.FunctionType) and fn.__code__.co_flags & GENERATORS:
         place = f"{fn.__qualname__} ({fn.__code__.co_filename}:{fn.__code__.co_firstlineno})"
-        callback.warn(f"suspended:{place}", f"framesmith: {place} runs in eager: it is a generator or a coroutine function; compile the "
+        callback.warn(f"suspended:{place}",
+                      f"framesmith: {place} runs in eager: it is a generator or a coroutine function; compile the "
                       "functions that it calls instead")
 
 
@@ -113,7 +117,8 @@ torch.compiler.reset = _with_ours(torch.compiler.reset)
 
 
 def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, reason: str | None = None) -> Any:
-    """Run `fn` (a function or a module) in plain Python always and, if `recursive`, all that it calls. Also a decorator.
+    """Run `fn` (a function or a module) in plain Python always and, if `recursive`, all that it calls. Also a
+    decorator.
 
     Captured code that calls it ends its graph there, with `reason` among the words of `explain`.
     """
@@ -130,18 +135,20 @@ def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, rea
 
 
 def allow_in_graph(fn: Any) -> Any:
-    """Take each call of `fn` (or of each function of a list) as a whole: the operators that it reaches on tensors are recorded and its
-    Python is not looked into. What it reads besides its arguments is not guarded. Returns `fn`."""
+    """Take each call of `fn` (or of each function of a list) as a whole: the operators that it reaches on tensors are
+    recorded and its Python is not looked into. What it reads besides its arguments is not guarded. Returns `fn`."""
     return _each(fn, marks.allow)
 
 
 def disallow_in_graph(fn: Any) -> Any:
-    """End the graph before each call of `fn` (or of each function of a list), and make the call in Python. Returns `fn`."""
+    """End the graph before each call of `fn` (or of each function of a list), and make the call in Python. Returns
+    `fn`."""
     return _each(fn, lambda f: marks.disallow(f, "disallowed in graphs"))
 
 
 def assume_constant_result(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Call `fn` once, in capture, with arguments known then, and take its result (Python values) for good. Also a decorator."""
+    """Call `fn` once, in capture, with arguments known then, and take its result (Python values) for good. Also a
+    decorator."""
     marks.constant(fn)
     return fn
 
@@ -155,7 +162,8 @@ def _each(fn: Any, mark: Callable[[Callable[..., Any]], None]) -> Any:
 
 
 def explain(model: Callable[..., Any]) -> Callable[..., Explanation]:
-    """`explain(model)(*args)` captures and compiles one call anew and tells what came of it: see `tools.explain.Explanation`."""
+    """`explain(model)(*args)` captures and compiles one call anew and tells what came of it: see
+    `tools.explain.Explanation`."""
     if isinstance(model, CompiledModule):
         model = model._framesmith_original  # type: ignore[attr-defined]
     if isinstance(model, _C.CompiledFunction):

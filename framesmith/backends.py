@@ -20,8 +20,8 @@ Backend = Callable[[fx.Graph, Sequence[Any], Config], tuple[Compiled, Report | N
 
 
 def compile_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
-    """The pipeline's machine code. A graph that draws from a generator of the program's runs operator by operator: no code that is kept
-    can name an object of this process."""
+    """The pipeline's machine code. A graph that draws from a generator of the program's runs operator by operator: no
+    code that is kept can name an object of this process."""
     return begin_native(graph, examples, config).finish()
 
 
@@ -60,7 +60,8 @@ def _is_nameable(graph: fx.Graph) -> bool:
 
 def _is_foreign(target: Any) -> bool:
     """An operator of the program's: its kernel may be Python, which is not to be captured while the graph runs."""
-    return isinstance(target, torch._ops.OpOverload) and target.namespace not in _COMPILED or hasattr(target, "positions")
+    return (isinstance(target, torch._ops.OpOverload) and target.namespace not in _COMPILED
+            or hasattr(target, "positions"))
 
 
 _COMPILED = frozenset({"aten", "mkldnn", "framesmith"})
@@ -78,8 +79,8 @@ def run_user(fn: Callable[..., Any], graph: fx.Graph, examples: Sequence[Any]) -
 
 
 def _settled(call: Callable[..., Sequence[Any]]) -> Compiled:
-    """The graph as recorded, in whatever modes its caller is by now: casts are in it already, it is not differentiated, and no Python that
-    runs it, of back ends and of custom operators, is captured."""
+    """The graph as recorded, in whatever modes its caller is by now: casts are in it already, it is not differentiated,
+    and no Python that runs it, of back ends and of custom operators, is captured."""
 
     def compiled(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if not torch.is_grad_enabled() and not torch._C._is_any_autocast_enabled():
@@ -91,14 +92,16 @@ def _settled(call: Callable[..., Sequence[Any]]) -> Compiled:
 
 
 BACKENDS: dict[str, Backend] = {
-    **dict.fromkeys(("native", "inductor", "cudagraphs"), compile_native), **dict.fromkeys(("eager", "aot_eager"), run_eager),
+    **dict.fromkeys(("native", "inductor", "cudagraphs"), compile_native),
+    **dict.fromkeys(("eager", "aot_eager"), run_eager),
 }
 NATIVE = frozenset(name for name, backend in BACKENDS.items() if backend is compile_native)
 _users: dict[str, Callable[..., Any]] = {}
 
 
 def register_backend(fn: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
-    """Make `backend=name` (default: the function's name) mean `fn(gm, example_inputs) -> callable`; also a decorator."""
+    """Make `backend=name` (default: the function's name) mean `fn(gm, example_inputs) -> callable`; also a
+    decorator."""
     if fn is None:
         return lambda f: register_backend(f, name=name)
     _users[name or fn.__name__] = fn

@@ -21,7 +21,8 @@ from framesmith.api import compile, explain  # noqa: A004
 
 
 def load(name: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """What the builder `module:function` returns, as (model, args, kwargs). Raises SystemExit for a name that is none."""
+    """What the builder `module:function` returns, as (model, args, kwargs). Raises SystemExit for a name that is
+    none."""
     module, _, function = name.partition(":")
     if not function:
         raise SystemExit(f"expected module:builder, got {name!r}")
@@ -42,15 +43,18 @@ def seconds_of(call: Callable[[], Any], budget: float = 1.0) -> list[float]:
 
 
 def error_between(got: Any, want: Any) -> float:
-    """The largest difference of any two tensors, relative to the largest element. NaN where a result is not finite in one alone."""
+    """The largest difference of any two tensors, relative to the largest element. NaN where a result is not finite in
+    one alone."""
     pairs = zip(pytree.tree_leaves(got), pytree.tree_leaves(want), strict=True)
     worst = [float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp_min(1e-30))
              for a, b in pairs if isinstance(a, torch.Tensor) and a.numel()]
     return max(worst, default=0.0)
 
 
-def measure(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], budget: float = 1.0) -> dict[str, float]:
-    """Eager and compiled milliseconds, the first compiled call's seconds, graphs, breaks, error. Inference, interleaved."""
+def measure(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+            budget: float = 1.0) -> dict[str, float]:
+    """Eager and compiled milliseconds, the first compiled call's seconds, graphs, breaks, error. Inference,
+    interleaved."""
     if isinstance(model, nn.Module):
         model.eval()
     with torch.no_grad():

@@ -1,7 +1,7 @@
 """The frame callback: what happens when the hook meets a frame that no cache entry takes.
 
-Capture it, compile its graph with the chosen back end, lower its guards, and hand the hook an entry; or say that it runs in plain Python,
-and tell the user once where and why.
+Capture it, compile its graph with the chosen back end, lower its guards, and hand the hook an entry; or say that it
+runs in plain Python, and tell the user once where and why.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ from framesmith.util.retries import Raising
 from framesmith.util.timing import stage
 
 VARYING = 6
-"""Misses of variants because of a number's value after which capture does not assume the value any more (three calls miss so often).
-For a float one is enough."""
+"""Misses of variants because of a number's value after which capture does not assume the value any more (three calls
+miss so often). For a float one is enough."""
 OFTEN = 64  # captures of a code object after which the user is told
 IDLE = 12
 """Breaks without a tensor operation before them after which a function runs in plain Python."""
@@ -124,10 +124,11 @@ class Ledger:
 class CodeState:
     """A code object that this callback was asked about.
 
-    `training`: walk to tensors that, requiring grad, kept it from being compiled. `misses`: by guard, the last reason for a miss, and in
-    `times` how often it was the reason. `full`: modules that have as many variants as they may, and the answer for their further calls;
-    `resized`: a frame of no module has, because sizes of tensors vary. `graphless`: captures without a tensor operation. `idle`: of a
-    user's code, those of it and its continuations that ended in a break, since the last with one.
+    `training`: walk to tensors that, requiring grad, kept it from being compiled. `misses`: by guard, the last reason
+    for a miss, and in `times` how often it was the reason. `full`: modules that have as many variants as they may, and
+    the answer for their further calls; `resized`: a frame of no module has, because sizes of tensors vary. `graphless`:
+    captures without a tensor operation. `idle`: of a user's code, those of it and its continuations that ended in a
+    break, since the last with one.
     """
 
     code: weakref.ref[CodeType]
@@ -144,8 +145,8 @@ class CodeState:
 
 
 class FrameCompiler:
-    """The callback of a `compile` call, or of several (see `sharing`); entries in the guard cache belong to it. `ledger`: where to note
-    what was done."""
+    """The callback of a `compile` call, or of several (see `sharing`); entries in the guard cache belong to it.
+    `ledger`: where to note what was done."""
 
     def __init__(self, config: Config, ledger: Ledger | None = None) -> None:
         self.config = config
@@ -177,9 +178,11 @@ class FrameCompiler:
         if is_machinery(code, self.config.standard_library) or stops_in_debugger(code):
             return _C.SKIP
         if _C.is_transformed() or foreign_mode():
-            around = "a torch.func transform or forward-mode AD" if _C.is_transformed() else "a torch function or dispatch mode"
+            around = ("a torch.func transform or forward-mode AD" if _C.is_transformed()
+                      else "a torch function or dispatch mode")
             place = f"{code.co_filename}:{code.co_firstlineno}"
-            self.warn(f"around:{place}", f"framesmith: {code.co_qualname} ({place}) runs in eager when it is called under {around}")
+            self.warn(f"around:{place}",
+                      f"framesmith: {code.co_qualname} ({place}) runs in eager when it is called under {around}")
             return _C.EAGER
         with _turn() as waited:
             if waited and (entry := self._made_meanwhile(code, func, f_locals)) is not None:
@@ -209,9 +212,11 @@ class FrameCompiler:
             seen = self._seen.get(id(code))
             self._look_up(code)
             return _C.EAGER if seen is None else _C.FULL
-        if stance == "fail_on_recompile" and any(isinstance(x, torch.Tensor | nn.Module) for x in tree_leaves(f_locals)):
+        if stance == "fail_on_recompile" and any(isinstance(x, torch.Tensor | nn.Module)
+                                                 for x in tree_leaves(f_locals)):
             mine = [entry for entry in _C.entries(code) if entry.callback is self and entry.alive]
-            reasons = "; ".join(miss.text for miss in why_missed(mine, code, func, f_locals)) or "no variant was compiled yet"
+            reasons = "; ".join(miss.text for miss in why_missed(mine, code, func,
+                                                                 f_locals)) or "no variant was compiled yet"
             raise RuntimeError(
                 f"framesmith: detected a recompile under the stance 'fail_on_recompile': {code.co_qualname} "
                 f"({code.co_filename}:{code.co_firstlineno}): {reasons}"
@@ -220,8 +225,8 @@ class FrameCompiler:
 
     @property
     def limit(self) -> int:
-        """The most variants of a code object: torch.compile's setting, if the program made one and none for us, for each function that
-        was compiled and is alive."""
+        """The most variants of a code object: torch.compile's setting, if the program made one and none for us, for
+        each function that was compiled and is alive."""
         asked = self.config.max_variants
         one = recompile_limit() or asked if asked == Config.max_variants else asked
         return one * max(1, len(self._wrappers))
@@ -229,8 +234,10 @@ class FrameCompiler:
     def _variants(self, code: CodeType) -> int:
         return sum(entry.callback is self and entry.alive for entry in _C.entries(code))
 
-    def _miss(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any], instance: nn.Module | None) -> int:
-        """Remember why no variant takes this call; how many variants there are, of this module's if it is a method of one."""
+    def _miss(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
+              instance: nn.Module | None) -> int:
+        """Remember why no variant takes this call; how many variants there are, of this module's if it is a method of
+        one."""
         mine = [entry for entry in _C.entries(code) if entry.callback is self]
         for entry in mine:
             if entry.info is not None and entry.info() is None:
@@ -246,7 +253,8 @@ class FrameCompiler:
         """The variant for this call that another thread made while this one waited."""
         cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
         frame = (f_locals, func.__globals__, func.__builtins__, cells)  # type: ignore[attr-defined]
-        return next((entry for entry in _C.entries(code) if entry.callback is self and entry.tree.check(*frame) is not None), None)
+        return next((entry for entry in _C.entries(code) if entry.callback is self
+                     and entry.tree.check(*frame) is not None), None)
 
     def _look_up(self, code: CodeType) -> CodeState:
         seen = self._seen.get(id(code))
@@ -254,7 +262,8 @@ class FrameCompiler:
             seen = self._seen[id(code)] = CodeState(weakref.ref(code))
         return seen
 
-    def _compile(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any], instance: nn.Module | None) -> Any:
+    def _compile(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
+                 instance: nn.Module | None) -> Any:
         compiled: list[tuple[Counter[str], Report | None]] = []
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
@@ -287,7 +296,8 @@ class FrameCompiler:
                 raise
             if isinstance(refusal, OddTensor):
                 seen.raising.again()
-            return self._training(code, func, refusal) if isinstance(refusal, NeedsGrad) else self._refuse(code, refusal)
+            return (self._training(code, func, refusal) if isinstance(refusal, NeedsGrad)
+                    else self._refuse(code, refusal))
         except (CompilerMissing, BuildError) as problem:
             if self.config.fullgraph and not isinstance(problem, CompilerMissing):
                 raise
@@ -309,7 +319,8 @@ class FrameCompiler:
         info = None if instance is None else weakref.ref(instance)
         return _C.Entry(tree, code, captured.residual_code, self, info, graphless=captured.graph is None)
 
-    def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any], compile_fn: CompileFn) -> Captured:
+    def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
+                  compile_fn: CompileFn) -> Captured:
         varying = self._varying(seen)
         try:
             return convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn, varying)
@@ -326,7 +337,8 @@ class FrameCompiler:
         return None if self.config.dynamic is False or self.config.fullgraph and not found else found
 
     def _is_idle(self, seen: CodeState, code: CodeType, captured: Captured) -> bool:
-        """Whether the code is not worth its guards: it computes nothing, nor does what it breaks into, as far as that was seen."""
+        """Whether the code is not worth its guards: it computes nothing, nor does what it breaks into, as far as that
+        was seen."""
         whole = origin(code, 0)[0]
         user = self._look_up(whole)
         if captured.graph is not None:
@@ -340,7 +352,8 @@ class FrameCompiler:
             last = captured.breaks[-1]
             self.warn(
                 f"idle:{user.number}",
-                f"framesmith: {whole.co_qualname} ({whole.co_filename}:{whole.co_firstlineno}) runs in eager: {user.idle} breaks in a row "
+                f"framesmith: {whole.co_qualname} ({whole.co_filename}:{whole.co_firstlineno}) runs in eager: "
+                f"{user.idle} breaks in a row "
                 f"had no tensor operation before them. The last: {last.reason} ({last.file}:{last.line}); "
                 f"{last.hint or advice(last.reason)}",
             )
@@ -350,7 +363,8 @@ class FrameCompiler:
         if not requires_grad(graph):
             return _straight(without_history(graph), examples, self.config)
         reports: list[Report | None] = []
-        config = self.config.with_(scoped_memory=True)  # what is made here may not hold `self`: it would keep its own variants alive
+        # what is made here may not hold `self`: it would keep its own variants alive
+        config = self.config.with_(scoped_memory=True)
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
             with _turn(), handlers_heard(), stage("back end"), without_default_device():
@@ -358,7 +372,8 @@ class FrameCompiler:
             reports.append(report)
             return call
 
-        def both(forward: fx.Graph, given: Sequence[Any], backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
+        def both(forward: fx.Graph, given: Sequence[Any],
+                 backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
             """The backward's kernels are compiled beside the forward's, and while it runs."""
             with _turn(), handlers_heard(), stage("back end"), without_default_device():
                 begun = begin_native(forward, given, config)
@@ -373,9 +388,10 @@ class FrameCompiler:
 
         how = self.config.partitioner, self.config.activation_budget
         is_native = config.backend in NATIVE
-        return Differentiable(graph, examples, compile, *how, turn=_turn, both=both if is_native else None).in_engine(), reports[0]
+        return Differentiable(graph, examples, compile, *how, turn=_turn,
+                              both=both if is_native else None).in_engine(), reports[0]
 
-    # ------------------------------------------------------------------------------------------------------------------- refusals
+    # --------------------------------------------------------------------------------------------------------- refusals
 
     def _refuse(self, code: CodeType, refusal: Unsupported) -> Any:
         file, line = refusal.at or (code.co_filename, code.co_firstlineno)
@@ -402,20 +418,25 @@ class FrameCompiler:
 
     def _bug(self, code: CodeType, problem: Exception) -> Any:
         where = traceback.extract_tb(problem.__traceback__)[-1]
-        fault = f"{type(problem).__name__}: {problem} [in {where.name}, {os.path.basename(where.filename)}:{where.lineno}]"
+        fault = (f"{type(problem).__name__}: {problem} [in {where.name}, "
+                 f"{os.path.basename(where.filename)}:{where.lineno}]")
         reason = f"an internal fault of framesmith, not of your program: {fault}"
         place = "" if code.co_filename.startswith(_OWN) else f" ({code.co_filename}:{code.co_firstlineno})"
         self.warn(f"bug:{where.filename}:{where.lineno}",
-                   f"framesmith: {code.co_qualname}{place} runs in eager, as it would without framesmith, because of {reason}. {REPORT}")
+                   f"framesmith: {code.co_qualname}{place} runs in eager, as it would without framesmith, because of "
+                   f"{reason}. {REPORT}")
         if self.ledger is not None:
-            self.ledger.refusals.append(Refusal(code.co_qualname, code.co_filename, code.co_firstlineno, reason, REPORT, internal=True))
+            self.ledger.refusals.append(Refusal(code.co_qualname, code.co_filename, code.co_firstlineno, reason, REPORT,
+                                                internal=True))
         return _C.SKIP
 
     def note_silence(self, compiled: Any) -> None:
-        """Say that the first calls of a compiled function have compiled nothing, if nothing was said yet. The C++ core calls it."""
+        """Say that the first calls of a compiled function have compiled nothing, if nothing was said yet. The C++ core
+        calls it."""
         name = getattr(compiled.__wrapped__, "__qualname__", repr(compiled.__wrapped__))
         if not self.told and stance() == "default":
-            self.warn(f"silent:{name}", f"framesmith: calls of {name} have compiled nothing so far: they run no Python function that "
+            self.warn(f"silent:{name}",
+                      f"framesmith: calls of {name} have compiled nothing so far: they run no Python function that "
                       "can be captured. Compile the functions and modules that compute with tensors")
 
     def warn(self, key: str, text: str) -> None:
@@ -428,8 +449,10 @@ class FrameCompiler:
         reasons = _reasons(seen) or "the modules that it is called with, or weights and objects that they hold"
         self.warn(
             f"often:{seen.number}",
-            f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled {seen.captures} times: each "
-            f"module has a budget of {self.limit} variants. What kept changing: {reasons}. Pass what varies as a tensor, keep "
+            f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled {seen.captures} "
+            "times: each "
+            f"module has a budget of {self.limit} variants. What kept changing: {reasons}. Pass what varies as a "
+            "tensor, keep "
             f"modules instead of making new ones, or set options={{'max_variants': n}} to a lower limit",
         )
 
@@ -438,19 +461,22 @@ class FrameCompiler:
         self.warn(
             f"full:{seen.number}",
             f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has {self.limit} variants; "
-            f"calls that none takes run in eager. What kept changing: {reasons}. options={{'max_variants': n}} allows more",
+            f"calls that none takes run in eager. What kept changing: {reasons}. options={{'max_variants': n}} allows "
+            "more",
         )
         # Sizes that change from call to call change beneath this frame, too: what it calls would fill up in its turn.
         resized = 2 * sum(n for (_, kind), n in seen.times.items() if kind == "tensor") > seen.times.total()
         if instance is not None:
-            # A method that calls `forward` in a loop may grow what `forward` does not read: that is left its own variants.
+            # A method that calls `forward` in a loop may grow what `forward` does not read: that is left its own
+            # variants.
             inner = getattr(type(instance).forward, "__code__", None) is origin(code, 0)[0]
             seen.full[instance] = _C.EAGER if resized and inner else None
             return seen.full[instance]
         seen.resized = resized
         return _C.EAGER if resized else _C.FULL
 
-    def _note(self, code: CodeType, captured: Captured, tree: GuardTree, compiled: list[tuple[Counter[str], Report | None]]) -> None:
+    def _note(self, code: CodeType, captured: Captured, tree: GuardTree,
+              compiled: list[tuple[Counter[str], Report | None]]) -> None:
         for b in captured.breaks:
             log.emit("breaks", f"{b.file}:{b.line} in {b.function}: {b.reason}")
         if log.enabled("guards"):

@@ -21,24 +21,25 @@ NUMERICS = ("default", "eager")
 class Config:
     """What the user asked for. Each field can be set by `FRAMESMITH_<NAME>` in the environment.
 
-    `dynamic`: None = static first, dynamic in the dimension that changed; True / False = always / never.
-    `cache_dir`: None = the user's cache folder. `threads`: None = torch's own count.
-    `max_variants`: compiled variants of one code object, for each module that it is called with; calls that none of them takes run in
-    plain Python from then on. `keep_graphless`: keep variants without tensor operations; otherwise a code object that twice had none runs
-    in plain Python. `max_instructions`: a frame that takes more interpreted instructions to capture runs in plain Python.
+    `dynamic`: None = static first, dynamic in the dimension that changed; True / False = always / never. `cache_dir`:
+    None = the user's cache folder. `threads`: None = torch's own count. `max_variants`: compiled variants of one code
+    object, for each module that it is called with; calls that none of them takes run in plain Python from then on.
+    `keep_graphless`: keep variants without tensor operations; otherwise a code object that twice had none runs in plain
+    Python. `max_instructions`: a frame that takes more interpreted instructions to capture runs in plain Python.
     `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain Python.
     `partitioner`: choose what a forward keeps for its backward; otherwise all that the backward reads is kept.
-    `activation_budget`: the part, from 0 to 1, of the bytes kept by default that a forward may keep; the rest is computed again.
-    `scoped_memory`: large values of a graph have memory of their own, from their first write to their last use, and inputs that the caller
-    gives up die as early; otherwise they have places in one arena (graphs of training have this on, whatever is asked for).
-    `numerics`: "eager" rounds each operator's bfloat16 and float16 results before the next operator reads them, as eager does; by default
-    what is computed in float32 stays so within a kernel. Random numbers are eager's either way.
-    `recordings`: in the modes "reduce-overhead" and "max-autotune", calls of a graph on a CUDA device are recorded as CUDA graphs; so many
-    are kept for one graph (by sizes, by addresses of inputs, by stream), the least recently used goes first. 0: none are made.
-    `parallel_threshold`: elements of work in a kernel below which it runs on one thread.
-    `freezing`: rewrite what depends on parameters alone; `weight_caching`: and keep it between calls (casts, packed and laid out weights).
-    `tiling`: on a GPU, kernels have tiles of two dimensions where memory runs along two axes. `sharing`: kernels that differ in sizes
-    alone are one, compiled once (in the modes that measure kernels: those that differ in places of memory alone).
+    `activation_budget`: the part, from 0 to 1, of the bytes kept by default that a forward may keep; the rest is
+    computed again. `scoped_memory`: large values of a graph have memory of their own, from their first write to their
+    last use, and inputs that the caller gives up die as early; otherwise they have places in one arena (graphs of
+    training have this on, whatever is asked for). `numerics`: "eager" rounds each operator's bfloat16 and float16
+    results before the next operator reads them, as eager does; by default what is computed in float32 stays so within a
+    kernel. Random numbers are eager's either way. `recordings`: in the modes "reduce-overhead" and "max-autotune",
+    calls of a graph on a CUDA device are recorded as CUDA graphs; so many are kept for one graph (by sizes, by
+    addresses of inputs, by stream), the least recently used goes first. 0: none are made. `parallel_threshold`:
+    elements of work in a kernel below which it runs on one thread. `freezing`: rewrite what depends on parameters
+    alone; `weight_caching`: and keep it between calls (casts, packed and laid out weights). `tiling`: on a GPU, kernels
+    have tiles of two dimensions where memory runs along two axes. `sharing`: kernels that differ in sizes alone are
+    one, compiled once (in the modes that measure kernels: those that differ in places of memory alone).
     """
 
     fullgraph: bool = False
@@ -89,13 +90,15 @@ class Config:
         unknown = overrides.keys() - names
         if unknown:
             close = {c for name in unknown for c in difflib.get_close_matches(name, (*names, *known_names()), 2)}
-            raise FramesmithError(f"unknown options {sorted(unknown)}" + (f"; did you mean {', '.join(sorted(close))}?" if close else ""))
+            raise FramesmithError(f"unknown options {sorted(unknown)}" + (f"; did you mean {', '.join(sorted(close))}?"
+                                                                          if close else ""))
         values.update({name: value for name, value in overrides.items() if value is not None})
         return cls(**values)
 
     @classmethod
     def asked(cls, options: Mapping[str, Any], **given: Any) -> Config:
-        """What `compile` was asked for: `options` by our names or torch.compile's, and its other arguments, which go first."""
+        """What `compile` was asked for: `options` by our names or torch.compile's, and its other arguments, which go
+        first."""
         own, ignored = own_options(dict(options), frozenset(f.name for f in fields(cls)))
         if ignored:
             text = ", ".join(sorted(ignored))
@@ -107,7 +110,8 @@ class Config:
     def code_key(self) -> str:
         """The options that change generated code, as text for cache keys."""
         c = self
-        return f"{c.fusion} {c.vectorize} {c.scoped_memory} {c.parallel_threshold} {c.build_jobs} {c.numerics} {c.tiling} {c.sharing}"
+        return (f"{c.fusion} {c.vectorize} {c.scoped_memory} {c.parallel_threshold} {c.build_jobs} {c.numerics} "
+                f"{c.tiling} {c.sharing}")
 
     @property
     def rounding(self) -> bool:

@@ -104,8 +104,8 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Pendi
 
 
 def is_self_contained(graph: fx.Graph, config: Config) -> bool:
-    """Whether the code of `graph` depends on nothing but the graph: no size that varies, no parameter, nothing that is measured; and
-    whether another process makes most of it, so that it is worth beginning ahead."""
+    """Whether the code of `graph` depends on nothing but the graph: no size that varies, no parameter, nothing that is
+    measured; and whether another process makes most of it, so that it is worth beginning ahead."""
     values = [n.meta["val"] for n in graph.nodes if n.op == "placeholder" and not n.meta.get("param")]
     fixed = all(isinstance(x, torch.Tensor) and all(type(n) is int for n in (*x.shape, *x.stride())) for x in values)
     alone = fixed and not any(n.meta.get("param") for n in graph.nodes if n.op == "placeholder")
@@ -146,7 +146,8 @@ class PendingGraph:
         with stage("build"):
             library = self.cache.library(generated.units, self.toolchain)
         with stage("load"):
-            call = load(generated.plan, library, None if frozen else (), self.constants.refresh(generated.order) if frozen else None)
+            call = load(generated.plan, library, None if frozen else (),
+                        self.constants.refresh(generated.order) if frozen else None)
         if config.records and generated.plan.device >= 0:
             record(call, generated.plan, [n.target for n in self.main.nodes], config.recordings, config.warn)
         return Result(call, _report(self.main, generated))
@@ -154,7 +155,8 @@ class PendingGraph:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What the disk cache keeps of a graph: C++ text, the plan, and which frozen value is which constant of the plan."""
+    """What the disk cache keeps of a graph: C++ text, the plan, and which frozen value is which constant of the
+    plan."""
 
     units: tuple[str, ...]
     plan: Plan
@@ -221,7 +223,8 @@ def _rewrite(graph: fx.Graph, config: Config, target: Target) -> Frozen | None:
 def _generate(
     main: fx.Graph, frozen: Frozen | None, constants: _Constants, inputs: Sequence[Any], config: Config, target: Target
 ) -> Callable[[], Generated]:
-    """From the graph that runs in each call to C++ text and plan; what is called gives them when kernels are compiled."""
+    """From the graph that runs in each call to C++ text and plan; what is called gives them when kernels are
+    compiled."""
     with stage("decompose"):
         prims = decompose(main, device=target.device, rounding=config.rounding)
     if log.enabled("graph"):
@@ -257,5 +260,7 @@ def _size(given: Any, of: SizeOf | ValueOf) -> int:
 
 def _report(main: fx.Graph, generated: Generated) -> Report:
     operators = sum(1 for n in main.nodes if n.op == "call_function")
-    externs = tuple(e.name if isinstance(e, Call) else getattr(e.function, "__name__", "python") for e in generated.plan.externs)
-    return Report(operators, len(generated.work), externs, generated.plan.constants, "\n".join(generated.units), generated.work)
+    externs = tuple(e.name if isinstance(e, Call) else getattr(e.function, "__name__", "python")
+                    for e in generated.plan.externs)
+    return Report(operators, len(generated.work), externs, generated.plan.constants, "\n".join(generated.units),
+                  generated.work)

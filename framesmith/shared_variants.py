@@ -1,7 +1,7 @@
 """The compiled functions that share variants: those of one code object with equal options and similar closures.
 
-This decides who owns variants; guards decide which variant takes a call. Similar closures hold the same objects, except numbers and
-tensors, which may differ: so no closure takes a variant that packed the weights of another's module.
+This decides who owns variants; guards decide which variant takes a call. Similar closures hold the same objects, except
+numbers and tensors, which may differ: so no closure takes a variant that packed the weights of another's module.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _kept: OrderedDict[Any, tuple[FrameCompiler, list[weakref.ref[Any]]]] = OrderedD
 def compiler_for(fn: Any, config: Config) -> FrameCompiler:
     """Return the frame compiler of an earlier `compile` of the same function with the same options, or a new one.
 
-    It is kept until the function's code, or an object that the function holds, is gone. With a back end of the program's, which may hold
-    anything, it lives as long as what is compiled with it.
+    It is kept until the function's code, or an object that the function holds, is gone. With a back end of the
+    program's, which may hold anything, it lives as long as what is compiled with it.
     """
     own_backend = not isinstance(config.backend, str)
     parts = _Parts()

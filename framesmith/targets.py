@@ -1,6 +1,7 @@
 """What the pipeline does otherwise for one kind of device than for another: a row of `TARGETS` by the device's type.
 
-A target rewrites contractions to the kernels that are best on it, schedules for it, and prints kernels and the function that calls them.
+A target rewrites contractions to the kernels that are best on it, schedules for it, and prints kernels and the function
+that calls them.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class Target:
         c = self.config
         return schedule(loops, c.fusion, c.vectorize, self.machine, c.scoped_memory, c.rounding)
 
-    def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes) -> Draft:
+    def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int],
+              sizes: Sizes) -> Draft:
         """See `codegen.wrapper.wrap`; also what each kernel computes. What is called gives both when they are ready."""
         source = emit_kernels(program, Machine(_C.LANES, self.config.parallel_threshold))
         jobs = self.config.build_jobs or cores()
@@ -135,7 +137,8 @@ class CudaTarget(Target):
         triton.prepare(self.arch)
 
     def rewrite(self, graph: fx.Graph) -> None:
-        """The libraries' own kernels stay, called as suits them; frozen weights of convolutions are laid out for tensor cores."""
+        """The libraries' own kernels stay, called as suits them; frozen weights of convolutions are laid out for tensor
+        cores."""
         drop_round_trips(graph)
         join_products(graph)
         if not self.config.rounding:
@@ -177,12 +180,13 @@ class CudaTarget(Target):
         loops = grow_products(pad_rows(loops))
         if self.config.autotune:
             with self.tuner() as tuner:
-                return plainly(own_contractions(loops, functools.partial(plainly, in_place=False), tuner, sizes, self.tf32))
+                return plainly(own_contractions(loops, functools.partial(plainly, in_place=False), tuner, sizes,
+                                                self.tf32))
         return plainly(unmeasured(loops, self.tf32))
 
     def kernels(self, program: Program, sizes: Sizes) -> tuple[tuple[Printed, ...], dict[int, Printed]]:
-        """The text of the program's kernels; and of those (by number) with indices of 64 bits whose sizes decide in each call whether 32
-        will do. Raises `CompileError`."""
+        """The text of the program's kernels; and of those (by number) with indices of 64 bits whose sizes decide in
+        each call whether 32 will do. Raises `CompileError`."""
         configs = self._configured(program, sizes) if self.config.autotune else {}
         printed = print_kernels(program, configs, tiling=self.config.tiling, sizes=sizes)
         if self.config.sharing:
@@ -196,11 +200,12 @@ class CudaTarget(Target):
             return configured(program, tuner, sizes)
 
     def _kind(self, kernel: Kernel) -> str:
-        """Kernels of one kind may be one, given numbers: any that are no contractions, others if they differ in places of memory alone. So
-        may no more than these where kernels are measured."""
+        """Kernels of one kind may be one, given numbers: any that are no contractions, others if they differ in places
+        of memory alone. So may no more than these where kernels are measured."""
         return kernel_text(kernel, offsets=False) if self.config.autotune or product_of(kernel) is not None else ""
 
-    def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes) -> Draft:
+    def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int],
+              sizes: Sizes) -> Draft:
         brought = brought_kernels(program, self.device)
         draft = self._draft(program, positions, inputs, watched, sizes, brought)
 
@@ -210,7 +215,8 @@ class CudaTarget(Target):
             except BuildError:
                 if not brought:
                     raise
-                return self._draft(program, positions, inputs, watched, sizes, {})()  # Triton's own launcher says what is wrong
+                # Triton's own launcher says what is wrong
+                return self._draft(program, positions, inputs, watched, sizes, {})()
 
         return finish
 
@@ -225,7 +231,8 @@ class CudaTarget(Target):
         pending = triton.start(sources, self.arch, self.cache, self.config.build_jobs) if sources else None
         try:
             wrapped = wrap_device(program, printed, positions, inputs, watched, brought, wide)
-            self.cache.library(wrapped.units, self.toolchain.hurried())  # beside Triton's work; it has no loops that run long
+            # beside Triton's work; it has no loops that run long
+            self.cache.library(wrapped.units, self.toolchain.hurried())
         except BaseException:
             if pending is not None:
                 pending.drop()
@@ -246,8 +253,8 @@ class CudaTarget(Target):
 
 
 def expect(config: Config, place: str) -> None:
-    """Code at `place` is about to be compiled. If a CUDA device is in use, and the cache knows nothing of the place, begin what takes a
-    while; later its graphs are likely to be found in the cache."""
+    """Code at `place` is about to be compiled. If a CUDA device is in use, and the cache knows nothing of the place,
+    begin what takes a while; later its graphs are likely to be found in the cache."""
     if torch.cuda.is_initialized() and not triton.is_prepared() and config.backend == "native":
         cache = Cache(config.cache_dir, config.cache)
         if cache.load(key := key_of("expected", package_identity(), place)) is None:

@@ -1,8 +1,9 @@
 """What `compile` returns: a callable that turns the frame hook on around the original.
 
-A compiled module shares the original's `__dict__`, so it has the same parameters, `state_dict` keys, hooks and attributes, is an instance
-of its class, and sees every later change. Its `__call__` and its public methods call the original's under the hook, so that `self` there
-is the original. Neither the view nor its class is made by code of the program.
+A compiled module shares the original's `__dict__`, so it has the same parameters, `state_dict` keys, hooks and
+attributes, is an instance of its class, and sees every later change. Its `__call__` and its public methods call the
+original's under the hook, so that `self` there is the original. Neither the view nor its class is made by code of the
+program.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _subclasses: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKe
 
 
 class Request(dict[str, Any]):
-    """Everything needed to make the wrapper again after unpickling or copying. A copy of a model shares its back end with it."""
+    """Everything needed to make the wrapper again after unpickling or copying. A copy of a model shares its back end
+    with it."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Request:
         return self
@@ -46,8 +48,8 @@ def _root_template(module: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def root_of(module: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls `module` (or a function of torch, whose own frames stay as they are), with a code object of its own: the guard
-    cache is kept per code, so per instance."""
+    """A function that calls `module` (or a function of torch, whose own frames stay as they are), with a code object of
+    its own: the guard cache is kept per code, so per instance."""
     root = _root_template(module)
     named: Any = type(module) if isinstance(module, nn.Module) else module
     code = root.__code__.replace(co_qualname=named.__qualname__)
@@ -144,10 +146,12 @@ def _compile_again(original: Any, request: Request) -> Any:
 
 
 def _is_method(name: str, raw: Any) -> bool:
-    """Whether calls of this class attribute are compiled: a public method that nn.Module has not, and whose text is not torch's."""
+    """Whether calls of this class attribute are compiled: a public method that nn.Module has not, and whose text is not
+    torch's."""
     if name == "forward":
         return isinstance(raw, types.FunctionType)
-    if name.startswith("_") or hasattr(nn.Module, name) or not isinstance(raw, types.FunctionType | staticmethod | classmethod):
+    if name.startswith("_") or hasattr(nn.Module, name) or not isinstance(raw, types.FunctionType | staticmethod
+                                                                          | classmethod):
         return False
     fn: Any = getattr(raw, "__func__", raw)
     plain = inspect.unwrap(fn)
@@ -208,7 +212,8 @@ _WRITTEN_IN_PYTHON = 1 << 9
 """Py_TPFLAGS_HEAPTYPE"""
 
 
-def wrap_function(fn: Callable[..., Any], callback: Callable[..., Any] | None, request: Request | None = None) -> Callable[..., Any]:
+def wrap_function(fn: Callable[..., Any], callback: Callable[..., Any] | None,
+                  request: Request | None = None) -> Callable[..., Any]:
     """A compiled `fn` with its name, signature and documentation. Without a `request` it cannot be pickled."""
     root = root_of(fn) if callback is not None and _belongs_to_torch(fn) else fn
     compiled: Any = functools.update_wrapper(_C.CompiledFunction(root, callback), fn)
@@ -218,7 +223,8 @@ def wrap_function(fn: Callable[..., Any], callback: Callable[..., Any] | None, r
 
 
 def _reduce(compiled: Any) -> str | tuple[Any, ...]:
-    """A compiled function pickles as the name under which its module has it, or else as the order to compile the original again."""
+    """A compiled function pickles as the name under which its module has it, or else as the order to compile the
+    original again."""
     name = getattr(compiled, "__qualname__", None)
     found: Any = sys.modules.get(getattr(compiled, "__module__", None) or "")
     for part in name.split(".") if isinstance(name, str) else ():

@@ -2,9 +2,10 @@
 
     python tests/cpython_suite.py [NAME ...] [--fast] [--jobs N] [--limit SECONDS] [--reasons] [--only TEST] [--keep]
 
-Each test file runs twice, each time in a process of its own: plain, and hooked with the "eager" back end, the standard library's functions
-included. A test that passes plain and fails hooked is a failure of ours. Captures without a tensor are kept, so what runs is residual code:
-the table counts it, a file in which nothing was captured or run from the cache fails. The last line is `N passed, N failed`.
+Each test file runs twice, each time in a process of its own: plain, and hooked with the "eager" back end, the standard
+library's functions included. A test that passes plain and fails hooked is a failure of ours. Captures without a tensor
+are kept, so what runs is residual code: the table counts it, a file in which nothing was captured or run from the cache
+fails. The last line is `N passed, N failed`.
 """
 
 from __future__ import annotations
@@ -30,25 +31,34 @@ from pathlib import Path
 from typing import Any
 
 FAST = (
-    "test_bisect", "test_class", "test_defaultdict", "test_enumerate", "test_extcall", "test_generators", "test_genexps",
-    "test_keywordonlyarg", "test_list", "test_listcomps", "test_named_expressions", "test_patma", "test_property", "test_raise",
+    "test_bisect", "test_class", "test_defaultdict", "test_enumerate", "test_extcall", "test_generators",
+    "test_genexps",
+    "test_keywordonlyarg", "test_list", "test_listcomps", "test_named_expressions", "test_patma", "test_property",
+    "test_raise",
     "test_scope", "test_slice", "test_string", "test_super", "test_unpack", "test_with",
 )
 FULL = (
-    "test_grammar", "test_raise", "test_exceptions", "test_with", "test_scope", "test_closures", "test_generators", "test_genexps",
-    "test_listcomps", "test_contextlib", "test_dict", "test_list", "test_tuple", "test_set", "test_slice", "test_range", "test_iter",
-    "test_enumerate", "test_itertools", "test_functools", "test_operator", "test_collections", "test_deque", "test_defaultdict",
-    "test_ordered_dict", "test_dataclasses", "test_enum", "test_call", "test_extcall", "test_keywordonlyarg", "test_positional_only_arg",
-    "test_class", "test_descr", "test_property", "test_super", "test_unpack", "test_unpack_ex", "test_patma", "test_fstring", "test_string",
-    "test_named_expressions", "test_math", "test_copy", "test_heapq", "test_bisect", "test_random", "test_json", "test_re", "test_typing",
+    "test_grammar", "test_raise", "test_exceptions", "test_with", "test_scope", "test_closures", "test_generators",
+    "test_genexps",
+    "test_listcomps", "test_contextlib", "test_dict", "test_list", "test_tuple", "test_set", "test_slice", "test_range",
+    "test_iter",
+    "test_enumerate", "test_itertools", "test_functools", "test_operator", "test_collections", "test_deque",
+    "test_defaultdict",
+    "test_ordered_dict", "test_dataclasses", "test_enum", "test_call", "test_extcall", "test_keywordonlyarg",
+    "test_positional_only_arg",
+    "test_class", "test_descr", "test_property", "test_super", "test_unpack", "test_unpack_ex", "test_patma",
+    "test_fstring", "test_string",
+    "test_named_expressions", "test_math", "test_copy", "test_heapq", "test_bisect", "test_random", "test_json",
+    "test_re", "test_typing",
     "test_inspect", "test_weakref",
 )
-HOOK_OPTIONS = {"backend": "eager", "standard_library": True, "keep_graphless": True, "warn": False, "max_instructions": 20_000}
+HOOK_OPTIONS = {"backend": "eager", "standard_library": True, "keep_graphless": True, "warn": False,
+                "max_instructions": 20_000}
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "cpython-suite.json"
 RAN = ("passed", "skipped", "expected failure")
 
 
-# --- the child: one file, plain or hooked ---------------------------------------------------------------------------------------------
+# --- the child: one file, plain or hooked -----------------------------------------------------------------------------
 
 class Tally(list):
     """A ledger's list that counts what is appended and keeps nothing."""
@@ -93,7 +103,8 @@ def shorten(reason: str) -> str:
 
 
 class Recorder(unittest.TestResult):
-    """Writes a line for each test as it starts and ends, so that a crash is known by its test; the hook is on between the two."""
+    """Writes a line for each test as it starts and ends, so that a crash is known by its test; the hook is on between
+    the two."""
 
     def __init__(self, out: Any, callback: Any) -> None:
         super().__init__()
@@ -195,7 +206,7 @@ def flatten(tests: Any) -> Any:
             yield test
 
 
-# --- the parent: two processes a file, compared ---------------------------------------------------------------------------------------
+# --- the parent: two processes a file, compared -----------------------------------------------------------------------
 
 @dataclass
 class Run:
@@ -222,7 +233,8 @@ def run(name: str, hooked: bool, limit: float, only: str | None = None) -> Run:
         command += ["--hooked"] * hooked + (["--only", only] if only else [])
         begin = time.perf_counter()
         with said.open("wb") as sink:
-            process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True)
+            process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, cwd=folder,
+                                       start_new_session=True)
             try:
                 code = process.wait(limit)
             except subprocess.TimeoutExpired:
@@ -269,12 +281,14 @@ class Verdict:
 
 
 def compare(name: str, limit: float, only: str | None = None) -> Verdict:
-    """Run a file plain and hooked. Tests that the hooked process never came to count with the one at which it was lost."""
+    """Run a file plain and hooked. Tests that the hooked process never came to count with the one at which it was
+    lost."""
     plain = run(name, False, limit, only)
     hooked = run(name, True, limit, only)
     known = {} if plain.lost else plain.bad()
     broken = {test: text for test, text in hooked.bad().items() if test not in known}
-    missing = [t for t, ends in plain.outcomes.items() if t not in hooked.outcomes and all(how in RAN for how, _ in ends)]
+    missing = [t for t, ends in plain.outcomes.items() if t not in hooked.outcomes
+               and all(how in RAN for how, _ in ends)]
     if not hooked.lost:
         broken.update((t, "did not run") for t in missing)
     return Verdict(name, plain, hooked, broken)
@@ -288,7 +302,8 @@ def exists(name: str) -> bool:
 def columns(v: Verdict) -> list[str]:
     """A row of the table."""
     c = v.hooked.counts
-    word = "[green]passed[/]" if v.passed else f"[red]{v.hooked.lost or (f'{len(v.broken)} failed' if v.broken else 'idle')}[/]"
+    word = ("[green]passed[/]" if v.passed
+            else f"[red]{v.hooked.lost or (f'{len(v.broken)} failed' if v.broken else 'idle')}[/]")
     counted = [f"{c.get(k, 0)}" for k in ("captured", "hits", "broke", "refused", "faults")]
     return [v.name, f"{len(v.plain.outcomes)}", *counted, f"{v.plain.seconds:.0f}", f"{v.hooked.seconds:.0f}", word]
 
@@ -313,7 +328,8 @@ def show(verdicts: list[Verdict], reasons: bool) -> None:
 
 def keep(verdicts: list[Verdict]) -> None:
     """Write the table as JSON."""
-    rows = [{"file": v.name, "passed": v.passed, "failed": sorted(v.broken), "tests": len(v.plain.outcomes), **v.hooked.counts,
+    rows = [{"file": v.name, "passed": v.passed, "failed": sorted(v.broken), "tests": len(v.plain.outcomes),
+             **v.hooked.counts,
              "plain_s": round(v.plain.seconds, 1), "hooked_s": round(v.hooked.seconds, 1)} for v in verdicts]
     said = {"python": platform.python_version(), "date": datetime.date.today().isoformat(), "files": rows}
     RESULTS.write_text(json.dumps(said, indent=1) + "\n")

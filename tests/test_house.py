@@ -1,8 +1,11 @@
-"""The house: who may import whom, what may never be imported, and how large a file or function may be."""
+"""The house: who may import whom, what may never be imported, and how much code a folder may have."""
 
 import ast
+import io
 import subprocess
 import sys
+import tokenize
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,18 +14,29 @@ PACKAGE = Path(__file__).parents[1] / "framesmith"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # From the top of the house down; rooms of one storey do not import each other.
 HOUSE = [
-    {"util"}, {"config"}, {"symbolic"}, {"graph"}, {"prims"}, {"fake"}, {"capture"}, {"autograd", "loops", "runtime"}, {"lower"},
+    {"util"}, {"config"}, {"symbolic"}, {"graph"}, {"prims"}, {"fake"}, {"capture"}, {"autograd", "loops", "runtime"},
+    {"lower"},
     {"schedule"}, {"codegen"}, {"tuning"}, {"targets"}, {"pipeline"}, {"backends"}, {"compiler"},
-    {"export", "distributed", "shared_variants", "tools"}, {"wrapping"}, {"api"}, {"exc", "testing", "bench"}, {"__init__", "__main__"},
+    {"export", "distributed", "shared_variants", "tools"}, {"wrapping"}, {"api"}, {"exc", "testing", "bench"},
+    {"__init__", "__main__"},
 ]
 STOREY = {room: n for n, rooms in enumerate(HOUSE) for room in rooms}
 COMPILED = {"_C"}
 BANNED = (
-    "torch._dynamo", "torch._inductor", "torch._functorch", "torch._subclasses", "torch._decomp", "torch._refs", "torch._prims",
-    "torch.fx.experimental.symbolic_shapes", "torch.fx.experimental.proxy_tensor", "torch.export", "torch._higher_order_ops", "torch.jit",
+    "torch._dynamo", "torch._inductor", "torch._functorch", "torch._subclasses", "torch._decomp", "torch._refs",
+    "torch._prims",
+    "torch.fx.experimental.symbolic_shapes", "torch.fx.experimental.proxy_tensor", "torch.export",
+    "torch._higher_order_ops", "torch.jit",
     "torch.compile",
 )
-LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 500, 60
+NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
+BUDGET = {
+    "util": 400, "symbolic": 1550, "graph": 900, "prims": 3400, "fake": 3500, "capture": 16350, "autograd": 1150,
+    "loops": 1450, "runtime": 1500, "lower": 5400, "schedule": 2200, "codegen": 4800, "tuning": 500, "tools": 100,
+    ".": 1450, "csrc": 10950,
+}
+"""Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 
 
 def module_of(path):
@@ -33,8 +47,10 @@ def module_of(path):
 def imports_of(path):
     """(line, dotted module, is inside a function) of each import; a `from` import also names what it takes."""
     tree = ast.parse(path.read_text())
-    inside = {id(n) for f in ast.walk(tree) if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef)) for n in ast.walk(f)}
-    typing_only = {id(n) for i in ast.walk(tree) if isinstance(i, ast.If) and "TYPE_CHECKING" in ast.unparse(i.test) for n in ast.walk(i)}
+    inside = {id(n) for f in ast.walk(tree) if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef))
+              for n in ast.walk(f)}
+    typing_only = {id(n) for i in ast.walk(tree) if isinstance(i, ast.If) and "TYPE_CHECKING" in ast.unparse(i.test)
+                   for n in ast.walk(i)}
     for node in ast.walk(tree):
         if id(node) in typing_only:
             continue
@@ -78,7 +94,8 @@ def test_a_folder_imports_only_what_stands_above_it():
 
 
 def test_no_import_cycles():
-    graph = {module_of(p): {t for _, d, _ in imports_of(p) if (t := own_module(d)) and t != module_of(p)} for p in FILES}
+    graph = {module_of(p): {t for _, d, _ in imports_of(p) if (t := own_module(d)) and t != module_of(p)}
+             for p in FILES}
     done, path = set(), []
 
     def visit(module):
@@ -96,7 +113,8 @@ def test_no_import_cycles():
 
 
 def test_no_framesmith_import_inside_a_function():
-    wrong = [f"{p.relative_to(PACKAGE)}:{line} imports {d}" for p in FILES for line, d, inside in imports_of(p) if inside and own_module(d)]
+    wrong = [f"{p.relative_to(PACKAGE)}:{line} imports {d}" for p in FILES for line, d,
+             inside in imports_of(p) if inside and own_module(d)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -119,7 +137,8 @@ def test_source_has_no_banned_import():
     wrong = []
     for path in FILES:
         wrong += [f"{path.relative_to(PACKAGE)}:{line} {d}" for line, d, _ in imports_of(path) if is_banned(d)]
-        wrong += [f"{path.relative_to(PACKAGE)}:{line} {d}" for line, d in attribute_chains(ast.parse(path.read_text())) if is_banned(d)]
+        wrong += [f"{path.relative_to(PACKAGE)}:{line} {d}" for line,
+                  d in attribute_chains(ast.parse(path.read_text())) if is_banned(d)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -164,18 +183,26 @@ def test_nothing_banned_is_loaded_beyond_what_torch_itself_loads(program):
     assert not loaded_banned(program) - loaded_banned("")
 
 
-def test_sizes():
-    wrong = []
+def code_lines(text):
+    """How many lines hold code: neither blank, nor a comment, nor a part of a docstring."""
+    documents = {line for n in ast.walk(ast.parse(text))
+                 if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)
+                 for line in range(n.lineno, n.end_lineno + 1)}
+    rows = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NO_CODE:
+            rows.update(range(token.start[0], token.end[0] + 1))
+    return len(rows - documents)
+
+
+def test_each_folder_keeps_its_budget():
+    counts = Counter()
     for path in FILES:
-        text = path.read_text()
-        if (count := text.count("\n")) >= LINES_OF_A_FILE:
-            wrong.append(f"{path.relative_to(PACKAGE)} has {count} lines")
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                size = (node.end_lineno or node.lineno) - node.lineno + 1
-                if size >= LINES_OF_A_FUNCTION:
-                    wrong.append(f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name} has {size} lines")
-    assert not wrong, "\n".join(wrong)
+        counts[module_of(path)[0] if path.parent != PACKAGE else "."] += code_lines(path.read_text())
+    counts["csrc"] = sum(len(p.read_text().splitlines()) for pattern in CPP for p in PACKAGE.glob(pattern))
+    print("\n".join(f"{room:10} {count:6} of {BUDGET[room]:6}" for room, count in counts.items()))
+    assert counts.keys() == BUDGET.keys()
+    assert all(count <= BUDGET[room] for room, count in counts.items()), counts
 
 
 def test_no_bare_except():

@@ -1,6 +1,8 @@
-"""How many architectures `framesmith.compile(model, fullgraph=True)` takes, equal to eager; each that fails with its reason.
+"""How many architectures `framesmith.compile(model, fullgraph=True)` takes, equal to eager; each that fails with its
+reason.
 
-    python -m benchmarks.breadth transformers|timm [--only PATTERN] [--backend eager|native] [--failed | --new] [--limit SECONDS]
+    python -m benchmarks.breadth transformers|timm [--only PATTERN] [--backend eager|native] [--failed | --new] [--limit
+    SECONDS]
                                 [--jobs N] [--out FILE]
 """
 
@@ -25,7 +27,8 @@ RESULTS = Path(__file__).parents[1] / "results"
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.breadth", description=__doc__)
     parser.add_argument("suite", choices=("timm", "transformers"))
-    parser.add_argument("--only", default="", help="a regular expression that names must match; results of others stay in the file")
+    parser.add_argument("--only", default="",
+                        help="a regular expression that names must match; results of others stay in the file")
     parser.add_argument("--backend", default="native", help="native, or eager to look at capture alone")
     parser.add_argument("--failed", action="store_true", help="only those that failed in the file")
     parser.add_argument("--new", action="store_true", help="only those that the file does not have")
@@ -57,7 +60,8 @@ def main() -> None:
 
 
 def _wanted(name: str, args: argparse.Namespace, known: report.Outcomes) -> bool:
-    if args.failed and known.get(name, {"status": "pass"})["status"] in ("pass", "no model") or args.new and name in known:
+    if (args.failed and known.get(name, {"status": "pass"})["status"] in ("pass", "no model") or args.new
+        and name in known):
         return False
     return re.search(args.only, name) is not None
 

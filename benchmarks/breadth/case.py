@@ -27,7 +27,8 @@ class NoModel(Exception):
 
 
 def seeded(build: Callable[[], nn.Module]) -> nn.Module:
-    """`build()` under a fixed seed, in eval mode; what initialisation leaves constant or next to nothing is made to count.
+    """`build()` under a fixed seed, in eval mode; what initialisation leaves constant or next to nothing is made to
+    count.
 
     A zero gate, layer scale or head would hide errors before it.
     """

@@ -1,5 +1,5 @@
-"""What to make of a difference between compiled and eager: whether both are as far from what float64 gives, or eager computes something
-else where the program asks whether it is being compiled."""
+"""What to make of a difference between compiled and eager: whether both are as far from what float64 gives, or eager
+computes something else where the program asks whether it is being compiled."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def compiles_otherwise(ours: Any, model: nn.Module, inputs: Callable[[], dict[st
     return "equal to eager under torch.compiler.is_compiling(), where the model itself computes otherwise"
 
 
-def raises_when_compiled(problem: BaseException, model: nn.Module, inputs: Callable[[], dict[str, Any]], call: Call) -> bool:
-    """Whether eager raises the same as `problem` when the program is told that it is being compiled: the model's own fault."""
+def raises_when_compiled(problem: BaseException, model: nn.Module, inputs: Callable[[], dict[str, Any]],
+                         call: Call) -> bool:
+    """Whether eager raises the same as `problem` when the program is told that it is being compiled: the model's own
+    fault."""
     with said_to_compile():
         try:
             call(model, inputs())
@@ -50,7 +52,8 @@ def raises_when_compiled(problem: BaseException, model: nn.Module, inputs: Calla
 
 
 def as_exact(ours: Any, eager: Any, model: nn.Module, inputs: Callable[[], dict[str, Any]], call: Call) -> str | None:
-    """A note if each tensor of `ours` that differs is as near to what float64 gives as eager's is, by a factor of 1.5; else None."""
+    """A note if each tensor of `ours` that differs is as near to what float64 gives as eager's is, by a factor of 1.5;
+    else None."""
     wide = call(copy.deepcopy(model).double(), {k: _wide(v) for k, v in inputs().items()})
     exact, mine, theirs = dict(leaves(wide)), dict(leaves(ours)), dict(leaves(eager))
     worst = 0.0, 0.0

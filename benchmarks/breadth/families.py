@@ -1,4 +1,5 @@
-"""What the rules cannot know about a family: settings of its own, the shape of its inputs, or why it has no tiny model."""
+"""What the rules cannot know about a family: settings of its own, the shape of its inputs, or why it has no tiny
+model."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ _SERIES = {"prediction_length": 2, "context_length": 8, "lags_sequence": [1, 2],
 _SHARED = {"num_kv_shared_layers": 0}
 _FEW_TOKENS = {"mm_tokens_per_image": 4}
 _HYBRID = {"num_hidden_layers": 4}
-_VIT = {"vision_config": {"model_args": {"img_size": 64, "patch_size": 16, "embed_dim": 64, "depth": 2, "num_heads": 4}}}
+_VIT = {"vision_config": {"model_args": {"img_size": 64, "patch_size": 16, "embed_dim": 64, "depth": 2,
+                                         "num_heads": 4}}}
 _HIERA = {
-    "image_size": [64, 64], "hidden_size": 16, "embed_dim_per_stage": [16, 32, 64, 128], "blocks_per_stage": [1, 2, 3, 2],
+    "image_size": [64, 64], "hidden_size": 16, "embed_dim_per_stage": [16, 32, 64, 128],
+    "blocks_per_stage": [1, 2, 3, 2],
     "global_attention_blocks": [4],
 }  # fmt: skip
 
@@ -39,7 +42,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ernie4_5_moe": {"moe_k": 2},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 4},
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 8},
-    "jamba": {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
+    "jamba": {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2,
+              "expert_layer_offset": 1},
     "longcat_flash": {"qk_rope_head_dim": 8, "head_dim": 8},
     "nemotron": {"num_key_value_heads": 2, "head_dim": 8},
     "recurrent_gemma": {"num_hidden_layers": 3},
@@ -47,7 +51,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "pe_video_encoder": _VIT,
     "reformer": {"is_decoder": True, "axial_pos_shape": [3, 4], "axial_pos_embds_dim": [16, 16]},
     "sam2_vision_model": {
-        "backbone_config": _HIERA, "backbone_channel_list": [128, 64, 32, 16], "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+        "backbone_config": _HIERA, "backbone_channel_list": [128, 64, 32, 16],
+        "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
     },
     "timm_backbone": {"backbone": "resnet18"},
     "wav2vec2-bert": {"vocab_size": 32},
@@ -57,12 +62,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 # Pixel values with a dimension for frames or pictures before the channels; its size.
 FRAMES: dict[str, int] = {
-    "xclip": 8, "videomae": 16, "timesformer": 8, "modernvbert": 1, "idefics2": 1, "idefics3": 1, "smolvlm": 1, "ultravbert": 1,
+    "xclip": 8, "videomae": 16, "timesformer": 8, "modernvbert": 1, "idefics2": 1, "idefics3": 1, "smolvlm": 1,
+    "ultravbert": 1,
     "lightglue": 2, "vivit": 32,
 }  # fmt: skip
 # Sound with a dimension for channels.
 CHANNELS = frozenset({
-    "encodec", "dac", "mimi_encoder", "pe_audio", "pe_audio_encoder", "pocket_tts_audio_tokenizer_encoder", "xcodec", "xcodec2", "neucodec",
+    "encodec", "dac", "mimi_encoder", "pe_audio", "pe_audio_encoder", "pocket_tts_audio_tokenizer_encoder", "xcodec",
+    "xcodec2", "neucodec",
     "vibevoice_acoustic_tokenizer", "vibevoice_acoustic_tokenizer_encoder", "higgs_audio_v2_tokenizer",
 })  # fmt: skip
 # Text with a box for each token.
@@ -72,6 +79,7 @@ BOXED = frozenset({"bros", "layoutlmv3", "lilt"})
 NO_MODEL: dict[str, str] = {
     "higgs_audio_v2_tokenizer": "needs torchaudio, which is not installed",
     "voxtral_realtime_text": "named in the tables of transformers, but not there",
-    **dict.fromkeys(("edgetam_video", "sam2_video", "sam3_video", "sam3_tracker_video"), "takes an inference session, not tensors"),
+    **dict.fromkeys(("edgetam_video", "sam2_video", "sam3_video", "sam3_tracker_video"),
+                    "takes an inference session, not tensors"),
     **dict.fromkeys(("bark", "glm_image_vqmodel", "qwen2_5_omni"), "has no forward of its own"),
 }

@@ -77,7 +77,8 @@ _MAKERS: dict[str, Callable[[nn.Module], Any]] = {
     "input_ids": tokens,
     "decoder_input_ids": lambda m: tokens(m, 7),
     "pixel_values": pictures,
-    "pixel_values_videos": lambda m: _normal(BATCH, setting(m.config, "num_frames", "frames_per_clip", default=4), 3, *_side(m.config)),
+    "pixel_values_videos": lambda m: _normal(BATCH, setting(m.config, "num_frames", "frames_per_clip", default=4), 3,
+                                             *_side(m.config)),
     "input_features": _spectrum,
     "input_values": lambda m: _normal(BATCH, 800),
     "hidden_states": _hidden,
@@ -94,8 +95,10 @@ _MAKERS: dict[str, Callable[[nn.Module], Any]] = {
     "returns_to_go": lambda m: _normal(BATCH, LENGTH, 1),
     "timesteps": lambda m: torch.arange(LENGTH).expand(BATCH, LENGTH),
     "flattened_patches": lambda m: torch.cat([torch.arange(1, 17)[:, None].repeat(1, 2).expand(BATCH, 16, 2).float(),
-                                              _normal(BATCH, 16, setting(m.config, "patch_embed_hidden_size", default=768))], -1),
-    "past_values_padding": lambda m: torch.zeros(BATCH, setting(m.config, "context_length", default=32), dtype=torch.long),
+                                              _normal(BATCH, 16, setting(m.config, "patch_embed_hidden_size",
+                                                                         default=768))], -1),
+    "past_values_padding": lambda m: torch.zeros(BATCH, setting(m.config, "context_length", default=32),
+                                                 dtype=torch.long),
     "freq": lambda m: torch.zeros(BATCH, 1, dtype=torch.long),
     "prompt_pixel_values": pictures,
     "prompt_masks": pictures,
@@ -119,9 +122,11 @@ _MAKERS: dict[str, Callable[[nn.Module], Any]] = {
     "qformer_input_ids": tokens,
 }  # fmt: skip
 
-# Parameters that have a default, and are given where a signature has them: without them the model refuses, or leaves out a part.
+# Parameters that have a default, and are given where a signature has them: without them the model refuses, or leaves
+# out a part.
 _OPTIONAL = (
-    "image_grid_thw", "image_sizes", "spatial_shapes", "image_merge_sizes", "target_sizes", "high_res_pixel_values", "is_longer",
+    "image_grid_thw", "image_sizes", "spatial_shapes", "image_merge_sizes", "target_sizes", "high_res_pixel_values",
+    "is_longer",
     "visual_feats", "visual_pos", "actions", "rewards", "returns_to_go", "timesteps",
 )  # fmt: skip
 # The same for what most do without: not given at first.
@@ -131,16 +136,20 @@ _GRIDS = frozenset({"grid_thw", "image_grid_thw", "target_sizes", "spatial_shape
 _PATCHED = ("hidden_states", "pixel_values")
 
 
-# Other shapes of the same things, for a model that does not take the first: dimensions for frames, tiles or channels; other orders, sizes.
+# Other shapes of the same things, for a model that does not take the first: dimensions for frames, tiles or channels;
+# other orders, sizes.
 _OTHER: dict[str, tuple[Callable[[nn.Module], Any], ...]] = {
-    "pixel_values": (lambda m: pictures(m)[:, None].repeat(1, 2 if hasattr(m.config, "image_grid_pinpoints") else 1, 1, 1, 1),
+    "pixel_values": (lambda m: pictures(m)[:, None].repeat(1, 2 if hasattr(m.config, "image_grid_pinpoints") else 1, 1,
+                                                           1, 1),
                      lambda m: pictures(m, 64), lambda m: pictures(m, 224)),
     "pixel_values_videos": (lambda m: _normal(BATCH, 4, 3, 64, 64), lambda m: _normal(BATCH, 4, 3, 336, 336)),
     "input_values": (lambda m: _normal(BATCH, 1, 6400), lambda m: _normal(BATCH, 6400),
-                     lambda m: _normal(BATCH, setting(m.config, "max_length", default=64), setting(m.config, "num_mel_bins", default=16))),
+                     lambda m: _normal(BATCH, setting(m.config, "max_length", default=64),
+                                       setting(m.config, "num_mel_bins", default=16))),
     "input_features": (lambda m: _spectrum(m).transpose(1, 2),
                        lambda m: _normal(BATCH, 1, 64, setting(m.config, "num_mel_bins", default=64)),
-                       lambda m: _normal(BATCH, 64, setting(m.config, "num_mel_bins", "input_feat_per_channel", default=80))),
+                       lambda m: _normal(BATCH, 64, setting(m.config, "num_mel_bins", "input_feat_per_channel",
+                                                            default=80))),
     "hidden_states": (lambda m: _hidden(m).transpose(1, 2), lambda m: _normal(BATCH, 1, 6400)),
     "latents": (lambda m: _hidden(m),),
     "input_ids": (tokens, lambda m: _codes(m, tokens(m), False), lambda m: _codes(m, tokens(m), True)),
@@ -226,7 +235,8 @@ def _wanted(model: nn.Module, parameters: Any, variant: int) -> list[str]:
 
 
 _MASKED = {
-    "classes_attention_mask": "classes_input_ids", "tasks_attention_mask": "tasks_input_ids", "past_observed_mask": "past_values",
+    "classes_attention_mask": "classes_input_ids", "tasks_attention_mask": "tasks_input_ids",
+    "past_observed_mask": "past_values",
     "input_features_mask": "input_features", "audio_mel_mask": "audio_mel", "pixel_attention_mask": "pixel_values",
 }  # fmt: skip
 
@@ -234,7 +244,8 @@ _MASKED = {
 def _masks(made: dict[str, Any], parameters: Any) -> None:
     """Masks of ones over what is not text."""
     for mask, of in _MASKED.items():
-        required = mask in parameters and (parameters[mask].default is inspect.Parameter.empty or mask != "pixel_attention_mask")
+        required = mask in parameters and (parameters[mask].default is inspect.Parameter.empty
+                                           or mask != "pixel_attention_mask")
         if of in made and (required or mask in parameters and "spatial_shapes" in parameters):
             made[mask] = torch.ones(made[of].shape if of == "past_values" else made[of].shape[:2], dtype=torch.long)
 

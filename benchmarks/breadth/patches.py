@@ -1,4 +1,5 @@
-"""Pictures cut into patches before they come to the model, with the grid of each: what vision towers of the newer families take."""
+"""Pictures cut into patches before they come to the model, with the grid of each: what vision towers of the newer
+families take."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def _embedding(model: nn.Module) -> nn.Module | None:
 
 
 def patches(model: nn.Module, flat: bool, batched: bool = False) -> Tensor:
-    """[patches of all pictures, numbers] or, not `flat`, [patches, channels, height, width]; `batched`: [2, patches of one, ...]."""
+    """[patches of all pictures, numbers] or, not `flat`, [patches, channels, height, width]; `batched`: [2, patches of
+    one, ...]."""
     layer = _embedding(model)
     if isinstance(layer, nn.Linear):
         one: tuple[int, ...] = (layer.in_features,)

@@ -18,7 +18,8 @@ def share(outcomes: Outcomes) -> tuple[int, int]:
 
 
 def groups(outcomes: Outcomes) -> list[tuple[str, str, list[str]]]:
-    """(status, reason, names) of all that do not pass, the most frequent first; numbers in reasons do not tell them apart."""
+    """(status, reason, names) of all that do not pass, the most frequent first; numbers in reasons do not tell them
+    apart."""
     by: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, o in outcomes.items():
         if o["status"] != "pass":
@@ -30,7 +31,8 @@ def groups(outcomes: Outcomes) -> list[tuple[str, str, list[str]]]:
 def terminal(suite: str, outcomes: Outcomes, *, built_too: bool = False) -> Table:
     """A rich table of the groups; `built_too`: also of what could not be built."""
     passed, counted = share(outcomes)
-    table = Table(title=f"{suite}: {passed} of {counted} architectures ({100 * passed / max(counted, 1):.1f} %)", show_lines=True)
+    table = Table(title=f"{suite}: {passed} of {counted} architectures ({100 * passed / max(counted, 1):.1f} %)",
+                  show_lines=True)
     for column, style in (("", "bold"), ("", None), ("reason", None), ("architectures", "dim")):
         table.add_column(column, style=style)
     for status, reason, names in groups(outcomes):
@@ -44,5 +46,6 @@ def terminal(suite: str, outcomes: Outcomes, *, built_too: bool = False) -> Tabl
 def sentence(suite: str, results: dict[str, Any]) -> str:
     """The share that passes, in a line of Markdown."""
     m, passed, counted = results["machine"], results["passed"], results["architectures"]
-    return (f"{passed} of {counted} architectures of {suite} ({100 * passed / max(counted, 1):.0f} %) become one graph and equal eager "
+    return (f"{passed} of {counted} architectures of {suite} ({100 * passed / max(counted, 1):.0f} %) become one graph "
+            "and equal eager "
             f"({results['backend']} back end, PyTorch {m['torch']}, Python {m['python']}, {results['date']}).")

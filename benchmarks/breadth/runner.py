@@ -21,8 +21,10 @@ class _Child:
 
     def __init__(self, suite: str, backend: str, limit: float) -> None:
         command = [sys.executable, "-m", "benchmarks.breadth.worker", suite, backend]
-        alone = {"OMP_NUM_THREADS": "1", **os.environ}  # tiny models gain nothing by threads, and their spinning keeps others from working
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        # tiny models gain nothing by threads, and their spinning keeps others from working
+        alone = {"OMP_NUM_THREADS": "1", **os.environ}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         stderr=subprocess.DEVNULL, text=True,
                                          env=alone)
         self._limit = limit
         self.answered = 0
@@ -58,7 +60,8 @@ class _Child:
         self._process.wait()
 
 
-def judged(suite: str, names: list[str], backend: str, limit: float, jobs: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
+def judged(suite: str, names: list[str], backend: str, limit: float,
+           jobs: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
     """(name, outcome) of each, as they come; a child serves `MODELS_PER_PROCESS` names, fewer if one kills it."""
     waiting, done = queue.SimpleQueue[str](), queue.SimpleQueue[tuple[str, dict[str, Any]]]()
     for name in names:

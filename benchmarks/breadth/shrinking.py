@@ -14,7 +14,8 @@ VOCABULARY = 99
 IMAGE = 32
 _WIDTH, _LAYERS, _HEADS, _INNER = 32, 2, 4, 64
 
-# The first pattern that matches a setting's whole name gives its value, if the setting's default is an int (or None where it may be one).
+# The first pattern that matches a setting's whole name gives its value, if the setting's default is an int (or None
+# where it may be one).
 _RULES: tuple[tuple[str, int], ...] = (
     (r"(?:.*_)?vocab_size|vocab_size_.*|n_vocab|.*_vocab", VOCABULARY),
     (r"decoder_start_token_id|bos_token_id|.*_bos_token_id", 2),
@@ -27,16 +28,19 @@ _RULES: tuple[tuple[str, int], ...] = (
     (r"(?:vision|image|eoi|img)_?end_token_(?:id|index)|eoi_token_(?:id|index)", VOCABULARY - 5),
     (r".*_token_(?:id|index)", 4),
     (r"num_key_value_heads|n_kv_heads|num_kv_heads|swa_num_key_value_heads|multi_query_group_num", 2),
-    (r"(?:.*_)?(?:num_attention_heads|n_heads?|num_heads|attention_heads|num_self_attention_heads|num_cross_attention_heads)", _HEADS),
+    (r"(?:.*_)?(?:num_attention_heads|n_heads?|num_heads|attention_heads"
+     r"|num_self_attention_heads|num_cross_attention_heads)", _HEADS),
     (r"(?:.*_)?head_dim|d_kv|d_head|attention_head_size|(?:.*_)?head_size", 8),
     (r"qk_rope_head_dim|qk_nope_head_dim|v_head_dim|index_head_dim", 8),
     (r"kv_lora_rank|q_lora_rank|.*lora_rank|lora_.*_dim", 16),
-    (r"(?:num_)?(?:.*_)?(?:hidden_layers|encoder_layers|decoder_layers|n_layers?|num_layers|adapter_layers|attention_layers)", _LAYERS),
+    (r"(?:num_)?(?:.*_)?(?:hidden_layers|encoder_layers|decoder_layers"
+     r"|n_layers?|num_layers|adapter_layers|attention_layers)", _LAYERS),
     (r"n_layer|depth|num_blocks|encoder_depth|decoder_depth|num_encoder_blocks_per_stage", _LAYERS),
     (r"(?:.*_)?(?:intermediate_size|ffn_dim|ffn_size|feedforward_dim|feed_forward_hidden_size|ff_dim|intermediate_dim)|d_ff|d_inner"
      r"|n_inner|dim_feedforward", _INNER),
     (r"(?:.*_)?(?:hidden_size|hidden_dim|embed_dim|embedding_size|embedding_dim|d_model|n_embd|emb_dim|lm_hidden_dim|model_dim)|dim"
-     r"|hidden_sizes|projector_dim|projection_dim|out_hidden_size|projection_size|feature_size|mask_feature_size|fpn_feature_size", _WIDTH),
+     r"|hidden_sizes|projector_dim|projection_dim|out_hidden_size|projection_size"
+     r"|feature_size|mask_feature_size|fpn_feature_size", _WIDTH),
     (r"image_size|img_size|pretrain_image_size|max_img_size", IMAGE),
     (r"num_mel_bins|feature_projection_input_dim", 16),
     (r"sliding_window|window_size|attention_window|local_attention|attention_chunk_size|sliding_window_size", 8),
@@ -57,7 +61,8 @@ _COMPILED = tuple((re.compile(pattern), value) for pattern, value in _RULES)
 # What a class sets for one of its parts beyond the part's own defaults is kept, if it is of these types.
 _KEPT = (str, bool, float)
 _LAYER_KINDS = ("layer_types", "layers_block_type", "block_types", "layers_types", "hybrid_layer_types")
-_WIDTHS = re.compile(r"(?:.*_)?(?:hidden_size|hidden_dim|embed_dim|d_model|intermediate_size|num_attention_heads|num_heads|head_dim)|depth")
+_WIDTHS = re.compile(
+    r"(?:.*_)?(?:hidden_size|hidden_dim|embed_dim|d_model|intermediate_size|num_attention_heads|num_heads|head_dim)|depth")
 
 
 _COUNTS = re.compile(r".*layers?|depth|.*vocab.*|.*_token_(?:id|index)|.*experts.*|.*_id|num_blocks|.*_depth")
@@ -87,7 +92,8 @@ def _layers(like: PreTrainedConfig) -> int:
 
 def _pyramid(like: PreTrainedConfig) -> bool:
     """Whether sizes are given stage by stage, so that widths hang together."""
-    return any(isinstance(_value(like, n), (list, tuple)) for n in ("num_heads", "num_attention_heads", "hidden_sizes", "depths"))
+    return any(isinstance(_value(like, n), (list, tuple))
+               for n in ("num_heads", "num_attention_heads", "hidden_sizes", "depths"))
 
 
 def _size(name: str, value: int, like: PreTrainedConfig, degree: int) -> int | None:
@@ -110,7 +116,8 @@ def _size(name: str, value: int, like: PreTrainedConfig, degree: int) -> int | N
 def _named_stages(like: PreTrainedConfig) -> int:
     """The last of the stages whose results a backbone gives."""
     names = _value(like, "out_features")
-    return max((int(n) for name in names for n in re.findall(r"\d+$", name)), default=0) if isinstance(names, (list, tuple)) else 0
+    return max((int(n) for name in names for n in re.findall(r"\d+$", name)),
+               default=0) if isinstance(names, (list, tuple)) else 0
 
 
 def _stages(name: str, value: Any) -> Any:
@@ -142,7 +149,8 @@ def _setting(field: dataclasses.Field[Any], value: Any, like: PreTrainedConfig, 
 def _flat_rope(like: PreTrainedConfig) -> bool:
     """Whether all layers share one rotary embedding."""
     parameters = _value(like, "rope_parameters") or {}
-    return not any(isinstance(part, dict) or part in (_value(like, "layer_types") or ()) for item in parameters.items() for part in item)
+    return not any(isinstance(part, dict) or part in (_value(like, "layer_types") or ()) for item in parameters.items()
+                   for part in item)
 
 
 def _speaks_of(cls: type[PreTrainedConfig], word: str) -> bool:
@@ -151,12 +159,15 @@ def _speaks_of(cls: type[PreTrainedConfig], word: str) -> bool:
     return module is not None and module.origin is not None and word in Path(module.origin).read_text()
 
 
-def small(cls: type[PreTrainedConfig], like: PreTrainedConfig | None = None, degree: int = 0, **settings: Any) -> PreTrainedConfig:
+def small(cls: type[PreTrainedConfig], like: PreTrainedConfig | None = None, degree: int = 0,
+          **settings: Any) -> PreTrainedConfig:
     """A configuration of `cls` with small sizes; `settings` (also of sub-configurations, as dictionaries) prevail.
 
-    `degree` 1 leaves widths as they are, which hang together in ways of their own; 2 all but the numbers of layers, tokens and experts.
+    `degree` 1 leaves widths as they are, which hang together in ways of their own; 2 all but the numbers of layers,
+    tokens and experts.
 
-    Sub-configurations have the classes that they have in `like` (default: `cls()`), so that a family keeps its usual parts.
+    Sub-configurations have the classes that they have in `like` (default: `cls()`), so that a family keeps its usual
+    parts.
     """
     like = cls() if like is None else like
     chosen: dict[str, Any] = {}
@@ -171,5 +182,6 @@ def small(cls: type[PreTrainedConfig], like: PreTrainedConfig | None = None, deg
         chosen["out_features"] = list(_value(like, "out_features"))
     if not degree and "rope_parameters" in (f.name for f in dataclasses.fields(cls)) and _flat_rope(like) \
             and _speaks_of(cls, "mrope_section"):
-        chosen.setdefault("rope_parameters", {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]})
+        chosen.setdefault("rope_parameters",
+                          {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]})
     return cls(**chosen, **settings)

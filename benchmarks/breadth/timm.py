@@ -1,4 +1,5 @@
-"""The architectures of the installed timm: of each family of names the smallest variant, on small pictures, with random weights."""
+"""The architectures of the installed timm: of each family of names the smallest variant, on small pictures, with random
+weights."""
 
 from __future__ import annotations  # noqa: I001 - torchvision, which timm imports, looks for operators that the benchmark's models declare
 
@@ -14,11 +15,15 @@ import benchmarks.models  # noqa: F401 - and no network
 import timm
 from benchmarks.breadth.case import Case, NoModel, seeded
 
-# Words in a name that say how large a variant is, the smallest first; a family's names differ in these and in numbers alone.
+# Words in a name that say how large a variant is, the smallest first; a family's names differ in these and in numbers
+# alone.
 _SIZES = (
-    "zepto", "atto", "femto", "pico", "nano", "n", "xxs", "xxtiny", "pwee", "dpwee", "wee", "dwee", "xs", "xx", "xtiny", "xsmall", "ti",
-    "tiny", "t", "mini", "little", "dlittle", "s", "small", "m", "medium", "mediumd", "betwixt", "b", "base", "so", "plus", "tall", "wide",
-    "short", "c", "d", "e", "f", "k", "a", "kobe", "l", "large", "xl", "xlarge", "xxl", "xxlarge", "x", "h", "huge", "g", "giant",
+    "zepto", "atto", "femto", "pico", "nano", "n", "xxs", "xxtiny", "pwee", "dpwee", "wee", "dwee", "xs", "xx", "xtiny",
+    "xsmall", "ti",
+    "tiny", "t", "mini", "little", "dlittle", "s", "small", "m", "medium", "mediumd", "betwixt", "b", "base", "so",
+    "plus", "tall", "wide",
+    "short", "c", "d", "e", "f", "k", "a", "kobe", "l", "large", "xl", "xlarge", "xxl", "xxlarge", "x", "h", "huge",
+    "g", "giant",
     "giantopt", "gigantic", "big",
 )  # fmt: skip
 _RANK = {word: rank for rank, word in enumerate(_SIZES)}
@@ -34,7 +39,8 @@ def _words(name: str) -> list[str]:
 def _size(name: str) -> tuple[Any, ...]:
     """What sorts the variants of a family."""
     billions = re.search(r"_(\d+)b_", name)
-    return billions is not None, [_RANK[w] for w in _words(name) if w in _RANK], list(map(int, re.findall(r"\d+", name))), name
+    return billions is not None, [_RANK[w] for w in _words(name)
+                                  if w in _RANK], list(map(int, re.findall(r"\d+", name))), name
 
 
 @functools.cache
@@ -69,7 +75,8 @@ def _takes(name: str, settings: dict[str, Any], side: int, device: str) -> Excep
 
 @functools.lru_cache(maxsize=1)
 def _fit(name: str) -> tuple[dict[str, Any], int]:
-    """(arguments, side of the pictures): few blocks if the number can be chosen, and the smallest pictures that the model takes.
+    """(arguments, side of the pictures): few blocks if the number can be chosen, and the smallest pictures that the
+    model takes.
 
     Tried without data first, which costs next to nothing; some models want to see data.
     """
@@ -92,4 +99,5 @@ def _inputs(name: str, model: nn.Module) -> dict[str, Any]:
 
 def case(name: str) -> Case:
     """The architecture of a name that `timm.create_model` knows."""
-    return Case(name, lambda: seeded(lambda: timm.create_model(name, **_fit(name)[0])), lambda model: _inputs(name, model))
+    return Case(name, lambda: seeded(lambda: timm.create_model(name, **_fit(name)[0])),
+                lambda model: _inputs(name, model))

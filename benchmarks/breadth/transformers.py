@@ -1,4 +1,5 @@
-"""Every architecture of the installed transformers for which rules and fixes give a tiny model, with random weights and no downloads."""
+"""Every architecture of the installed transformers for which rules and fixes give a tiny model, with random weights and
+no downloads."""
 
 from __future__ import annotations  # noqa: I001 - what transformers imports looks for operators that the benchmark's models declare
 
@@ -20,10 +21,13 @@ from benchmarks.breadth.shrinking import DEGREES, small
 from transformers.models.auto import modeling_auto as tables
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-# The heads that may stand for an architecture: the first that can be built and called; in the order of the tables that know them.
+# The heads that may stand for an architecture: the first that can be built and called; in the order of the tables that
+# know them.
 _TABLES = (
-    "FOR_CAUSAL_LM", "FOR_MASKED_LM", "FOR_SEQ_TO_SEQ_CAUSAL_LM", "FOR_SPEECH_SEQ_2_SEQ", "FOR_IMAGE_TEXT_TO_TEXT", "FOR_MULTIMODAL_LM",
-    "FOR_IMAGE_CLASSIFICATION", "FOR_OBJECT_DETECTION", "FOR_UNIVERSAL_SEGMENTATION", "FOR_SEMANTIC_SEGMENTATION", "FOR_DEPTH_ESTIMATION",
+    "FOR_CAUSAL_LM", "FOR_MASKED_LM", "FOR_SEQ_TO_SEQ_CAUSAL_LM", "FOR_SPEECH_SEQ_2_SEQ", "FOR_IMAGE_TEXT_TO_TEXT",
+    "FOR_MULTIMODAL_LM",
+    "FOR_IMAGE_CLASSIFICATION", "FOR_OBJECT_DETECTION", "FOR_UNIVERSAL_SEGMENTATION", "FOR_SEMANTIC_SEGMENTATION",
+    "FOR_DEPTH_ESTIMATION",
     "FOR_CTC", "FOR_AUDIO_CLASSIFICATION", "FOR_VIDEO_CLASSIFICATION", "FOR_ZERO_SHOT_IMAGE_CLASSIFICATION",
 )  # fmt: skip
 _MOST_PARAMETERS = 400_000_000, 40_000_000, 40_000_000  # by degree
@@ -48,7 +52,8 @@ def names() -> list[str]:
 
 @dataclass(frozen=True)
 class _Fit:
-    """A way to build and call an architecture: a head, how little its configuration is shrunk, and the shape of its inputs."""
+    """A way to build and call an architecture: a head, how little its configuration is shrunk, and the shape of its
+    inputs."""
 
     head: str
     degree: int
@@ -66,10 +71,12 @@ class _Fit:
 
     def config(self, name: str) -> Any:
         """Of the class that the head names: a model of text has the configuration of the text."""
-        return small(self.model_class.config_class or CONFIG_MAPPING[name], degree=self.degree, **copy.deepcopy(SETTINGS.get(name, {})))
+        return small(self.model_class.config_class or CONFIG_MAPPING[name], degree=self.degree,
+                     **copy.deepcopy(SETTINGS.get(name, {})))
 
     def is_small(self, name: str) -> bool:
-        """Whether few numbers are to be made; where that cannot be told without data, the smallest sizes are taken to be small."""
+        """Whether few numbers are to be made; where that cannot be told without data, the smallest sizes are taken to
+        be small."""
         try:
             with torch.device("meta"):
                 return sum(p.numel() for p in self.build(name).parameters()) <= _MOST_PARAMETERS[self.degree]
@@ -105,4 +112,5 @@ def _fit(name: str) -> _Fit:
 
 def case(name: str) -> Case:
     """The architecture of a model type."""
-    return Case(name, lambda: seeded(lambda: _fit(name).build(name)), lambda model: inputs(name, model, _fit(name).variant))
+    return Case(name, lambda: seeded(lambda: _fit(name).build(name)),
+                lambda model: inputs(name, model, _fit(name).variant))

@@ -36,7 +36,8 @@ def _where(problem: BaseException) -> str:
 
 def _short(file: str) -> str:
     """A path without what differs between machines."""
-    return file.rsplit("/site-packages/", 1)[-1].rsplit("/framesmith/framesmith/", 1)[-1].removeprefix(os.getcwd() + "/")
+    return file.rsplit("/site-packages/", 1)[-1].rsplit("/framesmith/framesmith/",
+                                                        1)[-1].removeprefix(os.getcwd() + "/")
 
 
 def _words(problem: BaseException) -> str:
@@ -84,7 +85,8 @@ def judge(case: Case, backend: str) -> Outcome:
         return {"status": "refused", "reason": _words(problem), "at": _where(problem)}
     except Exception as problem:
         if raises_when_compiled(problem, model, functools.partial(case.inputs, model), _run):
-            return {"status": "no model", "reason": f"eager raises too under torch.compiler.is_compiling(): {_words(problem)}"}
+            return {"status": "no model",
+                    "reason": f"eager raises too under torch.compiler.is_compiling(): {_words(problem)}"}
         return {"status": "error", "reason": _words(problem), "at": _where(problem)}
     noted: Outcome = {}
     try:
@@ -98,7 +100,8 @@ def judge(case: Case, backend: str) -> Outcome:
     if [bool(r.operators) for r in ledger.records] != [True]:
         made = ", ".join(f"{r.function} ({_short(r.file)}:{r.line})" for r in ledger.records)
         return {"status": "recompiles", "reason": f"{len(ledger.records)} compilations for two equal calls: {made}"}
-    return {"status": "pass", "seconds": round(seconds, 2), "operators": sum(ledger.records[0].operators.values()), **noted}
+    return {"status": "pass", "seconds": round(seconds, 2), "operators": sum(ledger.records[0].operators.values()),
+            **noted}
 
 
 def _excused(first: Any, second: Any, eager: Any, model: torch.nn.Module, case: Case) -> str | None:

@@ -64,7 +64,8 @@ def _count(row: dict[str, Any], dtype: str) -> tuple[Counter[str], Counter[str]]
         left = count["samples"] - count["compiled"] - count["different"] - empty
         why[_UNKNOWN] += left - sum(why.values())
         causes += why
-        total.update({kind: count[kind] for kind in ("samples", "compiled", "different")} | {"empty": empty, "partly": left})
+        total.update({kind: count[kind] for kind in ("samples", "compiled", "different")} | {"empty": empty,
+                                                                                             "partly": left})
     return total, causes
 
 

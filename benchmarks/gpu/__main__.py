@@ -1,15 +1,17 @@
 """Models on CUDA devices beside eager and torch.compile.
 
-    python -m benchmarks.gpu [MODEL ...] [--kinds inference training] [--precisions bf16 tf32] [--modes MODE ...] [--peers] [--warm]
-                             [--warm-only] [--everything] [--devices N] [--slots N] [--seconds N] [--patience N] [--only-missing]
-                             [--ablate] [--kernels] [--rows ROW ...] [--join FILE] [--out FILE]
+    python -m benchmarks.gpu [MODEL ...] [--kinds inference training] [--precisions bf16 tf32] [--modes MODE ...]
+    [--peers] [--warm]
+                             [--warm-only] [--everything] [--devices N] [--slots N] [--seconds N] [--patience N]
+                             [--only-missing] [--ablate] [--kernels] [--rows ROW ...] [--join FILE] [--out FILE]
 
-A row (a model, inference or training, a precision) is measured in a process of its own: contenders in turn, timed by the device's events
-while nothing else runs on the device; the median counts. Rows add up in one file over many runs, which is written after each row. The first
-call of each contender has empty caches and comes after eager's, on the cores of its slot; what torch.compile imports does not count, nor do
-the seconds in which the process stood still. `--warm`: framesmith's first call again in a second process (`--warm-only`: nothing else of
-rows that the file has). `errors`: against a run in float64, in units of eager's own. `memory`: the height of a call over model and inputs,
-what is kept between calls included, over eager's; pools of CUDA graphs stand apart.
+A row (a model, inference or training, a precision) is measured in a process of its own: contenders in turn, timed by
+the device's events while nothing else runs on the device; the median counts. Rows add up in one file over many runs,
+which is written after each row. The first call of each contender has empty caches and comes after eager's, on the cores
+of its slot; what torch.compile imports does not count, nor do the seconds in which the process stood still. `--warm`:
+framesmith's first call again in a second process (`--warm-only`: nothing else of rows that the file has). `errors`:
+against a run in float64, in units of eager's own. `memory`: the height of a call over model and inputs, what is kept
+between calls included, over eager's; pools of CUDA graphs stand apart.
 """
 
 from __future__ import annotations
@@ -50,9 +52,11 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ablate", action="store_true", help="turn framesmith's options off one by one instead")
     parser.add_argument("--kernels", action="store_true", help="memory-bound kernels against a copy, too")
     parser.add_argument("--everything", action="store_true", help="all that the tables show, the most wanted first")
-    parser.add_argument("--rows", nargs="+", metavar="ROW", help="in this order: KIND:PRECISION:MODE,MODE:MODEL,MODEL, or kernels")
+    parser.add_argument("--rows", nargs="+", metavar="ROW",
+                        help="in this order: KIND:PRECISION:MODE,MODE:MODEL,MODEL, or kernels")
     parser.add_argument("--devices", type=int, default=None, help="so many of them; all by default")
-    parser.add_argument("--slots", type=int, default=None, help="processes at once on one device; one for three cores by default")
+    parser.add_argument("--slots", type=int, default=None,
+                        help="processes at once on one device; one for three cores by default")
     parser.add_argument("--seconds", type=float, default=None, help="stop after so long")
     parser.add_argument("--patience", type=float, default=None, help="seconds that torch.compile has for a first call")
     parser.add_argument("--only-missing", action="store_true", help="what the file has is not measured again")
@@ -94,7 +98,8 @@ def measure(args: argparse.Namespace, results: Results) -> None:
         print(f"{row}: {json.dumps(table.brief(found))}", flush=True)
 
     there = devices(args.devices or torch.cuda.device_count(), args.slots)
-    Machine(there, args.seconds, args.patience, done, lambda text: print(text, file=sys.stderr, flush=True)).run(rows, args.warm)
+    Machine(there, args.seconds, args.patience, done,
+            lambda text: print(text, file=sys.stderr, flush=True)).run(rows, args.warm)
 
 
 def _missing(rows: list[Row], results: Results) -> Iterator[Row]:

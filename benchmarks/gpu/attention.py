@@ -15,10 +15,12 @@ import framesmith
 from benchmarks.gpu.measure import interleaved
 
 BATCH, HEADS, LENGTH = 4, 16, 4096
-CASES = ((64, "causal", "plain"), (128, "causal", "plain"), (64, "window", "plain"), (64, "all", "alibi"), (128, "window", "plain"),
+CASES = ((64, "causal", "plain"), (128, "causal", "plain"), (64, "window", "plain"), (64, "all", "alibi"),
+         (128, "window", "plain"),
          (128, "all", "alibi"))
 """Width of a head, mask, modification."""
-MASKS: dict[str, Any] = {"all": None, "causal": lambda b, h, q, k: q >= k, "window": lambda b, h, q, k: (q >= k) & (q - k < 256)}
+MASKS: dict[str, Any] = {"all": None, "causal": lambda b, h, q, k: q >= k, "window": lambda b, h, q,
+                         k: (q >= k) & (q - k < 256)}
 PEERS: dict[str, Callable[..., Any]] = {"framesmith": framesmith.compile, "torch.compile": torch.compile}
 
 
@@ -31,7 +33,8 @@ def row(width: int, mask: str, mod: str) -> dict[str, dict[str, float]]:
     """For each peer seconds of the first step, and milliseconds of a forward without gradients and of a step."""
     blocks = MASKS[mask] and flex.create_block_mask(MASKS[mask], None, None, LENGTH, LENGTH, device="cuda")
     change = modification(mod)
-    q, k, v = (torch.randn(BATCH, HEADS, LENGTH, width, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    q, k, v = (torch.randn(BATCH, HEADS, LENGTH, width, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+               for _ in range(3))
     tangent = torch.randn_like(q)
 
     def program(q: Any, k: Any, v: Any) -> Any:
@@ -61,7 +64,8 @@ def row(width: int, mask: str, mod: str) -> dict[str, dict[str, float]]:
 def main(cases: Any = CASES) -> None:
     for case in cases:
         found = row(*case)
-        texts = [f"{name}: " + ", ".join(f"{what} {value:.3f}" for what, value in each.items()) for name, each in found.items()]
+        texts = [f"{name}: " + ", ".join(f"{what} {value:.3f}" for what, value in each.items()) for name,
+                 each in found.items()]
         mine, theirs = found.values()
         ratios = ", ".join(f"{theirs[what] / mine[what]:.2f}" for what in mine)
         print(*case, "|", " | ".join(texts), "| torch.compile / framesmith:", ratios, flush=True)

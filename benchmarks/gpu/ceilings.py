@@ -1,4 +1,5 @@
-"""What the device can do, measured in the same run as the models: bytes a second of a copy, operations a second of a product."""
+"""What the device can do, measured in the same run as the models: bytes a second of a copy, operations a second of a
+product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A row measured, in a process of its own: eager and framesmith first, then torch.compile, so that one that ends early has its first part.
+"""A row measured, in a process of its own: eager and framesmith first, then torch.compile, so that one that ends early
+has its first part.
 
     python -m benchmarks.gpu.contest ROW LIMITS        # both in JSON; see `main`
 """
@@ -35,8 +36,8 @@ class OutOfTimeError(BaseException):
 class Wire:
     """The process that asks for the row: lines of JSON go out; a line comes in when the device is ours alone.
 
-    SIGUSR1 says that there is no time for more contenders: one that is being compiled `within` is left where it is. SIGUSR2 asks where
-    each thread stands.
+    SIGUSR1 says that there is no time for more contenders: one that is being compiled `within` is left where it is.
+    SIGUSR2 asks where each thread stands.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,8 @@ def _said(figures: Figures) -> Iterator[None]:
         figures["refused"] = found
 
 
-def prepare(start: Task, who: tuple[str, str, dict[str, Any]], true: list[torch.Tensor] | None, figures: Figures) -> Call:
+def prepare(start: Task, who: tuple[str, str, dict[str, Any]], true: list[torch.Tensor] | None,
+            figures: Figures) -> Call:
     """The contender's call, after its first one (`span`: from when to when that was). Without `true` that is all."""
     peer, mode, options = who
     own = start.copy()
@@ -215,7 +217,8 @@ def _tried(name: str, make: Callable[[], Figures]) -> Figures:
 
 
 def main(text: str, limits: str) -> None:
-    """Say "ready" when what is compiled is to be timed, go on when a line comes in; say figures whenever there are more."""
+    """Say "ready" when what is compiled is to be timed, go on when a line comes in; say figures whenever there are
+    more."""
     given, wire = json.loads(text), Wire()
     row, rates = Row(**{**given, "modes": tuple(given["modes"])}), json.loads(limits)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True

@@ -1,4 +1,5 @@
-"""One step of a Llama's decoding: a token at a position given as a tensor; the cache of keys and values is written in place."""
+"""One step of a Llama's decoding: a token at a position given as a tensor; the cache of keys and values is written in
+place."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Decoder(nn.Module):
     """A Llama whose cache has room for `longest` tokens."""
 
     def __init__(
-        self, width: int = 2048, inner: int = 5504, layers: int = 8, heads: int = 16, words: int = 32_000, longest: int = 1024
+        self, width: int = 2048, inner: int = 5504, layers: int = 8, heads: int = 16, words: int = 32_000,
+        longest: int = 1024
     ) -> None:
         super().__init__()
         self.words, self.norm = nn.Embedding(words, width), nn.RMSNorm(width, eps=1e-6)

@@ -1,4 +1,5 @@
-"""The U-Net of latent diffusion (Rombach et al. 2022), of Stable Diffusion's size: 320 channels, four levels, 860 million parameters."""
+"""The U-Net of latent diffusion (Rombach et al. 2022), of Stable Diffusion's size: 320 channels, four levels, 860
+million parameters."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor, context: Tensor) -> Tensor:
-        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (self.q(x), self.k(context), self.v(context)))
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+                   for t in (self.q(x), self.k(context), self.v(context)))
         return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
@@ -48,7 +50,8 @@ class Transformer(nn.Module):
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
-        self.norm, self.enter, self.leave = nn.GroupNorm(32, width), nn.Conv2d(width, width, 1), nn.Conv2d(width, width, 1)
+        self.norm, self.enter, self.leave = nn.GroupNorm(32, width), nn.Conv2d(width, width, 1), nn.Conv2d(width, width,
+                                                                                                           1)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
         self.own, self.cross = Attention(width, width), Attention(width, context)
         self.wide, self.narrow = nn.Linear(width, 8 * width), nn.Linear(4 * width, width)
@@ -74,10 +77,12 @@ class Resample(nn.Module):
 
 
 class DiffusionUNet(nn.Module):
-    """Each level has two residual blocks (three on the way up), those of `attending` levels with a transformer behind each."""
+    """Each level has two residual blocks (three on the way up), those of `attending` levels with a transformer behind
+    each."""
 
     def __init__(
-        self, channels: int = 4, width: int = 320, levels: tuple[int, ...] = (1, 2, 4, 4), attending: int = 3, context: int = 768
+        self, channels: int = 4, width: int = 320, levels: tuple[int, ...] = (1, 2, 4, 4), attending: int = 3,
+        context: int = 768
     ) -> None:
         super().__init__()
         self.width, time = width, 4 * width
@@ -97,7 +102,8 @@ class DiffusionUNet(nn.Module):
             if level < len(levels) - 1:
                 self.down.append(nn.ModuleList([Resample(here, up=False)]))
                 skips.append(here)
-        self.middle = nn.ModuleList([Residual(here, here, time), Transformer(here, context), Residual(here, here, time)])
+        self.middle = nn.ModuleList([Residual(here, here, time), Transformer(here, context),
+                                     Residual(here, here, time)])
         for level, factor in reversed(list(enumerate(levels))):
             for k in range(3):
                 more = [Resample(width * factor, up=True)] if level and k == 2 else []

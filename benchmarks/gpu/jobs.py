@@ -1,10 +1,12 @@
-"""Many rows in little time: each in a process of its own, on one device and on cores of its own; compiling beside each other, timed alone.
+"""Many rows in little time: each in a process of its own, on one device and on cores of its own; compiling beside each
+other, timed alone.
 
-A process that has compiled what is to be timed says so; then all others of its device stand still until it is timed, and those seconds do
-not count in their first calls. Devices do not wait for each other. A process says figures as they become known, so that one that dies or
-has no more time has its first part. One that has nothing is tried again with less: alone on the device if memory was short, else in
-its first mode. With `warm`, a second process then takes the first calls of its row with the caches that the first one left. A row that is
-nothing but such calls has two processes, of which the first fills the caches.
+A process that has compiled what is to be timed says so; then all others of its device stand still until it is timed,
+and those seconds do not count in their first calls. Devices do not wait for each other. A process says figures as they
+become known, so that one that dies or has no more time has its first part. One that has nothing is tried again with
+less: alone on the device if memory was short, else in its first mode. With `warm`, a second process then takes the
+first calls of its row with the caches that the first one left. A row that is nothing but such calls has two processes,
+of which the first fills the caches.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ LOST = "OutOfMemoryError"
 
 @dataclass(slots=True, eq=False)
 class Device:
-    """`free`: the cores of the slots in which nothing runs. `timed`: the process that has the device for itself, `since` when; `ready`:
-    those that wait for it."""
+    """`free`: the cores of the slots in which nothing runs. `timed`: the process that has the device for itself,
+    `since` when; `ready`: those that wait for it."""
 
     index: int
     name: str
@@ -102,10 +104,12 @@ def devices(number: int, slots: int | None) -> list[Device]:
 
 
 class Machine:
-    """Runs rows on `devices` until `seconds` are over. A peer's contender that has compiled for `patience` seconds is left."""
+    """Runs rows on `devices` until `seconds` are over. A peer's contender that has compiled for `patience` seconds is
+    left."""
 
     def __init__(
-        self, devices: list[Device], seconds: float | None, patience: float | None, done: Done, say: Callable[[str], None]
+        self, devices: list[Device], seconds: float | None, patience: float | None, done: Done,
+        say: Callable[[str], None]
     ) -> None:
         self.devices, self.done, self.say = devices, done, say
         self.end = time.monotonic() + (seconds if seconds is not None else float("inf"))

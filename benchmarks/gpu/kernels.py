@@ -1,6 +1,6 @@
-"""Kernels that only move memory, compiled by framesmith: the bytes that they must move (inputs read once, results written once; what is
-updated in place both) over their time, against a copy that moves as many bytes, in the same process and in turn with them. What is small
-enough for the cache is there for both."""
+"""Kernels that only move memory, compiled by framesmith: the bytes that they must move (inputs read once, results
+written once; what is updated in place both) over their time, against a copy that moves as many bytes, in the same
+process and in turn with them. What is small enough for the cache is there for both."""
 
 from __future__ import annotations
 
@@ -173,8 +173,9 @@ def _moments(rows: int) -> tuple[Tensor, Tensor]:
 
 
 def measure(copy: float, ready: Callable[[], None], rounds: int = 7) -> list[dict[str, Any]]:
-    """For each case: bytes, seconds of framesmith and of eager, the rate of a copy of as many bytes, and the part of it that framesmith
-    reaches. `copy`: the rate of large copies on an idle device. `ready` is called when all is compiled."""
+    """For each case: bytes, seconds of framesmith and of eager, the rate of a copy of as many bytes, and the part of it
+    that framesmith reaches. `copy`: the rate of large copies on an idle device. `ready` is called when all is
+    compiled."""
     with torch.device("cuda"):
         table = cases()
     prepared = []
@@ -184,7 +185,8 @@ def measure(copy: float, ready: Callable[[], None], rounds: int = 7) -> list[dic
             out = compiled(*args)
             moved = sum(t.nbytes for t in args) + sum(t.nbytes for t in args[len(args) - updated :])
             moved += sum(t.nbytes for t in (out if isinstance(out, tuple) else (out,)) if t is not None)
-            prepared.append((function.__name__, moved, {"framesmith": partial(compiled, *args), "eager": partial(function, *args)}))
+            prepared.append((function.__name__, moved,
+                             {"framesmith": partial(compiled, *args), "eager": partial(function, *args)}))
         del out
         ready()
         quiet(copy)
@@ -215,7 +217,8 @@ def rows_of(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             one["kernel"].replace("_", " "), f"{one['bytes'] / 1e6:.0f}", f"{one['framesmith'] * 1e6:.0f}",
-            f"{one['bytes'] / one['framesmith'] / 1e12:.2f}", f"{one['reached']:.0%}", f"{one['eager'] / one['framesmith']:.2f}",
+            f"{one['bytes'] / one['framesmith'] / 1e12:.2f}", f"{one['reached']:.0%}",
+            f"{one['eager'] / one['framesmith']:.2f}",
         ]
         for one in found
     ]

@@ -22,7 +22,8 @@ def milliseconds(call: Callable[[], object], times: int) -> float:
     return first.elapsed_time(last) / times
 
 
-def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15, slice_ms: float = 30.0) -> dict[str, Timing]:
+def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15,
+                slice_ms: float = 30.0) -> dict[str, Timing]:
     """Time each for about `slice_ms` a round, in turn. Seconds a call."""
     times = {}
     for name, run in contenders.items():
@@ -32,7 +33,8 @@ def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15, s
 
 
 def quiet(rate: float, seconds: float = 10.0) -> bool:
-    """Wait until copies run at `rate`, as on an idle device: what other processes have launched is over. Whether that came to be."""
+    """Wait until copies run at `rate`, as on an idle device: what other processes have launched is over. Whether that
+    came to be."""
     x = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
     y = torch.empty_like(x)
     end, steady = time.monotonic() + seconds, 0
@@ -43,7 +45,8 @@ def quiet(rate: float, seconds: float = 10.0) -> bool:
 
 
 def living() -> int:
-    """Bytes of PyTorch's memory that live now, cuBLAS's work space for products of eager's among them: some contenders free it."""
+    """Bytes of PyTorch's memory that live now, cuBLAS's work space for products of eager's among them: some contenders
+    free it."""
     square = torch.ones(64, 64, dtype=torch.bfloat16, device="cuda")
     torch.mm(square, square)
     del square

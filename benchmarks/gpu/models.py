@@ -85,7 +85,8 @@ def llama() -> tuple[nn.Module, tuple]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        hidden_size=2048, intermediate_size=5504, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=16, vocab_size=32_000,
+        hidden_size=2048, intermediate_size=5504, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=16,
+        vocab_size=32_000,
         use_cache=False,
     )  # fmt: skip
     return LlamaForCausalLM(config), (_ids(config.vocab_size, 4, 512),)
@@ -113,7 +114,8 @@ def whisper() -> tuple[nn.Module, tuple]:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     config = WhisperConfig(
-        d_model=768, encoder_layers=12, decoder_layers=12, encoder_attention_heads=12, decoder_attention_heads=12, encoder_ffn_dim=3072,
+        d_model=768, encoder_layers=12, decoder_layers=12, encoder_attention_heads=12, decoder_attention_heads=12,
+        encoder_ffn_dim=3072,
         decoder_ffn_dim=3072, use_cache=False,
     )  # fmt: skip
 

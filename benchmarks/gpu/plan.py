@@ -16,15 +16,18 @@ TUNED = ("bert_b16", "gpt2", "llama", "resnet50", "vit", "mobilenetv3", "convnex
 ABLATED = ("bert_b16", "gpt2", "resnet50", "convnext", "bert_b1", "decoding")
 
 
-def of(models: Iterable[str], kind: str, precision: str, modes: Iterable[str], peers: bool, rounds: int) -> Iterator[Row]:
+def of(models: Iterable[str], kind: str, precision: str, modes: Iterable[str], peers: bool,
+       rounds: int) -> Iterator[Row]:
     """A row a model that can be run so, the slowest to compile first."""
     found = [model for model in models if kind == "inference" or model not in INFERENCE_ONLY]
-    for model in sorted(found, key=lambda model: (SLOW_TO_COMPILE.index(model) if model in SLOW_TO_COMPILE else len(SLOW_TO_COMPILE))):
+    for model in sorted(found, key=lambda model: (SLOW_TO_COMPILE.index(model) if model in SLOW_TO_COMPILE
+                                                  else len(SLOW_TO_COMPILE))):
         yield Row(model, kind == "training", precision, tuple(modes), peers, rounds)
 
 
 def everything(peers: bool, rounds: int) -> list[Row]:
-    """All that the tables show: both precisions in the modes without tuning, then what options bring, then what templates bring."""
+    """All that the tables show: both precisions in the modes without tuning, then what options bring, then what
+    templates bring."""
     rest = [model for model in named() if model not in TUNED]
     plain, tuned = ("default", "reduce-overhead"), ("max-autotune",)
     return [
@@ -34,7 +37,8 @@ def everything(peers: bool, rounds: int) -> list[Row]:
         *of(named(), "inference", "tf32", plain, peers, rounds),
         *of(named(), "training", "tf32", ("default",), peers, rounds),
         *of(ABLATED, "inference", "bf16", (ABLATION,), False, rounds),
-        *[row for models in (TUNED, rest) for precision in PRECISIONS for row in of(models, "inference", precision, tuned, peers, rounds)],
+        *[row for models in (TUNED, rest) for precision in PRECISIONS
+          for row in of(models, "inference", precision, tuned, peers, rounds)],
     ]
 
 
@@ -44,7 +48,8 @@ def kernels() -> Row:
 
 
 def spelled(texts: Iterable[str], peers: bool, rounds: int) -> list[Row]:
-    """Rows in the order of `texts`: "kernels", or KIND:PRECISION:MODE,MODE:MODEL,MODEL, of which the last part may be left out for all.
+    """Rows in the order of `texts`: "kernels", or KIND:PRECISION:MODE,MODE:MODEL,MODEL, of which the last part may be
+    left out for all.
 
     Raises ValueError for a text that names none.
     """

@@ -1,4 +1,5 @@
-"""A process that measures a row: what it says, and how it is stopped for a while, hurried and ended, with all that it has started."""
+"""A process that measures a row: what it says, and how it is stopped for a while, hurried and ended, with all that it
+has started."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ Span = tuple[float, float]
 LEAVING, PARTING = 0.5, 20.0
 """Seconds in which a process that was killed should be gone, and one that has said all."""
 TELLING, TEXT = 1.0, 400
-"""Seconds in which one that hangs says where it stands, and how many characters of its errors are kept; of those some more."""
+"""Seconds in which one that hangs says where it stands, and how many characters of its errors are kept; of those some
+more."""
 
 
 def encoded(row: Row) -> str:
@@ -31,14 +33,15 @@ def encoded(row: Row) -> str:
 
 
 class Process:
-    """`found`: the last figures that it said. `late`: the contender that it is compiling beside them, and since when. `silent`: it will
-    say nothing more. The compilers' `caches` are below a folder."""
+    """`found`: the last figures that it said. `late`: the contender that it is compiling beside them, and since when.
+    `silent`: it will say nothing more. The compilers' `caches` are below a folder."""
 
     def __init__(self, row: Row, limits: dict[str, float], device: str, cores: tuple[int, ...], caches: Path) -> None:
         self.row, self.cores, self.caches = row, cores, caches
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed at the end
         self.popen = subprocess.Popen(
-            [*COMMAND, encoded(row), json.dumps(limits)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+            [*COMMAND, encoded(row), json.dumps(limits)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self.errors,
             env=os.environ | child.caches(caches) | {"CUDA_VISIBLE_DEVICES": device}, start_new_session=True,
             preexec_fn=lambda: os.sched_setaffinity(0, cores),
         )  # fmt: skip
@@ -55,7 +58,8 @@ class Process:
 
     def compiles_for(self) -> float:
         """Seconds since the contender began that it is compiling beside its figures."""
-        return self._moving(self.late[1], time.monotonic()) if self.late is not None and self.stopped_at is None else 0.0
+        return self._moving(self.late[1],
+                            time.monotonic()) if self.late is not None and self.stopped_at is None else 0.0
 
     def lines(self) -> list[dict[str, Any]]:
         """What it has said since the last time."""
@@ -90,7 +94,8 @@ class Process:
             self._signal(signal.SIGCONT)
 
     def hurry(self) -> None:
-        """Nothing more is to be compiled than what there are no figures without; one that has none yet would not understand."""
+        """Nothing more is to be compiled than what there are no figures without; one that has none yet would not
+        understand."""
         if not self.hurried and self.found is not None:
             self.hurried = True
             with contextlib.suppress(ProcessLookupError):
@@ -132,7 +137,8 @@ class Process:
         return None
 
     def _settled(self, found: Figures, why: str | None, status: int | None, text: str) -> Figures:
-        """Spans become seconds in which it did not stand still; the contender that it did not come to the end of says so."""
+        """Spans become seconds in which it did not stand still; the contender that it did not come to the end of says
+        so."""
         for figures in found.get("peers", {}).values():
             if "span" in figures:
                 figures["first"] = self._moving(*figures.pop("span"))
@@ -141,7 +147,8 @@ class Process:
         if self.late is not None:
             label, since = self.late
             seconds = self._moving(since, time.monotonic())
-            found["peers"][label] = {"late": seconds} if why or self.hurried else {"failed": f"ended with status {status}: {text}"}
+            found["peers"][label] = ({"late": seconds} if why
+                                     or self.hurried else {"failed": f"ended with status {status}: {text}"})
         return {**found, "cores": len(self.cores)}
 
     def _moving(self, begin: float, end: float) -> float:

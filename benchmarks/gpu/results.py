@@ -1,4 +1,5 @@
-"""The results of all runs in one JSON file: a row is replaced by a later measurement of the same, and says when and on what it was made."""
+"""The results of all runs in one JSON file: a row is replaced by a later measurement of the same, and says when and on
+what it was made."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Results:
         self.kernels: list[Entry] = held.get("kernels", [])
 
     def missing(self, row: Row) -> Row | None:
-        """The row in those of its modes in which it was not measured yet, beside torch.compile if it is asked for; None for none."""
+        """The row in those of its modes in which it was not measured yet, beside torch.compile if it is asked for; None
+        for none."""
         if row.model == KERNELS:
             return None if self.kernels else row
         modes = tuple(mode for mode in row.modes if not self._has(row, mode))
@@ -62,7 +64,8 @@ class Results:
                 old["peers"]["framesmith"]["warm"] = first
         elif old is None or "peers" not in old or len(found.get("peers", {})) > 1:
             about = {"model": row.model, "training": row.training, "precision": row.precision, "mode": mode}
-            self.rows[row.key(mode)] = {**about, "date": datetime.date.today().isoformat(), "machine": device(), **found}
+            self.rows[row.key(mode)] = {**about, "date": datetime.date.today().isoformat(), "machine": device(),
+                                        **found}
 
     def write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

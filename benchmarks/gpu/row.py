@@ -12,9 +12,9 @@ KERNELS, ABLATION = "kernels", "ablation"
 
 @dataclass(frozen=True)
 class Row:
-    """`modes`: of framesmith's, or "ablation" alone; the first has the first calls. `peers`: beside torch.compile. `warm`: first calls
-    alone, with the caches that a process before this one left. `alone`: while nothing else is on the device. The model "kernels" stands
-    for the table of kernels."""
+    """`modes`: of framesmith's, or "ablation" alone; the first has the first calls. `peers`: beside torch.compile.
+    `warm`: first calls alone, with the caches that a process before this one left. `alone`: while nothing else is on
+    the device. The model "kernels" stands for the table of kernels."""
 
     model: str
     training: bool = False

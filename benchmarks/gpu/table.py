@@ -28,9 +28,11 @@ def brief(found: dict[str, Any]) -> Any:
         return found
     digits = {"speedup": 2, "first": 1, "late": 0, "memory": 2, "errors": 2}
     return {
-        label: {k: round(row[k], n) for k, n in digits.items() if k in row} | {k: row[k] for k in ("failed", "refused") if k in row}
+        label: {k: round(row[k], n) for k,
+                n in digits.items() if k in row} | {k: row[k] for k in ("failed", "refused") if k in row}
         for label, row in found["peers"].items() if label != "eager"
-    } | {k: found[k] for k in ("graphs", "breaks", "in eager", "quiet", "work failed", "explained failed") if k in found}  # fmt: skip
+    } | {k: found[k] for k in ("graphs", "breaks", "in eager", "quiet", "work failed",  # fmt: skip
+                               "explained failed") if k in found}
 
 
 def speeds(results: Results, training: bool, precision: str) -> Table | None:
@@ -46,17 +48,21 @@ def speeds(results: Results, training: bool, precision: str) -> Table | None:
         entries = [found.get(model) for found in by_mode.values()]
         if any(entries):
             eager = next(_peer(e, "eager") for e in entries if e is not None)
-            rows.append([model, _number(eager, "seconds", ".3f", 1e3), *[_speed(_peer(e, peer)) for e in entries for peer in PEERS]])
+            rows.append([model, _number(eager, "seconds", ".3f", 1e3),
+                         *[_speed(_peer(e, peer)) for e in entries for peer in PEERS]])
     means, ratios = ["geometric mean", ""], ["over torch.compile", ""]
     for found in by_mode.values():
         ours, theirs = (_mean(found.values(), peer) for peer in PEERS)
-        means += [f"{ours:.2f} × of {len(_whole(found.values()))}" if ours else "–", f"{theirs:.2f} ×" if theirs else "–"]
+        means += [f"{ours:.2f} × of {len(_whole(found.values()))}" if ours else "–",
+                  f"{theirs:.2f} ×" if theirs else "–"]
         ratios += [f"{ours / theirs:.2f} ×" if theirs else "–", ""]
-    return f"{dict(KINDS)[training]}, {dict(PRECISIONS)[precision]}: speed-up over eager", header, [*rows, means, ratios]
+    return f"{dict(KINDS)[training]}, {dict(PRECISIONS)[precision]}: speed-up over eager", header, [*rows, means,
+                                                                                                    ratios]
 
 
 def _by_mode(results: Results, training: bool, precision: str) -> dict[str, dict[str, Entry]]:
-    found = {mode: {e["model"]: e for e in results.of(training=training, precision=precision, mode=mode)} for mode in MODES}
+    found = {mode: {e["model"]: e for e in results.of(training=training, precision=precision, mode=mode)}
+             for mode in MODES}
     return {mode: entries for mode, entries in found.items() if entries}
 
 
@@ -65,7 +71,8 @@ def costs(results: Results, training: bool, precision: str, mode: str) -> Table 
     entries = _by_mode(results, training, precision).get(mode)
     if not entries:
         return None
-    header = ["model", "1st call s", "torch.compile's", "part", "warm s", "part", "error", "memory", "torch.compile's", "graphs/breaks"]
+    header = ["model", "1st call s", "torch.compile's", "part", "warm s", "part", "error", "memory", "torch.compile's",
+              "graphs/breaks"]
     rows, parts = [], []
     for model in named():
         if (entry := entries.get(model)) is not None:
@@ -80,7 +87,8 @@ def costs(results: Results, training: bool, precision: str, mode: str) -> Table 
             ])  # fmt: skip
     first, warm = (geometric_mean([found[k] for found in parts if found[k] is not None]) for k in (0, 1))
     means = ["geometric mean", "", "", _part(first), "", _part(warm), *[""] * 4]
-    return f"{dict(KINDS)[training]}, {dict(PRECISIONS)[precision]}, mode {mode}: first calls, error and memory", header, [*rows, means]
+    title = f"{dict(KINDS)[training]}, {dict(PRECISIONS)[precision]}, mode {mode}: first calls, error and memory"
+    return title, header, [*rows, means]
 
 
 def _ratio(ours: float | None, theirs: float | None) -> float | None:
@@ -136,8 +144,10 @@ def pools(results: Results) -> Table | None:
 
 
 def roofline(results: Results) -> Table | None:
-    """For each model the bytes and operations that it must do, the rates reached, and the least time over framesmith's."""
-    header = ["model", "GB", "TFLOP", "ms", "TB/s", "of the copy", "TFLOP/s", "of the product", "least time / ours", "/ eager's"]
+    """For each model the bytes and operations that it must do, the rates reached, and the least time over
+    framesmith's."""
+    header = ["model", "GB", "TFLOP", "ms", "TB/s", "of the copy", "TFLOP/s", "of the product", "least time / ours",
+              "/ eager's"]
     rows = []
     for entry in results.of(mode="default", precision="bf16"):
         ours, work, limits = _peer(entry, "framesmith"), entry.get("work"), entry.get("ceilings")
@@ -146,7 +156,8 @@ def roofline(results: Results) -> Table | None:
         seconds = ours["seconds"]
         moved, done = work["bytes"] / seconds, work["operations"] / seconds
         rows.append([
-            f"{entry['model']}, {dict(KINDS)[entry['training']]}", f"{work['bytes'] / 1e9:.2f}", f"{work['operations'] / 1e12:.3f}",
+            f"{entry['model']}, {dict(KINDS)[entry['training']]}", f"{work['bytes'] / 1e9:.2f}",
+            f"{work['operations'] / 1e12:.3f}",
             f"{seconds * 1e3:.3f}", f"{moved / 1e12:.2f}", f"{moved / limits['copy']:.0%}",
             f"{done / 1e12:.0f}", f"{done / limits['bf16']:.0%}",
             f"{work['seconds'] / seconds:.0%}", f"{work['seconds'] / entry['peers']['eager']['seconds']:.0%}",
@@ -161,7 +172,8 @@ def ablations(results: Results) -> Table | None:
         return None
     columns = [name for name in entries[0]["peers"] if name != "eager"]
     rows = [
-        [f"{e['model']}, {dict(KINDS)[e['training']]}", *[_speed(e["peers"].get(name, {})) for name in columns]] for e in entries
+        [f"{e['model']}, {dict(KINDS)[e['training']]}", *[_speed(e["peers"].get(name, {})) for name in columns]]
+        for e in entries
     ]
     means = [f"{mean:.2f} ×" if (mean := _mean(entries, name)) is not None else "–" for name in columns]
     return "one option changed at a time", ["model", *columns], [*rows, ["geometric mean", *means]]
@@ -171,7 +183,8 @@ def all_of(results: Results) -> Iterator[Table]:
     """Every table for which there are figures."""
     for training, _ in KINDS:
         for precision, _ in PRECISIONS:
-            parts = [speeds(results, training, precision), *[costs(results, training, precision, mode) for mode in COSTLY]]
+            parts = [speeds(results, training, precision),
+                     *[costs(results, training, precision, mode) for mode in COSTLY]]
             yield from filter(None, parts)
     for whole in (pools, roofline, ablations):
         if (found := whole(results)) is not None:
@@ -187,5 +200,6 @@ def notes(results: Results) -> list[str]:
         if "failed" in entry:
             found.append(f"{key}: {entry['failed']}")
         for label, row in entry.get("peers", {}).items():
-            found += [f"{key}, {label}: {text}" for text in (*row.get("refused", ()), *([row["failed"]] if "failed" in row else ()))]
+            found += [f"{key}, {label}: {text}"
+                      for text in (*row.get("refused", ()), *([row["failed"]] if "failed" in row else ()))]
     return found

@@ -51,7 +51,8 @@ class Task:
 
     def contexts(self) -> tuple[torch.set_grad_enabled, torch.autocast]:
         """Gradients and autocast as the task says: enter both at once."""
-        return torch.set_grad_enabled(self.training), torch.autocast("cuda", torch.bfloat16, enabled=self.precision == "bf16")
+        return torch.set_grad_enabled(self.training), torch.autocast("cuda", torch.bfloat16,
+                                                                     enabled=self.precision == "bf16")
 
     def step(self, model: Callable[..., Any]) -> Callable[[], Any]:
         """One call of `model`, which computes what the task's model does."""
@@ -92,8 +93,8 @@ def compiled(peer: str, mode: str, model: nn.Module, options: dict[str, Any] | N
 
 
 def error(got: list[Tensor], true: list[Tensor]) -> float:
-    """Largest relative error of a tensor, in the Frobenius norm; a norm counts as at least a thousandth of the largest one (gradients
-    that are zero in exact arithmetic are not)."""
+    """Largest relative error of a tensor, in the Frobenius norm; a norm counts as at least a thousandth of the largest
+    one (gradients that are zero in exact arithmetic are not)."""
     norms = [t.double().norm().item() for t in true]
     least = max(norms) / 1e3
     worst = 0.0

@@ -1,6 +1,8 @@
-"""What a call must do at least, whatever compiles it: the bytes and operations of its contractions, and its inputs and outputs once.
+"""What a call must do at least, whatever compiles it: the bytes and operations of its contractions, and its inputs and
+outputs once.
 
-Contractions are not fused with each other: each reads what it multiplies and writes its result. Everything else could be a part of them.
+Contractions are not fused with each other: each reads what it multiplies and writes its result. Everything else could
+be a part of them.
 """
 
 from __future__ import annotations
@@ -47,9 +49,11 @@ class Contractions(TorchDispatchMode):
 
 
 def least(call: Callable[[], Any], inputs: Any, limits: dict[str, float]) -> dict[str, float]:
-    """`bytes` and `operations` of a call, and the `seconds` that they take at the device's `limits`, contraction by contraction."""
+    """`bytes` and `operations` of a call, and the `seconds` that they take at the device's `limits`, contraction by
+    contraction."""
     counter = Contractions(limits)
     with counter:
         out = call()
     edges = _bytes((inputs, out))
-    return {"bytes": counter.bytes + edges, "operations": counter.operations, "seconds": counter.seconds + edges / limits["copy"]}
+    return {"bytes": counter.bytes + edges, "operations": counter.operations,
+            "seconds": counter.seconds + edges / limits["copy"]}

@@ -1,10 +1,12 @@
-"""A training step beside eager and torch.compile: forward, loss and backward, and of `mlp+adam` the optimiser's step too.
+"""A training step beside eager and torch.compile: forward, loss and backward, and of `mlp+adam` the optimiser's step
+too.
 
     python -m benchmarks.training [MODEL ...] [--peers] [--cold] [--memory] [--ablate] [--rounds N] [--out FILE]
 
-Contenders run in turn in one process a model. `error`: the largest relative error of any gradient (of any buffer, and with an optimiser of
-any parameter) against eager's, in the Frobenius norm; `vs f64`: the same against eager in float64; of eager, the largest of five runs whose
-parameters and inputs differ by an ulp. `roundings`: the largest distance from float64 of any tensor in units of eager's own, or of 1e-5.
+Contenders run in turn in one process a model. `error`: the largest relative error of any gradient (of any buffer, and
+with an optimiser of any parameter) against eager's, in the Frobenius norm; `vs f64`: the same against eager in float64;
+of eager, the largest of five runs whose parameters and inputs differ by an ulp. `roundings`: the largest distance from
+float64 of any tensor in units of eager's own, or of 1e-5.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ def main(argv: list[str] | None = None) -> None:
     args = _arguments(argv)
     console = Console(width=None if sys.stdout.isatty() else 240)
     contenders = run.ABLATIONS if args.ablate else run.PEERS if args.peers else run.OURS
-    results: dict = {"date": datetime.date.today().isoformat(), "machine": machine.describe(), "load": os.getloadavg()[0],
+    results: dict = {"date": datetime.date.today().isoformat(), "machine": machine.describe(),
+                     "load": os.getloadavg()[0],
                      "peers": list(contenders), "models": []}
     out = args.out or RESULTS / ("training-ablation-cpu.json" if args.ablate else "training-cpu.json")
     out.parent.mkdir(parents=True, exist_ok=True)

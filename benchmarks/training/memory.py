@@ -2,9 +2,10 @@
 
     python -m benchmarks.training.memory MODEL PEER OPTIONS
 
-Exact and cheap: `heap.cpp` stands before the C library's malloc, so that every byte counts whoever asks for it, and a page that was
-touched once does not (as it would in a resident set). `peak`: the most bytes that live at once during a step, less what lived before it;
-memory that compiled code keeps between steps for itself, idle pages included, is part of the step's.
+Exact and cheap: `heap.cpp` stands before the C library's malloc, so that every byte counts whoever asks for it, and a
+page that was touched once does not (as it would in a resident set). `peak`: the most bytes that live at once during a
+step, less what lived before it; memory that compiled code keeps between steps for itself, idle pages included, is part
+of the step's.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def peak(name: str, peer: str, options: dict[str, Any], folder: Path, environmen
     if not library.exists():
         source = Path(__file__).with_name("heap.cpp")
         compiler = toolchain.find().compiler
-        subprocess.run([compiler, "-O2", "-fno-builtin", "-fPIC", "-shared", "-o", str(library), str(source)], check=True)
+        subprocess.run([compiler, "-O2", "-fno-builtin", "-fPIC", "-shared", "-o", str(library), str(source)],
+                       check=True)
     counted = {**environment, "LD_PRELOAD": str(library)}
     return child.report_of("benchmarks.training.memory", name, peer, json.dumps(options), environment=counted)
 

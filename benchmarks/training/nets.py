@@ -15,7 +15,8 @@ def twice(wide_in: int, wide_out: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Ronneberger et al. 2015 with padding: four levels down by max-pooling, four up by transposed convolutions, joined by skips."""
+    """Ronneberger et al. 2015 with padding: four levels down by max-pooling, four up by transposed convolutions, joined
+    by skips."""
 
     def __init__(self, channels: int = 3, classes: int = 2, width: int = 32, levels: int = 4) -> None:
         super().__init__()

@@ -16,10 +16,12 @@ from benchmarks.training.tasks import Task
 STEPS = 2
 """The first step compiles; the second runs what was compiled."""
 VANISHING = 1e-3
-"""Relative error of eager's own gradient, against float64, from which on it is called rounding noise: it should be zero (the bias of a key
-in attention, or before a batch-norm; nearly, the scale of a batch-norm before another), and an error relative to it says nothing."""
+"""Relative error of eager's own gradient, against float64, from which on it is called rounding noise: it should be zero
+(the bias of a key in attention, or before a batch-norm; nearly, the scale of a batch-norm before another), and an error
+relative to it says nothing."""
 NUDGES = 4
-"""Further runs of eager with parameters and inputs an ulp aside: they show what rounding does where a relu or a maximum is on the edge."""
+"""Further runs of eager with parameters and inputs an ulp aside: they show what rounding does where a relu or a maximum
+is on the edge."""
 ENOUGH = 1e-5
 """A relative error that needs no excuse."""
 
@@ -55,7 +57,8 @@ def exact(task: Task) -> State:
     """The state after eager's steps in float64."""
     wide = task.copy()
     wide.module.double()
-    wide.inputs = tuple(x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x for x in wide.inputs)
+    wide.inputs = tuple(x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x
+                        for x in wide.inputs)
     torch.set_default_dtype(torch.float64)
     try:
         with _Wide():
@@ -83,13 +86,15 @@ def nudged(task: Task, seed: int) -> Task:
     with torch.no_grad():
         for x in (*copy.module.parameters(), *copy.inputs):
             if x.is_floating_point():
-                drawn = torch.rand(x.shape, generator=generator, device=generator.device)  # the same for a task on any device
+                # the same for a task on any device
+                drawn = torch.rand(x.shape, generator=generator, device=generator.device)
                 x += x * (drawn.to(x.device) * 2 - 1) * torch.finfo(x.dtype).eps
     return copy
 
 
 class Judge:
-    """Compares states with `expected`, eager's, and with the same in float64, as far from which eager's own roundings are."""
+    """Compares states with `expected`, eager's, and with the same in float64, as far from which eager's own roundings
+    are."""
 
     def __init__(self, task: Task, expected: State) -> None:
         self.expected = expected
@@ -103,9 +108,9 @@ class Judge:
         self.own = own
 
     def judge(self, actual: State) -> dict[str, Any]:
-        """`error`: the largest against eager but for tensors that vanish, and `worst`, where. `exact_error`: the same against float64.
-        `beyond`: the largest distance from float64 of any tensor in units of eager's own, or of `ENOUGH` if that is less. Infinite: a
-        gradient is missing, too many, or NaN."""
+        """`error`: the largest against eager but for tensors that vanish, and `worst`, where. `exact_error`: the same
+        against float64. `beyond`: the largest distance from float64 of any tensor in units of eager's own, or of
+        `ENOUGH` if that is less. Infinite: a gradient is missing, too many, or NaN."""
         against, exact = _errors(self.expected, actual), _errors(self.exact, actual)
         counted = [name for name in against if name not in self.vanishing]
         worst = max(counted, key=against.__getitem__)

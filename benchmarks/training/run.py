@@ -1,4 +1,5 @@
-"""Measure the training step of a model, each model in a process of its own: a contender that takes the process with it is a row, too.
+"""Measure the training step of a model, each model in a process of its own: a contender that takes the process with it
+is a row, too.
 
     python -m benchmarks.training.run MODEL CONTENDERS ROUNDS
 """
@@ -34,8 +35,10 @@ ABLATIONS: Contenders = {
 }
 
 
-def measure(name: str, contenders: Contenders, *, rounds: int, cold: bool, peaks: bool, report: Report = lambda _: None) -> dict[str, Any]:
-    """All figures of one model: first steps, peak memory, times, ratios to eager, errors, and framesmith's graphs and breaks."""
+def measure(name: str, contenders: Contenders, *, rounds: int, cold: bool, peaks: bool,
+            report: Report = lambda _: None) -> dict[str, Any]:
+    """All figures of one model: first steps, peak memory, times, ratios to eager, errors, and framesmith's graphs and
+    breaks."""
     with tempfile.TemporaryDirectory(prefix="bench-") as text:
         folder = Path(text)
         before: Rows = {}
@@ -63,7 +66,8 @@ def _named(found: dict[str, Any], name: str, key: str | None = None) -> dict[str
 
 
 def _first_steps(name: str, peer: str, options: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
-    """Seconds of the first step with an empty cache, and for framesmith again in another process with the cache that it left."""
+    """Seconds of the first step with an empty cache, and for framesmith again in another process with the cache that it
+    left."""
     def once() -> dict[str, Any]:
         return child.report_of("benchmarks.training.first", name, peer, json.dumps(options), environment=environment)
 
@@ -84,7 +88,8 @@ def _steps(name: str, contenders: Contenders, rounds: int, environment: dict[str
 
 
 def in_this_process(name: str, contenders: Contenders, rounds: int) -> Rows:
-    """Check the contenders against eager, before and after timing them in turn. Each has its own copy of model and inputs."""
+    """Check the contenders against eager, before and after timing them in turn. Each has its own copy of model and
+    inputs."""
     start = task(name)
     judge: numerics.Judge | None = None
     rows: Rows = {}
@@ -103,7 +108,8 @@ def in_this_process(name: str, contenders: Contenders, rounds: int) -> Rows:
             rows[label] |= _explained(start.copy())
     timed({label: step for label, (_, step) in copies.items()}, rounds, rows)
     for label, (own, _) in copies.items():
-        if judge is not None and own.optimizer is None:  # the weights are still those of the first step, and so must the gradients be
+        # the weights are still those of the first step, and so must the gradients be
+        if judge is not None and own.optimizer is None:
             again = judge.judge({**judge.expected, **numerics.gradients(own)})
             rows[label]["error"] = max(rows[label]["error"], again["error"])
     return rows
@@ -120,7 +126,8 @@ def _explained(mine: Task) -> dict[str, Any]:
 
 
 def _main(name: str, contenders: str, rounds: str) -> None:
-    print(json.dumps(in_this_process(name, {label: tuple(c) for label, c in json.loads(contenders).items()}, int(rounds))))
+    print(json.dumps(in_this_process(name, {label: tuple(c) for label, c in json.loads(contenders).items()},
+                                     int(rounds))))
 
 
 if __name__ == "__main__":

@@ -64,5 +64,6 @@ def rows_of(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     columns = _columns(results["peers"], {key for by in models for row in by.values() for key in row})
     rows = [[one["model"], *(c.show(one["peers"][c.contender]) for c in columns)] for one in results["models"]]
     bare = [one["peers"] for one in results["models"] if one["optimizer"] is None]
-    means = [mean(by[c.contender][c.ratio] for by in bare if by[c.contender].get(c.ratio)) if c.ratio else "" for c in columns]
+    means = [mean(by[c.contender][c.ratio] for by in bare if by[c.contender].get(c.ratio)) if c.ratio else ""
+             for c in columns]
     return ["model", *(c.title for c in columns)], [*rows, ["geometric mean", *means]]

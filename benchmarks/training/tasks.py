@@ -35,7 +35,8 @@ class Loss(nn.Module):
 
 @dataclass
 class Task:
-    """`module(*inputs)` is the loss. A step is: gradients to None, forward, loss, backward, and the optimiser's step if there is one."""
+    """`module(*inputs)` is the loss. A step is: gradients to None, forward, loss, backward, and the optimiser's step if
+    there is one."""
 
     module: nn.Module
     inputs: tuple[Tensor, ...]
@@ -46,7 +47,8 @@ class Task:
 
     def leaves(self) -> dict[str, Tensor]:
         """What gets a gradient, by name."""
-        return dict(self.module.named_parameters()) | {f"input {i}": x for i, x in enumerate(self.inputs) if x.requires_grad}
+        return dict(self.module.named_parameters()) | {f"input {i}": x for i,
+                                                       x in enumerate(self.inputs) if x.requires_grad}
 
     def forget_gradients(self) -> None:
         for leaf in self.leaves().values():
@@ -103,16 +105,20 @@ def own_loss(out: Any) -> Tensor:
 
 # Which loss a model is trained with; where not said, the mean of squares.
 CRITERIA: dict[str, Criterion] = {
-    "dlrm": clicks, "lstm": cross_entropy, "bert": own_loss, "gpt2": own_loss, "llama": own_loss, "resnet18": cross_entropy,
-    "mobilenetv3_small_100": cross_entropy, "efficientnet_b0": cross_entropy, "vit_tiny_patch16_224": cross_entropy, "unet": cross_entropy,
+    "dlrm": clicks, "lstm": cross_entropy, "bert": own_loss, "gpt2": own_loss, "llama": own_loss,
+    "resnet18": cross_entropy,
+    "mobilenetv3_small_100": cross_entropy, "efficientnet_b0": cross_entropy, "vit_tiny_patch16_224": cross_entropy,
+    "unet": cross_entropy,
 }  # fmt: skip
-OPTIMIZERS: dict[str, Optimizer] = {"adam": torch.optim.Adam, "fused adam": functools.partial(torch.optim.Adam, fused=True)}
+OPTIMIZERS: dict[str, Optimizer] = {"adam": torch.optim.Adam,
+                                    "fused adam": functools.partial(torch.optim.Adam, fused=True)}
 BUILDERS = {**models.named(), "unet": nets.unet, "mlp": nets.mlp}
 NAMES = (*BUILDERS, *(f"mlp+{optimizer}" for optimizer in OPTIMIZERS))
 
 
 def task(name: str) -> Task:
-    """The task of a name among `NAMES` ("mlp+adam": of the model, with the optimiser). The same name gives equal tensors each time."""
+    """The task of a name among `NAMES` ("mlp+adam": of the model, with the optimiser). The same name gives equal
+    tensors each time."""
     model_name, _, optimizer = name.partition("+")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -93,10 +93,11 @@ def _rrelu(x: Tensor, noise: Tensor, *args: Any) -> Any:
 
 
 def _group_norm_backward(
-    grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, n: int, c: int, hxw: int, groups: int, mask: Sequence[bool]
+    grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, n: int, c: int, hxw: int, groups: int,
+    mask: Sequence[bool]
 ) -> Any:
-    """Gradients of input [n, c, ...], weight [c] and bias [c], for those that `mask` asks for; eager has such a formula, too, under
-    `create_graph`. Statistics are functions of `x`, through which derivatives go on."""
+    """Gradients of input [n, c, ...], weight [c] and bias [c], for those that `mask` asks for; eager has such a
+    formula, too, under `create_graph`. Statistics are functions of `x`, through which derivatives go on."""
     wide = torch.promote_types(x.dtype, torch.float32)
     parts = (n, groups, c // groups, hxw)
     scale = rstd.to(wide).reshape(n, groups, 1, 1)
@@ -116,7 +117,8 @@ def _group_norm_backward(
 
 
 class Product(torch.autograd.Function):
-    """The product along `dim`, or of all elements of a vector with dim 0, whose gradient is eager's at zeros, infinities and NaN.
+    """The product along `dim`, or of all elements of a vector with dim 0, whose gradient is eager's at zeros,
+    infinities and NaN.
 
     `whole`: it is one of all elements of a tensor, of which eager makes zeros where more than one element is zero.
     """
@@ -164,7 +166,8 @@ def _prod(x: Any, dim: int | None = None, keepdim: bool = False, *, dtype: torch
 DIFFERENTIABLE: dict[Any, Any] = {
     aten.prod.default: _prod, aten.prod.dim_int: _prod,
     aten._embedding_bag_forward_only.default: aten._embedding_bag.default, aten.copy.default: _copy,
-    aten.silu_backward.default: _composed(aten.silu_backward.default), aten.mish_backward.default: _composed(aten.mish_backward.default),
+    aten.silu_backward.default: _composed(aten.silu_backward.default),
+    aten.mish_backward.default: _composed(aten.mish_backward.default),
     aten.native_group_norm_backward.default: _group_norm_backward, LAYER: aten.mkldnn_rnn_layer.default,
     aten.rrelu_with_noise_functional.default: _rrelu, aten.ormqr.default: _reflecting(aten.ormqr.default),
     aten.linalg_householder_product.default: _reflecting(aten.linalg_householder_product.default),

@@ -26,7 +26,8 @@ def later_results(results: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
                 stack += missing
                 continue
             if stack.pop() not in beneath:
-                beneath[node] = set().union(*(beneath[child] | places.get((child, number), set()) for child, number in edges))
+                beneath[node] = set().union(*(beneath[child] | places.get((child, number), set()) for child,
+                                              number in edges))
     return tuple([tuple([j for j, y in enumerate(results) if k in beneath[y.grad_fn]]) for k in range(len(results))])
 
 

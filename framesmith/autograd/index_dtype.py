@@ -3,7 +3,8 @@
     out, places = max_pool2d_with_indices(x)               out, places = ...; near = places.to(int16)
     max_pool2d_with_indices_backward(g, x, places)          max_pool2d_with_indices_backward(g, x, near.to(int64))
 
-On a CUDA device both are kernels of our own (`lower.pooling`), which the casts become part of; `keeping` then keeps what is smallest.
+On a CUDA device both are kernels of our own (`lower.pooling`), which the casts become part of; `keeping` then keeps
+what is smallest.
 """
 
 from __future__ import annotations

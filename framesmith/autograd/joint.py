@@ -1,8 +1,9 @@
 """The joint graph: a captured graph and the gradients of its results, in one graph of functional operators.
 
-The captured graph is functional already (writes and views were resolved as it was recorded), so it can be run again on fresh fakes, with
-autograd on; the autograd engine then runs over them with symbolic tangents, and what its formulas call is recorded behind the forward part.
-This second pass costs some 10 us an operator, and keeps autograd's own rules for views and writes out of capture.
+The captured graph is functional already (writes and views were resolved as it was recorded), so it can be run again on
+fresh fakes, with autograd on; the autograd engine then runs over them with symbolic tangents, and what its formulas
+call is recorded behind the forward part. This second pass costs some 10 us an operator, and keeps autograd's own rules
+for views and writes out of capture.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
 UNREAD: dict[Any, tuple[int, ...]] = {aten._native_batch_norm_legit_functional.default: (3, 4)}
-"""Arguments, by place, on which in training neither what the operator gives nor a gradient depends (but its new statistics)."""
+"""Arguments, by place, on which in training neither what the operator gives nor a gradient depends (but its new
+statistics)."""
 _KEEPS_A_NUMBER = (aten.mul.Tensor, aten.div.Tensor)
 _REFUSALS = ("is not implemented", "is not supported", "not support automatic differentiation",
              "isFloatingType(grad.scalar_type())", "can't be cast to the desired output type")  # fmt: skip
@@ -40,14 +42,15 @@ TANGENT = "tangent_"
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """`graph` takes the captured graph's inputs and then a tangent for each of `differentiable`; it gives the captured graph's results
-    (its outputs, then the new values of `written`), and then a gradient (or None) for each of `wanted`.
+    """`graph` takes the captured graph's inputs and then a tangent for each of `differentiable`; it gives the captured
+    graph's results (its outputs, then the new values of `written`), and then a gradient (or None) for each of `wanted`.
 
-    `differentiable`: places among the results that require grad. `wanted`: inputs that do. `written`: inputs whose new values are
-    results; a write of which no gradient is asked stays a `copy_` in the graph. `saved_inputs`, `saved_results`: places of what autograd
-    would keep for its backward, and so forbids to be written before. `order`: places in `wanted`, as autograd comes to their gradients.
-    `later`: for each of `differentiable`, which of them are computed of it. `read`: what autograd's backward would read of what it keeps,
-    by numbers that all joint graphs of the captured one have in common.
+    `differentiable`: places among the results that require grad. `wanted`: inputs that do. `written`: inputs whose new
+    values are results; a write of which no gradient is asked stays a `copy_` in the graph. `saved_inputs`,
+    `saved_results`: places of what autograd would keep for its backward, and so forbids to be written before. `order`:
+    places in `wanted`, as autograd comes to their gradients. `later`: for each of `differentiable`, which of them are
+    computed of it. `read`: what autograd's backward would read of what it keeps, by numbers that all joint graphs of
+    the captured one have in common.
     """
 
     graph: fx.Graph
@@ -67,7 +70,8 @@ class Joint:
 def requires_grad(graph: fx.Graph) -> bool:
     """Whether a result or a written value of a captured graph requires grad in the program."""
     leaving = list(output_node(graph).all_input_nodes)
-    leaving += [n.args[1] for n in graph.nodes if n.target is aten.copy_.default and history(n.args[1]) is not n.args[0]]
+    leaving += [n.args[1] for n in graph.nodes if n.target is aten.copy_.default
+                and history(n.args[1]) is not n.args[0]]
     return any(map(_requires, leaving))
 
 
@@ -104,8 +108,9 @@ def output_node(graph: fx.Graph) -> fx.Node:
 
 
 def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: Sequence[int] | None = None) -> Joint:
-    """The joint graph of a captured one. `defined`: which of the results that require grad have a tangent; all by default. `wanted`: the
-    inputs that gradients are asked for; by default those that require grad and that one of the results depends on.
+    """The joint graph of a captured one. `defined`: which of the results that require grad have a tangent; all by
+    default. `wanted`: the inputs that gradients are asked for; by default those that require grad and that one of the
+    results depends on.
 
     Raises `Unsupported` where a derivative cannot be recorded; what autograd itself refuses is its own error.
     """
@@ -118,7 +123,8 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
 
 def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[int] | None) -> Joint:
     recorder = replay.recorder
-    with torch.inference_mode(False), torch.enable_grad(), torch._C._DisableAutocast(), _no_anomalies(), _without_formula(), \
+    with torch.inference_mode(
+        False), torch.enable_grad(), torch._C._DisableAutocast(), _no_anomalies(), _without_formula(), \
             recorder, replay:
         results, written = replay.run()
         asked = [i for i, value in enumerate(results) if isinstance(value, FakeTensor) and _has_history(value)]
@@ -131,11 +137,13 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
         if used:
             last = last_node(recorder.graph)
             grads = _run_engine([results[asked[k]] for k in used], [tangents[k] for k in used], leaves, reached)
-            for node in nodes_after(recorder.graph, last):  # what formulas compute of a region's values alone is computed again with them
+            # what formulas compute of a region's values alone is computed again with them
+            for node in nodes_after(recorder.graph, last):
                 regions = [n.meta["checkpoint"] for n in node.all_input_nodes if "checkpoint" in n.meta]
                 node.meta.update({"checkpoint": regions[0]} if regions else {})
         if wanted is None and any(g is not None for g in grads):
-            asked_for, grads = zip(*[(i, g) for i, g in zip(asked_for, grads) if g is not None])  # type: ignore[assignment]
+            asked_for, grads = zip(*[(i, g) for i,  # type: ignore[assignment]
+                                     g in zip(asked_for, grads) if g is not None])
         nodes = [recorder.nodes(v) for v in (*results, *grads)]
         later = later_results([results[i] for i in asked])
     if recorder.constants:
@@ -148,7 +156,8 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
     output = closed.output(tuple(nodes))
     output.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in nodes)
     saved = replay.saved_nodes()
-    return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked), tuple(asked_for),
+    return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked),
+                 tuple(asked_for),
                  _places(saved, [n for n in replay.graph.nodes if n.op == "placeholder"]), _places(saved, replay.given),
                  tuple([asked_for.index(i) for i in reached if i in asked_for]), later, tuple(replay.read))
 
@@ -196,14 +205,16 @@ def _without_formula() -> Iterator[None]:
         raise
 
 
-def _run_engine(results: list[FakeTensor], tangents: list[FakeTensor], leaves: dict[int, FakeTensor], reached: list[int]) -> Sequence[Any]:
-    """`torch.autograd.grad` with `allow_unused`, without its checks of shapes (which load the peer's symbolic sizes). `reached`: what
-    leaves' numbers are added to as they are reached."""
+def _run_engine(results: list[FakeTensor], tangents: list[FakeTensor], leaves: dict[int, FakeTensor],
+                reached: list[int]) -> Sequence[Any]:
+    """`torch.autograd.grad` with `allow_unused`, without its checks of shapes (which load the peer's symbolic sizes).
+    `reached`: what leaves' numbers are added to as they are reached."""
     engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
     hooks = [x.register_hook(lambda _, i=i: reached.append(i)) for i, x in leaves.items()]
     try:
         return engine.run_backward(  # type: ignore[no-any-return]
-            tuple(results), tuple(tangents), False, False, tuple(leaves.values()), allow_unreachable=True, accumulate_grad=False)
+            tuple(results), tuple(tangents), False, False, tuple(leaves.values()), allow_unreachable=True,
+                                     accumulate_grad=False)
     finally:
         for hook in hooks:
             hook.remove()
@@ -219,17 +230,21 @@ def _apart(outputs: Sequence[Any], late: list[FakeTensor]) -> Iterator[torch.Ten
 
 
 class _Own(torch.autograd.Function):
-    """`values` with the program's own derivative: see `graph.derivative`. It stays in the joint graph, which may be differentiated too."""
+    """`values` with the program's own derivative: see `graph.derivative`. It stays in the joint graph, which may be
+    differentiated too."""
 
     @staticmethod
-    def forward(ctx: Any, replay: _Replay, own: Derivative, values: int, inputs: int, *given: Any) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, replay: _Replay, own: Derivative, values: int, inputs: int,  # type: ignore[override]
+                *given: Any) -> Any:
         recorder = replay.recorder
         outs, operands = given[:values], given[values + inputs:]
         vals = tuple([new_fake(tuple(x.shape), x.stride(), x.dtype, x.device) for x in outs])
-        node = recorder.emit(passed, tuple([recorder.nodes(x) for x in (outs, given[values:values + inputs], operands)]), vals)
+        node = recorder.emit(passed, tuple([recorder.nodes(x)
+                                            for x in (outs, given[values:values + inputs], operands)]), vals)
         node.meta["derivative"] = own
         results = recorder.results(node, vals)
-        ctx.replay, ctx.own, ctx.vals, ctx.rest = replay, own, tuple([_without_history(x) for x in vals]), (len(operands), inputs)
+        ctx.replay, ctx.own, ctx.vals, ctx.rest = replay, own, tuple([_without_history(x)
+                                                                      for x in vals]), (len(operands), inputs)
         ctx.save_for_backward(*operands, *[results[k] for k in own.reads])
         ctx.set_materialize_grads(False)
         return results
@@ -239,7 +254,8 @@ class _Own(torch.autograd.Function):
         operands, inputs = ctx.rest
         there = tuple([g is not None for g in grads])
         if ctx.own.zeros and any(there):
-            grads = tuple([torch.zeros(v.shape, dtype=v.dtype, device=v.device) if g is None else g for g, v in zip(grads, ctx.vals)])
+            grads = tuple([torch.zeros(v.shape, dtype=v.dtype, device=v.device) if g is None else g for g,
+                           v in zip(grads, ctx.vals)])
             there = (True,) * len(grads)
         given = [_laid_out(g, v) for g, v in zip(grads, ctx.vals) if g is not None]
         if given and there not in ctx.own.graphs:
@@ -308,15 +324,18 @@ class _Replay:
         return alias.node
 
     def let_go(self) -> None:
-        """Part autograd's nodes from the graph, whose fakes hold them: Python's collector finds no cycle that goes through these."""
+        """Part autograd's nodes from the graph, whose fakes hold them: Python's collector finds no cycle that goes
+        through these."""
         for held in (self.values, self.inputs, self.copies, self.kept, self.given, self.recorder.inputs):
             held.clear()  # type: ignore[attr-defined]
         for node in self.recorder.graph.nodes:
             node.meta["val"] = _without_history(node.meta.get("val"))
 
     def saved_nodes(self) -> set[fx.Node]:
-        """The captured nodes whose memory autograd keeps and reads. Raises `Unsupported` where the program writes over that."""
-        captured = {self._memory(value): node for node, value in reversed(self.values.items()) if isinstance(value, FakeTensor)}
+        """The captured nodes whose memory autograd keeps and reads. Raises `Unsupported` where the program writes over
+        that."""
+        captured = {self._memory(value): node for node,
+                    value in reversed(self.values.items()) if isinstance(value, FakeTensor)}
         found = set()
         for saver, node in [self.kept[k] for k in self.read]:
             origin = captured.get(node)
@@ -385,12 +404,14 @@ class _Replay:
         self.current = node
         if isinstance(target, OfOneGraph):
             return self._again(node, args)
-        if target is aten.detach.default and args[0].requires_grad:  # a node of its own: the joint graph may be differentiated in its turn
+        # a node of its own: the joint graph may be differentiated in its turn
+        if target is aten.detach.default and args[0].requires_grad:
             with self.recorder.off():
                 return view(self.recorder, target, args, {})
         if target is refuse:
             val = new_fake(tuple(args[0].shape), args[0].stride(), args[0].dtype, args[0].device)
-            return self.recorder.own(val, self.recorder.emit(refuse, tuple([self.recorder.nodes(a) for a in args]), val))
+            return self.recorder.own(val, self.recorder.emit(refuse, tuple([self.recorder.nodes(a) for a in args]),
+                                                             val))
         if target is passed:
             return _Own.apply(self, node.meta["derivative"], len(args[0]), len(args[1]), *args[0], *args[1], *args[2])
         if node.meta.get("straight"):

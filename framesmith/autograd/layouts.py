@@ -1,8 +1,7 @@
 """Layouts of what a forward keeps for its backward: nobody else sees it, so it stays as it is computed.
 
-Convolutions on matrix units run channels-last on a CUDA device (see `lower.layouts`), and with them their weights and what is computed
-of their images.
-Such a value's node has the strides in `meta["layout"]`; `meta["val"]` has eager's.
+Convolutions on matrix units run channels-last on a CUDA device (see `lower.layouts`), and with them their weights and
+what is computed of their images. Such a value's node has the strides in `meta["layout"]`; `meta["val"]` has eager's.
 """
 
 from __future__ import annotations
@@ -32,11 +31,13 @@ def lay_out(nodes: Iterable[fx.Node], kept: Collection[fx.Node]) -> None:
     for node in nodes:
         if node.op != "call_function":
             continue
-        if node.target in _CONVOLUTIONS and _is_image(node) and on_matrix_units(node.meta["val"].dtype, *_channels(node)):
+        if node.target in _CONVOLUTIONS and _is_image(node) and on_matrix_units(node.meta["val"].dtype,
+                                                                                *_channels(node)):
             images.update((node, node.args[0]))  # type: ignore[arg-type]
             if node.args[1].meta["val"].shape[1] != 1:  # type: ignore[union-attr]
                 weights.add(node.args[1])  # type: ignore[arg-type]
-        elif (node.target is operator.getitem or not is_view(node.target)) and any(a in images for a in node.all_input_nodes):
+        elif (node.target is operator.getitem
+              or not is_view(node.target)) and any(a in images for a in node.all_input_nodes):
             images.add(node)
     for node in kept:
         if (node in images or node in weights) and _is_image(node):
@@ -50,7 +51,8 @@ def strides_of(node: fx.Node) -> Any:
 
 def _is_image(node: fx.Node) -> bool:
     val = node.meta["val"]
-    return isinstance(val, torch.Tensor) and val.dim() == 4 and val.device.type == "cuda" and all(type(n) is int for n in val.shape)
+    return isinstance(val, torch.Tensor) and val.dim() == 4 and val.device.type == "cuda" and all(type(n) is int
+                                                                                                  for n in val.shape)
 
 
 def _channels(node: fx.Node) -> tuple[int, ...]:

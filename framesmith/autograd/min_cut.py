@@ -1,7 +1,8 @@
 """The cheapest set of vertices that separates two ends of a graph.
 
-Source of the algorithm: Dinic, "Algorithm for solution of a problem of maximum flow in networks with power estimation", 1970; a vertex's
-price is the capacity of the edge between its two halves (Ford and Fulkerson, "Flows in Networks", 1962).
+Source of the algorithm: Dinic, "Algorithm for solution of a problem of maximum flow in networks with power estimation",
+1970; a vertex's price is the capacity of the edge between its two halves (Ford and Fulkerson, "Flows in Networks",
+1962).
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ FREE = 1 << 62
 """A price that nothing reaches: the vertex is never chosen."""
 
 
-def cheapest_cut(prices: Mapping[V, int], edges: Iterable[tuple[V, V]], sources: Iterable[V], sinks: Iterable[V]) -> set[V]:
-    """The vertices of the smallest sum of prices that every path from a source to a sink goes through (ends count), nearest the sources.
+def cheapest_cut(prices: Mapping[V, int], edges: Iterable[tuple[V, V]], sources: Iterable[V],
+                 sinks: Iterable[V]) -> set[V]:
+    """The vertices of the smallest sum of prices that every path from a source to a sink goes through (ends count),
+    nearest the sources.
 
     Raises `ValueError` where a path has none with a finite price.
     """

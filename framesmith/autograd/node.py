@@ -1,8 +1,9 @@
-"""A compiled graph in the autograd engine: one node, whose backward is compiled when it first runs, or is begun with the forward.
+"""A compiled graph in the autograd engine: one node, whose backward is compiled when it first runs, or is begun with
+the forward.
 
-What the engine gives its nodes it gives this one: hooks, `retain_graph`, saved-tensor hooks, version checks of what is kept, anomaly mode.
-With `create_graph=True` the gradients are computed by the joint graph as a function of inputs and tangents, differentiable in its turn: so
-any order of derivative is one more such node.
+What the engine gives its nodes it gives this one: hooks, `retain_graph`, saved-tensor hooks, version checks of what is
+kept, anomaly mode. With `create_graph=True` the gradients are computed by the joint graph as a function of inputs and
+tangents, differentiable in its turn: so any order of derivative is one more such node.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ Compiled = Callable[[Any], Values]
 Compile = Callable[[fx.Graph, Sequence[Any]], Compiled]
 """(graph, examples of its inputs) -> what computes it, without gradients."""
 Both = Callable[[fx.Graph, Sequence[Any], fx.Graph], tuple[Compiled, Callable[[], Compiled] | None]]
-"""(forward, examples of its inputs, backward) -> what computes the forward; what gives the backward's, if that was begun."""
+"""(forward, examples of its inputs, backward) -> what computes the forward; what gives the backward's, if that was
+begun."""
 Turn = Callable[[], AbstractContextManager[Any]]
 Pattern = tuple[tuple[bool, ...], ...]
-"""Of a backward: which tangents there are; which gradients are asked for; of a differentiable one, which of its inputs require grad."""
+"""Of a backward: which tangents there are; which gradients are asked for; of a differentiable one, which of its inputs
+require grad."""
 
 _MANY = 8
 """So many results have their values freed with the first of their gradients."""
@@ -39,10 +42,12 @@ _KINDS = {"input": 0, "result": 1, "extra": 2}
 
 
 class Differentiable:
-    """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `turn`: what to be in while graphs are recorded,
-    which backwards do in whatever thread they run. `both`: begins the backward, too, where it is known what will be asked of it."""
+    """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `turn`: what to be in while
+    graphs are recorded, which backwards do in whatever thread they run. `both`: begins the backward, too, where it is
+    known what will be asked of it."""
 
-    def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True, budget: float = 1.0,
+    def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True,
+                 budget: float = 1.0,
                  turn: Turn = nullcontext, both: Both | None = None) -> None:
         self._graph = graph
         self._compile = compile
@@ -65,13 +70,15 @@ class Differentiable:
         """What is called in the graph's place: the forward, with the backward below as its node."""
         j, parts = self.joint, self.parts
         kept, watched = ([(_KINDS[kind], place) for kind, place in places] for places in (parts.kept, self._watched))
-        return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written, kept, watched,
+        return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written,
+                                   kept, watched,
                                    parts.needed, parts.exact, parts.copied, j.order, j.later)
 
-    def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool) -> tuple[tuple[bool, ...], tuple[bool, ...], Values]:
-        """Which of the kept values a backward takes, by which tangents there are and which gradients are asked for; which of the kept and
-        the watched values eager's would take, so that they may not have been written; and the numbers of what eager's would take of what
-        it keeps, which it may do once.
+    def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool) -> tuple[tuple[bool, ...],
+                                                                                             tuple[bool, ...], Values]:
+        """Which of the kept values a backward takes, by which tangents there are and which gradients are asked for;
+        which of the kept and the watched values eager's would take, so that they may not have been written; and the
+        numbers of what eager's would take of what it keeps, which it may do once.
 
         `again`: it is to be differentiated in its turn.
         """
@@ -79,11 +86,13 @@ class Differentiable:
             plan = self._plan(there, wanted)
         if again:
             count = len(self.parts.kept)
-            return tuple([k in self.parts.drawn for k in range(count)]), (False,) * (count + len(self._watched)), plan.taken
+            return tuple([k in self.parts.drawn
+                          for k in range(count)]), (False,) * (count + len(self._watched)), plan.taken
         return plan.reads, plan.checks, plan.taken
 
     def spent(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Which of the kept values nothing may ask for once a last backward has run: what eager reads once it cannot read again."""
+        """Which of the kept values nothing may ask for once a last backward has run: what eager reads once it cannot
+        read again."""
         with self._lock:
             plan = self._plan(there, wanted)
             if plan.spent is None:
@@ -99,7 +108,8 @@ class Differentiable:
         return [] if set(other.taken) & set(plan.taken) else [place for place, read in enumerate(other.reads) if read]
 
     def backward(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...]) -> Values:
-        """The gradients of the wanted inputs. A tangent that is None is none of the graph's: what depends on it alone has no gradient.
+        """The gradients of the wanted inputs. A tangent that is None is none of the graph's: what depends on it alone
+        has no gradient.
 
         Empties both lists: what is in them may die during the call.
         """
@@ -127,10 +137,12 @@ class Differentiable:
 
     def _partial(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
         with self._turn():
-            joint = trace_joint(self._graph, there, [k for k, asked in zip(self.joint.wanted, wanted, strict=True) if asked])
+            joint = trace_joint(self._graph, there,
+                                [k for k, asked in zip(self.joint.wanted, wanted, strict=True) if asked])
             graph, reads = backward_of(joint, self.parts, wanted)
         saved = _saved(joint)
-        return _Backward(graph, tuple(reads), tuple([place in saved for place in (*self.parts.kept, *self._watched)]), joint.read)
+        return _Backward(graph, tuple(reads), tuple([place in saved for place in (*self.parts.kept, *self._watched)]),
+                         joint.read)
 
     def whole(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...]) -> Values:
         """The same, differentiable; of the kept values, those that were drawn."""
@@ -140,15 +152,19 @@ class Differentiable:
         with self._lock:
             found = self._wholes.get((there, wanted, requires))
             if found is None:
-                found = self._wholes[there, wanted, requires] = CompiledFunction(self._compiled_whole, None)(there, wanted, requires, given)
+                found = self._wholes[there, wanted, requires] = CompiledFunction(self._compiled_whole,
+                                                                                 None)(there, wanted, requires, given)
         return found(given)
 
-    def _compiled_whole(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...], given: Values) -> Compiled:
+    def _compiled_whole(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...],
+                        given: Values) -> Compiled:
         with self._turn():
             graph = gradient_of(trace_joint(self._graph, there, self.joint.wanted), self.parts, wanted, requires)
-            return _Fitted(graph, given, lambda part, there: Differentiable(part, there, self._compile, *self._how).in_engine())
+            return _Fitted(graph, given, lambda part,
+                           there: Differentiable(part, there, self._compile, *self._how).in_engine())
 
-    def by_operators(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...], again: bool) -> Values:
+    def by_operators(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
+                     again: bool) -> Values:
         """The gradients of values that compiled code does not take; `again`: differentiable."""
         there = tuple([x is not None for x in tangents])
         given = [*inputs, *[kept[k] for k in self.parts.drawn], *tangents] if again else [*kept, *tangents]
@@ -165,7 +181,8 @@ class Differentiable:
         with self._turn():
             joint = trace_joint(self._graph, there, self.joint.wanted)
             if requires:
-                return _Backward(of_any_layout(gradient_of(joint, self.parts, wanted, requires)), (True,) * len(requires))
+                return _Backward(of_any_layout(gradient_of(joint, self.parts, wanted, requires)),
+                                 (True,) * len(requires))
             graph, reads = backward_of(joint, self.parts, wanted)
             return _Backward(of_any_layout(graph), (*reads, *[True] * len(there)))
 
@@ -179,8 +196,9 @@ def _saved(joint: Joint) -> list[tuple[str, int]]:
 
 @dataclass(slots=True)
 class _Backward:
-    """A backward graph, what computes it once it has run, and which of the kept values it takes; for one of some gradients or tangents
-    alone, which of the kept and the watched values eager's would take; `taken`, `spent`: see `Differentiable`."""
+    """A backward graph, what computes it once it has run, and which of the kept values it takes; for one of some
+    gradients or tangents alone, which of the kept and the watched values eager's would take; `taken`, `spent`: see
+    `Differentiable`."""
 
     graph: fx.Graph
     reads: tuple[bool, ...]
@@ -191,7 +209,8 @@ class _Backward:
 
 
 class _Fitted:
-    """Code of a graph of gradients: what it is given comes in any layout, and may be missing; code takes what the graph says."""
+    """Code of a graph of gradients: what it is given comes in any layout, and may be missing; code takes what the graph
+    says."""
 
     def __init__(self, graph: fx.Graph, given: Sequence[Any], compile: Compile) -> None:
         self._strides = tuple(_drop_missing(graph, given))

@@ -45,7 +45,8 @@ def evaluated(graph: fx.Graph, given: Sequence[Any]) -> tuple[Any, ...]:
     """What `graph` gives for `given`, with the history that autograd makes of it in grad mode."""
     marked = [n for n in graph.nodes if n.target is passed or n.meta.keys() & {"no_grad", "straight"}]
     if torch.is_grad_enabled() and marked:
-        raise Unsupported("a gradient within a function transform, or at a level of forward-mode AD, that is to be differentiated "
+        raise Unsupported("a gradient within a function transform, or at a level of forward-mode AD, that is to be "
+                          "differentiated "
                           "again, through compiled code with a derivative of its own or a region without gradients")
     return tuple(run(graph, given))
 

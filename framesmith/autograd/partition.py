@@ -29,13 +29,13 @@ _PLACES = ("val", "stack", "constant", "source", "layout", "given up")
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """`forward` takes the joint graph's inputs and gives its results and then the tensors of `kept` that are neither an input nor a result.
-    `backward` takes the values of `kept` and then the tangents, and gives the gradients.
+    """`forward` takes the joint graph's inputs and gives its results and then the tensors of `kept` that are neither an
+    input nor a result. `backward` takes the values of `kept` and then the tangents, and gives the gradients.
 
-    `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `numbers`: what it is, in `table`;
-    `layouts`: its strides, where they are not eager's.
-    `drawn`: places among them of random values. `needed`: the inputs that gradients can be computed of, with the drawn values. `exact`:
-    those of them whose values matter. `copied`: those that the graph writes, of which the backward needs the value before.
+    `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `numbers`: what it
+    is, in `table`; `layouts`: its strides, where they are not eager's. `drawn`: places among them of random values.
+    `needed`: the inputs that gradients can be computed of, with the drawn values. `exact`: those of them whose values
+    matter. `copied`: those that the graph writes, of which the backward needs the value before.
     """
 
     forward: fx.Graph
@@ -51,9 +51,11 @@ class Parts:
 
 
 def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Parts:
-    """Cut `joint`; without `recompute`, everything that the backward reads of the forward is kept. `budget`: see `kept_values`."""
+    """Cut `joint`; without `recompute`, everything that the backward reads of the forward is kept. `budget`: see
+    `kept_values`."""
     graph = without_derivatives(joint.graph)
-    if not any("checkpoint" in n.meta for n in graph.nodes):  # what equal layers read is kept once; regions have their own
+    # what equal layers read is kept once; regions have their own
+    if not any("checkpoint" in n.meta for n in graph.nodes):
         cse(graph)
     nodes = list(graph.nodes)
     places = [n for n in nodes if n.op == "placeholder"]
@@ -64,7 +66,8 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     read = _read_by(late, grads)
     random = drawn(read)
     given = [n for n in results if isinstance(n, fx.Node)]  # type: ignore[union-attr]
-    kept = (kept_values(nodes, late, read, set(inputs), budget, _barred(joint, inputs, results), given) if recompute else read) | random
+    kept = (kept_values(nodes, late, read, set(inputs), budget, _barred(joint, inputs, results),
+                        given) if recompute else read) | random
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
     lay_out(nodes, set(extras) - random)
@@ -74,17 +77,19 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     table: Table = {}
     numbers = numbered(nodes, table)
     roots = [g for g in grads if isinstance(g, fx.Node)]
-    needed, exact = ([k for k, n in enumerate(inputs) if n in found] for found in (ancestors(roots), ancestors(roots, UNREAD)))
+    needed, exact = ([k for k, n in enumerate(inputs) if n in found]
+                     for found in (ancestors(roots), ancestors(roots, UNREAD)))
     written = {n.args[0] for n in nodes if n.target is aten.copy_.default} | {inputs[k] for k in joint.written}
     copied = [k for k, n in enumerate(inputs) if n in written and (n in kept or k in exact)]
     layouts = tuple([n.meta.get("layout") for n in order])
     return Parts(forward, backward, tuple(ways), tuple([numbers[n] for n in order]), layouts,
-                 tuple([k for k, n in enumerate(order) if n in random]), tuple(needed), tuple(exact), tuple(copied), table)
+                 tuple([k for k, n in enumerate(order) if n in random]), tuple(needed), tuple(exact), tuple(copied),
+                 table)
 
 
 def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.Graph, list[bool]]:
-    """The backward graph of another joint graph of the same captured one, for some of the gradients, and which of the kept values are its
-    inputs, before the tangents."""
+    """The backward graph of another joint graph of the same captured one, for some of the gradients, and which of the
+    kept values are its inputs, before the tangents."""
     nodes = list(without_derivatives(joint.graph).nodes)
     found = _where(nodes, parts)
     tangents = [n for n in nodes if n.op == "placeholder"][joint.inputs:]
@@ -93,7 +98,8 @@ def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.
     for node, layout in zip(kept, parts.layouts, strict=True):
         if node is not None and layout is not None:
             node.meta["layout"] = layout
-    _give_up([*[n for n, (way, _) in zip(kept, parts.kept, strict=True) if n is not None and way == "extra"], *tangents])
+    _give_up([*[n for n, (way, _) in zip(kept, parts.kept, strict=True) if n is not None and way == "extra"],
+              *tangents])
     graph = _graph(nodes, [*[n for n in kept if n is not None], *tangents], grads, None)
     read = {n.name for n in graph.nodes if n.op == "placeholder" and n.users or n in output_node(graph).all_input_nodes}
     for place in [n for n in graph.nodes if n.op == "placeholder"][:-len(tangents)]:
@@ -103,8 +109,8 @@ def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.
 
 
 def gradient_of(joint: Joint, parts: Parts, wanted: Sequence[bool], requires: Iterable[bool]) -> fx.Graph:
-    """Some of the gradients as a function of the joint graph's inputs, the random values that were drawn in its forward, and the tangents;
-    `requires`: which of these require grad."""
+    """Some of the gradients as a function of the joint graph's inputs, the random values that were drawn in its
+    forward, and the tangents; `requires`: which of these require grad."""
     nodes = list(joint.graph.nodes)
     found = _where(nodes, parts)
     places = [n for n in nodes if n.op == "placeholder"]
@@ -126,7 +132,8 @@ def _asked(joint: Joint, nodes: list[fx.Node], wanted: Sequence[bool]) -> list[A
 
 
 def _where(nodes: list[fx.Node], parts: Parts) -> dict[int, fx.Node]:
-    """The nodes of another joint graph by what they compute: one for each number that `parts` has kept, in the place of its equals."""
+    """The nodes of another joint graph by what they compute: one for each number that `parts` has kept, in the place of
+    its equals."""
     found: dict[int, fx.Node] = {}
     kept = set(parts.numbers)
     for node, number in numbered(nodes, parts.table).items():
@@ -136,12 +143,13 @@ def _where(nodes: list[fx.Node], parts: Parts) -> dict[int, fx.Node]:
 
 
 def _barred(joint: Joint, inputs: list[fx.Node], results: Any) -> set[fx.Node]:
-    """What autograd would not keep, so that the program may write it: tensors given, but parameters, and results. A region of activation
-    checkpointing keeps what it reads."""
+    """What autograd would not keep, so that the program may write it: tensors given, but parameters, and results. A
+    region of activation checkpointing keeps what it reads."""
     given = {n for k, n in enumerate(inputs) if n.meta.get("passing") and k not in joint.saved_inputs}
     got = [n for k, n in enumerate(results[:joint.outputs]) if isinstance(n, fx.Node) and k not in joint.saved_results]
     regions = [n for n in joint.graph.nodes if "checkpoint" in n.meta]
-    kept = {memory_of(a)[0] for n in regions for a in n.all_input_nodes if a.meta.get("checkpoint") != n.meta["checkpoint"]}
+    kept = {memory_of(a)[0] for n in regions
+            for a in n.all_input_nodes if a.meta.get("checkpoint") != n.meta["checkpoint"]}
     return (given | {n for n in (memory_of(n)[0] for n in got) if n.op != "placeholder"}) - kept
 
 
@@ -176,7 +184,8 @@ def _give_up(values: Iterable[fx.Node]) -> None:
 
 
 def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[fx.Node] | None) -> fx.Graph:
-    """The part that computes `outputs` from `places`; with `late`, whatever has an effect is in it, but for what depends on these."""
+    """The part that computes `outputs` from `places`; with `late`, whatever has an effect is in it, but for what
+    depends on these."""
     effects = [n for n in nodes if late is not None and n not in late and n.op == "call_function" and is_needed(n)]
     cut = set(places)
     needed = ancestors([*(n for n in outputs if isinstance(n, fx.Node)), *effects], stop=cut)

@@ -1,9 +1,9 @@
 """What a forward keeps for its backward: the cheapest cut of the values that the backward reads, priced in bytes moved.
 
-A value that the forward writes to memory anyway costs its reading; one that would stay in registers costs its writing too. Pointwise work,
-views and constants may be done again from what is kept, unless forward and backward both need the value in memory; contractions,
-reductions and searches are done again only under a memory budget, where the fewest operations for a byte go first, and in regions of
-activation checkpointing; random draws never are.
+A value that the forward writes to memory anyway costs its reading; one that would stay in registers costs its writing
+too. Pointwise work, views and constants may be done again from what is kept, unless forward and backward both need the
+value in memory; contractions, reductions and searches are done again only under a memory budget, where the fewest
+operations for a byte go first, and in regions of activation checkpointing; random draws never are.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from framesmith.graph.traversal import ancestors
 
 aten = torch.ops.aten
 _SAME_ELEMENTS = frozenset((
-    aten.clone.default, aten._to_copy.default, aten.alias.default, aten.expand.default, aten._unsafe_view.default, aten.reshape.default,
-    aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.native_dropout_backward.default, aten.constant_pad_nd.default,
-    aten.cat.default, aten.stack.default, aten.full.default, aten.arange.start_step, aten.scalar_tensor.default, aten.full_like.default,
+    aten.clone.default, aten._to_copy.default, aten.alias.default, aten.expand.default, aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.native_dropout_backward.default,
+    aten.constant_pad_nd.default,
+    aten.cat.default, aten.stack.default, aten.full.default, aten.arange.start_step, aten.scalar_tensor.default,
+    aten.full_like.default,
     aten.zeros_like.default, aten.ones_like.default, aten.zeros.default, aten.ones.default,
 ))
 """Operators that are no arithmetic, but as cheap."""
@@ -38,9 +41,9 @@ _PRODUCTS: dict[Any, tuple[int, int]] = {
 
 def kept_values(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node], budget: float = 1.0,
                 barred: Collection[fx.Node] = (), results: Collection[fx.Node] = ()) -> set[fx.Node]:
-    """The values to keep of a joint graph: `late` depends on tangents and reads `read`. `budget` is the part, from 0 to 1, of the bytes
-    kept otherwise that may be kept; what is not kept is computed again. `barred`: what the program may write before the backward;
-    `results`: what it is given, which is in memory."""
+    """The values to keep of a joint graph: `late` depends on tangents and reads `read`. `budget` is the part, from 0 to
+    1, of the bytes kept otherwise that may be kept; what is not kept is computed again. `barred`: what the program may
+    write before the backward; `results`: what it is given, which is in memory."""
     problem = _Problem(nodes, late, read, inputs, barred, set(results))
     kept = problem.solve(())
     if budget >= 1:
@@ -127,7 +130,8 @@ def _draws(node: fx.Node) -> bool:
 
 
 def _is_read(node: fx.Node, where: Any) -> bool:
-    """Whether an operator that needs its arguments in memory reads the value, or a view of it; of the users that `where` says."""
+    """Whether an operator that needs its arguments in memory reads the value, or a view of it; of the users that
+    `where` says."""
     for user in node.users:
         if user.op == "call_function" and is_view(user.target) and user.target is not operator.getitem:
             if _is_read(user, where):

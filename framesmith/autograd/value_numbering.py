@@ -1,4 +1,5 @@
-"""What a graph's nodes compute, as numbers: equal expressions of equal inputs have one, in this graph and in others of the same table."""
+"""What a graph's nodes compute, as numbers: equal expressions of equal inputs have one, in this graph and in others of
+the same table."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def numbered(nodes: Iterable[fx.Node], table: Table) -> dict[fx.Node, int]:
 def behind(node: fx.Node) -> fx.Node:
     """What a node gives that only says where gradients go."""
     source = node.args[0] if node.target is operator.getitem else None
-    return source.args[0][node.args[1]] if isinstance(source, fx.Node) and source.target is passed else node  # type: ignore[index, return-value]
+    return (source.args[0][node.args[1]] if isinstance(source, fx.Node)  # type: ignore[index, return-value]
+            and source.target is passed else node)
 
 
 __all__ = ["Table", "behind", "numbered"]

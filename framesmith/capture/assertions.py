@@ -1,6 +1,6 @@
-"""Assertions on the data of tensors: the graph computes their conditions, residual code looks at them before it changes anything, and where
-one does not hold the whole frame runs again in plain Python, which raises what it raises and leaves what it leaves. Before that, the
-default generators that the graph drew from are put back."""
+"""Assertions on the data of tensors: the graph computes their conditions, residual code looks at them before it changes
+anything, and where one does not hold the whole frame runs again in plain Python, which raises what it raises and leaves
+what it leaves. Before that, the default generators that the graph drew from are put back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ STATES = "__fs_states"
 
 
 def checks(rebuilder: Any, plain: Callable[[], str]) -> list[str]:
-    """The statements of residual code that hold the conditions to their word; `plain` gives the call that runs the user's code instead."""
+    """The statements of residual code that hold the conditions to their word; `plain` gives the call that runs the
+    user's code instead."""
     if not rebuilder.tracer.checks:
         return []
     conditions = " and ".join([f"{rebuilder.hold(bool)}({text})" for text in rebuilder.values(rebuilder.tracer.checks)])
@@ -27,7 +28,8 @@ def checks(rebuilder: Any, plain: Callable[[], str]) -> list[str]:
 
 def before(rebuilder: Any) -> list[str]:
     """The statements that keep the states of the generators that may have to be put back."""
-    return [f"{STATES} = {rebuilder.hold(_kept)}({rebuilder.hold(rebuilder.drawn_from)})"] if rebuilder.drawn_from else []
+    return ([f"{STATES} = {rebuilder.hold(_kept)}({rebuilder.hold(rebuilder.drawn_from)})"] if rebuilder.drawn_from
+            else [])
 
 
 def back(rebuilder: Any) -> list[str]:
@@ -37,7 +39,8 @@ def back(rebuilder: Any) -> list[str]:
 
 def drawing(nodes: Iterable[Node]) -> list[Node]:
     """Nodes that draw random numbers."""
-    return [n for n in nodes if isinstance(n.target, torch._ops.OpOverload) and draws(n.target, n.args, n.kwargs)]  # type: ignore[arg-type]
+    return [n for n in nodes if isinstance(n.target, torch._ops.OpOverload)  # type: ignore[arg-type]
+            and draws(n.target, n.args, n.kwargs)]
 
 
 def _drawn(tracer: Any) -> list[torch.Generator]:
@@ -46,7 +49,8 @@ def _drawn(tracer: Any) -> list[torch.Generator]:
     devices = {x.device for x in values if isinstance(x, torch.Tensor) and x.device.type in ("cpu", "cuda")}
     if tracer.seeds.before:
         devices |= {torch.device("cpu"), *[torch.device("cuda", i) for i in range(len(torch.cuda.default_generators))]}
-    return [torch.default_generator if d.type == "cpu" else torch.cuda.default_generators[d.index or 0] for d in devices]
+    return [torch.default_generator if d.type == "cpu" else torch.cuda.default_generators[d.index or 0]
+            for d in devices]
 
 
 def _kept(generators: list[torch.Generator]) -> list[tuple[torch.Generator, torch.Tensor]]:

@@ -1,6 +1,7 @@
 """Special methods of two operands, as the slots of builtin types answer them: by a result, or by NotImplemented.
 
-A family of trackers has rows for what it follows. What has none and is not the default of `object` is refused, never guessed.
+A family of trackers has rows for what it follows. What has none and is not the default of `object` is refused, never
+guessed.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Attempts:
                 return opaque(self, obj, *args)
             if obj.payload is None:
                 raise Unsupported(f"{name} of {obj.describe()}")
-            return self._answer(obj.payload, name, args if _is_format(obj.payload, name) else [_payload(a) for a in args])
+            return self._answer(obj.payload, name,
+                                args if _is_format(obj.payload, name) else [_payload(a) for a in args])
         for family, answer in _ANSWERS:
             if isinstance(obj, family):
                 return answer(self, obj, raw, name, args)
@@ -80,7 +82,8 @@ def _constant(tracer: Any, obj: Any, raw: Any, name: str, args: list[t.Tracker])
     real = [_payload(a) for a in args]
     if all(a.constant or isinstance(a, t.Static) for a in real):
         return tracer.made(tracer.folded(raw, (obj.value, *[a.value for a in real])))  # type: ignore[attr-defined]
-    takes_an_index = name in ("__mul__", "__rmul__") and any(tracer.lookup(a.pytype(), "__index__") is not MISSING for a in real)
+    takes_an_index = name in ("__mul__", "__rmul__") and any(tracer.lookup(a.pytype(), "__index__") is not MISSING
+                                                             for a in real)
     if type(obj.value) in BY_EQUALITY and not takes_an_index:
         return None
     raise Unsupported(f"{name} of {obj.describe()}")

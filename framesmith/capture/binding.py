@@ -44,7 +44,8 @@ def signature(code: CodeType, n_slots: int) -> Signature:
     return sig
 
 
-def bind(tracer: Any, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker], n_slots: int) -> list[t.Tracker | None]:
+def bind(tracer: Any, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker],
+         n_slots: int) -> list[t.Tracker | None]:
     """The fast slots of a new frame of `fn`; raises TypeError in the captured program when the call does not fit."""
     sig = signature(fn.code, n_slots)
     slots: list[t.Tracker | None] = [None] * sig.n_slots
@@ -70,7 +71,8 @@ def bind(tracer: Any, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t
     return slots
 
 
-def _place_keywords(tracer: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None], kwargs: dict[str, t.Tracker],
+def _place_keywords(tracer: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None],
+                    kwargs: dict[str, t.Tracker],
                     extra: dict[Any, t.Tracker]) -> None:
     index = sig.index
     for name, value in kwargs.items():
@@ -90,7 +92,8 @@ def _place_keywords(tracer: Any, fn: t.Function, sig: Signature, slots: list[t.T
 def _unexpected(tracer: Any, fn: t.Function, sig: Signature, kwargs: dict[str, t.Tracker], name: str) -> None:
     only = [n for n in sig.all_names[:sig.n_posonly] if n in kwargs]
     if only:
-        tracer.raise_(TypeError(f"{fn.qualname}() got some positional-only arguments passed as keyword arguments: '{', '.join(only)}'"))
+        tracer.raise_(TypeError(f"{fn.qualname}() got some positional-only arguments passed as keyword arguments: "
+                                f"'{', '.join(only)}'"))
     tracer.raise_(TypeError(f"{fn.qualname}() got an unexpected keyword argument '{name}'"))
 
 
@@ -102,7 +105,8 @@ def _too_many(tracer: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker
     keywords = f" positional argument{_s(given)} (and {only} keyword-only argument{_s(only)})" if only else ""
     verb = "was" if given == 1 and not only else "were"
     plural = "s" if n_defaults or n != 1 else ""
-    tracer.raise_(TypeError(f"{fn.qualname}() takes {takes} positional argument{plural} but {given}{keywords} {verb} given"))
+    tracer.raise_(TypeError(f"{fn.qualname}() takes {takes} positional argument{plural} but {given}{keywords} {verb} "
+                            "given"))
 
 
 def _s(n: int) -> str:
@@ -134,6 +138,7 @@ def _fill_kwonly(tracer: Any, fn: t.Function, sig: Signature, slots: list[t.Trac
 def _missing(tracer: Any, fn: t.Function, kind: str, names: list[str]) -> None:
     quoted = [repr(n) for n in names]
     last = quoted.pop()
-    listed = last if not quoted else f"{quoted[0]} and {last}" if len(quoted) == 1 else f"{', '.join(quoted)}, and {last}"
+    listed = last if not quoted else f"{quoted[0]} and {last}" if len(quoted) == 1 else (f"{', '.join(quoted)}, and "
+                                                                                         f"{last}")
     n = len(names)
     tracer.raise_(TypeError(f"{fn.qualname}() missing {n} required {kind} argument{_s(n)}: {listed}"))

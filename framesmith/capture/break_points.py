@@ -40,15 +40,17 @@ def choose_stop(frames: list[Frame], limit: int) -> Stop | None:
 
 
 def refuse_abandoned(tracer: Any, made: dict[int, str]) -> None:
-    """Generators that the frame made and let go of in the middle (they are not among those that were `made` again): when such a one
-    dies it is closed, which runs its `finally` and `with` blocks, so it has to be a real one from its beginning."""
+    """Generators that the frame made and let go of in the middle (they are not among those that were `made` again):
+    when such a one dies it is closed, which runs its `finally` and `with` blocks, so it has to be a real one from its
+    beginning."""
     for gen, stop in tracer.cleaning:
         if id(gen) not in made and gen.started and not gen.done and _cleans_up(gen):
             raise StopAt(f"generator {gen.frame.fn.qualname} is dropped before its end", stop)
 
 
 def _cleans_up(gen: t.Generator) -> bool:
-    """Whether closing a suspended generator runs code of the program's: its own handlers', or a `close` of what it delegates to."""
+    """Whether closing a suspended generator runs code of the program's: its own handlers', or a `close` of what it
+    delegates to."""
     frame = gen.frame
     row = frame.dec.handler_at(frame.ip - 1)
     while row is not None:
@@ -60,7 +62,8 @@ def _cleans_up(gen: t.Generator) -> bool:
 
 
 def _passed(frame: Frame, at: int) -> int:
-    """The instruction by which a GeneratorExit leaves the handler at `at`, that has no other effect; -1 if it has, or may have."""
+    """The instruction by which a GeneratorExit leaves the handler at `at`, that has no other effect; -1 if it has, or
+    may have."""
     instrs = frame.dec.instrs
     kind: Any = None
     while instrs[at].op not in _LEAVES:
@@ -68,7 +71,8 @@ def _passed(frame: Frame, at: int) -> int:
         if ins.op == "LOAD_GLOBAL":
             kind = frame.tracer.read_global(frame.globals, ins.val)
         elif ins.op == "CHECK_EXC_MATCH":
-            if not isinstance(kind, t.Class) or issubclass(GeneratorExit, kind.value) or not issubclass(kind.value, BaseException):
+            if not isinstance(kind, t.Class) or issubclass(GeneratorExit,
+                                                           kind.value) or not issubclass(kind.value, BaseException):
                 return -1
         elif ins.op not in _QUIET:
             return -1
@@ -77,8 +81,10 @@ def _passed(frame: Frame, at: int) -> int:
 
 
 _LEAVES = ("RERAISE", "CLEANUP_THROW")
-_QUIET = frozenset(("PUSH_EXC_INFO", "POP_EXCEPT", "COPY", "SWAP", "POP_TOP", "NOP", "LOAD_CONST", "STORE_FAST", "DELETE_FAST",
+_QUIET = frozenset(("PUSH_EXC_INFO", "POP_EXCEPT", "COPY", "SWAP", "POP_TOP", "NOP", "LOAD_CONST", "STORE_FAST",
+                    "DELETE_FAST",
                     "POP_JUMP_IF_FALSE", "CALL_INTRINSIC_1"))
-"""What stands in the handlers of `except` clauses, of those that put the state back, and of whole generators (from 3.12 on)."""
+"""What stands in the handlers of `except` clauses, of those that put the state back, and of whole generators (from 3.12
+on)."""
 
 __all__ = ["GENERATORS", "Stop", "StopAt", "choose_stop", "refuse_abandoned"]

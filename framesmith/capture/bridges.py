@@ -1,10 +1,12 @@
-"""Bridges: small code objects that run one instruction of a user's function in plain Python, and go on in continuations.
+"""Bridges: small code objects that run one instruction of a user's function in plain Python, and go on in
+continuations.
 
     prologue      the operands on the stack, the exceptions in whose handlers the instruction stands
     instruction   or, for a frame that waits for a call, the call of what goes on below it
     exits         one for each way out: the next instruction, a jump, the handler that covers it
 
-Each exit returns a tail call of the continuation from there.  A bridge is as long as what it must do, not as the user's code.
+Each exit returns a tail call of the continuation from there.  A bridge is as long as what it must do, not as the user's
+code.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ from .bytecode.tables import PLAIN, emit
 from .origins import forgetter
 from .resume import cell_names, cells_in, continuation, free_names, leading
 
-STAYS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "YIELD_VALUE", "SEND", "RETURN_GENERATOR", "RETURN_VALUE",
-                   "RETURN_CONST", "MAKE_CELL", "COPY_FREE_VARS", "RESUME", "GET_AWAITABLE", "END_ASYNC_FOR", "ASYNC_GEN_WRAP"})
+STAYS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "YIELD_VALUE", "SEND", "RETURN_GENERATOR",
+                   "RETURN_VALUE",
+                   "RETURN_CONST", "MAKE_CELL", "COPY_FREE_VARS", "RESUME", "GET_AWAITABLE", "END_ASYNC_FOR",
+                   "ASYNC_GEN_WRAP"})
 """Instructions that change or leave the frame itself: nothing can run them for it."""
 
 _ENDS = frozenset({"RAISE_VARARGS", "RERAISE"})
@@ -59,8 +63,8 @@ _C.skip_code(Later.__call__.__code__)
 class Place:
     """The instruction at which a frame is left.
 
-    `names` are the locals that live there, `kw_names` the keywords of its call.  The layout of a frame that waits for a call is
-    without the call's operands.
+    `names` are the locals that live there, `kw_names` the keywords of its call.  The layout of a frame that waits for a
+    call is without the call's operands.
     """
 
     code: CodeType
@@ -76,8 +80,8 @@ _made: dict[Any, tuple[weakref.ref[CodeType], CodeType]] = {}
 def bridge(place: Place, waits: bool) -> CodeType:
     """The code of a bridge.
 
-    Parameters: what the place's layout takes, then its locals; if it `waits` for a call, then that as a TailCall, whose result stands
-    for the instruction's.
+    Parameters: what the place's layout takes, then its locals; if it `waits` for a call, then that as a TailCall, whose
+    result stands for the instruction's.
     """
     key = (id(place.code), place.index, place.layout, place.names, place.kw_names, waits)
     hit = _made.get(key)
@@ -131,7 +135,8 @@ class _Builder:
         self.consts: list[Any] = [place.kw_names, 0, _C.run, _C.tail_call]
         self.out: list[Instr] = []
         ins = self.dec.instrs[place.index]
-        last = {place.code.co_varnames[ins.arg]} if ins.name == "LOAD_FAST" else set()  # it may be read for the last time, and holds on
+        # it may be read for the last time, and holds on
+        last = {place.code.co_varnames[ins.arg]} if ins.name == "LOAD_FAST" else set()
         self.kept = {*place.names} - (liveness(place.code, place.index) - last)
         """Locals that are there to keep alive what they hold."""
         self.height = 0
@@ -191,7 +196,8 @@ class _Builder:
         names += tuple(f"__fs_t{i}" for i in range(self.height + 1))
         room = self.code.co_stacksize + depth + len(names) + len(self.cells) + 8
         cellvars, freevars = (self.code.co_cellvars, free_names(self.code)) if own else ((), self.cells)
-        return assemble(self.code, self.out, handlers, names, argcount=self.scratch, cellvars=cellvars, freevars=freevars, old=dec,
+        return assemble(self.code, self.out, handlers, names, argcount=self.scratch, cellvars=cellvars,
+                        freevars=freevars, old=dec,
                         stacksize=room, consts=tuple(self.consts))
 
     def prologue(self, first: int, window: Layout, zero: int, stay: int) -> None:
@@ -227,7 +233,8 @@ class _Builder:
         return [Handler(start, end, target, len(below), row.lasti)]
 
     def exit(self, index: int, kept: Layout, below: Sequence[int], new: int, stored: bool = False) -> None:
-        """Go on at `index` with the entries `kept` of the place's stack and the `new` ones on top, which lie over `below`."""
+        """Go on at `index` with the entries `kept` of the place's stack and the `new` ones on top, which lie over
+        `below`."""
         self.height = max(self.height, new + 1)
         if not stored:
             for k in reversed(range(new)):

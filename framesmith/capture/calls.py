@@ -76,7 +76,8 @@ class Calls:
         return self.made(self.folded(fn, real, {k: v.real(self) for k, v in kwargs.items()}))
 
     # --- rows ---------------------------------------------------------------------------------------------------------
-    def by_row(self, row: Callable[..., t.Tracker], fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+    def by_row(self, row: Callable[..., t.Tracker], fn: Any, args: list[t.Tracker],
+               kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """The handler of a known callable."""
         if (type(fn) is BuiltinFunctionType or fn in TAKES) and not fits(fn, len(args) + len(kwargs), tuple(kwargs)):
             explain(self, fn, args, kwargs)
@@ -87,10 +88,12 @@ class Calls:
             return out
         except FAILURES as e:
             explain(self, fn, args, kwargs)
-            raise Unsupported(f"a call of {getattr(fn, '__qualname__', fn)} with these arguments ({type(e).__name__}: {e})") from e
+            raise Unsupported(f"a call of {getattr(fn, '__qualname__', fn)} with these arguments ({type(e).__name__}: "
+                              f"{e})") from e
 
     # --- Python functions ---------------------------------------------------------------------------------------------
-    def call_function(self, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker], direct: bool = False) -> t.Tracker:
+    def call_function(self, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker],
+                      direct: bool = False) -> t.Tracker:
         """A Python function: by its row, run whole on fakes if it is torch's own, else inlined.
 
         `direct`: the result is the result of the caller's present instruction, so a break may resume inside.
@@ -116,7 +119,8 @@ class Calls:
             return row(self, fn, args, kwargs)
         return self.inline(fn, args, kwargs, direct)
 
-    def inline(self, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker], direct: bool = False) -> t.Tracker:
+    def inline(self, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker],
+               direct: bool = False) -> t.Tracker:
         """Run the body of `fn` in a frame of its own."""
         fn.open(self)
         code = fn.code
@@ -173,7 +177,8 @@ class Calls:
                     return self.call_function(f, [fn, *args], kwargs, True)
         return fn.call(self, args, kwargs)
 
-    def call_special(self, obj: t.Tracker, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker] | None = None) -> t.Tracker:
+    def call_special(self, obj: t.Tracker, name: str, args: list[t.Tracker],
+                     kwargs: dict[str, t.Tracker] | None = None) -> t.Tracker:
         """A dunder method, looked up on the type."""
         kind = obj.pytype()
         raw = self.lookup(kind, name)
@@ -181,13 +186,15 @@ class Calls:
         if isinstance(raw, FunctionType):
             return self.class_function(raw).call(self, [obj, *args], kwargs)
         if raw is MISSING or raw is None:
-            return self.raise_(TypeError(_SPECIAL_ERRORS.get(name, "'{}' object does not support {}").format(kind.__name__, name)))
+            return self.raise_(
+                TypeError(_SPECIAL_ERRORS.get(name, "'{}' object does not support {}").format(kind.__name__, name)))
         if isinstance(raw, (WrapperDescriptorType, MethodDescriptorType)):
             return obj.builtin_method(self, name, args, kwargs)
         return self.bound_special(obj, name, raw).call(self, args, kwargs)
 
     def bound_special(self, obj: t.Tracker, name: str, raw: Any) -> t.Tracker:
-        """What the interpreter calls for a special method: `raw`, found in the class of `obj`, bound as a descriptor would be."""
+        """What the interpreter calls for a special method: `raw`, found in the class of `obj`, bound as a descriptor
+        would be."""
         kind = obj.pytype()
         if isinstance(raw, FunctionType):
             return t.Method(self.class_function(raw), obj)
@@ -225,7 +232,8 @@ class Calls:
         return self.lookup(kind, "__iter__") is not MISSING or self.lookup(kind, "__getitem__") is not MISSING
 
     # --- builtins -----------------------------------------------------------------------------------------------------
-    def apply_row(self, family: type, obj: t.Tracker, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+    def apply_row(self, family: type, obj: t.Tracker, name: str, args: list[t.Tracker],
+                  kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """A method of a builtin type, by its row."""
         row = self.methods(family, name)
         if row is None:
@@ -276,7 +284,8 @@ class Calls:
         name = getattr(fn, "__qualname__", repr(fn))
         raise Unsupported(f"call of builtin {getattr(fn, '__module__', None) or ''}.{name}")
 
-    def constant_method(self, x: t.Const, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker | None:
+    def constant_method(self, x: t.Const, name: str, args: list[t.Tracker],
+                        kwargs: dict[str, t.Tracker]) -> t.Tracker | None:
         """A method of a constant that is more than its result, by its row; None: there is none."""
         row = CONSTANT_METHODS.get((x.pytype(), name))
         return None if row is None else row(self, x, args, kwargs)
@@ -289,7 +298,8 @@ class Calls:
         return self.call_raw(fn, obj, args[1:], kwargs)
 
     def call_raw(self, raw: Any, obj: t.Tracker, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-        """The method that `raw`, a descriptor of a builtin type, makes of `obj`, whatever the object's own class puts in its place."""
+        """The method that `raw`, a descriptor of a builtin type, makes of `obj`, whatever the object's own class puts
+        in its place."""
         owner, name = getattr(raw, "__objclass__", object), raw.__name__
         if owner is not object and isinstance(obj, t.Object) and obj.payload is None:
             row = OPAQUE.get((owner, name))
@@ -301,18 +311,22 @@ class Calls:
         return obj.builtin_method(self, name, args, kwargs)
 
     def call_scripted(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-        """A TorchScript function, by the Python function that it was compiled of; what is annotated as float becomes one."""
+        """A TorchScript function, by the Python function that it was compiled of; what is annotated as float becomes
+        one."""
         known = named("torch.jit._state._jit_caching_layer") or {}
-        original = next((f for f, name in list(known.items()) if name == fn.qualified_name and isinstance(f, FunctionType)), None)
+        original = next((f for f, name in list(known.items()) if name == fn.qualified_name
+                         and isinstance(f, FunctionType)), None)
         if original is None:
             raise Unsupported(f"TorchScript function {fn.name}")
         floats = {name for name, hint in original.__annotations__.items() if hint is float or hint == "float"}
         names = original.__code__.co_varnames
         args = [_as_float(a) if name in floats else a for name, a in zip(names, args)]
-        return self.inline(self.made(original), args, {k: _as_float(v) if k in floats else v for k, v in kwargs.items()})  # type: ignore[arg-type]
+        return self.inline(self.made(original), args,  # type: ignore[arg-type]
+                           {k: _as_float(v) if k in floats else v for k, v in kwargs.items()})
 
     # --- classes ------------------------------------------------------------------------------------------------------
-    def instantiate(self, klass: t.Class, args: list[t.Tracker], kwargs: dict[str, t.Tracker], plain: bool = False) -> t.Tracker:
+    def instantiate(self, klass: t.Class, args: list[t.Tracker], kwargs: dict[str, t.Tracker],
+                    plain: bool = False) -> t.Tracker:
         """`cls(*args, **kwargs)`; `plain`: as type.__call__ does it, whatever the metaclass says."""
         cls = klass.value
         row = CALLS.get(cls)
@@ -350,7 +364,8 @@ class Calls:
         return obj
 
     def takes_nothing(self, cls: type, name: str, excess: bool) -> None:
-        """object.__new__ and object.__init__ refuse arguments, unless they are for the other of the two, which the class has replaced."""
+        """object.__new__ and object.__init__ refuse arguments, unless they are for the other of the two, which the
+        class has replaced."""
         if not excess:
             return
         if cls in self.overlay or builtin_part(cls) is not object or self.lookup(cls, "__del__") is not MISSING:
@@ -386,7 +401,8 @@ class Calls:
 
 def _holds_object(x: t.Tracker) -> bool:
     """An instance of a class of the program's is in a constant what it is, not what builtin part it has."""
-    return isinstance(x, t.Object) or isinstance(x, t.Tuple) and x._items is not None and any(map(_holds_object, x.items))
+    return isinstance(x, t.Object) or isinstance(x, t.Tuple) and x._items is not None and any(map(_holds_object,
+                                                                                                  x.items))
 
 
 def _initialises(obj: t.Tracker) -> bool:
@@ -395,7 +411,8 @@ def _initialises(obj: t.Tracker) -> bool:
 
 
 def hidden(fn: FunctionType) -> FunctionType | None:
-    """The function of torch's behind `fn`, by which torch.compile does not see it but we may: it has a row, or is an optimiser's."""
+    """The function of torch's behind `fn`, by which torch.compile does not see it but we may: it has a row, or is an
+    optimiser's."""
     original = getattr(fn, "_torchdynamo_orig_callable", None)
     if not isinstance(original, FunctionType):
         return None

@@ -1,4 +1,5 @@
-"""Operators on what a tensor's data chooses: they are applied to both values, or to a choice that is made in the graph."""
+"""Operators on what a tensor's data chooses: they are applied to both values, or to a choice that is made in the
+graph."""
 
 from __future__ import annotations
 
@@ -19,10 +20,14 @@ _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq,
 _EITHER = (*_COMPARISONS, operator.add, operator.sub, operator.mul, operator.truediv)
 """Operators of which a tensor without dimensions and the number of its value give the same."""
 _FINITE = frozenset((
-    "sum", "mean", "add", "sub", "rsub", "mul", "neg", "abs", "relu", "clamp", "clamp_min", "clamp_max", "sin", "cos", "tanh", "sigmoid",
-    "gelu", "silu", "softmax", "log_softmax", "max", "min", "amax", "amin", "maximum", "minimum", "where", "mm", "addmm", "bmm", "linear",
-    "matmul", "dot", "mv", "conv1d", "conv2d", "convolution", "embedding", "mse_loss", "l1_loss", "smooth_l1_loss", "cross_entropy_loss",
-    "nll_loss", "nll_loss_forward", "binary_cross_entropy_with_logits", "_to_copy", "clone", "copy", "cat", "stack", "select_scatter",
+    "sum", "mean", "add", "sub", "rsub", "mul", "neg", "abs", "relu", "clamp", "clamp_min", "clamp_max", "sin", "cos",
+    "tanh", "sigmoid",
+    "gelu", "silu", "softmax", "log_softmax", "max", "min", "amax", "amin", "maximum", "minimum", "where", "mm",
+    "addmm", "bmm", "linear",
+    "matmul", "dot", "mv", "conv1d", "conv2d", "convolution", "embedding", "mse_loss", "l1_loss", "smooth_l1_loss",
+    "cross_entropy_loss",
+    "nll_loss", "nll_loss_forward", "binary_cross_entropy_with_logits", "_to_copy", "clone", "copy", "cat", "stack",
+    "select_scatter",
     "slice_scatter", "getitem", "gather", "index",
 ))
 """Operators whose derivatives are finite at finite values: a gradient of 0 stays 0 on its way through them."""
@@ -33,7 +38,8 @@ def chooses(condition: t.Tracker) -> bool:
     return isinstance(condition, t.Tensor) and condition.fake.numel() == 1
 
 
-def applied(tracer: Any, apply: Callable[..., t.Tracker], fn: Callable[..., Any] | None, args: list[t.Tracker]) -> t.Tracker:
+def applied(tracer: Any, apply: Callable[..., t.Tracker], fn: Callable[..., Any] | None,
+            args: list[t.Tracker]) -> t.Tracker:
     """The operator `fn` of a chosen value; `apply` applies it to trackers."""
     at = next(k for k, a in enumerate(args) if type(a) is t.Chosen)
     chosen: t.Chosen = args[at]  # type: ignore[assignment]
@@ -53,7 +59,8 @@ def applied(tracer: Any, apply: Callable[..., t.Tracker], fn: Callable[..., Any]
 
 def _merged(tracer: Any, chosen: t.Chosen, others: list[t.Tensor], compares: bool) -> t.Tensor:
     """The choice as a tensor, for an operator that has `others` as its other operands."""
-    yes, no = (_merged(tracer, side, others, compares) if type(side) is t.Chosen else side for side in (chosen.yes, chosen.no))
+    yes, no = (_merged(tracer, side, others, compares) if type(side) is t.Chosen else side
+               for side in (chosen.yes, chosen.no))
     a, b = (yes, no) if isinstance(yes, t.Tensor) else (no, yes)
     if not isinstance(a, t.Tensor) or a.pyclass is not torch.Tensor:
         raise chosen.refused()
@@ -75,19 +82,22 @@ def _are_alike(a: t.Tensor, b: t.Tensor) -> bool:
 
 def _is_replaced(a: t.Tensor, b: t.Tracker, others: list[t.Tensor]) -> bool:
     """Whether results have the type that they would have with the number `b`, and its value."""
-    if not isinstance(b, t.Const) or is_symbolic(b) or type(b.value) not in (int, float, bool) or a.fake.dim() or len(others) != 1:
+    if (not isinstance(b, t.Const) or is_symbolic(b) or type(b.value) not in (int, float, bool) or a.fake.dim()
+        or len(others) != 1):
         return False
     x, y = a.fake, others[0].fake
     if x.device != y.device or torch.result_type(x, y) != torch.result_type(b.value, y):
         return False
-    if not x.dtype.is_floating_point and not (type(b.value) is not float and 0 <= b.value < 128) or abs(b.value) > 1 << 53:
+    if not x.dtype.is_floating_point and not (type(b.value) is not float
+                                              and 0 <= b.value < 128) or abs(b.value) > 1 << 53:
         return False
     exact = torch.tensor(b.value, dtype=x.dtype).item() == b.value
     return exact or x.dtype in (torch.float32, torch.float64) and torch.result_type(x, y) is x.dtype
 
 
 def _check_gradients(tracer: Any, chosen: t.Chosen, sides: list[t.Tracker], others: list[t.Tensor]) -> None:
-    """Refuse where eager would leave the gradient of an input out, or where a gradient of 0 might become NaN on its way to one."""
+    """Refuse where eager would leave the gradient of an input out, or where a gradient of 0 might become NaN on its way
+    to one."""
     reached: list[set[Node]] = [_inputs(tracer, x, chosen) if isinstance(x, t.Tensor) else set() for x in sides]
     some, every = reached[0].union(*reached[1:]), reached[0].intersection(*reached[1:])
     if not some - every <= set().union(*[_inputs(tracer, x, None) for x in others]):
@@ -96,13 +106,15 @@ def _check_gradients(tracer: Any, chosen: t.Chosen, sides: list[t.Tracker], othe
 
 def _inputs(tracer: Any, x: t.Tensor, chosen: t.Chosen | None) -> set[Node]:
     """Inputs that a gradient of `x` comes to, for a choice by finite derivatives alone."""
-    todo, found = [tracer.recorder.nodes(x.fake)] if torch.is_grad_enabled() and tracer.wants_grad(x.fake) else [], set()
+    todo, found = [tracer.recorder.nodes(x.fake)] if torch.is_grad_enabled() and tracer.wants_grad(
+        x.fake) else [], set()
     while todo:
         node: Node = todo.pop()
         if node in found:
             continue
         found.add(node)
-        if chosen is not None and node not in tracer.differentiable and not is_view(node.target) and _name(node) not in _FINITE:
+        if (chosen is not None and node not in tracer.differentiable and not is_view(node.target)
+            and _name(node) not in _FINITE):
             raise chosen.refused()
         todo += filter(tracer.requires, node.all_input_nodes)
     return found & tracer.differentiable.keys()

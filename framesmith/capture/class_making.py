@@ -104,7 +104,8 @@ class ClassMaking:
         self.meta_is_plain(meta.value)  # type: ignore[attr-defined]
         if self.lookup(meta.value, "mro") is not type.__dict__["mro"]:  # type: ignore[attr-defined]
             raise Unsupported(f"class {name}, whose metaclass has an mro() of its own")
-        if kept := next((n for n in entries if n not in _ASSIGNED and hasattr(type(type.__dict__.get(n)), "__set__")), None):
+        if kept := next((n for n in entries if n not in _ASSIGNED and hasattr(type(type.__dict__.get(n)), "__set__")),
+                        None):
             raise Unsupported(f"class {name} with an attribute {kept}, which `type` keeps itself")
         cell = entries.pop("__classcell__", None)
         if cell is not None and not isinstance(cell, t.Cell):
@@ -200,7 +201,8 @@ class ClassMaking:
 
 
 _NAMING = frozenset({"typing", "types", "inspect", "collections.abc"})
-_PARTS = ("__origin__", "__args__", "__metadata__", "__bound__", "__constraints__", "__supertype__", "annotation", "return_annotation",
+_PARTS = ("__origin__", "__args__", "__metadata__", "__bound__", "__constraints__", "__supertype__", "annotation",
+          "return_annotation",
           "default")
 
 
@@ -214,7 +216,8 @@ def builtin_part(cls: type) -> type:
     return next(base for base in cls.__mro__ if not base.__flags__ & _HEAP)
 
 
-ANSWERS_ITSELF: frozenset[type] = frozenset({types.ModuleType, super, threading.local, types.MethodType, types.GenericAlias,
+ANSWERS_ITSELF: frozenset[type] = frozenset({types.ModuleType, super, threading.local, types.MethodType,
+                                             types.GenericAlias,
                                              *weakref.ProxyTypes})
 """Classes of C whose lookup of an instance's attributes is not that of `object`."""
 
@@ -247,7 +250,8 @@ def _function(tracer: Any, x: t.Function) -> Any:
 def _object(tracer: Any, x: t.Object) -> Any:
     if x.payload is not None or x.cls.__flags__ & _ABSTRACT:
         return Placeholder()
-    return object.__new__(x.cls) if x.cls.__new__ is object.__new__ or isinstance(x.cls.__new__, types.FunctionType) else Placeholder()
+    return object.__new__(x.cls) if x.cls.__new__ is object.__new__ or isinstance(x.cls.__new__,
+                                                                                  types.FunctionType) else Placeholder()
 
 
 def _dict(tracer: Any, x: t.Dict) -> Any:
@@ -259,6 +263,7 @@ def _dict(tracer: Any, x: t.Dict) -> Any:
 
 
 _STAND_INS: dict[type, Callable[[Any, Any], Any]] = {
-    t.Function: _function, t.Object: _object, t.Dict: _dict, t.List: lambda tracer, x: [], t.Set: lambda tracer, x: x.base(),
+    t.Function: _function, t.Object: _object, t.Dict: _dict, t.List: lambda tracer, x: [], t.Set: lambda tracer,
+    x: x.base(),
 }
 _HEAP, _IMMUTABLE, _ABSTRACT = 1 << 9, 1 << 8, 1 << 20

@@ -1,4 +1,5 @@
-"""Namespaces: attributes of classes, Python modules, globals; what was read of each is guarded as a whole, by identity."""
+"""Namespaces: attributes of classes, Python modules, globals; what was read of each is guarded as a whole, by
+identity."""
 
 from __future__ import annotations
 
@@ -79,10 +80,11 @@ class Namespaces(Spaces):
         self.made_classes: set[type] = set()
         """Stand-ins of the classes that the frame made."""
         self.fields: dict[int, dict[str, t.Tracker]] = {}
-        """Fields of dataclasses that the frame made, by address, and what they were made with: each call of the frame makes its own."""
+        """Fields of dataclasses that the frame made, by address, and what they were made with: each call of the frame
+        makes its own."""
         self.of_made: dict[int, tuple[type, str] | None] = {}
-        """Functions of stand-ins that no tracker stands for, by address, and their place: what made them (a decorator of the library)
-        makes them again in the class. None: there is no way to them."""
+        """Functions of stand-ins that no tracker stands for, by address, and their place: what made them (a decorator
+        of the library) makes them again in the class. None: there is no way to them."""
         self.repeating: list[tuple[t.Tracker, Any]] = []
         """Objects whose `__repr__`, guarded against itself by a set of those under way, is running."""
         self.parts: set[int] = set()
@@ -203,7 +205,8 @@ class Namespaces(Spaces):
             return t.Method(self.class_function(raw.__func__), klass)
         if isinstance(raw, staticmethod):
             return self.class_function(raw.__func__)
-        if isinstance(raw, STATIC_TYPES) and not hasattr(type(raw), "__set__") and type(raw).__name__ != "classmethod_descriptor":
+        if (isinstance(raw, STATIC_TYPES) and not hasattr(type(raw), "__set__")
+            and type(raw).__name__ != "classmethod_descriptor"):
             return self.class_value(cls, name, raw)
         getter = getattr(type(raw), "__get__", None)
         if getter is None or id(raw) in self.seen and isinstance(raw, property):
@@ -247,7 +250,8 @@ class Namespaces(Spaces):
             return
         raw = MISSING if meta is type else self.lookup(meta, name)
         if isinstance(raw, property):
-            self.call_property(raw, "fset" if value is not None else "fdel", [klass, *([] if value is None else [value])])
+            self.call_property(raw, "fset" if value is not None else "fdel",
+                               [klass, *([] if value is None else [value])])
             return
         self.put_class_attr(klass, name, value)
 
@@ -257,7 +261,9 @@ class Namespaces(Spaces):
         if isinstance(self.lookup(meta, "__getitem__"), FunctionType) and not issubclass(meta, enum.EnumMeta):
             return self.call_special(klass, "__getitem__", [key])
         raw = self.lookup(cls, "__class_getitem__")
-        if isinstance(raw, classmethod) and isinstance(raw.__func__, FunctionType) and raw.__func__.__module__ not in ("typing", "torch"):
+        if isinstance(raw, classmethod) and isinstance(raw.__func__,
+                                                       FunctionType) and raw.__func__.__module__ not in (
+                                                           "typing", "torch"):
             return self.class_function(raw.__func__).call(self, [klass, key], {})
         if any(isinstance(k, t.Object) for k in (key.open(self) if isinstance(key, t.Tuple) else [key])):
             raise Unsupported(f"{klass.describe()} of an object")
@@ -287,7 +293,8 @@ class Namespaces(Spaces):
             except AttributeError as e:
                 self.note(space, name, MISSING)
                 return self.raise_(e)
-            return self.made(value) if issubclass(type(value), STATIC_TYPES) else self.wrap_static(value, Attr(Pinned(module), name))
+            return self.made(value) if issubclass(type(value),
+                                                  STATIC_TYPES) else self.wrap_static(value, Attr(Pinned(module), name))
         return self.read_global(space, name)
 
     def globals_source(self, space: dict[str, Any]) -> Source:
@@ -370,7 +377,8 @@ def _class_dict(tracer: Any, cls: type) -> t.Tracker:
 def _in_stand_in(tracer: Any, value: Any) -> t.Tracker:
     """A value in a stand-in: what the program put there, or what `type` made."""
     found = tracer.seen.get(id(value))
-    return found if found is not None else t.Const(value) if type(value) in CONSTANT_TYPES else Opaque(type(value), value, None)
+    return found if found is not None else t.Const(value) if type(value) in CONSTANT_TYPES else Opaque(type(value),
+                                                                                                       value, None)
 
 
 class _SameNames:
@@ -413,7 +421,8 @@ def _abstract_methods(tracer: Any, cls: type) -> t.Tracker:
 
 _HEAP = 1 << 9
 _OF_C = (WrapperDescriptorType, MethodDescriptorType)
-_PROPERTY: dict[str, Callable[..., Any]] = {"fget": property.__get__, "fset": property.__set__, "fdel": property.__delete__}
+_PROPERTY: dict[str, Callable[..., Any]] = {"fget": property.__get__, "fset": property.__set__,
+                                            "fdel": property.__delete__}
 _CLASS_ATTRS: dict[str, Callable[[Any, type], t.Tracker]] = {
     "__name__": _slot("__name__", "equals"),
     "__qualname__": _slot("__qualname__", "equals"),

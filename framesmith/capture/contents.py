@@ -1,4 +1,5 @@
-"""What guards and residual code read of containers that have no subscript by position: functions for `sources.Applied`."""
+"""What guards and residual code read of containers that have no subscript by position: functions for
+`sources.Applied`."""
 
 from __future__ import annotations
 
@@ -70,6 +71,7 @@ def plain_part(value: Any) -> Any:
     return next(read(value) for base, read in _PARTS if issubclass(type(value), base))
 
 
-_PARTS: tuple[tuple[type, Callable[[Any], Any]], ...] = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
+_PARTS: tuple[tuple[type, Callable[[Any], Any]], ...] = ((str, str.__str__), (int, int.__int__),
+                                                         (float, float.__float__))
 
 __all__ = ["elements_of", "entries_of", "in_order", "plain_names", "plain_part", "referent", "target_of", "values_of"]

@@ -16,8 +16,10 @@ from . import trackers as t
 from .bytecode import Decoded
 from .origins import is_continuation
 
-_SYMBOLS = {operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">", operator.ge: ">="}
-_SUMS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.iadd: "+", operator.isub: "-", operator.imul: "*"}
+_SYMBOLS = {operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">",
+            operator.ge: ">="}
+_SUMS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.iadd: "+", operator.isub: "-",
+         operator.imul: "*"}
 _PARTIAL = {operator.truediv: "/", operator.itruediv: "/", operator.pow: "**", operator.ipow: "**"}
 _SIGNS = {operator.neg: "-", operator.pos: "+"}
 _NUMBERS = (int, float, bool)
@@ -38,7 +40,8 @@ class Holds:
 
 
 def content(tracer: Any, node: Node) -> tuple[torch.Tensor, Callable[[], None]] | None:
-    """An input's elements, and what assumes them: few integers on the CPU, such as sizes and grids, that do not keep changing."""
+    """An input's elements, and what assumes them: few integers on the CPU, such as sizes and grids, that do not keep
+    changing."""
     x = next((i for i in tracer.inputs if i.fake._alias.storage.input is node), None)
     if x is None or x.value.dtype not in (*_INTEGRAL, torch.bool) or x.value.device.type != "cpu" or not _few(x.value):
         return None
@@ -105,8 +108,8 @@ def joined(parts: list[t.Tracker]) -> t.Tracker:
 
 
 def computed(fn: Callable[..., Any], *args: t.Tracker) -> t.Tracker | None:
-    """Arithmetic on numbers that cannot fail: a sum, difference or product, a sign, and of numbers that allow it a quotient or power; else
-    None."""
+    """Arithmetic on numbers that cannot fail: a sum, difference or product, a sign, and of numbers that allow it a
+    quotient or power; else None."""
     if not all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS for x in args):
         return None
     total = any(type(x) is t.Data and x.total for x in args)
@@ -165,7 +168,8 @@ def same(a: t.Tracker, b: t.Tracker) -> bool:
 
 
 def asserted(tracer: Any, condition: t.Tracker, holds: bool) -> None:
-    """Assume that the truth of a tensor or of data is `holds`: residual code looks before anything else, see `assertions`."""
+    """Assume that the truth of a tensor or of data is `holds`: residual code looks before anything else, see
+    `assertions`."""
     if not tracer.assumes:
         raise DataDependent("an assertion on a tensor's data in code that writes its inputs, or draws random numbers")
     seen = settled(tracer, condition) if isinstance(condition, t.Tensor) else condition
@@ -191,7 +195,8 @@ def _raises(dec: Decoded, index: int, left: list[int]) -> bool:
         if ins.op == "JUMP" and ins.target > index:
             index = ins.target
             continue
-        if ins.name.startswith(("RETURN", "YIELD", "FOR_", "SEND", "RERAISE")) or ins.target >= 0 and ins.target <= index:
+        if ins.name.startswith(("RETURN", "YIELD", "FOR_", "SEND",
+                                "RERAISE")) or ins.target >= 0 and ins.target <= index:
             return False
         if ins.target >= 0 and not _raises(dec, ins.target, left):
             return False
@@ -200,6 +205,7 @@ def _raises(dec: Decoded, index: int, left: list[int]) -> bool:
 
 
 __all__ = [
-    "asserted", "compared", "computed", "content", "decides", "formatted", "joined", "known", "negated", "number", "raises", "same",
+    "asserted", "compared", "computed", "content", "decides", "formatted", "joined", "known", "negated", "number",
+    "raises", "same",
     "settled", "shown", "truth",
 ]

@@ -36,7 +36,8 @@ class DefaultDtypes:
         if self.used is not None and len(self.recorder.graph.nodes) > self.nodes:
             self.used.add(torch.get_default_dtype())
             if len(self.used) > 1:
-                raise Unsupported("operators under another default dtype than those before them", hint="name the dtype in the calls")
+                raise Unsupported("operators under another default dtype than those before them",
+                                  hint="name the dtype in the calls")
 
     def of_graph(self) -> torch.dtype | None:
         """The default dtype that the graph needs, if the program may have set another than the frame began with."""

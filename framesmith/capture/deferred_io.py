@@ -32,7 +32,9 @@ def log_record(logger: logging.Logger, level: int, place: Place, msg: Any, *args
     """`logger.log(level, msg, *args, extra=extra)` called at `place`."""
     if logger.isEnabledFor(level):
         file, line, function = place
-        record = logger.makeRecord(logger.name, level, file, line, msg, args, None, function, extra, None)  # type: ignore[arg-type]
+        record = logger.makeRecord(logger.name, level, file, line, msg, args, None, function,  # type: ignore[arg-type]
+                                   extra,
+                                   None)
         logger.handle(record)
 
 

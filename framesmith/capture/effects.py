@@ -25,7 +25,8 @@ def replay(rebuilder: Rebuilder) -> list[str]:
     tracer = rebuilder.tracer
     late: list[str] = []
     _classes(rebuilder)
-    for x in sorted(tracer.mutated.values(), key=lambda x: not isinstance(x, t.Outside)):  # iterators see the containers as they were read
+    # iterators see the containers as they were read
+    for x in sorted(tracer.mutated.values(), key=lambda x: not isinstance(x, t.Outside)):
         row = next(r for c, r in _ROWS.items() if isinstance(x, c))
         row(rebuilder, x, late)
     for lock in tracer.locks.values():
@@ -33,11 +34,14 @@ def replay(rebuilder: Rebuilder) -> list[str]:
     for cls, names in tracer.class_writes.items():
         for name, now in names.items():
             if now is not None:
-                late.append(f"{rebuilder.hold(type.__setattr__)}({rebuilder.hold(cls)}, {name!r}, {rebuilder.value(now)})")
+                late.append(f"{rebuilder.hold(type.__setattr__)}({rebuilder.hold(cls)}, {name!r}, "
+                            f"{rebuilder.value(now)})")
             elif name in vars(cls):
                 late.append(f"{rebuilder.hold(type.__delattr__)}({rebuilder.hold(cls)}, {name!r})")
     for fn, args, kwargs in tracer.deferred:
-        late.append(f"{rebuilder.value(fn)}({', '.join([*rebuilder.values(args), *(f'{k}={rebuilder.value(v)}' for k, v in kwargs.items())])})")
+        called = rebuilder.value(fn)
+        given = [*rebuilder.values(args), *(f"{k}={rebuilder.value(v)}" for k, v in kwargs.items())]
+        late.append(f"{called}({', '.join(given)})")
     for space, name in [(s, n) for (_, n), (s, _) in tracer.global_writes.items()]:
         _global(rebuilder, space, name, late)
     _state(rebuilder, late)
@@ -48,7 +52,9 @@ def replay(rebuilder: Rebuilder) -> list[str]:
 def _classes(rebuilder: Rebuilder) -> None:
     """Classes that the program made and lets go of: its own bases know them, until a collection of garbage."""
     for x in [x for x in rebuilder.tracer.seen.values() if isinstance(x, t.MadeClass)]:
-        if any(id(b) in rebuilder.names if isinstance(b, t.MadeClass) else _asked_for_subclasses(b.value) for b in x.bases):  # type: ignore[attr-defined]
+        if any(id(b) in rebuilder.names if isinstance(b, t.MadeClass)  # type: ignore[attr-defined]
+               else _asked_for_subclasses(b.value)
+               for b in x.bases):
             rebuilder.value(x)
 
 
@@ -79,7 +85,8 @@ def _state(rebuilder: Rebuilder, late: list[str]) -> None:
         late.append(f"{rebuilder.hold(set_autocast_depth)}({now.autocast_depth})")
     if now.default_dtype is not before.default_dtype:
         late.append(f"{rebuilder.hold(torch.set_default_dtype)}({rebuilder.hold(now.default_dtype)})")
-    late.extend(f"{rebuilder.hold(call)}({', '.join(map(rebuilder.hold, args))})" for call, args in rebuilder.tracer.device_changes)
+    late.extend(f"{rebuilder.hold(call)}({', '.join(map(rebuilder.hold, args))})" for call,
+                args in rebuilder.tracer.device_changes)
     late.extend(f"{rebuilder.hold(setter)}({seed})" for setter, seed in rebuilder.tracer.seeds.behind)
     if now.autocast_cache != before.autocast_cache:
         late.append(f"{rebuilder.hold(torch.set_autocast_cache_enabled)}({now.autocast_cache})")
@@ -98,7 +105,8 @@ def _global(rebuilder: Rebuilder, space: dict[str, Any], name: str, late: list[s
 
 
 def _is(now: t.Tracker, raw: Any) -> bool:
-    """Whether a tracker stands for the very value `raw`.  A tracker of what capture made has `value` None, which says nothing."""
+    """Whether a tracker stands for the very value `raw`.  A tracker of what capture made has `value` None, which says
+    nothing."""
     if type(now) is t.SymbolicNumber:
         return False
     if isinstance(now, t.Const):
@@ -125,7 +133,8 @@ def _object(rebuilder: Rebuilder, x: t.Object, late: list[str]) -> None:
             if x.before is not None and x.before[name] is not MISSING:
                 late.append(assignment(rebuilder, x, rebuilder.value(x), name, None))
         elif not _unchanged(rebuilder, x, name, now):
-            if type(name) is str and name not in x.own and x.before is not None and x.before[name] is not MISSING:  # deleted meanwhile
+            # deleted meanwhile
+            if type(name) is str and name not in x.own and x.before is not None and x.before[name] is not MISSING:
                 late.append(assignment(rebuilder, x, rebuilder.value(x), name, None))
             late.append(assignment(rebuilder, x, rebuilder.value(x), name, rebuilder.value(now)))
 
@@ -181,7 +190,8 @@ def _set(rebuilder: Rebuilder, x: t.Set, late: list[str]) -> None:
 
 def _cell(rebuilder: Rebuilder, x: t.Cell, late: list[str]) -> None:
     name = rebuilder.value(x)
-    late.append(f"{name}.cell_contents = {rebuilder.value(x.content)}" if x.content is not None else f"del {name}.cell_contents")
+    late.append(f"{name}.cell_contents = {rebuilder.value(x.content)}" if x.content is not None
+                else f"del {name}.cell_contents")
 
 
 def _function(rebuilder: Rebuilder, x: t.Function, late: list[str]) -> None:
@@ -200,6 +210,7 @@ def _outside(rebuilder: Rebuilder, x: t.Outside, late: list[str]) -> None:
 
 
 _ROWS: dict[type, Callable[[Rebuilder, Any, list[str]], None]] = {
-    t.Cell: _cell, t.Function: _function, t.Tensor: _tensor, t.Object: _object, t.List: _list, t.Deque: _deque, t.Dict: _dict,
+    t.Cell: _cell, t.Function: _function, t.Tensor: _tensor, t.Object: _object, t.List: _list, t.Deque: _deque,
+    t.Dict: _dict,
     t.Set: _set, t.Outside: _outside,
 }

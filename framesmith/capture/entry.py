@@ -1,7 +1,8 @@
 """The way in: a frame becomes a graph, guards and residual code.
 
-Capture runs the frame symbolically.  Where an instruction cannot be captured, capture starts again and stops just before it (or before
-the call, in a caller, from which it can be resumed); the residual code then runs the instruction and goes on in continuations.
+Capture runs the frame symbolically.  Where an instruction cannot be captured, capture starts again and stops just
+before it (or before the call, in a caller, from which it can be resumed); the residual code then runs the instruction
+and goes on in continuations.
 """
 
 from __future__ import annotations
@@ -103,17 +104,19 @@ class Captured:
     stats: dict[str, Any] = field(default_factory=dict)
 
 
-def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any], closure: tuple[Any, ...] | None = None,
-                  config: Any = None, compile_fn: CompileFn | None = None, varying: frozenset[str] | None = None) -> Captured:
+def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any],
+                  closure: tuple[Any, ...] | None = None,
+                  config: Any = None, compile_fn: CompileFn | None = None,
+                  varying: frozenset[str] | None = None) -> Captured:
     """Capture one call of a frame.
 
-    `f_locals` holds the argument locals; `closure` the function's cells; `compile_fn(graph, example_inputs)` gives what residual code
-    calls with the tuple of inputs.
-    `varying`: sources, as text, of numbers that are not to be assumed; None: all are.  Raises `Unsupported` when the frame must run as
-    plain Python, `UserError` when it raises.
+    `f_locals` holds the argument locals; `closure` the function's cells; `compile_fn(graph, example_inputs)` gives what
+    residual code calls with the tuple of inputs. `varying`: sources, as text, of numbers that are not to be assumed;
+    None: all are.  Raises `Unsupported` when the frame must run as plain Python, `UserError` when it raises.
     """
     if code.co_flags & GENERATORS:
-        raise Unsupported(f"{code.co_qualname} is a generator or a coroutine", at=(code.co_filename, code.co_firstlineno))
+        raise Unsupported(f"{code.co_qualname} is a generator or a coroutine",
+                          at=(code.co_filename, code.co_firstlineno))
     state = read_state()
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, RECURSION))
@@ -125,7 +128,8 @@ def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str,
         restore_state(state)
 
 
-def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any], closure: tuple[Any, ...], config: Any,
+def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any], closure: tuple[Any, ...],
+              config: Any,
               compile_fn: CompileFn | None, varying: frozenset[str] | None) -> Captured:
     step, depth = -1, 0
     reason: Break | None = None
@@ -161,7 +165,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 raise
             seen = e.callers + 1 if isinstance(e, FrameSeen) else 0
             limit_here = tracer.steps if step < 0 else step
-            new = e.stop if isinstance(e, StopAt) else choose_stop(tracer.frames[:len(tracer.frames) - seen], limit_here)
+            new = e.stop if isinstance(e, StopAt) else choose_stop(tracer.frames[:len(tracer.frames) - seen],
+                                                                   limit_here)
             if new is None:
                 raise
             if reason is None or new[0] != step:
@@ -207,10 +212,12 @@ def user_place(tracer: Tracer) -> Place | None:
     return user_frame(tracer.user_stack()) if tracer.frames else None
 
 
-def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, reason: Break | None, tuned: bool = False) -> Captured:
-    """Close the graph, compile it, and write the residual code. `tuned`: kernels of our own may stand for a library's product, which would
-    read how exact it is to be when it is called."""
-    outputs, residual.settled = settle(residual.rebuilder.hold, residual.rebuilder.outputs, tracer.state.inference_mode, tracer.view_grad)
+def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, reason: Break | None,
+           tuned: bool = False) -> Captured:
+    """Close the graph, compile it, and write the residual code. `tuned`: kernels of our own may stand for a library's
+    product, which would read how exact it is to be when it is called."""
+    outputs, residual.settled = settle(residual.rebuilder.hold, residual.rebuilder.outputs, tracer.state.inference_mode,
+                                       tracer.view_grad)
     tracer.check_copies(outputs)
     recorded = tracer.recorder.finish(outputs)
     graph: Graph | None = recorded
@@ -255,7 +262,8 @@ def _settings(graph: Graph, tuned: bool) -> list[str]:
 
 
 def graph_inputs(tracer: Tracer, graph: Graph, numbers: int) -> list[tuple[Source, Any]]:
-    """Source and value of each placeholder but the last `numbers`; a tensor made of Python data is held by the guards themselves."""
+    """Source and value of each placeholder but the last `numbers`; a tensor made of Python data is held by the guards
+    themselves."""
     known: dict[Any, tuple[Source, Any]] = {
         x.fake._alias.storage.input: (x.source, as_class(x.value, torch.Tensor) if converts(x.pyclass) else x.value)
         for x in tracer.inputs if x.source is not None
@@ -276,16 +284,20 @@ def aliasing(tracer: Tracer, graph: Graph) -> None:
 
 
 def repeatable(tracer: Tracer, graph: Graph) -> None:
-    """Where an assertion does not hold, the frame runs again: it must not have drawn of generators of the program's own."""
+    """Where an assertion does not hold, the frame runs again: it must not have drawn of generators of the program's
+    own."""
     if not tracer.checks:
         return
-    if tracer.draws or any(isinstance(a, torch.Generator) for n in drawing(graph.nodes) for a in (*n.args, *n.kwargs.values())):
-        raise AssumedInVain("an assertion on a tensor's data in code that draws random numbers of a generator of its own")
+    if tracer.draws or any(isinstance(a, torch.Generator) for n in drawing(graph.nodes)
+                           for a in (*n.args, *n.kwargs.values())):
+        raise AssumedInVain("an assertion on a tensor's data in code that draws random numbers of a generator of its "
+                            "own")
 
 
 def overlap(tensors: list[Any]) -> bool:
     """Whether two tensors' storages share memory."""
-    spans = sorted((s.data_ptr(), s.data_ptr() + s.nbytes()) for s in (x.untyped_storage() for x in tensors) if s.nbytes())
+    spans = sorted((s.data_ptr(), s.data_ptr() + s.nbytes())
+                   for s in (x.untyped_storage() for x in tensors) if s.nbytes())
     return any(second[0] < first[1] for first, second in itertools.pairwise(spans))
 
 
@@ -293,4 +305,5 @@ def _no_graph(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     raise RuntimeError("this graph was captured without a compiler")
 
 
-__all__ = ["Break", "Captured", "CodeType", "CompileFn", "FunctionType", "UserError", "convert_frame", "functions", "opcodes"]
+__all__ = ["Break", "Captured", "CodeType", "CompileFn", "FunctionType", "UserError", "convert_frame", "functions",
+           "opcodes"]

@@ -14,7 +14,8 @@ from .tracing import traced
 from .values import CONSTANT_TYPES
 
 _CARRIED: list[tuple[type[BaseException], tuple[str, ...]]] = [
-    (AttributeError, ("name", "obj")), (NameError, ("name",)), (ImportError, ("msg", "name", "path")), (StopIteration, ("value",)),
+    (AttributeError, ("name", "obj")), (NameError, ("name",)), (ImportError, ("msg", "name", "path")),
+    (StopIteration, ("value",)),
     (SystemExit, ("code",)), (OSError, ("errno", "strerror", "filename", "filename2")),
     (UnicodeError, ("encoding", "object", "start", "end", "reason")),
     (SyntaxError, ("msg", "filename", "lineno", "offset", "text", "end_lineno", "end_offset", "print_file_and_line")),
@@ -49,7 +50,8 @@ class Errors:
 
     def no_change(self, x: t.Tracker, name: str, message: str | None = None) -> Any:
         """AttributeError of `x.name = ...` or `del x.name`; unlike that of a lookup it does not say of what."""
-        return self.fail(AttributeError, t.Const(message or f"'{x.pytype().__name__}' object has no attribute '{name}'"))
+        return self.fail(AttributeError,
+                         t.Const(message or f"'{x.pytype().__name__}' object has no attribute '{name}'"))
 
     def about(self, error: t.Tracker, x: t.Tracker, name: str) -> None:
         """An AttributeError leaves the lookup `x.name`: unless it says so itself, that is what it is about."""
@@ -66,7 +68,8 @@ class Errors:
             if isinstance(error, kind):
                 for name in names:
                     value = getattr(error, name, None)
-                    if type(value) in CONSTANT_TYPES or isinstance(value, type) or value is sys.modules.get(getattr(value, "__name__", "")):
+                    if (type(value) in CONSTANT_TYPES or isinstance(value, type)
+                        or value is sys.modules.get(getattr(value, "__name__", ""))):
                         made.attrs[name] = self.made(value)
         made.attrs.update((name, self.made(value)) for name, value in vars(error).items())
         if (tb := traced(error.__traceback__)) is not t.NONE:

@@ -1,4 +1,5 @@
-"""Text of tracked values: CPython's own formatting, over stand-ins that ask the session for the text of what they stand for."""
+"""Text of tracked values: CPython's own formatting, over stand-ins that ask the session for the text of what they stand
+for."""
 
 from __future__ import annotations
 
@@ -115,7 +116,8 @@ class Showing:
         self.showing.append(v)
         try:
             if isinstance(v, t.Dict):
-                entries = {self.shown(self.unkey(k)): _once(self.shown(x)) if settled else self.shown(x) for k, x in v.open(self).items()}
+                entries = {self.shown(self.unkey(k)): _once(self.shown(x)) if settled else self.shown(x) for k,
+                           x in v.open(self).items()}
                 return v.like(entries, self.shown(v.factory) if v.factory is not None else None)
             return _SEQUENCES[type(v)](v, [_once(self.shown(x)) if settled else self.shown(x) for x in v.open(self)])
         finally:

@@ -13,7 +13,8 @@ from .sources import Pinned
 from .tracing import raised_at, trace
 
 RETURN = object()
-"""A handler's signal that the frame is done (`frame.result` holds the value, `frame.yielded` tells a yield from a return)."""
+"""A handler's signal that the frame is done (`frame.result` holds the value, `frame.yielded` tells a yield from a
+return)."""
 
 
 class Frame:
@@ -22,7 +23,8 @@ class Frame:
     `direct`: what this frame returns is exactly the result of the caller's present instruction.
     """
 
-    __slots__ = ("again", "code", "tracer", "dec", "direct", "end", "fn", "globals", "gvalues", "ip", "kw_names", "locals", "ops", "result",
+    __slots__ = ("again", "code", "tracer", "dec", "direct", "end", "fn", "globals", "gvalues", "ip", "kw_names",
+                 "locals", "ops", "result",
                  "space", "stack", "step", "yielded")
 
     def __init__(self, tracer: Any, fn: t.Function, dec: Decoded, slots: list[t.Tracker | None], direct: bool) -> None:
@@ -107,7 +109,8 @@ class Frame:
 
 _COROUTINES = "the await protocol: the body of an async function"
 UNCAPTURED: dict[str, str] = {
-    **dict.fromkeys(("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH", "ASYNC_GEN_WRAP"), _COROUTINES),
+    **dict.fromkeys(("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH", "ASYNC_GEN_WRAP"),
+                    _COROUTINES),
     "PRINT_EXPR": "an expression printed at the prompt",
     "IMPORT_STAR": "import * (at module level only)",
 }

@@ -1,4 +1,5 @@
-"""Code that may look at its own frame: it is captured whole or runs as plain Python, for a continuation's locals are not the user's."""
+"""Code that may look at its own frame: it is captured whole or runs as plain Python, for a continuation's locals are
+not the user's."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def looks_at_itself(code: CodeType) -> bool:
 
 def _looks(code: CodeType) -> bool:
     names = _ALWAYS | _WITHOUT_ARGUMENTS | _ATTRIBUTES
-    return not names.isdisjoint(code.co_names) and any(_asks(decoded(code), i) for i in range(len(decoded(code).instrs)))
+    return not names.isdisjoint(code.co_names) and any(_asks(decoded(code), i)
+                                                       for i in range(len(decoded(code).instrs)))
 
 
 def _asks(dec: Decoded, at: int) -> bool:
@@ -43,10 +45,12 @@ def _calls_at_once(dec: Decoded, at: int) -> bool:
 
 
 def calls_super(dec: Decoded, at: int) -> bool:
-    """Whether the instruction is the call in `super()`, which looks for the first argument of the very frame that it stands in."""
+    """Whether the instruction is the call in `super()`, which looks for the first argument of the very frame that it
+    stands in."""
     ins = dec.instrs[at]
     before = next((i for i in reversed(dec.instrs[:at]) if i.name != "PRECALL"), None)
-    return ins.name == "CALL" and ins.arg == 0 and before is not None and before.name == "LOAD_GLOBAL" and before.val == "super"
+    return (ins.name == "CALL" and ins.arg == 0 and before is not None and before.name == "LOAD_GLOBAL"
+            and before.val == "super")
 
 
 __all__ = ["calls_super", "looks_at_itself"]

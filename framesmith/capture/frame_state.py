@@ -1,4 +1,5 @@
-"""What of a frame must be made for real when it is left in the middle: its stack, the locals that live on, its cells."""
+"""What of a frame must be made for real when it is left in the middle: its stack, the locals that live on, its
+cells."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _KINDS = {t.Null: NULL, t.Handled: HANDLED, t.Lasti: LASTI}
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A frame as text: `args` for the stack's layout, then for the locals `names`; `cells` in the order of `cell_names`."""
+    """A frame as text: `args` for the stack's layout, then for the locals `names`; `cells` in the order of
+    `cell_names`."""
 
     layout: Layout
     names: tuple[str, ...]
@@ -29,9 +31,10 @@ class Parts:
     cells: list[str]
 
 
-def parts(rebuilder: Any, frame: Frame, code: CodeType, index: int, stack: list[t.Tracker], seen: bool = False) -> Parts:
-    """The parts of a frame that is left at instruction `index` of the user's `code` with `stack`; `seen`: constants that no instruction
-    reads are locals that others may look at."""
+def parts(rebuilder: Any, frame: Frame, code: CodeType, index: int, stack: list[t.Tracker],
+          seen: bool = False) -> Parts:
+    """The parts of a frame that is left at instruction `index` of the user's `code` with `stack`; `seen`: constants
+    that no instruction reads are locals that others may look at."""
     layout, args = [], []
     for v in stack:
         kind = _KINDS.get(type(v), VALUE)
@@ -44,7 +47,8 @@ def parts(rebuilder: Any, frame: Frame, code: CodeType, index: int, stack: list[
     return Parts(tuple(layout), names, [*args, *[values[n] for n in names]], cells)
 
 
-def _variables(rebuilder: Any, frame: Frame, code: CodeType, live: frozenset[str], seen: bool) -> tuple[dict[str, str], list[str]]:
+def _variables(rebuilder: Any, frame: Frame, code: CodeType, live: frozenset[str], seen: bool) -> tuple[dict[str, str],
+                                                                                                        list[str]]:
     tracer = rebuilder.tracer
     order = cell_names(code)
     values: dict[str, str] = {}
@@ -67,4 +71,5 @@ def function_text(rebuilder: Any, frame: Frame, code: CodeType, cells: list[str]
     """The expression of a function of `code` in the frame's globals."""
     if not cells:
         return rebuilder.hold(FunctionType(code, frame.globals, code.co_name))
-    return f"{rebuilder.hold(FunctionType)}({rebuilder.hold(code)}, {rebuilder.namespace(frame.globals)}, {code.co_name!r}, None, ({', '.join(cells)},))"
+    return (f"{rebuilder.hold(FunctionType)}({rebuilder.hold(code)}, {rebuilder.namespace(frame.globals)}, "
+            f"{code.co_name!r}, None, ({', '.join(cells)},))")

@@ -1,9 +1,10 @@
 """What of a graph requires grad, as autograd would have it: capture records below autograd, and says it of each node.
 
-`meta["grad"]`: whether the value requires grad in the program. `meta["no_grad"]`: it was computed of such values with grad mode off, so no
-gradient goes through it. `meta["straight"]`, of `copy(before, now)`: a tensor that requires grad, written with grad mode off: autograd goes
-on from what it was before. `meta["turn"]`: the number of the torch call that recorded a node; `meta["overwritten"]`: of the one that wrote
-over its memory; `meta["in_place"]`: of the one that wrote nothing else.
+`meta["grad"]`: whether the value requires grad in the program. `meta["no_grad"]`: it was computed of such values with
+grad mode off, so no gradient goes through it. `meta["straight"]`, of `copy(before, now)`: a tensor that requires grad,
+written with grad mode off: autograd goes on from what it was before. `meta["turn"]`: the number of the torch call that
+recorded a node; `meta["overwritten"]`: of the one that wrote over its memory; `meta["in_place"]`: of the one that wrote
+nothing else.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from .sources import Source
 
 aten = torch.ops.aten
 _WITHOUT = frozenset((
-    aten.detach.default, aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default, aten.full_like.default,
-    aten.rand_like.default, aten.randn_like.default, aten.randint_like.default, aten.new_zeros.default, aten.new_ones.default,
+    aten.detach.default, aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default,
+    aten.full_like.default,
+    aten.rand_like.default, aten.randn_like.default, aten.randint_like.default, aten.new_zeros.default,
+    aten.new_ones.default,
     aten.new_empty.default, aten.new_full.default, aten.new_empty_strided.default, aten.bernoulli.p,
 ))
 """Operators whose results have no gradient, though they read tensors that require one."""
@@ -78,7 +81,8 @@ class Gradients:
         return last_node(self.recorder.graph), len(self.recorder.written)
 
     def follow(self, last: Node | None, writes: int, transformed: bool = False) -> None:
-        """Say of the nodes after `last` what requires grad, and refuse what autograd refuses or what cannot be differentiated here."""
+        """Say of the nodes after `last` what requires grad, and refuse what autograd refuses or what cannot be
+        differentiated here."""
         self.turn += 1
         enabled = torch.is_grad_enabled()
         for node in nodes_after(self.recorder.graph, last):
@@ -108,10 +112,12 @@ class Gradients:
         if made and not base.storage.several or not any(map(self.requires, (base.node, *value.all_input_nodes))):
             return
         if several:
-            raise RuntimeError("a view is being modified inplace that is the output of a function that returns multiple views; such "
+            raise RuntimeError("a view is being modified inplace that is the output of a function that returns "
+                               "multiple views; such "
                                "functions do not allow the output views to be modified inplace")
         if not made:
-            raise RuntimeError("a view was created in no_grad mode and is being modified inplace with grad mode enabled")
+            raise RuntimeError("a view was created in no_grad mode and is being modified inplace with grad mode "
+                               "enabled")
         raise Unsupported(_OF_SEVERAL)
 
     def refuse_out(self, args: Any, kwargs: Any) -> None:
@@ -127,8 +133,10 @@ class Gradients:
             node.meta["grad"] = False
             return
         if transformed and enabled:
-            raise Unsupported("a function transform over tensors that require grad", hint="call it under torch.no_grad()")
-        may = enabled or is_view(node.target)  # with grad mode off, a view says that it requires grad, though no gradient goes through it
+            raise Unsupported("a function transform over tensors that require grad",
+                              hint="call it under torch.no_grad()")
+        # with grad mode off, a view says that it requires grad, though no gradient goes through it
+        may = enabled or is_view(node.target)
         node.meta["grad"] = may and node.target not in _WITHOUT and _is_differentiable(node.meta["val"])
 
     def _written(self, base: Alias, alias: Alias, before: Node, enabled: bool) -> None:
@@ -138,8 +146,10 @@ class Gradients:
             if known is not None and known[1]:
                 raise NeedsGrad(known[0])  # eager refuses a write to a leaf
             if self.requires(before) and not self.requires(node):
-                raise Unsupported("a tensor that requires grad is overwritten whole by what does not", hint="make a new tensor")
-            if self.requires(node) and not self.requires(alias.node):  # a view says what its base does, whatever is written to it
+                raise Unsupported("a tensor that requires grad is overwritten whole by what does not",
+                                  hint="make a new tensor")
+            # a view says what its base does, whatever is written to it
+            if self.requires(node) and not self.requires(alias.node):
                 alias.version = -1
             return
         if enabled and self.requires(alias.node):

@@ -59,7 +59,8 @@ def predicate(check: Any) -> str:
     return said[:1].lower() + said[1:] + (f": {', '.join(values)}" if values else "")
 
 
-_SAFE = frozenset({float, complex, bool, type(None), type(...), bytes, range, torch.dtype, torch.device, torch.layout, torch.memory_format})
+_SAFE = frozenset({float, complex, bool, type(None), type(...), bytes, range, torch.dtype, torch.device, torch.layout,
+                   torch.memory_format})
 """Types whose text is theirs alone to make, and short work. (An int may have more digits than Python will print.)"""
 
 
@@ -138,7 +139,8 @@ def _globals_state(note: Note, value: Any) -> str:
     ]
     for device, enabled, dtype in state.autocast:
         on = torch.is_autocast_enabled(device)
-        now.append((f"autocast on {device}", dtype if enabled else False, torch.get_autocast_dtype(device) if on else False))
+        now.append((f"autocast on {device}", dtype if enabled else False,
+                    torch.get_autocast_dtype(device) if on else False))
     found = [f"{what}: expected {want}, got {got}" for what, want, got in now if want != got]
     return "; ".join(found) or "a torch function or dispatch mode is active"
 
@@ -161,14 +163,17 @@ def _say_tensor(spec: TensorSpec) -> str:
     sizes = ", ".join("any" if s is None else str(s) for s in spec.sizes)
     strides = "any" if spec.strides is None else ", ".join("any" if s is None else str(s) for s in spec.strides)
     grad = ", requires grad" if spec.requires_grad else ""
-    return f"is a {spec.cls.__name__} of {str(spec.dtype).removeprefix('torch.')} [{sizes}], strides [{strides}], on {spec.device}{grad}"
+    return (f"is a {spec.cls.__name__} of {str(spec.dtype).removeprefix('torch.')} [{sizes}], strides [{strides}], on "
+            f"{spec.device}{grad}")
 
 
 def _say_state(state: Any) -> str:
     autocast = "".join(f", autocast on {device} to {dtype}" for device, enabled, dtype in state.autocast if enabled)
     device = "" if state.default_device is None else f", the default device is {state.default_device}"
-    return (f"grad mode is {'on' if state.grad_enabled else 'off'}, inference mode is {'on' if state.inference_mode else 'off'}, "
-            f"the default dtype is {state.default_dtype}{device}{autocast}{', deterministic algorithms' if state.deterministic else ''}")
+    return (f"grad mode is {'on' if state.grad_enabled else 'off'}, inference mode is "
+            f"{'on' if state.inference_mode else 'off'}, "
+            f"the default dtype is "
+            f"{state.default_dtype}{device}{autocast}{', deterministic algorithms' if state.deterministic else ''}")
 
 
 def _listed(value: Any) -> str:

@@ -71,7 +71,8 @@ class GuardTree(_C.GuardTree):
         if accessor >= 0:
             return Miss((str(self.paths[accessor]), "there"), f"{self.paths[accessor]} is not there any more")
         note = self.notes[number]
-        return Miss((str(note.path), note.kind), explain(note, value), note.kind == "equals" and type(note.value) is float)
+        return Miss((str(note.path), note.kind), explain(note, value),
+                    note.kind == "equals" and type(note.value) is float)
 
     def describe(self) -> list[str]:
         """One line a guard."""
@@ -237,7 +238,8 @@ def _tensor(low: _Lowering, spec: Any) -> _Lowered:
 
 def _globals_state(low: _Lowering, state: Any) -> _Lowered:
     device = None if state.default_device is None else (DeviceContext, state.default_device)
-    payload = (state.grad_enabled, state.inference_mode, state.autocast, state.default_dtype, state.deterministic, device)
+    payload = (state.grad_enabled, state.inference_mode, state.autocast, state.default_dtype, state.deterministic,
+               device)
     return "globals_state", payload, ()
 
 
@@ -302,5 +304,6 @@ def why_missed(entries: Iterable[Any], code: CodeType, func: FunctionType, f_loc
     """For each of some variants of `code`: the guard that fails for this call."""
     cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
     trees = [entry.tree for entry in entries if isinstance(entry.tree, GuardTree)]
-    missed = [tree.miss(f_locals, func.__globals__, func.__builtins__, cells) for tree in trees]  # type: ignore[attr-defined]
+    missed = [tree.miss(f_locals, func.__globals__, func.__builtins__, cells)  # type: ignore[attr-defined]
+              for tree in trees]
     return [miss for miss in missed if miss is not None]

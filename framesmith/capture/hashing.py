@@ -70,7 +70,8 @@ class Hashing:
                 self.settle_key(part)
         elif type(key) is t.Hashed and isinstance(self.lookup(key.tracker.pytype(), "__hash__"), FunctionType):
             if id(key.tracker) in self.mutated:
-                raise Unsupported(f"{key.tracker.describe()}, a key that was changed, lives across the end of captured code")
+                raise Unsupported(f"{key.tracker.describe()}, a key that was changed, lives across the end of captured "
+                                  "code")
             try:
                 again = self.key_hash(key.tracker)
             except t.CapturedError:
@@ -79,7 +80,8 @@ class Hashing:
                 raise Unsupported(f"the hash of {key.tracker.describe()} is no more what it was when it became a key")
 
     def stored_keys(self, keys: list[Any], container: Any) -> list[Any]:
-        """The keys of a real dict, or the elements of a real set, as trackers keep them; those by the user's hash with what it was."""
+        """The keys of a real dict, or the elements of a real set, as trackers keep them; those by the user's hash with
+        what it was."""
         own = [self.has_own_hash(k) for k in keys]
         hashes = stored_hashes(container) if any(own) else {}
         return [self.stored_key(k, hashes.get(id(k))) if mine else k for k, mine in zip(keys, own)]
@@ -114,4 +116,5 @@ _IMMUTABLE = 1 << 8
 
 def type_name(kind: type) -> str:
     """The name of a class in CPython's messages: with its module if it was written in C outside of builtins."""
-    return kind.__name__ if not kind.__flags__ & _IMMUTABLE or kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return (kind.__name__ if not kind.__flags__ & _IMMUTABLE
+            or kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}")

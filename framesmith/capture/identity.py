@@ -1,4 +1,5 @@
-"""Which objects from outside are one object, and which are not: what capture saw is guarded where something depends on it."""
+"""Which objects from outside are one object, and which are not: what capture saw is guarded where something depends on
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Inference mode, entered for real while a program is followed that enters it; always left when capture ends, in whatever way."""
+"""Inference mode, entered for real while a program is followed that enters it; always left when capture ends, in
+whatever way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Instance dicts as values: one that comes on a path of its own is its object's, and what is written there is written to it."""
+"""Instance dicts as values: one that comes on a path of its own is its object's, and what is written there is written
+to it."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ import sys
 
 
 class Kept:
-    """Holds a string: among the constants of code, one that looks like a name would be interned, and become another object."""
+    """Holds a string: among the constants of code, one that looks like a name would be interned, and become another
+    object."""
 
     __slots__ = ("value",)
 
@@ -16,7 +17,8 @@ class Kept:
 
 def lasts(text: str) -> bool:
     """Whether a string stays the object that it is among the constants of code."""
-    return len(text) < 2 or not text.isascii() or not text.replace("_", "a").isalnum() or sys.intern("".join(text)) is text
+    return (len(text) < 2 or not text.isascii() or not text.replace("_", "a").isalnum()
+            or sys.intern("".join(text)) is text)
 
 
 __all__ = ["Kept", "lasts"]

@@ -93,7 +93,8 @@ class Iteration:
         return list(self.hinted(x)) if isinstance(x, t.Object) else x.items_list(self)
 
     def sequence(self, x: t.Tracker) -> list[t.Tracker]:
-        """All values, as CPython takes them where it wants a sequence: what the iterator, not `x`, says of their number is asked."""
+        """All values, as CPython takes them where it wants a sequence: what the iterator, not `x`, says of their number
+        is asked."""
         return self.listed(x.iterate(self)) if isinstance(x, t.Object) else x.items_list(self)
 
     def hinted(self, x: t.Tracker) -> Iterator[t.Tracker]:
@@ -176,7 +177,8 @@ class Iteration:
         text = f"calling {kind.value!r} should have returned an instance of BaseException, not {made.pytype().__name__}"
         return self.made_error(TypeError(text))
 
-    def resume_generator(self, gen: t.Generator, value: t.Tracker | None, error: t.Error | None = None) -> t.Tracker | None:
+    def resume_generator(self, gen: t.Generator, value: t.Tracker | None,
+                         error: t.Error | None = None) -> t.Tracker | None:
         """Run a generator to its next yield; None when it returns.  `error` is raised where it stands."""
         frame = gen.frame
         if gen.running:
@@ -307,4 +309,5 @@ class Iteration:
         return it.next(self), t.NONE
 
     def no_send(self, it: t.Tracker) -> Any:
-        return self.fail(AttributeError, t.Const(f"'{it.pytype().__name__}' object has no attribute 'send'"), name=t.Const("send"), obj=it)
+        return self.fail(AttributeError, t.Const(f"'{it.pytype().__name__}' object has no attribute 'send'"),
+                         name=t.Const("send"), obj=it)

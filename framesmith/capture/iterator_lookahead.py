@@ -50,7 +50,8 @@ def foreseen(it: Any) -> bool:
 
 
 def upcoming(it: Iterator[Any], n: int) -> list[Any]:
-    """The next `n` values of an iterator that is `foreseen`, or all that are left.  Raises RuntimeError for a changed dict or set."""
+    """The next `n` values of an iterator that is `foreseen`, or all that are left.  Raises RuntimeError for a changed
+    dict or set."""
     return _ROWS[type(it)](it, n)
 
 
@@ -61,7 +62,8 @@ def walked(it: Any) -> list[Any]:
 
 def components(it: Any) -> list[Any]:
     """The iterators that an iterator reads from."""
-    rows: dict[type, Callable[[Any], list[Any]]] = {zip: lambda made: list(made[1]), enumerate: lambda made: [made[1][0]]}
+    rows: dict[type, Callable[[Any], list[Any]]] = {zip: lambda made: list(made[1]),
+                                                    enumerate: lambda made: [made[1][0]]}
     row = rows.get(type(it))
     return [] if row is None else row(it.__reduce__())
 

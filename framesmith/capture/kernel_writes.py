@@ -1,8 +1,8 @@
 """Which arguments a Triton function writes: by its text, without Triton.
 
-Each name may hold what was computed of certain parameters; a store, an atomic or a call of unknown code writes through every parameter
-that its pointer was computed of. What a load gives is a number, so nothing follows from it: a function that makes pointers of numbers
-is refused.
+Each name may hold what was computed of certain parameters; a store, an atomic or a call of unknown code writes through
+every parameter that its pointer was computed of. What a load gives is a number, so nothing follows from it: a function
+that makes pointers of numbers is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from framesmith.util.errors import Unsupported
 
 Names = frozenset[str]
 NONE: Names = frozenset()
-_STORES = frozenset({"store", "scatter", "descriptor_store", "store_tensor_descriptor", "experimental_descriptor_store"})
+_STORES = frozenset({"store", "scatter", "descriptor_store", "store_tensor_descriptor",
+                     "experimental_descriptor_store"})
 _LOADS = frozenset({"load", "gather", "descriptor_load", "load_tensor_descriptor", "experimental_descriptor_load"})
 _ANYTHING = frozenset({"inline_asm_elementwise", "call_extern", "dispatch", "extern_elementwise"})
 _OF_NUMBERS = frozenset({"pointer_type", "PointerType", "int_to_ptr"})
@@ -30,7 +31,8 @@ def is_jit(x: Any) -> bool:
 
 
 def written_parameters(kernel: Any) -> Names:
-    """Parameters of a `triton.jit` function whose memory a launch may write. Raises `Unsupported` where that cannot be told."""
+    """Parameters of a `triton.jit` function whose memory a launch may write. Raises `Unsupported` where that cannot be
+    told."""
     return _Function(kernel, ()).written()
 
 

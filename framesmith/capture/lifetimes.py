@@ -1,6 +1,7 @@
-"""When objects from outside die.  Plain Python runs finalizers and clears weak references at the instruction that drops the last
-reference; capture holds everything until it ends.  So it ends where a local that may be such a last reference is dropped, and before a
-weak reference is read that may have died by then; and a frame that goes on elsewhere takes along what plain Python would still hold.
+"""When objects from outside die.  Plain Python runs finalizers and clears weak references at the instruction that drops
+the last reference; capture holds everything until it ends.  So it ends where a local that may be such a last reference
+is dropped, and before a weak reference is read that may have died by then; and a frame that goes on elsewhere takes
+along what plain Python would still hold.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from .bytecode.liveness import liveness
 from .frame import Frame
 
 _ATOMS = (torch.Tensor, torch.nn.Module, type, ModuleType, CodeType)
-_VALUES = frozenset({str, bytes, int, float, complex, bool, type(None), type(Ellipsis), torch.dtype, torch.device, torch.Size})
+_VALUES = frozenset({str, bytes, int, float, complex, bool, type(None), type(Ellipsis), torch.dtype, torch.device,
+                     torch.Size})
 _CONTAINERS = frozenset({list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict})
 _ROOM = 128
 
@@ -54,7 +56,8 @@ def _referents(x: Any) -> list[Any]:
 
 
 def noticed(value: Any) -> bool:
-    """Whether somebody sees when `value` or what it holds dies: by `__del__`, or by the callback of a weak reference."""
+    """Whether somebody sees when `value` or what it holds dies: by `__del__`, or by the callback of a weak
+    reference."""
     return any(_speaks(x) for x in itertools.islice(_reached(value, 2), _ROOM))
 
 
@@ -104,17 +107,20 @@ _DROPS: dict[str, Callable[[Frame, Any], t.Tracker | None]] = {
 }
 
 
-def _dropping(handler: Callable[[Frame, Any], Any], what: Callable[[Frame, Any], t.Tracker | None], watched: list[Any]) -> Any:
+def _dropping(handler: Callable[[Frame, Any], Any], what: Callable[[Frame, Any], t.Tracker | None],
+              watched: list[Any]) -> Any:
     def drop(frame: Frame, arg: Any) -> None:
         old = what(frame, arg)
         handler(frame, arg)
         value = getattr(old, "value", None)
         if any(value is w for w in watched) and not any(v is old for v in (*frame.locals, *frame.stack)):
-            frame.tracer.stop_after(Unsupported(f"{old.describe()} is dropped: somebody may see it die"))  # type: ignore[union-attr]
+            frame.tracer.stop_after(  # type: ignore[union-attr]
+                Unsupported(f"{old.describe()} is dropped: somebody may see it die"))
     return drop
 
 
-_ARRANGES = STAYS | {"PUSH_NULL", "LOAD_FAST", "LOAD_CONST", "KW_NAMES", "PRECALL", "NOP", "PUSH_EXC_INFO", "POP_EXCEPT",
+_ARRANGES = STAYS | {"PUSH_NULL", "LOAD_FAST", "LOAD_CONST", "KW_NAMES", "PRECALL", "NOP", "PUSH_EXC_INFO",
+                     "POP_EXCEPT",
                       "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 
 
@@ -154,7 +160,8 @@ def _cells(tracer: Any) -> Iterator[Any]:
 
 # --- what a frame that is left still holds ----------------------------------------------------------------------------
 def held_on(rebuilder: Any, frame: Frame, code: CodeType, index: int) -> dict[str, str]:
-    """The locals that are not read after instruction `index`, but would keep alive what somebody else has or may see."""
+    """The locals that are not read after instruction `index`, but would keep alive what somebody else has or may
+    see."""
     tracer = rebuilder.tracer
     out: dict[str, str] = {}
     dead = {*code.co_varnames} - liveness(code, index) - {*code.co_cellvars, *code.co_freevars}

@@ -21,7 +21,8 @@ def default_device() -> torch.device | None:
 
 
 def foreign_mode() -> bool:
-    """A mode of the user's is active, or `torch.jit.trace` records: they are to see each operator, so nothing is compiled beneath them."""
+    """A mode of the user's is active, or `torch.jit.trace` records: they are to see each operator, so nothing is
+    compiled beneath them."""
     functions = torch._C._len_torch_function_stack()
     return functions > 1 or functions == 1 and default_device() is None or torch._C._len_torch_dispatch_stack() > 0 \
         or torch._C._get_tracing_state() is not None
@@ -29,7 +30,8 @@ def foreign_mode() -> bool:
 
 def recomputing() -> bool:
     """Whether a backward runs a forward again for the tensors that it saves: as many as the first time."""
-    return torch._C._current_graph_task_id() >= 0 and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return (torch._C._current_graph_task_id() >= 0
+            and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None)
 
 
 @contextmanager
@@ -52,7 +54,8 @@ def devices() -> tuple[Any, ...]:
 
 @contextmanager
 def without_default_device() -> Iterator[None]:
-    """Within code of the compiler, which makes its tensors where it means to: the program's default device is none of it."""
+    """Within code of the compiler, which makes its tensors where it means to: the program's default device is none of
+    it."""
     kept = devices()
     if not kept[0]:
         yield
@@ -75,4 +78,5 @@ def restore_devices(kept: tuple[Any, ...]) -> None:
     torch._GLOBAL_DEVICE_CONTEXT.device_context = default
 
 
-__all__ = ["default_device", "devices", "foreign_mode", "recomputing", "restore_devices", "under_functions", "without_default_device"]
+__all__ = ["default_device", "devices", "foreign_mode", "recomputing", "restore_devices", "under_functions",
+           "without_default_device"]

@@ -21,13 +21,17 @@ from .sources import MISSING
 from .symbolic_arithmetic import are_open, computed, is_symbolic
 
 OPERATORS: dict[str, Callable[..., Any]] = {
-    n: getattr(operator, n) for n in ("add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub", "truediv",
-                                      "xor", "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imul", "imod", "ior", "ipow", "irshift",
+    n: getattr(operator, n)
+    for n in ("add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub", "truediv",
+                                      "xor", "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imul", "imod", "ior",
+              "ipow", "irshift",
                                       "isub", "itruediv", "ixor", "neg", "pos", "invert")}
-COMPARE = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge}
+COMPARE = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt,
+           ">=": operator.ge}
 _DUNDER = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "__gt__", ">=": "__ge__"}
 _MIRROR = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
-_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "ne", "ne": "eq", "neg": "neg", "pos": "pos", "invert": "invert"}
+_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "ne", "ne": "eq", "neg": "neg", "pos": "pos",
+             "invert": "invert"}
 _SYMBOL = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "** or pow()",
            "matmul": "@", "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>"}
 _NUMERIC = (t.Tensor, t.Sym, t.Array)
@@ -82,15 +86,18 @@ class Operations(Attempts):
 
     def constants(self, fn: Callable[..., Any], *args: Any) -> t.Tracker:
         """An operator on constants."""
-        if (is_symbolic(*args) or fn in COMPARISONS and are_open(args)) and (found := computed(self, fn, args)) is not None:
+        if (is_symbolic(*args) or fn in COMPARISONS
+            and are_open(args)) and (found := computed(self, fn, args)) is not None:
             return found
         return self.fold(fn, tuple([a.value for a in args]))
 
     def by_dunder(self, base: str, a: t.Tracker, b: t.Tracker, symbol: str) -> t.Tracker:
-        """A binary operator by its special methods; the right operand goes first if its class is a subclass that has its own."""
+        """A binary operator by its special methods; the right operand goes first if its class is a subclass that has
+        its own."""
         left, right = a.pytype(), b.pytype()
         reflected = f"__r{base}__"
-        first = right is not left and issubclass(right, left) and self.lookup(right, reflected) is not self.lookup(left, reflected)
+        first = (right is not left and issubclass(right, left)
+                 and self.lookup(right, reflected) is not self.lookup(left, reflected))
         result = self.attempt(b, reflected, [a]) if first else NOT_IMPLEMENTED
         if result is NOT_IMPLEMENTED:
             result = self.attempt(a, f"__{base}__", [b])
@@ -129,7 +136,8 @@ class Operations(Attempts):
             return self.unary(name, data.known(self, a)) if found is None else found
         result = self.attempt(a, f"__{name}__", [])
         if result is NOT_IMPLEMENTED:
-            return self.raise_(TypeError(f"bad operand type for unary {_UNARY.get(name, name)}: '{a.pytype().__name__}'"))
+            return self.raise_(TypeError(f"bad operand type for unary {_UNARY.get(name, name)}: "
+                                         f"'{a.pytype().__name__}'"))
         return result
 
     def compare(self, name: str, a: t.Tracker, b: t.Tracker) -> t.Tracker:
@@ -155,7 +163,8 @@ class Operations(Attempts):
                 return result
         if name in ("==", "!="):
             return t.boolean(same_object(self, a, b) is (name == "=="))
-        return self.raise_(TypeError(f"'{name}' not supported between instances of '{a.pytype().__name__}' and '{b.pytype().__name__}'"))
+        return self.raise_(TypeError(f"'{name}' not supported between instances of '{a.pytype().__name__}' and "
+                                     f"'{b.pytype().__name__}'"))
 
     def equal(self, a: t.Tracker, b: t.Tracker) -> bool:
         """`a is b or a == b`"""
@@ -166,7 +175,8 @@ class Operations(Attempts):
     def contains(self, container: t.Tracker, item: t.Tracker) -> bool:
         """`item in container`"""
         if container.constant:
-            return bool(self.folded(operator.contains, (container.value, item.real(self))))  # type: ignore[attr-defined]
+            return bool(self.folded(operator.contains,  # type: ignore[attr-defined]
+                                    (container.value, item.real(self))))
         if isinstance(container, t.Dict):
             return container.has(self, item.key(self))
         if isinstance(container, t.Set):
@@ -181,7 +191,8 @@ class Operations(Attempts):
                 return result.truth(self)
             if isinstance(container, t.Object) and container.payload is not None:
                 return self.contains(container.payload, item)
-        if isinstance(container, t.Class) and isinstance(self.lookup(container.pytype(), "__contains__"), FunctionType) \
+        if isinstance(container, t.Class) and isinstance(self.lookup(container.pytype(), "__contains__"),
+                                                         FunctionType) \
                 and not issubclass(container.pytype(), enum.EnumMeta):
             return self.call_special(container, "__contains__", [item]).truth(self)
         if isinstance(container, t.Class) and issubclass(container.pytype(), enum.EnumMeta):
@@ -195,7 +206,8 @@ class Operations(Attempts):
         return False
 
     def index(self, key: t.Tracker, of: str | None = None) -> Any:
-        """A number of elements, or a subscript of a sequence of kind `of`: an int or a slice (or what the sequence itself will refuse)."""
+        """A number of elements, or a subscript of a sequence of kind `of`: an int or a slice (or what the sequence
+        itself will refuse)."""
         if isinstance(key, (t.Const, t.Slice, t.Data)):
             return key.real(self)
         if isinstance(key, t.Sym):
@@ -206,7 +218,8 @@ class Operations(Attempts):
             return key.payload.real(self)
         kind = key.pytype().__name__
         if self.lookup(key.pytype(), "__index__") is MISSING:
-            self.raise_(TypeError(_SUBSCRIPTS.get(of, "{} indices must be integers or slices, not {}").format(of, kind)))
+            self.raise_(TypeError(
+                _SUBSCRIPTS.get(of, "{} indices must be integers or slices, not {}").format(of, kind)))
         told = self.call_special(key, "__index__", [])
         if told.pytype() is not int:
             if issubclass(told.pytype(), int):
@@ -222,8 +235,10 @@ class Operations(Attempts):
 
     def mapping_items(self, v: t.Tracker) -> Iterator[tuple[Any, t.Tracker]]:
         """Keys and values of what has `keys`; each value is read when it is asked for."""
-        if isinstance(v, t.Object) and isinstance(v.payload, t.Dict) and (self.lookup(v.cls, "__iter__") is dict.__iter__ or not any(
-                isinstance(self.lookup(v.cls, name), FunctionType) for name in ("keys", "__getitem__"))):  # as PyDict_Merge looks
+        if isinstance(v, t.Object) and isinstance(v.payload, t.Dict) and (self.lookup(v.cls, "__iter__")
+                                                                          is dict.__iter__ or not any(
+                # as PyDict_Merge looks
+                isinstance(self.lookup(v.cls, name), FunctionType) for name in ("keys", "__getitem__"))):
             yield from list(v.payload.open(self).items())
             return
         for k in v.get(self, "keys").call(self, [], {}).items_list(self):
@@ -245,6 +260,7 @@ def _refusal(base: str, symbol: str, left: type, right: type) -> str:
 
 
 _SUBSCRIPTS = {None: "'{1}' object cannot be interpreted as an integer",
-               "str": "string indices must be integers, not '{1}'", "bytes": "byte indices must be integers or slices, not {1}"}
+               "str": "string indices must be integers, not '{1}'",
+               "bytes": "byte indices must be integers or slices, not {1}"}
 _SEQUENCES = frozenset({list, tuple, str, bytes, collections.deque})
 _UNARY = {"neg": "-", "pos": "+", "invert": "~"}

@@ -21,12 +21,14 @@ Hold = Callable[[Any], str]
 ViewGrad = Callable[[FakeTensor, FakeTensor], bool | None]
 
 # Views that read the memory as other numbers: these are made step by step, any others at once.
-_OTHER_NUMBERS = frozenset((torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default, torch.ops.aten.view.dtype,
+_OTHER_NUMBERS = frozenset((torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default,
+                            torch.ops.aten.view.dtype,
                          torch.ops.aten._conj.default, torch.ops.aten._neg_view.default))
 
 
 def view_text(hold: Hold, base: str, fake: FakeTensor, grad: bool | None = None) -> str:
-    """The expression of the view `fake` of the tensor at `base`, the root of its alias: at the same distance from where that begins.
+    """The expression of the view `fake` of the tensor at `base`, the root of its alias: at the same distance from where
+    that begins.
 
     `grad`: the grad mode in which it is to be evaluated.
     """
@@ -39,11 +41,13 @@ def view_text(hold: Hold, base: str, fake: FakeTensor, grad: bool | None = None)
         alias = alias.parent
     text = _text(hold, base, fake, chain, alias)
     one_of_several = any(step.several for step in chain) and all(step.grad for step in chain)
-    return f"{hold(_one_of_several)}({text})" if one_of_several and not is_detached(fake._alias) and not fake.is_inference() else text
+    return (f"{hold(_one_of_several)}({text})" if one_of_several and not is_detached(fake._alias)
+            and not fake.is_inference() else text)
 
 
 def _text(hold: Hold, base: str, fake: FakeTensor, chain: list[Alias], alias: Alias) -> str:
-    expanded = any(type(stride) is int and not stride for stride in alias.val.stride())  # autograd's as_strided takes gradients apart there
+    # autograd's as_strided takes gradients apart there
+    expanded = any(type(stride) is int and not stride for stride in alias.val.stride())
     if not expanded and not any(step.func in _OTHER_NUMBERS for step in chain):
         distance = fake.storage_offset() - alias.val.storage_offset()
         base = f"{base}.detach()" if is_detached(fake._alias) else base
@@ -54,21 +58,25 @@ def _text(hold: Hold, base: str, fake: FakeTensor, chain: list[Alias], alias: Al
     return base
 
 
-def settle(hold: Hold, fakes: list[FakeTensor], inferring: bool, view_grad: ViewGrad) -> tuple[list[FakeTensor], list[str]]:
-    """What the graph is to give for the outputs `fakes`, and the statements that make `__fs_o`, the tuple of these outputs, of it.
+def settle(hold: Hold, fakes: list[FakeTensor], inferring: bool, view_grad: ViewGrad) -> tuple[list[FakeTensor],
+                                                                                               list[str]]:
+    """What the graph is to give for the outputs `fakes`, and the statements that make `__fs_o`, the tuple of these
+    outputs, of it.
 
     `inferring`: the frame runs in inference mode. `view_grad`: of a base and its view, the `grad` of `view_text`.
     """
     given, lines = _views(hold, fakes, view_grad)
     if len({fake.is_inference() for fake in given}) > 1:
-        parts = [f"__fs_o[{k}]" if fake.is_inference() is inferring else f"{hold(made_in(fake.is_inference()))}(__fs_o[{k}])"
+        parts = [f"__fs_o[{k}]" if fake.is_inference() is inferring
+                 else f"{hold(made_in(fake.is_inference()))}(__fs_o[{k}])"
                  for k, fake in enumerate(given)]
         lines.insert(0, f"__fs_o = ({', '.join(parts)},)")
     return given, lines
 
 
 def call_in_mode(inferring: bool, given: list[FakeTensor]) -> Any:
-    """What is to call a graph so that its outputs are inference tensors or not, as in the program; None: a plain call will do."""
+    """What is to call a graph so that its outputs are inference tensors or not, as in the program; None: a plain call
+    will do."""
     kinds = {fake.is_inference() for fake in given}
     return in_mode(not inferring) if kinds == {not inferring} else None
 
@@ -109,11 +117,13 @@ def _one_of_several(view: torch.Tensor) -> torch.Tensor:
 
 
 def _is_made_again(fake: FakeTensor) -> bool:
-    """Whether a view has what a back end that computes the view alone would not give: it begins behind what it views, it is lazily
-    conjugated or negated, or its elements share memory, so that autograd takes a write to a part of it back to what it views."""
+    """Whether a view has what a back end that computes the view alone would not give: it begins behind what it views,
+    it is lazily conjugated or negated, or its elements share memory, so that autograd takes a write to a part of it
+    back to what it views."""
     if fake._alias.parent is None:
         return False
-    return _root(fake).storage_offset() != fake.storage_offset() or fake.is_conj() or fake.is_neg() or meets_itself(fake)
+    return (_root(fake).storage_offset() != fake.storage_offset() or fake.is_conj() or fake.is_neg()
+            or meets_itself(fake))
 
 
 def _root(fake: FakeTensor) -> FakeTensor:

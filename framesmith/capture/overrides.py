@@ -1,5 +1,5 @@
-"""`__torch_function__`: calls of torch functions on objects that are no tensors go where these say, and those on tensors of classes that
-leave it as it is give tensors of their class."""
+"""`__torch_function__`: calls of torch functions on objects that are no tensors go where these say, and those on
+tensors of classes that leave it as it is give tensors of their class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Kwargs = dict[str, t.Tracker]
 
 
 def overriding(tracer: Any, args: Args) -> Args:
-    """The arguments, also within lists and tuples, whose classes override torch functions; subclasses before their bases."""
+    """The arguments, also within lists and tuples, whose classes override torch functions; subclasses before their
+    bases."""
     found: Args = []
     for x in args:
         if isinstance(x, t.Sequence) and x._items is not None:
@@ -53,13 +54,15 @@ def overridden(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker | 
 
 
 def is_followed(cls: type) -> bool:
-    """Whether a class of tensors has nothing of its own but what its instances' attributes are found by: methods, properties, values."""
+    """Whether a class of tensors has nothing of its own but what its instances' attributes are found by: methods,
+    properties, values."""
     bases = [base for base in cls.__mro__[:cls.__mro__.index(torch.Tensor)] if base is not torch.nn.Parameter]
     return type(cls) in _PLAIN_METAS and all(_HOOKS.isdisjoint(vars(base)) for base in bases)
 
 
 def converts(cls: type) -> bool:
-    """Whether results of torch functions on tensors of the class are of the class: torch.Tensor's own `__torch_function__` does it."""
+    """Whether results of torch functions on tensors of the class are of the class: torch.Tensor's own
+    `__torch_function__` does it."""
     mine, own = (getattr(getattr(k, "__torch_function__", None), "__func__", None) for k in (cls, torch.Tensor))
     return cls is not torch.Tensor and mine is own
 
@@ -72,7 +75,8 @@ def converted(tracer: Any, fn: Any, args: Args, kwargs: Kwargs, out: t.Tracker) 
         return out
     cls = max(kinds, key=lambda kind: len(kind.__mro__))
     if not all(issubclass(cls, kind) for kind in kinds):
-        raise Unsupported(f"{getattr(fn, '__name__', fn)} of tensors of classes of which none is a subclass of the others")
+        raise Unsupported(f"{getattr(fn, '__name__', fn)} of tensors of classes of which none is a subclass of the "
+                          "others")
     for x in _tensors([out]):
         if not issubclass(x.pyclass, cls):
             if x.source is not None or any(x is y for y in given):
@@ -93,7 +97,8 @@ def _tensors(values: Args) -> list[t.Tensor]:
 
 _PLAIN_METAS = (type(torch.Tensor), type(torch.nn.Parameter), type(torch.nn.Buffer))
 _HOOKS = frozenset((
-    "__torch_function__", "__torch_dispatch__", "__new__", "__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__slots__",
+    "__torch_function__", "__torch_dispatch__", "__new__", "__getattribute__", "__getattr__", "__setattr__",
+    "__delattr__", "__slots__",
     "__del__", "__iter__", "__len__", "__bool__", "__getitem__", "__setitem__", "__hash__", "__eq__",
 ))
 """What a class may not have of its own, if its tensors are to be followed."""

@@ -17,8 +17,10 @@ from .registry import FOLDED
 from .values import CONSTANT_TYPES
 
 _WHOLE_MODULES = frozenset({
-    "torch.nn.functional", "torch.functional", "torch._VF", "torch.nn.init", "torch._tensor", "torch.special", "torch.linalg", "torch.fft",
-    "torch._C", "torch._C._nn", "torch._C._special", "torch._C._fft", "torch._C._linalg", "torch.nested", "torch.sparse",
+    "torch.nn.functional", "torch.functional", "torch._VF", "torch.nn.init", "torch._tensor", "torch.special",
+    "torch.linalg", "torch.fft",
+    "torch._C", "torch._C._nn", "torch._C._special", "torch._C._fft", "torch._C._linalg", "torch.nested",
+    "torch.sparse",
     "torch._C._VariableFunctions", "torch._C._sparse", "torch._ops",
 })
 """Functions of these modules see only their arguments: they run for real, on fakes."""
@@ -48,7 +50,8 @@ _REFUSED = {
 }
 
 _FOLLOWED = frozenset({
-    "torch.autograd.grad_mode", "torch.utils._contextlib", "torch.autograd.function", "torch.distributed.algorithms._checkpoint",
+    "torch.autograd.grad_mode", "torch.utils._contextlib", "torch.autograd.function",
+    "torch.distributed.algorithms._checkpoint",
     "framesmith.capture.polyfills",
     *(f"framesmith.graph.attention.{n}" for n in ("dense", "_dense", "spread", "indices", "laid_out")),
     "torch.func.functional_call", "torch.func.stack_module_state", "torch._functorch.functional_call",
@@ -58,7 +61,8 @@ _FOLLOWED = frozenset({
 """Modules and functions of refused packages that are inlined."""
 
 _IMPURE = frozenset({"now", "today", "utcnow", "fromtimestamp", "__subclasses__"})
-_PURE_OF_CLASSES = frozenset({"mro", "__subclasshook__", "__init_subclass__", "__instancecheck__", "__subclasscheck__", "__sizeof__",
+_PURE_OF_CLASSES = frozenset({"mro", "__subclasshook__", "__init_subclass__", "__instancecheck__", "__subclasscheck__",
+                              "__sizeof__",
                               "__dir__", "__prepare__"})
 
 
@@ -69,7 +73,8 @@ def pure_method(fn: Any, owner: Any) -> bool:
     kind = type(owner)
     if isinstance(owner, type):
         return owner in CONSTANT_TYPES or owner in FOLDED or fn.__name__ in _PURE_OF_CLASSES
-    return kind in CONSTANT_TYPES or isinstance(owner, enum.Enum) or kind.__module__ == "numpy" and hasattr(kind, "item")
+    return (kind in CONSTANT_TYPES or isinstance(owner, enum.Enum) or kind.__module__ == "numpy"
+            and hasattr(kind, "item"))
 
 
 _kinds: dict[int, tuple[Any, bool]] = {}
@@ -88,12 +93,14 @@ def runs_whole(fn: Any) -> bool:
 
 def _lasts(fn: Any) -> bool:
     """Functions that live as long as torch. The user's come and go: an entry would keep them alive."""
-    return isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)) or _own(fn) and not isinstance(fn, _WHOLE_TYPES)
+    return isinstance(fn, (types.MethodDescriptorType,
+                           types.WrapperDescriptorType)) or _own(fn) and not isinstance(fn, _WHOLE_TYPES)
 
 
 def _own(fn: Any) -> bool:
     """Written by torch, whatever `functools.wraps` has put into `__module__`."""
-    name = fn.__globals__.get("__name__", "") if isinstance(fn, types.FunctionType) else getattr(fn, "__module__", None) or ""
+    name = fn.__globals__.get("__name__", "") if isinstance(fn, types.FunctionType) else getattr(fn, "__module__",
+                                                                                                 None) or ""
     return name == "torch" or name.startswith("torch.")
 
 
@@ -153,8 +160,8 @@ def is_foreign(code: types.CodeType) -> bool:
 
 
 def is_machinery(code: types.CodeType, standard_library: bool) -> bool:
-    """Frames of torch (but its modules' own forward), framesmith and, unless wanted, the standard library stay as they are; so do
-    finalisers, which run where the collector will.
+    """Frames of torch (but its modules' own forward), framesmith and, unless wanted, the standard library stay as they
+    are; so do finalisers, which run where the collector will.
 
     What they call is seen.
     """
@@ -165,4 +172,5 @@ def is_machinery(code: types.CodeType, standard_library: bool) -> bool:
         return not file.startswith(_TORCH + "nn/modules/") or file.endswith(("/module.py", "/_functions.py"))
     if file.startswith(_OWN):
         return code.co_name != "call_module"
-    return not standard_library and (file.startswith("<frozen") or file.startswith(_STANDARD) and "site-packages" not in file)
+    return not standard_library and (file.startswith("<frozen") or file.startswith(_STANDARD)
+                                     and "site-packages" not in file)

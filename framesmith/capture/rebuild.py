@@ -1,8 +1,8 @@
 """Trackers -> statements of residual code that make the values again.
 
-A `Rebuilder` writes Python text: expressions that name arguments, graph outputs (`__fs_o`), graph inputs (`__fs_inputs`), held
-objects (`__fs_h3`, filled into co_consts afterwards) and temporaries.  An object that is reached twice is made once, so identity is kept;
-mutable ones are made empty first and then filled, so cycles work.
+A `Rebuilder` writes Python text: expressions that name arguments, graph outputs (`__fs_o`), graph inputs
+(`__fs_inputs`), held objects (`__fs_h3`, filled into co_consts afterwards) and temporaries.  An object that is reached
+twice is made once, so identity is kept; mutable ones are made empty first and then filled, so cycles work.
 """
 
 from __future__ import annotations
@@ -179,7 +179,8 @@ class Rebuilder:
         if x.value is not None and x.source is not None:
             return self.temp(self.input(x))
         node = self.tracer.recorder.input_aliased(x.fake)
-        owner = None if node is None else next((i for i in self.tracer.inputs if i.fake._alias.storage.input is node), None)
+        owner = None if node is None else next((i for i in self.tracer.inputs if i.fake._alias.storage.input is node),
+                                               None)
         if owner is not None:
             base = self.input(owner) if not converts(owner.pyclass) else self.as_class(self.input(owner), torch.Tensor)
             text = view_text(self.hold, base, x.fake, self.tracer.view_grad(owner.fake, x.fake))
@@ -300,7 +301,8 @@ def fill_dict(rebuilder: Rebuilder, name: str, entries: dict[Any, t.Tracker], se
     """Statements that store entries."""
     for k, v in entries.items():
         key = rebuilder.key(k)
-        rebuilder.emit(f"{setter}({name}, {key}, {rebuilder.value(v)})" if setter else f"{name}[{key}] = {rebuilder.value(v)}")
+        rebuilder.emit(f"{setter}({name}, {key}, {rebuilder.value(v)})" if setter
+                       else f"{name}[{key}] = {rebuilder.value(v)}")
 
 
 def _dict(rebuilder: Rebuilder, x: t.Dict) -> str:
@@ -334,7 +336,8 @@ def _set(rebuilder: Rebuilder, x: t.Set) -> str:
         return rebuilder.temp(rebuilder.source(x.source))
     keys = x.open(rebuilder.tracer)
     if x.loose and len(keys) > 1:
-        raise Unsupported("a set made of one from outside, whose history decides the order, lives across the end of captured code")
+        raise Unsupported("a set made of one from outside, whose history decides the order, lives across the end of "
+                          "captured code")
     if x.first is None or list(x.cls(list(keys))) == list(keys):
         return rebuilder.temp(rebuilder.keys(keys))
     name = rebuilder.temp(f"{rebuilder.klass(x.cls)}({rebuilder.keys(x.first)})")
@@ -344,7 +347,8 @@ def _set(rebuilder: Rebuilder, x: t.Set) -> str:
 
 def set_changes(rebuilder: Rebuilder, name: str, x: t.Set) -> list[str]:
     """Statements that change a set as the program did."""
-    return [f"{rebuilder.hold(getattr(set, method))}({', '.join([name, *map(rebuilder.keys, args)])})" for method, args in x.changes]
+    return [f"{rebuilder.hold(getattr(set, method))}({', '.join([name, *map(rebuilder.keys, args)])})" for method,
+            args in x.changes]
 
 
 def _slice(rebuilder: Rebuilder, x: t.Slice) -> str:
@@ -355,10 +359,12 @@ def _slice(rebuilder: Rebuilder, x: t.Slice) -> str:
 
 def _function(rebuilder: Rebuilder, x: t.Function) -> str:
     if x.value is not None:
-        return _static(rebuilder, x) if id(x.value) not in rebuilder.tracer.of_made else classes.function_of_made(rebuilder, x.value)
+        return (_static(rebuilder, x) if id(x.value) not in rebuilder.tracer.of_made
+                else classes.function_of_made(rebuilder, x.value))
     cells = tuple_text(rebuilder.values(list(x.closure))) if x.closure else "None"
     defaults = tuple_text(rebuilder.values(x.defaults)) if x.defaults else "None"
-    name = rebuilder.bind(x, f"{rebuilder.hold(types.FunctionType)}({rebuilder.hold(x.code)}, {rebuilder.hold(x.globals)}, {x.name!r}, {defaults}, {cells})")
+    name = rebuilder.bind(x, f"{rebuilder.hold(types.FunctionType)}({rebuilder.hold(x.code)}, "
+                             f"{rebuilder.hold(x.globals)}, {x.name!r}, {defaults}, {cells})")
     if x.kwdefaults:
         entries = ", ".join(f"{k!r}: {rebuilder.value(v)}" for k, v in x.kwdefaults.items())
         rebuilder.emit(f"{name}.__kwdefaults__ = {{{entries}}}")
@@ -413,7 +419,8 @@ def _partial(rebuilder: Rebuilder, x: t.Partial) -> str:
 def _bound(rebuilder: Rebuilder, x: t.Bound | t.TensorMethod) -> str:
     raw = x.raw if isinstance(x, t.Bound) else None
     if raw is not None:
-        return rebuilder.temp(f"{rebuilder.hold(raw)}.__get__({rebuilder.value(x.obj)}, {rebuilder.hold(x.obj.pytype())})")
+        return rebuilder.temp(f"{rebuilder.hold(raw)}.__get__({rebuilder.value(x.obj)}, "
+                              f"{rebuilder.hold(x.obj.pytype())})")
     return rebuilder.temp(f"{rebuilder.value(x.obj)}.{x.name}")
 
 
@@ -472,12 +479,14 @@ def _new_text(rebuilder: Rebuilder, x: t.Object, cls: str) -> str:
 
 
 def _inference(rebuilder: Rebuilder, x: t.InferenceGuard) -> str:
-    return rebuilder.entered(x.entered) if x.entered is not None else rebuilder.temp(f"{rebuilder.hold(torch._C._InferenceMode)}({x.mode})")
+    return (rebuilder.entered(x.entered) if x.entered is not None
+            else rebuilder.temp(f"{rebuilder.hold(torch._C._InferenceMode)}({x.mode})"))
 
 
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Array: _array, t.Inner: _never, t.Pullback: _never,
-    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _never, t.SymbolicNumber: _late, t.MadeClass: classes.made_class,
+    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _never, t.SymbolicNumber: _late,
+    t.MadeClass: classes.made_class,
     t.Wrapped: classes.wrapped,
     t.Static: _static, t.Builtin: _static, t.Data: _data, t.Draw: _draw, t.Chosen: _chosen,
     t.Class: _static, t.PyModule: _static, t.Scripted: _static,
@@ -485,7 +494,8 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,
     t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super,
     t.SeqIter: iterators.sequence_iterator, t.Outside: iterators.outside_iterator, t.Iter: iterators.values_iterator,
-    t.Backward: iterators.sequence_iterator, t.Walk: iterators.constant_iterator, t.CheckedIter: iterators.checked_iterator,
+    t.Backward: iterators.sequence_iterator, t.Walk: iterators.constant_iterator,
+    t.CheckedIter: iterators.checked_iterator,
     t.Fixed: iterators.fixed_iterator,
     t.Lazy: iterators.lazy_iterator, t.Until: iterators.calling_iterator, t.Generator: iterators.generator,
     t.Traceback: errors.traceback, t.FrameEnd: errors.frame_end, t.Error: errors.error,

@@ -16,7 +16,8 @@ def own_dict(rebuilder: Any, text: str, cls: type | None) -> str:
 
 
 def assignment(rebuilder: Any, x: t.Object, name: str, key: Any, value: str | None) -> str:
-    """The statement that sets (or, without a value, deletes) what `x.attrs` has under `key`; no code of the program's runs."""
+    """The statement that sets (or, without a value, deletes) what `x.attrs` has under `key`; no code of the program's
+    runs."""
     attribute = key if type(key) is str else key.__name__
     raw = getattr_static(x.cls, attribute)
     if raw is key or type(key) is str and (isinstance(raw, GetSetDescriptorType) or not hasattr(type(raw), "__set__")):

@@ -20,11 +20,15 @@ def made_class(rebuilder: Any, x: t.MadeClass) -> str:
     """A class statement's class: made bare, then filled, then what decorators of the library add."""
     bases = tuple_text(rebuilder.values(x.bases) or [rebuilder.hold(object)])
     head = ", ".join(f"{n!r}: {rebuilder.value(v)}" for n, v in x.space.items() if n in AT_CREATION)
-    name = rebuilder.bind(x, f"{rebuilder.hold(bare_class)}({rebuilder.value(x.meta)}, {x.value.__name__!r}, {bases}, {{{head}}})")
+    name = rebuilder.bind(x, f"{rebuilder.hold(bare_class)}({rebuilder.value(x.meta)}, {x.value.__name__!r}, {bases}, "
+                             f"{{{head}}})")
     rebuilder.unfinished += 1
     fields = rebuilder.tracer.fields
-    rest = ", ".join(f"{n!r}: {field(rebuilder, v.value) if isinstance(v, t.Const) and id(v.value) in fields else rebuilder.value(v)}"
-                     for n, v in x.space.items() if n not in AT_CREATION)
+
+    def text(v: t.Tracker) -> str:
+        return field(rebuilder, v.value) if isinstance(v, t.Const) and id(v.value) in fields else rebuilder.value(v)
+
+    rest = ", ".join(f"{n!r}: {text(v)}" for n, v in x.space.items() if n not in AT_CREATION)
     rebuilder.emit(f"{rebuilder.hold(fill_class)}({name}, {{{rest}}})")
     rebuilder.unfinished -= 1
     while rebuilder.cells and not rebuilder.unfinished:

@@ -24,7 +24,8 @@ def error(rebuilder: Any, x: t.Error) -> str:
 
 
 def traceback(rebuilder: Any, x: t.Traceback) -> str:
-    return rebuilder.temp(f"{rebuilder.hold(types.TracebackType)}({rebuilder.value(x.inner)}, {rebuilder.value(x.frame)}, {x.offset}, {x.line})")
+    return rebuilder.temp(f"{rebuilder.hold(types.TracebackType)}({rebuilder.value(x.inner)}, "
+                          f"{rebuilder.value(x.frame)}, {x.offset}, {x.line})")
 
 
 def frame_end(rebuilder: Any, x: t.FrameEnd) -> str:

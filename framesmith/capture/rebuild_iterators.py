@@ -28,7 +28,8 @@ def sequence_iterator(rebuilder: Any, x: t.SeqIter) -> str:
         return rebuilder.temp(f"{rebuilder.hold(make)}({kind()!r})")
     name = rebuilder.temp(f"{rebuilder.hold(make)}({rebuilder.value(x.owner or x.sequence)})")
     if x.index or back:
-        rebuilder.after.append(f"{name}.__setstate__({x.index})")  # a list that is still to grow would not let it stand behind its end
+        # a list that is still to grow would not let it stand behind its end
+        rebuilder.after.append(f"{name}.__setstate__({x.index})")
     return name
 
 
@@ -42,9 +43,12 @@ def checked_iterator(rebuilder: Any, x: t.CheckedIter) -> str:
     over = x.owner or x.over
     if x.index < 0:
         empty = f"{rebuilder.hold(x.way.kind)}()"
-        return _advanced(rebuilder, _walking(rebuilder, x.way, empty if x.way.outer is None else f"{rebuilder.hold(x.way.outer)}({empty})"), 1)
+        return _advanced(rebuilder, _walking(rebuilder, x.way,
+                                             empty if x.way.outer is None
+                                             else f"{rebuilder.hold(x.way.outer)}({empty})"), 1)
     if x.changed or id(x.over) in rebuilder.tracer.mutated:
-        raise Unsupported(f"an iterator over a {x.way.kind.__name__} that was changed lives across the end of captured code")
+        raise Unsupported(f"an iterator over a {x.way.kind.__name__} that was changed lives across the end of captured "
+                          "code")
     return _advanced(rebuilder, _walking(rebuilder, x.way, rebuilder.value(over)), x.index)
 
 
@@ -86,7 +90,8 @@ def lazy_iterator(rebuilder: Any, x: t.Lazy) -> str:
     if x.parts is None:
         raise StopAt(f"an iterator of {x.cls.__name__} lives across the end of captured code", x.stop)
     keywords = [f"{k}={rebuilder.value(v)}" for k, v in x.keywords.items()]
-    return rebuilder.temp(f"{rebuilder.hold(x.made_by or x.cls)}({', '.join([*rebuilder.values(x.parts), *keywords, *x.options])})")
+    return rebuilder.temp(
+        f"{rebuilder.hold(x.made_by or x.cls)}({', '.join([*rebuilder.values(x.parts), *keywords, *x.options])})")
 
 
 def generator(rebuilder: Any, x: t.Generator) -> str:

@@ -12,7 +12,22 @@ from .class_making import getattr_static
 from .contents import referent
 from .eager_fallback import plain_call
 from .rebuild_attributes import own_dict
-from .sources import Applied, Attr, Builtin, Cell, DictAttr, DictKey, Global, GlobalOf, Item, Local, Pinned, Slot, Source, TypeOf
+from .sources import (
+    Applied,
+    Attr,
+    Builtin,
+    Cell,
+    DictAttr,
+    DictKey,
+    Global,
+    GlobalOf,
+    Item,
+    Local,
+    Pinned,
+    Slot,
+    Source,
+    TypeOf,
+)
 
 
 def _local(rebuilder: Any, s: Any) -> str:
@@ -20,7 +35,8 @@ def _local(rebuilder: Any, s: Any) -> str:
 
 
 def _global(rebuilder: Any, s: Any) -> str:
-    return s.name if s.name not in rebuilder.free else f"{rebuilder.namespace(rebuilder.tracer.root_globals)}[{s.name!r}]"
+    return (s.name if s.name not in rebuilder.free
+            else f"{rebuilder.namespace(rebuilder.tracer.root_globals)}[{s.name!r}]")
 
 
 def _pinned(rebuilder: Any, s: Any) -> str:
@@ -74,7 +90,8 @@ SOURCES: dict[type, Callable[[Any, Any], str]] = {
     Cell: lambda rebuilder, s: s.name,
     GlobalOf: _global_of,
     Pinned: _pinned,
-    Attr: lambda rebuilder, s: _instance_dict(rebuilder, s.base) if s.name == "__dict__" else f"{rebuilder.source(s.base)}.{s.name}",
+    Attr: lambda rebuilder,
+    s: _instance_dict(rebuilder, s.base) if s.name == "__dict__" else f"{rebuilder.source(s.base)}.{s.name}",
     Slot: _slot,
     DictAttr: lambda rebuilder, s: f"{_instance_dict(rebuilder, s.base)}[{s.name!r}]",
     Item: _item,

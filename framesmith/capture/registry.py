@@ -15,10 +15,12 @@ CALLS: dict[Any, Handler] = {}
 """function or class -> handler(tracer, args, kwargs) -> Tracker"""
 
 CODES: dict[int, Handler] = {}
-"""id of a code object of the standard library -> handler of calls of the functions that share it (closures made by a decorator)"""
+"""id of a code object of the standard library -> handler of calls of the functions that share it (closures made by a
+decorator)"""
 
 CONSTANT_METHODS: dict[tuple[type, str], Handler] = {}
-"""(type of a constant, method name) -> handler(tracer, self, args, kwargs), for arguments that are none; None: run it for real"""
+"""(type of a constant, method name) -> handler(tracer, self, args, kwargs), for arguments that are none; None: run it
+for real"""
 
 BUILTIN_KINDS: dict[str, Handler] = {}
 """name of a class of callables -> handler(tracer, callable, args, kwargs)"""
@@ -36,7 +38,8 @@ BY_NAME: dict[str, Handler] = {}
 """module and qualified name of a function -> handler: for functions of modules that the package does not import"""
 
 OUTSIDE: dict[str, Handler] = {}
-"""module and name of a class that the package does not import -> handler(tracer, value, source) -> Tracker of an instance from outside"""
+"""module and name of a class that the package does not import -> handler(tracer, value, source) -> Tracker of an
+instance from outside"""
 
 FOLDED: set[Any] = set()
 """Pure functions: run for real when all arguments are constants."""
@@ -104,7 +107,8 @@ def opaque(cls: type, *names: str) -> Callable[[Handler], Handler]:
 
 
 def named(path: str) -> Any:
-    """What a user's program may call `path` (module and attribute), if its module is loaded; else None.  Imports nothing."""
+    """What a user's program may call `path` (module and attribute), if its module is loaded; else None.  Imports
+    nothing."""
     module, _, name = path.rpartition(".")
     return getattr(sys.modules.get(module), name, None)
 

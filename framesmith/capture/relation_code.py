@@ -10,7 +10,8 @@ Code = tuple[tuple[str, int], ...]
 
 
 def postfix(relation: Rel) -> tuple[Code, tuple[str, ...]]:
-    """`(code, names)`: code of (operation, operand) pairs that leaves one truth value; `leaf` i reads symbol `names[i]`."""
+    """`(code, names)`: code of (operation, operand) pairs that leaves one truth value; `leaf` i reads symbol
+    `names[i]`."""
     code: list[tuple[str, int]] = []
     names: dict[str, int] = {}
     _relation(relation, code, names)

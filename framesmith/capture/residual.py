@@ -39,7 +39,8 @@ INPUTS = "__fs_inputs"
 OUTPUTS = "__fs_o"
 ERROR = "__fs_e"
 NUMBERS = "__fs_numbers"
-FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
+FUTURES = functools.reduce(operator.or_,
+                           (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 _HELD = re.compile(r"__fs_held_(\d+)__")
 
 
@@ -50,7 +51,8 @@ def argument_names(code: CodeType) -> tuple[str, ...]:
 
 
 def parameter_names(code: CodeType, space: dict[str, Any]) -> dict[str, str]:
-    """Argument -> its name in residual text, where no global's and no builtin's name is taken (comprehensions have arguments like `.0`)."""
+    """Argument -> its name in residual text, where no global's and no builtin's name is taken (comprehensions have
+    arguments like `.0`)."""
     taken = [not n.isidentifier() or n in space or hasattr(builtins, n) for n in argument_names(code)]
     return {n: f"__fs_p{i}" if taken[i] else n for i, n in enumerate(argument_names(code))}
 
@@ -113,24 +115,28 @@ class Residual:
         later, rebuilder.lines = rebuilder.lines, []
         texts = [late.text(rebuilder) for late, _ in numbers]
         divisors = tuple([i for i, (_, number) in enumerate(numbers) if number.divides])
-        self.numbers = [*rebuilder.lines, f"{NUMBERS} = {rebuilder.hold(number_tensors)}({', '.join([INPUTS, repr(divisors), *texts])})"]
+        self.numbers = [*rebuilder.lines,
+                        f"{NUMBERS} = {rebuilder.hold(number_tensors)}({', '.join([INPUTS, repr(divisors), *texts])})"]
         rebuilder.lines = later
 
     # --- text to code -------------------------------------------------------------------------------------------------
     def text(self, graph: bool) -> str:
         """The residual function as Python text."""
         params = ", ".join([*self.params.values(), INPUTS])
-        body = [*before(self.rebuilder), *(f"{self.rebuilder.hold(setter)}({seed})" for setter, seed in self.tracer.seeds.before)]
+        body = [*before(self.rebuilder),
+                *(f"{self.rebuilder.hold(setter)}({seed})" for setter, seed in self.tracer.seeds.before)]
         if graph:
             if self.rebuilder.targets and any(self.tracer.recorder.mutated(x.fake) for x in self.tracer.inputs):
                 raise Unsupported("what a weak reference refers to lives across the end of code that writes its inputs")
             given = NUMBERS if self.numbers else INPUTS
             if places := tuple([self.tracer.input_slot(x) for x in self.tracer.inputs if converts(x.pyclass)]):
                 given = f"{self.rebuilder.hold(plain_inputs)}({given}, {places})"
-            called = f"{self.rebuilder.hold(self.called)}({self.rebuilder.hold(GRAPH)}, {given})" if self.called else f"{self.rebuilder.hold(GRAPH)}({given})"
+            called = (f"{self.rebuilder.hold(self.called)}({self.rebuilder.hold(GRAPH)}, {given})" if self.called
+                      else f"{self.rebuilder.hold(GRAPH)}({given})")
             body += ["try:", *(f"    {line}" for line in [*self.numbers, f"{OUTPUTS} = {called}"]),
                      f"except Exception as {ERROR}:", f"    if {self.rebuilder.hold(stands)}({ERROR}): raise",
-                     *(f"    {line}" for line in [*back(self.rebuilder), f"return {plain_call_after(self.rebuilder, ERROR)}"])]
+                     *(f"    {line}"
+                       for line in [*back(self.rebuilder), f"return {plain_call_after(self.rebuilder, ERROR)}"])]
             body += self.settled
         body += self.rebuilder.lines + self.late + self.rebuilder.after
         body += ["    " * indent + line for indent, line in self.tail]
@@ -159,7 +165,8 @@ class Residual:
         if code.co_freevars != self.code.co_freevars:
             raise Unsupported("free variables of residual code")
         # the name comes last: in the text, it would stand between the code and a global of that name
-        return code.replace(co_firstlineno=self.code.co_firstlineno, co_name=self.code.co_name, co_qualname=self.code.co_qualname), text
+        return code.replace(co_firstlineno=self.code.co_firstlineno, co_name=self.code.co_name,
+                            co_qualname=self.code.co_qualname), text
 
 
 GRAPH = type("Graph", (), {"__repr__": lambda self: "<graph>"})()

@@ -1,9 +1,10 @@
 """Continuations: the rest of a code object from one instruction on, with its stack and locals as arguments.
 
-A continuation's code is the user's code with a prologue in front that puts the stack back and jumps; the exception table moves with it,
-so it may start inside a try or with block.  All cells come in as free variables; those that were the user's function's own are put where
-its cell variables are, so that they still are variables of its own.  A suspended generator goes on in the same way: its
-prologue ends in a yield, at which the new generator waits as the old one did.
+A continuation's code is the user's code with a prologue in front that puts the stack back and jumps; the exception
+table moves with it, so it may start inside a try or with block.  All cells come in as free variables; those that were
+the user's function's own are put where its cell variables are, so that they still are variables of its own.  A
+suspended generator goes on in the same way: its prologue ends in a yield, at which the new generator waits as the old
+one did.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _made: dict[Any, tuple[weakref.ref[CodeType], CodeType]] = {}
 
 def cell_names(code: CodeType) -> tuple[str, ...]:
     """All names that live in cells, in the order in which CPython puts the free variables of a continuation."""
-    return tuple(sorted(code.co_cellvars + code.co_freevars, key=lambda name: OWN + name if name in code.co_cellvars else name))
+    return tuple(sorted(code.co_cellvars + code.co_freevars,
+                        key=lambda name: OWN + name if name in code.co_cellvars else name))
 
 
 def free_names(code: CodeType) -> tuple[str, ...]:
@@ -40,13 +42,15 @@ def free_names(code: CodeType) -> tuple[str, ...]:
 
 def leading(code: CodeType) -> str | None:
     """The first argument of code that calls `super()`, which looks for it in the first fast slot; else None."""
-    return code.co_varnames[0] if code.co_argcount and "super" in code.co_names and "__class__" in code.co_freevars else None
+    return (code.co_varnames[0] if code.co_argcount and "super" in code.co_names
+            and "__class__" in code.co_freevars else None)
 
 
 def continuation(code: CodeType, index: int, layout: Layout, names: tuple[str, ...]) -> CodeType:
     """The code that goes on at instruction `index` of the user's `code`.
 
-    Parameters: `leading(code)`, if it is a name, what `layout` takes, then the locals `names`.  Free variables: `cell_names(code)`.
+    Parameters: `leading(code)`, if it is a name, what `layout` takes, then the locals `names`.  Free variables:
+    `cell_names(code)`.
     """
     return _cached((id(code), index, layout, names), code, lambda: _function(code, index, layout, names))
 
@@ -56,7 +60,8 @@ def suspended(code: CodeType, index: int, layout: Layout, names: tuple[str, ...]
 
     Its generator goes on at `index`; if `started`, that is where a value is sent to, after `next` was called once.
     """
-    return _cached((id(code), index, layout, names, started), code, lambda: _generator(code, index, layout, names, started))
+    return _cached((id(code), index, layout, names, started), code,
+                   lambda: _generator(code, index, layout, names, started))
 
 
 def _cached(key: Any, code: CodeType, make: Any) -> CodeType:
@@ -89,19 +94,22 @@ def shifted(dec: Decoded, shift: int) -> tuple[list[Instr], list[Handler]]:
 
 
 def cells_in(code: CodeType, first: int, line: int) -> list[Instr]:
-    """Takes the cells that come in; the user's function's own are put into the slots of cell variables, which begin at `first`."""
+    """Takes the cells that come in; the user's function's own are put into the slots of cell variables, which begin at
+    `first`."""
     cells = cell_names(code)
     out = [instr("COPY_FREE_VARS", len(cells), line)] if cells else []
     free = first + len(code.co_cellvars)
     for i, name in enumerate(code.co_cellvars, first):
         # the interpreter takes for a cell's what MAKE_CELL has made one
-        out += [instr("MAKE_CELL", i, line), instr("LOAD_CLOSURE", free + cells.index(name), line), instr("STORE_FAST", i, line)]
+        out += [instr("MAKE_CELL", i, line), instr("LOAD_CLOSURE", free + cells.index(name), line),
+                instr("STORE_FAST", i, line)]
     return out
 
 
 def _head(code: CodeType, layout: Layout, names: tuple[str, ...], line: int, first: list[Instr]) -> list[Instr]:
     head = cells_in(code, len(slot_names(code, layout, names)), line)
-    return [*head, *first, instr("RESUME", 0, line), *push(layout, line, len(code.co_consts), leading(code) is not None)]
+    return [*head, *first, instr("RESUME", 0, line),
+            *push(layout, line, len(code.co_consts), leading(code) is not None)]
 
 
 def _function(code: CodeType, index: int, layout: Layout, names: tuple[str, ...]) -> CodeType:

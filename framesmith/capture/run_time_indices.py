@@ -1,4 +1,5 @@
-"""Tensors indexed by integers that vary from call to call: the graph takes the integer, and gives a copy in place of eager's view.
+"""Tensors indexed by integers that vary from call to call: the graph takes the integer, and gives a copy in place of
+eager's view.
 
 A copy is as good as the view while nobody can tell: neither is written, and the view does not leave the graph.
 """
@@ -17,8 +18,10 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .trackers.symbolic_number import is_symbolic
 
-OBSERVERS = frozenset({"storage_offset", "data_ptr", "untyped_storage", "storage", "is_set_to", "_is_view", "_base", "as_strided",
-                       "as_strided_", "set_", "resize_", "share_memory_", "is_shared", "is_pinned", "__dlpack__", "numpy"})
+OBSERVERS = frozenset({"storage_offset", "data_ptr", "untyped_storage", "storage", "is_set_to", "_is_view", "_base",
+                       "as_strided",
+                       "as_strided_", "set_", "resize_", "share_memory_", "is_shared", "is_pinned", "__dlpack__",
+                       "numpy"})
 """Methods and attributes by which a program tells a copy from a view."""
 
 
@@ -49,20 +52,25 @@ class Copies:
                 raise CopySeen("an index that varies gives a view of what is written")
 
 
-def indexed(tracer: Any, x: t.Tracker, key: t.Tracker, number: Callable[[Any, Any], Number]) -> tuple[Any, list[Any]] | None:
+def indexed(tracer: Any, x: t.Tracker, key: t.Tracker,
+            number: Callable[[Any, Any], Number]) -> tuple[Any, list[Any]] | None:
     """What runs on fakes for `x[key]`, and its arguments; None if an index is to be assumed, or none varies."""
     parts = key.open(tracer) if type(key) is t.Tuple else [key]
     at = [i for i, part in enumerate(parts) if is_symbolic(part)]
     fake = x.real(tracer)
-    if not at or not isinstance(fake, FakeTensor) or tracer.assumes_indices or fake.device.type != "cpu" or fake.is_conj() or fake.is_neg():
+    if (not at or not isinstance(fake, FakeTensor) or tracer.assumes_indices or fake.device.type != "cpu"
+        or fake.is_conj() or fake.is_neg()):
         return None
-    if any(type(getattr(parts[i].example, "item", lambda i=i: parts[i].example)()) is not int for i in at):  # type: ignore[attr-defined, misc]
+    if any(type(getattr(parts[i].example, "item",  # type: ignore[attr-defined, misc]
+                        lambda i=i: parts[i].example)()) is not int
+           for i in at):
         return None
     rest = [part.real(tracer) if i not in at else slice(None) for i, part in enumerate(parts)]
     if not all(p is None or p is ... or type(p) in (int, slice) for p in rest) or rest.count(...) > 1:
         return None
     dims = _dims(rest, at, fake.dim())
-    return (_copied, [tracer, fake, tuple(rest), dims, [number(tracer, parts[i]) for i in at]]) if dims is not None else None
+    return (_copied, [tracer, fake, tuple(rest), dims,
+                      [number(tracer, parts[i]) for i in at]]) if dims is not None else None
 
 
 def selected(tracer: Any, x: t.Tracker, dim: t.Tracker, index: t.Tracker) -> t.Tracker | None:

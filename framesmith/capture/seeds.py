@@ -28,7 +28,8 @@ class Seeds:
 
     def draws(self) -> int:
         """How many nodes of the graph draw random numbers."""
-        calls = [node for node in self.recorder.graph.nodes if node.op == "call_function" and hasattr(node.target, "_schema")]
+        calls = [node for node in self.recorder.graph.nodes if node.op == "call_function"
+                 and hasattr(node.target, "_schema")]
         return sum(draws(node.target, node.args, dict(node.kwargs)) for node in calls)  # type: ignore[arg-type]
 
     def note(self) -> None:

@@ -21,7 +21,8 @@ _OWNERS = ("torch", "torch._C")
 
 def reads_setting(fn: Any) -> bool:
     """True if `fn` is a builtin of torch that, by its name, tells a setting."""
-    return isinstance(fn, types.BuiltinFunctionType) and fn.__module__ in _OWNERS and _READERS.fullmatch(fn.__name__) is not None
+    return (isinstance(fn, types.BuiltinFunctionType) and fn.__module__ in _OWNERS
+            and _READERS.fullmatch(fn.__name__) is not None)
 
 
 def read_setting(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
@@ -39,8 +40,8 @@ def read_setting(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, 
 
 @dataclass(slots=True)
 class Written:
-    """A setting that the program has changed, for real during capture: no call that is captured depends on it, so residual code sets
-    what it is at the end."""
+    """A setting that the program has changed, for real during capture: no call that is captured depends on it, so
+    residual code sets what it is at the end."""
 
     setter: Callable[..., Any]
     before: Any
@@ -69,7 +70,8 @@ def undo(settings: dict[Any, Written]) -> None:
 
 def restoring(hold: Callable[[Any], str], settings: dict[Any, Written]) -> list[str]:
     """Statements that leave the settings as the program leaves them."""
-    return [f"{hold(w.setter)}({', '.join(map(repr, (*where, w.now)))})" for (_, where), w in settings.items() if w.now != w.before]
+    return [f"{hold(w.setter)}({', '.join(map(repr, (*where, w.now)))})" for (_, where),
+            w in settings.items() if w.now != w.before]
 
 
 class Unchanged:

@@ -10,10 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodDescriptorType, ModuleType, WrapperDescriptorType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MappingProxyType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
-__all__ = ["Applied", "Attr", "Builtin", "Cell", "DictAttr", "DictKey", "Global", "GlobalOf", "GlobalState", "Guard", "Item",
+__all__ = ["Applied", "Attr", "Builtin", "Cell", "DictAttr", "DictKey", "Global", "GlobalOf", "GlobalState", "Guard",
+           "Item",
            "KINDS", "Local", "MISSING", "Made", "Pinned", "Slot", "Source", "TensorSpec", "TypeOf"]
 
 
@@ -31,7 +39,8 @@ _NAMED = (type, FunctionType, BuiltinFunctionType, ModuleType, MethodDescriptorT
 
 
 def name_of(value: Any) -> str | None:
-    """The name of a class, a function or a module; None for anything else, whose attributes are the program's own code."""
+    """The name of a class, a function or a module; None for anything else, whose attributes are the program's own
+    code."""
     if not issubclass(type(value), _NAMED):
         return None
     read = next((raw for base, raw in _RAW if issubclass(type(value), base)), object.__getattribute__)
@@ -45,7 +54,8 @@ def name_of(value: Any) -> str | None:
     return None
 
 
-_RAW: tuple[tuple[type, Callable[[Any, str], Any]], ...] = ((type, type.__getattribute__), (ModuleType, ModuleType.__getattribute__))
+_RAW: tuple[tuple[type, Callable[[Any, str], Any]], ...] = ((type, type.__getattribute__),
+                                                            (ModuleType, ModuleType.__getattribute__))
 """Lookups past what a metaclass or a module's class defines."""
 
 
@@ -66,7 +76,8 @@ class Source:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return type(self) is type(other) and self._hash == other._hash and self._key == other._key  # type: ignore[attr-defined]
+        return (type(self) is type(other) and self._hash == other._hash  # type: ignore[attr-defined]
+                and self._key == other._key)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self._key))})"
@@ -144,7 +155,8 @@ class GlobalOf(Source):
 
 
 class Pinned(Source):
-    """An object that the guard knows itself; compared by identity. No walk. With it, what it was guarded for is gone."""
+    """An object that the guard knows itself; compared by identity. No walk. With it, what it was guarded for is
+    gone."""
 
     __slots__ = ("obj",)
 
@@ -174,7 +186,8 @@ class _Child(Source):
 
 
 class Attr(_Child):
-    """``getattr(base, name)``, where the generic lookup is exact (attributes of functions, of builtin objects and of modules)."""
+    """``getattr(base, name)``, where the generic lookup is exact (attributes of functions, of builtin objects and of
+    modules)."""
 
     __slots__ = ("name",)
 
@@ -188,7 +201,8 @@ class Attr(_Child):
 
 
 class Slot(_Child):
-    """``cls.__dict__[name].__get__(base)``: what a descriptor in C reads, past what classes below `cls` define; no user code."""
+    """``cls.__dict__[name].__get__(base)``: what a descriptor in C reads, past what classes below `cls` define; no user
+    code."""
 
     __slots__ = ("cls", "name")
 
@@ -327,7 +341,8 @@ KINDS = MappingProxyType({
     "tensor": "x agrees with value, a TensorSpec",
     "hasattr": "the instance dict of x has the name value",
     "not_hasattr": "the instance dict of x, if it has one, lacks the name value",
-    "namespace": "source is Pinned(dict or class); value = {name: object or MISSING}, by identity; a class is looked up "
+    "namespace": "source is Pinned(dict or class); value = {name: object or MISSING}, by identity; a class is looked "
+                 "up "
                  "over its mro.  The dict's ma_version_tag or the class's tp_version_tag is the fast path",
     "same": "x is the object at the source value",
     "distinct": "source None; the objects at the sources in value are pairwise different",

@@ -1,8 +1,9 @@
 """Classes that a captured frame makes.
 
-During capture such a class is a stand-in: a real class of the right bases, whose attributes are stand-ins of their values.  Residual
-code makes the class itself anew, by the same two functions.  No hook of the user's runs in either (`__init_subclass__`, `__set_name__`,
-metaclass methods): capture follows those symbolically, and what they changed is part of the class's state.
+During capture such a class is a stand-in: a real class of the right bases, whose attributes are stand-ins of their
+values.  Residual code makes the class itself anew, by the same two functions.  No hook of the user's runs in either
+(`__init_subclass__`, `__set_name__`, metaclass methods): capture follows those symbolically, and what they changed is
+part of the class's state.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def _silent_bases(bases: tuple[type, ...]) -> Iterator[type]:
     yield _SilentSlots
     for base in bases:
         slots = {"__slots__": vars(base)["__slots__"]} if "__slots__" in vars(base) else {}
-        yield bare_class(type(base), "_Silent", base.__bases__, {"__init_subclass__": vars(_Silent)["__init_subclass__"], **slots})
+        yield bare_class(type(base), "_Silent", base.__bases__,
+                         {"__init_subclass__": vars(_Silent)["__init_subclass__"], **slots})
 
 
 def fill_class(cls: type, items: dict[str, Any]) -> None:

@@ -21,9 +21,12 @@ from .run_time_indices import indexed, selected
 from .trackers.symbolic_number import is_symbolic
 from .trackers.tensors import get_item, set_item
 
-_SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.iadd: "+", operator.isub: "-", operator.imul: "*",
-            operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">", operator.ge: ">="}
-_DIVISIONS = {operator.truediv: "/", operator.floordiv: "//", operator.mod: "%", operator.itruediv: "/", operator.ifloordiv: "//",
+_SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.iadd: "+", operator.isub: "-",
+            operator.imul: "*",
+            operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">",
+            operator.ge: ">="}
+_DIVISIONS = {operator.truediv: "/", operator.floordiv: "//", operator.mod: "%", operator.itruediv: "/",
+              operator.ifloordiv: "//",
               operator.imod: "%"}
 _OPERATORS = frozenset({*_SYMBOLS, *_DIVISIONS, operator.pow, operator.ipow})
 _OF_TENSORS = frozenset({operator.pow, operator.ipow, operator.truediv, operator.itruediv})
@@ -45,7 +48,8 @@ def varies(x: t.Tracker) -> bool:
 
 def are_open(values: Iterable[t.Tracker]) -> bool:
     """Whether all are integers, of which one may be another in the next call."""
-    return all(type(_known(v)) is int for v in values) and any(type(v) is t.SymbolicNumber and not v.settled for v in values)
+    return all(type(_known(v)) is int for v in values) and any(type(v) is t.SymbolicNumber and not v.settled
+                                                               for v in values)
 
 
 def computed(tracer: Any, fn: Callable[..., Any], args: tuple[t.Tracker, ...]) -> t.Tracker | None:
@@ -58,7 +62,8 @@ def computed(tracer: Any, fn: Callable[..., Any], args: tuple[t.Tracker, ...]) -
     symbol = _SYMBOLS.get(fn)
     if symbol is None and _divides(tracer, *args):
         symbol = _DIVISIONS.get(fn)
-    return None if symbol is None else t.symbolic(tracer, fn(*map(_known, args)), args, lambda a, b: f"({a} {symbol} {b})", fn)
+    return None if symbol is None else t.symbolic(tracer, fn(*map(_known, args)), args, lambda a,
+                                                  b: f"({a} {symbol} {b})", fn)
 
 
 def _divides(tracer: Any, a: t.Tracker, b: t.Tracker) -> bool:
@@ -71,7 +76,9 @@ def _divides(tracer: Any, a: t.Tracker, b: t.Tracker) -> bool:
 def _as_numpy(x: t.Tracker) -> bool:
     """A number with which NumPy's scalars compute without errors: one of them, or a small constant."""
     value = _known(x)
-    return type(value).__name__ in _OF_NUMPY or not is_symbolic(x) and type(value) in _NUMBERS and abs(x.value) < 1 << 31  # type: ignore[attr-defined]
+    return (type(value).__name__ in _OF_NUMPY or not is_symbolic(x)  # type: ignore[attr-defined]
+            and type(value) in _NUMBERS
+            and abs(x.value) < 1 << 31)
 
 
 def written(tracer: Any, v: t.Tracker, spec: str) -> t.Tracker | None:
@@ -83,17 +90,21 @@ def written(tracer: Any, v: t.Tracker, spec: str) -> t.Tracker | None:
 
 def joined(tracer: Any, parts: list[t.Tracker]) -> t.Tracker:
     """The parts of an f-string."""
-    return t.symbolic(tracer, "".join([_known(p) for p in parts]), tuple(parts), lambda *texts: f"''.join([{', '.join(texts)}])")
+    return t.symbolic(tracer, "".join([_known(p) for p in parts]), tuple(parts),
+                      lambda *texts: f"''.join([{', '.join(texts)}])")
 
 
-def given(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> tuple[Any, list[Any], dict[str, Any]]:
+def given(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> tuple[Any, list[Any],
+                                                                                              dict[str, Any]]:
     """A call on fakes. A number that varies goes to torch's C++ as one that operators may take for what it is then."""
     if fn in _MIRRORED and type(args[0]) in (t.SymbolicNumber, t.Data):
         fn, args = _MIRRORED[fn], args[::-1]
-    whole = tracer.transformed or tracer.recorder.autocast  # what stands between here and the recorder takes a symbol for a number without value
+    # what stands between here and the recorder takes a symbol for a number without value
+    whole = tracer.transformed or tracer.recorder.autocast
     if fn is torch.select and len(args) == 3 and not kwargs and (key := selected(tracer, *args)) is not None:
         return given(tracer, get_item, [args[0], key], {})
-    if fn is get_item and not whole and not tracer.modes.functions and (copied := indexed(tracer, args[0], args[1], _number)) is not None:
+    if fn is get_item and not whole and not tracer.modes.functions and (copied := indexed(tracer, args[0], args[1],
+                                                                                          _number)) is not None:
         return *copied, {}
     if fn not in _OPERATORS:
         for x in (*args, *kwargs.values()):
@@ -103,7 +114,8 @@ def given(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Track
         return fn, [args[0].real(tracer), args[1].real(tracer), _taken(tracer, args[2])], {}
     take = _real if whole or isinstance(fn, FunctionType) else _taken
     if not kwargs.keys().isdisjoint(_SCALARS):
-        kwargs = {k: data.number(tracer, v) or v if k in _SCALARS and isinstance(v, t.Tensor) else v for k, v in kwargs.items()}
+        kwargs = {k: data.number(tracer, v) or v if k in _SCALARS and isinstance(v, t.Tensor) else v for k,
+                  v in kwargs.items()}
     return fn, [take(tracer, a) for a in args], {k: take(tracer, v) for k, v in kwargs.items()}
 
 
@@ -130,7 +142,8 @@ def _real(tracer: Any, x: t.Tracker) -> Any:
 def _taken(tracer: Any, x: t.Tracker) -> Any:
     if type(x) is t.Data and x.kind in (int, float):
         return _of_data(tracer, x).symbol()
-    return _number(tracer, x).symbol() if type(x) is t.SymbolicNumber and x.varies and type(_plain(x.example)) in (int, float) else x.real(tracer)
+    return (_number(tracer, x).symbol() if type(x) is t.SymbolicNumber and x.varies
+            and type(_plain(x.example)) in (int, float) else x.real(tracer))
 
 
 def _plain(number: Any) -> Any:
@@ -141,7 +154,8 @@ def _plain(number: Any) -> Any:
 def _number(tracer: Any, x: t.SymbolicNumber) -> Number:
     found = tracer.numbers.get(id(x))
     if found is None:
-        plain: Any = t.symbolic(tracer, x.example.item(), (x,), lambda a: f"{a}.item()") if hasattr(x.example, "item") else x
+        plain: Any = t.symbolic(tracer, x.example.item(), (x,),
+                                lambda a: f"{a}.item()") if hasattr(x.example, "item") else x
         found = tracer.numbers[id(x)] = plain, tracer.recorder.number_input(plain.example, lambda: plain.value)
     return found[1]
 
@@ -151,7 +165,8 @@ def _of_data(tracer: Any, x: t.Data) -> Number:
     found = tracer.numbers.get(id(x))
     if found is None:
         if x.drawn:
-            raise DataDependent("a random number of Python's in a tensor's arithmetic", hint="torch.rand draws within the graph")
+            raise DataDependent("a random number of Python's in a tensor's arithmetic",
+                                hint="torch.rand draws within the graph")
         leaf = x.parts[0] if len(x.parts) == 1 and isinstance(x.parts[0], t.Tensor) else None
         small = x.total or leaf is not None and leaf.fake.dtype is not torch.float64
         made = Number(x.kind(1), lambda: _in_graph(tracer, x), lambda: x.real(tracer), small)
@@ -164,18 +179,21 @@ def _in_graph(tracer: Any, x: t.Data) -> Any:
     if len(x.parts) == 1 and isinstance(x.parts[0], t.Tensor):
         return tracer.recorder.inside(_scalar, x.parts[0].fake, torch.float64 if x.kind is float else torch.int64)
     if x.kind is not float or x.fn is None:
-        return tracer.recorder.inside(torch.scalar_tensor, x.real(tracer), dtype=torch.float64 if x.kind is float else torch.int64)
+        return tracer.recorder.inside(torch.scalar_tensor, x.real(tracer),
+                                      dtype=torch.float64 if x.kind is float else torch.int64)
     operands = [_operand(tracer, p, x.fn in _OF_TENSORS) for p in x.parts]
     return tracer.recorder.inside(x.fn, *operands)
 
 
 def _operand(tracer: Any, x: t.Tracker, tensor: bool) -> Any:
     """A part of a number in the graph, as a float64 or, unless it is to be a `tensor`, as a float."""
-    found = _of_data(tracer, x) if type(x) is t.Data else _number(tracer, x) if type(x) is t.SymbolicNumber and x.varies else None
+    found = (_of_data(tracer, x) if type(x) is t.Data else _number(tracer, x) if type(x) is t.SymbolicNumber
+             and x.varies else None)
     if found is not None:
         fake = found.fake()
         return fake if fake.dtype is torch.float64 else tracer.recorder.inside(torch.Tensor.double, fake)
-    return tracer.recorder.number(float(x.value), torch.float64) if tensor else float(x.value)  # type: ignore[attr-defined]
+    return tracer.recorder.number(float(x.value),  # type: ignore[attr-defined]
+                                  torch.float64) if tensor else float(x.value)
 
 
 def _scalar(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -188,13 +206,14 @@ def entered(tracer: Any) -> list[tuple[t.SymbolicNumber, Number]]:
 
 
 def number_tensors(inputs: tuple[Any, ...], divisors: tuple[int, ...], *numbers: Any) -> tuple[Any, ...]:
-    """The inputs of a graph that takes numbers, too. Raises for one whose casts may be errors, and for zero among the `divisors`, which are
-    places among the numbers: the frame is to run in plain Python then."""
+    """The inputs of a graph that takes numbers, too. Raises for one whose casts may be errors, and for zero among the
+    `divisors`, which are places among the numbers: the frame is to run in plain Python then."""
     if any(numbers[i] == 0 for i in divisors):
         raise ZeroDivisionError("an integer division by a number that is zero")
     if any(type(n) is float and _LARGEST < abs(n) < math.inf for n in numbers):
         raise OverflowError("a number that float32 does not hold")
-    made = [torch.scalar_tensor(n, dtype=torch.float64 if type(n) is float else torch.int64, device="cpu") for n in numbers]
+    made = [torch.scalar_tensor(n, dtype=torch.float64 if type(n) is float else torch.int64, device="cpu")
+            for n in numbers]
     return (*inputs, *made)
 
 

@@ -1,4 +1,5 @@
-"""Tracebacks of exceptions that captured code raised and caught, for those that live on: plain Python would have made one."""
+"""Tracebacks of exceptions that captured code raised and caught, for those that live on: plain Python would have made
+one."""
 
 from __future__ import annotations
 

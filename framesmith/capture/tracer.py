@@ -59,7 +59,8 @@ class BreakHere(Exception):
         self.depth = depth
 
 
-class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iteration, Hashing, Texts, Showing):
+class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iteration,
+             Hashing, Texts, Showing):
     """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
 
     touched: list[Any] | None = None
@@ -146,14 +147,16 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         for fake in self.recorder.placed:
             self.guard_owners(fake, torch.Tensor.storage_offset)
         out = [Guard(None, "globals_state", self.state)]
-        out.extend(self.guards.values() if not self.made_classes else [g for g in self.guards.values() if not self.of_stand_in(g.source)])
+        out.extend(self.guards.values() if not self.made_classes
+                   else [g for g in self.guards.values() if not self.of_stand_in(g.source)])
         out.extend(self.outcome_guards())
         out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
         out.extend(kept_apart(self))
         return out
 
     def varies(self, source: Source) -> bool:
-        """Whether a number is not to be assumed: because it was assumed in vain, or since a bridge's instruction made it."""
+        """Whether a number is not to be assumed: because it was assumed in vain, or since a bridge's instruction made
+        it."""
         if self.varying is None:
             return False
         if type(source) is Local and (source.name.startswith(STACK) or varying_local(self.frames[0].code, source.name)):
@@ -186,7 +189,8 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         if value.layout != torch.strided:
             raise OddTensor(f"a tensor of layout {value.layout}")
         if not is_plain(value):
-            raise OddTensor("a tensor whose numbers are not in its memory alone (quantized, batched, or zeros without memory)")
+            raise OddTensor("a tensor whose numbers are not in its memory alone (quantized, batched, or zeros without "
+                            "memory)")
         name = f"i{len(self.inputs)}"
         fake = self.fake_input(value, name)
         if value.requires_grad:
@@ -241,8 +245,8 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         return converted(self, fn, args, kwargs, self.made(out))
 
     def release(self) -> None:
-        """Let go of everything (trackers refer to each other in circles, and would keep the user's model until the next collection), and
-        of the devices that the program has entered."""
+        """Let go of everything (trackers refer to each other in circles, and would keep the user's model until the next
+        collection), and of the devices that the program has entered."""
         if self.device_changes or devices() != self.devices:
             restore_devices(self.devices)
         for frame in self.traced:
@@ -263,7 +267,8 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         return converted(self, None, [obj, *args], kwargs, self.torch_call(getattr(obj.fake, name), args, kwargs))
 
     def guard_owners(self, x: FakeTensor, read: Callable[[torch.Tensor], Any]) -> list[Any]:
-        """Return `read` of each input that `x` shares memory with, guarded: graphs do not depend on it, this program does."""
+        """Return `read` of each input that `x` shares memory with, guarded: graphs do not depend on it, this program
+        does."""
         owners = [i for i in self.inputs if i.fake._alias.storage is x._alias.storage]
         with torch._C._DisableTorchDispatch():  # the recorder is not always on
             values = [read(i.value) for i in owners]
@@ -337,7 +342,8 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
     def unset(self, name: str, own: bool) -> t.Tracker:
         """The error of a variable that is not set."""
         if own:
-            return self.raise_(UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"))
+            return self.raise_(UnboundLocalError(f"cannot access local variable '{name}' where it is not associated "
+                                                 "with a value"))
         text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
         return self.raise_(NameError(text, name=name))
 
@@ -376,7 +382,8 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         raw = self.lookup(obj.pytype(), name)
         if raw is MISSING:
             missed = " (missed __exit__ method)" if name == "__exit__" else ""
-            return self.raise_(TypeError(f"'{obj.pytype().__name__}' object does not support the context manager protocol{missed}"))
+            return self.raise_(TypeError(f"'{obj.pytype().__name__}' object does not support the context manager "
+                                         f"protocol{missed}"))
         return self.bound_special(obj, name, raw)
 
     def tuple_fields(self, cls: type) -> dict[str, int]:
@@ -410,7 +417,8 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
             return tup.item(self, t.Const(raw.__reduce__()[1][0]))
         if isinstance(getattr(type(raw), "__get__", None), FunctionType):
             return self.call_special(self.class_value(tup.cls, name, raw), "__get__", [tup, self.made(tup.cls)])
-        return t.by_class(self, tup, tup.cls, name) if hasattr(type(raw), "__get__") else self.class_value(tup.cls, name, raw)
+        return t.by_class(self, tup, tup.cls,
+                          name) if hasattr(type(raw), "__get__") else self.class_value(tup.cls, name, raw)
 
     def is_passable(self, obj: t.Object) -> bool:
         """May the real object be handed to a function that is run for real?"""
@@ -486,7 +494,8 @@ def is_param(source: Source) -> bool:
 
 def tensor_spec(x: torch.Tensor) -> TensorSpec:
     """What the graph assumes of an input."""
-    return TensorSpec(type(x), x.dtype, x.device, x.layout, tuple(x.shape), x.stride(), x.requires_grad, _dispatch_keys(x).raw_repr())
+    return TensorSpec(type(x), x.dtype, x.device, x.layout, tuple(x.shape), x.stride(), x.requires_grad,
+                      _dispatch_keys(x).raw_repr())
 
 
 __all__ = ["BreakHere", "Tracer", "is_param", "read_state", "restore_state", "tensor_spec"]

@@ -23,14 +23,16 @@ def trace(frame: Frame, error: Any) -> None:
     """An exception comes out of the present instruction of `frame`: an entry, unless the instruction raises it on."""
     index = max(frame.ip - 1, 0)
     ins = frame.dec.instrs[index]
-    if ins.op in ("RERAISE", "CLEANUP_THROW") or ins.op == "RAISE_VARARGS" and ins.arg == 0 or frame.code.co_filename.startswith(_OWN):
+    if (ins.op in ("RERAISE", "CLEANUP_THROW") or ins.op == "RAISE_VARARGS" and ins.arg == 0
+        or frame.code.co_filename.startswith(_OWN)):
         return
     if error.value is not None:
         raise Unsupported("an exception that was made outside leaves a function")
     if frame.end is None:
         frame.end = t.FrameEnd(frame.globals, lambda: place(frame))
         frame.tracer.traced.append(frame)
-    error.attrs["__traceback__"] = t.Traceback(frame.end, place(frame)[1], ins.line, error.attrs.get("__traceback__", t.NONE))
+    error.attrs["__traceback__"] = t.Traceback(frame.end, place(frame)[1], ins.line,
+                                               error.attrs.get("__traceback__", t.NONE))
 
 
 def place(frame: Frame) -> tuple[CodeType, int]:
@@ -52,7 +54,8 @@ def traced(tb: TracebackType | None) -> t.Tracker:
     entries = []
     while tb is not None and not tb.tb_frame.f_code.co_filename.startswith(_OWN):
         end = tb.tb_frame.f_code, tb.tb_frame.f_lasti
-        entries.append((t.FrameEnd(tb.tb_frame.f_globals, lambda end=end: end), tb.tb_lasti, tb.tb_lineno))  # type: ignore[misc]
+        entries.append((t.FrameEnd(tb.tb_frame.f_globals, lambda end=end: end), tb.tb_lasti,  # type: ignore[misc]
+                        tb.tb_lineno))
         tb = tb.tb_next
     found: t.Tracker = t.NONE
     for entry in reversed(entries):

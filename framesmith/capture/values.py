@@ -1,6 +1,7 @@
 """Values to trackers: `wrap` what came from outside (guarded by its source), `made` what capture itself computed.
 
-What a value is, its type says: `isinstance` would ask the value's own `__class__`, which is the program's code, and may lie.
+What a value is, its type says: `isinstance` would ask the value's own `__class__`, which is the program's code, and may
+lie.
 """
 
 from __future__ import annotations
@@ -37,29 +38,39 @@ from .trackers.locks import Lock
 from .trackers.opaque import Opaque
 
 CONSTANT_TYPES: set[type] = {
-    int, bool, float, complex, str, bytes, type(None), type(...), type(NotImplemented), torch.dtype, torch.device, torch.layout,
-    torch.memory_format, torch.finfo, torch.iinfo, range, re.Pattern, re.Match, types.CodeType, dataclasses.Field, inspect.Parameter,
-    inspect.Signature, type(inspect.Parameter.KEYWORD_ONLY), type(dataclasses.MISSING), types.GenericAlias, types.UnionType,
-    type(typing.Optional[int]), type(typing.List[int]), type(typing.Any), typing.TypeVar, typing.ForwardRef,  # noqa: UP006, UP007, UP045
+    int, bool, float, complex, str, bytes, type(None), type(...), type(NotImplemented), torch.dtype, torch.device,
+    torch.layout,
+    torch.memory_format, torch.finfo, torch.iinfo, range, re.Pattern, re.Match, types.CodeType, dataclasses.Field,
+    inspect.Parameter,
+    inspect.Signature, type(inspect.Parameter.KEYWORD_ONLY), type(dataclasses.MISSING), types.GenericAlias,
+    types.UnionType,
+    type(typing.Optional[int]), type(typing.List[int]), type(typing.Any), typing.TypeVar,  # noqa: UP006, UP007, UP045
+    typing.ForwardRef,
     torch.Generator, type(torch.__version__),
     datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, type(typing.Union),
-    type(typing.Callable), type(typing.Tuple), type(typing.List), type(typing.Callable[[int], int]), type(typing.Literal["a"]),  # noqa: UP006
+    type(typing.Callable), type(typing.Tuple), type(typing.List), type(typing.Callable[[int], int]),  # noqa: UP006
+    type(typing.Literal["a"]),
     type(typing.Annotated[int, 1]), typing.ParamSpec, typing.NewType,
 }
-"""Immutable types: an instance read from outside is guarded by equality (or identity) once, and then free to fold with."""
+"""Immutable types: an instance read from outside is guarded by equality (or identity) once, and then free to fold
+with."""
 
-BY_EQUALITY = frozenset({int, bool, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, range,
-                          datetime.date, datetime.datetime, datetime.time, datetime.timedelta, re.Pattern, types.GenericAlias,
+BY_EQUALITY = frozenset({int, bool, float, complex, str, bytes, torch.dtype, torch.device, torch.layout,
+                         torch.memory_format, range,
+                          datetime.date, datetime.datetime, datetime.time, datetime.timedelta, re.Pattern,
+                         types.GenericAlias,
                           types.UnionType, type(typing.Optional[int]), type(typing.List[int])})  # noqa: UP006, UP045
 
 MOST_GUARDED = 4000
 """Elements of one container that guards may look at: with more, plain Python is faster than the guards."""
 _PASSED = (Local, Cell, Item)
 """Paths to what is passed in: elsewhere a number seldom varies, and its value is a cheaper guard."""
-ONE_OF_A_KIND = frozenset({dataclasses.Field, typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, typing.NewType, typing.ForwardRef})
+ONE_OF_A_KIND = frozenset({dataclasses.Field, typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, typing.NewType,
+                           typing.ForwardRef})
 """Of these an instance is known by its identity: no two calls give the same one."""
 
-STATIC_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+STATIC_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+                    types.MethodWrapperType,
                     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
                     torch._ops.OpOverload, torch._ops.OpOverloadPacket, functools._lru_cache_wrapper)
 
@@ -106,7 +117,8 @@ class Values:
             return found
         cls = type(value)
         if issubclass(cls, types.FunctionType):
-            made: t.Tracker = t.Function(value.__code__, value.__globals__, value=value, source=source, name=value.__name__,
+            made: t.Tracker = t.Function(value.__code__, value.__globals__, value=value, source=source,
+                                         name=value.__name__,
                                          qualname=value.__qualname__)
         elif issubclass(cls, type):
             made = t.Class(value, source)
@@ -295,7 +307,8 @@ def _object(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
         return _opaque(tracer, value, source)
     tracer.owns_space(obj)
     if issubclass(cls, dict):
-        obj.payload = t.Dict(None, cls=_base_of(cls, (collections.OrderedDict, collections.defaultdict, dict)), value=value, source=source)
+        obj.payload = t.Dict(None, cls=_base_of(cls, (collections.OrderedDict, collections.defaultdict, dict)),
+                             value=value, source=source)
         _factory(tracer, value, source, obj.payload)
     elif issubclass(cls, list):
         obj.payload = t.List(None, value=value, source=source)
@@ -347,7 +360,8 @@ def _builtin(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
         obj.settle()  # calls of the method are folded
     if obj.constant:
         return t.Builtin(value, source)
-    return obj.get(tracer, name) if isinstance(obj, t.Tensor) else t.Bound(obj, name, raw if isinstance(obj, t.Object) else None)
+    return obj.get(tracer, name) if isinstance(obj, t.Tensor) else t.Bound(obj, name, raw if isinstance(obj, t.Object)
+                                                                           else None)
 
 
 def _partial(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
@@ -373,7 +387,8 @@ def _slice(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     found = tracer.known(value, source)
     if found is None:
         tracer.guard(source, "equals", value)
-        found = tracer.remember(value, t.Slice([tracer.made(p) for p in (value.start, value.stop, value.step)], value, source))
+        found = tracer.remember(value, t.Slice([tracer.made(p) for p in (value.start, value.stop, value.step)], value,
+                                               source))
     return found
 
 
@@ -452,7 +467,8 @@ def _row_of(cls: type) -> Callable[..., t.Tracker]:
         if any(b.__name__ == "dtype" for b in cls.__mro__):
             return _const_equal
         kinds = {b.__name__ for b in cls.__mro__}
-        return _refuse_numpy if "generic" not in kinds else _const_equal if kinds.isdisjoint(("floating", "integer")) else _number
+        return (_refuse_numpy if "generic" not in kinds else _const_equal if kinds.isdisjoint(("floating", "integer"))
+                else _number)
     return _object
 
 
@@ -464,7 +480,8 @@ WRAP: dict[type, Callable[..., t.Tracker]] = {
     int: _number, float: _number,
     type(None): _none, list: _list, tuple: _tuple, torch.Size: _tuple, dict: _dict, collections.OrderedDict: _dict,
     collections.defaultdict: _dict, set: _set, frozenset: _set, collections.deque: _deque, types.MethodType: _method,
-    functools.partial: _partial, types.CellType: _cell, slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor, FakeTensor: _fake,
+    functools.partial: _partial, types.CellType: _cell, slice: _slice, torch.Tensor: _tensor, nn.Parameter: _tensor,
+    FakeTensor: _fake,
     torch._C.ScriptFunction: _scripted, types.MappingProxyType: _proxy, _C.CompiledFunction: _compiled,
     **dict.fromkeys((*weakref.ProxyTypes, super, threading.local), _opaque),
     type(threading.Lock()): _lock, type(threading.RLock()): _lock,
@@ -474,7 +491,8 @@ WRAP_CACHE: weakref.WeakKeyDictionary[type, Callable[..., t.Tracker]] = weakref.
 
 _BY_BASE: list[tuple[Any, Callable[..., t.Tracker]]] = [
     (threading.local, _opaque),
-    (enum.Enum, _const_id), (torch.Tensor, _tensor), (type, _static), (types.FunctionType, _static), (types.ModuleType, _static),
+    (enum.Enum, _const_id), (torch.Tensor, _tensor), (type, _static), (types.FunctionType, _static),
+    (types.ModuleType, _static),
     (tuple, lambda tracer, v, source: (_object if t.is_own_sequence(type(v)) else _tuple)(tracer, v, source)),
 ]
 

@@ -1,4 +1,5 @@
-"""Calls of builtins with arguments that they do not take: a handler's row fails on them, the builtin itself says what is wrong."""
+"""Calls of builtins with arguments that they do not take: a handler's row fails on them, the builtin itself says what
+is wrong."""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ TAKES: dict[Any, tuple[int, int, frozenset[str]]] = {
     min: (1, MANY, frozenset({"key", "default"})), max: (1, MANY, frozenset({"key", "default"})),
     itertools.product: (0, MANY, frozenset({"repeat"})), map: (2, MANY, frozenset()), getattr: (2, 3, frozenset()),
     bool: (0, 1, frozenset()), int: (0, 2, frozenset({"base"})), slice: (1, 3, frozenset()),
-    zip: (0, MANY, frozenset({"strict"})), filter: (2, 2, frozenset()), enumerate: (1, 2, frozenset({"iterable", "start"})),
+    zip: (0, MANY, frozenset({"strict"})), filter: (2, 2, frozenset()),
+    enumerate: (1, 2, frozenset({"iterable", "start"})),
     **dict.fromkeys((list, tuple, set, frozenset, dir), (0, 1, frozenset())), range: (1, 3, frozenset()),
-    reversed: (1, 1, frozenset()), iter: (1, 2, frozenset()), next: (1, 2, frozenset()), itertools.chain: (0, MANY, frozenset()),
+    reversed: (1, 1, frozenset()), iter: (1, 2, frozenset()), next: (1, 2, frozenset()),
+    itertools.chain: (0, MANY, frozenset()),
     collections.deque: (0, 2, frozenset({"iterable", "maxlen"})),
 }
 """The least and the most arguments, and the keywords, of functions that have no signature to read them from."""
@@ -30,7 +33,8 @@ _fits: dict[tuple[Any, int, tuple[str, ...]], bool] = {}
 
 
 def fits(fn: Any, n: int, names: tuple[str, ...]) -> bool:
-    """Whether `n` arguments in all, the last of them under `names`, may be right for a builtin function; unknown counts as right."""
+    """Whether `n` arguments in all, the last of them under `names`, may be right for a builtin function; unknown counts
+    as right."""
     if fn in TAKES:
         least, most, keywords = TAKES[fn]
         return least <= n <= most and keywords.issuperset(names)
@@ -49,7 +53,8 @@ def fits(fn: Any, n: int, names: tuple[str, ...]) -> bool:
 
 
 def explain(tracer: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """The program raises what `fn` raises for such arguments; if `fn` takes them, nothing happens: the row is at fault."""
+    """The program raises what `fn` raises for such arguments; if `fn` takes them, nothing happens: the row is at
+    fault."""
     try:
         inspect.signature(fn).bind(*args, **kwargs)
         return

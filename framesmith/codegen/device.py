@@ -1,9 +1,11 @@
-"""The function that runs a program whose kernels are on a CUDA device: as `wrapper` prints it, with launches in place of calls.
+"""The function that runs a program whose kernels are on a CUDA device: as `wrapper` prints it, with launches in place
+of calls.
 
-    { void* x0 = p[0]; int x1 = n[0]; void* x[] = {&x0, &x1, FS_SCRATCH}; if (h->launch(h->frame, 0, n[0], 1, 1, x)) return 1; }
+    { void* x0 = p[0]; int x1 = n[0]; void* x[] = {&x0, &x1, FS_SCRATCH}; if (h->launch(h->frame, 0, n[0], 1, 1, x))
+    return 1; }
 
-`a` is then the arena's address on the device, if need be from the step on that asks for it. Steps that no size decides are rows of a table
-(see `launch_table.py`).
+`a` is then the arena's address on the device, if need be from the step on that asks for it. Steps that no size decides
+are rows of a table (see `launch_table.py`).
 """
 
 from __future__ import annotations
@@ -44,8 +46,13 @@ static inline float fs_half(const void* p) {
   return fs_float(sign | (e == 31 ? 255 : e + 112) << 23 | m << 13);
 }
 // A number as a word of a batch's table.
-template <typename T> static inline i64 fs_bits(T v) { i64 bits = 0; __builtin_memcpy(&bits, &v, sizeof v); return bits; }
-// For rows of these sizes, the row and the block in it of each program of a batch. Threads that meet here write the same.
+template <typename T> static inline i64 fs_bits(T v) {
+  i64 bits = 0;
+  __builtin_memcpy(&bits, &v, sizeof v);
+  return bits;
+}
+// For rows of these sizes, the row and the block in it of each program of a batch. Threads that meet here write the
+// same.
 static inline void fs_programs(int* where, int* filled, const i64* sizes, int rows, i64 block) {
   if (__atomic_load_n(filled, __ATOMIC_ACQUIRE)) return;
   for (int row = 0; row < rows; row++)
@@ -71,7 +78,8 @@ _READ = {
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """Kernel number `number` of the plan's images, `text`; `wide`: what is launched where a limit of `text` is reached."""
+    """Kernel number `number` of the plan's images, `text`; `wide`: what is launched where a limit of `text` is
+    reached."""
 
     number: int
     text: Any
@@ -86,10 +94,11 @@ def wrap_device(
     program: Program, printed: Sequence[Printed], positions: Sequence[int], inputs: int, watched: Sequence[int],
     brought: Mapping[Extern, Brought] | None = None, wide: Mapping[int, Printed] | None = None,
 ) -> Wrapped:
-    """As `wrapper.wrap`, for kernels `printed` (parallel to `program.kernels`); kernel number i of the plan's images is `printed[i]`.
+    """As `wrapper.wrap`, for kernels `printed` (parallel to `program.kernels`); kernel number i of the plan's images is
+    `printed[i]`.
 
-    `brought`: kernels that are launched in the place of calls; their images stand behind those. `wide[k]`: kernel k with indices of 64
-    bits, for sizes at which `printed[k]` is not right; the last images are theirs.
+    `brought`: kernels that are launched in the place of calls; their images stand behind those. `wide[k]`: kernel k
+    with indices of 64 bits, for sizes at which `printed[k]` is not right; the last images are theirs.
     """
     check_symbols(program)
     planner = Planner(program, positions, inputs)
@@ -151,7 +160,8 @@ def _arena(out: Indented, step: Allocate, *_: Any) -> None:
     out.line("if (h->scratch(h->frame, &a)) return 1;")
 
 
-def _argument(program: Program, planner: Planner, step: Extern, argument: MemoryWindow | tuple[str, str]) -> tuple[str, str]:
+def _argument(program: Program, planner: Planner, step: Extern,
+              argument: MemoryWindow | tuple[str, str]) -> tuple[str, str]:
     """The C type and text of an argument."""
     if not isinstance(argument, MemoryWindow):
         return argument
@@ -162,7 +172,8 @@ def _argument(program: Program, planner: Planner, step: Extern, argument: Memory
 
 
 class _Batches:
-    """Prints a batch: tables of addresses and of programs, which the host keeps on the device as long as they stay the same."""
+    """Prints a batch: tables of addresses and of programs, which the host keeps on the device as long as they stay the
+    same."""
 
     def __init__(self) -> None:
         self.slots = 0
@@ -182,7 +193,8 @@ class _Batches:
                     out.line(" ".join([f"{size}," for size in step.sizes[start : start + 16]]))
             out.line(f"static int where[{2 * count}];")
             out.line(f"static int filled; fs_programs(where, &filled, sizes, {len(step.sizes)}, {kernel.batch});")
-            out.line(f"void *t = h->upload(h->frame, {table}, rows, sizeof rows), *w = h->upload(h->frame, {places}, where, sizeof where);")
+            out.line(f"void *t = h->upload(h->frame, {table}, rows, sizeof rows), *w = h->upload(h->frame, {places}, "
+                     "where, sizeof where);")
             out.line("if (!t || !w) return 1;")
             extents = [count if extent is PROGRAMS else extent for extent in kernel.grid]
             _call(out, number, extents, [("void*", "t"), ("void*", "w")])

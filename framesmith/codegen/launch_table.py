@@ -1,11 +1,9 @@
-"""Steps of a device's host function that no size decides, as a table that is gone through: to read it takes a C++ compiler a hundredth of
-what calls written out take, and these are nearly all that such a function has.
+"""Steps of a device's host function that no size decides, as a table that is gone through: to read it takes a C++
+compiler a hundredth of what calls written out take, and these are nearly all that such a function has.
 
     static const i64 steps[] = {
-      2, 5,  // allocate value 5
-      0, 3, 96, 1, 1, 2, 1, 4, ~1024, 24,  // launch kernel 3 as 96 programs on value 4, the arena from byte 1024 on, and the number 24
-      1, 0,  // call operator 0
-      3, 4,  // release value 4
+      2, 5,  // allocate value 5 0, 3, 96, 1, 1, 2, 1, 4, ~1024, 24,  // launch kernel 3 as 96 programs on value 4, the
+      arena from byte 1024 on, and the number 24 1, 0,  // call operator 0 3, 4,  // release value 4
     };
     if (fs_steps(a, p, h, steps, steps + 16)) return 1;
 """
@@ -27,7 +25,8 @@ from framesmith.util.text import Indented
 
 LAUNCH, CALL, ALLOCATE, RELEASE = range(4)
 MOST = 512  # arguments: more than a kernel's parameters have room for
-RUN = f"""// A launch has its kernel, its programs along three axes, and how many addresses (see fs_at) and numbers stand behind that.
+RUN = f"""// A launch has its kernel, its programs along three axes, and how many addresses (see fs_at) and
+// numbers stand behind that.
 // A number of 32 bits is the first half of its word.
 static int fs_steps(char* a, void** p, const Host* h, const i64* s, const i64* end) {{
   void *memory[{MOST}], *x[{MOST} + 2];
@@ -62,7 +61,8 @@ class Fixed:
 
 
 def grouped(program: Program, planner: Planner, functions: Any) -> tuple[Any, ...]:
-    """The steps of `program`, those that go into a table together as one `Fixed`. `functions`: see `device.Functions`."""
+    """The steps of `program`, those that go into a table together as one `Fixed`. `functions`: see
+    `device.Functions`."""
     found: list[Any] = []
     rows: list[tuple[Words, str]] = []
     for step in program.steps:

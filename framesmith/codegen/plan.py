@@ -8,7 +8,20 @@ from typing import Any
 import torch
 
 from framesmith.graph.raising import may_draw, may_raise
-from framesmith.loops.ir import ARENA, EXTENT, Allocate, Batch, Buffer, Extern, Indirect, Launch, Program, Ref, SizeOf, walk
+from framesmith.loops.ir import (
+    ARENA,
+    EXTENT,
+    Allocate,
+    Batch,
+    Buffer,
+    Extern,
+    Indirect,
+    Launch,
+    Program,
+    Ref,
+    SizeOf,
+    walk,
+)
 from framesmith.runtime import plan as rt
 from framesmith.symbolic.expr import Expr
 from framesmith.util.errors import CompileError
@@ -46,7 +59,8 @@ class Table:
 
 
 class Planner:
-    """Builds the plan of `program`. `numbers` gives the value of each buffer that has one, `externs` the number of each extern step.
+    """Builds the plan of `program`. `numbers` gives the value of each buffer that has one, `externs` the number of each
+    extern step.
 
     `positions[i]` is the place of the program's input i in the call's tuple of `inputs` elements.
     """
@@ -63,9 +77,10 @@ class Planner:
         self.written = _written_inputs(program)
         self.late = frozenset([name for step in program.steps if type(step) is Allocate for name in step.names])
 
-    def plan(self, watched: Sequence[int] = (), entry: str = "fs_run", aligned: bool = False, launched: Collection[Extern] = ()) -> rt.Plan:
-        """The plan of the program; also fills `numbers`, `externs` and `table`. `aligned`: kernels want aligned inputs. `launched`: calls
-        that are kernels on the device."""
+    def plan(self, watched: Sequence[int] = (), entry: str = "fs_run", aligned: bool = False,
+             launched: Collection[Extern] = ()) -> rt.Plan:
+        """The plan of the program; also fills `numbers`, `externs` and `table`. `aligned`: kernels want aligned inputs.
+        `launched`: calls that are kernels on the device."""
         program = self.program
         in_kernels: dict[bool, set[int]] = {False: set(), True: set()}
         for step in program.steps:
@@ -83,23 +98,28 @@ class Planner:
         outputs = tuple(map(self._output, program.outputs))
         arena = self.table.integer(program.arena_bytes)
         symbols = tuple(self._symbol(s) for s in program.symbols.values())
-        bumped = sorted({self.positions[program.buffers[name].index] for name in self.written if program.buffers[name].kind == "input"})
+        bumped = sorted({self.positions[program.buffers[name].index]
+                         for name in self.written if program.buffers[name].kind == "input"})
         table = len(self.table.entries)
         return rt.Plan(
-            self.inputs, tuple(self.values), outputs, tuple(self.calls), symbols, table, arena, tuple(bumped), tuple(watched),
+            self.inputs, tuple(self.values), outputs, tuple(self.calls), symbols, table, arena, tuple(bumped),
+            tuple(watched),
             self._is_long(), entry, len(self.constants), aligned=tuple(sorted(in_kernels[False])) if aligned else (),
-            numbers=tuple(sorted(in_kernels[True])), late=ARENA in self.late, places=tuple(self.places), **self._failures(),
+            numbers=tuple(sorted(in_kernels[True])), late=ARENA in self.late, places=tuple(self.places),
+            **self._failures(),
         )  # fmt: skip
 
     def _failures(self) -> dict[str, Any]:
         """What is to be known of a call that fails."""
         inputs = {name for name in self.written if self.program.buffers[name].kind == "input"}
         steps = self.program.steps
-        first = next((k for k, step in enumerate(steps) if inputs and not inputs.isdisjoint(_written(step, self.program))), len(steps))
+        first = next((k for k, step in enumerate(steps) if inputs
+                      and not inputs.isdisjoint(_written(step, self.program))), len(steps))
         clean = sum(step in self.externs for step in steps[:first] if type(step) is Extern)
         spoilt = any(_checks(step) for step in steps[first:])
         fails = any(_checks(step) or type(step) is Extern and may_raise(step.target) for step in steps)
-        return {"clean": clean, "spoilt": spoilt, "rewinds": fails and any(type(s) is Extern and may_draw(s.target) for s in steps)}
+        return {"clean": clean, "spoilt": spoilt,
+                "rewinds": fails and any(type(s) is Extern and may_draw(s.target) for s in steps)}
 
     def number(self, name: str) -> int:
         """The number of buffer `name`'s value."""
@@ -120,7 +140,8 @@ class Planner:
         }.get(b.kind, int)()
         offset = table.integer(b.offset) if b.kind == "view" else 0
         size, stride = table.integers(b.size), table.integers(b.stride)
-        return rt.PlanValue(KINDS[b.kind], reference, size, stride, b.dtype, offset, b.name in self.written, b.name in self.late)
+        return rt.PlanValue(KINDS[b.kind], reference, size, stride, b.dtype, offset, b.name in self.written,
+                            b.name in self.late)
 
     def _symbol(self, source: Any) -> rt.Symbol:
         return rt.Symbol(self.positions[source.input], source.dim if isinstance(source, SizeOf) else -1)
@@ -132,7 +153,7 @@ class Planner:
             return rt.Output(constant=self.table.integer(output))
         return rt.Output(constant=output)
 
-    # ----------------------------------------------------------------------------------------------------------------------- externs
+    # ---------------------------------------------------------------------------------------------------------- externs
 
     def _argument(self, arg: Any) -> Any:
         if isinstance(arg, Ref):
@@ -148,7 +169,8 @@ class Planner:
         kwargs = {name: self._argument(value) for name, value in e.kwargs.items()}
         if not isinstance(e.target, torch._ops.OpOverload):
             return rt.PythonCall(e.target, args, kwargs, self._results(e))
-        names = out_arguments(e.target) if e.outputs and all(o is not None and self._is_memory(o) for o in e.outputs) else None
+        names = out_arguments(e.target) if e.outputs and all(o is not None and self._is_memory(o)
+                                                             for o in e.outputs) else None
         schema = e.target._schema
         if names is None:
             return rt.Call(schema.name, schema.overload_name, args, kwargs, self._results(e))
@@ -161,11 +183,13 @@ class Planner:
 
     def _results(self, e: Extern) -> tuple[int, ...]:
         return tuple(
-            rt.DROPPED if o is None else rt.copied_to(self.number(o)) if self._is_memory(o) else self.number(o) for o in e.outputs
+            rt.DROPPED if o is None else rt.copied_to(self.number(o)) if self._is_memory(o) else self.number(o)
+            for o in e.outputs
         )
 
     def _is_long(self) -> bool:
-        """Whether a call takes some hundred microseconds or more, by the bytes that it touches (unknown sizes count as long)."""
+        """Whether a call takes some hundred microseconds or more, by the bytes that it touches (unknown sizes count as
+        long)."""
         total = 0
         for step in self.program.steps:
             if type(step) is Launch:
@@ -217,7 +241,8 @@ def _written(step: Any, program: Program) -> set[str]:
 
 def _checks(step: Any) -> bool:
     """Whether a step is a kernel that checks indices."""
-    return isinstance(step, Launch | Batch) and any(type(node) is Indirect and node.check for node in walk(step.kernel.body))
+    return isinstance(step, Launch | Batch) and any(type(node) is Indirect and node.check
+                                                    for node in walk(step.kernel.body))
 
 
 def _written_inputs(program: Program) -> frozenset[str]:
@@ -230,7 +255,8 @@ _out_arguments: dict[Any, tuple[str, tuple[str, ...]] | None] = {}
 
 
 def out_arguments(target: torch._ops.OpOverload) -> tuple[str, tuple[str, ...]] | None:
-    """The out= form of an operator that really writes into given memory: its overload name and the names of its out arguments.
+    """The out= form of an operator that really writes into given memory: its overload name and the names of its out
+    arguments.
 
     Generated out= forms call the functional one and copy; they do not count.
     """

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable
 from framesmith.symbolic.expr import Expr
 
 
-def sum_text(terms: Iterable[tuple[Expr, int]], offset: int, text: Callable[[Expr], str], number: Callable[[int], str] = str) -> str:
-    """`terms` (expression, coefficient) and `offset` as a sum in parentheses: by the terms' names, what is subtracted last."""
+def sum_text(terms: Iterable[tuple[Expr, int]], offset: int, text: Callable[[Expr], str],
+             number: Callable[[int], str] = str) -> str:
+    """`terms` (expression, coefficient) and `offset` as a sum in parentheses: by the terms' names, what is subtracted
+    last."""
     parts = []
     for term, k in sorted(terms, key=lambda item: item[0].text):
         parts.append((" - " if k < 0 else " + ") + (text(term) if abs(k) == 1 else f"{number(abs(k))}*{text(term)}"))

@@ -7,8 +7,9 @@
       return 0;
     }
 
-`a` is the arena, `p` the pointers by value number, `n` the integer table (see `runtime/plan.py`); csrc/graph_frame.h declares `Host` alike.
-It returns 0, 1 when an operator or an allocation failed, 2 when a kernel met an index out of range.
+`a` is the arena, `p` the pointers by value number, `n` the integer table (see `runtime/plan.py`); csrc/graph_frame.h
+declares `Host` alike. It returns 0, 1 when an operator or an allocation failed, 2 when a kernel met an index out of
+range.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def wrap(
 ) -> Wrapped:
     """Print what runs `program`: the function that calls its kernels (`source`).
 
-    Input i of the program is element `positions[i]` (default: i) of the call's tuple of `inputs` elements. `watched`: elements of that
-    tuple that the constants were computed from. `jobs`: translation units at most.
+    Input i of the program is element `positions[i]` (default: i) of the call's tuple of `inputs` elements. `watched`:
+    elements of that tuple that the constants were computed from. `jobs`: translation units at most.
     """
     check_symbols(program)
     positions = range(len(program.inputs)) if positions is None else positions
@@ -82,11 +83,13 @@ def wrap(
     return Wrapped(_units(source, program, str(out), jobs), plan, tuple(program.constants.values()))
 
 
-# ------------------------------------------------------------------------------------------------------------------------ the function
+# --------------------------------------------------------------------------------------------------------- the function
 
 
-def entry(out: Indented, program: Program, planner: Planner, plan: Plan, steps: Steps, functions: Any, checks: bool = False) -> None:
-    """The function that runs `program` (and the one that computes sizes): a row of `steps` prints a step, given the kernels' `functions`.
+def entry(out: Indented, program: Program, planner: Planner, plan: Plan, steps: Steps, functions: Any,
+          checks: bool = False) -> None:
+    """The function that runs `program` (and the one that computes sizes): a row of `steps` prints a step, given the
+    kernels' `functions`.
 
     `checks`: some kernel may find an index out of range.
     """
@@ -121,13 +124,15 @@ def _launch(out: Indented, step: Launch, program: Program, planner: Planner, fun
 
 
 def _batch(out: Indented, step: Batch, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
-    """A table of the rows: where their memory is, and sizes. Each thread runs an equal share of all elements, one row after the other."""
+    """A table of the rows: where their memory is, and sizes. Each thread runs an equal share of all elements, one row
+    after the other."""
     function, params = functions[step.kernel], step.kernel.params
     with out.block("{", "}"):
         with out.block(f"static const i64 rows[][{len(params) + 1}] = {{", "};"):
             for row, size in zip(step.rows, step.sizes, strict=True):
                 out.line(f"{{{', '.join([place_text(program, planner, name) for name in row])}, {size}}},")
-        pointers = [f"({'const ' if p.mode == 'r' else ''}{type_row(p.dtype).storage}*)fs_at(a, p, row[{k}])" for k, p in enumerate(params)]
+        pointers = [f"({'const ' if p.mode == 'r' else ''}{type_row(p.dtype).storage}*)fs_at(a, p, row[{k}])" for k,
+                    p in enumerate(params)]
         args, size_of = ", ".join(pointers), f"row[{len(params)}]"
         if not step.kernel.symbols:
             out.line(f"for (const auto& row : rows) {function.name}({args});")
@@ -135,7 +140,8 @@ def _batch(out: Indented, step: Batch, program: Program, planner: Planner, funct
         if function.threshold is not None and step.work >= function.threshold:
             out.line("#pragma omp parallel")
         with out.block("{", "}"):
-            out.line(f"const i64 total = {sum(step.sizes)}, threads = omp_get_num_threads(), me = omp_get_thread_num();")
+            out.line(f"const i64 total = {sum(step.sizes)}, threads = omp_get_num_threads(), me = "
+                     "omp_get_thread_num();")
             out.line("i64 from = total * me / threads, to = total * (me + 1) / threads;")
             with out.block("for (const auto& row : rows) {", "}"):
                 out.line(f"const i64 first = fs_cut(from, {size_of}), last = fs_cut(to, {size_of});")
@@ -171,12 +177,14 @@ def comment(step: Extern) -> str:
     return "; ".join(dict.fromkeys(o.op for o in step.origins)) or str(step.target)
 
 
-def _allocate(out: Indented, step: Allocate, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
+def _allocate(out: Indented, step: Allocate, program: Program, planner: Planner,
+              functions: dict[object, Function]) -> None:
     for name in step.names:
         out.line(f"if (h->allocate(h->frame, {planner.number(name)})) return 1;")
 
 
-def _release(out: Indented, step: Release, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
+def _release(out: Indented, step: Release, program: Program, planner: Planner,
+             functions: dict[object, Function]) -> None:
     for name in step.names:
         out.line(f"h->release(h->frame, {planner.number(name)});")
 
@@ -184,7 +192,7 @@ def _release(out: Indented, step: Release, program: Program, planner: Planner, f
 _STEPS: Steps = {Launch: _launch, Batch: _batch, Extern: _extern, Allocate: _allocate, Release: _release}
 
 
-# ------------------------------------------------------------------------------------------------------------------- translation units
+# ---------------------------------------------------------------------------------------------------- translation units
 
 
 def _units(source: CppSource, program: Program, entry: str, jobs: int) -> tuple[str, ...]:

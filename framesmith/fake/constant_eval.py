@@ -19,12 +19,14 @@ _MOST_ELEMENTS = 1 << 16
 
 
 def known_value(
-    rec: Recorder, fake: FakeTensor, assuming: bool = False, most: int = _MOST_ELEMENTS, device: torch.device | None = None
+    rec: Recorder, fake: FakeTensor, assuming: bool = False, most: int = _MOST_ELEMENTS,
+    device: torch.device | None = None
 ) -> torch.Tensor | None:
-    """A real tensor with the value that `fake` has at present, or None if it depends on inputs, on chance, or on more than `most` elements.
+    """A real tensor with the value that `fake` has at present, or None if it depends on inputs, on chance, or on more
+    than `most` elements.
 
-    `assuming`: inputs whose content the recorder's user is ready to assume (`Recorder.content`) count as constants. `device`: where it is
-    computed and lies; by default where `fake` is.
+    `assuming`: inputs whose content the recorder's user is ready to assume (`Recorder.content`) count as constants.
+    `device`: where it is computed and lies; by default where `fake` is.
     """
     node = rec.nodes(fake)
     order: list[Node] = []
@@ -46,7 +48,8 @@ Content = Callable[[Node], "tuple[torch.Tensor, Callable[[], None]] | None"]
 """A placeholder's value and what assumes it; None if it is not to be assumed."""
 
 
-def _slice(node: Node, seen: set[Node], order: list[Node], content: Content | None, contents: dict[Node, Any], most: int) -> bool:
+def _slice(node: Node, seen: set[Node], order: list[Node], content: Content | None, contents: dict[Node, Any],
+           most: int) -> bool:
     """All nodes that `node` is computed of, in order; False if one of them is no constant, nor to be assumed."""
     if node in seen:
         return True
@@ -61,7 +64,8 @@ def _slice(node: Node, seen: set[Node], order: list[Node], content: Content | No
             if found is None:
                 return False
             contents[node] = found
-    elif isinstance(target, torch._ops.OpOverload) and (is_random(target) or target._schema.is_mutable or target.namespace != "aten"):
+    elif isinstance(target, torch._ops.OpOverload) and (is_random(target) or target._schema.is_mutable
+                                                        or target.namespace != "aten"):
         return False
     if not all(_slice(n, seen, order, content, contents, most) for n in node.all_input_nodes):
         return False

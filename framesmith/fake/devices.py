@@ -1,4 +1,5 @@
-"""Tensors of several devices in one operator: eager takes numbers in the CPU's memory beside others, and little else."""
+"""Tensors of several devices in one operator: eager takes numbers in the CPU's memory beside others, and little
+else."""
 
 from __future__ import annotations
 
@@ -10,11 +11,13 @@ from framesmith.fake.tensor import tensors_in
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
-_ACROSS = frozenset((aten._to_copy.default, aten.copy.default, aten.index.Tensor, aten.index_put.default, aten._index_put_impl.default))
+_ACROSS = frozenset((aten._to_copy.default, aten.copy.default, aten.index.Tensor, aten.index_put.default,
+                     aten._index_put_impl.default))
 
 
 def refuse_devices(func: Any, args: tuple, kwargs: dict) -> None:
-    """Raise `Unsupported` for a call that eager most likely refuses: its error is then raised where the program stands."""
+    """Raise `Unsupported` for a call that eager most likely refuses: its error is then raised where the program
+    stands."""
     if func in _ACROSS or func.namespace != "aten":
         return
     fakes = list(tensors_in((*args, *kwargs.values())))

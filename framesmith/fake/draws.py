@@ -29,7 +29,8 @@ def _up_to(number: float) -> bool | None:
 
 
 _COMPARISONS: dict[Any, tuple[Callable[[float], bool | None], bool]] = {
-    _aten.lt.Scalar: (_below, True), _aten.ge.Scalar: (_below, False), _aten.le.Scalar: (_up_to, True), _aten.gt.Scalar: (_up_to, False),
+    _aten.lt.Scalar: (_below, True), _aten.ge.Scalar: (_below, False), _aten.le.Scalar: (_up_to, True),
+    _aten.gt.Scalar: (_up_to, False),
 }  # fmt: skip
 """The test, and what the comparison is where the test holds."""
 
@@ -41,7 +42,8 @@ def decided(rec: Recorder, fake: FakeTensor) -> bool | None:
     if test is None or fake.numel() != 1:
         return None
     drawn, number = node.args
-    if not (isinstance(drawn, Node) and drawn.target in _DRAWN and drawn.meta["val"].dtype in _EXACT and isinstance(number, float | int)):
+    if not (isinstance(drawn, Node) and drawn.target in _DRAWN and drawn.meta["val"].dtype in _EXACT
+            and isinstance(number, float | int)):
         return None
     found = test(number)
     return None if found is None else found is meaning

@@ -1,5 +1,6 @@
-"""Dtypes that an operator does not take. Only its kernel knows: shape rules and meta kernels overlook it, and generated code would compute
-something. So a call with other dtypes than one of floating point is made once, on zeros, for each combination."""
+"""Dtypes that an operator does not take. Only its kernel knows: shape rules and meta kernels overlook it, and generated
+code would compute something. So a call with other dtypes than one of floating point is made once, on zeros, for each
+combination."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def refuse_dtypes(func: Any, args: tuple, kwargs: dict, results: Any) -> None:
     key = (func, dtypes, tuple([type(a) for a in args if not isinstance(a, FakeTensor)]))
     if key in _taken or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
         return
-    if any(type(n) is not int for x in found for n in x.shape) or any(x.numel() > _LARGEST for x in (*found, *tensors_in((results,)))):
+    if any(type(n) is not int for x in found for n in x.shape) or any(x.numel() > _LARGEST
+                                                                      for x in (*found, *tensors_in((results,)))):
         return
     try:
         true_error(func, args, kwargs)

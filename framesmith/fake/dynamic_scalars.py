@@ -1,8 +1,9 @@
-"""Python numbers that vary from call to call, in operators: as inputs of no dimension, where they are operands; else by their value.
+"""Python numbers that vary from call to call, in operators: as inputs of no dimension, where they are operands; else by
+their value.
 
-A number enters as the SymFloat or SymInt that `Recorder.number_input` gives, and arrives at an operator as what it was in eager: a Python
-number among the arguments.  A row of `ROWS` puts a tensor in its place, cast as eager casts the number; an operator without a row, or
-arguments that a row does not take, fix the number to its present value.
+A number enters as the SymFloat or SymInt that `Recorder.number_input` gives, and arrives at an operator as what it was
+in eager: a Python number among the arguments.  A row of `ROWS` puts a tensor in its place, cast as eager casts the
+number; an operator without a row, or arguments that a row does not take, fix the number to its present value.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ SYMBOLS = (torch.SymFloat, torch.SymInt)
 
 
 class Number:
-    """What torch finds inside of the SymFloat or SymInt: a number of the type of `example`. `fix()` gives the value, which is assumed from
-    then on, or refuses. `small`: float32 holds it, or the graph is not run; eager has errors for others in some operators.
-    `known`: its value is known before the graph runs, and then `divides` says that the graph must not run with zero."""
+    """What torch finds inside of the SymFloat or SymInt: a number of the type of `example`. `fix()` gives the value,
+    which is assumed from then on, or refuses. `small`: float32 holds it, or the graph is not run; eager has errors for
+    others in some operators. `known`: its value is known before the graph runs, and then `divides` says that the graph
+    must not run with zero."""
 
     __slots__ = ("_fake", "_make", "divides", "example", "fix", "known", "small")
 
@@ -137,8 +139,8 @@ def _cast(rec: Recorder, number: Number, dtype: torch.dtype) -> FakeTensor:
 
 
 def _operands(form: Any, count: int, order: tuple[int, ...] = (), same: bool = False, small: bool = False) -> Row:
-    """The first `count` arguments are operands; they go in `order` to `form`. `same`: all tensors must have the common type; `small`: a
-    number too large for its type is an error."""
+    """The first `count` arguments are operands; they go in `order` to `form`. `same`: all tensors must have the common
+    type; `small`: a number too large for its type is an error."""
 
     def row(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
         given, rest = list(args[:count]), args[count:]
@@ -146,7 +148,8 @@ def _operands(form: Any, count: int, order: tuple[int, ...] = (), same: bool = F
             return None
         numbers = [_small(a) if small else _number(a) for a in given]
         tensors = [a for a in given if isinstance(a, FakeTensor)]
-        if len(tensors) + sum(n is not None or type(g) in (int, float, type(None)) for n, g in zip(numbers, given)) != len(given):
+        if len(tensors) + sum(n is not None or type(g) in (int, float, type(None)) for n,
+                              g in zip(numbers, given)) != len(given):
             return None
         common = result_type([a if n is None else n.example for a, n in zip(given, numbers)])
         dtype = _computed_in(common, tensors)
@@ -165,7 +168,8 @@ def _operands(form: Any, count: int, order: tuple[int, ...] = (), same: bool = F
 
 
 def _scaled(name: str, start: int) -> Row:
-    """`x + number * term`: the number is the keyword `name`, the term the product or quotient of the arguments from `start` on."""
+    """`x + number * term`: the number is the keyword `name`, the term the product or quotient of the arguments from
+    `start` on."""
 
     def row(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
         number = _small(kwargs.get(name))
@@ -185,7 +189,8 @@ def _scaled(name: str, start: int) -> Row:
 def _fill(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     number = _small(args[1])
     dtype = args[0].dtype if isinstance(args[0], FakeTensor) else None
-    if number is None or dtype not in (torch.float32, torch.float64) and (dtype is not torch.int64 or number.is_float()):
+    if number is None or dtype not in (torch.float32,
+                                       torch.float64) and (dtype is not torch.int64 or number.is_float()):
         return None
     return aten.fill_.Tensor, (args[0], _cast(rec, number, dtype)), {}
 
@@ -200,7 +205,8 @@ def _masked(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 def _made(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """`full` and `scalar_tensor`: the number, cast and spread."""
     size, number = ([], _small(args[0])) if func is aten.scalar_tensor.default else (args[0], _small(args[1]))
-    if number is None or kwargs.get("device") not in (None, torch.device("cpu")) or any(_number(n) for n in _flat([size])):
+    if (number is None or kwargs.get("device") not in (None, torch.device("cpu"))
+        or any(_number(n) for n in _flat([size]))):
         return None
     natural = torch.get_default_dtype()
     if number.is_int():
@@ -227,13 +233,15 @@ def _in_place(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 Row = Callable[["Recorder", Any, tuple, dict], Any]
-_INTEGER_DIVISIONS = frozenset({aten.div.Tensor_mode, aten.floor_divide.default, aten.remainder.Scalar, aten.fmod.Scalar})
+_INTEGER_DIVISIONS = frozenset({aten.div.Tensor_mode, aten.floor_divide.default, aten.remainder.Scalar,
+                                aten.fmod.Scalar})
 """Of integers, an error where the divisor is zero."""
 _choice = _operands(aten.where.self, 2, small=True)
 _sum, _term = _operands(aten.add.Tensor, 2), _scaled("alpha", 1)
 ROWS: dict[Any, Row] = {
     aten.add.Tensor: _added,
-    **{op: _operands(op, 2) for op in (aten.mul.Tensor, aten.sub.Tensor, aten.div.Tensor, aten.div.Tensor_mode, aten.floor_divide.default)},
+    **{op: _operands(op, 2)
+       for op in (aten.mul.Tensor, aten.sub.Tensor, aten.div.Tensor, aten.div.Tensor_mode, aten.floor_divide.default)},
     **{getattr(aten, name).Scalar: _operands(getattr(aten, name).Tensor, 2)
        for name in ("add", "sub", "mul", "div", "gt", "ge", "lt", "le", "eq", "ne", "remainder", "fmod")},
     aten.rsub.Scalar: _operands(aten.sub.Tensor, 2, (1, 0)),
@@ -244,8 +252,10 @@ ROWS: dict[Any, Row] = {
     aten.where.ScalarOther: _where, aten.where.ScalarSelf: _where,
     aten.lerp.Scalar: _operands(aten.lerp.Tensor, 3, same=True, small=True),
     aten.addcmul.default: _scaled("value", 1), aten.addcdiv.default: _scaled("value", 1),
-    aten.masked_fill.Scalar: _masked, aten.fill_.Scalar: _fill, aten.full.default: _made, aten.scalar_tensor.default: _made,
-    **dict.fromkeys((aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor, aten.div_.Tensor_mode, aten.lerp_.Scalar,
+    aten.masked_fill.Scalar: _masked, aten.fill_.Scalar: _fill, aten.full.default: _made,
+    aten.scalar_tensor.default: _made,
+    **dict.fromkeys((aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor, aten.div_.Tensor_mode,
+                     aten.lerp_.Scalar,
                      aten.addcmul_.default, aten.addcdiv_.default, aten.masked_fill_.Scalar, aten.clamp_.default,
                      aten.remainder_.Scalar), _in_place),
 }

@@ -1,6 +1,7 @@
 """Operators that eager has fused by hand: recorded as their parts, which later stages fuse again, and better.
 
-A mask has a meaning of its own in them (nonzero is out, whatever the dtype): with one, the operator is recorded as it is.
+A mask has a meaning of its own in them (nonzero is out, whatever the dtype): with one, the operator is recorded as it
+is.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def multi_head_attention(rec: Recorder, func: Any, args: tuple, kwargs: dict) ->
     args, kwargs = lifted(rec, args, kwargs)
     query, key, value, width, heads, *weights = positional(func, args, kwargs)
     masked_or_asked = len(weights) < 6 or weights[4] is not None or weights[5]
-    if masked_or_asked or not query is key is value or torch.is_autocast_enabled("cpu") or not _fits(query, width, heads):
+    if masked_or_asked or not query is key is value or torch.is_autocast_enabled("cpu") or not _fits(query, width,
+                                                                                                     heads):
         return functional(rec, func, args, kwargs)
     return rec.inside(_attend, query, heads, *weights[:4]), None
 
@@ -56,7 +58,8 @@ def _fits(x: FakeTensor, width: int, heads: int) -> bool:
 
 
 def _attend(x: Any, heads: int, in_weight: Any, in_bias: Any, out_weight: Any, out_bias: Any) -> Any:
-    query, key, value = (p.unflatten(-1, (heads, -1)).transpose(1, 2) for p in F.linear(x, in_weight, in_bias).chunk(3, dim=-1))
+    query, key, value = (p.unflatten(-1, (heads, -1)).transpose(1, 2)
+                         for p in F.linear(x, in_weight, in_bias).chunk(3, dim=-1))
     mixed = F.scaled_dot_product_attention(query, key, value)
     return F.linear(mixed.transpose(1, 2).flatten(2), out_weight, out_bias)
 

@@ -1,4 +1,5 @@
-"""How one call of an operator is recorded. `HANDLERS` holds a row for an operator; one without is classified by its schema."""
+"""How one call of an operator is recorded. `HANDLERS` holds a row for an operator; one without is classified by its
+schema."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ _NUMBERS = (int, float, bool, complex)
 
 def _of_numbers(func: Any, args: tuple, kwargs: dict) -> bool:
     """Whether Python numbers stand for all of an operator's tensors, as in `torch.add(4, 3.3)`."""
-    return _TENSOR.isSubtypeOf(func._schema.arguments[0].type) and not any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values()))
+    return _TENSOR.isSubtypeOf(func._schema.arguments[0].type) and not any(isinstance(a, torch.Tensor)
+                                                                           for a in (*args, *kwargs.values()))
 
 
 _TENSOR = torch._C.TensorType.get()
@@ -127,7 +129,8 @@ _AUTOCAST = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
 
 def autocasts(func: Any, devices: tuple[str, ...]) -> bool:
-    """Whether autocast on one of the devices has a policy for the operator itself; what such an operator calls is left alone."""
+    """Whether autocast on one of the devices has a policy for the operator itself; what such an operator calls is left
+    alone."""
     return any(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _AUTOCAST[device]) for device in devices)
 
 
@@ -194,7 +197,8 @@ def _reshaping(func: Any) -> Handler:
 
 
 def become(rec: Recorder, target: FakeTensor, other: FakeTensor) -> None:
-    """`target` has the metadata and the alias of `other` from now on; what was recorded with it keeps the old metadata."""
+    """`target` has the metadata and the alias of `other` from now on; what was recorded with it keeps the old
+    metadata."""
     alias = target._alias
     if alias.storage.input is not None and alias.parent is None:
         raise Unsupported("the shape of an input is changed in place")
@@ -247,7 +251,8 @@ def _with_out(rec: Recorder, func: Any, form: Any, names: tuple, args: tuple, kw
 
 
 def store(rec: Recorder, target: FakeTensor, value: FakeTensor, func: Any, args: tuple, kwargs: dict) -> None:
-    """Writes `value` into `target`, cast to its dtype; another shape, or a write into stretched memory, is eager's error."""
+    """Writes `value` into `target`, cast to its dtype; another shape, or a write into stretched memory, is eager's
+    error."""
     if not same_shape(value.shape, target.shape):
         true_error(func, args, kwargs)
         raise Unsupported(f"{func} with a result of another shape than what it writes")
@@ -275,7 +280,8 @@ def _fakes(value: Any) -> list[FakeTensor]:
 
 
 def reads_written(func: Any, read: FakeTensor, written: FakeTensor) -> bool:
-    """Whether an in-place operator may read elements that it has written: eager refuses, or gives what its loop's order makes."""
+    """Whether an in-place operator may read elements that it has written: eager refuses, or gives what its loop's order
+    makes."""
     if read is written and torch.Tag.pointwise in func.tags or read._alias.storage is not written._alias.storage:
         return False
     a, b = geometry(read), geometry(written)

@@ -1,5 +1,5 @@
-"""Metadata of an operator's results. A row of `RULES` gives it quickly and on symbolic sizes; otherwise the operator runs on
-meta tensors (at hint sizes: symbolic sizes are then specialised)."""
+"""Metadata of an operator's results. A row of `RULES` gives it quickly and on symbolic sizes; otherwise the operator
+runs on meta tensors (at hint sizes: symbolic sizes are then specialised)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _LARGEST = 1 << 28
 
 
 def rule(*funcs: Any) -> Callable[[Rule], Rule]:
-    """Registers a row: called with the operator's arguments, it returns fakes without alias, or NotImplemented for a case
-    that it leaves to the meta kernel."""
+    """Registers a row: called with the operator's arguments, it returns fakes without alias, or NotImplemented for a
+    case that it leaves to the meta kernel."""
 
     def register(row: Rule) -> Rule:
         for func in funcs:
@@ -46,7 +46,8 @@ def infer(func: Any, args: tuple, kwargs: dict) -> Any:
     """The results of `func` as fakes without alias: one, or a tuple. Errors are eager's."""
     # Of the operands: statistics that a batch norm has not saved are empty, too.
     if func.namespace == "aten" and any(map(is_empty, args[:2])) and not is_random(func) and not _aliases(func):
-        vals = _by_kernel(func, args, kwargs)  # rules and meta kernels take what eager refuses of tensors without elements
+        # rules and meta kernels take what eager refuses of tensors without elements
+        vals = _by_kernel(func, args, kwargs)
         if vals is not NotImplemented:
             return vals
     row = RULES.get(func)
@@ -56,7 +57,8 @@ def infer(func: Any, args: tuple, kwargs: dict) -> Any:
             return vals
         if vals is DOUBTED or len({x.dtype for x in (*args, *kwargs.values()) if type(x) is FakeTensor}) > 1:
             true_error(func, args, kwargs)  # meta kernels overlook that dtypes do not go together
-    if _is_written_in_python(func) or func in _ELSEWHERE and not any(type(x) is FakeTensor and x.device.type != "cpu" for x in args):
+    if _is_written_in_python(func) or func in _ELSEWHERE and not any(type(x) is FakeTensor and x.device.type != "cpu"
+                                                                     for x in args):
         vals = _by_kernel(func, args, kwargs)
         if vals is not NotImplemented:
             return vals
@@ -85,7 +87,8 @@ def _by_kernel(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _on_zeros(func: Any, args: tuple, kwargs: dict) -> Any:
-    """What the operator gives for real zeros of the same metadata; NotImplemented if they would take too much memory."""
+    """What the operator gives for real zeros of the same metadata; NotImplemented if they would take too much
+    memory."""
     budget = [_LARGEST]
     real_args = tuple([_to_real(a, budget) for a in args])
     real_kwargs = {k: _to_real(v, budget) for k, v in kwargs.items()}
@@ -116,7 +119,8 @@ def by_meta_kernel(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def true_error(func: Any, args: tuple, kwargs: dict) -> None:
-    """Runs the operator on real zeros of the same metadata, so that the error raised is eager's own; returns if it runs.
+    """Runs the operator on real zeros of the same metadata, so that the error raised is eager's own; returns if it
+    runs.
 
     Operators that are not PyTorch's own are not run: they may do anything.
     """

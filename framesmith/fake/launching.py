@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from framesmith.fake.recorder import Recorder
 
 aten = torch.ops.aten
-_BLANK = frozenset((aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default,
+_BLANK = frozenset((aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default,
+                    aten.empty_strided.default,
                     aten.new_empty_strided.default))
 
 
@@ -38,7 +39,8 @@ class Memories:
         base = _base(x._alias).val
         if x.dtype is not base.dtype or not is_dense(tuple(base.shape), base.stride()):
             raise Unsupported("a kernel that writes into memory with gaps, or seen as another dtype")
-        return MemoryWindow(self._number(base), _ints(x.shape), _ints(x.stride()), int(x.storage_offset() - base.storage_offset()))
+        return MemoryWindow(self._number(base), _ints(x.shape), _ints(x.stride()),
+                            int(x.storage_offset() - base.storage_offset()))
 
     def _number(self, owner: FakeTensor) -> int:
         if id(owner) not in self.numbers:
@@ -74,7 +76,8 @@ def record_launch(rec: Recorder, target: Launch, owners: Sequence[FakeTensor]) -
 def again(rec: Recorder, node: Node, args: Sequence[Any]) -> tuple[FakeTensor, ...]:
     """A node `OfOneGraph` of another recorder's, on fakes of this one's: its results."""
     vals = tuple([new_fake(tuple(x.shape), x.stride(), x.dtype, x.device) for x in node.meta["val"]])
-    return rec.results(rec.emit(node.target, tuple([rec.nodes(a) for a in args]), vals), vals)  # type: ignore[no-any-return]
+    return rec.results(rec.emit(node.target, tuple([rec.nodes(a) for a in args]), vals),  # type: ignore[no-any-return]
+                       vals)
 
 
 __all__ = ["Memories", "again", "record_launch"]

@@ -91,9 +91,11 @@ def expanded_strides(fake: FakeTensor, shape: Sizes) -> tuple:
 
 
 def elementwise_strides(shape: Sizes, operands: list[FakeTensor], numbers: bool = False) -> tuple:
-    """Strides of the result of an element-wise operator over operands that broadcast to `shape`, and perhaps over `numbers`.
+    """Strides of the result of an element-wise operator over operands that broadcast to `shape`, and perhaps over
+    `numbers`.
 
-    Operands of one shape and layout give that layout; among others, eager orders the dimensions by strides, those of size 1 too.
+    Operands of one shape and layout give that layout; among others, eager orders the dimensions by strides, those of
+    size 1 too.
     """
     usual = contiguous_strides(shape)
     alike = not numbers and all(same_shape(t.shape, shape) for t in operands)
@@ -119,7 +121,8 @@ def is_dense(shape: Sizes, strides: tuple) -> bool:
 
 
 def strides_like(real: torch.Tensor, shape: Sizes) -> tuple:
-    """Strides over `shape` (`real`'s, perhaps symbolic) that lie as those of `real`; those of `real` where it is not dense."""
+    """Strides over `shape` (`real`'s, perhaps symbolic) that lie as those of `real`; those of `real` where it is not
+    dense."""
     strides = real.stride()
     if real.is_contiguous():
         return contiguous_strides(shape)
@@ -263,7 +266,8 @@ def meets(a: Geometry, b: Geometry) -> bool:
 
 
 def meets_itself(x: FakeTensor) -> bool:
-    """Whether elements share memory, as those of an expanded tensor do; True where that takes more than a look at the strides."""
+    """Whether elements share memory, as those of an expanded tensor do; True where that takes more than a look at the
+    strides."""
     if x.is_contiguous() or 0 in x.shape:
         return False
     reach: Any = 0

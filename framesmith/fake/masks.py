@@ -1,6 +1,8 @@
-"""Masks of attention whose elements are known: a mask that lets all through (zeros that are added) is none, and a triangle is `is_causal`.
+"""Masks of attention whose elements are known: a mask that lets all through (zeros that are added) is none, and a
+triangle is `is_causal`.
 
-Libraries build such masks when they are compiled, where eager code would look at them; kernels without a mask are faster.
+Libraries build such masks when they are compiled, where eager code would look at them; kernels without a mask are
+faster.
 """
 
 from __future__ import annotations
@@ -35,13 +37,15 @@ def attention(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _is_mask(mask: FakeTensor) -> bool:
-    """Numbers on a CUDA device alone, in rows without gaps: elsewhere eager's kernels lay out results otherwise where there is none."""
+    """Numbers on a CUDA device alone, in rows without gaps: elsewhere eager's kernels lay out results otherwise where
+    there is none."""
     numbers = mask.dtype.is_floating_point and mask.device.type == "cuda" and mask.dim() and mask.stride(-1) == 1
     return (mask.dtype is torch.bool or bool(numbers)) and not mask.requires_grad
 
 
 def _is_causal(rec: Recorder, mask: FakeTensor, rows: Any) -> bool | None:
-    """False for a mask that lets all through, True for a square one that lets each row see itself and what is before it."""
+    """False for a mask that lets all through, True for a square one that lets each row see itself and what is before
+    it."""
     if mask.dim() < 2 or any(type(n) is not int for n in mask.shape):
         return None
     found = rec.nodes(mask).meta

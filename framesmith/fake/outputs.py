@@ -1,7 +1,7 @@
 """The memory of a graph's outputs: each storage of the program that leaves a graph leaves as memory of its own.
 
-In the graph a value may stand for several storages (`y.copy_(x)` gives `y` the node of `x`), and a node may be a view of another
-storage's; a program that writes to one of its results must not see the other change.
+In the graph a value may stand for several storages (`y.copy_(x)` gives `y` the node of `x`), and a node may be a view
+of another storage's; a program that writes to one of its results must not see the other change.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ aten = torch.ops.aten
 
 # Views, or what may be one, that begin where their source begins.
 _FROM_THE_START = frozenset((
-    aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default, aten.squeeze.default, aten.squeeze.dim,
-    aten.squeeze.dims, aten.unsqueeze.default, aten.transpose.int, aten.t.default, aten.permute.default, aten.expand.default,
+    aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default,
+    aten.squeeze.default, aten.squeeze.dim,
+    aten.squeeze.dims, aten.unsqueeze.default, aten.transpose.int, aten.t.default, aten.permute.default,
+    aten.expand.default,
 ))
 
 

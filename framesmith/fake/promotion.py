@@ -10,7 +10,8 @@ from framesmith.fake.tensor import FakeTensor
 
 _combined: dict[tuple, torch.dtype] = {}
 _COMPLEX = {torch.float64: torch.complex128, torch.float16: torch.complex32}
-_NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, torch.SymBool: torch.bool, int: torch.int64, torch.SymInt: torch.int64}
+_NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, torch.SymBool: torch.bool, int: torch.int64,
+                                     torch.SymInt: torch.int64}
 
 
 def result_type(values: Any) -> torch.dtype:

@@ -6,9 +6,9 @@
         y = torch.relu(x).add_(1)
     graph = rec.finish([y])
 
-The graph is a function of its placeholders; inputs that the program writes are written by `aten.copy_` nodes at its end.
-Each node carries `meta["val"]` (a FakeTensor, or a tuple of them) and `meta["stack"]` (the `stack` of the recorder when
-it was recorded). What was written into a part of a tensor has `meta["within"]`, the new value of the whole.
+The graph is a function of its placeholders; inputs that the program writes are written by `aten.copy_` nodes at its
+end. Each node carries `meta["val"]` (a FakeTensor, or a tuple of them) and `meta["stack"]` (the `stack` of the recorder
+when it was recorded). What was written into a part of a tensor has `meta["within"]`, the new value of the whole.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Recorder:
         self.shape_env = shape_env
         self.stack: tuple = ()
         self.autocast: tuple[str, ...] = ()
-        """Device types for which the program has autocast on. (Below it, where operators are recorded, torch says that it is off.)"""
+        """Device types for which the program has autocast on. (Below it, where operators are recorded, torch says that
+        it is off.)"""
         self.inputs: list[FakeTensor] = []
         self.constants: list[tuple[Node, torch.Tensor]] = []
         self._by_storage: dict[int, Alias] = {}
@@ -58,7 +59,8 @@ class Recorder:
         self._guards: list[Any] = []
         self._names: dict[Any, str] = {}
         self.written: list[tuple[Alias, Alias, Node]] = []
-        """For each write, in order: the base of the storage, what was written (the base or a view of it), the base's value before."""
+        """For each write, in order: the base of the storage, what was written (the base or a view of it), the base's
+        value before."""
         self.placed: list[FakeTensor] = []
         """Inputs of which the graph assumes where they begin in their storage."""
         self.follows_grad = False
@@ -138,7 +140,8 @@ class Recorder:
 
     # -- inputs and constants
 
-    def input(self, real: torch.Tensor, name: str, *, shape: tuple | None = None, stride: tuple | None = None) -> FakeTensor:
+    def input(self, real: torch.Tensor, name: str, *, shape: tuple | None = None,
+              stride: tuple | None = None) -> FakeTensor:
         """A fake with the metadata of `real` and a placeholder for it; `shape` and `stride` may be symbolic.
 
         With a symbolic shape alone, a dense tensor's strides follow from it in the order of dimensions that `real` has.
@@ -163,7 +166,8 @@ class Recorder:
         return fake
 
     def input_like(self, val: FakeTensor, name: str, grad: bool = False) -> FakeTensor:
-        """A fake with the metadata of another recorder's, and a placeholder for it; `grad`: it is a leaf that requires grad."""
+        """A fake with the metadata of another recorder's, and a placeholder for it; `grad`: it is a leaf that requires
+        grad."""
         return self._give_place(metadata_of(val, grad), name)
 
     def _give_place(self, fake: FakeTensor, name: str) -> FakeTensor:
@@ -174,9 +178,11 @@ class Recorder:
         return fake
 
     def constant(self, real: torch.Tensor) -> FakeTensor:
-        """A fake for a real tensor that is not an input, and never changes: one that the program has just made of Python data.
+        """A fake for a real tensor that is not an input, and never changes: one that the program has just made of
+        Python data.
 
-        A number becomes `full`; anything else a placeholder, with `meta["constant"]` the tensor, and a row of `constants`.
+        A number becomes `full`; anything else a placeholder, with `meta["constant"]` the tensor, and a row of
+        `constants`.
         """
         known = self._constant_of.get(id(real))
         if known is not None:
@@ -192,7 +198,8 @@ class Recorder:
         return fake
 
     def number_input(self, example: Any, fix: Callable[[], Any]) -> Number:
-        """A float or int that varies: a placeholder of no dimension, when an operator takes it. `fix` assumes its value and gives it."""
+        """A float or int that varies: a placeholder of no dimension, when an operator takes it. `fix` assumes its value
+        and gives it."""
         return self.number_of(Number(example, lambda: self._number_placeholder(example), fix, known=True))
 
     def number_of(self, number: Number) -> Number:
@@ -235,7 +242,8 @@ class Recorder:
     # -- nodes
 
     def emit(self, func: Any, args: tuple, val: Any, kwargs: dict = _NO_KWARGS) -> Node:
-        """A node that calls `func` on nodes and plain values. `Graph.create_node` does the same in five times the time."""
+        """A node that calls `func` on nodes and plain values. `Graph.create_node` does the same in five times the
+        time."""
         args, kwargs = with_full_lists(func, args, kwargs)
         base = self._names.get(func)
         if base is None:
@@ -357,7 +365,8 @@ class Recorder:
     # -- the end
 
     def finish(self, outputs: Iterable[Any]) -> Graph:
-        """Closes the graph: writes of inputs, the output tuple, dead code removed. The recorder may not go on after it."""
+        """Closes the graph: writes of inputs, the output tuple, dead code removed. The recorder may not go on after
+        it."""
         values = tuple(apart(self, list(outputs)))
         for fake in self.inputs:
             alias = fake._alias
@@ -409,8 +418,10 @@ def _has_effect(node: Node) -> bool:
 
 _aten = torch.ops.aten
 # The values of an index may be out of range: eager's error, even if nobody reads the result.
-_MAY_FAIL = frozenset((_aten.index.Tensor, _aten.index_select.default, _aten.gather.default, _aten.embedding.default, _aten.take.default,
-                       _aten.index_put.default, _aten.scatter.src, _aten.scatter.value, _aten.index_add.default, _aten.index_copy.default))
+_MAY_FAIL = frozenset((_aten.index.Tensor, _aten.index_select.default, _aten.gather.default, _aten.embedding.default,
+                       _aten.take.default,
+                       _aten.index_put.default, _aten.scatter.src, _aten.scatter.value, _aten.index_add.default,
+                       _aten.index_copy.default))
 # Tagged random for the sake of a dropout probability that is zero in inference.
 _QUIET = frozenset(
     (

@@ -1,6 +1,7 @@
-"""Recurrent layers. Under autograd: oneDNN's layer and its backward, recorded as the operators of csrc/training.cpp, which do not ask
-whether gradients are on (a graph that holds its own derivative runs with them off), and take arguments of any strides. Under autocast on
-a CUDA device: the layer of what autocast makes of its arguments, without the memory in which it makes it."""
+"""Recurrent layers. Under autograd: oneDNN's layer and its backward, recorded as the operators of csrc/training.cpp,
+which do not ask whether gradients are on (a graph that holds its own derivative runs with them off), and take arguments
+of any strides. Under autocast on a CUDA device: the layer of what autocast makes of its arguments, without the memory
+in which it makes it."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def recurrence(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @cache
 def _under_autocast(func: Any, dtype: torch.dtype) -> torch.dtype:
-    """What autocast in `dtype` makes of a layer's arguments: for cuDNN's layers float16 in some versions, whatever it is asked for."""
+    """What autocast in `dtype` makes of a layer's arguments: for cuDNN's layers float16 in some versions, whatever it
+    is asked for."""
     gates = {aten.lstm.input: 4, aten.gru.input: 3}.get(func, 1)
     x = torch.zeros(1, 1, 8, device="cuda")
     weight = torch.zeros(gates * 8, 8, device="cuda")
@@ -65,7 +67,8 @@ def rnn_layer_backward(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> A
 
 
 @rule(LAYER)
-def layer_results(x: FakeTensor, w0: FakeTensor, w1: FakeTensor, w2: Any, w3: Any, hidden: FakeTensor, cell: FakeTensor, *args: Any) -> Any:
+def layer_results(x: FakeTensor, w0: FakeTensor, w1: FakeTensor, w2: Any, w3: Any, hidden: FakeTensor, cell: FakeTensor,
+                  *args: Any) -> Any:
     """Only the kernel knows the size of its workspace: it is run, once for each geometry."""
     if any(type(n) is not int for t in (x, w0, hidden) for n in t.shape):
         raise Unsupported("a recurrent layer of symbolic sizes under autograd")
@@ -84,9 +87,11 @@ def _workspace(dtype: torch.dtype, geometry: tuple, args: tuple) -> int:
 
 @rule(BACKWARD)
 def layer_gradients(
-    x: FakeTensor, w0: FakeTensor, w1: FakeTensor, w2: FakeTensor, w3: FakeTensor, hidden: FakeTensor, cell: FakeTensor, *args: Any
+    x: FakeTensor, w0: FakeTensor, w1: FakeTensor, w2: FakeTensor, w3: FakeTensor, hidden: FakeTensor, cell: FakeTensor,
+    *args: Any
 ) -> Any:
-    """In float32, whatever the dtype of the layer; of biases also where there are none (zeros of the weights' shapes stand for them)."""
+    """In float32, whatever the dtype of the layer; of biases also where there are none (zeros of the weights' shapes
+    stand for them)."""
     bias = tuple(w0.shape[:1])
     shapes = (tuple(x.shape), tuple(w0.shape), tuple(w1.shape), bias, bias, tuple(hidden.shape), tuple(cell.shape))
     return tuple([dense(x, shape, torch.float32) for shape in shapes])

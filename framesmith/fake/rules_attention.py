@@ -1,4 +1,5 @@
-"""Metadata rows of attention: of the operator whole on a CUDA device, and of the fused kernels that it becomes under autograd."""
+"""Metadata rows of attention: of the operator whole on a CUDA device, and of the fused kernels that it becomes under
+autograd."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _BLOCK = 32  # logarithms of sums are padded to a multiple, in the efficient ker
 
 
 def choice(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: Any, gqa: bool) -> int:
-    """Which kernel eager takes: its own answer, from metadata. A build without CUDA cannot tell: half precision is then flash's."""
+    """Which kernel eager takes: its own answer, from metadata. A build without CUDA cannot tell: half precision is then
+    flash's."""
     given = (query, key, value, mask, dropout, causal)
     if torch.cuda.is_available():
         return aten._fused_sdp_choice.default._op_dk(_CUDA, *given, scale=scale, enable_gqa=gqa)
@@ -44,7 +46,8 @@ def result(kind: int, query: FakeTensor, shape: tuple) -> FakeTensor:
     """The attention's result by the kernel that computes it."""
     if kind in (FLASH, CUDNN):
         return laid_out_as(query, shape)
-    return heads_inside(query, shape) if kind == EFFICIENT else new_fake(shape, contiguous_strides(shape), query.dtype, query.device)
+    return heads_inside(query, shape) if kind == EFFICIENT else new_fake(shape, contiguous_strides(shape), query.dtype,
+                                                                         query.device)
 
 
 def _made(x: FakeTensor, shape: tuple, dtype: torch.dtype, device: Any = None) -> FakeTensor:
@@ -60,11 +63,13 @@ def flash(q: FakeTensor, k: FakeTensor, v: FakeTensor, dropout: float = 0.0, *ar
     """Also the generator's state, as two numbers."""
     sums = _made(q, tuple(q.shape[:3]), torch.float32)
     state, unused = _made(q, (2,), torch.uint64), _made(q, (), torch.uint64)
-    return laid_out_as(q, _shape(q, v)), sums, None, None, q.shape[2], k.shape[2], state, unused, _made(q, (0,), q.dtype)
+    return laid_out_as(q, _shape(q, v)), sums, None, None, q.shape[2], k.shape[2], state, unused, _made(
+        q, (0,), q.dtype)
 
 
 @rule(aten._scaled_dot_product_efficient_attention.default)
-def efficient(q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: Any, sums: bool, dropout: float = 0.0, *args: Any, **kwargs: Any) -> Any:
+def efficient(q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: Any, sums: bool, dropout: float = 0.0, *args: Any,
+              **kwargs: Any) -> Any:
     rows = (q.shape[2] + _BLOCK - 1) // _BLOCK * _BLOCK if sums else 0
     kept = _made(q, (*q.shape[:2], rows), torch.float32)
     seed, offset = _made(q, (), torch.int64, CPU), _made(q, (), torch.int64, CPU)
@@ -75,17 +80,20 @@ def efficient(q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: Any, sums: bool
 def cudnn(q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: Any, sums: bool, *args: Any, **kwargs: Any) -> Any:
     kept = _made(q, (*q.shape[:3], 1), torch.float32)
     number = _made(q, (), torch.int64)
-    return laid_out_as(q, _shape(q, v)), kept, None, None, q.shape[2], k.shape[2], number, _made(q, (), torch.int64), None
+    return laid_out_as(q, _shape(q, v)), kept, None, None, q.shape[2], k.shape[2], number, _made(
+        q, (), torch.int64), None
 
 
-@rule(aten._scaled_dot_product_flash_attention_backward.default, aten._scaled_dot_product_cudnn_attention_backward.default)
+@rule(aten._scaled_dot_product_flash_attention_backward.default,
+      aten._scaled_dot_product_cudnn_attention_backward.default)
 def flash_backward(grad: FakeTensor, q: FakeTensor, k: FakeTensor, v: FakeTensor, *args: Any, **kwargs: Any) -> Any:
     return tuple([laid_out_as(t, tuple(t.shape)) for t in (q, k, v)])
 
 
 @rule(aten._scaled_dot_product_efficient_attention_backward.default)
 def efficient_backward(
-    grad: FakeTensor, q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: Any, out: Any, sums: Any, seed: Any, offset: Any, dropout: float,
+    grad: FakeTensor, q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: Any, out: Any, sums: Any, seed: Any,
+    offset: Any, dropout: float,
     mask: Any, *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
     grads = [heads_inside(t, tuple(t.shape)) if asked else None for t, asked in zip((q, k, v), mask)]

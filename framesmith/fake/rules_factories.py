@@ -79,7 +79,8 @@ def drawn(x: FakeTensor, *_: Any, **__: Any) -> Any:
     return new_fake(x.shape, preserved_strides(x), x.dtype, x.device)
 
 
-@rule(aten.bernoulli.p, aten.poisson.default, aten.normal.float_Tensor, aten.binomial.default, aten._standard_gamma_grad.default,
+@rule(aten.bernoulli.p, aten.poisson.default, aten.normal.float_Tensor, aten.binomial.default,
+      aten._standard_gamma_grad.default,
       aten._sample_dirichlet.default, aten._dirichlet_grad.default)
 def drawn_in_order(x: Any, y: Any = None, *_: Any, **__: Any) -> Any:
     """Contiguous whatever the argument (for which torch's own meta kernels answer otherwise)."""

@@ -66,7 +66,8 @@ def native_dropout_backward(grad: FakeTensor, mask: FakeTensor, scale: float) ->
 
 @rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
 def softmax_backward(grad: FakeTensor, output: FakeTensor, dim: int, dtype: torch.dtype) -> Any:
-    fits = _alike(grad, output) and same_shape(grad.shape, output.shape) and grad.dim() > 0 and -grad.dim() <= dim < grad.dim()
+    fits = (_alike(grad, output) and same_shape(grad.shape, output.shape) and grad.dim() > 0
+            and -grad.dim() <= dim < grad.dim())
     return dense(grad, tuple(grad.shape), dtype) if fits and dtype.is_floating_point else NotImplemented
 
 
@@ -81,7 +82,8 @@ def native_layer_norm_backward(
 
 @rule(aten.native_batch_norm_backward.default)
 def native_batch_norm_backward(
-    grad: FakeTensor, x: FakeTensor, weight: Any, mean: Any, var: Any, saved_mean: Any, saved_rstd: Any, train: bool, eps: float, mask: Any
+    grad: FakeTensor, x: FakeTensor, weight: Any, mean: Any, var: Any, saved_mean: Any, saved_rstd: Any, train: bool,
+    eps: float, mask: Any
 ) -> Any:
     if not _alike(grad, x) or not _sized(x) or x.dim() < 2 or (mask[1] or mask[2]) and weight is None:
         return NotImplemented
@@ -108,7 +110,8 @@ def nll_loss_backward(grad: FakeTensor, x: FakeTensor, target: FakeTensor, *args
 # -- pooling and resizing
 
 
-@rule(aten.max_pool2d_with_indices_backward.default, aten.avg_pool2d_backward.default, aten._adaptive_avg_pool2d_backward.default)
+@rule(aten.max_pool2d_with_indices_backward.default, aten.avg_pool2d_backward.default,
+      aten._adaptive_avg_pool2d_backward.default)
 def pool_backward(grad: FakeTensor, x: FakeTensor, *args: Any) -> Any:
     if not _alike(grad, x) or not _sized(grad, x) or x.dim() != 4 or grad.dim() != 4:
         return NotImplemented

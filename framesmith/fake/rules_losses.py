@@ -1,4 +1,5 @@
-"""Metadata rows of losses. `reduction`: 0 none, 1 mean, 2 sum; where eager might complain, its own kernels are asked."""
+"""Metadata rows of losses. `reduction`: 0 none, 1 mean, 2 sum; where eager might complain, its own kernels are
+asked."""
 
 from __future__ import annotations
 
@@ -14,14 +15,17 @@ aten = torch.ops.aten
 
 
 def _names_classes(x: FakeTensor, target: FakeTensor, weight: Any) -> bool:
-    """Whether `target` holds a class for each row of `x`, [n, classes, ...], and `weight`, if any, a number for each class."""
-    fits = x.dim() > 1 and x.dtype.is_floating_point and target.dtype is torch.int64 and tuple(target.shape) == (x.shape[0], *x.shape[2:])
+    """Whether `target` holds a class for each row of `x`, [n, classes, ...], and `weight`, if any, a number for each
+    class."""
+    fits = (x.dim() > 1 and x.dtype.is_floating_point and target.dtype is torch.int64
+            and tuple(target.shape) == (x.shape[0], *x.shape[2:]))
     return fits and (weight is None or tuple(weight.shape) == (x.shape[1],) and weight.dtype is x.dtype)
 
 
 @rule(aten.cross_entropy_loss.default)
 def cross_entropy_loss(
-    x: FakeTensor, target: FakeTensor, weight: Any = None, reduction: int = 1, ignore_index: Any = -100, label_smoothing: float = 0.0
+    x: FakeTensor, target: FakeTensor, weight: Any = None, reduction: int = 1, ignore_index: Any = -100,
+    label_smoothing: float = 0.0
 ) -> Any:
     fits = _names_classes(x, target, weight) and reduction in (1, 2) and 0.0 <= label_smoothing <= 1.0
     return dense(x, ()) if fits else NotImplemented
@@ -43,7 +47,8 @@ def nll_loss2d_forward(x: FakeTensor, target: FakeTensor, weight: Any, reduction
 
 
 def _between(x: FakeTensor, others: Iterable[Any], reduction: int) -> Any:
-    fits = x.dtype.is_floating_point and all(t.dtype is x.dtype and tuple(t.shape) == tuple(x.shape) for t in others if t is not None)
+    fits = x.dtype.is_floating_point and all(t.dtype is x.dtype and tuple(t.shape) == tuple(x.shape)
+                                             for t in others if t is not None)
     return dense(x, ()) if fits and reduction in (1, 2) else NotImplemented
 
 

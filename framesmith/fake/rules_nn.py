@@ -1,4 +1,5 @@
-"""Metadata rows of the matrix products, convolutions, normalisations, pooling, attention, embeddings and recurrent layers."""
+"""Metadata rows of the matrix products, convolutions, normalisations, pooling, attention, embeddings and recurrent
+layers."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def mm(a: FakeTensor, b: FakeTensor) -> Any:
 @rule(aten.addmm.default)
 def addmm(bias: FakeTensor, a: FakeTensor, b: FakeTensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     out = mm(a, b)
-    if out is NotImplemented or bias.dtype is not a.dtype or not same_shape(broadcast(bias.shape, out.shape) or (), out.shape):
+    if out is NotImplemented or bias.dtype is not a.dtype or not same_shape(broadcast(bias.shape, out.shape) or (),
+                                                                            out.shape):
         return NotImplemented
     return out
 
@@ -58,7 +60,8 @@ def bmm(a: FakeTensor, b: FakeTensor) -> Any:
 @rule(aten.baddbmm.default)
 def baddbmm(bias: FakeTensor, a: FakeTensor, b: FakeTensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     out = bmm(a, b)
-    if out is NotImplemented or bias.dtype is not a.dtype or not same_shape(broadcast(bias.shape, out.shape) or (), out.shape):
+    if out is NotImplemented or bias.dtype is not a.dtype or not same_shape(broadcast(bias.shape, out.shape) or (),
+                                                                            out.shape):
         return NotImplemented
     return out
 
@@ -87,15 +90,18 @@ def embedding(weight: FakeTensor, index: FakeTensor, *args: Any) -> Any:
 
 @rule(aten._embedding_bag_forward_only.default, aten._embedding_bag.default)
 def embedding_bag(weight: FakeTensor, index: FakeTensor, offsets: FakeTensor, *args: Any) -> Any:
-    """Only the first result is part of what a program sees; the others' sizes are the kernel's, on the CPU those for a plain sum."""
+    """Only the first result is part of what a program sees; the others' sizes are the kernel's, on the CPU those for a
+    plain sum."""
     given: tuple = (*args, *(False, 0, False, None, False, -1)[len(args) :])
     mode, last, padding = given[1], given[4], given[5]
     if weight.dim() != 2 or index.dim() != 1 or offsets.dim() != 1 or not weight.dtype.is_floating_point:
         return NotImplemented
     bags = offsets.shape[0] - 1 if last else offsets.shape[0]
-    quick = mode == 0 and padding < 0 and weight.dtype is not torch.float64 and weight.is_contiguous() and index.is_contiguous()
+    quick = (mode == 0 and padding < 0 and weight.dtype is not torch.float64 and weight.is_contiguous()
+             and index.is_contiguous())
     counted = offsets.shape[0] if mode == 0 else bags
-    sizes: tuple = ((0 if quick else index.shape[0],), (counted,), (counted, weight.shape[1]) if mode == 2 else (counted,))
+    sizes: tuple = ((0 if quick else index.shape[0],), (counted,),
+                    (counted, weight.shape[1]) if mode == 2 else (counted,))
     if weight.device.type == "cuda":
         sizes = ((index.shape[0],), (offsets.shape[0],), (bags, weight.shape[1]) if mode == 2 else (0,))
     helpers = [new_fake(n, contiguous_strides(n), offsets.dtype, weight.device) for n in sizes]
@@ -113,7 +119,8 @@ def rms_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwargs:
 @rule(aten.layer_norm.default)
 def layer_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Any:
     shape = tuple(over)
-    fits = x.dtype.is_floating_point and 0 < len(shape) <= x.dim() and same_shape(x.shape[x.dim() - len(shape) :], shape)
+    fits = x.dtype.is_floating_point and 0 < len(shape) <= x.dim() and same_shape(x.shape[x.dim() - len(shape) :],
+                                                                                  shape)
     if weight is not None and (not same_shape(weight.shape, shape) or weight.dtype not in (x.dtype, _widened(x.dtype))):
         return NotImplemented
     return dense(x, tuple(x.shape)) if fits else NotImplemented
@@ -170,11 +177,13 @@ def _each(value: Any, count: int) -> list:
 
 
 def _fits(windows: list[list], rank: int) -> bool:
-    """Are there `rank` numbers in each, strides (the first) and dilations (the third) positive, the others not negative?"""
+    """Are there `rank` numbers in each, strides (the first) and dilations (the third) positive, the others not
+    negative?"""
     return all(len(w) == rank and all(n >= (k in (0, 2)) for n in w) for k, w in enumerate(windows))
 
 
-def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any) -> Any:
+def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any,
+               groups: Any) -> Any:
     spatial = weight.dim() - 2
     if x.dim() != weight.dim() or x.dtype is not weight.dtype or spatial not in (1, 2, 3):
         return NotImplemented
@@ -212,7 +221,8 @@ def _deconvolved(
     x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any, extra: Any, groups: Any
 ) -> Any:
     spatial = weight.dim() - 2
-    if x.dim() != weight.dim() or x.dtype is not weight.dtype or x.shape[1] != weight.shape[0] or spatial not in (1, 2, 3):
+    if (x.dim() != weight.dim() or x.dtype is not weight.dtype or x.shape[1] != weight.shape[0]
+        or spatial not in (1, 2, 3)):
         return NotImplemented
     outs = weight.shape[1] * groups
     if bias is not None and (bias.dtype is not x.dtype or not same_shape(bias.shape, (outs,))):
@@ -245,7 +255,8 @@ def conv(
 
 @rule(aten.convolution.default)
 def convolution(
-    x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, extra: Any, groups: Any
+    x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    extra: Any, groups: Any
 ) -> Any:
     if transposed:
         return _deconvolved(x, weight, bias, stride, padding, dilation, extra, groups)
@@ -268,14 +279,16 @@ def _pooled(x: FakeTensor, kernel: Any, stride: Any, padding: Any, dilation: Any
 
 
 @rule(aten.max_pool2d.default)
-def max_pool2d(x: FakeTensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False) -> Any:
+def max_pool2d(x: FakeTensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+               ceil: bool = False) -> Any:
     return _pooled(x, kernel, stride, padding, dilation, ceil)
 
 
 @rule(aten.max_pool2d_with_indices.default)
 def max_pool2d_with_indices(x: FakeTensor, *how: Any, **named: Any) -> Any:
     out = max_pool2d(x, *how, **named)
-    return (out, new_fake(tuple(out.shape), out.stride(), torch.int64, x.device)) if isinstance(out, FakeTensor) else out
+    return (out, new_fake(tuple(out.shape), out.stride(), torch.int64,
+                          x.device)) if isinstance(out, FakeTensor) else out
 
 
 @rule(aten.avg_pool2d.default)
@@ -321,7 +334,8 @@ def _flash(query: FakeTensor, key: FakeTensor, value: FakeTensor, dropout: float
     """Does the CPU take its fused kernel, whose result is laid out as the query?"""
     if query.dim() != 4 or dropout != 0.0 or not torch.backends.cuda.flash_sdp_enabled():
         return False
-    if query.shape[-1] != value.shape[-1] or query.dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+    if query.shape[-1] != value.shape[-1] or query.dtype not in (torch.float32, torch.float64, torch.bfloat16,
+                                                                 torch.float16):
         return False
     if any(t.stride(-1) != 1 for t in (query, key, value)):
         return False
@@ -331,7 +345,8 @@ def _flash(query: FakeTensor, key: FakeTensor, value: FakeTensor, dropout: float
 def _flash_mask(query: FakeTensor, key: FakeTensor, mask: FakeTensor) -> bool:
     """Does the fused kernel take the mask: [queries, keys] or [batch, heads, queries, keys], where each may be 1?"""
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    return mask.dim() in (2, 4) and not mask.requires_grad and all(n == 1 or n == full for n, full in zip(mask.shape, sizes[-mask.dim():]))
+    return mask.dim() in (2, 4) and not mask.requires_grad and all(n == 1 or n == full for n,
+                                                                   full in zip(mask.shape, sizes[-mask.dim():]))
 
 
 @rule(aten.lstm.input)
@@ -383,4 +398,5 @@ def _recurrent_output(
     if hidden.shape[1] != batch or weights[0].shape[1] != x.shape[2] or dropout and train:
         return NotImplemented
     shape = (batch, length, width) if batch_first else (length, batch, width)
-    return new_fake(shape, strides_in_order(shape, [2, 0, 1]) if batch_first else contiguous_strides(shape), x.dtype, x.device)
+    return new_fake(shape, strides_in_order(shape, [2, 0, 1]) if batch_first else contiguous_strides(shape), x.dtype,
+                    x.device)

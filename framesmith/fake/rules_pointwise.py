@@ -16,8 +16,8 @@ aten = torch.ops.aten
 
 
 def elementwise(operands: list[FakeTensor], dtype: torch.dtype, numbers: bool = False) -> Any:
-    """The result of an element-wise operator over `operands` (and `numbers`, which eager takes as tensors); NotImplemented if they do not
-    broadcast, or all are numbers."""
+    """The result of an element-wise operator over `operands` (and `numbers`, which eager takes as tensors);
+    NotImplemented if they do not broadcast, or all are numbers."""
     if not operands:
         return NotImplemented
     first = operands[0]
@@ -34,8 +34,10 @@ def elementwise(operands: list[FakeTensor], dtype: torch.dtype, numbers: bool = 
     return new_fake(shape, elementwise_strides(shape, operands, numbers), dtype, device)
 
 
-def _promoting(first: int, last: int, finish: Callable[[torch.dtype], torch.dtype] | None, numbers: bool = True) -> Callable[..., Any]:
-    """Operands are the arguments from `first` to `last`, numbers too if `numbers`; `finish` takes the promoted dtype to the result's."""
+def _promoting(first: int, last: int, finish: Callable[[torch.dtype], torch.dtype] | None,
+               numbers: bool = True) -> Callable[..., Any]:
+    """Operands are the arguments from `first` to `last`, numbers too if `numbers`; `finish` takes the promoted dtype to
+    the result's."""
 
     def row(*args: Any, **kwargs: Any) -> Any:
         values = args[first:last]
@@ -89,7 +91,8 @@ _register(_two, "remainder.Tensor remainder.Scalar fmod.Tensor fmod.Scalar floor
 _register(_two, "heaviside logaddexp logaddexp2 gcd lcm")
 _register(_promoting(0, 2, None, False), "pow.Tensor_Tensor pow.Tensor_Scalar")
 _register(_no_bool(_two), "sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar")
-_register(_two, "bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar")
+_register(_two, "bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_and.Scalar bitwise_or.Scalar "
+                "bitwise_xor.Scalar")
 _register(_promoting(0, 2, to_float), "div.Tensor div.Scalar atan2 xlogy.Tensor copysign.Tensor special_xlog1py")
 _register(
     _promoting(0, 2, _always_bool),
@@ -98,11 +101,13 @@ _register(
 )
 _register(
     _promoting(0, 1, to_float),
-    "sigmoid tanh exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh asinh acosh atanh sqrt rsqrt erf "
+    "sigmoid tanh exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh asinh acosh atanh sqrt "
+    "rsqrt erf "
     "erfc erfinv reciprocal",
 )
 _register(_keeping(False), "relu neg floor ceil round trunc sign positive bitwise_not")
-_register(_keeping(True), "gelu silu mish hardswish hardsigmoid leaky_relu elu softplus hardshrink softshrink frac relu6")
+_register(_keeping(True),
+          "gelu silu mish hardswish hardsigmoid leaky_relu elu softplus hardshrink softshrink frac relu6")
 _register(_keeping(False), "hardtanh")
 _register(_promoting(0, 3, None, False), "addcmul addcdiv lerp.Tensor lerp.Scalar clamp clamp.Tensor")
 _register(_promoting(0, 2, None, False), "clamp_min clamp_max clamp_min.Tensor clamp_max.Tensor")
@@ -162,7 +167,8 @@ def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
 
 
 def _triangle(x: FakeTensor, diagonal: Any = 0) -> Any:
-    return new_fake(x.shape, contiguous_strides(x.shape), x.dtype, x.device) if x.dim() >= 2 and x.is_contiguous() else NotImplemented
+    return new_fake(x.shape, contiguous_strides(x.shape), x.dtype,
+                    x.device) if x.dim() >= 2 and x.is_contiguous() else NotImplemented
 
 
 RULES[aten.abs.default] = _abs

@@ -1,4 +1,5 @@
-"""Metadata rows of reductions, scans, sorting and normalisation over dimensions. Results are contiguous, as in eager."""
+"""Metadata rows of reductions, scans, sorting and normalisation over dimensions. Results are contiguous, as in
+eager."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ aten = torch.ops.aten
 
 
 def reduced_shape(x: FakeTensor, dims: Any, keepdim: bool) -> tuple | None:
-    """The shape without the dimensions `dims` (all of them for None or []), None if one is out of range or named twice, or eager's sets of
-    dimensions are too small."""
+    """The shape without the dimensions `dims` (all of them for None or []), None if one is out of range or named twice,
+    or eager's sets of dimensions are too small."""
     shape = x.shape
     count = len(shape)
     if count > 64:

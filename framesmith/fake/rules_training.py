@@ -40,7 +40,8 @@ def native_group_norm(x: FakeTensor, weight: Any, bias: Any, n: Any, c: Any, hxw
 
 @rule(aten.native_group_norm_backward.default)
 def native_group_norm_backward(
-    grad: FakeTensor, x: FakeTensor, mean: FakeTensor, rstd: FakeTensor, weight: Any, n: Any, c: Any, hxw: Any, groups: int, mask: Any
+    grad: FakeTensor, x: FakeTensor, mean: FakeTensor, rstd: FakeTensor, weight: Any, n: Any, c: Any, hxw: Any,
+    groups: int, mask: Any
 ) -> Any:
     if weight is None and (mask[1] or mask[2]) or any(type(size) is int and size == 0 for size in x.shape):
         return NotImplemented
@@ -78,12 +79,14 @@ def convolution_backward(
     grad: FakeTensor, x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any,
     transposed: bool, extra: Any, groups: Any, mask: Any,
 ) -> Any:  # fmt: skip
-    if grad.dim() != x.dim() or x.dim() != weight.dim() or x.dim() not in (3, 4, 5) or not x.dtype is weight.dtype is grad.dtype:
+    if (grad.dim() != x.dim() or x.dim() != weight.dim() or x.dim() not in (3, 4, 5)
+        or not x.dtype is weight.dtype is grad.dtype):
         return NotImplemented
     if any(type(n) is int and n == 0 for t in (x, weight, grad) for n in t.shape):
         return NotImplemented
     outs = weight.shape[1] * groups if transposed else weight.shape[0]
-    grads = [new_fake(tuple(t.shape), convolution_strides(x, weight, tuple(t.shape)), t.dtype, t.device) for t in (x, weight)]
+    grads = [new_fake(tuple(t.shape), convolution_strides(x, weight, tuple(t.shape)), t.dtype, t.device)
+             for t in (x, weight)]
     return tuple([g if asked else None for g, asked in zip((*grads, dense(x, (outs,))), mask)])
 
 
@@ -91,7 +94,8 @@ def convolution_backward(
 
 
 @rule(
-    aten.multi_margin_loss_backward.default, aten.multilabel_margin_loss_backward.default, aten.fractional_max_pool3d_backward.default
+    aten.multi_margin_loss_backward.default, aten.multilabel_margin_loss_backward.default,
+    aten.fractional_max_pool3d_backward.default
 )  # fmt: skip
 def like_second(grad: FakeTensor, x: FakeTensor, *args: Any) -> Any:
     return dense(x, tuple(x.shape))

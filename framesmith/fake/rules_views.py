@@ -171,7 +171,8 @@ def slice_(x: FakeTensor, dim: int = 0, start: Any = None, end: Any = None, step
         last = first
     count = last - first if step == 1 else (last - first + step - 1) // step
     offset = x.storage_offset() + first * stride[at]
-    return _like(x, (*shape[:at], count, *shape[at + 1 :]), (*stride[:at], stride[at] * step, *stride[at + 1 :]), offset)
+    return _like(x, (*shape[:at], count, *shape[at + 1 :]), (*stride[:at], stride[at] * step, *stride[at + 1 :]),
+                 offset)
 
 
 @rule(aten.as_strided.default)
@@ -330,7 +331,8 @@ def index(x: FakeTensor, indices: Any) -> Any:
         return NotImplemented
     places = [i for i, ix in enumerate(indices) if ix is not None]
     shapes = [indices[i].shape for i in places]
-    if not places or not all(same_shape(s, shapes[0]) for s in shapes[1:]) or any(indices[i].dtype is not torch.int64 for i in places):
+    if not places or not all(same_shape(s, shapes[0]) for s in shapes[1:]) or any(indices[i].dtype is not torch.int64
+                                                                                  for i in places):
         return NotImplemented
     rest_before = [n for i, n in enumerate(x.shape[: places[0]])]
     rest = [n for i, n in enumerate(x.shape) if i > places[0] and i not in places]
@@ -343,5 +345,6 @@ def index(x: FakeTensor, indices: Any) -> Any:
 def index_put(x: FakeTensor, indices: Any, values: FakeTensor, accumulate: bool = False) -> Any:
     """A copy of `x`, where one number, or as many as are indexed, is put."""
     taken = index(x, indices)
-    fits = taken is not NotImplemented and values.dtype is x.dtype and (values.dim() == 0 or same_shape(values.shape, taken.shape))
+    fits = taken is not NotImplemented and values.dtype is x.dtype and (values.dim() == 0
+                                                                        or same_shape(values.shape, taken.shape))
     return clone(x) if fits else NotImplemented

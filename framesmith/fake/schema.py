@@ -1,4 +1,5 @@
-"""What an operator's schema says: which arguments it writes, whether it gives views, and what its functional form is."""
+"""What an operator's schema says: which arguments it writes, whether it gives views, and what its functional form
+is."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from torch._ops import OpOverload
 
 aten = torch.ops.aten
 
-# Lists that have a number for each dimension of an image, where the schema does not say how many: their places, and the weight's.
+# Lists that have a number for each dimension of an image, where the schema does not say how many: their places, and the
+# weight's.
 _BY_WEIGHT: dict[OpOverload, tuple[tuple[int, ...], int]] = {
     aten.convolution.default: ((3, 4, 5, 7), 1),
     aten.convolution_backward.default: ((4, 5, 6, 8), 2),
@@ -74,7 +76,8 @@ def out_arguments(func: OpOverload) -> tuple[str, ...]:
 
 @cache
 def _lists(func: OpOverload) -> tuple[tuple[int, str, int], ...]:
-    """Place, name and length of each argument that is a list of a known length; one number stands for that many equal ones."""
+    """Place, name and length of each argument that is a list of a known length; one number stands for that many equal
+    ones."""
     found = [(at, a.name, n) for at, a in enumerate(func._schema.arguments) if (n := getattr(a, "N", None) or 0) > 1]
     return tuple(row for row in found if "int" in str(func._schema.arguments[row[0]].real_type).lower())
 

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from framesmith.fake.handlers import WITHOUT_SIZES, composite, functional, handles, keep_apart, known, positional, store, view, with_values
+from framesmith.fake.handlers import (
+    WITHOUT_SIZES,
+    composite,
+    functional,
+    handles,
+    keep_apart,
+    known,
+    positional,
+    store,
+    view,
+    with_values,
+)
 from framesmith.fake.infer import is_empty
 from framesmith.fake.layout import dense_order, infer_size, is_dense, same_shape, suggested_format, view_strides
 from framesmith.fake.promotion import result_type
@@ -107,7 +118,8 @@ def to_dtype(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     source, dtype, _, copied, memory_format = (*given, *left_out[len(given) - 2 :])
     if not isinstance(source, FakeTensor):
         return composite(rec, func, args, kwargs)
-    if dtype is source.dtype and not copied and memory_format in (None, torch.preserve_format, suggested_format(source)):
+    if dtype is source.dtype and not copied and memory_format in (None, torch.preserve_format,
+                                                                  suggested_format(source)):
         return source
     options = {"dtype": dtype} if memory_format is None else {"dtype": dtype, "memory_format": memory_format}
     return functional(rec, aten._to_copy.default, (source,), options)
@@ -178,7 +190,8 @@ def embedding_bag(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     if func is aten.embedding_bag.padding_idx and filled[8] is not None:
         count = filled[0].shape[0]
         if not -count <= padding < count:
-            raise RuntimeError(f"padding_idx must be within the number of embeddings, {-count} through {count - 1} but got {padding}")
+            raise RuntimeError(f"padding_idx must be within the number of embeddings, {-count} through {count - 1} but "
+                               f"got {padding}")
         padding %= count
     return functional(rec, aten._embedding_bag_forward_only.default, (*filled[:8], padding), {})
 
@@ -198,7 +211,8 @@ def _copied(rec: Recorder, target: FakeTensor, source: Any) -> FakeTensor:
         source = rec.constant(source)
     if source.device != target.device:
         source = functional(rec, aten._to_copy.default, (source,), {"device": target.device})
-    same = source.dtype == target.dtype and same_shape(source.shape, target.shape) and source.stride() == target.stride()
+    same = source.dtype == target.dtype and same_shape(source.shape,
+                                                       target.shape) and source.stride() == target.stride()
     same = same and not (rec.keeps_history and rec.keeps_history(target))
     value = source if same else functional(rec, aten.copy.default, (target, source), {})
     store(rec, target, value, aten.copy_.default, (target, source), {})
@@ -227,7 +241,8 @@ def split(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     total = source.shape[dim]
     if size == 0:
         return _several(func, [_slice(rec, source, dim, 0, total)])
-    return _several(func, [_slice(rec, source, dim, start, min(start + size, total)) for start in range(0, max(total, 1), size)])
+    return _several(func, [_slice(rec, source, dim, start, min(start + size, total))
+                           for start in range(0, max(total, 1), size)])
 
 
 @handles(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
@@ -265,7 +280,8 @@ def _slice(rec: Recorder, source: FakeTensor, dim: int, start: Any, end: Any) ->
 
 @handles(aten._efficientzerotensor.default)
 def zero_tensor(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    """What forward-mode differentiation has for no tangent: plain zeros, since nothing but torch may see a tensor without memory."""
+    """What forward-mode differentiation has for no tangent: plain zeros, since nothing but torch may see a tensor
+    without memory."""
     options = {"dtype": kwargs.get("dtype") or torch.get_default_dtype(), "device": kwargs.get("device")}
     return functional(rec, aten.full.default, (list(args[0]), 0), options)
 
@@ -279,7 +295,8 @@ def is_pinned(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> bool:
 
 @handles(aten.cat.default)
 def cat(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Tensors of shape [0] count for nothing in eager, whatever their rank, but for their gradients; what is left alone is a copy."""
+    """Tensors of shape [0] count for nothing in eager, whatever their rank, but for their gradients; what is left alone
+    is a copy."""
     tensors, dim = (*positional(func, args, kwargs), 0)[:2]
     if len(tensors) > 1 and not all(isinstance(t, FakeTensor) for t in tensors):
         tensors = [t if isinstance(t, FakeTensor) else rec.constant(t) for t in tensors]
@@ -296,8 +313,8 @@ def cat(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.batch_norm.default)
 def batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    """In training, the running statistics are written: recorded as the functional form and two writes. Eager normalises nothing of an empty
-    tensor, whose kernels would divide by zero, and writes nothing."""
+    """In training, the running statistics are written: recorded as the functional form and two writes. Eager normalises
+    nothing of an empty tensor, whose kernels would divide by zero, and writes nothing."""
     x, weight, bias, mean, var, training, momentum, eps, _ = positional(func, args, kwargs)
     if isinstance(x, FakeTensor) and is_empty(x):
         return composite(rec, func, args, kwargs)
@@ -317,7 +334,8 @@ def batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 def native_batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     x, weight, bias, mean, var, training, momentum, eps = positional(func, args, kwargs)
     if not training or mean is None:
-        return functional(rec, aten.native_batch_norm.default, (x, weight, bias, mean, var, training, momentum, eps), {})
+        return functional(rec, aten.native_batch_norm.default, (x, weight, bias, mean, var, training, momentum, eps),
+                          {})
     form = aten._native_batch_norm_legit_functional.default
     out = functional(rec, form, (x, weight, bias, mean, var, True, momentum, eps), {})
     for running, new in ((mean, out[3]), (var, out[4])):
@@ -375,10 +393,12 @@ def bernoulli_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @cache
 def _draws_as_in_memory() -> bool:
-    """Whether `bernoulli_` goes through a tensor in the order of its memory: so it is unless MKL draws (on one vendor's processors)."""
+    """Whether `bernoulli_` goes through a tensor in the order of its memory: so it is unless MKL draws (on one vendor's
+    processors)."""
     with torch._C._DisableTorchDispatch():
         columns, rows = (
-            torch.empty_strided((8, 8), strides).bernoulli_(0.5, generator=torch.Generator().manual_seed(0)) for strides in ((1, 8), (8, 1))
+            torch.empty_strided((8, 8), strides).bernoulli_(0.5, generator=torch.Generator().manual_seed(0))
+            for strides in ((1, 8), (8, 1))
         )
         return torch.equal(columns.t(), rows)
 

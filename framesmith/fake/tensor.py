@@ -21,8 +21,9 @@ CPU = torch.device("cpu")
 
 
 class Storage:
-    """What aliases share. `version` counts the writes; `input` is the placeholder whose storage it is, if any; `several`: one call made
-    several views of it in grad mode, which autograd refuses to use once the storage is written.
+    """What aliases share. `version` counts the writes; `input` is the placeholder whose storage it is, if any;
+    `several`: one call made several views of it in grad mode, which autograd refuses to use once the storage is
+    written.
     """
 
     __slots__ = ("version", "input", "shared", "recorder", "several")
@@ -37,8 +38,8 @@ class Storage:
 class Alias:
     """One view of a storage: `node` is its value at `version`, valid while that is the storage's version.
 
-    The base of a storage has no parent, and its node is always current. Any other alias is `func(parent, *args)`. `grad`: the grad mode
-    in which it was made. `several`: one call made it and others.
+    The base of a storage has no parent, and its node is always current. Any other alias is `func(parent, *args)`.
+    `grad`: the grad mode in which it was made. `several`: one call made it and others.
     """
 
     __slots__ = ("storage", "parent", "func", "args", "node", "version", "val", "grad", "several")

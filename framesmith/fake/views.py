@@ -1,8 +1,8 @@
 """Views as data: for each view operator, how a value written through the view goes back into what it views.
 
-A row takes `(emit, base, value, args, val)`: `base` is the node of the viewed tensor, `value` the node written through the view,
-`args` the view's arguments after the first, `val` the viewed tensor's metadata; it returns the node of the viewed
-tensor's new value.
+A row takes `(emit, base, value, args, val)`: `base` is the node of the viewed tensor, `value` the node written through
+the view, `args` the view's arguments after the first, `val` the viewed tensor's metadata; it returns the node of the
+viewed tensor's new value.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Attention whose scores a program modifies.
 
-    Attention(scores)(q, k, v, *lists, *operands)  ->  (output, log2 of the sum of the exponentials of each row's scores)
+    Attention(scores)(q, k, v, *lists, *operands)  ->  (output, log2 of the sum of the exponentials of each row's
+    scores)
 
-`Scores` holds the modification of scores and the mask as graphs over all scores at once: element-wise, with indices that broadcast. A
-kernel that goes over the scores tile by tile evaluates them on tiles; `dense` is what they mean. The *lists* say which blocks of scores
-are masked nowhere (full), in part (partial) or everywhere (in no list): a kernel may leave those out, the mask says the same.
+`Scores` holds the modification of scores and the mask as graphs over all scores at once: element-wise, with indices
+that broadcast. A kernel that goes over the scores tile by tile evaluates them on tiles; `dense` is what they mean. The
+*lists* say which blocks of scores are masked nowhere (full), in part (partial) or everywhere (in no list): a kernel may
+leave those out, the mask says the same.
 """
 
 from __future__ import annotations
@@ -22,13 +24,15 @@ from framesmith.graph.interpreter import run
 from framesmith.graph.launch import OfOneGraph
 
 LISTS = 8
-"""Numbers and columns of the partial and of the full blocks of each row of blocks, then numbers and rows of those of each column."""
+"""Numbers and columns of the partial and of the full blocks of each row of blocks, then numbers and rows of those of
+each column."""
 
 
 def dense(query: Any, key: Any, value: Any, score_mod: Any, mask_mod: Any, scale: Any) -> Any:
     """(output, log2 of the sum of the exponentials of each row's scores, their maximum in the same units).
 
-    `score_mod(scores, b, h, q, k)` and `mask_mod(b, h, q, k)` take all scores [B, H, M, N], and indices that broadcast to them.
+    `score_mod(scores, b, h, q, k)` and `mask_mod(b, h, q, k)` take all scores [B, H, M, N], and indices that broadcast
+    to them.
     """
     device = query.device.type
     if torch.is_autocast_enabled(device):
@@ -82,12 +86,13 @@ def laid_out(x: Any, query: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """`score`: (scores, b, h, q, k, *operands) -> scores. `gradient`: (scores, b, h, q, k, tangent, *operands) -> the tangent of what is
-    modified. `mask`: (b, h, q, k, *operands) -> bool. None: nothing is modified, or masked.
+    """`score`: (scores, b, h, q, k, *operands) -> scores. `gradient`: (scores, b, h, q, k, tangent, *operands) -> the
+    tangent of what is modified. `mask`: (b, h, q, k, *operands) -> bool. None: nothing is modified, or masked.
 
-    `counts`: of the operands of `score`, `gradient` and `mask`, which stand in this order. `blocks`: how many rows and columns a block of
-    the lists has; None: there are no lists. `undefined`: a row that is masked everywhere gives what zero by zero is, and not zeros.
-    `causal`: the mask lets no row see what is behind it. `tf32`: products of float32 may lose the last 13 bits of what they multiply.
+    `counts`: of the operands of `score`, `gradient` and `mask`, which stand in this order. `blocks`: how many rows and
+    columns a block of the lists has; None: there are no lists. `undefined`: a row that is masked everywhere gives what
+    zero by zero is, and not zeros. `causal`: the mask lets no row see what is behind it. `tf32`: products of float32
+    may lose the last 13 bits of what they multiply.
     """
 
     score: Graph | None
@@ -146,7 +151,8 @@ class Attention(OfOneGraph):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionGradient(OfOneGraph):
-    """(q, k, v, tangent of the output, `total`, sum over each row of output times tangent, *lists, *operands) -> gradients of q, k, v."""
+    """(q, k, v, tangent of the output, `total`, sum over each row of output times tangent, *lists, *operands) ->
+    gradients of q, k, v."""
 
     __name__: ClassVar[str] = "attention_gradient"  # type: ignore[misc]
     scores: Scores
@@ -154,7 +160,8 @@ class AttentionGradient(OfOneGraph):
     def __str__(self) -> str:
         return f"gradient of attention {self.scores}"
 
-    def __call__(self, query: Any, key: Any, value: Any, tangent: Any, total: Any, delta: Any, *given: Any) -> tuple[Any, Any, Any]:
+    def __call__(self, query: Any, key: Any, value: Any, tangent: Any, total: Any, delta: Any,
+                 *given: Any) -> tuple[Any, Any, Any]:
         q, k, v, g = [x.float() for x in (query, spread(key, query), spread(value, query), tangent)]
         score, mask = self.scores.modified(given[LISTS:])
         scores = q @ k.transpose(-2, -1) * self.scores.scale
@@ -166,7 +173,8 @@ class AttentionGradient(OfOneGraph):
             back = run(self.scores.gradient, [scores, *places, back, *self.scores.operands(given[LISTS:], 1)])[0]
         back = back.masked_fill(~kept, 0.0) * self.scores.scale
         found = back @ k, back.transpose(-2, -1) @ q, weights.transpose(-2, -1) @ g
-        return tuple([gathered(x, like).to(like.dtype) for x, like in zip(found, (query, key, value))])  # type: ignore[return-value]
+        return tuple([gathered(x, like).to(like.dtype) for x,  # type: ignore[return-value]
+                      like in zip(found, (query, key, value))])
 
 
 def gathered(x: Any, like: Any) -> Any:

@@ -22,8 +22,9 @@ Pattern = tuple[bool, ...]
 class Derivative:
     """The backward of a function with one or more differentiable results.
 
-    `graphs`: by which results have a gradient. Each takes those gradients (in the layout of its placeholders), then the operands, then the
-    results at `reads`, and gives a gradient or None for each input. `zeros`: a missing gradient counts as zeros; there is one graph then.
+    `graphs`: by which results have a gradient. Each takes those gradients (in the layout of its placeholders), then the
+    operands, then the results at `reads`, and gives a gradient or None for each input. `zeros`: a missing gradient
+    counts as zeros; there is one graph then.
     """
 
     graphs: Mapping[Pattern, Graph]
@@ -60,7 +61,8 @@ def without_derivatives(graph: Graph) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A backward as it was recorded in a larger graph: its nodes, those that stand for the gradients given, and the gradients it gives."""
+    """A backward as it was recorded in a larger graph: its nodes, those that stand for the gradients given, and the
+    gradients it gives."""
 
     region: Collection[Node]
     tangents: Sequence[Node]
@@ -68,15 +70,18 @@ class Traced:
 
 
 def cut_out(traced: Mapping[Pattern, Traced], results: Sequence[Node], zeros: bool) -> tuple[Derivative, list[Node]]:
-    """The derivative of `results`, and its operands: what the backwards read of the graph around them, but the results."""
+    """The derivative of `results`, and its operands: what the backwards read of the graph around them, but the
+    results."""
     orders = {pattern: _needed(one) for pattern, one in traced.items()}
     inside = {n for one in traced.values() for n in (*one.region, *one.tangents)}
     read = dict.fromkeys(a for one, order in zip(traced.values(), orders.values())
-                         for a in (*[a for n in order for a in n.all_input_nodes], *one.grads) if a is not None and a not in inside)
+                         for a in (*[a for n in order for a in n.all_input_nodes], *one.grads) if a is not None
+                         and a not in inside)
     operands = [n for n in read if n not in results]
     reads = tuple([k for k, n in enumerate(results) if n in read])
     last = [results[k] for k in reads]
-    graphs = {pattern: _graph([*one.tangents, *operands, *last], orders[pattern], one.grads) for pattern, one in traced.items()}
+    graphs = {pattern: _graph([*one.tangents, *operands, *last], orders[pattern], one.grads) for pattern,
+              one in traced.items()}
     return Derivative(graphs, reads, zeros), operands
 
 

@@ -1,4 +1,5 @@
-"""On which device a graph runs: one, whose kernels are printed; operators on tensors of another are called as eager calls them."""
+"""On which device a graph runs: one, whose kernels are printed; operators on tensors of another are called as eager
+calls them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ KINDS = ("cpu", "cuda")
 
 
 def main_device(graph: fx.Graph) -> torch.device:
-    """The CUDA device on which most of the graph's values are; without any, the CPU. Raises `OddTensor` for a device of another kind."""
+    """The CUDA device on which most of the graph's values are; without any, the CPU. Raises `OddTensor` for a device of
+    another kind."""
     count: Counter[torch.device] = Counter()
     for node in graph.nodes:
         count.update(set(devices_of(node.meta.get("val"))))

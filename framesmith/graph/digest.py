@@ -9,7 +9,8 @@ from torch.fx import Graph, Node
 
 
 def digest_text(graph: Graph) -> str:
-    """Operators, arguments, sizes, strides and types of `graph`, nodes by number; user lines (`meta["stack"]`) are left out."""
+    """Operators, arguments, sizes, strides and types of `graph`, nodes by number; user lines (`meta["stack"]`) are left
+    out."""
     numbers: dict[Node, int] = {}
     lines = []
     for number, node in enumerate(graph.nodes):

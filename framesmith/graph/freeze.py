@@ -1,7 +1,7 @@
 """Split a graph into what depends on parameters alone, or on nothing at all, and the rest.
 
-The first part (packed weights, folded norms, casts) is evaluated once and again when a parameter changed; its results are constants
-of the second part. A placeholder is a parameter when `meta["param"]` is true.
+The first part (packed weights, folded norms, casts) is evaluated once and again when a parameter changed; its results
+are constants of the second part. A placeholder is a parameter when `meta["param"]` is true.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, Expr)
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """`constants` maps the values of `parameters` (indices of placeholders of the original graph) to a tuple, the first inputs
-    of `main`'s tail: `main` takes the original's remaining inputs `inputs` (indices) and then the constants."""
+    """`constants` maps the values of `parameters` (indices of placeholders of the original graph) to a tuple, the first
+    inputs of `main`'s tail: `main` takes the original's remaining inputs `inputs` (indices) and then the constants."""
 
     constants: fx.Graph
     parameters: tuple[int, ...]
@@ -32,14 +32,16 @@ class Frozen:
 
 
 def is_parameter_expression(value: Any) -> bool:
-    """Whether `value` is a node computed from parameters and plain values only, by pure operators (memoised in `meta`)."""
+    """Whether `value` is a node computed from parameters and plain values only, by pure operators (memoised in
+    `meta`)."""
     if not isinstance(value, fx.Node):
         return False
     known = value.meta.get("frozen")
     if known is None:
         if value.op == "placeholder":
             known = bool(value.meta.get("param")) and not _is_written(value)
-        elif value.op == "call_function" and value.target not in IMPURE and not _is_random(value) and not _is_added_row(value):
+        elif (value.op == "call_function" and value.target not in IMPURE and not _is_random(value)
+              and not _is_added_row(value)):
             inputs = value.all_input_nodes
             known = (bool(inputs) or kind_of(value.target) == PURE) and all(map(is_parameter_expression, inputs))
             known = known and _is_static((value.args, value.kwargs))
@@ -53,7 +55,8 @@ def is_input_free(value: Any) -> bool:
     """Whether the parameter expression `value` reads no parameter either (memoised in `meta`)."""
     known = value.meta.get("input free")
     if known is None:
-        known = value.op == "call_function" and all(map(is_input_free, value.all_input_nodes)) and is_parameter_expression(value)
+        known = value.op == "call_function" and all(map(is_input_free,
+                                                        value.all_input_nodes)) and is_parameter_expression(value)
         value.meta["input free"] = known
     return known
 
@@ -73,8 +76,8 @@ def _is_written(place: fx.Node) -> bool:
 
 
 def _is_added_row(node: fx.Node) -> bool:
-    """Whether `node` looks up rows of a table to add them to something: what adds reads them there as fast, and a constant of them would be
-    memory besides the table, once for each of a batch."""
+    """Whether `node` looks up rows of a table to add them to something: what adds reads them there as fast, and a
+    constant of them would be memory besides the table, once for each of a batch."""
     return node.target is torch.ops.aten.embedding.default and all(user.target in _SUMS for user in node.users)
 
 
@@ -83,10 +86,11 @@ def _is_random(node: fx.Node) -> bool:
 
 
 def freeze(graph: fx.Graph, worth: Any) -> Frozen | None:
-    """Split `graph`; `worth(node)` says whether a parameter expression should be kept as a constant (a plain view should not).
+    """Split `graph`; `worth(node)` says whether a parameter expression should be kept as a constant (a plain view
+    should not).
 
-    Returns None when nothing is worth freezing. A frozen value is cut at the last parameter-only node on each path whose expression
-    holds at least one node with `worth`.
+    Returns None when nothing is worth freezing. A frozen value is cut at the last parameter-only node on each path
+    whose expression holds at least one node with `worth`.
     """
     known = [n for n in graph.nodes if n.op == "call_function" and is_parameter_expression(n)]
     frontier = [n for n in known if _on_frontier(n) and _contains(n, worth)]
@@ -149,7 +153,8 @@ def _extract(graph: fx.Graph, frontier: list[fx.Node], placeholders: list[fx.Nod
 def _live_without(graph: fx.Graph, cut: set[fx.Node]) -> set[fx.Node]:
     """Nodes reachable backwards from effects and the output without passing through `cut`."""
     live: set[fx.Node] = set()
-    stack = [n for n in graph.nodes if n.op == "output" or n.target in IMPURE or (n.op == "call_function" and _is_random(n))]
+    stack = [n for n in graph.nodes if n.op == "output" or n.target in IMPURE
+             or (n.op == "call_function" and _is_random(n))]
     while stack:
         n = stack.pop()
         if n in live or n in cut:

@@ -15,11 +15,13 @@ from framesmith.util.errors import GuardError
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, Expr)
 
 
-def run(graph: Graph, inputs: Sequence[Any], module: Any = None, *, trace: Callable[[Node, Any], None] | None = None) -> Any:
+def run(graph: Graph, inputs: Sequence[Any], module: Any = None, *,
+        trace: Callable[[Node, Any], None] | None = None) -> Any:
     """The output of `graph` for `inputs`, one for each placeholder in order.
 
-    Symbolic sizes among the arguments are evaluated with the sizes of `inputs`. `module` holds what get_attr and call_module
-    name (the graph's owner by default). A value is dropped after its last use. `trace` is called with each node and its value.
+    Symbolic sizes among the arguments are evaluated with the sizes of `inputs`. `module` holds what get_attr and
+    call_module name (the graph's owner by default). A value is dropped after its last use. `trace` is called with each
+    node and its value.
     """
     nodes = list(graph.nodes)
     placeholders = [n for n in nodes if n.op == "placeholder"]
@@ -85,7 +87,8 @@ def bind_symbols(graph: Graph, inputs: Sequence[Any]) -> dict[Any, int]:
 
 
 def _bind(symbols: dict[Any, int], val: Any, value: Any, name: str) -> None:
-    """Read symbols off one input: a size (stride, scalar) that is a symbol gives its value; GuardError where two disagree."""
+    """Read symbols off one input: a size (stride, scalar) that is a symbol gives its value; GuardError where two
+    disagree."""
     if isinstance(val, torch.SymInt):
         pairs = [(val, value)]
     elif hasattr(val, "shape") and isinstance(value, torch.Tensor):

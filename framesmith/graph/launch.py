@@ -2,8 +2,9 @@
 
     launch(memory, ...)  ->  the new memories
 
-A *memory* is what the kernel is handed addresses of: a storage from its first element on where the kernel writes it, else the tensor that
-it reads. The node is functional: it gives the memories that are written, after; `InPlace` is the call that writes them.
+A *memory* is what the kernel is handed addresses of: a storage from its first element on where the kernel writes it,
+else the tensor that it reads. The node is functional: it gives the memories that are written, after; `InPlace` is the
+call that writes them.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Grids:
 
 
 class OfOneGraph:
-    """A callable that is the target of one node: a function of tensors, which have the strides that they had when it was recorded."""
+    """A callable that is the target of one node: a function of tensors, which have the strides that they had when it
+    was recorded."""
 
     __slots__ = ()
     is_pure: ClassVar[bool] = True
@@ -62,9 +64,11 @@ class OfOneGraph:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launch(OfOneGraph):
-    """`kernel[grid](*positional, **keywords)`, with `Window`s among the arguments. `written`: numbers of the memories that it writes.
+    """`kernel[grid](*positional, **keywords)`, with `Window`s among the arguments. `written`: numbers of the memories
+    that it writes.
 
-    `identity` says in each process what the kernel computes, for cache keys. `path`: the module and name at which it can be found again.
+    `identity` says in each process what the kernel computes, for cache keys. `path`: the module and name at which it
+    can be found again.
     """
 
     kernel: Any

@@ -15,8 +15,10 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 _DTYPES = {
-    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.bool: "b8", torch.uint8: "u8",
-    torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64", torch.complex64: "c64", torch.complex128: "c128",
+    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.bool: "b8",
+    torch.uint8: "u8",
+    torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64", torch.complex64: "c64",
+    torch.complex128: "c128",
 }
 
 
@@ -66,7 +68,8 @@ def target_text(node: Node) -> str:
     if isinstance(name, str):
         return f"prims.{name}"
     module = (getattr(target, "__module__", None) or "").removeprefix("_")
-    return f"{module}.{target.__name__}" if module and module != "builtins" else getattr(target, "__name__", str(target))
+    return f"{module}.{target.__name__}" if module and module != "builtins" else getattr(target, "__name__",
+                                                                                         str(target))
 
 
 def _call(node: Node) -> str:

@@ -14,7 +14,8 @@ from framesmith.graph.launch import OfOneGraph
 _PURE_MODULES = frozenset(("_operator", "math", "builtins"))
 _WRITING_OPERATORS = frozenset(
     getattr(operator, name) for name in
-    ("setitem", "delitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "iand", "ior", "ixor", "imatmul", "ipow",
+    ("setitem", "delitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "iand", "ior", "ixor", "imatmul",
+     "ipow",
      "ilshift", "irshift", "iconcat")
 )
 _SPEAKING_BUILTINS = frozenset((print, input, open, exec, eval, setattr, delattr, next, iter))
@@ -25,7 +26,8 @@ PURE, RANDOM, EFFECT = "pure", "random", "effect"
 
 
 def kind_of(target: Any) -> str:
-    """PURE: may be dropped and shared. RANDOM: advances a generator, so neither. EFFECT: writes, or nothing is known of it."""
+    """PURE: may be dropped and shared. RANDOM: advances a generator, so neither. EFFECT: writes, or nothing is known of
+    it."""
     if isinstance(target, OfOneGraph):
         return PURE
     try:
@@ -59,7 +61,8 @@ def is_pure(node: Node) -> bool:
 
 
 def draws(node: Node) -> bool:
-    """Whether the node advances a generator: which number goes to which element then depends on the layout of its arguments."""
+    """Whether the node advances a generator: which number goes to which element then depends on the layout of its
+    arguments."""
     return node.op == "call_function" and kind_of(node.target) == RANDOM and not _switched_off(node)
 
 

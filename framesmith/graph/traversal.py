@@ -22,8 +22,8 @@ def nodes_after(graph: Graph, last: Node | None) -> list[Node]:
 
 def ancestors(nodes: Iterable[Node], unread: Mapping[Any, tuple[int, ...]] = MappingProxyType({}),
               stop: Collection[Node] = ()) -> set[Node]:
-    """What `nodes` are computed of, and they themselves. `unread`: places of arguments, by operator, that do not count. `stop`: nodes whose
-    own arguments do not."""
+    """What `nodes` are computed of, and they themselves. `unread`: places of arguments, by operator, that do not count.
+    `stop`: nodes whose own arguments do not."""
     found, queue = set(nodes), list(nodes)
     while queue:
         node = queue.pop()

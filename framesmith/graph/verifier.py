@@ -17,8 +17,9 @@ _OPS = frozenset(("placeholder", "call_function", "get_attr", "output", "call_me
 def verify(graph: Graph, *, values: bool = False, lowered: bool = False) -> Graph:
     """Raise VerifyError unless the graph is well formed; returns it.
 
-    Placeholders come first, one output last, names are unique, each argument is defined before its use and knows its user.
-    `values`: every call has `meta["val"]`, and its symbols occur in a placeholder's sizes. `lowered`: calls are call_function only.
+    Placeholders come first, one output last, names are unique, each argument is defined before its use and knows its
+    user. `values`: every call has `meta["val"]`, and its symbols occur in a placeholder's sizes. `lowered`: calls are
+    call_function only.
     """
     nodes = list(graph.nodes)
     if not nodes or nodes[-1].op != "output":

@@ -4,8 +4,8 @@
     rows      q, k, v, g, total, delta, ...  -> dq         rows of scores, the columns one tile after the other
     columns   q, k, v, g, total, delta, ...  -> dk, dv     columns of scores, the rows one tile after the other
 
-A block is over the symbols `BATCH`, `HEAD`, `ROW`, `COLUMN` of one score; a load from `SCORES` is that score, and one from `TANGENT` the
-tangent of what it is modified to. What else it loads are arguments of the call, by their names.
+A block is over the symbols `BATCH`, `HEAD`, `ROW`, `COLUMN` of one score; a load from `SCORES` is that score, and one
+from `TANGENT` the tangent of what it is modified to. What else it loads are arguments of the call, by their names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from framesmith.loops.ir import Op
 
 SCORES, TANGENT = "scores", "tangent"
 BATCH, HEAD, ROW, COLUMN = "batch", "head", "row", "column"
-LIST_NAMES = tuple([f"{what}_{how}_{of}" for of in ("columns", "rows") for how in ("partial", "full") for what in ("number", "list")])
+LIST_NAMES = tuple([f"{what}_{how}_{of}" for of in ("columns", "rows") for how in ("partial", "full")
+                    for what in ("number", "list")])
 """Of the lists of blocks, in the order in which `graph.attention` has them."""
 
 

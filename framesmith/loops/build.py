@@ -1,8 +1,8 @@
 """The body builder: the handler that turns closures into SSA operations.
 
-Closures of lowering take a builder `b` and call `b.load(...)`, `b.scalar("add", x, y)`, `b.index(expr)` ...; equal operations are shared
-(common subexpressions cost nothing) and constants are folded. Replaying a body through another builder (`Replay`) is how bodies are
-rewritten.
+Closures of lowering take a builder `b` and call `b.load(...)`, `b.scalar("add", x, y)`, `b.index(expr)` ...; equal
+operations are shared (common subexpressions cost nothing) and constants are folded. Replaying a body through another
+builder (`Replay`) is how bodies are rewritten.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def _key(value: Any) -> Any:
 
 
 def _sides(difference: Expr) -> tuple[Expr, Expr]:
-    """`lhs < rhs` that says that `difference` is positive, the same for all that say so: what is subtracted to the left, all by what they
-    are multiples of, and one constant, to the right if there is anything else.
+    """`lhs < rhs` that says that `difference` is positive, the same for all that say so: what is subtracted to the
+    left, all by what they are multiples of, and one constant, to the right if there is anything else.
 
         4*i + 3 < 56   4*i + 4 < 57   0 < 13 - i    are    i < 13
     """
@@ -60,7 +60,8 @@ def _sides(difference: Expr) -> tuple[Expr, Expr]:
 
 
 class Builder:
-    """Collects the operations of one block, in order. `ops` is the block; `mask` the condition under which loads now happen (None: always).
+    """Collects the operations of one block, in order. `ops` is the block; `mask` the condition under which loads now
+    happen (None: always).
 
     `memo` and `origins` belong to the closures that build: elements built already, and where they come from.
     """
@@ -312,7 +313,8 @@ def _fold(b: Builder, name: str, args: Sequence[Op]) -> Op | None:
 class Replay:
     """Builds operations anew in `builder`, with index symbols substituted by `sub`, and loads replaced on demand.
 
-    `values` maps an old operation to a new one; `load(op, index, mask)` may answer the new value of a load (None: an ordinary load).
+    `values` maps an old operation to a new one; `load(op, index, mask)` may answer the new value of a load (None: an
+    ordinary load).
     """
 
     __slots__ = ("b", "load", "rename", "sub", "values")

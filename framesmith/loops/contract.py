@@ -8,15 +8,18 @@
 
 For every (m, n) it forms
 
-    acc = sum over p < runs[0], q < runs[1], k < depth of  A[a_index + p * strides[0] + q * strides[1] + k] * B[p, q, k, n]
+    acc = sum over p < runs[0], q < runs[1], k < depth of  A[a_index + p * strides[0] + q * strides[1] + k] * B[p, q, k,
+    n]
 
-and runs `body` with `Accumulator` as that value. With a `window` (depthwise convolution: depth is 1) each column has its own column of A:
+and runs `body` with `Accumulator` as that value. With a `window` (depthwise convolution: depth is 1) each column has
+its own column of A:
 
-    acc = sum over p < runs[0], q < runs[1] inside of the image of  A[a_index + p * strides[0] + q * strides[1] + n] * B[p, q, n]
+    acc = sum over p < runs[0], q < runs[1] inside of the image of  A[a_index + p * strides[0] + q * strides[1] + n] *
+    B[p, q, n]
 
-Linear: one run of K. Convolution in channels-last over a padded input: one run a kernel
-row, each of `kernel width * channels` contiguous elements (implicit im2col), with the image and the output row as outer axes;
-with groups or dilation, one run a kernel position.
+Linear: one run of K. Convolution in channels-last over a padded input: one run a kernel row, each of `kernel width *
+channels` contiguous elements (implicit im2col), with the image and the output row as outer axes; with groups or
+dilation, one run a kernel position.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ class Accumulator(Op):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConvolutionWindow:
-    """Which positions of a depthwise kernel lie inside of the image: 0 <= y + p * dilation[0] < height, and likewise x, q and width.
+    """Which positions of a depthwise kernel lie inside of the image: 0 <= y + p * dilation[0] < height, and likewise x,
+    q and width.
 
     `y` is an expression over outer axes, `x` is linear in m alone. A is read nowhere else (no padded copy is needed).
     """
@@ -55,11 +59,11 @@ class ConvolutionWindow:
 class Contract:
     """A tile of a contraction inside a kernel; see the module's text.
 
-    `m`, `n`: the axes of the tile; `m.extent` rows (may be symbolic), `n.extent` columns (static). `body` is vectorised over n.
-    `a`: parameter read at `a_index` (an expression over outer axes and m; linear in m), elements contiguous over k.
-    `b`: parameter with the packed weights (`pack_columns`): panels of `columns` columns, each panel `runs[0] * runs[1] * depth` rows of
-    `columns` contiguous elements; the last panel is narrower: the remaining columns rounded up to a multiple of `lane`, zero-filled.
-    `b_index`: offset of the first panel over outer axes (groups, batches).
+    `m`, `n`: the axes of the tile; `m.extent` rows (may be symbolic), `n.extent` columns (static). `body` is vectorised
+    over n. `a`: parameter read at `a_index` (an expression over outer axes and m; linear in m), elements contiguous
+    over k. `b`: parameter with the packed weights (`pack_columns`): panels of `columns` columns, each panel `runs[0] *
+    runs[1] * depth` rows of `columns` contiguous elements; the last panel is narrower: the remaining columns rounded up
+    to a multiple of `lane`, zero-filled. `b_index`: offset of the first panel over outer axes (groups, batches).
     `rows`: rows of the register tile that the choice of geometry prefers.
     """
 
@@ -86,7 +90,8 @@ def packed_columns(n: int, columns: int, lane: int) -> int:
 
 
 def pack_columns(weight: torch.Tensor, columns: int, lane: int) -> torch.Tensor:
-    """Pack `weight` (depth, n) into panels: a flat tensor of `depth * packed_columns(n)` elements (see `Contract.b`)."""
+    """Pack `weight` (depth, n) into panels: a flat tensor of `depth * packed_columns(n)` elements (see
+    `Contract.b`)."""
     depth, n = weight.shape
     full, rest = divmod(n, columns)
     parts = []
@@ -106,12 +111,15 @@ TILES_16 = ((3, 4), (4, 3), (3, 3), (6, 2), (5, 2), (4, 2), (12, 1), (8, 1))
 
 
 def choose_tile(m: int, n: int, lane: int, registers: int, lda: int = 0) -> tuple[int, int]:
-    """(rows, columns) of the register tile with the least modelled time for an m x n result, from rows `lda` floats apart.
+    """(rows, columns) of the register tile with the least modelled time for an m x n result, from rows `lda` floats
+    apart.
 
-    A row of vectors costs its multiply-adds, and no less than its loads at two a cycle or the latency (4) of a chain of adds.
+    A row of vectors costs its multiply-adds, and no less than its loads at two a cycle or the latency (4) of a chain of
+    adds.
     """
     tiles: tuple[tuple[int, int], ...] = TILES_32 if registers >= 32 else TILES_16
-    if lda and lda % 512 == 0:  # rows share two sets of the L1 cache (4 KiB a way): more of them drive each other out, at half the speed
+    # rows share two sets of the L1 cache (4 KiB a way): more of them drive each other out, at half the speed
+    if lda and lda % 512 == 0:
         tiles = tuple(t for t in tiles if t[0] <= 8)
     vectors = -(-n // lane)
 

@@ -1,4 +1,5 @@
-"""The slow evaluator: runs programs, one torch operation for each scalar operation, over all iterations of the loops around it at once.
+"""The slow evaluator: runs programs, one torch operation for each scalar operation, over all iterations of the loops
+around it at once.
 
 It defines what kernels mean; code generation is tested against it.
 """
@@ -45,9 +46,11 @@ from framesmith.prims.philox import random_bits
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol
 
 # scalar operations that torch calls by the same name
-_SAME_UNARY = """neg abs sign square bitwise_not ceil floor round trunc frac sqrt rsqrt reciprocal exp exp2 log log2 sigmoid tanh expm1
+_SAME_UNARY = """neg abs sign square bitwise_not ceil floor round trunc frac sqrt rsqrt reciprocal exp exp2 log log2
+sigmoid tanh expm1
 log10 log1p sin cos erf tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma digamma signbit logical_not"""
-_SAME_BINARY = """add sub mul maximum minimum fmax fmin copysign bitwise_and bitwise_or bitwise_xor fmod pow atan2 hypot nextafter
+_SAME_BINARY = """add sub mul maximum minimum fmax fmin copysign bitwise_and bitwise_or bitwise_xor fmod pow atan2 hypot
+nextafter
 eq ne lt le gt ge logical_and logical_or logical_xor"""
 
 _UNARY: dict[str, Callable[..., torch.Tensor]] = {
@@ -113,8 +116,8 @@ _COMPOUND: dict[type, Callable[..., torch.Tensor]] = {
 
 
 class _Run:
-    """One kernel on flat memories. Every value has one dim for each loop around it (size 1 where it does not vary), outermost first;
-    a local array has the dims of the outer nest and then its own."""
+    """One kernel on flat memories. Every value has one dim for each loop around it (size 1 where it does not vary),
+    outermost first; a local array has the dims of the outer nest and then its own."""
 
     def __init__(self, kernel: Kernel, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
         self.kernel = kernel
@@ -158,7 +161,8 @@ class _Run:
             elif type(node) is MatrixProduct:
                 self._product(node)
             else:
-                self.values[node] = _STEPS[type(node)](self, node, [self.values[a] for a in node.args])  # type: ignore[union-attr,index]
+                self.values[node] = _STEPS[type(node)](self, node, [self.values[a]  # type: ignore[union-attr,index]
+                                                                    for a in node.args])
 
     def _contract(self, c: Contract) -> None:
         """The accumulator over the open loops, m and n, and then the body on it."""
@@ -203,7 +207,8 @@ class _Run:
                 x = evaluate_index(w.x, self.env).expand(self.full()) + q * w.dilation[1]
                 inside = (y >= 0) & (y < w.height) & (x >= 0) & (x < w.width)
                 step = evaluate_index(c.strides[0], self.env) * p + evaluate_index(c.strides[1], self.env) * q
-                at = (evaluate_index(c.a_index, self.env) + step).expand(self.full()) + evaluate_index(c.n.symbol, self.env)
+                at = (evaluate_index(c.a_index, self.env)
+                      + step).expand(self.full()) + evaluate_index(c.n.symbol, self.env)
                 weight = b[p * c.runs[1] + q][evaluate_index(c.n.symbol, self.env)]
                 total = total + torch.where(inside, memory[torch.where(inside, at, 0)] * weight, 0)
         self.accumulator = total
@@ -233,7 +238,8 @@ class _Run:
         memory, at = self.memory[op.buffer], self._position(op.buffer, op.index)
         if not args:
             if at.numel() and (int(at.min()) < 0 or int(at.max()) >= memory.numel()):
-                raise IndexError(f"{op.buffer}[{op.index}] runs over {int(at.min())}..{int(at.max())} of {memory.numel()}")
+                raise IndexError(f"{op.buffer}[{op.index}] runs over {int(at.min())}..{int(at.max())} of "
+                                 f"{memory.numel()}")
             return memory[at].to(op.dtype)
         mask, at = torch.broadcast_tensors(args[0], at)
         value = memory[torch.where(mask, at, 0)] if memory.numel() else torch.zeros(at.shape, dtype=memory.dtype)
@@ -250,7 +256,8 @@ class _Run:
             mask = args[1].expand(shape).reshape(-1)
             at, value = at[mask], value[mask]
         if at.numel() and (int(at.min()) < 0 or int(at.max()) >= memory.numel()):
-            raise IndexError(f"store {op.buffer}[{op.index}] runs over {int(at.min())}..{int(at.max())} of {memory.numel()}")
+            raise IndexError(f"store {op.buffer}[{op.index}] runs over {int(at.min())}..{int(at.max())} of "
+                             f"{memory.numel()}")
         memory.index_put_((at,), value, accumulate=op.mode is not None)
         return args[0]
 
@@ -398,7 +405,8 @@ class _Machine:
         self.program = program
         self.sizes: dict[Symbol, int] = {}
         for s, source in program.symbols.items():
-            self.sizes[s] = inputs[source.input].shape[source.dim] if isinstance(source, SizeOf) else int(inputs[source.input])
+            self.sizes[s] = (inputs[source.input].shape[source.dim] if isinstance(source, SizeOf)
+                             else int(inputs[source.input]))
         self.tensors: dict[str, torch.Tensor] = dict(program.constants)
         for value, name in zip(inputs, program.inputs, strict=True):
             if name is not None:

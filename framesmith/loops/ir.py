@@ -1,8 +1,9 @@
 """The loop IR: what the scheduler hands to code generation.
 
-A **Program** is a list of buffers and a list of steps: `Launch` (run a fused kernel), `Batch` (run it for each row of a table of buffers),
-`Extern` (call an operator of eager PyTorch), `Allocate` and `Release`. A **Kernel** is one C function over raw pointers: a perfect nest of
-independent outer loops, and inside it a tree of inner loops and scalar operations in SSA form.
+A **Program** is a list of buffers and a list of steps: `Launch` (run a fused kernel), `Batch` (run it for each row of a
+table of buffers), `Extern` (call an operator of eager PyTorch), `Allocate` and `Release`. A **Kernel** is one C
+function over raw pointers: a perfect nest of independent outer loops, and inside it a tree of inner loops and scalar
+operations in SSA form.
 
     kernel(p0: float32 r, p1: float32 w)
       local t0: float32[768]
@@ -21,9 +22,10 @@ independent outer loops, and inside it a tree of inner loops and scalar operatio
           v7 = div v6 v5
           store p1[768*i0 + i1] = v7
 
-Scope: an operation may use any operation that stands before it in its own block or in an enclosing block, and a `Reduce` of a loop that has
-ended (see `Reduce`). A value defined in an outer block is uniform in the inner loops (broadcast it when vectorising). Bodies are in order:
-statements run one after another in each iteration. Identity is by object: two `Op` objects are two operations.
+Scope: an operation may use any operation that stands before it in its own block or in an enclosing block, and a
+`Reduce` of a loop that has ended (see `Reduce`). A value defined in an outer block is uniform in the inner loops
+(broadcast it when vectorising). Bodies are in order: statements run one after another in each iteration. Identity is by
+object: two `Op` objects are two operations.
 
 Nodes are never mutated after construction.
 """
@@ -38,11 +40,12 @@ import torch
 
 from framesmith.symbolic.expr import Expr, Symbol
 
-# ---------------------------------------------------------------------------------------------------------------- scalar operations
+# ---------------------------------------------------------------------------------------------------- scalar operations
 
 
 class Op:
-    """A statement of a body; those that yield a value have its compute type in `dtype`. `args` are earlier operations."""
+    """A statement of a body; those that yield a value have its compute type in `dtype`. `args` are earlier
+    operations."""
 
     __slots__ = ()
     args: tuple[Op, ...]
@@ -60,8 +63,8 @@ class Const(Op):
 
 @dataclass(slots=True, eq=False)
 class Index(Op):
-    """The value of an integer expression over loop axes, size symbols and `Indirect` symbols; `dtype` is int64 unless a pass proved
-    narrower."""
+    """The value of an integer expression over loop axes, size symbols and `Indirect` symbols; `dtype` is int64 unless a
+    pass proved narrower."""
 
     expr: Expr
     dtype: torch.dtype
@@ -80,12 +83,13 @@ class Pred(Op):
 
 @dataclass(slots=True, eq=False)
 class Indirect(Op):
-    """Gives the integer value `args[0]` the name `symbol`, which later index expressions of this block and of inner blocks may contain.
+    """Gives the integer value `args[0]` the name `symbol`, which later index expressions of this block and of inner
+    blocks may contain.
 
-    `size` is the extent of the dimension it indexes. With `wrap`, a negative value means `value + size`. With `check`, the operator that
-    it came from raises on an index outside [0, size) (after wrapping): the kernel sets its error flag and uses 0 instead. Without
-    `check`, the value is known to be in range. `symbol` is an int64 in [0, size). The operation itself yields the same number as an int64
-    value.
+    `size` is the extent of the dimension it indexes. With `wrap`, a negative value means `value + size`. With `check`,
+    the operator that it came from raises on an index outside [0, size) (after wrapping): the kernel sets its error flag
+    and uses 0 instead. Without `check`, the value is known to be in range. `symbol` is an int64 in [0, size). The
+    operation itself yields the same number as an int64 value.
     """
 
     args: tuple[Op]
@@ -98,11 +102,11 @@ class Indirect(Op):
 
 @dataclass(slots=True, eq=False)
 class Load(Op):
-    """The element of parameter or local `buffer` at element offset `index` from its pointer (offsets are in elements, strides already
-    applied).
+    """The element of parameter or local `buffer` at element offset `index` from its pointer (offsets are in elements,
+    strides already applied).
 
-    `dtype` is the compute type: float32 for bfloat16 and float16 buffers, the buffer's own type otherwise. `args` is empty, or one bool
-    operation: where it is false memory must not be touched, and the value is 0.
+    `dtype` is the compute type: float32 for bfloat16 and float16 buffers, the buffer's own type otherwise. `args` is
+    empty, or one bool operation: where it is false memory must not be touched, and the value is 0.
     """
 
     buffer: str
@@ -113,10 +117,12 @@ class Load(Op):
 
 @dataclass(slots=True, eq=False)
 class Store(Op):
-    """Writes `args[0]` to `buffer` at element offset `index`, rounded to nearest even when the buffer is bfloat16 or float16.
+    """Writes `args[0]` to `buffer` at element offset `index`, rounded to nearest even when the buffer is bfloat16 or
+    float16.
 
-    `args[1]`, when there, is a bool operation: nothing is written where it is false. `mode` is None, "add": add atomically to what is
-    there (several iterations may hit one element), or "sum": see `Kernel.parts`. Yields no value; `dtype` is that of `args[0]`.
+    `args[1]`, when there, is a bool operation: nothing is written where it is false. `mode` is None, "add": add
+    atomically to what is there (several iterations may hit one element), or "sum": see `Kernel.parts`. Yields no value;
+    `dtype` is that of `args[0]`.
     """
 
     buffer: str
@@ -128,7 +134,8 @@ class Store(Op):
 
 @dataclass(slots=True, eq=False)
 class Scalar(Op):
-    """The scalar operation `name` of `loops.scalar.SCALAR_OPS` on `args`; `dtype` is the result's type by the row's rule."""
+    """The scalar operation `name` of `loops.scalar.SCALAR_OPS` on `args`; `dtype` is the result's type by the row's
+    rule."""
 
     name: str
     args: tuple[Op, ...]
@@ -139,8 +146,8 @@ class Scalar(Op):
 class Cast(Op):
     """`args[0]` converted to compute type `dtype` as C does (float to int truncates; to bool: != 0).
 
-    `rounding` is None, or torch.bfloat16 / torch.float16: then `dtype` is float32 and the value is rounded to the nearest number of that
-    type.
+    `rounding` is None, or torch.bfloat16 / torch.float16: then `dtype` is float32 and the value is rounded to the
+    nearest number of that type.
     """
 
     args: tuple[Op]
@@ -163,17 +170,17 @@ REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "we
 class Reduce(Op):
     """Accumulates over the reduction loops around it; stands directly in the body of a `Loop` with `reduce=True`.
 
-    It accumulates over the longest chain of loops with `reduce=True` that directly enclose it, starting from the neutral element, and its
-    result is visible only *after* the outermost loop of that chain, in the block which holds that loop (and in later inner blocks). Order
-    of accumulation is free (several accumulators, vectors, pairwise).
+    It accumulates over the longest chain of loops with `reduce=True` that directly enclose it, starting from the
+    neutral element, and its result is visible only *after* the outermost loop of that chain, in the block which holds
+    that loop (and in later inner blocks). Order of accumulation is free (several accumulators, vectors, pairwise).
 
     - sum, prod: neutral 0, 1; dtype is that of the operand (bool does not occur);
     - max, min: neutral -inf/+inf or the type's limit; a NaN operand makes the result NaN;
     - any, all: bool; neutral False, True;
-    - argmax, argmin: args = (value, position: int64); the position of the extreme value, the smallest position on ties, a NaN beats any
-      number. `dtype` is int64 (the result); the extreme value itself is `Part(self, 1)`;
-    - welford: args = (value,), floating; the result itself is the mean; `Part(self, 1)` is the sum of squared deviations from the mean and
-      `Part(self, 2)` the count as a float.
+    - argmax, argmin: args = (value, position: int64); the position of the extreme value, the smallest position on ties,
+      a NaN beats any number. `dtype` is int64 (the result); the extreme value itself is `Part(self, 1)`;
+    - welford: args = (value,), floating; the result itself is the mean; `Part(self, 1)` is the sum of squared
+      deviations from the mean and `Part(self, 2)` the count as a float.
     """
 
     kind: str
@@ -183,7 +190,8 @@ class Reduce(Op):
 
 @dataclass(slots=True, eq=False)
 class Scan(Op):
-    """In each iteration of the reduction loop around it, the sum or product (`kind`) of what `args[0]` is in it and was in all before.
+    """In each iteration of the reduction loop around it, the sum or product (`kind`) of what `args[0]` is in it and was
+    in all before.
 
     Kernels of tiles alone have it. That loop is one axis, in order, and is no part of the outer nest.
     """
@@ -202,7 +210,7 @@ class Part(Op):
     dtype: torch.dtype
 
 
-# ---------------------------------------------------------------------------------------------------------------------------- loops
+# ---------------------------------------------------------------------------------------------------------------- loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +226,10 @@ class Loop:
     """An inner loop over `axis` with `body` run in each iteration.
 
     `reduce`: iterations feed the `Reduce` operations in it (and may also store: each iteration to its own element).
-    Otherwise iterations are independent of each other and of their order.
-    `vector`: the axis along which memory is contiguous for most accesses: vectorise this one. At most one loop on a path from the root
-    has it. A vector loop may contain other loops: a non-vector reduction inside a vector loop keeps one accumulator a lane (block the
-    vector loop by a few vectors so that each row that is read gives a contiguous run, with the reduction loop inside the block).
+    Otherwise iterations are independent of each other and of their order. `vector`: the axis along which memory is
+    contiguous for most accesses: vectorise this one. At most one loop on a path from the root has it. A vector loop may
+    contain other loops: a non-vector reduction inside a vector loop keeps one accumulator a lane (block the vector loop
+    by a few vectors so that each row that is read gives a contiguous run, with the reduction loop inside the block).
     """
 
     axis: Axis
@@ -237,10 +245,11 @@ Node = Op | Loop  # or a `loops.contract.Contract`, or a `loops.product.MatrixPr
 class Param:
     """A pointer parameter of a kernel. `mode`: "r", "w" or "rw". `dtype` is the storage type (bool is one byte).
 
-    `restrict` is False when the memory may overlap another parameter's (a buffer reused in place: then an element is read, by the same
-    iteration and before the store, at the offset where it is overwritten, so any order of iterations is right). Kernels of tiles may be
-    given one memory twice in that way whatever it says (`schedule.inplace`).
-    `host`: one number in the memory of the CPU; the kernel, which is for another device, is given its value when it is launched.
+    `restrict` is False when the memory may overlap another parameter's (a buffer reused in place: then an element is
+    read, by the same iteration and before the store, at the offset where it is overwritten, so any order of iterations
+    is right). Kernels of tiles may be given one memory twice in that way whatever it says (`schedule.inplace`). `host`:
+    one number in the memory of the CPU; the kernel, which is for another device, is given its value when it is
+    launched.
     """
 
     name: str
@@ -252,8 +261,8 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A small array private to one iteration of the outer nest (uninitialised; on the stack, 64-byte aligned). `size` in elements, an
-    int."""
+    """A small array private to one iteration of the outer nest (uninitialised; on the stack, 64-byte aligned). `size`
+    in elements, an int."""
 
     name: str
     dtype: torch.dtype
@@ -264,20 +273,20 @@ class Local:
 class Kernel:
     """One fused kernel.
 
-    `outer` is a perfect nest of independent iterations, outermost first: candidates for threads, in any combination (collapse freely).
-    It may be empty. `body` runs once an outer iteration. When the nest of a kernel is one flat loop, `outer` is empty and `body` holds one
-    vector `Loop`: a non-reduce top-level loop that is the only statement of `body` may be split over threads in chunks as well.
-    `symbols`: size symbols used anywhere in it, passed as int64 after the pointers, in this order.
-    `tile`: None, or two axes (a, b) of a transposing kernel: some accesses are contiguous along a, others along b (b is the vector loop,
-    the innermost; a is the axis just outside, in `outer` or a loop). Blocking both, with transposition in registers or in cache, is a
-    freedom, not a duty.
-    `work`: scalar operations in all, weighted by cost: compare with the threshold for running in parallel.
-    `bytes`: bytes of memory that it reads and writes, each element once.
-    `parts`: 0, or how many parts the iterations of the outer nest are dealt out to, in whatever way; `part_symbol(parts)` is the number of
-    an iteration's part. Stores with mode "sum", whose index is over it and inner loops alone, then write the sums of what the iterations of
-    each part give, 0 for a part without any. Kernels of tiles alone have it: a program goes through its part's iterations and adds up.
-    Names (p0.., t0.., axes i0..) are canonical: equal kernels print equally (`loops.text.kernel_text`), whatever buffers they are
-    launched on.
+    `outer` is a perfect nest of independent iterations, outermost first: candidates for threads, in any combination
+    (collapse freely). It may be empty. `body` runs once an outer iteration. When the nest of a kernel is one flat loop,
+    `outer` is empty and `body` holds one vector `Loop`: a non-reduce top-level loop that is the only statement of
+    `body` may be split over threads in chunks as well. `symbols`: size symbols used anywhere in it, passed as int64
+    after the pointers, in this order. `tile`: None, or two axes (a, b) of a transposing kernel: some accesses are
+    contiguous along a, others along b (b is the vector loop, the innermost; a is the axis just outside, in `outer` or a
+    loop). Blocking both, with transposition in registers or in cache, is a freedom, not a duty. `work`: scalar
+    operations in all, weighted by cost: compare with the threshold for running in parallel. `bytes`: bytes of memory
+    that it reads and writes, each element once. `parts`: 0, or how many parts the iterations of the outer nest are
+    dealt out to, in whatever way; `part_symbol(parts)` is the number of an iteration's part. Stores with mode "sum",
+    whose index is over it and inner loops alone, then write the sums of what the iterations of each part give, 0 for a
+    part without any. Kernels of tiles alone have it: a program goes through its part's iterations and adds up. Names
+    (p0.., t0.., axes i0..) are canonical: equal kernels print equally (`loops.text.kernel_text`), whatever buffers they
+    are launched on.
     """
 
     params: tuple[Param, ...]
@@ -305,7 +314,7 @@ def walk(body: tuple[Node, ...]) -> Iterator[Node]:
                 yield from walk(block)
 
 
-# -------------------------------------------------------------------------------------------------------------------------- program
+# -------------------------------------------------------------------------------------------------------------- program
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,17 +323,22 @@ class Buffer:
 
     `kind`, and what `base`, `index` and `offset` mean for it:
 
-    - ``input``    tensor argument number `index` of the call; the pointer is its data_ptr(). A kernel may write to it (in-place epilogue).
+    - ``input``    tensor argument number `index` of the call; the pointer is its data_ptr(). A kernel may write to it
+      (in-place epilogue).
     - ``constant`` the tensor `Program.constants[name]`, held by the compiled graph.
-    - ``output``   allocated for each call with `empty_strided(size, stride, dtype)`, by its `Allocate` step or else at the start; it backs
+    - ``output``   allocated for each call with `empty_strided(size, stride, dtype)`, by its `Allocate` step or else at
+      the start; it backs
                    one or several of `Program.outputs`.
     - ``scratch``  as an output, but it backs none: it lives from its `Allocate` to its `Release` step.
-    - ``arena``    at byte `offset` of the arena (64-byte aligned). `nbytes` of it. Lifetimes are already planned: buffers may overlap.
-    - ``result``   a tensor that an `Extern` step returns (no buffer is passed in); it lives until its `Release` step, or until the call
+    - ``arena``    at byte `offset` of the arena (64-byte aligned). `nbytes` of it. Lifetimes are already planned:
+      buffers may overlap.
+    - ``result``   a tensor that an `Extern` step returns (no buffer is passed in); it lives until its `Release` step,
+      or until the call
                    ends when it backs an output. `size` and `stride` are what the metadata predicts.
-    - ``view``     a strided window on buffer `base`: element (0, ..., 0) is at element `offset` from the base's data pointer. `base` is
-                   never a view itself. Views appear only in the arguments of externs and in `Program.outputs`, never in kernels. `dtype`
-                   may differ from the base's for a view of the same width.
+    - ``view``     a strided window on buffer `base`: element (0, ..., 0) is at element `offset` from the base's data
+      pointer. `base` is
+                   never a view itself. Views appear only in the arguments of externs and in `Program.outputs`, never in
+                   kernels. `dtype` may differ from the base's for a view of the same width.
     """
 
     name: str
@@ -369,10 +383,11 @@ EXTENT = Symbol("extent", 1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Run `kernel` on the buffers of each of `rows`, one a parameter, in any order: no row touches what another writes. Threads share the
-    rows as one run of elements.
+    """Run `kernel` on the buffers of each of `rows`, one a parameter, in any order: no row touches what another writes.
+    Threads share the rows as one run of elements.
 
-    `kernel.symbols` is empty, or `EXTENT`: the extent of its one flat loop, which is `sizes[i]` for row i. `work`: of all, see `Kernel`.
+    `kernel.symbols` is empty, or `EXTENT`: the extent of its one flat loop, which is `sizes[i]` for row i. `work`: of
+    all, see `Kernel`.
     """
 
     kernel: Kernel
@@ -386,11 +401,13 @@ class Batch:
 class Extern:
     """Call `target` (an OpOverload, or any Python callable as a last resort) as eager does.
 
-    `args`, `kwargs`: nested tuples/lists of `Ref`, `Expr` (an int at run time) and plain Python constants (dtype, device, memory format,
-    None...). `outputs`: one entry for each tensor that it returns, in schema order: the name of a buffer, or None when nothing uses it.
+    `args`, `kwargs`: nested tuples/lists of `Ref`, `Expr` (an int at run time) and plain Python constants (dtype,
+    device, memory format, None...). `outputs`: one entry for each tensor that it returns, in schema order: the name of
+    a buffer, or None when nothing uses it.
     - an output of kind ``result`` takes over the tensor that the operator returns;
-    - an output of kind ``arena``, ``output``, ``scratch``, ``input`` or ``view`` (of one of these) is memory to be filled: by the
-      out-variant when there is one (its size is right already, so it does not resize), else by a copy of the returned tensor.
+    - an output of kind ``arena``, ``output``, ``scratch``, ``input`` or ``view`` (of one of these) is memory to be
+      filled: by the out-variant when there is one (its size is right already, so it does not resize), else by a copy of
+      the returned tensor.
     `mutates`: names of buffers among the arguments that the operator writes in place (a schema with alias annotations).
     """
 
@@ -404,8 +421,8 @@ class Extern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocate:
-    """The ``output`` and ``scratch`` buffers `names` get their memory; (`ARENA`,): the arena does, which is there from the start where no
-    step says this."""
+    """The ``output`` and ``scratch`` buffers `names` get their memory; (`ARENA`,): the arena does, which is there from
+    the start where no step says this."""
 
     names: tuple[str, ...]
 
@@ -415,7 +432,8 @@ ARENA = "arena"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Release:
-    """The ``result``, ``scratch`` and ``input`` buffers `names` are not used after this point; `ARENA` stands for all of the arena."""
+    """The ``result``, ``scratch`` and ``input`` buffers `names` are not used after this point; `ARENA` stands for all
+    of the arena."""
 
     names: tuple[str, ...]
 
@@ -442,11 +460,12 @@ class ValueOf:
 class Program:
     """A whole compiled graph.
 
-    `inputs`: one entry for each graph input, in order: the name of its buffer, or None for an input that is no tensor or is unused.
-    `symbols`: where each size symbol's value is found at the start of a call.
-    `outputs`: one entry for each result: `Ref(name)` of a buffer of any kind (an input returns the caller's own tensor object; a view
-    makes a tensor over its base), an `Expr` (returned as int), or a plain Python constant (None...). `kernels`: the distinct kernels of
-    the `Launch` steps; launches of equal kernels share one object. `arena_bytes`: size of the arena that a call needs.
+    `inputs`: one entry for each graph input, in order: the name of its buffer, or None for an input that is no tensor
+    or is unused. `symbols`: where each size symbol's value is found at the start of a call. `outputs`: one entry for
+    each result: `Ref(name)` of a buffer of any kind (an input returns the caller's own tensor object; a view makes a
+    tensor over its base), an `Expr` (returned as int), or a plain Python constant (None...). `kernels`: the distinct
+    kernels of the `Launch` steps; launches of equal kernels share one object. `arena_bytes`: size of the arena that a
+    call needs.
     """
 
     inputs: tuple[str | None, ...]

@@ -1,8 +1,8 @@
 """The loop graph: what lowering hands to the scheduler, before fusion.
 
-A `Compute` is one loop nest over its own axes that writes one or more buffers; a `Call` is an operator of eager PyTorch. Items stand in
-an order in which they may run. Element offsets are already flat (strides chosen), so that two nests touch the same element where their
-index expressions agree.
+A `Compute` is one loop nest over its own axes that writes one or more buffers; a `Call` is an operator of eager
+PyTorch. Items stand in an order in which they may run. Element offsets are already flat (strides chosen), so that two
+nests touch the same element where their index expressions agree.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Size = Any  # an int, or an Expr where it is symbolic
 
 @dataclass(slots=True, eq=False)
 class Storage:
-    """A buffer before its place is planned; fields as in `ir.Buffer`. `kind` may still turn from "arena" to "output". `device`: None is
-    the graph's. `given_up`: an input that dies with its last use, as a rule."""
+    """A buffer before its place is planned; fields as in `ir.Buffer`. `kind` may still turn from "arena" to "output".
+    `device`: None is the graph's. `given_up`: an input that dies with its last use, as a rule."""
 
     name: str
     dtype: torch.dtype
@@ -39,17 +39,19 @@ class Storage:
     @property
     def is_host_number(self) -> bool:
         """Whether it is one number in the memory of the CPU, which kernels on another device are given by value."""
-        return self.device is not None and self.device.type == "cpu" and all(type(s) is int and s == 1 for s in self.size)
+        return self.device is not None and self.device.type == "cpu" and all(type(s) is int and s == 1
+                                                                             for s in self.size)
 
 
 @dataclass(slots=True, eq=False)
 class Compute:
-    """A nest: for each point of `axes`, run `inner` over `raxes` (it ends in `Reduce` operations), then `ops`, which end in stores.
+    """A nest: for each point of `axes`, run `inner` over `raxes` (it ends in `Reduce` operations), then `ops`, which
+    end in stores.
 
-    Without `raxes`, `inner` is empty. `loads` and `stores` list the memory operations of both blocks. `opaque`: must not be merged with
-    anything that touches the buffers it writes (scatter into a buffer that is there already).
-    `window`: results side by side share what they read, so no reduction is to be merged with it on a machine whose kernels are tiles.
-    `contract`: None, or what a contraction row wants to be made of this nest (see `schedule.emit`).
+    Without `raxes`, `inner` is empty. `loads` and `stores` list the memory operations of both blocks. `opaque`: must
+    not be merged with anything that touches the buffers it writes (scatter into a buffer that is there already).
+    `window`: results side by side share what they read, so no reduction is to be merged with it on a machine whose
+    kernels are tiles. `contract`: None, or what a contraction row wants to be made of this nest (see `schedule.emit`).
     `parts`: see `ir.Kernel`; without `raxes`, the outer nest being the first of `axes`.
     """
 
@@ -82,8 +84,8 @@ class Compute:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """An extern call; fields as in `ir.Extern`, buffers by name (views included). `reads` and `writes` name base buffers, never views; a
-    call that draws random numbers writes `GENERATOR` as well."""
+    """An extern call; fields as in `ir.Extern`, buffers by name (views included). `reads` and `writes` name base
+    buffers, never views; a call that draws random numbers writes `GENERATOR` as well."""
 
     target: Any
     args: tuple[Any, ...]

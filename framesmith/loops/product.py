@@ -10,9 +10,9 @@
       v4 = add v2 v3
       store p3[768*i0 + i1] = v4
 
-For every (m, n) it forms, in float32, the sum over k of left(m, k) * right(k, n), and runs `body` with `Accumulator` as it. It differs
-from `loops.contract` in that nothing is packed: an element of an operand is whatever its block computes, so a cast or a scale on the way is
-part of it (the prologue).
+For every (m, n) it forms, in float32, the sum over k of left(m, k) * right(k, n), and runs `body` with `Accumulator` as
+it. It differs from `loops.contract` in that nothing is packed: an element of an operand is whatever its block computes,
+so a cast or a scale on the way is part of it (the prologue).
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from framesmith.loops.ir import Axis, Node, Op
 class MatrixProduct:
     """A contraction inside a kernel, the last statement of its body; see the module's text.
 
-    `m`, `n`, `k`: axes, of any extents. `left` is over outer axes, m and k, `right` over outer axes, k and n; the last operation of each is
-    the element, and neither stores. `dtype`: the type in which elements are multiplied. `tf32`: float32 may lose its last 13 bits.
+    `m`, `n`, `k`: axes, of any extents. `left` is over outer axes, m and k, `right` over outer axes, k and n; the last
+    operation of each is the element, and neither stores. `dtype`: the type in which elements are multiplied. `tf32`:
+    float32 may lose its last 13 bits.
     """
 
     m: Axis

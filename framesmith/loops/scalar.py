@@ -6,12 +6,13 @@ A row gives the number of operands and the rule for the result's type:
 - ``bool``: operands share one type, the result is bool (comparisons, tests);
 - ``where``: ``where(cond: bool, a: T, b: T) -> T``.
 
-Types are *compute* types: float32, float64, int8, int16, int32, int64, uint8 (uint16, uint32, uint64) and bool. bfloat16 and float16 never
-appear as the type of an operation: a load of such a buffer yields float32 and a store rounds to nearest even.
-Integer arithmetic wraps. Floating operations follow IEEE 754 (NaN propagates, no trapping); exact meaning where names are not
-enough:
+Types are *compute* types: float32, float64, int8, int16, int32, int64, uint8 (uint16, uint32, uint64) and bool.
+bfloat16 and float16 never appear as the type of an operation: a load of such a buffer yields float32 and a store rounds
+to nearest even. Integer arithmetic wraps. Floating operations follow IEEE 754 (NaN propagates, no trapping); exact
+meaning where names are not enough:
 
-- ``div`` true division of floats; ``floordiv`` rounds the quotient towards minus infinity (int and float), ``truncdiv`` towards zero;
+- ``div`` true division of floats; ``floordiv`` rounds the quotient towards minus infinity (int and float), ``truncdiv``
+  towards zero;
 - ``mod`` the remainder with the divisor's sign (Python's %), ``fmod`` with the dividend's (C's);
   an integer division by zero must not trap (eager raises: the result is free, the kernel must go on);
 - ``maximum``/``minimum`` return NaN when either operand is NaN; ``fmax``/``fmin`` return the other operand;

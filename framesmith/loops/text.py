@@ -149,10 +149,11 @@ def body_text(body: tuple[Node, ...], indent: int = 0) -> str:
 
 
 def kernel_text(kernel: Kernel, offsets: bool = True) -> str:
-    """The kernel's canonical text: equal for kernels that compute the same in the same way. Without `offsets` also for those that do so
-    elsewhere in memory, as well aligned."""
+    """The kernel's canonical text: equal for kernels that compute the same in the same way. Without `offsets` also for
+    those that do so elsewhere in memory, as well aligned."""
     params = ", ".join(
-        f"{p.name}: {dtype_name(p.dtype)} {p.mode}{'' if p.restrict else ' alias'}{' host' if p.host else ''}" for p in kernel.params
+        f"{p.name}: {dtype_name(p.dtype)} {p.mode}{'' if p.restrict else ' alias'}{' host' if p.host else ''}"
+        for p in kernel.params
     )
     symbols = "".join(f", {s}" for s in kernel.symbols)
     out = [f"kernel({params}{symbols})"]
@@ -193,7 +194,8 @@ def step_text(step: Step, kernels: dict[int, int]) -> str:
     if type(step) is Launch:
         return f"k{kernels[id(step.kernel)]}({', '.join(step.args)})"
     if type(step) is Batch:
-        rows = "; ".join(", ".join(row) + (f" to {size}" if step.kernel.symbols else "") for row, size in zip(step.rows, step.sizes))
+        rows = "; ".join(", ".join(row) + (f" to {size}" if step.kernel.symbols else "") for row,
+                         size in zip(step.rows, step.sizes))
         return f"k{kernels[id(step.kernel)]}({rows})"
     if type(step) is Allocate or type(step) is Release:
         return f"{type(step).__name__.lower()} {', '.join(step.names)}"

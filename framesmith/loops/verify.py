@@ -135,8 +135,8 @@ def _names(arg: Any) -> list[str]:
 
 
 def verify(program: Program) -> None:
-    """Every kernel, every name, that nothing is read before it was written or after its memory was given to another, and that nothing is
-    used without memory."""
+    """Every kernel, every name, that nothing is read before it was written or after its memory was given to another,
+    and that nothing is used without memory."""
     for kernel in program.kernels:
         verify_kernel(kernel)
     buffers = program.buffers

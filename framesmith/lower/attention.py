@@ -1,4 +1,5 @@
-"""Attention with modified scores: calls over tiles where the device has kernels for them, else the call of what it means."""
+"""Attention with modified scores: calls over tiles where the device has kernels for them, else the call of what it
+means."""
 
 from __future__ import annotations
 
@@ -10,7 +11,18 @@ import torch
 from torch import fx
 
 from framesmith.graph.attention import LISTS, Attention, AttentionGradient
-from framesmith.loops.attention import BATCH, COLUMN, HEAD, INPUTS, LIST_NAMES, ROW, SCORES, TANGENT, AttentionTiles, Layout
+from framesmith.loops.attention import (
+    BATCH,
+    COLUMN,
+    HEAD,
+    INPUTS,
+    LIST_NAMES,
+    ROW,
+    SCORES,
+    TANGENT,
+    AttentionTiles,
+    Layout,
+)
 from framesmith.loops.build import HALF, Builder
 from framesmith.loops.ir import Cast, Const, Index, Op
 from framesmith.loops.nest import Call
@@ -51,7 +63,8 @@ def lower_attention(ctx: Context, node: fx.Node, args: Sequence[Any]) -> tuple[S
     return tuple(results)
 
 
-def _call(ctx: Context, kind: str, whole: Any, read: dict[str, Stored], results: dict[str, Stored], blocks: Any) -> None:
+def _call(ctx: Context, kind: str, whole: Any, read: dict[str, Stored], results: dict[str, Stored],
+          blocks: Any) -> None:
     tiles = AttentionTiles(kind, whole, {}, *blocks)
     written = {name: results[name] for name in tiles.results}
     given = {**read, **written}
@@ -59,7 +72,8 @@ def _call(ctx: Context, kind: str, whole: Any, read: dict[str, Stored], results:
     tiles = AttentionTiles(kind, whole, layouts, *blocks)
     changed = tuple([x.buffer for x in written.values()])
     reads = frozenset([x.buffer for x in given.values()])
-    ctx.items.append(Call(tiles, tuple(map(ctx.ref, given.values())), {}, (), changed, reads, frozenset(changed), ctx.origin))
+    ctx.items.append(Call(tiles, tuple(map(ctx.ref, given.values())), {}, (), changed, reads, frozenset(changed),
+                          ctx.origin))
 
 
 def _fits(inputs: Sequence[Lowered], specs: Sequence[Any], tf32: bool) -> bool:
@@ -73,18 +87,20 @@ def _fits(inputs: Sequence[Lowered], specs: Sequence[Any], tf32: bool) -> bool:
     return alike and not gathers and max(query.shape[-1], value.shape[-1]) <= WIDEST
 
 
-# ------------------------------------------------------------------------------------------------------------------------- blocks
+# --------------------------------------------------------------------------------------------------------------- blocks
 
 
 class _Blocks:
     """The graphs of a call's modifications as blocks of the loop IR."""
 
-    def __init__(self, whole: Attention | AttentionGradient, inputs: Sequence[Lowered], operands: list[Stored], names: list[str]) -> None:
+    def __init__(self, whole: Attention | AttentionGradient, inputs: Sequence[Lowered], operands: list[Stored],
+                 names: list[str]) -> None:
         query, key = inputs[:2]
         self.scores = whole.scores
         self.shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
         self.operands = [Stored(name, x.shape, x.stride, 0, x.dtype) for name, x in zip(names, operands)]
-        self.index = [Symbol(name, 0, size - 1) if size > 1 else 0 for name, size in zip((BATCH, HEAD, ROW, COLUMN), self.shape)]
+        self.index = [Symbol(name, 0, size - 1) if size > 1 else 0 for name,
+                      size in zip((BATCH, HEAD, ROW, COLUMN), self.shape)]
 
     def all(self) -> tuple[tuple[Op, ...], tuple[Op, ...], tuple[Op, ...]]:
         scores, tangent = self.element(SCORES), self.element(TANGENT)
@@ -163,9 +179,12 @@ class _Tile(Builder):
     __slots__ = ()
 
     def indirect(self, value: Op, symbol: Symbol, size: Expr | int, wrap: bool, check: bool) -> Any:
-        expr = value.expr if type(value) is Index else as_expr(value.value) if type(value) is Const else None  # type: ignore[arg-type]
+        expr = (value.expr if type(value) is Index else as_expr(value.value)  # type: ignore[arg-type]
+                if type(value) is Const
+                else None)
         end = as_expr(size) - 1
-        if expr is not None and expr.lo is not None and expr.lo >= 0 and expr.hi is not None and end.is_const and expr.hi <= end.const:
+        if (expr is not None and expr.lo is not None and expr.lo >= 0 and expr.hi is not None and end.is_const
+            and expr.hi <= end.const):
             return _Known(expr)
         return super().indirect(value, symbol, size, wrap, check)
 
@@ -184,7 +203,8 @@ def _is_near(e: Expr) -> bool:
 
 
 def _needed(ops: Sequence[Op], result: Op) -> list[Op]:
-    """Those of the operations that `result` is computed of (and the loaded indices), in order, and `result` the last."""
+    """Those of the operations that `result` is computed of (and the loaded indices), in order, and `result` the
+    last."""
     symbols = {op.symbol: op for op in ops if hasattr(op, "symbol")}
     found: set[int] = set()
     todo: list[Op] = [result]
@@ -194,7 +214,8 @@ def _needed(ops: Sequence[Op], result: Op) -> list[Op]:
             continue
         found.add(id(op))
         todo += op.args
-        for e in (getattr(op, "index", None), getattr(op, "expr", None), getattr(op, "lhs", None), getattr(op, "rhs", None)):
+        for e in (getattr(op, "index", None), getattr(op, "expr", None), getattr(op, "lhs", None),
+                  getattr(op, "rhs", None)):
             todo += [symbols[s] for s in (e.free if isinstance(e, Expr) else ()) if s in symbols]
     return [*[op for op in ops if id(op) in found and op is not result], result]
 

@@ -53,7 +53,7 @@ class Context:
         self._checked: dict[Any, Stored] = {}
         self._counter = 0
 
-    # ------------------------------------------------------------------------------------------------------------- names and storage
+    # ------------------------------------------------------------------------------------------------ names and storage
 
     def fresh(self, prefix: str) -> str:
         """A new name."""
@@ -74,7 +74,8 @@ class Context:
         return None if device == self.device else device
 
     def check_devices(self) -> None:
-        """Every nest must stay on the graph's device, but for numbers of the CPU that it reads. Raises `Unsupported`."""
+        """Every nest must stay on the graph's device, but for numbers of the CPU that it reads. Raises
+        `Unsupported`."""
         for item in self.items:
             for name in item.reads | item.writes if isinstance(item, Compute) else ():
                 storage = self.storages[name]
@@ -87,7 +88,8 @@ class Context:
         name = self.fresh("k")
         self.constants[name] = tensor
         size, stride = tuple(tensor.shape), tuple(tensor.stride())
-        self.storages[name] = Storage(name, tensor.dtype, size, stride, "constant", device=self.elsewhere(tensor.device))
+        self.storages[name] = Storage(name, tensor.dtype, size, stride, "constant",
+                                      device=self.elsewhere(tensor.device))
         return Stored(name, size, stride, 0, tensor.dtype)
 
     def ref(self, value: Stored) -> Ref:
@@ -109,7 +111,7 @@ class Context:
             )
         return Ref(name)
 
-    # ---------------------------------------------------------------------------------------------------------------- making nests
+    # ----------------------------------------------------------------------------------------------------- making nests
 
     def axes(self, shape: Sequence[Size], prefix: str = "a") -> tuple[list[Any], tuple[Axis, ...]]:
         """Index tuple over `shape` (0 in dims of size 1) and the axes behind it."""
@@ -147,8 +149,10 @@ class Context:
                 return self.realise(found, stride, kind) if stride is not None else found
         return self.materialise(value, stride, kind)
 
-    def materialise(self, value: Lowered, stride: Sequence[Size] | None = None, kind: str = "arena", written: bool = False) -> Stored:
-        """A new buffer with the elements of `value`; `written`: other elements follow, so it does not stand for `value`."""
+    def materialise(self, value: Lowered, stride: Sequence[Size] | None = None, kind: str = "arena",
+                    written: bool = False) -> Stored:
+        """A new buffer with the elements of `value`; `written`: other elements follow, so it does not stand for
+        `value`."""
         if is_empty(value.shape):
             return self.storage(value.shape, stride or row_major(value.shape), value.dtype, kind)
         if unsupported_dtype(value.dtype):
@@ -156,7 +160,8 @@ class Context:
                 raise Unsupported(f"a copy of {value.dtype} by generated code")
             out = self.storage(value.shape, stride or row_major(value.shape), value.dtype, kind)
             refs, reads, writes = (self.ref(out), self.ref(value)), frozenset((value.buffer,)), frozenset((out.buffer,))
-            self.items.append(Call(torch.ops.aten.copy_.default, refs, {}, (None,), (out.buffer,), reads, writes, self.origin))
+            self.items.append(Call(torch.ops.aten.copy_.default, refs, {}, (None,), (out.buffer,), reads, writes,
+                                   self.origin))
             return out
         b = Builder()
         index, axes = self.axes(value.shape)
@@ -171,7 +176,8 @@ class Context:
         return out
 
     def checked(self, index: Lowered, size: Size, wrap: bool) -> Lowered:
-        """The integers `index` in memory once they are known to be in [0, size) (after wrapping); their nest fails if one is not."""
+        """The integers `index` in memory once they are known to be in [0, size) (after wrapping); their nest fails if
+        one is not."""
         key = index, size, wrap
         if key not in self._checked:
             b = Builder()
@@ -195,13 +201,14 @@ class Context:
         self.add(axes, b, **more)
 
     def join_target(self, spec: Any) -> Stored:
-        """Memory for a value that several nests fill: laid out as the graph's result wants it, else as eager, else row-major."""
+        """Memory for a value that several nests fill: laid out as the graph's result wants it, else as eager, else
+        row-major."""
         stride = self.wanted.get(self.node) or spec.stride or row_major(spec.shape)  # type: ignore[arg-type]
         if not is_dense(spec.shape, stride):
             stride = row_major(spec.shape)
         return self.storage(spec.shape, stride, spec.dtype)
 
-    # --------------------------------------------------------------------------------------------------------------------- policy
+    # ----------------------------------------------------------------------------------------------------------- policy
 
     def is_heavy(self, value: Any) -> bool:
         """Whether computing `value` again for each user costs more than storing it once."""
@@ -238,7 +245,8 @@ def surely_smaller(count: Size, size: Size) -> bool:
 
 
 def vote(ops: Sequence[Op], index: Sequence[Any], shape: Sequence[Size]) -> tuple[int, ...]:
-    """The order of dims, outermost first, in which most full-rank loads run through memory; row-major when there are none."""
+    """The order of dims, outermost first, in which most full-rank loads run through memory; row-major when there are
+    none."""
     dims = [d for d, i in enumerate(index) if isinstance(i, Expr)]
     row = tuple(range(len(shape)))
     if len(dims) < 2:

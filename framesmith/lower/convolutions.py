@@ -1,6 +1,7 @@
 """Convolutions on matrix units of a CUDA device, as far as they are no calls of the library's convolutions.
 
-    a kernel for each channel      sums over windows (`windows`); of halves, the gradient of a large kernel is the library's
+    a kernel for each channel      sums over windows (`windows`); of halves, the gradient of a large kernel is the
+                                   library's
     a kernel of one element        a product of matrices: the pixels of a channels-last image are its rows
                                    conv(x, w) = x w^T,   its gradients: of x  g w,   of w  g^T x
 """
@@ -52,8 +53,10 @@ def convolution(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict
 
 
 @lowers_extern(aten.convolution_backward.default)
-def convolution_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Stored | None, ...] | None:
-    """Gradients of the image, the weight and the bias, as far as they are asked for; None where they are the library's."""
+def convolution_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...],
+                         kwargs: dict[str, Any]) -> tuple[Stored | None, ...] | None:
+    """Gradients of the image, the weight and the bias, as far as they are asked for; None where they are the
+    library's."""
     tangent, x, weight, _, *window, transposed, _, groups, wanted = args
     if transposed or not _is_ours(ctx, window, (tangent, x, weight), ()):
         return None
@@ -78,7 +81,8 @@ def _is_ours(ctx: Context, window: Sequence[Any], values: Sequence[Any], shape: 
     """Whether all sizes are known, and all values of one type that matrix units multiply. `shape`: of the result."""
     if ctx.device.type != "cuda" or not all(isinstance(v, Lowered) and len(v.shape) == 4 for v in values):
         return False
-    sizes = [n for of in (shape, *(v.shape for v in values), *(a if isinstance(a, (tuple, list)) else (a,) for a in window)) for n in of]
+    sizes = [n for of in (shape, *(v.shape for v in values),
+                          *(a if isinstance(a, (tuple, list)) else (a,) for a in window)) for n in of]
     known = all(type(n) is int for n in sizes) and all(prod(v.shape) for v in values) and 0 not in shape
     alike = known and all(v.dtype is values[0].dtype for v in values)
     return alike and on_matrix_units(values[0].dtype, *channels_of(*values[-2:]))

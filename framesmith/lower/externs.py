@@ -28,7 +28,8 @@ def call_extern(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict
     """Lower an operator that reached us whole: by its row, or as a call."""
     if isinstance(node.target, Launch):
         return lower_launch(ctx, node, args)
-    if isinstance(node.target, Attention | AttentionGradient) and (found := lower_attention(ctx, node, args)) is not None:
+    if isinstance(node.target,
+                  Attention | AttentionGradient) and (found := lower_attention(ctx, node, args)) is not None:
         return found
     row = EXTERN_ROWS.get(node.target)
     if row is not None:
@@ -152,7 +153,8 @@ def _is_constant(ctx: Context, value: Lowered) -> bool:
 
 @cache
 def has_out_variant(target: Any) -> bool:
-    """Whether the operator has an out= form that writes straight into the memory it is given (not a generated one, which copies)."""
+    """Whether the operator has an out= form that writes straight into the memory it is given (not a generated one,
+    which copies)."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
     packet = target.overloadpacket
@@ -173,7 +175,8 @@ def _result_strides(
     target: Any, specs: list[Any], call: _Arguments, args: Any, kwargs: dict[str, Any], unknown: bool
 ) -> list[tuple[Size, ...]]:
     rule = RESULT_LAYOUTS.get(target)
-    if rule is not None and not any(is_empty(getattr(spec, "shape", ())) for spec in specs):  # those could be said to have any layout
+    # those could be said to have any layout
+    if rule is not None and not any(is_empty(getattr(spec, "shape", ())) for spec in specs):
         return [rule(spec, call.values) for spec in specs]
     guess = CUDA_PREDICTIONS.get(target) if call.ctx.device.type == "cuda" else None
     if guess is not None and all(type(n) is int for x in call.values for n in (*x.shape, *x.stride)):
@@ -194,7 +197,8 @@ def _as_eager(node: fx.Node, values: list[Stored]) -> bool:
     eager = _eager_strides(node)
     if len(eager) != len(values) or any("layout" in arg.meta for arg in node.all_input_nodes):
         return False
-    return all(stride is not None and same_layout(value.shape, value.stride, stride) for stride, value in zip(eager, values))
+    return all(stride is not None and same_layout(value.shape, value.stride, stride) for stride,
+               value in zip(eager, values))
 
 
 def _eager_strides(node: fx.Node) -> list[Any]:
@@ -212,7 +216,8 @@ def _nodes(arg: Any) -> list[fx.Node]:
 
 
 def predict_strides(target: Any, call: _Arguments, args: Any, kwargs: dict[str, Any]) -> list[Any]:
-    """Strides of the results on the arguments' real layouts, from the operator's own meta kernel; None where it cannot tell."""
+    """Strides of the results on the arguments' real layouts, from the operator's own meta kernel; None where it cannot
+    tell."""
     values = iter(call.values)
 
     def meta(arg: Any) -> Any:

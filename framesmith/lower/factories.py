@@ -16,11 +16,13 @@ from framesmith.symbolic.expr import Expr, as_expr
 
 
 @lowers("iota")
-def iota(ctx: Context, spec: Any, length: Any, start: Any, step: Any, dtype: torch.dtype, device: Any) -> Computed | None:
+def iota(ctx: Context, spec: Any, length: Any, start: Any, step: Any, dtype: torch.dtype,
+         device: Any) -> Computed | None:
     if unsupported_dtype(dtype):
         return None
     if isinstance(start, (int, Expr)) and isinstance(step, (int, Expr)):
-        return Computed(spec.shape, dtype, lambda b, i: b.index(as_expr(start) + as_expr(i[0]) * step, dtype), 0, {}, ctx.origin)
+        return Computed(spec.shape, dtype, lambda b, i: b.index(as_expr(start) + as_expr(i[0]) * step, dtype), 0, {},
+                        ctx.origin)
 
     def element(b: Builder, index: Any) -> Op:
         double = torch.float64

@@ -1,4 +1,5 @@
-"""Shapes, strides and index tuples. Sizes are ints where known and `Expr` where symbolic; equal symbolic sizes are the same object."""
+"""Shapes, strides and index tuples. Sizes are ints where known and `Expr` where symbolic; equal symbolic sizes are the
+same object."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ def split_flat(position: Any, shape: Sequence[Size]) -> list[Any]:
 
 
 def groups(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[range, range]] | None:
-    """Pairs of runs of dims of two shapes with equal products, as short as they can be; None when they cannot be matched."""
+    """Pairs of runs of dims of two shapes with equal products, as short as they can be; None when they cannot be
+    matched."""
     out: list[tuple[range, range]] = []
     i = j = 0
     while i < len(old) or j < len(new):

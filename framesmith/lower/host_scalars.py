@@ -1,4 +1,5 @@
-"""Numbers in the memory of the CPU beside tensors of another device: kernels are given their values when they are launched."""
+"""Numbers in the memory of the CPU beside tensors of another device: kernels are given their values when they are
+launched."""
 
 from __future__ import annotations
 
@@ -20,4 +21,5 @@ def brought(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str
         return None
     if unsupported_dtype(x.dtype) or unsupported_dtype(spec.dtype):
         return None
-    return Computed(spec.shape, spec.dtype, lambda b, i: b.cast(b.load(x.buffer, 0, x.dtype), spec.dtype), 0, {x.buffer: 1}, ctx.origin)
+    return Computed(spec.shape, spec.dtype, lambda b, i: b.cast(b.load(x.buffer, 0, x.dtype), spec.dtype), 0,
+                    {x.buffer: 1}, ctx.origin)

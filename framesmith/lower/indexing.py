@@ -1,4 +1,5 @@
-"""Lowering rows of indexing by tensors. Reads become closures over an index that is loaded; writes become a copy and a scattering nest."""
+"""Lowering rows of indexing by tensors. Reads become closures over an index that is loaded; writes become a copy and a
+scattering nest."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def _gathered(ctx: Context, spec: Any, x: Lowered, indices: Sequence[Lowered], e
 
 
 def _source(ctx: Context, x: Lowered, uses: Size) -> Lowered:
-    """What is gathered from: computed elements would be computed again for each use, where there are more `uses` than elements."""
+    """What is gathered from: computed elements would be computed again for each use, where there are more `uses` than
+    elements."""
     return ctx.realise(x) if isinstance(x, Computed) and x.cost > 2 and not surely_smaller(uses, x.numel) else x
 
 
@@ -101,7 +103,8 @@ _DRAW_COST = 50
 
 @lowers("uniform")
 def uniform(
-    ctx: Context, spec: Any, state: Lowered, shape: tuple[Any, ...], shift: Any, vector: int, threads: Any, steps: tuple[Any, ...]
+    ctx: Context, spec: Any, state: Lowered, shape: tuple[Any, ...], shift: Any, vector: int, threads: Any,
+    steps: tuple[Any, ...]
 ) -> Lowered:
     """See `prims.philox`."""
 
@@ -115,13 +118,15 @@ def uniform(
     return Computed(spec.shape, spec.dtype, element, _DRAW_COST, merge_reads([state]), ctx.origin)
 
 
-# ------------------------------------------------------------------------------------------------------------------------- writing
+# -------------------------------------------------------------------------------------------------------------- writing
 
 
-def scatter_nest(ctx: Context, base: Lowered, shape: tuple[Any, ...], place: Any, value: Any, mode: str | None) -> Stored:
-    """A copy of `base`, with `value(b, i)` stored at `place(b, i)` for each i of `shape`, in an order that is free. An input that the graph
-    only gives this value is written where it is."""
-    out = base if _is_last_of(ctx, base) else ctx.materialise(base, ctx.wanted.get(ctx.node), written=True)  # type: ignore[arg-type]
+def scatter_nest(ctx: Context, base: Lowered, shape: tuple[Any, ...], place: Any, value: Any,
+                 mode: str | None) -> Stored:
+    """A copy of `base`, with `value(b, i)` stored at `place(b, i)` for each i of `shape`, in an order that is free. An
+    input that the graph only gives this value is written where it is."""
+    out = base if _is_last_of(ctx, base) else ctx.materialise(base, ctx.wanted.get(ctx.node),  # type: ignore[arg-type]
+                                                              written=True)
     assert isinstance(out, Stored)
     if is_empty(shape):  # an index without elements may have another rank
         return out
@@ -143,7 +148,8 @@ def _is_last_of(ctx: Context, base: Lowered) -> bool:
 
 
 @lowers("index_put")
-def index_put(ctx: Context, spec: Any, x: Lowered, values: Any, indices: Sequence[Lowered], dim: int, accumulate: bool) -> Any:
+def index_put(ctx: Context, spec: Any, x: Lowered, values: Any, indices: Sequence[Lowered], dim: int,
+              accumulate: bool) -> Any:
     if unsupported_dtype(x.dtype) or (accumulate and x.dtype.itemsize < 4):
         return None
     rank = len(indices[0].shape)

@@ -99,7 +99,8 @@ def pad(ctx: Context, spec: Any, x: Lowered, pads: Sequence[tuple[Any, Any]], va
 def _all_extern(ctx: Context) -> bool:
     """Whether every user of the current node wants it in memory."""
     assert ctx.node is not None
-    return ctx.node not in ctx.wanted and all(not isinstance(u.target, Prim) and u.op == "call_function" for u in ctx.node.users)
+    return ctx.node not in ctx.wanted and all(not isinstance(u.target, Prim) and u.op == "call_function"
+                                              for u in ctx.node.users)
 
 
 def _padded_buffer(ctx: Context, spec: Any, x: Lowered, pads: Sequence[tuple[int, int]], value: Any) -> Stored:
@@ -126,7 +127,8 @@ def _part(target: Stored, start: Sequence[int], shape: Sequence[int]) -> Stored:
     return window(target, shape, target.stride, offset)
 
 
-def _overlay(ctx: Context, spec: Any, x: Lowered, src: Any, dim: int, start: Any, stop: Any, step: int, keep: bool) -> Computed:
+def _overlay(ctx: Context, spec: Any, x: Lowered, src: Any, dim: int, start: Any, stop: Any, step: int,
+             keep: bool) -> Computed:
     """x with positions start, start+step, ... < stop of `dim` replaced by src (`keep`: src has the dim)."""
     shape = (*spec.shape[:dim], *spec.shape[dim + 1 :])
     source = src.element if keep else operand(src, shape, spec.dtype)
@@ -146,7 +148,8 @@ def _overlay(ctx: Context, spec: Any, x: Lowered, src: Any, dim: int, start: Any
 
 
 @lowers("slice_scatter")
-def slice_scatter(ctx: Context, spec: Any, x: Lowered, src: Lowered, dim: int, start: Any, stop: Any, step: int) -> Lowered | None:
+def slice_scatter(ctx: Context, spec: Any, x: Lowered, src: Lowered, dim: int, start: Any, stop: Any,
+                  step: int) -> Lowered | None:
     if unsupported_dtype(spec.dtype):
         return None
     if step != 1 and dim == len(spec.shape) - 1:

@@ -1,7 +1,7 @@
 """Launches of the program's own kernels: calls that write into memory of this graph's.
 
-A memory is written where it is if nobody reads what it held any more: one that the graph made, or an input that the graph writes anyway.
-Else the kernel writes a copy.
+A memory is written where it is if nobody reads what it held any more: one that the graph made, or an input that the
+graph writes anyway. Else the kernel writes a copy.
 """
 
 from __future__ import annotations
@@ -54,11 +54,13 @@ def _is_whole(ctx: Context, value: Stored, how: Memory) -> bool:
     """Whether a window is all of its buffer, in the layout that the kernel was told."""
     base = ctx.storages[value.buffer]
     same = value.dtype is base.dtype and value.shape == base.size == how.size
-    return same and value.offset == 0 and all(same_layout(value.shape, value.stride, stride) for stride in (base.stride, how.stride))
+    return same and value.offset == 0 and all(same_layout(value.shape, value.stride, stride)
+                                              for stride in (base.stride, how.stride))
 
 
 def _is_read_later(ctx: Context, node: fx.Node, buffer: str) -> bool:
-    """Whether a value that reads the buffer is used after `node` (but for the write-back that the buffer is the target of)."""
+    """Whether a value that reads the buffer is used after `node` (but for the write-back that the buffer is the target
+    of)."""
     after = set(_after(node))
     for one, value in ctx.env.items():
         later = any(user in after and not (user.target is _COPY and user.args[0] is one) for user in one.users)
@@ -81,16 +83,20 @@ def _after(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _goes_back(node: fx.Node, k: int) -> bool:
-    """Whether the new value of memory `k`, an input, is written to that input at the end, and read by kernels alone before."""
+    """Whether the new value of memory `k`, an input, is written to that input at the end, and read by kernels alone
+    before."""
     place = node.args[k]
     while True:
         assert isinstance(node.target, Launch)
-        result = next((u for u in node.users if u.target is operator.getitem and u.args[1] == node.target.written.index(k)), None)
-        if result is None or any(user.op != "call_function" or getattr(user.target, "kind", "") == "view" for user in result.users):
+        result = next((u for u in node.users if u.target is operator.getitem
+                       and u.args[1] == node.target.written.index(k)), None)
+        if result is None or any(user.op != "call_function" or getattr(user.target, "kind", "") == "view"
+                                 for user in result.users):
             return False
         if any(user.target is _COPY and user.args[:2] == (place, result) for user in result.users):
             return True
-        following = [u for u in result.users if isinstance(u.target, Launch) and result in [u.args[j] for j in u.target.written]]
+        following = [u for u in result.users if isinstance(u.target, Launch)
+                     and result in [u.args[j] for j in u.target.written]]
         if len(following) != 1:
             return False
         node = following[0]

@@ -26,8 +26,8 @@ CUDA_ARGUMENT_LAYOUTS: dict[Any, Callable[[int, Sequence[Lowered]], tuple[Any, .
 RESULT_LAYOUTS: dict[Any, Callable[[Any, Sequence[Stored]], tuple[Any, ...]]] = {}
 
 
-# target -> (spec of a result, tensor arguments in memory) -> strides that eager gives for arguments laid out so, on a CUDA device; for
-# operators whose meta kernels tell something else.
+# target -> (spec of a result, tensor arguments in memory) -> strides that eager gives for arguments laid out so, on a
+# CUDA device; for operators whose meta kernels tell something else.
 CUDA_PREDICTIONS: dict[Any, Callable[[Any, Sequence[Stored]], tuple[Any, ...]]] = {}
 
 
@@ -43,16 +43,17 @@ def is_channels_last(value: Stored) -> bool:
 
 
 def _convolution_argument(position: int, value: Lowered, frozen: frozenset[int]) -> tuple[Any, ...] | None:
-    """Channels-last is oneDNN's own for images; but a weight that is not frozen would be laid out anew for it in each call."""
+    """Channels-last is oneDNN's own for images; but a weight that is not frozen would be laid out anew for it in each
+    call."""
     if position == 0 and 1 in frozen and len(value.shape) == 4 and value.dtype in (torch.float32, torch.bfloat16):
         return channels_last(value.shape)
     return None
 
 
 def _convolution_on_cuda(images: int) -> Callable[[int, Sequence[Lowered]], tuple[Any, ...] | None]:
-    """Matrix units want channels innermost; elsewhere layouts are eager's, since the library's choice of a precision goes by them. The
-    first `images` arguments are meant, what is added, and the weight, unless it has one channel: the kernel that computes it lays it out,
-    which the library would do in a pass of its own."""
+    """Matrix units want channels innermost; elsewhere layouts are eager's, since the library's choice of a precision
+    goes by them. The first `images` arguments are meant, what is added, and the weight, unless it has one channel: the
+    kernel that computes it lays it out, which the library would do in a pass of its own."""
 
     def wanted(position: int, values: Sequence[Lowered]) -> tuple[Any, ...] | None:
         value, image, weight = values[position], values[images - 1], values[images]
@@ -101,7 +102,8 @@ def _attention_on_cuda(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
 
 CUDA_PREDICTIONS[aten.scaled_dot_product_attention.default] = _attention_on_cuda
 for _op in (
-    aten.convolution.default, aten.conv2d.default, aten.cudnn_convolution_relu.default, aten.cudnn_convolution_add_relu.default,
+    aten.convolution.default, aten.conv2d.default, aten.cudnn_convolution_relu.default,
+    aten.cudnn_convolution_add_relu.default,
 ):
     ARGUMENT_LAYOUTS[_op] = _convolution_argument
     RESULT_LAYOUTS[_op] = _convolution_result
@@ -117,7 +119,8 @@ for _op in (
 ):
     RESULT_LAYOUTS[_op] = _follow_first
 for _op in (
-    aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.linear.default, aten._addmm_activation.default,
+    aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.linear.default,
+    aten._addmm_activation.default,
 ):
     RESULT_LAYOUTS[_op] = _row_major
 for _op in (
@@ -125,5 +128,6 @@ for _op in (
     aten._embedding_bag_dense_backward.default, aten._embedding_bag_per_sample_weights_backward.default,
 ):  # their kernels walk indices, offsets and weights of samples without looking at strides
     ARGUMENT_LAYOUTS[_op] = lambda position, value, frozen: row_major(value.shape) if len(value.shape) == 1 else None
-    CUDA_ARGUMENT_LAYOUTS[_op] = lambda position, values: row_major(values[position].shape) if len(values[position].shape) == 1 else None
+    CUDA_ARGUMENT_LAYOUTS[_op] = lambda position, values: row_major(values[position].shape) if len(
+        values[position].shape) == 1 else None
 RESULT_LAYOUTS[aten.index_put.default] = _like_first  # its meta kernel is Python that loads SymPy, for a second

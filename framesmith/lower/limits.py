@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`two_pass`: elements of a reduction up to which a second pass over it comes from nearby, so that a variance may take the mean first;
-    `columns`: the same where memory runs across them.
-    `split`: elements from which a reduction to few results is done in parts; None where the scheduler does that, for its machine.
-    `scans`: whether kernels hold running sums and products.
+    """`two_pass`: elements of a reduction up to which a second pass over it comes from nearby, so that a variance may
+    take the mean first; `columns`: the same where memory runs across them. `split`: elements from which a reduction to
+    few results is done in parts; None where the scheduler does that, for its machine. `scans`: whether kernels hold
+    running sums and products.
     """
 
     two_pass: int

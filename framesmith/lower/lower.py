@@ -13,7 +13,18 @@ from framesmith.graph.devices import main_device
 from framesmith.graph.digest import target_name
 from framesmith.loops.ir import Origin, SizeOf, ValueOf
 from framesmith.loops.nest import Compute, LoopGraph, Storage
-from framesmith.lower import convolutions, factories, host_scalars, indexing, joins, pointwise, pooling, reductions, scans, views
+from framesmith.lower import (
+    convolutions,
+    factories,
+    host_scalars,
+    indexing,
+    joins,
+    pointwise,
+    pooling,
+    reductions,
+    scans,
+    views,
+)
 from framesmith.lower.context import Context
 from framesmith.lower.contractions import lowering as contractions
 from framesmith.lower.externs import call_extern, call_prim, plain_call
@@ -24,14 +35,17 @@ from framesmith.prims.core import Prim
 from framesmith.symbolic.expr import Symbol, as_expr
 from framesmith.util.stack import user_frame
 
-FAMILIES = (contractions, convolutions, factories, indexing, joins, host_scalars, pointwise, pooling, reductions, scans, views)
+FAMILIES = (contractions, convolutions, factories, indexing, joins, host_scalars, pointwise, pooling, reductions, scans,
+            views)
 """Importing them fills the table."""
 
 _COPY = torch.ops.aten.copy_.default
 
 
-def lower(graph: fx.Graph, constants: Mapping[int, torch.Tensor] | None = None, device: torch.device | None = None) -> LoopGraph:
-    """Lower a graph of prims and extern calls. `constants` gives, by placeholder index, the tensors that the program holds itself.
+def lower(graph: fx.Graph, constants: Mapping[int, torch.Tensor] | None = None,
+          device: torch.device | None = None) -> LoopGraph:
+    """Lower a graph of prims and extern calls. `constants` gives, by placeholder index, the tensors that the program
+    holds itself.
 
     Every placeholder keeps its place in `LoopGraph.inputs` (None for those that are constants or symbolic integers).
     `device`: where the nests run (default: the graph's main device).
@@ -66,10 +80,11 @@ class _Lowering:
             self.ctx.env[node] = getattr(self, node.op)(node)
         ctx = self.ctx
         ctx.check_devices()
-        items = [item for item in ctx.items if not (isinstance(item, Compute) and any(a.extent is as_expr(0) for a in item.axes))]
+        items = [item for item in ctx.items if not (isinstance(item, Compute)
+                                                    and any(a.extent is as_expr(0) for a in item.axes))]
         return LoopGraph(tuple(self.inputs), self.symbols, ctx.storages, ctx.constants, items, self.outputs)
 
-    # ------------------------------------------------------------------------------------------------------------ kinds of nodes
+    # --------------------------------------------------------------------------------------------------- kinds of nodes
 
     def placeholder(self, node: fx.Node) -> Any:
         position = len(self.inputs)
@@ -92,7 +107,8 @@ class _Lowering:
             device = self.ctx.elsewhere(getattr(val, "device", None))
             given_up = bool(node.meta.get("given up"))
             shape = tuple(val.shape)
-            self.ctx.storages[name] = Storage(name, val.dtype, shape, stride, "input", position, device=device, given_up=given_up)
+            self.ctx.storages[name] = Storage(name, val.dtype, shape, stride, "input", position, device=device,
+                                              given_up=given_up)
         return Stored(name, tuple(val.shape), stride, 0, val.dtype)
 
     def call_function(self, node: fx.Node) -> Any:
@@ -119,8 +135,10 @@ class _Lowering:
         return self.settle(node, call_extern(ctx, node, args, kwargs))
 
     def settled_sources(self, prim: Prim, node: fx.Node, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments; a view, or a wider copy, that several nodes use is one of a buffer rather than of a costly closure."""
-        if len(node.users) > 1 and isinstance(args[0], Computed) and (prim.kind == "view" or _widens(prim, node, args[0])):
+        """Arguments; a view, or a wider copy, that several nodes use is one of a buffer rather than of a costly
+        closure."""
+        if len(node.users) > 1 and isinstance(args[0], Computed) and (prim.kind == "view"
+                                                                      or _widens(prim, node, args[0])):
             return (self.ctx.settle(args[0], 2), *args[1:])
         return args
 
@@ -141,7 +159,7 @@ class _Lowering:
         results = args if isinstance(args, (tuple, list)) else (args,)
         self.outputs = tuple(self.result(a) for a in results)
 
-    # -------------------------------------------------------------------------------------------------------------------- helpers
+    # ---------------------------------------------------------------------------------------------------------- helpers
 
     def arguments(self, arg: Any) -> Any:
         if isinstance(arg, fx.Node):
@@ -161,7 +179,8 @@ class _Lowering:
         if not isinstance(value, Stored):
             value = ctx.materialise(value, wanted)
         base = ctx.storages[value.buffer]
-        same = tuple(value.stride) == tuple(wanted) if is_empty(value.shape) else same_layout(value.shape, value.stride, wanted)
+        same = tuple(value.stride) == tuple(wanted) if is_empty(value.shape) else same_layout(value.shape, value.stride,
+                                                                                              wanted)
         if base.kind == "constant" or not (base.kind == "input" or same):
             value = ctx.materialise(value, wanted)
             base = ctx.storages[value.buffer]
@@ -174,7 +193,8 @@ class _Lowering:
         return ref
 
     def write_back(self, node: fx.Node, target: Stored, value: Lowered) -> Any:
-        """The epilogue `input.copy_(value)`. Values that read inputs which another epilogue writes are computed before the first one."""
+        """The epilogue `input.copy_(value)`. Values that read inputs which another epilogue writes are computed before
+        the first one."""
         if self.mutated is None:
             self.prepare_write_backs()
         ctx = self.ctx
@@ -224,7 +244,8 @@ def _elsewhere(ctx: Context, values: tuple[Any, ...]) -> bool:
 
 def _widens(prim: Prim, node: fx.Node, source: Lowered) -> bool:
     """Whether a value takes more memory than what it is converted from."""
-    return prim.name == "convert" and source.dtype.is_floating_point and node.meta["val"].dtype.itemsize > source.dtype.itemsize
+    return (prim.name == "convert" and source.dtype.is_floating_point
+            and node.meta["val"].dtype.itemsize > source.dtype.itemsize)
 
 
 def _needs_memory(user: fx.Node, depth: int = 3) -> bool:

@@ -38,15 +38,18 @@ _ON_BOOL = {
 }
 _NAMES = """
 abs neg sign bitwise_not reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh
-tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid floor ceil trunc round add sub mul div div_floor div_trunc remainder fmod
+tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid floor ceil trunc round add sub mul div div_floor div_trunc
+remainder fmod
 relu fmax fmin nextafter isnan isinf isfinite
-maximum minimum atan2 hypot copysign bitwise_and bitwise_or bitwise_xor shift_left shift_right eq ne lt le gt ge signbit"""
+maximum minimum atan2 hypot copysign bitwise_and bitwise_or bitwise_xor shift_left shift_right eq ne lt le gt ge
+signbit"""
 
 Operand = Callable[[Builder, Sequence[Any]], Op]
 
 
 def operand(value: Any, shape: tuple[Any, ...], dtype: torch.dtype) -> Operand:
-    """The element of an operand of a result of `shape`: a broadcast tensor, a symbolic integer or a number of type `dtype`."""
+    """The element of an operand of a result of `shape`: a broadcast tensor, a symbolic integer or a number of type
+    `dtype`."""
     if isinstance(value, Lowered):
         if value.shape == shape:
             return value.element
@@ -58,7 +61,8 @@ def operand(value: Any, shape: tuple[Any, ...], dtype: torch.dtype) -> Operand:
     return lambda b, index: b.const(number, dtype)
 
 
-def pointwise(ctx: Context, shape: tuple[Any, ...], dtype: torch.dtype, args: Sequence[Any], cost: int, build: Any) -> Computed:
+def pointwise(ctx: Context, shape: tuple[Any, ...], dtype: torch.dtype, args: Sequence[Any], cost: int,
+              build: Any) -> Computed:
     """A closure of `shape` that gives `build(b, *elements)`."""
     size = numel(shape)
     args = [ctx.small_operand(a, size) for a in args]
@@ -69,7 +73,8 @@ def pointwise(ctx: Context, shape: tuple[Any, ...], dtype: torch.dtype, args: Se
     if len(elements) == 1:
         (only,) = elements
         return Computed(shape, dtype, lambda b, i: build(b, only(b, i)), total, merge_reads(tensors), ctx.origin)
-    return Computed(shape, dtype, lambda b, i: build(b, *[e(b, i) for e in elements]), total, merge_reads(tensors), ctx.origin)
+    return Computed(shape, dtype, lambda b, i: build(b, *[e(b, i) for e in elements]), total, merge_reads(tensors),
+                    ctx.origin)
 
 
 def _builder(name: str) -> Callable[..., Op]:

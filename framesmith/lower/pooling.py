@@ -1,8 +1,8 @@
-"""Max pooling of a channels-last image as one pointwise nest: the window's elements one after another, lanes along channels; and its
-gradient, the sum over the windows that an element is in of those whose maximum it was.
+"""Max pooling of a channels-last image as one pointwise nest: the window's elements one after another, lanes along
+channels; and its gradient, the sum over the windows that an element is in of those whose maximum it was.
 
-Positions outside of the image move to its nearest row and column, which the window holds as well: the maximum does not change, nor where
-it is first.
+Positions outside of the image move to its nearest row and column, which the window holds as well: the maximum does not
+change, nor where it is first.
 """
 
 from __future__ import annotations
@@ -76,9 +76,11 @@ def max_pool2d_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwar
 
 
 def _window(ctx: Context, x: Any, how: Any, shapes: tuple[Any, ...]) -> DepthwiseWindow | None:
-    """The window that arguments behind an image describe; None for a dilated or a large one, and for an image that is not pooled here."""
+    """The window that arguments behind an image describe; None for a dilated or a large one, and for an image that is
+    not pooled here."""
     kernel, stride, padding, dilation = (*how, *((), 0, 1)[len(how) - 1 :])[:4]
-    if not isinstance(x, Lowered) or len(x.shape) != 4 or any(type(n) is not int or not n for shape in shapes for n in shape):
+    if not isinstance(x, Lowered) or len(x.shape) != 4 or any(type(n) is not int or not n for shape in shapes
+                                                              for n in shape):
         return None
     window = DepthwiseWindow(pair(kernel), pair(stride or kernel), pair(padding), pair(dilation))
     large = len(window.positions) > LARGEST or x.shape[1] < CHANNELS
@@ -88,8 +90,8 @@ def _window(ctx: Context, x: Any, how: Any, shapes: tuple[Any, ...]) -> Depthwis
 def _pooled(
     ctx: Context, spec: Any, args: tuple[Any, ...], kwargs: dict[str, Any], places: bool
 ) -> tuple[Stored, Stored | None] | None:
-    """The pooled image, channels-last, and with `places` where the maxima are; None (eager's kernel) for another layout, a dilated or a
-    large window."""
+    """The pooled image, channels-last, and with `places` where the maxima are; None (eager's kernel) for another
+    layout, a dilated or a large window."""
     x, *how = args
     window = _window(ctx, x, how, (x.shape, spec.shape)) if not kwargs and isinstance(x, Lowered) else None
     if window is None:

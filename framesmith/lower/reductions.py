@@ -41,7 +41,8 @@ class Domain:
     def layout(self, ctx: Context, x: Lowered) -> tuple[Any, ...]:
         """Strides of the result (without reduced dims) that follow the operand's memory order."""
         if isinstance(x, Stored) and all(type(s) is int for s in x.stride):
-            kept = [d for d, (i, k) in enumerate(zip(self.index, self.keep_shape)) if any(i is o for o in self.out_index)]
+            kept = [d for d, (i, k) in enumerate(zip(self.index, self.keep_shape))
+                    if any(i is o for o in self.out_index)]
             order = memory_order(self.shape, [x.stride[d] for d in kept]) if len(kept) == len(self.shape) else None
             if order is not None:
                 return strides_in_order(self.shape, order)
@@ -95,7 +96,8 @@ def _wanted_strides(ctx: Context, dims: Sequence[int], keepdim: bool, shape: Seq
     return tuple(s for d, s in enumerate(stride) if d not in dims) if keepdim else stride
 
 
-def reduce(ctx: Context, x: Lowered, dims: Sequence[int], keepdim: bool, dtype: torch.dtype, kind: str, post: Body | None = None) -> Lowered:
+def reduce(ctx: Context, x: Lowered, dims: Sequence[int], keepdim: bool, dtype: torch.dtype, kind: str,
+           post: Body | None = None) -> Lowered:
     """One ordinary reduction of `x`, with `post` applied to its result."""
     x = _split(ctx, x, dims, kind, dtype)
     dims = tuple(dims)
@@ -113,8 +115,8 @@ def reduce(ctx: Context, x: Lowered, dims: Sequence[int], keepdim: bool, dtype: 
 
 
 def _split(ctx: Context, x: Lowered, dims: Sequence[int], kind: str, dtype: torch.dtype) -> Lowered:
-    """For a large reduction to few results: reduce parts first, so that threads share the work. The value returned has x's rank:
-    the parts stand in the outermost reduced dim."""
+    """For a large reduction to few results: reduce parts first, so that threads share the work. The value returned has
+    x's rank: the parts stand in the outermost reduced dim."""
     start = ctx.limits.split
     if start is None:
         return x
@@ -142,7 +144,8 @@ def _split(ctx: Context, x: Lowered, dims: Sequence[int], kind: str, dtype: torc
         index[d] = part
     value = body.reduce(kind, (x.element(body, index),), dtype)
     shape = tuple(parts if k == d else s for k, s in enumerate(domain.keep_shape))
-    out = ctx.storage(shape, strides_in_order(shape, range(len(shape))), torch.float32 if dtype.itemsize == 2 else dtype)
+    out = ctx.storage(shape, strides_in_order(shape, range(len(shape))),
+                      torch.float32 if dtype.itemsize == 2 else dtype)
     after = Builder()
     target = [part if k == d else (i if i in domain.out_index else 0) for k, i in enumerate(domain.index)]
     after.store(out.buffer, flat(target, out.stride), value)
@@ -228,7 +231,8 @@ def _runs_across(ctx: Context, x: Lowered, dims: Sequence[int]) -> bool:
 
 def _dropped(value: Any, dims: Sequence[int]) -> Stored:
     keep = [d for d in range(len(value.shape)) if d not in dims]
-    return Stored(value.buffer, tuple(value.shape[d] for d in keep), tuple(value.stride[d] for d in keep), 0, value.dtype)
+    return Stored(value.buffer, tuple(value.shape[d] for d in keep), tuple(value.stride[d] for d in keep), 0,
+                  value.dtype)
 
 
 def _divide(b: Builder, value: Op, divisor: Any) -> Op:

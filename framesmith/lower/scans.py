@@ -1,4 +1,5 @@
-"""Lowering rows of scans (running sums and products) on devices whose kernels hold them: one nest each, its operand inlined."""
+"""Lowering rows of scans (running sums and products) on devices whose kernels hold them: one nest each, its operand
+inlined."""
 
 from __future__ import annotations
 

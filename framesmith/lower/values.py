@@ -1,4 +1,5 @@
-"""What a node of the graph is while it is lowered: a strided window on a buffer, or a closure that computes one element."""
+"""What a node of the graph is while it is lowered: a strided window on a buffer, or a closure that computes one
+element."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Stored(Lowered):
 
 
 class Computed(Lowered):
-    """A closure. `cost`: scalar work for one element; `reads`: the buffers it loads from, with their number of elements."""
+    """A closure. `cost`: scalar work for one element; `reads`: the buffers it loads from, with their number of
+    elements."""
 
     __slots__ = ("cost", "fn", "origins", "reads", "stride")
 

@@ -1,12 +1,13 @@
-"""Convolutions of each channel with a kernel of its own, on a CUDA device: a sum over the positions of a window, written out in one
-pointwise nest over a channels-last image.
+"""Convolutions of each channel with a kernel of its own, on a CUDA device: a sum over the positions of a window,
+written out in one pointwise nest over a channels-last image.
 
     conv2d(x, k, groups=channels)[n, c, h, w] = sum over i, j of x[n, c, h*s + i - p, w*s + j - p] * k[c, 0, i, j]
-    its gradients: of x[n, c, h, w]             sum over i, j of g[n, c, (h + p - i) / s, (w + p - j) / s] * k[c, 0, i, j]
+    its gradients: of x[n, c, h, w]             sum over i, j of g[n, c, (h + p - i) / s, (w + p - j) / s] * k[c, 0, i,
+                                                j]
                    of k[c, 0, i, j]             sum over n, h, w of g[n, c, h, w] * x[n, c, h*s + i - p, w*s + j - p]
 
-Each element is read once for each position, but nearly always from a register or the cache (`codegen.triton.columns`), so such a nest
-takes what moving its image takes; and it fuses with what follows as any other nest does.
+Each element is read once for each position, but nearly always from a register or the cache (`codegen.triton.columns`),
+so such a nest takes what moving its image takes; and it fuses with what follows as any other nest does.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ Where = Callable[[Builder, Sequence[Any], Pair, "DepthwiseWindow", Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseWindow:
-    """Position (i, j) of a window at (h, w) is element h * stride + i * dilation - padding of the image, and so along w."""
+    """Position (i, j) of a window at (h, w) is element h * stride + i * dilation - padding of the image, and so along
+    w."""
 
     kernel: Pair
     stride: Pair
@@ -48,7 +50,8 @@ class DepthwiseWindow:
         return list(product(range(self.kernel[0]), range(self.kernel[1])))
 
 
-def window_of(x: Lowered, weight: Lowered, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> DepthwiseWindow | None:
+def window_of(x: Lowered, weight: Lowered, stride: Pair, padding: Pair, dilation: Pair,
+              groups: int) -> DepthwiseWindow | None:
     """The window of a convolution that has a kernel for each channel and is written out, else None."""
     channels = x.shape[1]
     if groups != channels or tuple(weight.shape[:2]) != (channels, 1) or channels % VECTOR:
@@ -58,8 +61,8 @@ def window_of(x: Lowered, weight: Lowered, stride: Pair, padding: Pair, dilation
 
 
 def are_summed(window: DepthwiseWindow, dtype: torch.dtype) -> bool:
-    """Whether the gradient of a weight is computed here: all sums at once, or in float32 those of a row of the kernel, where the library
-    takes ten times as long."""
+    """Whether the gradient of a weight is computed here: all sums at once, or in float32 those of a row of the kernel,
+    where the library takes ten times as long."""
     return len(window.positions) <= MOST_SUMS or dtype is torch.float32 and window.kernel[1] <= MOST_SUMS
 
 
@@ -83,7 +86,8 @@ def depthwise_backward(
     of_image = _sums(ctx, g, _by_position(ctx, weight), image.shape, window, reader) if wanted[0] else None
     if not wanted[1]:
         return of_image, None
-    return of_image, _weight_gradient(ctx, g, ctx.realise(image, channels_last(image.shape)), tuple(weight.shape), window)
+    return of_image, _weight_gradient(ctx, g, ctx.realise(image, channels_last(image.shape)), tuple(weight.shape),
+                                      window)
 
 
 def _by_position(ctx: Context, weight: Lowered) -> Stored:
@@ -92,7 +96,8 @@ def _by_position(ctx: Context, weight: Lowered) -> Stored:
     return ctx.realise(weight, (1, channels, columns * channels, channels))
 
 
-def _inside(b: Builder, at: Sequence[Any], k: Pair, window: DepthwiseWindow, shape: Sequence[int]) -> tuple[Op, list[Expr]]:
+def _inside(b: Builder, at: Sequence[Any], k: Pair, window: DepthwiseWindow,
+            shape: Sequence[int]) -> tuple[Op, list[Expr]]:
     """The element of an image of `shape` that position `k` of the window at `at` reads, and whether there is one."""
     inside, place = None, []
     for d in (0, 1):
@@ -103,8 +108,10 @@ def _inside(b: Builder, at: Sequence[Any], k: Pair, window: DepthwiseWindow, sha
     return inside, place
 
 
-def reader(b: Builder, at: Sequence[Any], k: Pair, window: DepthwiseWindow, shape: Sequence[int]) -> tuple[Op, list[Expr]]:
-    """The window, of those of a result of `shape`, whose position `k` is the element at `at`, and whether there is one."""
+def reader(b: Builder, at: Sequence[Any], k: Pair, window: DepthwiseWindow,
+           shape: Sequence[int]) -> tuple[Op, list[Expr]]:
+    """The window, of those of a result of `shape`, whose position `k` is the element at `at`, and whether there is
+    one."""
     reader, place = None, []
     for d in (0, 1):
         step = window.stride[d]
@@ -117,8 +124,10 @@ def reader(b: Builder, at: Sequence[Any], k: Pair, window: DepthwiseWindow, shap
     return reader, place
 
 
-def _sums(ctx: Context, x: Stored, weight: Stored, shape: tuple[int, ...], window: DepthwiseWindow, where: Where) -> Stored:
-    """An image of `shape`, channels-last: over the positions of the window, the element of `x` that is `where` the position says."""
+def _sums(ctx: Context, x: Stored, weight: Stored, shape: tuple[int, ...], window: DepthwiseWindow,
+          where: Where) -> Stored:
+    """An image of `shape`, channels-last: over the positions of the window, the element of `x` that is `where` the
+    position says."""
     out = ctx.storage(shape, channels_last(shape), x.dtype)
     b = Builder()
     index, axes = ctx.axes(shape)
@@ -136,9 +145,10 @@ def _sums(ctx: Context, x: Stored, weight: Stored, shape: tuple[int, ...], windo
     return out
 
 
-def _weight_gradient(ctx: Context, tangent: Stored, x: Stored, shape: tuple[int, ...], window: DepthwiseWindow) -> Stored:
-    """Sums over all places of the window: for each channel those of all its positions at once, or for each channel and row of the window
-    those of its columns."""
+def _weight_gradient(ctx: Context, tangent: Stored, x: Stored, shape: tuple[int, ...],
+                     window: DepthwiseWindow) -> Stored:
+    """Sums over all places of the window: for each channel those of all its positions at once, or for each channel and
+    row of the window those of its columns."""
     out = ctx.storage(shape, row_major(shape), x.dtype)
     rows, columns = window.kernel
     at_once = rows if rows * columns <= MOST_SUMS else 1

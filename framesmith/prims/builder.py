@@ -1,4 +1,5 @@
-"""Writing graphs of prims: `Value` stands for a node, `Builder` adds nodes, sharing equal ones and dropping those that do nothing.
+"""Writing graphs of prims: `Value` stands for a node, `Builder` adds nodes, sharing equal ones and dropping those that
+do nothing.
 
 Decompositions are written over these two:  `b.where(x > 0, x, b.expm1(x))`.
 """
@@ -128,7 +129,8 @@ def _raw(arg: Any) -> Any:
 
 
 class Builder:
-    """Adds nodes to `graph`. Every prim is a method; `out` and `source` are the spec(s) and the node of the ATen call being replaced."""
+    """Adds nodes to `graph`. Every prim is a method; `out` and `source` are the spec(s) and the node of the ATen call
+    being replaced."""
 
     def __init__(self, graph: fx.Graph, rounding: bool = False) -> None:
         self.graph = graph
@@ -151,7 +153,8 @@ class Builder:
         return node
 
     def emit(self, prim: Prim, args: tuple[Any, ...]) -> Any:
-        """The value of a prim on these arguments: an old node's where one is equal, a simpler one's where a rule applies."""
+        """The value of a prim on these arguments: an old node's where one is equal, a simpler one's where a rule
+        applies."""
         key = (prim, *map(_key, args))
         known = self._known.get(key)
         if known is not None:
@@ -174,7 +177,8 @@ class Builder:
         return self.emit_new(table["copy"], (x,))
 
     def _unpack(self, node: fx.Node, specs: Any) -> tuple[Any, ...]:
-        return tuple([self._wrap(self.node(operator.getitem, (node, i), {}, spec), spec) for i, spec in enumerate(specs)])
+        return tuple([self._wrap(self.node(operator.getitem, (node, i), {}, spec), spec) for i,
+                      spec in enumerate(specs)])
 
     def _wrap(self, node: fx.Node, spec: Any) -> Any:
         if isinstance(spec, (tuple, list)):
@@ -189,8 +193,8 @@ class Builder:
     # -- draws ---------------------------------------------------------------------------------------------------------
 
     def draw(self, device: torch.device, count: Size) -> tuple[Value, Size]:
-        """Seed and offset of the device's generator (a tensor of two int64), and how far behind that this draw begins; the generator
-        moves on by `count`. Draws that only kernels stand between share one state."""
+        """Seed and offset of the device's generator (a tensor of two int64), and how far behind that this draw begins;
+        the generator moves on by `count`. Draws that only kernels stand between share one state."""
         state = self._state
         if state is None or state.device != device:
             state = self._state = self.extern(STATE, (device, 0), val=Spec((2,), torch.int64, device, (1,)))
@@ -219,16 +223,17 @@ class Builder:
         return [self.cast(operand, dtype) for operand in operands]
 
     def factors(self, dtype: torch.dtype, x: Any, y: Any) -> tuple[Any, Any]:
-        """The operands of a product or quotient in `dtype`. What eager's kernels take as a number is one of the dtype that they compute in:
-        then both are in that."""
+        """The operands of a product or quotient in `dtype`. What eager's kernels take as a number is one of the dtype
+        that they compute in: then both are in that."""
         wide = computing(dtype)
-        if wide is not dtype and type(x) is Value and x.ndim and not getattr(y, "shape", ()) and getattr(y, "dtype", None) is not dtype:
+        if (wide is not dtype and type(x) is Value and x.ndim and not getattr(y, "shape", ())
+            and getattr(y, "dtype", None) is not dtype):
             return self.convert(self.convert(x, dtype), wide), self.cast(y, wide)
         return self.cast(x, dtype), self.cast(y, dtype)
 
     def over(self, x: Value, number: Any) -> Value:
-        """`x` divided by a number as eager's kernels do it: those of GPUs multiply by the reciprocal, in the type that they compute
-        in."""
+        """`x` divided by a number as eager's kernels do it: those of GPUs multiply by the reciprocal, in the type that
+        they compute in."""
         if type(number) is not float or x.device.type == "cpu" or computing(x.dtype) is not x.dtype:
             return self.div(x, number)
         return self.mul(x, torch.tensor(number, dtype=x.dtype).reciprocal().item())

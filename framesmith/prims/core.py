@@ -26,7 +26,8 @@ KINDS = ("pointwise", "reduction", "scan", "view", "index", "factory")
 
 # the dtypes of prims; a call that takes or gives another (complex, quantised, 8-bit float) stays an extern call
 DTYPES = frozenset(
-    getattr(torch, name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+    getattr(torch, name)
+    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 )
 
 

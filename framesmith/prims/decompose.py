@@ -1,9 +1,9 @@
 """ATen graph in, graph of prims out: every call with a rule is replaced, every other stays as an extern call.
 
-Contract: placeholders keep their names, order and meta; the output keeps its form. Every node's `meta["val"]` is a `Spec` (a tuple of them
-for several results, an `Expr` for a symbolic integer); a node that stands for an ATen call's result, or that a random draw takes, has
-eager's strides there. A result that eager would have made fresh is never a view of an input, and two results that eager makes apart are
-apart.
+Contract: placeholders keep their names, order and meta; the output keeps its form. Every node's `meta["val"]` is a
+`Spec` (a tuple of them for several results, an `Expr` for a symbolic integer); a node that stands for an ATen call's
+result, or that a random draw takes, has eager's strides there. A result that eager would have made fresh is never a
+view of an input, and two results that eager makes apart are apart.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ assert FAMILIES  # importing the package fills the table
 # what makes a number: where its value is among the arguments
 _NUMBERS = {torch.ops.aten.full.default: 1, torch.ops.aten.scalar_tensor.default: 0}
 _ROUNDS_WITHIN = frozenset(
-    (torch.ops.aten.cross_entropy_loss.default, torch.ops.aten.soft_margin_loss.default, torch.ops.aten.soft_margin_loss_backward.default)
+    (torch.ops.aten.cross_entropy_loss.default, torch.ops.aten.soft_margin_loss.default,
+     torch.ops.aten.soft_margin_loss_backward.default)
 )
 """Operators with a rule of their own that eager composes of others: the results of these are rounded, too."""
 _ROUNDING = frozenset(("", "convert", "rounded"))
@@ -40,12 +41,13 @@ _MOVING = ALIASES | {"abs", "neg", "relu", "copy", "where", "maximum", "minimum"
 """Prims that give elements of their arguments, but for their sign."""
 
 
-def decompose(graph: fx.Graph, *, strict: bool = False, device: torch.device | None = None, rounding: bool = False) -> fx.Graph:
-    """The same computation over prims and extern calls. `rounding`: each ATen operator's 16-bit results are rounded, as eager has them in
-    memory; otherwise a later stage may go on with the float32 values that they were computed in.
+def decompose(graph: fx.Graph, *, strict: bool = False, device: torch.device | None = None,
+              rounding: bool = False) -> fx.Graph:
+    """The same computation over prims and extern calls. `rounding`: each ATen operator's 16-bit results are rounded, as
+    eager has them in memory; otherwise a later stage may go on with the float32 values that they were computed in.
 
-    A rule that disagrees with the recorded shapes or dtypes is a fault of the table: `strict` raises VerifyError, otherwise a warning
-    names the operator and eager's kernel is called.
+    A rule that disagrees with the recorded shapes or dtypes is a fault of the table: `strict` raises VerifyError,
+    otherwise a warning names the operator and eager's kernel is called.
 
     Prims stand for what is computed on `device` (default: the graph's main device); calls on tensors of another stay.
     """
@@ -96,8 +98,8 @@ def _is_foreign(val: Any) -> bool:
 
 
 def _is_of_nothing(node: fx.Node, args: Any, val: Any) -> bool:
-    """Whether the first argument has no elements, but others or results do: eager's kernel says what a reduction gives for nothing, and
-    that an index is out of range."""
+    """Whether the first argument has no elements, but others or results do: eager's kernel says what a reduction gives
+    for nothing, and that an index is out of range."""
     first = args[0] if args and node.target is not torch.ops.aten.cat.default else None
     if not isinstance(first, Value) or not _has_none(first.spec):
         return False
@@ -208,14 +210,15 @@ class _Decomposition:
         return value
 
     def _is_ours(self, node: fx.Node, val: Any) -> bool:
-        """Whether prims may stand for a call: its results, and its tensors but for numbers, are of dtypes that prims know, on the graph's
-        device."""
+        """Whether prims may stand for a call: its results, and its tensors but for numbers, are of dtypes that prims
+        know, on the graph's device."""
         if _is_foreign(val) or any(device != self.device for device in devices_of(val)):
             return False
         return not any(map(self._takes_foreign, node.all_input_nodes))
 
     def _brought(self, arg: Any) -> Any:
-        """Numbers in the memory of the CPU, which eager takes beside tensors of another device, on the graph's device."""
+        """Numbers in the memory of the CPU, which eager takes beside tensors of another device, on the graph's
+        device."""
         if isinstance(arg, (tuple, list)):
             return tuple([self._brought(item) for item in arg])
         if not isinstance(arg, Value) or arg.spec.device == self.device:
@@ -238,16 +241,21 @@ class _Decomposition:
         if not isinstance(value, Value):
             return isinstance(value, Opaque)
         spec = value.spec
-        return spec.dtype not in DTYPES or spec.device != self.device and not (spec.device.type == "cpu" and not spec.shape)
+        return spec.dtype not in DTYPES or spec.device != self.device and not (spec.device.type == "cpu"
+                                                                               and not spec.shape)
 
     def _settle(self, node: fx.Node, result: Any, val: Any) -> Any:
-        """Check a rule's result against the recorded metadata, keep eager's strides, and keep apart what eager keeps apart."""
+        """Check a rule's result against the recorded metadata, keep eager's strides, and keep apart what eager keeps
+        apart."""
         if isinstance(val, tuple):
             if not isinstance(result, tuple) or len(result) != len(val):
                 raise VerifyError(f"{node.target} gives {len(val)} results, its rule {result}")
-            read = {user.args[1] for user in node.users if user.target is operator.getitem}  # what a mask leaves out, nobody reads
-            checked = [isinstance(spec, Spec) and (one is not None or k in read) for k, (one, spec) in enumerate(zip(result, val))]
-            return tuple([self._settle(node, *pair) if check else pair[0] for check, pair in zip(checked, zip(result, val))])
+            # what a mask leaves out, nobody reads
+            read = {user.args[1] for user in node.users if user.target is operator.getitem}
+            checked = [isinstance(spec, Spec) and (one is not None or k in read) for k,
+                       (one, spec) in enumerate(zip(result, val))]
+            return tuple([self._settle(node, *pair) if check else pair[0] for check,
+                          pair in zip(checked, zip(result, val))])
         if not isinstance(result, Value) or not result.spec.same(val):
             raise VerifyError(f"{node.format_node()}: its rule gives {result}, recorded was {val}")
         if self.rounding and val.dtype in HALF:
@@ -287,4 +295,5 @@ class _Decomposition:
 
 def _is_integer(val: Any) -> bool:
     """Whether a recorded value is an integer, known or symbolic, that needs no node."""
-    return val is not None and not isinstance(val, (bool, float, str, torch.SymFloat, torch.SymBool, torch.dtype, torch.device))
+    return val is not None and not isinstance(val, (bool, float, str, torch.SymFloat, torch.SymBool, torch.dtype,
+                                                    torch.device))

@@ -1,7 +1,8 @@
 """How eager's dropout draws on a CUDA device: what kernels of ours must do to give the same numbers.
 
-Eager's kernel has as many threads as fit on the device at once, each of which takes some elements next to each other in memory: as many
-as its loads have, which PyTorch's versions choose otherwise. So it is asked once, by a draw that is taken back.
+Eager's kernel has as many threads as fit on the device at once, each of which takes some elements next to each other in
+memory: as many as its loads have, which PyTorch's versions choose otherwise. So it is asked once, by a draw that is
+taken back.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _ASKED = 8 * BLOCK
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`vector` elements in each round of each of `threads` threads; an element's place by `steps`. The generator moves on by `count`."""
+    """`vector` elements in each round of each of `threads` threads; an element's place by `steps`. The generator moves
+    on by `count`."""
 
     vector: int
     threads: Size
@@ -40,7 +42,8 @@ class Order:
 
 
 def order_of(x: Any) -> Order | None:
-    """How eager draws for a tensor like `x`, with its strides and offset; None if that is not known, or it does not draw."""
+    """How eager draws for a tensor like `x`, with its strides and offset; None if that is not known, or it does not
+    draw."""
     shape, stride, offset = ([*map(size_of, x.shape)], [*map(size_of, x.stride())], size_of(x.storage_offset()))
     total = numel(shape)
     vector = _vector(x.device, x.dtype.itemsize) if _is_running(x.device) else _UNASKED[x.dtype.itemsize]

@@ -195,7 +195,8 @@ _OVERLOADS: dict[str, torch._ops.OpOverload] = {
     "shift_left": aten.bitwise_left_shift.Tensor,
     "shift_right": aten.bitwise_right_shift.Tensor,
     "pow": aten.pow.Tensor_Tensor,
-    **{name: getattr(aten, name).default for name in ("maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "nextafter")},
+    **{name: getattr(aten, name).default
+       for name in ("maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "nextafter")},
 }
 
 
@@ -216,7 +217,8 @@ def _fill() -> None:
         extern = _overload(name, "Tensor")
         define(name, "pointwise", _on_tensors(function), _bool_spec, extern=extern, doc=f"{name}(x, y) -> bool")
     for name in ("isnan", "isinf", "isfinite", "signbit"):
-        define(name, "pointwise", getattr(torch, name), _bool_spec, extern=_overload(name, "default"), doc=f"{name}(x) -> bool")
+        define(name, "pointwise", getattr(torch, name), _bool_spec, extern=_overload(name, "default"),
+               doc=f"{name}(x) -> bool")
     where = _tensors_only(aten.where.self)
     define("where", "pointwise", _where, _where_spec, extern=where, doc="where(condition: bool, x, y)")
     define(

@@ -1,8 +1,9 @@
-"""Random numbers as a function: Philox-4x32 in ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), and
-which of its words eager's kernels on CUDA devices give to which element.
+"""Random numbers as a function: Philox-4x32 in ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+3", SC 2011), and which of its words eager's kernels on CUDA devices give to which element.
 
-A generator has a seed, the key, and an offset, by which it has moved on. In eager's kernels each thread has a sequence of words of its own:
-word w of thread t stands at counter (offset / 4 + w // 4, t). Threads take their elements `vector` by `vector` (a draw's `Order`).
+A generator has a seed, the key, and an offset, by which it has moved on. In eager's kernels each thread has a sequence
+of words of its own: word w of thread t stands at counter (offset / 4 + w // 4, t). Threads take their elements `vector`
+by `vector` (a draw's `Order`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ _WORD = 0xFFFFFFFF
 
 
 def random_bits(seed: Tensor, offset: Tensor, vector: Tensor, threads: Tensor, place: Tensor) -> Tensor:
-    """Words from 0 up to 2**32, as int64, like the arguments, which broadcast: that of the element at `place`, where `threads` threads
-    take `vector` elements next to each other in each round. Where they take one, a round is four elements, `threads` apart."""
+    """Words from 0 up to 2**32, as int64, like the arguments, which broadcast: that of the element at `place`, where
+    `threads` threads take `vector` elements next to each other in each round. Where they take one, a round is four
+    elements, `threads` apart."""
     seed, offset, vector, threads, place = torch.broadcast_tensors(seed, offset, vector, threads, place)
     group = place // vector
     number, turn = group % threads, group // threads
@@ -39,8 +41,9 @@ def random_bits(seed: Tensor, offset: Tensor, vector: Tensor, threads: Tensor, p
 
 
 def uniform(state: Tensor, shape: Sequence[int], shift: int, vector: int, threads: int, steps: Sequence[int]) -> Tensor:
-    """Numbers above 0 and up to 1, in float32, as cuRAND makes them of a word. `state`: seed and offset, of two elements of int64; the draw
-    is `shift` behind the offset, and the place of an element is the sum of its indices by `steps`."""
+    """Numbers above 0 and up to 1, in float32, as cuRAND makes them of a word. `state`: seed and offset, of two
+    elements of int64; the draw is `shift` behind the offset, and the place of an element is the sum of its indices by
+    `steps`."""
     place = torch.zeros((1,) * len(shape), dtype=torch.int64, device=state.device)
     for k, (size, step) in enumerate(zip(shape, steps, strict=True)):
         place = place + (torch.arange(size, device=state.device) * step).reshape(-1, *(1,) * (len(shape) - k - 1))

@@ -1,4 +1,5 @@
-"""Type promotion as eager does it: tensors with dims outrank 0-dim tensors, which outrank Python numbers, within a category."""
+"""Type promotion as eager does it: tensors with dims outrank 0-dim tensors, which outrank Python numbers, within a
+category."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ _CATEGORY: dict[Any, int] = {torch.bool: BOOL, bool: BOOL, int: INTEGER, float: 
 
 
 def category(kind: torch.dtype | type) -> int:
-    """BOOL, INTEGER, FLOAT or COMPLEX, of a dtype or of a Python number's type (an integer expression counts as int)."""
+    """BOOL, INTEGER, FLOAT or COMPLEX, of a dtype or of a Python number's type (an integer expression counts as
+    int)."""
     known = _CATEGORY.get(kind)
     if known is None:
         if not isinstance(kind, torch.dtype):
@@ -73,8 +75,8 @@ _COERCE = {BOOL: bool, INTEGER: int, FLOAT: float, COMPLEX: complex}
 
 
 def coerce(number: Any, dtype: torch.dtype) -> Any:
-    """A Python number as one of the dtype's category, for a 16-bit float as one of the dtype's, for an integer type wrapped into its range;
-    an integer expression stays what it is."""
+    """A Python number as one of the dtype's category, for a 16-bit float as one of the dtype's, for an integer type
+    wrapped into its range; an integer expression stays what it is."""
     if not isinstance(number, (bool, int, float, complex)):
         return number
     if dtype in HALF:

@@ -14,9 +14,11 @@ aten = torch.ops.aten
 
 
 def decomposes(*overloads: Any) -> Callable[[Rule], Rule]:
-    """Register a rule for ATen overloads. It is called as `rule(builder, *args, **kwargs)` with values in place of tensors and returns
+    """Register a rule for ATen overloads. It is called as `rule(builder, *args, **kwargs)` with values in place of
+    tensors and returns
 
-    a value, a tuple of values (None where the op gives none), or NotImplemented: the call then stays as it is, an extern call.
+    a value, a tuple of values (None where the op gives none), or NotImplemented: the call then stays as it is, an
+    extern call.
     """
 
     def register(rule: Rule) -> Rule:

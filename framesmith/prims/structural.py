@@ -232,7 +232,8 @@ def _fill_draws() -> None:
         "index",
         uniform,
         _uniform_spec,
-        doc="uniform(state: int64[2], shape, shift, vector, threads, steps): numbers above 0 and up to 1 by a generator's seed and offset,"
+        doc="uniform(state: int64[2], shape, shift, vector, threads, steps): numbers above 0 and up to 1 by a "
+            "generator's seed and offset,"
         " the same each time (see prims.philox)",
     )
 
@@ -248,7 +249,8 @@ def _index(x: torch.Tensor, indices: tuple[torch.Tensor, ...], dim: int) -> torc
     return aten.index.Tensor(x, [None] * dim + list(indices))
 
 
-def _index_put(x: torch.Tensor, values: Any, indices: tuple[torch.Tensor, ...], dim: int, accumulate: bool) -> torch.Tensor:
+def _index_put(x: torch.Tensor, values: Any, indices: tuple[torch.Tensor, ...], dim: int,
+               accumulate: bool) -> torch.Tensor:
     if not isinstance(values, torch.Tensor):
         values = torch.tensor(values, dtype=x.dtype, device=x.device)
     return aten.index_put.default(x, [None] * dim + list(indices), values, accumulate)
@@ -306,7 +308,8 @@ def _fill_indexing() -> None:
         _index,
         lambda x, indices, dim: _with_shape(x, _index_shape(x, indices, dim)),
         extern=lambda x, indices, dim: (aten.index.Tensor, (x, [None] * dim + list(indices))),
-        doc="index(x, (i0, i1, ...), dim): int64 tensors of one shape take the place of dims dim, dim+1, ...; -size <= index < size",
+        doc="index(x, (i0, i1, ...), dim): int64 tensors of one shape take the place of dims dim, dim+1, ...; -size <= "
+            "index < size",
     )
 
 
@@ -317,7 +320,8 @@ def _fill_writing() -> None:
         _index_put,
         _same_spec,
         extern=_index_put_extern,
-        doc="index_put(x, values, (i0, ...), dim, accumulate): values broadcast to the shape that index gives, or a scalar",
+        doc="index_put(x, values, (i0, ...), dim, accumulate): values broadcast to the shape that index gives, or a "
+            "scalar",
     )
     define(
         "scatter",

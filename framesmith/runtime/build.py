@@ -13,15 +13,18 @@ from framesmith.util import log
 from framesmith.util.errors import BuildError, CompilerMissing
 
 
-def build(units: Sequence[str], toolchain: Toolchain, library: Path, finish: Callable[[Path], None] | None = None) -> None:
-    """Compile translation units `units` in parallel and link them into `library`, written by one atomic rename after `finish(file)`.
+def build(units: Sequence[str], toolchain: Toolchain, library: Path,
+          finish: Callable[[Path], None] | None = None) -> None:
+    """Compile translation units `units` in parallel and link them into `library`, written by one atomic rename after
+    `finish(file)`.
 
     Raises `BuildError` with the compiler's words, and OSError when the folder cannot be written.
     """
     with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as folder:
         finished = Path(folder) / "library.so"
         objects = _compile_all(units, toolchain, Path(folder))
-        needed = [path for prefix, path in toolchain.libraries if any(prefix.encode() in o.read_bytes() for o in objects)]
+        needed = [path for prefix,
+                  path in toolchain.libraries if any(prefix.encode() in o.read_bytes() for o in objects)]
         _wait(_start([toolchain.compiler, *map(str, objects), "-o", str(finished), *toolchain.link_flags, *needed]))
         if finish is not None:
             finish(finished)
@@ -30,7 +33,8 @@ def build(units: Sequence[str], toolchain: Toolchain, library: Path, finish: Cal
 
 def _compile_all(units: Sequence[str], toolchain: Toolchain, folder: Path) -> list[Path]:
     sources = [_write(folder / f"unit{i}.cpp", text) for i, text in enumerate(units)]
-    running = [_start([toolchain.compiler, *toolchain.compile_flags, "-c", str(s), "-o", str(s.with_suffix(".o"))]) for s in sources]
+    running = [_start([toolchain.compiler, *toolchain.compile_flags, "-c", str(s), "-o", str(s.with_suffix(".o"))])
+               for s in sources]
     try:
         for process in running:
             _wait(process)
@@ -48,9 +52,11 @@ def _write(path: Path, text: str) -> Path:
 def _start(command: list[str]) -> subprocess.Popen[str]:
     log.emit("code", " ".join(command))
     try:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                text=True)
     except OSError as error:
-        missing = CompilerMissing(f"no C++ compiler to build what is not in the cache: cannot run {command[0] or 'g++'}")
+        missing = CompilerMissing(f"no C++ compiler to build what is not in the cache: cannot run "
+                                  f"{command[0] or 'g++'}")
         raise (missing if not command[0] or isinstance(error, FileNotFoundError) else
                BuildError(f"cannot run {command[0]}: {error}", command=" ".join(command))) from error
 
@@ -70,4 +76,5 @@ def _wait(process: subprocess.Popen[str]) -> None:
     if process.returncode:
         command = " ".join(str(a) for a in process.args)  # type: ignore[union-attr]
         shown = "\n".join(output.splitlines()[:20])
-        raise BuildError(f"the C++ compiler refused generated code ({process.returncode}):\n{shown}", command=command, output=output)
+        raise BuildError(f"the C++ compiler refused generated code ({process.returncode}):\n{shown}", command=command,
+                         output=output)

@@ -1,9 +1,9 @@
 """The disk cache: libraries and plans by the hash of what they were made from.
 
-Layout: `<folder>/<first two digits>/<key>.so` and `<key>.plan`. A file appears by one atomic rename and never changes, so that
-processes share the folder without locks; a lock file only keeps two of them from building the same library at the same time. A cache
-that cannot be read or written, or that others may write to, costs time, never an error: entries then live in a folder of this process,
-removed at its end. See docs/security.md.
+Layout: `<folder>/<first two digits>/<key>.so` and `<key>.plan`. A file appears by one atomic rename and never changes,
+so that processes share the folder without locks; a lock file only keeps two of them from building the same library at
+the same time. A cache that cannot be read or written, or that others may write to, costs time, never an error: entries
+then live in a folder of this process, removed at its end. See docs/security.md.
 """
 
 from __future__ import annotations
@@ -48,14 +48,16 @@ def package_identity() -> str:
     """Changes with every file of framesmith's own, so that what an earlier version generated is not taken."""
     folder = Path(__file__).parents[1]
     files = sorted(entry for entry in folder.rglob("*") if entry.suffix in (".py", ".h", ".tl", ".so"))
-    return key_of(*((str(file.relative_to(folder)), stat.st_size, stat.st_mtime_ns) for file in files if (stat := file.stat())))
+    return key_of(*((str(file.relative_to(folder)), stat.st_size, stat.st_mtime_ns)
+                    for file in files if (stat := file.stat())))
 
 
 _noted: set[tuple[Path, Toolchain]] = set()
 
 
 class Cache:
-    """See the module's text. `folder` None: `$FRAMESMITH_CACHE_DIR`, else the user's cache folder. `enabled` False: this process only."""
+    """See the module's text. `folder` None: `$FRAMESMITH_CACHE_DIR`, else the user's cache folder. `enabled` False:
+    this process only."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, enabled: bool = True) -> None:
         wanted = folder or os.environ.get("FRAMESMITH_CACHE_DIR") or platformdirs.user_cache_dir("framesmith")
@@ -65,10 +67,11 @@ class Cache:
         """Where an entry is or would be."""
         return self.folder / key[:2] / (key + suffix)
 
-    # ------------------------------------------------------------------------------------------------------------------- libraries
+    # -------------------------------------------------------------------------------------------------------- libraries
 
     def toolchain(self, compiler: str | None = None, extra_flags: str = "") -> Toolchain:
-        """As `toolchain.find`. Where there is no compiler, the one that this folder was filled with last: what is in it needs none."""
+        """As `toolchain.find`. Where there is no compiler, the one that this folder was filled with last: what is in it
+        needs none."""
         try:
             found = find(compiler, extra_flags)
         except CompilerMissing as error:
@@ -105,7 +108,7 @@ class Cache:
                 build(units, toolchain, private, _seal)
             return private
 
-    # ------------------------------------------------------------------------------------------------------------------------ plans
+    # ------------------------------------------------------------------------------------------------------------ plans
 
     def load(self, key: str) -> Any:
         """What was stored under `key`, or None when there is nothing or it is damaged."""
@@ -133,7 +136,7 @@ class Cache:
             return False
 
 
-    # ---------------------------------------------------------------------------------------------------------------------- choices
+    # ---------------------------------------------------------------------------------------------------------- choices
 
     def memory(self, name: str) -> MutableMapping[str, str]:
         """A mapping of texts that outlives the process."""
@@ -219,6 +222,7 @@ def _is_sealed(path: Path) -> bool:
         data = path.read_bytes()
     except OSError:
         return False
-    return data.endswith(_SEAL) and hashlib.sha256(data[: -len(_SEAL) - 32]).digest() == data[-len(_SEAL) - 32 : -len(_SEAL)]
+    return data.endswith(_SEAL) and hashlib.sha256(data[: -len(_SEAL)
+                                                        - 32]).digest() == data[-len(_SEAL) - 32 : -len(_SEAL)]
 
 

@@ -1,5 +1,5 @@
-"""Tensors that live as long as a graph, in few pieces of memory: PyTorch's allocator for CUDA devices rounds each of its own up, by as much
-as a mebibyte."""
+"""Tensors that live as long as a graph, in few pieces of memory: PyTorch's allocator for CUDA devices rounds each of
+its own up, by as much as a mebibyte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ ALIGNED = 512
 
 
 def gather(tensors: list[torch.Tensor], others: Collection[torch.Tensor]) -> None:
-    """Move the memory of `tensors` that nobody else has (`others` do not count as theirs), in place: each dies when it has been moved."""
+    """Move the memory of `tensors` that nobody else has (`others` do not count as theirs), in place: each dies when it
+    has been moved."""
     kept = {t.untyped_storage().data_ptr() for t in others}
     places: dict[torch.device, dict[int, list[int]]] = {}
     for k, t in enumerate(tensors):
@@ -47,7 +48,8 @@ def _aligned(t: torch.Tensor) -> int:
 
 def _move(tensors: list[torch.Tensor], group: list[list[int]]) -> None:
     """`group`: the places of those that share memory."""
-    piece = torch.empty(sum(_aligned(tensors[users[0]]) for users in group), dtype=torch.uint8, device=tensors[group[0][0]].device)
+    piece = torch.empty(sum(_aligned(tensors[users[0]]) for users in group), dtype=torch.uint8,
+                        device=tensors[group[0][0]].device)
     start = 0
     for users in group:
         memory = tensors[users[0]].untyped_storage()
@@ -57,7 +59,8 @@ def _move(tensors: list[torch.Tensor], group: list[list[int]]) -> None:
         for k in users:
             t = tensors[k]
             offset = start // t.dtype.itemsize + t.storage_offset()
-            tensors[k] = torch.empty(0, dtype=t.dtype, device=t.device).set_(piece.untyped_storage(), offset, t.size(), t.stride())
+            tensors[k] = torch.empty(0, dtype=t.dtype, device=t.device).set_(piece.untyped_storage(), offset, t.size(),
+                                                                             t.stride())
         del memory, whole, t
         start += size
 

@@ -30,8 +30,11 @@ def trusted_folder(folder: Path) -> Path:
     elif stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
         problem = "can be written by other users"
     if problem is not None:
-        log.warn_once(f"cache:{folder}", f"framesmith: the cache folder {folder} {problem}, so nothing is loaded from it; this process has "
-                      "a folder of its own, which ends with it. Remove the folder, or choose another by FRAMESMITH_CACHE_DIR")
+        log.warn_once(f"cache:{folder}",
+                      f"framesmith: the cache folder {folder} {problem}, so nothing is loaded from it; this process "
+                      "has "
+                      "a folder of its own, which ends with it. Remove the folder, or choose another by "
+                      "FRAMESMITH_CACHE_DIR")
         return private_folder()
     return folder if os.access(folder, os.W_OK | os.X_OK) else private_folder()
 

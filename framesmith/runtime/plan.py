@@ -2,9 +2,10 @@
 
 A plan is plain data (ints, strings, tuples, dtypes), so that the disk cache keeps it beside the library. It speaks of
 
-- **values**: tensors, by number. The number is also the index of the value's pointer in the table that generated code reads.
-- **integers**: an `int`, or `Dyn(k)`: entry k of the call's integer table. The first entries are the `symbols`, read from the inputs;
-  generated code (`<entry>_sizes`) computes the rest from them. A static graph has no table.
+- **values**: tensors, by number. The number is also the index of the value's pointer in the table that generated code
+  reads.
+- **integers**: an `int`, or `Dyn(k)`: entry k of the call's integer table. The first entries are the `symbols`, read
+  from the inputs; generated code (`<entry>_sizes`) computes the rest from them. A static graph has no table.
 - **externs**: operators called through PyTorch's dispatcher, by number, with an argument template.
 
 `Plan.encode` gives the nested tuples that `_C.CompiledGraph` takes; csrc/graph_plan.cpp reads them in the same order.
@@ -42,8 +43,8 @@ Integer = int | Dyn
 
 @dataclass(frozen=True, slots=True)
 class PlanValue:
-    """A tensor: where it lives and its geometry (elements). `written`: an input or constant whose memory the graph writes. `late`: an
-    OUTPUT that generated code asks for; the others are allocated at the start."""
+    """A tensor: where it lives and its geometry (elements). `written`: an input or constant whose memory the graph
+    writes. `late`: an OUTPUT that generated code asks for; the others are allocated at the start."""
 
     kind: Kind
     ref: Integer
@@ -56,7 +57,8 @@ class PlanValue:
 
     def encode(self) -> tuple[Any, ...]:
         size, stride = _integers(self.size), _integers(self.stride)
-        return (int(self.kind), _integer(self.ref), size, stride, self.dtype, _integer(self.offset), self.written, self.late)
+        return (int(self.kind), _integer(self.ref), size, stride, self.dtype, _integer(self.offset), self.written,
+                self.late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ class TensorArg:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A kernel for a CUDA device: a cubin and the name of its entry. `threads` of a block, `shared` bytes of its dynamic memory."""
+    """A kernel for a CUDA device: a cubin and the name of its entry. `threads` of a block, `shared` bytes of its
+    dynamic memory."""
 
     name: str
     image: bytes
@@ -88,9 +91,10 @@ def copied_to(value: int) -> int:
 class Call:
     """A call of operator `name` (`aten::addmm`), overload `overload` (may be empty).
 
-    `args`, `kwargs` hold `TensorArg`, `Dyn`, sequences of these, None, and plain constants; missing arguments take the schema's default.
-    `results`: for each tensor that it returns, in order, the RESULT value that it becomes, `DROPPED`, or `copied_to(value)`: its elements
-    are copied to another value (the operator cannot write into planned memory itself).
+    `args`, `kwargs` hold `TensorArg`, `Dyn`, sequences of these, None, and plain constants; missing arguments take the
+    schema's default. `results`: for each tensor that it returns, in order, the RESULT value that it becomes, `DROPPED`,
+    or `copied_to(value)`: its elements are copied to another value (the operator cannot write into planned memory
+    itself).
     """
 
     name: str
@@ -143,16 +147,16 @@ class Plan:
     """See the module's text.
 
     `inputs`: length of the tuple that a call passes. `watched`: indices of inputs that the constants are computed from.
-    `table`: length of the integer table (0: static). `arena`: bytes. `release`: let other threads run Python during the call.
-    `device`: index of the CUDA device on which the kernels `images` run, and on which scratch memory and outputs are; -1: the CPU.
-    `entry`: name of the generated function. `bumped`: indices of inputs that the graph writes, whose version counters must rise.
-    `constants`: how many there are.
-    `aligned`: input values whose memory kernels want to begin at a multiple of 16 bytes: in a call in which one does not, a copy is used.
-    `numbers`: input values that kernels are given by value: one number each, in the CPU's memory.
-    `late`: generated code asks for the arena (on a CUDA device); otherwise it is there from the start.
-    `clean`: so many externs run before anything is written to an input; a kernel that finds an index out of range does, too, unless
-    `spoilt`. `rewinds`: a call may fail after it has drawn random numbers; the generators are then set back.
-    `places`: by extern, the operator and the user's line (or ""), for messages; the call path does not have them.
+    `table`: length of the integer table (0: static). `arena`: bytes. `release`: let other threads run Python during the
+    call. `device`: index of the CUDA device on which the kernels `images` run, and on which scratch memory and outputs
+    are; -1: the CPU. `entry`: name of the generated function. `bumped`: indices of inputs that the graph writes, whose
+    version counters must rise. `constants`: how many there are. `aligned`: input values whose memory kernels want to
+    begin at a multiple of 16 bytes: in a call in which one does not, a copy is used. `numbers`: input values that
+    kernels are given by value: one number each, in the CPU's memory. `late`: generated code asks for the arena (on a
+    CUDA device); otherwise it is there from the start. `clean`: so many externs run before anything is written to an
+    input; a kernel that finds an index out of range does, too, unless `spoilt`. `rewinds`: a call may fail after it has
+    drawn random numbers; the generators are then set back. `places`: by extern, the operator and the user's line (or
+    ""), for messages; the call path does not have them.
     """
 
     inputs: int
@@ -210,7 +214,8 @@ def _integers(values: tuple[Integer, ...]) -> tuple[int | tuple[int], ...]:
 
 
 def _argument(value: Any) -> tuple[str, Any]:
-    """One extern argument, tagged for C++: t tensor, l tensor list, d integer of the table, e list with such integers, c constant."""
+    """One extern argument, tagged for C++: t tensor, l tensor list, d integer of the table, e list with such integers,
+    c constant."""
     if isinstance(value, TensorArg):
         return ("t", value.value)
     if isinstance(value, Dyn):

@@ -1,8 +1,10 @@
 """CUDA graphs: what csrc/graph_record.cpp asks for when it records a call of a compiled graph.
 
     begin(device, stream, number)  from here on, what this thread queues on the current stream is recorded
-    end()                          no longer; the segments of memory that the recordings of this pool may write: (address, bytes) of each
-    play(again)                    do once what was recorded; then the driver's executable graph, or 0, and what plays it otherwise
+    end()                          no longer; the segments of memory that the recordings of this pool may write:
+                                   (address, bytes) of each
+    play(again)                    do once what was recorded; then the driver's executable graph, or 0, and what plays
+                                   it otherwise
     fail(extern, why)              something went wrong in the meantime: all is as before, and the user is told
     tell(why)                      the graph is not recorded any more, and the user is told
 
@@ -42,19 +44,22 @@ Key = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Pool:
-    """Memory of recordings. `anchor` is one that is never played: PyTorch's allocator takes no pool again that nothing has held."""
+    """Memory of recordings. `anchor` is one that is never played: PyTorch's allocator takes no pool again that nothing
+    has held."""
 
     handle: Any
     anchor: Any
     recordings: int = 0
 
     def segments(self) -> Segments:
-        return [(s["address"], s["total_size"]) for s in torch.cuda.memory_snapshot(self.handle) if s["segment_pool_id"] == self.handle]
+        return [(s["address"], s["total_size"])
+                for s in torch.cuda.memory_snapshot(self.handle) if s["segment_pool_id"] == self.handle]
 
 
 _pools: dict[Key, Pool] = {}
 _streams: dict[Key, torch.cuda.Stream] = {}
-"""Streams to be recorded on. Nobody else uses them: what a library keeps for a stream (a workspace) is used by recordings alone."""
+"""Streams to be recorded on. Nobody else uses them: what a library keeps for a stream (a workspace) is used by
+recordings alone."""
 _workspaces: dict[tuple[int, Key], int] = {}
 """By thread and stream, bytes of the work space that cuBLAS keeps in the pool that was recorded into."""
 _broken: list[Any] = []
@@ -146,8 +151,8 @@ class Recorder:
         return pool.segments()
 
     def play(self, again: Callable[[], None] | None) -> tuple[int, Callable[[], Any]]:
-        """The executable is given only of a recording that draws no random numbers: for the others, the generator moves on, first as
-        kernels draw, then (PyTorch's part) as operators do."""
+        """The executable is given only of a recording that draws no random numbers: for the others, the generator moves
+        on, first as kernels draw, then (PyTorch's part) as operators do."""
         graph, states, counts = self._graph, self._states, self._counts
         self._graph = self._states = None
 
@@ -196,7 +201,8 @@ class Recorder:
 
 
 def cuda_graph_memory(device: int | torch.device | None = None, idle: bool = False) -> int:
-    """Bytes that recordings hold on a CUDA device (default: the current one): their pools, results, and places for inputs.
+    """Bytes that recordings hold on a CUDA device (default: the current one): their pools, results, and places for
+    inputs.
 
     `idle`: only what counts as allocated in PyTorch's statistics though no tensor of the program's lives in it.
     """

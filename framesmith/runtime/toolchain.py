@@ -17,18 +17,20 @@ from framesmith.util.errors import CompilerMissing
 CANDIDATES = ("g++", "c++")
 # -fno-math-errno and -fno-trapping-math free the vectoriser without changing any result; -ffast-math would.
 COMPILE_FLAGS = (
-    "-O2", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-fno-trapping-math",
+    "-O2", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-math-errno",
+    "-fno-trapping-math",
     "-fwrapv", "-ffp-contract=fast", "-fvisibility=hidden", "-pipe", "-w", "-x", "c++",
 )  # fmt: skip
-# No start files and no default libraries: the code has no static constructors, and the C library is in the process already.
+# No start files and no default libraries: the code has no static constructors, and the C library is in the process
+# already.
 LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,--as-needed", "-Wl,-z,now")
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """`compiler`: path; `compile_flags`, `link_flags`: complete but for file names; `libraries`: (prefix of a symbol, library that defines
-    it), linked only when needed; `fingerprint`: changes whenever the same source may give other machine code: compiler, flags,
-    processor, PyTorch."""
+    """`compiler`: path; `compile_flags`, `link_flags`: complete but for file names; `libraries`: (prefix of a symbol,
+    library that defines it), linked only when needed; `fingerprint`: changes whenever the same source may give other
+    machine code: compiler, flags, processor, PyTorch."""
 
     compiler: str
     compile_flags: tuple[str, ...]
@@ -42,7 +44,8 @@ class Toolchain:
 
 
 def find(compiler: str | None = None, extra_flags: str = "") -> Toolchain:
-    """The toolchain with `compiler` (a name or path; None: $CXX, then the first of `CANDIDATES` there is). Raises `CompilerMissing`."""
+    """The toolchain with `compiler` (a name or path; None: $CXX, then the first of `CANDIDATES` there is). Raises
+    `CompilerMissing`."""
     return _toolchain(compiler or os.environ.get("CXX") or "", extra_flags)
 
 
@@ -53,18 +56,21 @@ def _toolchain(wanted: str, extra_flags: str) -> Toolchain:
 
 
 def absent(compiler: str | None = None, extra_flags: str = "") -> Toolchain:
-    """What `find` would give for a compiler that is not there; `fingerprint` tells what was asked for, and the machine."""
+    """What `find` would give for a compiler that is not there; `fingerprint` tells what was asked for, and the
+    machine."""
     return _with(compiler or os.environ.get("CXX") or "", extra_flags)
 
 
 def _with(path: str, extra_flags: str, executable: tuple[str, int, int] | None = None) -> Toolchain:
     compile_flags = (*COMPILE_FLAGS[:-2], *extra_flags.split(), *COMPILE_FLAGS[-2:])
-    if "clang" in os.path.basename(os.path.realpath(path)):  # its own OpenMP runtime would be a second one: kernels stay on one thread
+    # its own OpenMP runtime would be a second one: kernels stay on one thread
+    if "clang" in os.path.basename(os.path.realpath(path)):
         compile_flags = tuple("-fopenmp=libgomp" if flag == "-fopenmp" else flag for flag in compile_flags)
     link_flags = (*LINK_FLAGS, openmp_library(), "-lm", "-lgcc")
     libraries = (("Sleef_", str(_torch_folder() / "libtorch_cpu.so")),)
     identity = (executable or path, compile_flags, link_flags, cpu_identity(), torch.__version__)
-    return Toolchain(path, compile_flags, link_flags, libraries, hashlib.sha256(repr(identity).encode()).hexdigest()[:32])
+    return Toolchain(path, compile_flags, link_flags, libraries,
+                     hashlib.sha256(repr(identity).encode()).hexdigest()[:32])
 
 
 def _locate(wanted: str) -> str:
@@ -73,7 +79,8 @@ def _locate(wanted: str) -> str:
         if path := shutil.which(name):
             return path
     raise CompilerMissing(
-        f"no C++ compiler: looked for {', '.join(names)}; install g++ (Debian: apt-get install g++, Fedora: dnf install gcc-c++) "
+        f"no C++ compiler: looked for {', '.join(names)}; install g++ (Debian: apt-get install g++, Fedora: dnf "
+        "install gcc-c++) "
         "or name one with FRAMESMITH_COMPILER"
     )
 
@@ -107,7 +114,8 @@ def cpu_identity() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     lines = text.split("\n\n", 1)[0].splitlines()
-    return "\n".join(line for line in lines if line.startswith(("model name", "cpu family", "model\t", "flags", "Features", "CPU part")))
+    return "\n".join(line for line in lines
+                     if line.startswith(("model name", "cpu family", "model\t", "flags", "Features", "CPU part")))
 
 
 @functools.cache

@@ -1,11 +1,12 @@
 """Times of kernels and operators on a CUDA device, for choices by measurement.
 
-Each run begins with a cold L2 cache, or with what it reads in there (`warm`), and is timed by the device's events; the runs of all
-contenders are queued in turn, so that what else happens on the device meets them alike. The lower quartile counts: others may have the
-device for a while. Memory is made for the trial and filled with random numbers: the user's is never touched.
+Each run begins with a cold L2 cache, or with what it reads in there (`warm`), and is timed by the device's events; the
+runs of all contenders are queued in turn, so that what else happens on the device meets them alike. The lower quartile
+counts: others may have the device for a while. Memory is made for the trial and filled with random numbers: the user's
+is never touched.
 
-Kernels run in a process of their own (`trial_worker.py`), with a context of its own: one that goes astray ends that process, and is out.
-Operators of libraries run here.
+Kernels run in a process of their own (`trial_worker.py`), with a context of its own: one that goes astray ends that
+process, and is out. Operators of libraries run here.
 """
 
 from __future__ import annotations
@@ -65,13 +66,15 @@ class Contender:
     def job(self) -> dict[str, Any]:
         b = self.binary
         return {
-            "image": b.image, "name": b.name, "grid": [*self.grid, 1, 1, 1][:3], "threads": b.threads, "shared": b.shared,
+            "image": b.image, "name": b.name, "grid": [*self.grid, 1, 1, 1][:3], "threads": b.threads,
+            "shared": b.shared,
             "arguments": [*self.arguments, *[("i64", 0)] * b.scratch],
         }  # fmt: skip
 
 
 class Trials:
-    """The process in which kernels run, on a device; it is there from the first `begin` to the end of the `with` block."""
+    """The process in which kernels run, on a device; it is there from the first `begin` to the end of the `with`
+    block."""
 
     def __init__(self, device: int, worker: Sequence[str] = ()) -> None:
         self.command = [*(worker or (sys.executable, "-S", "-P", str(WORKER))), str(device)]
@@ -80,7 +83,8 @@ class Trials:
     def __enter__(self) -> Trials:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
         self.end()
 
     def begin(self) -> subprocess.Popen[bytes]:
@@ -100,7 +104,8 @@ class Trials:
                     pipe.close()  # type: ignore[union-attr]
             self.process = None
 
-    def milliseconds(self, contenders: Sequence[Contender], memory: Sequence[Memory], warm: bool = False) -> list[float | None]:
+    def milliseconds(self, contenders: Sequence[Contender], memory: Sequence[Memory],
+                     warm: bool = False) -> list[float | None]:
         """Of each contender over `memory`; None for one that the device refuses, or that ends the process."""
         left = list(range(len(contenders)))
         found: list[float | None] = [None] * len(contenders)
@@ -143,7 +148,8 @@ def _line(process: subprocess.Popen[bytes]) -> bytes:
     answered = threading.Event()
 
     def watch() -> None:
-        if not any(answered.wait(1.0) for _ in range(PATIENCE)):  # a time in which this process stood still is one of them
+        # a time in which this process stood still is one of them
+        if not any(answered.wait(1.0) for _ in range(PATIENCE)):
             process.kill()
 
     watching = threading.Thread(target=watch, daemon=True)

@@ -1,12 +1,13 @@
-"""The process in which kernels are timed, started by `runtime.trial` as a program of its own: it needs no torch and no module of ours.
+"""The process in which kernels are timed, started by `runtime.trial` as a program of its own: it needs no torch and no
+module of ours.
 
     python trial_worker.py DEVICE
 
-It reads pickled jobs from its input: `memory`: (type, elements, limit of indices or None) of each buffer; `contenders`: dicts of `image`,
-`name`, `grid`, `threads`, `shared`, and `arguments`: (Triton's type, number of a buffer or value); `warm`: what a run reads is in the cache
-already. It answers a line when a contender is about to run for the first time, its number, and at the end of a job one with all times:
-milliseconds, null where the device refuses.
-A kernel that goes astray takes this process with it, and no other.
+It reads pickled jobs from its input: `memory`: (type, elements, limit of indices or None) of each buffer; `contenders`:
+dicts of `image`, `name`, `grid`, `threads`, `shared`, and `arguments`: (Triton's type, number of a buffer or value);
+`warm`: what a run reads is in the cache already. It answers a line when a contender is about to run for the first time,
+its number, and at the end of a job one with all times: milliseconds, null where the device refuses. A kernel that goes
+astray takes this process with it, and no other.
 """
 
 from __future__ import annotations
@@ -114,12 +115,14 @@ def drawn(kind: str, elements: int, below: int | None) -> tuple[bytes, int]:
 
 def launcher(device: Device, contender: dict[str, Any], memory: Sequence[ctypes.c_void_p]) -> Callable[[], None]:
     """What launches a contender."""
-    values: list[Any] = [memory[value] if kind.startswith("*") else NUMBERS[kind](value) for kind, value in contender["arguments"]]
+    values: list[Any] = [memory[value] if kind.startswith("*") else NUMBERS[kind](value) for kind,
+                         value in contender["arguments"]]
     pointers = (ctypes.c_void_p * len(values))(*[ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values])
     function, (x, y, z) = device.function(contender), contender["grid"]
 
     def run(keep: Any = values) -> None:
-        device("cuLaunchKernel", function, x, y, z, contender["threads"], 1, 1, contender["shared"], None, pointers, None)
+        device("cuLaunchKernel", function, x, y, z, contender["threads"], 1, 1, contender["shared"], None, pointers,
+               None)
 
     return run
 
@@ -150,7 +153,8 @@ def timed(device: Device, runs: dict[int, Callable[[], None]], warm: bool) -> di
 
 
 def contest(
-    device: Device, contenders: Sequence[dict[str, Any]], memory: Sequence[ctypes.c_void_p], warm: bool, say: Callable[[Any], None]
+    device: Device, contenders: Sequence[dict[str, Any]], memory: Sequence[ctypes.c_void_p], warm: bool,
+    say: Callable[[Any], None]
 ) -> list[float | None]:
     """The times of all contenders, run in turn; the lower quartile counts."""
     runs, samples = {}, {}
@@ -166,7 +170,8 @@ def contest(
     best = min(samples.values(), default=0.0)
     running = {k: run for k, run in runs.items() if samples[k] <= SLOW * best}
     rounds = [timed(device, running, warm) for _ in range(RUNS)]
-    return [sorted([r[k] for r in rounds])[RUNS // 4] if k in running else samples.get(k) for k in range(len(contenders))]
+    return [sorted([r[k] for r in rounds])[RUNS // 4] if k in running else samples.get(k)
+            for k in range(len(contenders))]
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
-"""Triton's text to machine code for an architecture, without a device: by the disk cache, or in a process beside this one.
+"""Triton's text to machine code for an architecture, without a device: by the disk cache, or in a process beside this
+one.
 
     pending = start([source, ...], 90, cache)      # begins; returns at once
     binaries = pending.wait()                      # one a source, in their order
 
-Triton itself is never imported into the user's process. The process that compiles is started at the first need (or by `prepare`, ahead of
-it) and lives as long as this one.
+Triton itself is never imported into the user's process. The process that compiles is started at the first need (or by
+`prepare`, ahead of it) and lives as long as this one.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ WORKER = Path(__file__).with_name("triton_worker.py")
 class TritonSource:
     """One kernel as text: the source of a file that defines the `@triton.jit` function `name`.
 
-    `signature`: (parameter, Triton's type), `constants`: (parameter, value) of its `tl.constexpr` parameters; a type is ("dtype", its
-    name). `divisible`: places among all parameters whose arguments are multiples of 16; `multiples`: (place, what the argument is a
-    multiple of). `debug`: it has assertions. `vector`: tiles of two dimensions have so many elements along the second, all of one thread;
-    else 0.
+    `signature`: (parameter, Triton's type), `constants`: (parameter, value) of its `tl.constexpr` parameters; a type is
+    ("dtype", its name). `divisible`: places among all parameters whose arguments are multiples of 16; `multiples`:
+    (place, what the argument is a multiple of). `debug`: it has assertions. `vector`: tiles of two dimensions have so
+    many elements along the second, all of one thread; else 0.
     """
 
     name: str
@@ -59,8 +60,8 @@ class TritonSource:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A compiled kernel: a cubin and its entry's name. It takes the arguments of its source's signature in order, then `scratch` pointers
-    that may be null. `shared`: bytes of dynamic shared memory; `warps`: of a block."""
+    """A compiled kernel: a cubin and its entry's name. It takes the arguments of its source's signature in order, then
+    `scratch` pointers that may be null. `shared`: bytes of dynamic shared memory; `warps`: of a block."""
 
     name: str
     image: bytes
@@ -78,14 +79,16 @@ def version() -> str:
     """Triton's version. Raises `TritonMissing`."""
     if importlib.util.find_spec("triton") is None:
         raise TritonMissing(
-            "a tensor is on a CUDA device, and Triton, which compiles kernels for it, is not installed: install the version that goes with "
+            "a tensor is on a CUDA device, and Triton, which compiles kernels for it, is not installed: install the "
+            "version that goes with "
             "this PyTorch (pip install triton)"
         )
     return importlib.metadata.version("triton")
 
 
 def start(sources: Sequence[TritonSource], arch: int, cache: Cache, jobs: int | None = None) -> Pending:
-    """Begin to compile `sources` for `arch` (90: sm_90), at most `jobs` at once; what the cache knows and what is equal is not compiled.
+    """Begin to compile `sources` for `arch` (90: sm_90), at most `jobs` at once; what the cache knows and what is equal
+    is not compiled.
 
     Raises `TritonMissing`.
     """
@@ -106,7 +109,8 @@ def start(sources: Sequence[TritonSource], arch: int, cache: Cache, jobs: int | 
 
 
 def prepare(arch: int) -> None:
-    """Start the process that compiles, if Triton is there: loading it takes about a second, which may pass beside other work."""
+    """Start the process that compiles, if Triton is there: loading it takes about a second, which may pass beside other
+    work."""
     if importlib.util.find_spec("triton") is not None:
         with _lock:
             _process(arch)
@@ -119,7 +123,8 @@ def is_prepared() -> bool:
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """The process that compiles. `asked`: by the number of a kernel that it has yet to answer for, who wants it, and its key."""
+    """The process that compiles. `asked`: by the number of a kernel that it has yet to answer for, who wants it, and
+    its key."""
 
     popen: subprocess.Popen[str]
     asked: dict[int, tuple[Pending, str]] = field(default_factory=dict)
@@ -184,12 +189,14 @@ class Pending:
         found = self.attempted()
         if self.refused:
             first = self.refused[0]
-            raise BuildError(f"Triton refused generated code ({first.splitlines()[0]}):\n{first}", output="\n".join(self.refused))
+            raise BuildError(f"Triton refused generated code ({first.splitlines()[0]}):\n{first}",
+                             output="\n".join(self.refused))
         return tuple([binary for binary in found if binary is not None])
 
     def attempted(self) -> tuple[Binary | None, ...]:
         """The binaries; None for what Triton refuses (the words are in `refused`)."""
-        if self.process is not None and not (is_prepared() and self.process is _started[0]):  # it has ended, or this is a forked child
+        # it has ended, or this is a forked child
+        if self.process is not None and not (is_prepared() and self.process is _started[0]):
             self.begin(self.jobs)
         with _lock:
             try:
@@ -221,7 +228,8 @@ class Pending:
         return {
             "number": number, "path": str(path), "out": str(self._out(number)), "name": source.name, "arch": self.arch,
             "signature": dict(source.signature), "constants": dict(source.constants), "divisible": source.divisible,
-            "warps": source.warps, "stages": source.stages, "debug": source.debug, "multiples": source.multiples, "vector": source.vector,
+            "warps": source.warps, "stages": source.stages, "debug": source.debug, "multiples": source.multiples,
+            "vector": source.vector,
         }  # fmt: skip
 
     def _out(self, number: int) -> Path:
@@ -240,7 +248,7 @@ class Pending:
             self.folder = None
 
 
-# ------------------------------------------------------------------------------------------------------------------------- the process
+# ---------------------------------------------------------------------------------------------------------- the process
 
 _lock = threading.Lock()
 _started: list[Process] = []
@@ -248,7 +256,8 @@ _numbers = itertools.count()
 
 
 def _process(arch: int) -> Process:
-    """The process that compiles, for `arch` above all, started anew when there is none or it has died. The caller holds the lock."""
+    """The process that compiles, for `arch` above all, started anew when there is none or it has died. The caller holds
+    the lock."""
     if is_prepared():
         return _started[0]
     _started.clear()
@@ -257,11 +266,13 @@ def _process(arch: int) -> Process:
     # -P: this file's folder must not stand before Triton's
     command = [sys.executable, "-P", str(WORKER), str(arch)]
     # lines of generated text are of no use to a profiler: without them binaries are half as large
-    own = {"TRITON_CACHE_DIR": folder, "TRITON_DISABLE_LINE_INFO": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    own = {"TRITON_CACHE_DIR": folder, "TRITON_DISABLE_LINE_INFO": "1",
+           "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment = {**os.environ, **own}
     errors = None if log.enabled("code") else subprocess.DEVNULL
     pipe = subprocess.PIPE
-    _started.append(Process(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True, env=environment)))
+    _started.append(Process(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True,
+                                             env=environment)))
     return _started[0]
 
 

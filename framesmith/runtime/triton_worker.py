@@ -1,15 +1,16 @@
-"""The process that compiles Triton kernels, started by `runtime.triton` as a program of its own: it needs no device, no torch and no
-module of ours.
+"""The process that compiles Triton kernels, started by `runtime.triton` as a program of its own: it needs no device, no
+torch and no module of ours.
 
-It reads batches from its input, one a line: `[most at once, file]`, where the file has `[job, ...]`, both in JSON; they may come while
-others are compiled, whose turn is first. Jobs run in children, which are born with Triton loaded and, unless the first batch waits
-already and is small, run in by a kernel compiled for nothing; a child takes one job after the other while there are any. For each that is
-done it answers a line: `[number, error or null]`. The result, a pickled dict, is then in the file `out`.
+It reads batches from its input, one a line: `[most at once, file]`, where the file has `[job, ...]`, both in JSON; they
+may come while others are compiled, whose turn is first. Jobs run in children, which are born with Triton loaded and,
+unless the first batch waits already and is small, run in by a kernel compiled for nothing; a child takes one job after
+the other while there are any. For each that is done it answers a line: `[number, error or null]`. The result, a pickled
+dict, is then in the file `out`.
 
-A job: `number`; `path`: a file with the kernel's source; `name`: of the function; `signature`: Triton's types by parameter; `constants`:
-values by `tl.constexpr` parameter
-(`["dtype", "fp32"]`: a type); `divisible`: places of arguments that are multiples of 16; `multiples`: (place, what the number there is a
-multiple of); `warps`, `stages`; `debug`: assertions are kept; `vector`: see `runtime.triton.Source`; `arch`: 90 for sm_90; `out`.
+A job: `number`; `path`: a file with the kernel's source; `name`: of the function; `signature`: Triton's types by
+parameter; `constants`: values by `tl.constexpr` parameter (`["dtype", "fp32"]`: a type); `divisible`: places of
+arguments that are multiples of 16; `multiples`: (place, what the number there is a multiple of); `warps`, `stages`;
+`debug`: assertions are kept; `vector`: see `runtime.triton.Source`; `arch`: 90 for sm_90; `out`.
 """
 
 from __future__ import annotations
@@ -50,9 +51,11 @@ def compile_kernel(job: dict[str, Any]) -> dict[str, Any]:
     signature = {name: types[name] for name in function.arg_names}
     multiples = [*[(place, 16) for place in job["divisible"]], *job["multiples"]]
     attributes = {(place,): [["tt.divisibility", n]] for place, n in multiples}
-    constants = {name: dtype(value[1]) if isinstance(value, list) else value for name, value in job["constants"].items()}
+    constants = {name: dtype(value[1]) if isinstance(value, list) else value for name,
+                 value in job["constants"].items()}
     source = ASTSource(function, signature, constexprs=constants, attrs=attributes)
-    options = {"num_warps": job["warps"], "num_stages": job["stages"], "debug": job["debug"], "sanitize_overflow": False}
+    options = {"num_warps": job["warps"], "num_stages": job["stages"], "debug": job["debug"],
+               "sanitize_overflow": False}
     target = GPUTarget("cuda", job["arch"], 32)
     image, ptx, metadata = _machine_code(source, target, options, job)
     if metadata["global_scratch_size"]:
@@ -68,8 +71,10 @@ def compile_kernel(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _machine_code(source: Any, target: Any, options: dict[str, Any], job: dict[str, Any]) -> tuple[bytes, str, dict[str, Any]]:
-    """The binary, the PTX and what Triton says of them: on the short way, or on Triton's own if that does not go, which says why."""
+def _machine_code(source: Any, target: Any, options: dict[str, Any],
+                  job: dict[str, Any]) -> tuple[bytes, str, dict[str, Any]]:
+    """The binary, the PTX and what Triton says of them: on the short way, or on Triton's own if that does not go, which
+    says why."""
     from triton.compiler import compile
 
     with open(job["path"]) as file:
@@ -87,7 +92,8 @@ def _machine_code(source: Any, target: Any, options: dict[str, Any], job: dict[s
 @functools.cache
 def _stages() -> Any:
     """The module beside this file: its package would load torch."""
-    spec = importlib.util.spec_from_file_location("triton_stages", os.path.join(os.path.dirname(__file__), "triton_stages.py"))
+    spec = importlib.util.spec_from_file_location("triton_stages",
+                                                  os.path.join(os.path.dirname(__file__), "triton_stages.py"))
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     spec.loader.exec_module(module)  # type: ignore[union-attr]
     return module
@@ -106,8 +112,9 @@ def _finish(job: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _vectors(n: int) -> Iterator[None]:
-    """Tiles with `n` elements along the second dimension get the layout in which these are one thread's. Triton finds it as well, but by a
-    search from each access through all that is connected with it: a hundred loads take it ten seconds.
+    """Tiles with `n` elements along the second dimension get the layout in which these are one thread's. Triton finds
+    it as well, but by a search from each access through all that is connected with it: a hundred loads take it ten
+    seconds.
 
     Raises AttributeError where this Triton has other passes.
     """
@@ -115,7 +122,8 @@ def _vectors(n: int) -> Iterator[None]:
     from triton.backends.nvidia.compiler import CUDABackend
 
     convert, coalesce, stage = passes.ttir.add_convert_to_ttgpuir, passes.ttgpuir.add_coalesce, CUDABackend.make_ttgir
-    given = rf"sizePerThread = \[1, 1\], threadsPerWarp = \[{32 // n}, {n}\], (warpsPerCTA = \[\d+, 1\], order = \[1, 0\])"
+    given = (rf"sizePerThread = \[1, 1\], threadsPerWarp = \[{32 // n}, {n}\], (warpsPerCTA = \[\d+, 1\], order = \[1, "
+             r"0\])")
     wanted = rf"sizePerThread = [1, {n}], threadsPerWarp = [32, 1], \1"
 
     def make_ttgir(module: Any, metadata: Any, options: Any, capability: int) -> Any:
@@ -137,7 +145,8 @@ def _vectors(n: int) -> Iterator[None]:
     try:
         yield
     finally:
-        passes.ttir.add_convert_to_ttgpuir, passes.ttgpuir.add_coalesce, CUDABackend.make_ttgir = convert, coalesce, staticmethod(stage)
+        passes.ttir.add_convert_to_ttgpuir, passes.ttgpuir.add_coalesce = convert, coalesce
+        CUDABackend.make_ttgir = staticmethod(stage)
 
 
 _FIRST = """import triton
@@ -160,7 +169,8 @@ def _run_in(arch: int) -> None:
         with open(path, "w") as file:
             file.write(_FIRST)
         job = {
-            "path": path, "name": "first", "signature": {"p0": "*bf16", "n": "i32"}, "constants": {"BLOCK": 256}, "divisible": [0],
+            "path": path, "name": "first", "signature": {"p0": "*bf16", "n": "i32"}, "constants": {"BLOCK": 256},
+            "divisible": [0],
             "multiples": [], "vector": 0, "warps": 4, "stages": 1, "debug": False, "arch": arch,
         }  # fmt: skip
         with contextlib.suppress(Exception):  # the first kernel that is asked for says what is wrong
@@ -170,8 +180,8 @@ def _run_in(arch: int) -> None:
 
 
 class _Child:
-    """A process that compiles one job after the other. `give`: the end of a pipe into which jobs are written, one a line; `number`: of the
-    job it is at; `left`: how many more it takes."""
+    """A process that compiles one job after the other. `give`: the end of a pipe into which jobs are written, one a
+    line; `number`: of the job it is at; `left`: how many more it takes."""
 
     def __init__(self, pid: int, give: int) -> None:
         self.pid, self.give = pid, give
@@ -179,8 +189,8 @@ class _Child:
 
 
 class _Pool:
-    """Jobs, the first `most` of which are with children. `running`: by the end of a pipe that has a byte for each job done, and closes with
-    the child."""
+    """Jobs, the first `most` of which are with children. `running`: by the end of a pipe that has a byte for each job
+    done, and closes with the child."""
 
     def __init__(self, answers: Any) -> None:
         self.answers = answers
@@ -271,7 +281,8 @@ def main() -> None:
     import triton.compiler  # noqa: F401  loaded once, before the first child
     from triton.runtime import cache
 
-    if hasattr(cache, "triton_key"):  # a digest of all of Triton's files, to tell it from others: this process's cache knows no other
+    # a digest of all of Triton's files, to tell it from others: this process's cache knows no other
+    if hasattr(cache, "triton_key"):
         cache.triton_key = lambda: ""
 
     waits = select.select([0], [], [], 0)[0]

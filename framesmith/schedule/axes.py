@@ -32,7 +32,8 @@ def steps(e: Expr, axes: Iterable[Symbol]) -> Steps:
 
 
 def collapse(cluster: FusedNests) -> FusedNests:
-    """Merge pairs of axes that always run together as one: coefficient of the outer = coefficient of the inner * its extent."""
+    """Merge pairs of axes that always run together as one: coefficient of the outer = coefficient of the inner * its
+    extent."""
     while cluster.contract is None:
         pair = _collapsible(cluster)
         if pair is None:
@@ -94,7 +95,8 @@ def _renamed(axes: tuple[Symbol, ...], outer: Symbol, inner: Symbol, new: Symbol
 
 
 def scores(cluster: FusedNests, m: Member) -> dict[Symbol, float]:
-    """How much of the member's traffic is contiguous along each of its axes, stores counted twice; short axes count less."""
+    """How much of the member's traffic is contiguous along each of its axes, stores counted twice; short axes count
+    less."""
     out: dict[Symbol, float] = {}
     loops = (*m.par, *m.red)
     size = float(trips(loops, cluster.axes) or 1 << 20)

@@ -1,8 +1,8 @@
-"""Batches: launches of kernels that differ in the length of their loop alone, such as the updates of all parameters of a model, become rows
-of one kernel over a table.
+"""Batches: launches of kernels that differ in the length of their loop alone, such as the updates of all parameters of
+a model, become rows of one kernel over a table.
 
-A launch moves up to the batch of its kind if nothing between touches what it writes, or writes what it reads. Only launches move that
-write memory which is there for all of the program anyway, or little of it: so lifetimes do not grow.
+A launch moves up to the batch of its kind if nothing between touches what it writes, or writes what it reads. Only
+launches move that write memory which is there for all of the program anyway, or little of it: so lifetimes do not grow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _PLAIN = frozenset({Const, Scalar, Cast, Bitcast, Load, Store})
 
 @dataclass(slots=True)
 class _Slot:
-    """A place in the new order: one step, or the launches of a batch. `size`: elements of each launch's loop (1 without)."""
+    """A place in the new order: one step, or the launches of a batch. `size`: elements of each launch's loop (1
+    without)."""
 
     steps: list[Step]
     kernel: Kernel | None = None
@@ -54,7 +55,8 @@ class _Slot:
 
 
 def batched(steps: Sequence[Step], storages: dict[str, Storage], little: int) -> list[Step]:
-    """The steps of a program, before memory is planned, with batches in them. `little`: bytes of scratch memory that may live longer."""
+    """The steps of a program, before memory is planned, with batches in them. `little`: bytes of scratch memory that
+    may live longer."""
     slots: list[_Slot] = []
     open_: dict[str, int] = {}
     written: dict[str, int] = {}
@@ -102,7 +104,8 @@ def _uses(step: Step, storages: dict[str, Storage]) -> tuple[set[str], set[str]]
 def _row(step: Launch) -> tuple[Kernel, int] | None:
     """The launch's kernel for any length of its loop, and the length; None if it is of another kind."""
     kernel = step.kernel
-    if kernel.outer or kernel.locals or kernel.symbols or kernel.tile is not None or not kernel.work.is_const or not kernel.body:
+    if (kernel.outer or kernel.locals or kernel.symbols or kernel.tile is not None or not kernel.work.is_const
+        or not kernel.body):
         return None
     *head, last = kernel.body
     if not all(type(op) in _PLAIN for op in head):
@@ -114,11 +117,13 @@ def _row(step: Launch) -> tuple[Kernel, int] | None:
         return None
     if any(type(op) is Store and (op.mode is not None or op.index.coeff(symbol) != 1) for op in last.body):
         return None
-    if any(type(op) is Store for op in head) or not all(_is_linear(op, last) for op in last.body):  # type: ignore[arg-type]
+    if any(type(op) is Store for op in head) or not all(_is_linear(op, last)  # type: ignore[arg-type]
+                                                        for op in last.body):
         return None
     loop = replace(last, axis=Axis(symbol, EXTENT))
     each = -(-kernel.work.const // max(extent.const, 1))
-    return replace(kernel, symbols=(EXTENT,), body=(*head, loop), work=EXTENT * each, bytes=EXTENT * as_expr(_bytes(kernel))), extent.const
+    return replace(kernel, symbols=(EXTENT,), body=(*head, loop), work=EXTENT * each,
+                   bytes=EXTENT * as_expr(_bytes(kernel))), extent.const
 
 
 def _is_linear(op: Op, loop: Loop) -> bool:

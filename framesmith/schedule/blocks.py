@@ -15,9 +15,11 @@ from framesmith.symbolic.expr import Expr, Substitution, Symbol, as_expr
 
 
 class Placer(Builder):
-    """A builder over a nest that is open: `level` 0 is the body of the kernel, level k the body of the k-th loop of the stage."""
+    """A builder over a nest that is open: `level` 0 is the body of the kernel, level k the body of the k-th loop of the
+    stage."""
 
-    __slots__ = ("_levels", "_lists", "_post", "_symbols", "body", "count", "depth", "forward", "par", "phase", "rounded")
+    __slots__ = ("_levels", "_lists", "_post", "_symbols", "body", "count", "depth", "forward", "par", "phase",
+                 "rounded")
 
     def __init__(self, rounded: Mapping[str, torch.dtype]) -> None:
         super().__init__()
@@ -31,7 +33,7 @@ class Placer(Builder):
         self._post: list[Node] = []
         self.par = self.depth = self.phase = 0
 
-    # --------------------------------------------------------------------------------------------------------------- opening, closing
+    # ------------------------------------------------------------------------------------------------- opening, closing
 
     def open(self, loops: Sequence[Symbol], par: int) -> None:
         """Start a stage of nested `loops`, the first `par` of them parallel and the others reductions."""
@@ -77,7 +79,7 @@ class Placer(Builder):
         self.forward = {k: op for k, op in self.forward.items() if levels[op] <= above}
         self._symbols = {s: n for s, n in self._symbols.items() if n <= above or s.name[0] != "j"}
 
-    # ----------------------------------------------------------------------------------------------------------------------- placing
+    # ---------------------------------------------------------------------------------------------------------- placing
 
     def _emit(self, key: Any, make: Callable[..., Op], *fields: Any) -> Op:
         op = self._seen.get(key)
@@ -124,7 +126,8 @@ class Placer(Builder):
     def store(self, buffer: str, index: Expr | int, value: Op, mode: str | None = None, mask: Op | None = None) -> None:
         if mode is None and buffer in self.rounded:
             value = self.cast(value, self.rounded[buffer])
-        op = Store(buffer, index, (value,) if mask is None else (value, mask), value.dtype, mode)  # type: ignore[arg-type]
+        op = Store(buffer, index, (value,) if mask is None else (value, mask), value.dtype,  # type: ignore[arg-type]
+                   mode)
         level = self.par if self.phase else self.depth
         self._put(op, level)
         self._overwritten(buffer, as_expr(index))
@@ -160,7 +163,8 @@ Lookup = Callable[[Member, Load, Expr], Op | None]
 
 
 class Replayed:
-    """One member being built into a `Placer`, with its axes substituted. `again`: asked for what is loaded and not known."""
+    """One member being built into a `Placer`, with its axes substituted. `again`: asked for what is loaded and not
+    known."""
 
     def __init__(self, placer: Placer, member: Member, sub: Substitutes, again: Lookup | None = None) -> None:
         self.member, self.again = member, again
@@ -174,7 +178,8 @@ class Replayed:
 
     def inner(self) -> None:
         """The part inside the reduction loops (everything, for a member without)."""
-        self.replay.run(self.member.compute.inner if self.member.red or self.member.compute.raxes else self.member.compute.ops)
+        self.replay.run(self.member.compute.inner if self.member.red
+                        or self.member.compute.raxes else self.member.compute.ops)
 
     def post(self) -> None:
         """The part after the reduction loops."""

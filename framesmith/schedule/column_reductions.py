@@ -1,5 +1,6 @@
-"""Sums over rows beside a kernel that goes over these rows anyway: each program goes through the rows of a part, keeps for each column the
-sum of what they give, and both read once what they share. What combines the parts is a nest of its own (`split.py`).
+"""Sums over rows beside a kernel that goes over these rows anyway: each program goes through the rows of a part, keeps
+for each column the sum of what they give, and both read once what they share. What combines the parts is a nest of its
+own (`split.py`).
 
     t[r] = sum over c < 768 of a[r, c]               for each part < 256, for its rows r:
     b[r, c] = a[r, c] - t[r]                           t = sum over c of a[r, c]
@@ -7,8 +8,8 @@ sum of what they give, and both read once what they share. What combines the par
                                                        part[part, c] sums up a[r, c]
                                                      s[c] = sum over p < 256 of part[p, c]
 
-Which sums are candidates is seen from their shapes; whether a kernel over rows takes them in, fusion shows, and those that none takes in
-are done otherwise.
+Which sums are candidates is seen from their shapes; whether a kernel over rows takes them in, fusion shows, and those
+that none takes in are done otherwise.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ COLUMNS = range(128, 4096 + 1, 8)  # rows of a tile, of whole vectors
 
 
 def walks(graph: LoopGraph, target: MachineModel) -> dict[int, int]:
-    """Places in `graph` of sums that may be taken along, and in how many parts: some nest sums along as many rows of as many columns."""
+    """Places in `graph` of sums that may be taken along, and in how many parts: some nest sums along as many rows of as
+    many columns."""
     if not target.units:
         return {}
     nests = [(k, c) for k, c in enumerate(graph.items) if isinstance(c, Compute) and c.raxes and c.contract is None]
@@ -60,8 +62,8 @@ def _parts(c: Compute, units: int) -> int:
 
 
 def fits(cluster: FusedNests) -> bool:
-    """Whether a kernel of tiles can be made of `cluster`, as far as sums that are taken along go; some kernel has to join where no member
-    goes along rows yet."""
+    """Whether a kernel of tiles can be made of `cluster`, as far as sums that are taken along go; some kernel has to
+    join where no member goes along rows yet."""
     sums = [m for m in cluster.members if m.compute.parts]
     if len({m.compute.parts for m in sums}) > 1 or any(m.compute.parts and m.red for m in sums):
         return False
@@ -78,8 +80,9 @@ def along(cluster: FusedNests) -> bool:
 
 
 def alone(walked: Iterable[int], graph: LoopGraph, clusters: Iterable[FusedNests]) -> set[int]:
-    """Those of `walked`, places of `walks`, that in `clusters`, made of `graph`, nothing over rows took along. Of an unknown number of rows
-    also those that read what one of these reads: otherwise they are one kernel, which is not cut into pieces."""
+    """Those of `walked`, places of `walks`, that in `clusters`, made of `graph`, nothing over rows took along. Of an
+    unknown number of rows also those that read what one of these reads: otherwise they are one kernel, which is not cut
+    into pieces."""
     taken = {m.compute for c in clusters if along(c) for m in c.members}
     sums = dict(zip(sorted(walked), [c for c in graph.items if isinstance(c, Compute) and c.parts], strict=True))
     left = {k for k, c in sums.items() if c not in taken}

@@ -49,7 +49,8 @@ class Emission:
     """One cluster being turned into a kernel."""
 
     def __init__(
-        self, cluster: FusedNests, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True, tiles: bool = False,
+        self, cluster: FusedNests, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True,
+        tiles: bool = False,
         rounding: bool = False,
     ) -> None:
         self.cluster = collapse(cluster)
@@ -123,7 +124,7 @@ class Emission:
         body, locals_ = self._memory(tuple(placer.body))
         return self._finish(outer, body, locals_, None)
 
-    # ------------------------------------------------------------------------------------------------------------------------- axes
+    # ------------------------------------------------------------------------------------------------------------- axes
 
     def _axis(self, s: Symbol, extent: Expr | None = None, start: int = 0) -> Axis:
         """A fresh canonical symbol for a cluster axis, or for a run of it from `start`."""
@@ -163,7 +164,8 @@ class Emission:
         return max(total, key=lambda s: (total[s], loops.index(s))) if total else (loops[-1] if loops else None)
 
     def _tile(self, vector: Symbol | None, nest: list[Stage]) -> tuple[Symbol, Symbol] | None:
-        """For a pointwise kernel some of whose accesses run along another axis: that axis goes just outside the vector loop."""
+        """For a pointwise kernel some of whose accesses run along another axis: that axis goes just outside the vector
+        loop."""
         if vector is None or self.wrap is not None or len(nest) != 1:
             return None
         for m in nest[0].members:
@@ -176,7 +178,7 @@ class Emission:
                         return s, vector
         return None
 
-    # ----------------------------------------------------------------------------------------------------------------------- stages
+    # ----------------------------------------------------------------------------------------------------------- stages
 
     def _stage(self, stage: Stage, vector: Symbol | None, outside: frozenset[Symbol]) -> None:
         cluster = self.cluster
@@ -238,10 +240,11 @@ class Emission:
         cuts = sorted(p for p in found if 0 < p < extent.const)
         return cuts if len(cuts) <= BREAKS else []
 
-    # ----------------------------------------------------------------------------------------------------------------------- memory
+    # ----------------------------------------------------------------------------------------------------------- memory
 
     def _memory(self, body: tuple[Node, ...]) -> tuple[tuple[Node, ...], tuple[Local, ...]]:
-        """Drop stores that nobody reads, operations that nobody needs, and put what only this kernel reads into local arrays."""
+        """Drop stores that nobody reads, operations that nobody needs, and put what only this kernel reads into local
+        arrays."""
         written = {op.buffer for op in walk(body) if type(op) is Store and op.mode is None and op.buffer in self.inside}
         body = _live(body, written - {op.buffer for op in walk(body) if type(op) is Load})
         remaining = {op.buffer for op in walk(body) if type(op) is Store} & written
@@ -291,7 +294,7 @@ class Emission:
             return None
         return base.subs(self.to), high + 1
 
-    # ----------------------------------------------------------------------------------------------------------------------- finish
+    # ----------------------------------------------------------------------------------------------------------- finish
 
     def _finish(
         self, outer: list[Axis], body: tuple[Node, ...], locals_: tuple[Local, ...], tile: tuple[Symbol, Symbol] | None
@@ -420,11 +423,12 @@ def _bytes(storages: dict[str, Storage], modes: dict[str, set[str]]) -> Expr:
 
 
 def emit(
-    cluster: FusedNests, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True, tiles: bool = False,
+    cluster: FusedNests, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True,
+    tiles: bool = False,
     rounding: bool = False,
 ) -> tuple[Launch, Kernel]:
-    """The launch that runs the cluster, and its kernel; `inside` names the buffers that no other step touches; `tiles`: see `Target`;
-    `rounding`: see `schedule`."""
+    """The launch that runs the cluster, and its kernel; `inside` names the buffers that no other step touches; `tiles`:
+    see `Target`; `rounding`: see `schedule`."""
     kernel, args, origins = Emission(cluster, storages, inside, vectorize, tiles, rounding).run()
     return Launch(kernel, args, origins), kernel
 

@@ -27,7 +27,8 @@ COMBINED = 1 << 16  # element steps of a sum of pieces: as many as `split` makes
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """A node of the graph of kernels to be: a cluster or a call. `before`: bit mask of the groups that must run first (transitively)."""
+    """A node of the graph of kernels to be: a cluster or a call. `before`: bit mask of the groups that must run first
+    (transitively)."""
 
     bit: int
     cluster: FusedNests | None
@@ -53,7 +54,8 @@ class Fusion:
         self.finishing: list[Group] = []
         """Groups that write inputs: they come after all that may raise, as far as dependences let them."""
         self.positions = {id(item): k for k, item in enumerate(graph.items)}
-        self.contractions = [*accumulate((isinstance(i, Call) or i.contract is not None for i in graph.items), initial=0)]
+        self.contractions = [*accumulate((isinstance(i, Call) or i.contract is not None for i in graph.items),
+                                         initial=0)]
 
     def run(self) -> list[Group]:
         """Groups in an order in which they may run."""
@@ -64,7 +66,7 @@ class Fusion:
                 self._add_compute(item, position)
         return self._ordered()
 
-    # ---------------------------------------------------------------------------------------------------------------- dependences
+    # ------------------------------------------------------------------------------------------------------ dependences
 
     def _predecessors(self, reads: frozenset[str], writes: frozenset[str]) -> list[Group]:
         """Groups that must run before an item with these reads and writes."""
@@ -160,7 +162,7 @@ class Fusion:
         bit = 1 << group.bit
         return all(p is group or not p.before & bit for p in preds)
 
-    # --------------------------------------------------------------------------------------------------------------------- choice
+    # ----------------------------------------------------------------------------------------------------------- choice
 
     def _best(self, compute: Compute, preds: list[Group]) -> Group | None:
         scores: dict[int, int] = {}
@@ -187,13 +189,15 @@ class Fusion:
             if self._apart(cluster, compute):
                 continue
             merged = joined(cluster, compute, self._base(compute), bit in beside)
-            if merged is not None and self._is_kernel(merged) and self._pays(cluster, merged, compute, group, bit in beside):
+            if merged is not None and self._is_kernel(merged) and self._pays(cluster, merged, compute, group,
+                                                                             bit in beside):
                 group.cluster = merged
                 return group
         return None
 
     def _beside(self, compute: Compute) -> Iterable[Group]:
-        """What reads what one kernel writes, as `compute` does, where both have little to do: what combines the pieces of several sums."""
+        """What reads what one kernel writes, as `compute` does, where both have little to do: what combines the pieces
+        of several sums."""
         if not self.target.tiles or not compute.raxes:
             return
         small = _work(self._base(compute).members[0], self._base(compute)) <= COMBINED
@@ -242,8 +246,8 @@ class Fusion:
         return True
 
     def _waits(self, compute: Compute, group: Group) -> bool:
-        """Whether what `compute` gives would be in memory of its own while calls or contractions run that stand between it and `group`: for
-        a launch that is spared, it would live too long."""
+        """Whether what `compute` gives would be in memory of its own while calls or contractions run that stand between
+        it and `group`: for a launch that is spared, it would live too long."""
         storages, little = self.graph.storages, self.target.little
         calls = self.contractions[self._position(compute)] - self.contractions[group.last]
         return calls > 0 and not all(lasts(storages[name], little) for name in compute.writes)
@@ -300,12 +304,14 @@ class Fusion:
             return cluster
         if target.tiles:
             return cluster if self._keeps_busy(cluster, after, max(before)) else None
-        if after < min(target.enough_trips, *before) or _row_bytes(cluster, self) > target.row_bytes or self._chopped(cluster):
+        if after < min(target.enough_trips,
+                       *before) or _row_bytes(cluster, self) > target.row_bytes or self._chopped(cluster):
             return None
         return cluster
 
     def _chopped(self, cluster: FusedNests) -> bool:
-        """Whether a member with much work is left with runs of memory that fill no vector, and has longer ones alone."""
+        """Whether a member with much work is left with runs of memory that fill no vector, and has longer ones
+        alone."""
         if cluster.contract is not None:
             return False
         for m in cluster.members:
@@ -335,11 +341,11 @@ class Fusion:
                 if other in users:
                     table[name] = [*(u for u in users if u is not other and u is not group), group]
 
-    # ---------------------------------------------------------------------------------------------------------------------- order
+    # ------------------------------------------------------------------------------------------------------------ order
 
     def _ordered(self) -> list[Group]:
-        """By dependence; of those that are ready at a time, the first in the program: what a group waited for is followed by the group,
-        not by whatever else could have run meanwhile and would keep its results the longer."""
+        """By dependence; of those that are ready at a time, the first in the program: what a group waited for is
+        followed by the group, not by whatever else could have run meanwhile and would keep its results the longer."""
         live = [g for g in self.groups if g.items]
         known = 0
         for g in live:
@@ -379,11 +385,13 @@ def _work(m: Member, cluster: FusedNests) -> int:
 def _run(m: Member, cluster: FusedNests) -> int:
     """Elements side by side that one of a member's loops reaches."""
     indices = [*(index for _, index, _ in m.loads), *(index for _, index in m.stores)]
-    return max((_estimate((s,), cluster) for s in (*m.par, *m.red) if any(index.coeff(s) == 1 for index in indices)), default=1)
+    return max((_estimate((s,), cluster) for s in (*m.par, *m.red) if any(index.coeff(s) == 1 for index in indices)),
+               default=1)
 
 
 def _connected(computes: list[Compute]) -> list[Compute]:
-    """In another order that dependences allow, each next one reads what those before it read or write, as far as that goes."""
+    """In another order that dependences allow, each next one reads what those before it read or write, as far as that
+    goes."""
     order, rest = [computes[0]], computes[1:]
     known = set(computes[0].reads | computes[0].writes)
     while rest:
@@ -423,6 +431,8 @@ def _row_bytes(cluster: FusedNests, fusion: Fusion) -> int:
     return widest * 4 * max(1, len(buffers))
 
 
-def fuse(graph: LoopGraph, enabled: bool, target: MachineModel, bases: dict[Compute, FusedNests] | None = None) -> list[Group]:
-    """Partition the items of `graph` into kernels and calls, ordered. `bases`: kept between graphs that have nests in common."""
+def fuse(graph: LoopGraph, enabled: bool, target: MachineModel,
+         bases: dict[Compute, FusedNests] | None = None) -> list[Group]:
+    """Partition the items of `graph` into kernels and calls, ordered. `bases`: kept between graphs that have nests in
+    common."""
     return Fusion(graph, enabled, target, {} if bases is None else bases).run()

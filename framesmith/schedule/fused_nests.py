@@ -1,8 +1,8 @@
 """A cluster: nests that will be one kernel, written over common axes.
 
-`shared` axes are those that every member iterates over in parallel: one iteration of them is one iteration of the kernel's outer nest. A
-member's other axes are its private loops. The invariant: whatever a member reads that another member writes, it reads in the same shared
-iteration.
+`shared` axes are those that every member iterates over in parallel: one iteration of them is one iteration of the
+kernel's outer nest. A member's other axes are its private loops. The invariant: whatever a member reads that another
+member writes, it reads in the same shared iteration.
 """
 
 from __future__ import annotations
@@ -90,14 +90,16 @@ def trips(axes: Any, extents: Extents) -> Any:
 
 
 def joined(cluster: FusedNests, compute: Compute, base: FusedNests, apart: bool = False) -> FusedNests | None:
-    """The cluster with `compute` as its last member, or None when its reads would cross shared iterations. `apart`: they touch no buffer
-    that is the other's, and their axes are the same where both read buffers alike.
+    """The cluster with `compute` as its last member, or None when its reads would cross shared iterations. `apart`:
+    they touch no buffer that is the other's, and their axes are the same where both read buffers alike.
 
-    `base` is the cluster of `compute` alone, its axes merged as far as they go (they are split again where the cluster's are finer).
-    A contraction takes in only what runs over exactly its own axes, and nothing that writes its operands.
+    `base` is the cluster of `compute` alone, its axes merged as far as they go (they are split again where the
+    cluster's are finer). A contraction takes in only what runs over exactly its own axes, and nothing that writes its
+    operands.
     """
     fixed = cluster.contract is not None
-    if compute.contract is not None or (fixed and (compute.raxes or not compute.writes.isdisjoint(cluster.contract.reads))):
+    if compute.contract is not None or (fixed and (compute.raxes
+                                                   or not compute.writes.isdisjoint(cluster.contract.reads))):
         return None
     own: Extents = dict(base.axes)
     sub: Substitutes = dict(base.members[0].sub)
@@ -117,14 +119,16 @@ def joined(cluster: FusedNests, compute: Compute, base: FusedNests, apart: bool 
             sub = Substitution({result.symbol: value}).composed(sub)
     else:
         return None
-    if fixed and (len(mapping) != len(own) or len(own) != sum(not (n.is_const and n.const == 1) for n in cluster.axes.values())):
+    if fixed and (len(mapping) != len(own)
+                  or len(own) != sum(not (n.is_const and n.const == 1) for n in cluster.axes.values())):
         return None
     new = _join(cluster, compute, sub, own, mapping)
     return new if _is_legal(new) else None
 
 
 def _pairs(cluster: FusedNests, compute: Compute, apart: bool) -> list[tuple[Expr, Expr]]:
-    """Index expressions over the same buffer, the likeliest first: written there and read here, then read by both, then written by both."""
+    """Index expressions over the same buffer, the likeliest first: written there and read here, then read by both, then
+    written by both."""
     if apart:
         return [(index, op.index) for m in cluster.members for _, index, _ in m.loads for op in compute.loads][:24]
     raw, both, out = [], [], []
@@ -148,7 +152,8 @@ def _pairs(cluster: FusedNests, compute: Compute, apart: bool) -> list[tuple[Exp
 def _match_all(
     cluster: FusedNests, compute: Compute, own: Extents, sub: Substitutes, mapping: dict[Symbol, Symbol], apart: bool
 ) -> Split | None:
-    """Fill `mapping` (own axis -> cluster axis); a split that must be made first is returned and `mapping` left empty."""
+    """Fill `mapping` (own axis -> cluster axis); a split that must be made first is returned and `mapping` left
+    empty."""
     mapping.clear()
     placed = Substitution(sub)
     for left, right in _pairs(cluster, compute, apart):
@@ -188,7 +193,8 @@ def _split_cluster(cluster: FusedNests, split: Split) -> FusedNests:
     return FusedNests(axes, members, shared, cluster.count + 2)
 
 
-def _join(cluster: FusedNests, compute: Compute, sub: Substitutes, own: Extents, mapping: dict[Symbol, Symbol]) -> FusedNests:
+def _join(cluster: FusedNests, compute: Compute, sub: Substitutes, own: Extents,
+          mapping: dict[Symbol, Symbol]) -> FusedNests:
     """Append the member; own axes that nothing is mapped to become new cluster axes."""
     axes, count = dict(cluster.axes), cluster.count
     to: Substitutes = {}
@@ -262,6 +268,7 @@ def reads_within(writer: Member, store: Expr, load: Expr, cluster: FusedNests) -
 
 
 def _disjoint_rows(store: Expr, index: Expr, cluster: FusedNests) -> bool:
-    """Two stores into one buffer: equal shared parts (pieces of a join), disjoint private ranges or ordered stages do no harm."""
+    """Two stores into one buffer: equal shared parts (pieces of a join), disjoint private ranges or ordered stages do
+    no harm."""
     first, second = shared_part(store, cluster), shared_part(index, cluster)
     return first is not None and first is second

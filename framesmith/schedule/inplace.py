@@ -1,14 +1,14 @@
-"""Kernels of tiles that write a result where something lies that they are the last to read: softmax over its scores, a sum over what it
-adds to.
+"""Kernels of tiles that write a result where something lies that they are the last to read: softmax over its scores, a
+sum over what it adds to.
 
     t0 = ...                                           t0 = ...
     t1 = exp(t0) / sum(exp(t0))     # t0 dies          t0 = exp(t0) / sum(exp(t0))
     ... = t1                                           ... = t0
 
-An element is overwritten by the program that read it, and after that, where three things hold. All loads and the store are at one place of
-the domain of the kernel's innermost loops, a place that is another in each iteration: so no other program has a use for the element, and
-no two threads of one have it but those of which one stores. And the number that is stored was computed from what each of the loads gave, so
-that it is there after all of them.
+An element is overwritten by the program that read it, and after that, where three things hold. All loads and the store
+are at one place of the domain of the kernel's innermost loops, a place that is another in each iteration: so no other
+program has a use for the element, and no two threads of one have it but those of which one stores. And the number that
+is stored was computed from what each of the loads gave, so that it is there after all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ Pairs = frozenset[tuple[int, int]]
 
 
 def in_place(graph: LoopGraph, steps: Sequence[Step]) -> tuple[LoopGraph, list[Step]]:
-    """`steps`, in which results that may lie where something dies have its name, and `graph`, whose views on them are views on it then."""
+    """`steps`, in which results that may lie where something dies have its name, and `graph`, whose views on them are
+    views on it then."""
     storages = graph.storages
     last = {n: k for k, step in enumerate(steps) for n in touched(step, storages)}
     last |= dict.fromkeys([storages[n].base or n for n in names_in(graph.outputs)], len(steps))
@@ -41,8 +42,10 @@ def in_place(graph: LoopGraph, steps: Sequence[Step]) -> tuple[LoopGraph, list[S
         if type(step) is Launch:
             dying = [n for n in step.args if last.get(n) == k and names.count(n) == 1]
             for made in [n for n in step.args if n not in seen and names.count(n) == 1]:
-                for gone in [n for n in dying if n in seen and _fits(storages[heirs.get(n, n)], storages[made], made in shaped)]:
-                    pairs = known[step.kernel] if step.kernel in known else known.setdefault(step.kernel, _pairs(step.kernel))
+                for gone in [n for n in dying if n in seen
+                             and _fits(storages[heirs.get(n, n)], storages[made], made in shaped)]:
+                    pairs = known[step.kernel] if step.kernel in known else known.setdefault(step.kernel,
+                                                                                             _pairs(step.kernel))
                     if (step.args.index(gone), step.args.index(made)) in pairs:
                         heirs[made] = heirs.get(gone, gone)
                         dying.remove(gone)
@@ -82,13 +85,13 @@ def _renamed(step: Step, names: dict[str, str]) -> Step:
     return replace(step, args=of(step.args), kwargs=kwargs, outputs=each(step.outputs), mutates=each(step.mutates))
 
 
-# ----------------------------------------------------------------------------------------------------------------------- one kernel
+# ----------------------------------------------------------------------------------------------------------- one kernel
 
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """A load or a store, and where it is: `index` over `axes`, which stand for the loops around it by depth and extent. What is read for
-    an operand of a product, by whole rows, has none."""
+    """A load or a store, and where it is: `index` over `axes`, which stand for the loops around it by depth and extent.
+    What is read for an operand of a product, by whole rows, has none."""
 
     op: Load | Store
     axes: tuple[Symbol, ...]

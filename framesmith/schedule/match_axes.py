@@ -1,8 +1,9 @@
 """Which axes of one nest are which axes of another: found from two index expressions that run over the same buffer.
 
-Both expressions are linear; their terms, sorted by stride, are walked together. Equal stride and extent: the same axis. Equal stride and
-an extent that divides the other: the longer axis is split in two. What is left over on either side is private to its side. Strides of size
-symbols have no order: axes of equal stride and extent are the same, and none is split.
+Both expressions are linear; their terms, sorted by stride, are walked together. Equal stride and extent: the same axis.
+Equal stride and an extent that divides the other: the longer axis is split in two. What is left over on either side is
+private to its side. Strides of size symbols have no order: axes of equal stride and extent are the same, and none is
+split.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ Terms = tuple[list[tuple[int, Symbol]], dict[tuple[Expr, Expr], Symbol]]
 
 
 def terms(e: Expr, extents: Extents) -> Terms | None:
-    """(stride, axis) sorted by stride, and (stride over size symbols, extent) -> axis; None when an axis occurs other than linearly with a
-    positive stride."""
+    """(stride, axis) sorted by stride, and (stride over size symbols, extent) -> axis; None when an axis occurs other
+    than linearly with a positive stride."""
     plain: list[tuple[int, Symbol]] = []
     symbolic: dict[tuple[Expr, Expr], Symbol] = {}
     met: set[Symbol] = set()

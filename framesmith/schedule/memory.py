@@ -1,7 +1,9 @@
-"""The memory plan: every buffer that only the program sees gets a place in one arena; places are reused when lifetimes do not overlap.
+"""The memory plan: every buffer that only the program sees gets a place in one arena; places are reused when lifetimes
+do not overlap.
 
-With `scoped` memory, large buffers have memory of their own instead, from their first to their last use, and results get theirs when they
-are first written: the most that lives at once is the least then, with what the caller gives up counted in.
+With `scoped` memory, large buffers have memory of their own instead, from their first to their last use, and results
+get theirs when they are first written: the most that lives at once is the least then, with what the caller gives up
+counted in.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ def named(step: Step) -> list[str]:
     if type(step) is Batch:
         return [n for row in step.rows for n in row]
     if type(step) is Extern:
-        return names_in((step.args, tuple(step.kwargs.values()))) + [n for n in (*step.outputs, *step.mutates) if n is not None]
+        return names_in((step.args, tuple(step.kwargs.values()))) + [n for n in (*step.outputs,
+                                                                                 *step.mutates) if n is not None]
     return []
 
 
@@ -59,14 +62,15 @@ def element_span(s: Storage) -> Expr | int:
 
 
 def lasts(s: Storage, little: int) -> bool:
-    """Whether a buffer is there for all of the program, or as good as that: at most `little` bytes of scratch memory."""
+    """Whether a buffer is there for all of the program, or as good as that: at most `little` bytes of scratch
+    memory."""
     span = element_span(s)
     return s.kind in _ALWAYS or s.kind == "arena" and type(span) is int and span * s.dtype.itemsize <= little
 
 
 class MemoryPlan:
-    """Offsets in the arena; static sizes are packed best fit as steps come, and anew where that leaves gaps, symbolic ones stand behind
-    each other. `scratch`: what is not in it."""
+    """Offsets in the arena; static sizes are packed best fit as steps come, and anew where that leaves gaps, symbolic
+    ones stand behind each other. `scratch`: what is not in it."""
 
     def __init__(self) -> None:
         self.offset: dict[str, Any] = {}
@@ -104,8 +108,8 @@ class MemoryPlan:
         self._free = merged
 
     def pack(self, lives: Mapping[str, tuple[int, int]]) -> None:
-        """Place all buffers anew, the largest first and each as low as those allow that live while it does (`lives`: from the first step
-        to the last), if the arena is smaller for it.
+        """Place all buffers anew, the largest first and each as low as those allow that live while it does (`lives`:
+        from the first step to the last), if the arena is smaller for it.
 
         Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (2020), section 4.3.
         """
@@ -131,7 +135,8 @@ def aligned(nbytes: Any) -> Any:
 
 
 class _Lifetimes:
-    """The buffers (views resolved to their bases) that each step uses, the first and last step of each, and its bytes if they are known."""
+    """The buffers (views resolved to their bases) that each step uses, the first and last step of each, and its bytes
+    if they are known."""
 
     def __init__(self, graph: LoopGraph, steps: Sequence[Step]) -> None:
         self.uses = [list(dict.fromkeys(touched(s, graph.storages))) for s in steps]
@@ -162,21 +167,24 @@ def _is_large(s: Storage, enough: int) -> bool:
 def plan(
     graph: LoopGraph, steps: Sequence[Step], large: int | None = None, tight: bool = False, visits: bool = False
 ) -> tuple[list[Step], MemoryPlan]:
-    """Steps with `Allocate` and `Release` inserted, and the place of every arena buffer that the steps use. `large`: bytes from which
-    memory is scoped; None: none is. `visits`: the arena may come behind the height of all else, and be given back before a large result
-    is written, where less lives at the height then. `tight`: so may smaller memory be scoped."""
+    """Steps with `Allocate` and `Release` inserted, and the place of every arena buffer that the steps use. `large`:
+    bytes from which memory is scoped; None: none is. `visits`: the arena may come behind the height of all else, and be
+    given back before a large result is written, where less lives at the height then. `tight`: so may smaller memory be
+    scoped."""
     lives = _Lifetimes(graph, steps)
     if large is None or not (tight or visits):
         return _planned(graph, steps, lives, large)
     end = _end(graph, lives) if visits else None
-    ways = [(large, None), *([] if end is None else [(large, end)]), *[(large >> smaller, None) for smaller in (3, 6) if tight]]
+    ways = [(large, None), *([] if end is None else [(large, end)]),
+            *[(large >> smaller, None) for smaller in (3, 6) if tight]]
     found = [_Candidate(graph, steps, lives, *way) for way in ways]
     free = end is not None and found[1].places.scratch == found[0].places.scratch
     if visits:
         found = [_late(graph, steps, lives, *way, c) for way, c in zip(ways, found, strict=True)]
     if free:
         found[:2] = [min(found[:2], key=lambda c: c.height)]
-    enough = min(c.height for c in found) + SLACK * min(_height(c, _levels(graph, lives, c.steps, less=False)) for c in found)
+    enough = min(c.height for c in found) + SLACK * min(_height(c, _levels(graph, lives, c.steps, less=False))
+                                                        for c in found)
     best = next(c for c in found if c.height <= enough)
     return best.steps, best.places
 
@@ -185,7 +193,8 @@ class _Candidate:
     """A plan, the bytes that live in each of its steps besides the arena, and those at the height of a call."""
 
     def __init__(
-        self, graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int, end: int | None = None, begin: int = 0
+        self, graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int, end: int | None = None,
+        begin: int = 0
     ) -> None:
         self.steps, self.places = _planned(graph, steps, lives, large, end, begin)
         self.levels = _levels(graph, lives, self.steps)
@@ -222,8 +231,8 @@ def _late(
 
 
 def _begin(lives: _Lifetimes, found: _Candidate, price: int) -> int:
-    """The step before which the arena is best taken. Values that are used earlier, of which there are few, have memory of their own, each
-    of which counts as much as `price` bytes at the height."""
+    """The step before which the arena is best taken. Values that are used earlier, of which there are few, have memory
+    of their own, each of which counts as much as `price` bytes at the height."""
     places = found.places
     if type(places.size) is not int:
         return 0
@@ -233,7 +242,8 @@ def _begin(lives: _Lifetimes, found: _Candidate, price: int) -> int:
             break
         if type(step) not in (Allocate, Release):
             held.append(level + places.size)
-    heights = [*accumulate(reversed(held), max, initial=max(found.levels, default=0))][::-1]  # by step before which it is taken
+    # by step before which it is taken
+    heights = [*accumulate(reversed(held), max, initial=max(found.levels, default=0))][::-1]
     first = sorted(lives.first[n] for n in places.offset)
     latest = min([len(held), *first[FEW : FEW + 1]])
     return min(range(latest + 1), key=lambda k: heights[k] + price * bisect_left(first, k))
@@ -253,8 +263,8 @@ def _height(found: _Candidate, levels: Sequence[int]) -> int:
 
 
 def _levels(graph: LoopGraph, lives: _Lifetimes, steps: Sequence[Step], less: bool = True) -> list[int]:
-    """Bytes that live in each step besides the arena and what the call is given; sizes that are not known do not count. `less`: what has
-    died of that makes up for others."""
+    """Bytes that live in each step besides the arena and what the call is given; sizes that are not known do not count.
+    `less`: what has died of that makes up for others."""
     storages, sizes = graph.storages, lives.sizes
     late = {n for s in steps if type(s) is Allocate for n in s.names}
     now, levels = sum(b for n, b in sizes.items() if storages[n].kind == "output" and n not in late), []
@@ -266,19 +276,22 @@ def _levels(graph: LoopGraph, lives: _Lifetimes, steps: Sequence[Step], less: bo
         now += sum(sizes.get(n, 0) for n in made)
         levels.append(now)
         if type(step) is Release:
-            died = [n for n in step.names if n != ARENA and (storages[n].kind != "input" or storages[n].given_up and less)]
+            died = [n for n in step.names if n != ARENA
+                    and (storages[n].kind != "input" or storages[n].given_up and less)]
             now -= sum(sizes.get(n, 0) for n in died)
     return levels
 
 
 def _outlives(name: str, end: int, lives: _Lifetimes, storages: dict[str, Storage]) -> bool:
-    """Whether the arena cannot have buffer `name` if it is given back before step `end`, or the buffer is a result of later steps."""
+    """Whether the arena cannot have buffer `name` if it is given back before step `end`, or the buffer is a result of
+    later steps."""
     kind = storages[name].kind
     return kind == "arena" and lives.last[name] >= end or kind == "output" and lives.first[name] >= end
 
 
 def _planned(
-    graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int | None, end: int | None = None, begin: int = 0
+    graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int | None, end: int | None = None,
+    begin: int = 0
 ) -> tuple[list[Step], MemoryPlan]:
     """`begin`, `end`: the steps before which the arena is taken and given back."""
     storages = graph.storages
@@ -288,7 +301,8 @@ def _planned(
         scoped |= {n for n in lives.first if _outlives(n, end, lives, storages)}
     scoped |= {n for n, k in lives.first.items() if k < begin and storages[n].kind == "arena"}
     late = {n for n in scoped if storages[n].kind in ("arena", "output")}
-    given = {n for n in lives.first if storages[n].kind == "input" and large is not None and (n in scoped or storages[n].given_up)}
+    given = {n for n in lives.first if storages[n].kind == "input" and large is not None
+             and (n in scoped or storages[n].given_up)}
     result = MemoryPlan()
     result.scratch = {n for n in late if storages[n].kind == "arena"}
     mortal = (result.scratch | given | {n for n in lives.first if storages[n].kind == "result"}) - kept

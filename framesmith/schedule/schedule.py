@@ -18,11 +18,13 @@ from framesmith.symbolic.expr import as_expr
 
 
 def schedule(
-    graph: LoopGraph, fusion: bool = True, vectorize: bool = True, target: MachineModel = CPU, scoped_memory: bool = False,
+    graph: LoopGraph, fusion: bool = True, vectorize: bool = True, target: MachineModel = CPU,
+    scoped_memory: bool = False,
     rounding: bool = False, tight: bool = False,
 ) -> Program:  # fmt: skip
-    """Fuse the nests of `graph` into kernels, order them, and plan memory (`memory.plan`, also for `tight`). `fusion=False`: one kernel a
-    nest. `rounding`: what a nest gives another in a 16-bit buffer is rounded where they are fused, too."""
+    """Fuse the nests of `graph` into kernels, order them, and plan memory (`memory.plan`, also for `tight`).
+    `fusion=False`: one kernel a nest. `rounding`: what a nest gives another in a 16-bit buffer is rounded where they
+    are fused, too."""
     graph, groups = _fused(graph, fusion, target)
     inside = _inside(graph, groups)
     kernels: dict[str, Kernel] = {}
@@ -33,7 +35,8 @@ def schedule(
             steps.append(Extern(c.target, c.args, c.kwargs, c.outputs, c.mutates, c.origins))
             continue
         assert group.cluster is not None
-        launch, kernel = emit(group.cluster, graph.storages, frozenset(inside.get(group.bit, ())), vectorize, target.tiles, rounding)
+        launch, kernel = emit(group.cluster, graph.storages, frozenset(inside.get(group.bit, ())), vectorize,
+                              target.tiles, rounding)
         if not kernel.body:
             continue
         same = kernels.setdefault(kernel_text(kernel), kernel)
@@ -77,7 +80,8 @@ def _inside(graph: LoopGraph, groups: list[Group]) -> dict[int, list[str]]:
     return found
 
 
-def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel], large: int | None, tight: bool, visits: bool) -> Program:
+def _program(graph: LoopGraph, steps: list[Step], kernels: list[Kernel], large: int | None, tight: bool,
+             visits: bool) -> Program:
     planned, arena = plan(graph, steps, large, tight, visits)
     used = set(names_in(graph.outputs)).union(*map(named, steps))
     used.update([graph.storages[n].base for n in used if graph.storages[n].base])  # type: ignore[misc]

@@ -1,5 +1,6 @@
-"""Long reductions to few results, done in parts: one nest reduces pieces, so that there is work for all multiprocessors, and another
-combines the pieces. The number of pieces depends on shapes alone, so results do not change from run to run.
+"""Long reductions to few results, done in parts: one nest reduces pieces, so that there is work for all
+multiprocessors, and another combines the pieces. The number of pieces depends on shapes alone, so results do not change
+from run to run.
 
     s[x] = sum over r < 4000 of a[x, r]          part[p, x] = sum over q < 500 of a[x, 500*p + q]
                                                  s[x] = sum over p < 8 of part[p, x]
@@ -30,8 +31,8 @@ PLAIN = frozenset(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"
 
 
 def split_reductions(graph: LoopGraph, target: MachineModel, along: Mapping[int, int] = NONE) -> LoopGraph:
-    """`graph` with long reductions in parts; itself where the target has no use for it. `along`: places in it of sums over rows that are
-    taken along with these (see `walk`), and in how many parts."""
+    """`graph` with long reductions in parts; itself where the target has no use for it. `along`: places in it of sums
+    over rows that are taken along with these (see `walk`), and in how many parts."""
     if not target.units:
         return graph
     storages = dict(graph.storages)
@@ -50,7 +51,7 @@ def split_reductions(graph: LoopGraph, target: MachineModel, along: Mapping[int,
     return replace(graph, storages=storages, items=items) if len(items) != len(graph.items) else graph
 
 
-# ------------------------------------------------------------------------------------------------------------------------ decision
+# ------------------------------------------------------------------------------------------------------------- decision
 
 
 def _cut(c: Compute, units: int) -> list[int] | None:
@@ -76,8 +77,8 @@ def _cut(c: Compute, units: int) -> list[int] | None:
 
 
 def _divisor(n: int, wanted: int) -> int:
-    """The divisor of n that is next to `wanted`, but not above twice as much; 1 where none is. One that is not far from it and leaves whole
-    tiles is better."""
+    """The divisor of n that is next to `wanted`, but not above twice as much; 1 where none is. One that is not far from
+    it and leaves whole tiles is better."""
     if n <= wanted:
         return n
     divisors = [d for d in range(1, min(n, 2 * wanted) + 1) if n % d == 0]
@@ -98,7 +99,7 @@ def runs_across(c: Compute) -> bool:
     return across > along
 
 
-# --------------------------------------------------------------------------------------------------------------------- construction
+# --------------------------------------------------------------------------------------------------------- construction
 
 
 class _InParts:
@@ -160,7 +161,8 @@ class _Split(_InParts):
         if self.reduces[0].kind == "welford":
             return [first, *self._welford(self.reduces[0], kept[0])]
         combine = Builder()
-        results: dict[Op, Op] = {op: self._combined(combine, op, names) for op, names in zip(self.reduces, kept, strict=True)}
+        results: dict[Op, Op] = {op: self._combined(combine, op, names) for op,
+                                 names in zip(self.reduces, kept, strict=True)}
         return [first, self._last(combine, results)]
 
     def _keep(self, b: Builder, reduce: Op) -> list[str]:
@@ -186,7 +188,8 @@ class _Split(_InParts):
         after.store(mean, self.result, after.scalar("div", total, after.const(float(self.count), kind)))
         whole = Compute(self.nest.axes, tuple(self.parts), tuple(first.ops), tuple(after.ops), self.nest.origins)
         away = second.scalar("sub", second.load(means, self.place, kind), second.load(mean, self.result, kind))
-        between = second.scalar("mul", second.scalar("mul", away, away), second.const(float(self.length // self.count), kind))
+        between = second.scalar("mul", second.scalar("mul", away, away),
+                                second.const(float(self.length // self.count), kind))
         spread = second.reduce("sum", (second.scalar("add", second.load(squares, self.place, kind), between),), kind)
         last = Builder()
         parts: dict[Op, Op] = {op: last.load(mean, self.result, kind)}
@@ -194,7 +197,8 @@ class _Split(_InParts):
             if type(p) is Part:
                 parts[p] = spread if p.part == 1 else last.const(float(self.length), kind)
         Replay(last, {}, parts).run([p for p in self.nest.ops if p not in parts])
-        return [whole, Compute(self.nest.axes, tuple(self.parts), tuple(second.ops), tuple(last.ops), self.nest.origins)]
+        return [whole, Compute(self.nest.axes, tuple(self.parts), tuple(second.ops), tuple(last.ops),
+                               self.nest.origins)]
 
 
 class _Dealt(_InParts):

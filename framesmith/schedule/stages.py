@@ -25,7 +25,8 @@ class Stage:
 
 
 def stages(cluster: FusedNests, outside: frozenset[Symbol]) -> list[Stage]:
-    """Place each member in the earliest stage that its dependences and loops allow. `outside`: axes that are not inner loops."""
+    """Place each member in the earliest stage that its dependences and loops allow. `outside`: axes that are not inner
+    loops."""
     result: list[Stage] = []
     place: dict[int, tuple[int, int]] = {}
     for k, m in enumerate(cluster.members):
@@ -69,7 +70,8 @@ def _conflicts(first: Member, second: Member) -> bool | None:
     return met
 
 
-def _place(result: list[Stage], m: Member, par: frozenset[Symbol], red: frozenset[Symbol], earliest: tuple[int, int]) -> tuple[int, int]:
+def _place(result: list[Stage], m: Member, par: frozenset[Symbol], red: frozenset[Symbol],
+           earliest: tuple[int, int]) -> tuple[int, int]:
     every = par | red
     for k in range(earliest[0], len(result)):
         stage = result[k]

@@ -16,7 +16,8 @@ from framesmith.symbolic.expr import Expr, Substitution
 
 
 def is_tile(cluster: FusedNests) -> bool:
-    """Whether the members' private loops run over one domain, and members meet only at equal indices. What reads a window has none."""
+    """Whether the members' private loops run over one domain, and members meet only at equal indices. What reads a
+    window has none."""
     shared, domain = cluster.shared, None
     windows = any(m.compute.window for m in cluster.members)
     for m in cluster.members:
@@ -42,7 +43,8 @@ def _meets_in_place(cluster: FusedNests) -> bool:
         for name, index in m.stores:
             if stored.setdefault(name, index) is not index:
                 return False
-    return all(stored.get(name, index) is index or _alone(cluster, name, m) for m in cluster.members for name, index, _ in m.loads)
+    return all(stored.get(name, index) is index or _alone(cluster, name, m) for m in cluster.members for name, index,
+               _ in m.loads)
 
 
 def _alone(cluster: FusedNests, name: str, member: Member) -> bool:

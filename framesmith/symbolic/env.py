@@ -31,7 +31,8 @@ class ShapeGuard:
 class ShapeEnv:
     """Symbols, hints and guards. `stack` is the user's stack now; capture assigns it as it goes."""
 
-    __slots__ = ("hints", "sources", "symbols", "guards", "stack", "_names", "_facts", "_equal", "_change", "_canonical", "_simplify")
+    __slots__ = ("hints", "sources", "symbols", "guards", "stack", "_names", "_facts", "_equal", "_change",
+                 "_canonical", "_simplify")
 
     def __init__(self) -> None:
         self.hints: dict[str, int] = {}
@@ -47,7 +48,8 @@ class ShapeEnv:
         self._simplify = Substitution({})
 
     # --- symbols
-    def new_symbol(self, hint: int, source: Any, *, lo: int = 2, hi: int | None = None, specialise: bool = True) -> Expr:
+    def new_symbol(self, hint: int, source: Any, *, lo: int = 2, hi: int | None = None,
+                   specialise: bool = True) -> Expr:
         """A symbol for an integer that is `hint` now; the constant itself for 0 and 1 (`specialise`).
 
         The caller guards that a specialised integer stays what it is.
@@ -70,7 +72,8 @@ class ShapeEnv:
         return self._canonical(e) if self._equal else e
 
     def simplify(self, e: Expr) -> Expr:
-        """`e` with all that the guards imply; it may name narrowed symbols and quotients, so it is for decisions only."""
+        """`e` with all that the guards imply; it may name narrowed symbols and quotients, so it is for decisions
+        only."""
         for _ in range(4):
             after = self._simplify(e)
             if after is e:

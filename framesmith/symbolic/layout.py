@@ -47,7 +47,8 @@ def _channels_last_contiguous(rank: int) -> Predicate:
 
 
 def _channels_last_strides(rank: int) -> Predicate:
-    """Strides grow from the channels over the innermost spatial dimension to the batch, and are not those of a broadcast."""
+    """Strides grow from the channels over the innermost spatial dimension to the batch, and are not those of a
+    broadcast."""
     order = (1, *range(rank - 1, 1, -1), 0)
 
     def rule(sizes: Sequence[Expr], strides: Sequence[Expr], hint: Hint) -> Rel:

@@ -1,5 +1,6 @@
-"""SymNode: the object inside `torch.SymInt`, `torch.SymFloat` and `torch.SymBool`. Torch's C++ and its Python operators call
-its methods; each builds an expression of ours, and whoever needs a Python value takes a guard in the shape environment."""
+"""SymNode: the object inside `torch.SymInt`, `torch.SymFloat` and `torch.SymBool`. Torch's C++ and its Python operators
+call its methods; each builds an expression of ours, and whoever needs a Python value takes a guard in the shape
+environment."""
 
 from __future__ import annotations
 
@@ -11,7 +12,25 @@ import torch
 
 from framesmith.symbolic import floats, layout
 from framesmith.symbolic.env import ShapeEnv
-from framesmith.symbolic.expr import FALSE, TRUE, Expr, Int, Rel, and_, as_expr, eq, ge, gt, le, lt, max_, min_, ne, not_, or_
+from framesmith.symbolic.expr import (
+    FALSE,
+    TRUE,
+    Expr,
+    Int,
+    Rel,
+    and_,
+    as_expr,
+    eq,
+    ge,
+    gt,
+    le,
+    lt,
+    max_,
+    min_,
+    ne,
+    not_,
+    or_,
+)
 from framesmith.symbolic.floats import FloatExpr, as_float
 from framesmith.util.errors import Unsupported
 
@@ -273,7 +292,8 @@ def _comparison(name: str) -> Callable[[SymNode, SymNode], SymNode]:
         if self.pytype is not float and other.pytype is not float:
             return SymNode(self.env, on_ints(_int(self), _int(other)), bool)
         rel = floats.compare(name, _float_value(self), _float_value(other))
-        return self.wrap_bool(plain(_fix_float(self), _fix_float(other))) if rel is None else SymNode(self.env, rel, bool)
+        return self.wrap_bool(plain(_fix_float(self), _fix_float(other))) if rel is None else SymNode(self.env, rel,
+                                                                                                      bool)
 
     return method
 

@@ -20,7 +20,8 @@ from framesmith.util.advice import advice
 
 @dataclass(frozen=True)
 class Group:
-    """Graph breaks (and frames left to plain Python) of one reason. `places`: how often each `file:line in function` was one."""
+    """Graph breaks (and frames left to plain Python) of one reason. `places`: how often each `file:line in function`
+    was one."""
 
     reason: str
     advice: str
@@ -33,7 +34,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`str()` gives the whole as text, `rich.print` the breaks as a table. `output`: what the call returned. `seconds`: by stage."""
+    """`str()` gives the whole as text, `rich.print` the breaks as a table. `output`: what the call returned. `seconds`:
+    by stage."""
 
     records: list[Record]
     refusals: list[Refusal]
@@ -69,7 +71,8 @@ class Explanation:
 
     def __rich__(self) -> Table:
         """What `rich.print(explanation)` shows: a line a reason, with how often, where, and what to change."""
-        title = f"{self.graph_count} graphs, {self.break_count} breaks, {len(self.refusals)} frames in eager, {self.kernel_count} kernels"
+        title = (f"{self.graph_count} graphs, {self.break_count} breaks, {len(self.refusals)} frames in eager, "
+                 f"{self.kernel_count} kernels")
         table = Table(title=title, show_lines=True)
         table.add_column("times", justify="right")
         for name in ("reason", "where", "what to change"):
@@ -91,7 +94,8 @@ class Explanation:
 
 def _record_lines(r: Record) -> list[str]:
     operators = sum(r.operators.values())
-    lines = [f"{r.function} ({r.file}:{r.line}): {operators} operators, {r.instructions} instructions, {len(r.guards)} guards"]
+    lines = [f"{r.function} ({r.file}:{r.line}): {operators} operators, {r.instructions} instructions, {len(r.guards)} "
+             "guards"]
     if operators:
         lines.append("  operators: " + _counted(r.operators))
     if r.report is not None:
@@ -99,7 +103,8 @@ def _record_lines(r: Record) -> list[str]:
         lines.append(f"  {r.report.kernels} kernels; {r.report.constants} frozen constants; library calls: {calls}")
         for number, work in enumerate(r.report.work):
             lines += [f"  kernel {number}: {what}" + (f" ({place})" if place else "") for place, what in work]
-    lines += [f"  break at {b.file}:{b.line} in {b.function}: {b.reason}" + (f" -> {b.hint}" if b.hint else "") for b in r.breaks]
+    lines += [f"  break at {b.file}:{b.line} in {b.function}: {b.reason}" + (f" -> {b.hint}" if b.hint else "")
+              for b in r.breaks]
     lines += [f"  guard {g}" for g in r.guards]
     return lines
 

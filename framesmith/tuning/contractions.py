@@ -1,8 +1,10 @@
-"""Which contractions of a graph kernels of our own compute, and how: decided by what the whole program takes with and without.
+"""Which contractions of a graph kernels of our own compute, and how: decided by what the whole program takes with and
+without.
 
-A library's call leaves its epilogue to another kernel, which may do much else besides; our own kernel takes the epilogue in. So programs
-are compared: one with the library's calls, and a few others, in each of which every contraction is computed in one of its ways. What two
-programs do otherwise falls apart into changes that have nothing to do with each other, each with its own kernels and calls on both sides:
+A library's call leaves its epilogue to another kernel, which may do much else besides; our own kernel takes the
+epilogue in. So programs are compared: one with the library's calls, and a few others, in each of which every
+contraction is computed in one of its ways. What two programs do otherwise falls apart into changes that have nothing to
+do with each other, each with its own kernels and calls on both sides:
 
     call addmm, kernel [gelu]       ->  kernel [product, gelu]
     call mm, kernel [+ b, norm]     ->  kernel [product, + b], kernel [norm]
@@ -37,8 +39,8 @@ GAIN = 0.96  # what our own may take of the time of what they stand for: trials 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A call of a contraction in a library: its operator, (memory, size, stride) of each tensor argument or else a plain value, and what is
-    given by name."""
+    """A call of a contraction in a library: its operator, (memory, size, stride) of each tensor argument or else a
+    plain value, and what is given by name."""
 
     target: Any
     args: tuple[Any, ...]
@@ -68,8 +70,8 @@ class Change:
 
 
 def own_contractions(graph: LoopGraph, schedule: Schedule, tuner: Tuner, sizes: Sizes, tf32: bool) -> LoopGraph:
-    """`graph` with each contraction computed in the way that is the fastest for the program; itself where the libraries are. `schedule`
-    leaves each value its name: by names, programs are compared."""
+    """`graph` with each contraction computed in the way that is the fastest for the program; itself where the libraries
+    are. `schedule` leaves each value its name: by names, programs are compared."""
     found = {k: c for k, item in enumerate(graph.items) if (c := contraction_of(item, graph.storages)) is not None}
     if not found:
         return graph
@@ -80,7 +82,8 @@ def own_contractions(graph: LoopGraph, schedule: Schedule, tuner: Tuner, sizes: 
 class _Race:
     def __init__(self, graph: LoopGraph, schedule: Schedule, tuner: Tuner, sizes: Sizes, tf32: bool,
                  found: Mapping[int, Contraction]) -> None:
-        self.graph, self.schedule, self.tuner, self.sizes, self.tf32, self.found = graph, schedule, tuner, sizes, tf32, found
+        self.graph, self.schedule, self.tuner = graph, schedule, tuner
+        self.sizes, self.tf32, self.found = sizes, tf32, found
         self.plain = schedule(graph)
         self.kernels: dict[Case, Kernel] = {}
         self.times: dict[Step, float] = {}
@@ -94,7 +97,8 @@ class _Race:
         for some in ([unmeasured, *rounds[:1]], rounds[1:]):  # what comes later is measured if it may be better still
             changes = [change for ways in some for change in self._changes(ways)]
             self._measure(step for change in changes for step, n in change.steps.items() if n < 0)
-            hopeful = [change for change in changes if self._may_save(change.steps) > sum(best.get(k, 0.0) for k in change.ways)]
+            hopeful = [change for change in changes if self._may_save(change.steps) > sum(best.get(k, 0.0)
+                                                                                          for k in change.ways)]
             self._measure(step for change in hopeful for step in change.steps)
             self._say(changes, hopeful)
             for change in hopeful:
@@ -120,7 +124,8 @@ class _Race:
         return [without_measurement(self.graph, self.tf32), *each]
 
     def _best(self, options: list[Ways]) -> dict[int, str]:
-        """Of some choices that of the fastest program: single changes were measured beside others that were not all taken."""
+        """Of some choices that of the fastest program: single changes were measured beside others that were not all
+        taken."""
         plain = self._uses({})
         changes = [_difference(self._uses(chosen), plain) for chosen in options]
         self._measure(step for change in changes for step in change)
@@ -142,7 +147,7 @@ class _Race:
         c = self.found[place]
         return f"{'x'.join(str(self._size(s)) for s in (c.batch, c.m, c.n, c.k))} {str(c.dtype)[6:]}"
 
-    # ----------------------------------------------------------------------------------------------------------------------- programs
+    # --------------------------------------------------------------------------------------------------------- programs
 
     def _uses(self, chosen: Ways) -> list[Use]:
         """The kernels and contractions of the program in which `chosen` are kernels of our own."""
@@ -169,8 +174,8 @@ class _Race:
                 yield Use(Library(step.target, args, tuple(step.kwargs.items())), (*read, *written), written)
 
     def _changes(self, ways: Ways) -> list[Change]:
-        """What the program with `ways` does otherwise, in parts that have nothing to do with each other: that share no buffer which they
-        write, or which only one of the programs has."""
+        """What the program with `ways` does otherwise, in parts that have nothing to do with each other: that share no
+        buffer which they write, or which only one of the programs has."""
         old, new = self._uses({}), self._uses(ways)
         gone, come = (_without(a, b) for a, b in ((old, new), (new, old)))
         inner = {b for u in old for b in u.touched} ^ {b for u in new for b in u.touched}
@@ -195,7 +200,7 @@ class _Race:
         span = 1 + sum((n - 1) * s for n, s in zip(size, stride))
         return Memory(span, b.dtype), size, stride
 
-    # -------------------------------------------------------------------------------------------------------------------------- times
+    # ------------------------------------------------------------------------------------------------------------ times
 
     def _measure(self, steps: Iterable[Step]) -> None:
         """Time the steps that are not known yet."""

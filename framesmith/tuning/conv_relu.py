@@ -1,9 +1,9 @@
 """Whether a convolution with its bias and ReLU is one call of cuDNN.
 
-As a rule it is: the call takes as long as the convolution alone. For some sizes, though, cuDNN's heuristics know no engine for all three
-but one that takes sixteen times as long, and nothing but the clock tells which sizes these are. So each is run when its graph is compiled,
-which builds the plan that its first call needs anyway; one that is suspiciously slow is measured beside the convolution alone. Remembered
-by sizes, chip and version.
+As a rule it is: the call takes as long as the convolution alone. For some sizes, though, cuDNN's heuristics know no
+engine for all three but one that takes sixteen times as long, and nothing but the clock tells which sizes these are. So
+each is run when its graph is compiled, which builds the plan that its first call needs anyway; one that is suspiciously
+slow is measured beside the convolution alone. Remembered by sizes, chip and version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from framesmith.lower.contractions.template_heuristics import COPY, RATES
 
 aten = torch.ops.aten
 RUNS = 3
-SUSPECT, SHORT = 20.0, 50.0  # times what its operations or bytes take, and microseconds, up to which a call is as it should be
+# times what its operations or bytes take, and microseconds, up to which a call is as it should be
+SUSPECT, SHORT = 20.0, 50.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,14 @@ class Rectified:
             call = functools.partial(aten.cudnn_convolution_relu, image, weight, bias, *geometry, 1)
             if layer.added:
                 beside = torch.zeros_like(call())
-                call = functools.partial(aten.cudnn_convolution_add_relu, image, weight, beside, 1.0, bias, *geometry, 1)
+                call = functools.partial(aten.cudnn_convolution_add_relu, image, weight, beside, 1.0, bias, *geometry,
+                                         1)
             whole, results = microseconds(call)
             if not is_suspicious(layer, whole, results):
                 return True
             alone, _ = microseconds(lambda: aten.convolution(image, weight, None, *geometry, False, (0, 0), 1))
-        return whole <= alone + (3 if layer.added else 2) * layer.dtype.itemsize * results / COPY  # a kernel that adds and clamps
+        # a kernel that adds and clamps
+        return whole <= alone + (3 if layer.added else 2) * layer.dtype.itemsize * results / COPY
 
     def _channels_last(self, sizes: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(sizes, dtype=dtype, device=self.device, memory_format=torch.channels_last).zero_()

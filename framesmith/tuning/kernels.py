@@ -1,4 +1,5 @@
-"""The best configuration of each kernel, by measurement on the device, remembered on disk by text, chip and versions."""
+"""The best configuration of each kernel, by measurement on the device, remembered on disk by text, chip and
+versions."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ NEAR, MOST = 1.1, 0.15  # ... if each came so near to its least time, but saved 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A kernel as one program launches it: `text` is its canonical text, wherever in memory it reads and writes, `memory` what its pointers
-    point to, `sizes` the values of its symbols. Equal cases take equal time."""
+    """A kernel as one program launches it: `text` is its canonical text, wherever in memory it reads and writes,
+    `memory` what its pointers point to, `sizes` the values of its symbols. Equal cases take equal time."""
 
     text: str
     memory: tuple[Memory, ...]
@@ -44,7 +45,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The number of a configuration among the kernel's candidates, and the milliseconds it took (None: not measured)."""
+    """The number of a configuration among the kernel's candidates, and the milliseconds it took (None: not
+    measured)."""
 
     number: int
     milliseconds: float | None
@@ -69,7 +71,8 @@ def case_of(step: Launch, program: Program, sizes: Sizes) -> Case:
 
 
 def candidates(kernel: Kernel, sizes: Sequence[int] = ()) -> tuple[Config, ...]:
-    """The configurations that are measured, the one that is taken unmeasured first. `sizes`: the values of the kernel's symbols."""
+    """The configurations that are measured, the one that is taken unmeasured first. `sizes`: the values of the kernel's
+    symbols."""
     contraction = product_of(kernel)
     if contraction is not None:
         return matmul_configs.candidates(kernel, contraction)
@@ -79,13 +82,15 @@ def candidates(kernel: Kernel, sizes: Sequence[int] = ()) -> tuple[Config, ...]:
 def source_of(kernel: Printed) -> triton.TritonSource:
     """A printed kernel as Triton's process takes it."""
     return triton.TritonSource(
-        kernel.name, kernel.text, kernel.signature, kernel.constants, kernel.divisible, kernel.num_warps, kernel.num_stages, kernel.asserts,
+        kernel.name, kernel.text, kernel.signature, kernel.constants, kernel.divisible, kernel.num_warps,
+        kernel.num_stages, kernel.asserts,
         kernel.multiples, kernel.vector,
     )
 
 
 class Tuner:
-    """Measures on `device`, a chip of architecture `arch`; what trials took of it is free at the end of the `with` block."""
+    """Measures on `device`, a chip of architecture `arch`; what trials took of it is free at the end of the `with`
+    block."""
 
     def __init__(self, device: torch.device, arch: int, cache: Cache, jobs: int | None) -> None:
         self.device, self.arch, self.cache, self.jobs = device, arch, cache, jobs
@@ -98,12 +103,14 @@ class Tuner:
     def __enter__(self) -> Tuner:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
         self.trials.end()
         torch.cuda.empty_cache()  # of the operators that were timed
 
     def best(self, kernels: Mapping[Case, Kernel], all_of: bool = True) -> dict[Case, Best]:
-        """The best configuration for each case. `all_of` False: only the first is measured, of contractions the first few."""
+        """The best configuration for each case. `all_of` False: only the first is measured, of contractions the first
+        few."""
         todo: list[_Trial] = []
         for case, kernel in kernels.items():
             if case not in self.known:
@@ -186,7 +193,8 @@ class _Trial:
             grid = [g if type(g) is int else g.evaluate(env) for g in p.grid]  # type: ignore[union-attr]
             if binary is None or 0 in grid:
                 continue
-            given = [i if kind.startswith("*") else 1 for i, (_, kind) in enumerate(p.signature[: len(self.case.memory)])]
+            given = [i if kind.startswith("*") else 1 for i,
+                     (_, kind) in enumerate(p.signature[: len(self.case.memory)])]
             given += [env[s] for s in p.symbols]
             arguments = [(kind, value) for (_, kind), value in zip(p.signature, given, strict=True)]
             contenders[k] = trial.Contender(binary, grid, arguments)
@@ -210,7 +218,8 @@ def configured(program: Program, tuner: Tuner, sizes: Sizes) -> dict[Kernel, Con
     return {k: candidates(k, case.sizes)[best[case].number] for case, found in reversed(cases.items()) for k in found}
 
 
-def _worth_more(kernels: Mapping[Case, Kernel], best: Mapping[Case, Best], count: Counter[Case], tuner: Tuner) -> list[Case]:
+def _worth_more(kernels: Mapping[Case, Kernel], best: Mapping[Case, Best], count: Counter[Case],
+                tuner: Tuner) -> list[Case]:
     """The kernels that take longer than they must, but for the last of them."""
     times = {case: count[case] * (best[case].milliseconds or 0.0) for case in kernels}
     least = {case: NEAR * count[case] * tuner.least(case, kernels[case]) for case in kernels}
@@ -230,7 +239,8 @@ def footprint(program: Program, sizes: Sizes) -> int:
     def of(size: Any) -> int:
         return size.evaluate(sizes) if isinstance(size, Expr) else size
 
-    own = {name: b.dtype.itemsize * prod(map(of, b.size)) for name, b in program.buffers.items() if b.kind not in ("arena", "view")}
+    own = {name: b.dtype.itemsize * prod(map(of, b.size)) for name,
+           b in program.buffers.items() if b.kind not in ("arena", "view")}
     returned = [own.pop(name) for name, b in program.buffers.items() if b.kind == "result"]
     return sum(own.values()) + max(returned, default=0) + of(program.arena_bytes)
 

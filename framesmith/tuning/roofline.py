@@ -21,7 +21,8 @@ from framesmith.symbolic.expr import Symbol
 SIDE = 4096  # of the products that tell the rate
 COPIED = 1 << 28  # bytes of the copy
 START = 0.001  # milliseconds of a kernel that does nothing
-TF32, PLAIN = 2, 10  # times the operations of halves that those of float32 cost, rounded to TF32 or not: no fewer on any chip
+# times the operations of halves that those of float32 cost, rounded to TF32 or not: no fewer on any chip
+TF32, PLAIN = 2, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,16 @@ def measured() -> Rates:
 def least(kernel: Kernel, memory: Sequence[Memory], sizes: Mapping[Symbol, int], rates: Rates) -> float:
     """Milliseconds of `kernel` over `memory` where its symbols have the values `sizes`."""
     p = product_of(kernel)
-    axes = [*kernel.outer, *((p.m, p.n, p.k) if p is not None else ()), *(node.axis for node in walk(kernel.body) if type(node) is Loop)]
+    axes = [*kernel.outer, *((p.m, p.n, p.k) if p is not None else ()),
+            *(node.axis for node in walk(kernel.body) if type(node) is Loop)]
     extents = {a.symbol: a.extent.evaluate(sizes) for a in axes}
     elements: dict[str, int] = {}
     for op in walk(kernel.body):
         if isinstance(op, Load | Store):
             touched = prod(extents[s] for s in op.index.free if s in extents)
             elements[op.buffer] = max(touched, elements.get(op.buffer, 0))
-    moved = sum(min(elements.get(q.name, 0), m.elements) * m.dtype.itemsize for q, m in zip(kernel.params, memory, strict=True))
+    moved = sum(min(elements.get(q.name, 0), m.elements) * m.dtype.itemsize for q,
+                m in zip(kernel.params, memory, strict=True))
     return START + max(moved / rates.bytes, _operations(p, extents) / rates.halves)
 
 

@@ -20,7 +20,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"repr of|hash of|id\(\) of|address", "do not depend on an object's address in compiled code"),
     (r"metaclass|instance of|__del__", "make the object outside of the compiled code and pass it in"),
     (r"call of|method|attribute",
-     "call it outside of the compiled code; if it is a pure function of constants, mark it with framesmith.assume_constant_result, "
+     "call it outside of the compiled code; if it is a pure function of constants, mark it with "
+     "framesmith.assume_constant_result, "
      "if of tensors, with framesmith.allow_in_graph"),
 )
 _COMPILED = tuple((re.compile(pattern), advice) for pattern, advice in _ROWS)

@@ -1,4 +1,5 @@
-"""TorchDynamo's frame hook, which may be at work around ours or beside it. It is reached through its C part; nothing is imported."""
+"""TorchDynamo's frame hook, which may be at work around ours or beside it. It is reached through its C part; nothing is
+imported."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def hide_from_dynamo(code: CodeType) -> None:
 
 
 def stance() -> str:
-    """What `torch.compiler.set_stance` was given last. ("force_eager" never comes so far: compiled functions ask for it at each call.)"""
+    """What `torch.compiler.set_stance` was given last. ("force_eager" never comes so far: compiled functions ask for it
+    at each call.)"""
     return getattr(getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None), "stance", "default")
 
 

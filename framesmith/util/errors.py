@@ -8,7 +8,8 @@ from framesmith.util.advice import advice
 
 
 def drop_traces(error: BaseException | None, handled: BaseException | None) -> None:
-    """Forget the frames behind an error and behind those that it came from: they hold what capture held, the user's model included.
+    """Forget the frames behind an error and behind those that it came from: they hold what capture held, the user's
+    model included.
 
     `handled`: what the user's program was handling when capture began; it came before, and is the user's.
     """
@@ -37,7 +38,8 @@ class Unsupported(FramesmithError):
         if self.at is None:
             return f"{self.reason} ({self.hint})" if self.hint else self.reason
         source = linecache.getline(*self.at).strip()
-        lines = [f"{self.reason} at {self.at[0]}:{self.at[1]}", f"    {source}" if source else "", f"  {self.hint or advice(self.reason)}"]
+        lines = [f"{self.reason} at {self.at[0]}:{self.at[1]}", f"    {source}" if source else "",
+                 f"  {self.hint or advice(self.reason)}"]
         return "\n".join(filter(None, lines))
 
 
@@ -46,22 +48,27 @@ class DataDependent(Unsupported):
 
 
 class FrameSeen(Unsupported):
-    """The instruction looks at the very frame that it runs in, and at `callers` above it: they must run as plain Python."""
+    """The instruction looks at the very frame that it runs in, and at `callers` above it: they must run as plain
+    Python."""
 
     def __init__(self, what: str, callers: int = 0) -> None:
-        super().__init__(f"{what} looks at the frame", hint="call it in a function that is not compiled (framesmith.disable)")
+        super().__init__(f"{what} looks at the frame",
+                         hint="call it in a function that is not compiled (framesmith.disable)")
         self.callers = callers
 
 
 class MemorySeen(FrameSeen):
-    """The instruction looks at the interpreter's memory: what runs beneath the frame must leave no more there than plain Python does."""
+    """The instruction looks at the interpreter's memory: what runs beneath the frame must leave no more there than
+    plain Python does."""
 
 
 class NeedsGrad(Unsupported):
-    """A leaf that requires grad is written in grad mode, which autograd refuses. `source` is its path from the frame (a capture source)."""
+    """A leaf that requires grad is written in grad mode, which autograd refuses. `source` is its path from the frame (a
+    capture source)."""
 
     def __init__(self, source: object) -> None:
-        super().__init__(f"{source}, a leaf that requires grad, is written in place", hint="write it under torch.no_grad()")
+        super().__init__(f"{source}, a leaf that requires grad, is written in place",
+                         hint="write it under torch.no_grad()")
         self.source = source
 
 
@@ -69,7 +76,8 @@ class TooLong(Unsupported):
     """Capture has followed the frame for as many instructions as it may: a loop that Python is to run."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"more than {limit} instructions", hint="raise max_instructions, or move the long loop out of the compiled code")
+        super().__init__(f"more than {limit} instructions",
+                         hint="raise max_instructions, or move the long loop out of the compiled code")
 
 
 class SharedMemory(Unsupported):
@@ -77,11 +85,13 @@ class SharedMemory(Unsupported):
 
 
 class OddTensor(Unsupported):
-    """A tensor of a kind that is left to eager: sparse, nested, on another device, of a subclass. Later calls may bring others."""
+    """A tensor of a kind that is left to eager: sparse, nested, on another device, of a subclass. Later calls may bring
+    others."""
 
 
 class FirstCall(Unsupported):
-    """The program sets itself up in this call, as lazy modules and caches do: plain Python runs it, and later calls are captured."""
+    """The program sets itself up in this call, as lazy modules and caches do: plain Python runs it, and later calls are
+    captured."""
 
 
 class CompileError(FramesmithError):

@@ -1,4 +1,5 @@
-"""Options by the names that torch.compile has for them. Nothing of it is imported: its text says which names there are."""
+"""Options by the names that torch.compile has for them. Nothing of it is imported: its text says which names there
+are."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _ROWS: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 
 def own_options(options: dict[str, Any], fields: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
-    """The options as fields of `Config`, unknown names as they are; and the names of torch.compile's that have no counterpart."""
+    """The options as fields of `Config`, unknown names as they are; and the names of torch.compile's that have no
+    counterpart."""
     own: dict[str, Any] = {}
     ignored = []
     for given, value in options.items():

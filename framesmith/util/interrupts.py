@@ -1,4 +1,5 @@
-"""Exceptions that the program's signal handlers raise in the middle of our work: they are the program's, whatever we were about to do."""
+"""Exceptions that the program's signal handlers raise in the middle of our work: they are the program's, whatever we
+were about to do."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def _code_of(handler: Any) -> CodeType | None:
 
 def raised_by_handler(error: BaseException) -> bool:
     """Whether a signal handler raised the exception: one is among the frames that it came through."""
-    codes = {id(_code_of(handler)) for handler in _handlers().values()}  # by identity: a compiled frame's constants have no hash
+    # by identity: a compiled frame's constants have no hash
+    codes = {id(_code_of(handler)) for handler in _handlers().values()}
     trace = error.__traceback__ if codes else None
     while trace is not None:
         if id(trace.tb_frame.f_code) in codes:
@@ -57,7 +59,8 @@ def handlers_heard() -> Iterator[None]:
             raise raised[-1]
 
 
-def _hearing(handler: Callable[[int, FrameType | None], Any], raised: list[BaseException]) -> Callable[[int, FrameType | None], None]:
+def _hearing(handler: Callable[[int, FrameType | None], Any],
+             raised: list[BaseException]) -> Callable[[int, FrameType | None], None]:
     def heard(number: int, frame: FrameType | None) -> None:
         try:
             handler(number, frame)

@@ -20,7 +20,8 @@ def is_compiling() -> bool:
     return torch.compiler.is_compiling()
 
 
-def mark_dynamic(tensor: torch.Tensor, index: int | Iterable[int], *, min: int | None = None, max: int | None = None) -> None:
+def mark_dynamic(tensor: torch.Tensor, index: int | Iterable[int], *, min: int | None = None,
+                 max: int | None = None) -> None:
     """Note that dimension `index` (or each of several) of `tensor` varies between calls, from `min` to `max`.
 
     Recorded, and without effect as yet: every size is compiled as a constant, and another size makes another variant.
@@ -29,7 +30,8 @@ def mark_dynamic(tensor: torch.Tensor, index: int | Iterable[int], *, min: int |
 
 
 def mark_static(tensor: torch.Tensor, index: int | Iterable[int] | None = None) -> None:
-    """Note that dimension `index` (each of several; None: all) never varies. That is how every size is compiled at present."""
+    """Note that dimension `index` (each of several; None: all) never varies. That is how every size is compiled at
+    present."""
     _mark(tensor, STATIC, range(tensor.dim()) if index is None else index, None)
 
 

@@ -1,4 +1,5 @@
-"""How exact float32 is on a CUDA device, by settings of the process. What is compiled goes by them, so graphs are guarded by them."""
+"""How exact float32 is on a CUDA device, by settings of the process. What is compiled goes by them, so graphs are
+guarded by them."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ def in_tf32(what: str) -> bool:
 
 
 def on_matrix_units(dtype: torch.dtype, *channels: int) -> bool:
-    """Whether convolutions of this type run there, channels innermost: of halves, and of float32 where it may be rounded. Those of 5 to 15
-    channels cuDNN computes exactly, in eager's layout alone."""
+    """Whether convolutions of this type run there, channels innermost: of halves, and of float32 where it may be
+    rounded. Those of 5 to 15 channels cuDNN computes exactly, in eager's layout alone."""
     return dtype in _HALF or dtype is torch.float32 and not any(4 < n < 16 for n in channels) and in_tf32(CONVOLUTIONS)
 
 
 def channels_of(image: Any, weight: Any) -> tuple[int, ...]:
-    """Those of a convolution's image and of its result, as far as they are known; none where each channel has a kernel of its own, which
-    is computed exactly."""
+    """Those of a convolution's image and of its result, as far as they are known; none where each channel has a kernel
+    of its own, which is computed exactly."""
     return tuple([n for n in (image.shape[1], weight.shape[0]) if type(n) is int]) if weight.shape[1] != 1 else ()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Raising:
-    """Captures of a code object that came to nothing for the call's own values, such as an exception that the program raises: after two
-    in a row, calls run plain, 2, 4, 8 ... of them, before the next capture."""
+    """Captures of a code object that came to nothing for the call's own values, such as an exception that the program
+    raises: after two in a row, calls run plain, 2, 4, 8 ... of them, before the next capture."""
 
     captures: int = 0
     waiting: int = 0

@@ -92,8 +92,10 @@ def other_epsilon(net):
 
 
 CHANGES = [
-    write_in_place, write_data, assign_data, replace_parameter, load_state, load_state_by_assignment, write_running_statistics, train,
-    train_one_layer, other_dropout, replace_submodule, replace_by_sequence, forward_hook, root_hook, pre_hook, freeze_parameters, drop_bias,
+    write_in_place, write_data, assign_data, replace_parameter, load_state, load_state_by_assignment,
+    write_running_statistics, train,
+    train_one_layer, other_dropout, replace_submodule, replace_by_sequence, forward_hook, root_hook, pre_hook,
+    freeze_parameters, drop_bias,
     weight_norm, other_epsilon,
 ]
 
@@ -118,7 +120,8 @@ def test_there_and_back():
     assert_same(net, fast)
 
 
-@pytest.mark.parametrize("x", [X[:1], X[:3], X[:0], X.t().contiguous().t(), torch.cat([X, X])[1::2], X.clone().requires_grad_()],
+@pytest.mark.parametrize("x", [X[:1], X[:3], X[:0], X.t().contiguous().t(), torch.cat([X, X])[1::2],
+                               X.clone().requires_grad_()],
                          ids=["one row", "three rows", "none", "columns", "strided", "requires grad"])
 def test_other_inputs(x):
     net, fast = compiled_net()
@@ -126,7 +129,8 @@ def test_other_inputs(x):
     assert_same(net, fast)
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.bfloat16, 0.05), (torch.float32, 1e-6)], ids=str)
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.bfloat16, 0.05), (torch.float32, 1e-6)],
+                         ids=str)
 def test_another_dtype(dtype, tolerance):
     net, fast = compiled_net()
     net.to(dtype)

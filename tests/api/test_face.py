@@ -10,8 +10,10 @@ from framesmith.testing import CompileCounter, CompileCounterWithBackend
 from tests.api.nets import Net, X, assert_close
 
 FACE = {
-    "compile", "config", "disable", "exc", "explain", "graph_break", "is_compiling", "list_backends", "lookup_backend", "mark_dynamic",
-    "mark_static", "register_backend", "reset", "allow_in_graph", "disallow_in_graph", "assume_constant_result", "testing",
+    "compile", "config", "disable", "exc", "explain", "graph_break", "is_compiling", "list_backends", "lookup_backend",
+    "mark_dynamic",
+    "mark_static", "register_backend", "reset", "allow_in_graph", "disallow_in_graph", "assume_constant_result",
+    "testing",
     "cuda_graph_memory",
 }
 

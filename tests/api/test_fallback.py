@@ -154,7 +154,8 @@ def test_a_failing_back_end_leaves_eager():
 
 def test_more_variants_than_allowed():
     fast = framesmith.compile(product, options={"max_variants": 2}, backend="eager")
-    _, told, _ = messages_of(lambda: [assert_close(fast(torch.ones(n, 3)), product(torch.ones(n, 3))) for n in (2, 3, 4, 5)])
+    _, told, _ = messages_of(lambda: [assert_close(fast(torch.ones(n, 3)), product(torch.ones(n, 3)))
+                                      for n in (2, 3, 4, 5)])
     assert len(told) == 1 and "2 variants" in told[0] and "size of dimension 0" in told[0]
 
 

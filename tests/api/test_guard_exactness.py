@@ -1,4 +1,5 @@
-"""Guards cover what was read and nothing else: each related change compiles anew and is right, unrelated ones do not compile."""
+"""Guards cover what was read and nothing else: each related change compiles anew and is right, unrelated ones do not
+compile."""
 
 import types
 from collections import OrderedDict
@@ -124,7 +125,8 @@ def modes(x, o):
 
 # name: (function of (x, o), maker of o, changes that must compile anew, changes that must not)
 CASES = {
-    "global": (lambda x, o: x * SCALE, lambda: None, [globally("SCALE", 3.0)], [globally("UNREAD", 7), globally("NEW", 1)]),
+    "global": (lambda x, o: x * SCALE, lambda: None, [globally("SCALE", 3.0)],
+               [globally("UNREAD", 7), globally("NEW", 1)]),
     "global dict item": (
         lambda x, o: x * TABLE["a"], lambda: None, [lambda _: TABLE.update(a=5.0)],
         [lambda _: TABLE.update(b=9.0), lambda _: TABLE.update(z=0.0)]),
@@ -136,9 +138,11 @@ CASES = {
         [lambda _: setattr(helper, "tag", 1)]),
     "function's defaults": (
         uses_defaults, lambda: None,
-        [lambda _: setattr(defaults, "__defaults__", (7.0,)), lambda _: setattr(defaults, "__kwdefaults__", {"plus": 3.0})], []),
+        [lambda _: setattr(defaults, "__defaults__", (7.0,)),
+         lambda _: setattr(defaults, "__kwdefaults__", {"plus": 3.0})], []),
     "function's code": (
-        lambda x, o: HELPERS.fn(x), lambda: setattr(HELPERS, "fn", lambda x: x + 1), [lambda _: setattr(HELPERS, "fn", lambda x: x + 2)],
+        lambda x, o: HELPERS.fn(x), lambda: setattr(HELPERS, "fn", lambda x: x + 1),
+        [lambda _: setattr(HELPERS, "fn", lambda x: x + 2)],
         []),
     "function attribute": (
         lambda x, o: x * o.by + (1 if hasattr(o, "plus") else 2), lambda: with_attribute(),
@@ -153,10 +157,13 @@ CASES = {
     "property": (
         lambda x, o: x * o.double, Config,
         [setter("width", 7), lambda o: setattr(type(o), "double", property(lambda self: 11))], [setter("name", "z")]),
-    "method": (lambda x, o: o.apply(x), Config, [setter("width", 9), setter("apply", lambda x: x * 100)], [setter("name", "z")]),
-    "hasattr": (lambda x, o: x + 1 if hasattr(o, "extra") else x - 1, Config, [setter("extra", 1)], [setter("another", 1)]),
+    "method": (lambda x, o: o.apply(x), Config, [setter("width", 9), setter("apply", lambda x: x * 100)],
+               [setter("name", "z")]),
+    "hasattr": (lambda x, o: x + 1 if hasattr(o, "extra") else x - 1, Config, [setter("extra", 1)],
+                [setter("another", 1)]),
     "subclasses": (
-        lambda x, o: x * len(o.__subclasses__()), lambda: type("Root", (), {}), [lambda o: setattr(o, "kid", type("Kid", (o,), {}))],
+        lambda x, o: x * len(o.__subclasses__()), lambda: type("Root", (), {}),
+        [lambda o: setattr(o, "kid", type("Kid", (o,), {}))],
         [lambda o: setattr(o, "note", 1)]),
     "slots": (lambda x, o: x * o.a, Slotted, [setter("a", 3.0)], [setter("b", 5.0)]),
     "dataclass": (lambda x, o: x * o.size, Data, [setter("size", 3)], [setter("rest", []), lambda o: o.rest.append(1)]),
@@ -170,7 +177,8 @@ CASES = {
         lambda x, o: x * o.get("q", 5), lambda: {"a": 1}, [lambda o: o.update(q=2)],
         [lambda o: o.update(a=3), lambda o: o.update(c=3)]),
     "dict keys": (in_order, lambda: {"a": 1, "bb": 2}, [lambda o: o.update(c=1), lambda o: o.update(a=o.pop("a"))], []),
-    "ordered dict": (in_order, lambda: OrderedDict(a=1, bb=2), [lambda o: o.move_to_end("a"), lambda o: o.update(c=2)], []),
+    "ordered dict": (in_order, lambda: OrderedDict(a=1, bb=2), [lambda o: o.move_to_end("a"), lambda o: o.update(c=2)],
+                     []),
     "in": (
         lambda x, o: x * 2 if "a" in o else x * 3, lambda: {"a": 1}, [lambda o: o.pop("a")],
         [lambda o: o.update(b=3), lambda o: o.update(a=9)]),
@@ -180,18 +188,21 @@ CASES = {
         [setter("width", 1)]),
     "module flag": (
         lambda x, o: o(x), lambda: Sub().eval(),
-        [setter("flag", False), lambda o: o.drop.register_forward_hook(lambda *a: None), lambda o: setattr(o.drop, "training", True)],
+        [setter("flag", False), lambda o: o.drop.register_forward_hook(lambda *a: None),
+         lambda o: setattr(o.drop, "training", True)],
         [setter("unread", 1), lambda o: o.calls.append(1), setter("training", True)]),
     "module weights": (
         lambda x, o: o(x), lambda: Sub().eval(),
-        [lambda o: setattr(o.lin, "bias", None), lambda o: o.double().float() and o.lin.weight.data.__class__ and o.to(torch.float64)],
+        [lambda o: setattr(o.lin, "bias", None),
+         lambda o: o.double().float() and o.lin.weight.data.__class__ and o.to(torch.float64)],
         [lambda o: o.lin.weight.data.mul_(2), lambda o: setattr(o.lin, "weight", nn.Parameter(torch.randn(4, 4)))]),
     "modules": (
         lambda x, o: o(x), lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(),
         [lambda o: o.append(nn.Tanh()), lambda o: o.__setitem__(1, nn.Tanh())],
         [setter("unread", 1), lambda o: setattr(o[0], "note", 1)]),
     "submodule of a list": (
-        lambda x, o: o[1](x), lambda: nn.ModuleList([nn.Linear(4, 4), nn.ReLU()]), [lambda o: o.__setitem__(1, nn.Tanh())],
+        lambda x, o: o[1](x), lambda: nn.ModuleList([nn.Linear(4, 4), nn.ReLU()]),
+        [lambda o: o.__setitem__(1, nn.Tanh())],
         [lambda o: setattr(o[0], "note", 1)]),
 }
 
@@ -204,7 +215,8 @@ def cases():
 
 @pytest.fixture(autouse=True)
 def state():
-    saved = dict(globals()), dict(TABLE), dict(HELPERS.__dict__), dict(Config.__dict__), helper.__defaults__, defaults.__defaults__
+    saved = dict(globals()), dict(TABLE), dict(HELPERS.__dict__), dict(
+        Config.__dict__), helper.__defaults__, defaults.__defaults__
     kw = dict(defaults.__kwdefaults__)
     CLOSED.set_a(1.0)
     yield

@@ -19,8 +19,10 @@ def predicates():
     for path in sorted(CAPTURE.rglob("*.py")):
         module = "framesmith.capture." + ".".join(path.relative_to(CAPTURE).with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and len(node.args) == 3 and getattr(node.args[1], "value", None) == "callable":
-                for given in [node.args[2].body, node.args[2].orelse] if isinstance(node.args[2], ast.IfExp) else [node.args[2]]:
+            if isinstance(node, ast.Call) and len(node.args) == 3 and getattr(node.args[1], "value",
+                                                                              None) == "callable":
+                for given in [node.args[2].body, node.args[2].orelse] if isinstance(node.args[2],
+                                                                                    ast.IfExp) else [node.args[2]]:
                     name = given.func if isinstance(given, ast.Call) else given
                     if isinstance(name, ast.Name):
                         yield pytest.param(module, name.id, id=f"{module[18:]}.{name.id}")
@@ -55,4 +57,5 @@ def test_no_text_names_an_address():
 
 def test_a_miss_names_no_address():
     note = Note("callable", "L['x']", predicate(threading.Lock))
-    assert "0x" not in explain(note, object()) + explain(Note("id", "<Thing at 0x7f00>", "<a.b.Thing object at 0x7f00>"), 1)
+    assert "0x" not in explain(note, object()) + explain(Note("id", "<Thing at 0x7f00>",
+                                                              "<a.b.Thing object at 0x7f00>"), 1)

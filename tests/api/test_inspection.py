@@ -49,7 +49,8 @@ def test_explain(tmp_path, monkeypatch):
     told = framesmith.explain(branchy)(X)
     text = re.sub(r"\d+ (instructions|guards)", r"N \1", str(told).replace(__file__, "FILE"))
     assert text.rsplit("seconds: ", 1)[0] == TEXT
-    stages = ["capture", "guards", "rewrite", "freeze", "cache", "decompose", "lower", "schedule", "codegen", "build", "load", "total"]
+    stages = ["capture", "guards", "rewrite", "freeze", "cache", "decompose", "lower", "schedule", "codegen", "build",
+              "load", "total"]
     assert list(told.seconds) == stages and all(s >= 0 for s in told.seconds.values())
     assert (told.graph_count, told.break_count, told.kernel_count) == (2, 1, 2)
     assert told.break_reasons == {"truth of a tensor's data": 1}
@@ -59,7 +60,8 @@ def test_explain(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("channel, expected", [
-    ("graph", "softmax"), ("loops", "exp"), ("schedule", "exp"), ("code", 'extern "C" void k0('), ("guards", "L['x'] is a Tensor"),
+    ("graph", "softmax"), ("loops", "exp"), ("schedule", "exp"), ("code", 'extern "C" void k0('),
+    ("guards", "L['x'] is a Tensor"),
     ("breaks", "truth of a tensor's data"), ("recompiles", "size of dimension 0: expected 6, got 2"),
 ])
 def test_each_channel_prints(channel, expected, capfd, tmp_path, monkeypatch):

@@ -15,7 +15,8 @@ from framesmith.capture import entry
 from framesmith.runtime import build, cache
 from framesmith.util import interrupts
 
-PLACES = {"capture": (entry, "finish"), "decompose": (pipeline, "decompose"), "lower": (pipeline, "lower"), "build": (build, "_wait"),
+PLACES = {"capture": (entry, "finish"), "decompose": (pipeline, "decompose"), "lower": (pipeline, "lower"),
+          "build": (build, "_wait"),
           "seal": (cache, "_seal"), "store": (cache, "_pack"), "load": (pipeline, "load"),
           "guards": (compiler, "compile_guards")}  # fmt: skip
 
@@ -76,7 +77,8 @@ def is_as_it_was(compiled, eager, x):
     assert _C.hits() == hits + 1
 
 
-@pytest.mark.parametrize("error", [TimeoutError("late"), ValueError("no"), SystemExit(3), GeneratorExit(), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("error", [TimeoutError("late"), ValueError("no"), SystemExit(3), GeneratorExit(),
+                                   KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("place", PLACES)
 def test_what_a_handler_raises_in_a_compile_reaches_the_caller(place, error, tmp_path, monkeypatch):
     monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))

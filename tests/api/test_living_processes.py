@@ -166,7 +166,8 @@ def test_torch_compile_before_after_and_around():
         assert torch.equal(within(x), scaled(x) * 2)
     torch._dynamo.reset()
     framesmith.reset()
-    assert torch.equal(around(X), theirs_first(X) * 2) and torch.equal(theirs(X), theirs_first(X)) and torch.equal(ours(X), scaled(X))
+    assert torch.equal(around(X), theirs_first(X)
+                       * 2) and torch.equal(theirs(X), theirs_first(X)) and torch.equal(ours(X), scaled(X))
 
 
 def test_one_function_compiled_by_both():

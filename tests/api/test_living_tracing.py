@@ -94,7 +94,8 @@ def test_monitoring():
     tool = sys.monitoring.PROFILER_ID
     sys.monitoring.use_tool_id(tool, "test")
     try:
-        sys.monitoring.register_callback(tool, sys.monitoring.events.PY_START, lambda code, offset: seen.append(code.co_name))
+        sys.monitoring.register_callback(tool, sys.monitoring.events.PY_START, lambda code,
+                                         offset: seen.append(code.co_name))
         sys.monitoring.set_events(tool, sys.monitoring.events.PY_START)
         compiled = framesmith.compile(work, backend="eager")
         assert torch.equal(compiled(X), work(X)) and torch.equal(compiled(X), work(X))
@@ -194,7 +195,8 @@ print("fine")
 
 
 def test_compilation_itself_under_a_tracer_of_lines():
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, timeout=500,
+                          check=False)
     assert done.stdout.strip() == "fine", done.stderr[-2000:]
 
 

@@ -51,7 +51,8 @@ def test_a_warm_cache_needs_no_compiler(env, tmp_path):
     assert any("no C++ compiler" in line for line in run(tmp_path / "cold", **env)[0])
 
 
-@pytest.mark.parametrize("env", [{"FRAMESMITH_COMPILER": "/nonexistent/g++"}, {"PATH": "/nonexistent"}], ids=["named", "path"])
+@pytest.mark.parametrize("env", [{"FRAMESMITH_COMPILER": "/nonexistent/g++"}, {"PATH": "/nonexistent"}],
+                         ids=["named", "path"])
 def test_no_compiler(env, tmp_path):
     told, _ = run(tmp_path, **env, CXX="")
     assert len(told) == 1 and "no C++ compiler" in told[0] and "install g++" in told[0] and "eager" in told[0]
@@ -94,7 +95,8 @@ def test_import_is_cheap():
     command = [sys.executable, "-X", "importtime", "-c", "import torch, framesmith"]
     best = 1.0
     for _ in range(3):
-        lines = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=True).stderr.splitlines()
+        lines = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120,
+                               check=True).stderr.splitlines()
         own = next(line for line in lines if line.split("|")[-1].rstrip() == " framesmith")
         best = min(best, int(own.split("|")[1]) / 1e6)
     assert best < 0.15

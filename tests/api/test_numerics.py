@@ -1,4 +1,5 @@
-"""numerics="eager": each operator's 16-bit results are rounded before the next reads them, as eager has them in memory."""
+"""numerics="eager": each operator's 16-bit results are rounded before the next reads them, as eager has them in
+memory."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def test_chains_are_eagers_bit_for_bit(dtype):
     x, y = (torch.randn(64, 64, generator=torch.Generator().manual_seed(k)).to(dtype) for k in (0, 1))
     want = chains(x, y)
     got = framesmith.compile(chains, fullgraph=True, options={"numerics": "eager"})(x, y)
-    assert not {name: float((got[name] - want[name]).abs().max()) for name in want if not torch.equal(got[name], want[name])}
+    assert not {name: float((got[name] - want[name]).abs().max())
+                for name in want if not torch.equal(got[name], want[name])}
     fused = framesmith.compile(chains, fullgraph=True)(x, y)
     assert not torch.equal(fused["arithmetic"], want["arithmetic"])
 
@@ -67,7 +69,8 @@ def test_gradients_round_as_eagers_do(dtype):
 
     def other(numerics):
         """Where more than the order of a product's sums shows."""
-        return [k for k, (a, b) in enumerate(zip(step(numerics), want, strict=True)) if float((a != b).double().mean()) > 0.01]
+        return [k for k, (a, b) in enumerate(zip(step(numerics), want, strict=True))
+                if float((a != b).double().mean()) > 0.01]
 
     want = step(None)
     assert not other("eager") and other("default")

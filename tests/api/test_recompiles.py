@@ -67,7 +67,8 @@ def test_so_many_variants_then_one_warning_with_the_guards_that_failed():
 
     (text,) = warned(call)
     assert all(results) and counter.frame_count == 8
-    assert "has 8 variants" in text and "L['options']['by']: expected" in text and "times" in text and 'return y ** options["by"]' in text
+    assert ("has 8 variants" in text and "L['options']['by']: expected" in text and "times" in text
+            and 'return y ** options["by"]' in text)
     assert not warned(call) and counter.frame_count == 8
     assert torch.equal(compiled(X, {"by": 3.0}), scaled(X, {"by": 3.0}))
 
@@ -256,7 +257,8 @@ def test_a_function_of_breaks_alone_says_that_it_runs_in_eager():
         return x
 
     compiled = framesmith.compile(many)
-    with pytest.warns(UserWarning, match="many .* eager: 13 breaks in a row had no tensor operation .* The last: graph_break") as caught:
+    said = "many .* eager: 13 breaks in a row had no tensor operation .* The last: graph_break"
+    with pytest.warns(UserWarning, match=said) as caught:
         for _ in range(3):
             compiled(X)
     assert len(caught) == 1
@@ -298,7 +300,8 @@ def test_a_decorator_within_a_function_compiles_once(captures):
 
 
 def closed_over(value):
-    return framesmith.compile(lambda x: value(x) if callable(value) else x * len(value) if isinstance(value, str) else x + value)
+    return framesmith.compile(lambda x: value(x) if callable(value) else x * len(value) if isinstance(value, str)
+                              else x + value)
 
 
 def test_closures_over_other_objects_do_not_share(captures):
@@ -330,7 +333,8 @@ def test_each_living_wrapper_has_a_budget():
     warned(lambda: [second(X[:n], {"by": 2.5}) for n in (1, 2, 1, 2)])
     assert counter.frame_count == 4
     for k in range(20):
-        warned(lambda k=k: framesmith.compile(scaled, backend=counter, options={"max_variants": 2})(torch.randn(k + 3), {"by": 2.5}))
+        warned(lambda k=k: framesmith.compile(scaled, backend=counter, options={"max_variants": 2})(torch.randn(k + 3),
+                                                                                                    {"by": 2.5}))
     assert counter.frame_count <= 6
 
 
@@ -345,7 +349,8 @@ WALKS = {
     "first": lambda net, x: x * next(net.parameters())[0, 0],
     "parameters": lambda net, x: x + sum(p.sum() for p in net.parameters()),
     "modules": lambda net, x: x + len(list(net.modules())),
-    "names": lambda net, x: x + sum(m.weight.sum() for n, m in net.named_modules() if n.endswith("0")) + len(list(net.named_buffers())),
+    "names": lambda net,
+    x: x + sum(m.weight.sum() for n, m in net.named_modules() if n.endswith("0")) + len(list(net.named_buffers())),
     "set": lambda net, x: x + len({net.one, net.two, net.one[0] if isinstance(net.one, nn.Sequential) else net.two[0]}),
 }
 

@@ -1,4 +1,5 @@
-"""What runs once in eager runs once: a graph that raises has changed nothing by then, or eager does not run in its place."""
+"""What runs once in eager runs once: a graph that raises has changed nothing by then, or eager does not run in its
+place."""
 
 import functools
 import signal
@@ -24,7 +25,8 @@ def _(x, limit):
 
 
 def _state(values):
-    return [v.detach().clone() if isinstance(v, torch.Tensor) else _state(v) if isinstance(v, list) else v for v in values]
+    return [v.detach().clone() if isinstance(v, torch.Tensor) else _state(v) if isinstance(v, list) else v
+            for v in values]
 
 
 def outcome(fn, args, model=None):
@@ -44,11 +46,13 @@ def outcome(fn, args, model=None):
 def same(a, b):
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
-    return torch.allclose(a, b, 1e-5, 1e-6, equal_nan=True) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
+    return torch.allclose(a, b, 1e-5, 1e-6,
+                          equal_nan=True) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
 
 
 def agree(make, good, bad, model=False, after=True):
-    """Calls with good and bad arguments (given anew by `good()` and `bad()`) leave what eager's do. `make()` gives what is called."""
+    """Calls with good and bad arguments (given anew by `good()` and `bad()`) leave what eager's do. `make()` gives what
+    is called."""
     torch.manual_seed(0)
     eager = make()
     torch.manual_seed(0)
@@ -147,7 +151,8 @@ def losses(x, i):
     return F.cross_entropy(x, torch.cat([i, i]))
 
 
-INDEXED = (taken, taken_first, put, added, scattered, looked_up, gathered, selected, of_what_is_written, twice, drawn, drawn_and_written,
+INDEXED = (taken, taken_first, put, added, scattered, looked_up, gathered, selected, of_what_is_written, twice, drawn,
+           drawn_and_written,
            broken, losses)  # fmt: skip
 
 

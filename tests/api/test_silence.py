@@ -38,7 +38,8 @@ class Yielding(nn.Module):
         yield x * 2
 
 
-@pytest.mark.parametrize("make", [lambda: generator, lambda: coroutine, Yielding], ids=["generator", "coroutine", "module"])
+@pytest.mark.parametrize("make", [lambda: generator, lambda: coroutine, Yielding],
+                         ids=["generator", "coroutine", "module"])
 def test_functions_whose_bodies_run_later_are_named_at_once(make):
     with pytest.warns(UserWarning, match="runs in eager: it is a generator or a coroutine function"):
         compiled = framesmith.compile(make())

@@ -19,7 +19,8 @@ Functions = dict[str, Callable[[torch.Tensor], Any]]
 def floats(dtype: torch.dtype) -> torch.Tensor:
     """Special values. There are 64 of each: eager's kernels take NaN otherwise where they have no full vector."""
     info = torch.finfo(dtype)
-    kinks = [k * s for k in (0.0, 0.1, 0.5, 1.0, 1.5, 2.5, 3.0, 6.0, 20.0, 100.0, info.eps, info.tiny, info.max, math.inf) for s in (1, -1)]
+    kinks = [k * s for k in (0.0, 0.1, 0.5, 1.0, 1.5, 2.5, 3.0, 6.0, 20.0, 100.0, info.eps, info.tiny, info.max,
+                             math.inf) for s in (1, -1)]
     return torch.tensor([*kinks, math.nan], dtype=torch.float64).to(dtype).repeat_interleave(64)
 
 
@@ -36,14 +37,16 @@ def differing(functions: Functions, x: torch.Tensor, grad: bool = False, tol: fl
     def outcome(call: Callable[..., Any]) -> dict[str, Any]:
         leaf = x.clone().requires_grad_(grad)
         out = call(leaf)
-        grads = {name: torch.autograd.grad(y, leaf, torch.ones_like(y), retain_graph=True)[0] for name, y in out.items() if y.requires_grad}
+        grads = {name: torch.autograd.grad(y, leaf, torch.ones_like(y), retain_graph=True)[0] for name,
+                 y in out.items() if y.requires_grad}
         return {name: (y.detach(), grads.get(name)) for name, y in out.items()}
 
     def every(x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {name: function(x) for name, function in functions.items()}
 
     want, got = outcome(every), outcome(framesmith.compile(every, fullgraph=True))
-    return {name: (got[name], want[name]) for name in want if not all(map(lambda a, b: same(a, b, tol), got[name], want[name]))}
+    return {name: (got[name], want[name])
+            for name in want if not all(map(lambda a, b: same(a, b, tol), got[name], want[name]))}
 
 
 def same(a: Any, b: Any, tol: float) -> bool:
@@ -60,7 +63,8 @@ def same(a: Any, b: Any, tol: float) -> bool:
 def _with_numbers() -> Functions:
     found: Functions = {}
     for k in (1, 3, -1, -3, -7, 200, 300, -129, -200, 40000, -(2**31), 2**31 - 1):
-        for name in ("add", "mul", "eq", "lt", "ge", "clamp_min", "clamp_max", "bitwise_xor", "floor_divide", "remainder", "fmod"):
+        for name in ("add", "mul", "eq", "lt", "ge", "clamp_min", "clamp_max", "bitwise_xor", "floor_divide",
+                     "remainder", "fmod"):
             found[f"{name} {k}"] = lambda x, name=name, k=k: getattr(torch, name)(x, k)
         found[f"trunc {k}"] = lambda x, k=k: torch.div(x, k, rounding_mode="trunc")
         found[f"rsub {k}"] = lambda x, k=k: k - x
@@ -88,8 +92,10 @@ def _accepted(function: Callable[..., Any], x: torch.Tensor) -> bool:
 
 def test_constants_are_converted_as_eager_does() -> None:
     def constants(y: torch.Tensor) -> list[torch.Tensor]:
-        made = [torch.full((3,), k).to(dtype) for k in (math.nan, math.inf, -3.7, 300.7) for dtype in (*INTEGERS[2:], torch.uint8)]
-        made += [torch.arange(*k, dtype=dtype) for k in ((-7.9, -4.0), (-0.5, 3.5), (5.5, 0.1, -1.9)) for dtype in INTEGERS]
+        made = [torch.full((3,), k).to(dtype) for k in (math.nan, math.inf, -3.7, 300.7)
+                for dtype in (*INTEGERS[2:], torch.uint8)]
+        made += [torch.arange(*k, dtype=dtype) for k in ((-7.9, -4.0), (-0.5, 3.5), (5.5, 0.1, -1.9))
+                 for dtype in INTEGERS]
         truths = [getattr(one, name)(dtype=torch.bool) for one in (y, y > 0, y * 0) for name in ("sum", "prod")]
         return [*made, *truths, y * torch.tensor(0.1), torch.atan2(torch.tensor(-0.0), y)]
 
@@ -98,7 +104,8 @@ def test_constants_are_converted_as_eager_does() -> None:
         assert got.dtype is want.dtype and torch.equal(got, want)
 
 
-NAMES = """silu mish hardsigmoid hardswish leaky_relu elu selu celu softplus softshrink hardshrink logsigmoid relu6 hardtanh relu"""
+NAMES = """silu mish hardsigmoid hardswish leaky_relu elu selu celu softplus softshrink hardshrink logsigmoid relu6
+hardtanh relu"""
 ACTIVATIONS: Functions = {
     **{name: getattr(F, name) for name in NAMES.split()},
     "elu 0.7": lambda x: F.elu(x, 0.7),
@@ -118,7 +125,8 @@ def test_activations(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("product", [lambda x: x.prod(), lambda x: x.prod(-1), lambda x: x.prod(0, keepdim=True)])
 @pytest.mark.parametrize("row", [
-    (1, math.nan, 2), (1, math.inf, 2), (1, math.nan, 0), (0, math.nan, 0), (1e30, 1e30, 2), (1, 3, 0), (0, 3, 0), (1, 2, 3)
+    (1, math.nan, 2), (1, math.inf, 2), (1, math.nan, 0), (0, math.nan, 0), (1e30, 1e30, 2), (1, 3, 0), (0, 3, 0),
+    (1, 2, 3)
 ])  # fmt: skip
 def test_gradients_of_products(product: Callable[[torch.Tensor], torch.Tensor], row: tuple[float, ...]) -> None:
     x = torch.tensor([row, (1.0, 2.0, 3.0)])

@@ -93,7 +93,8 @@ def test_the_limit_of_dynamo(monkeypatch):
 
 @pytest.mark.parametrize(("options", "mode"), [
     ({"max_autotune": True}, "max-autotune-no-cudagraphs"), ({"triton.cudagraphs": True}, "reduce-overhead"),
-    ({"triton.cudagraphs": True, "max_autotune": True}, "max-autotune"), ({"epilogue_fusion": True, "fallback_random": True}, "default"),
+    ({"triton.cudagraphs": True, "max_autotune": True}, "max-autotune"),
+    ({"epilogue_fusion": True, "fallback_random": True}, "default"),
 ])
 def test_options_by_the_names_of_inductor(options, mode):
     with warnings.catch_warnings():

@@ -77,7 +77,8 @@ def test_a_compiled_function_has_the_text_of_its_original():
         return x.sin() * times
 
     compiled, x = framesmith.compile(f), torch.randn(3)
-    assert (compiled.__code__, compiled.__defaults__, compiled.__globals__) == (f.__code__, f.__defaults__, f.__globals__)
+    assert (compiled.__code__, compiled.__defaults__, compiled.__globals__) == (f.__code__, f.__defaults__,
+                                                                                f.__globals__)
     scripted = torch.jit.script(compiled)
     assert isinstance(scripted, torch.jit.ScriptFunction) and torch.equal(scripted(x, 3), f(x, 3))
 

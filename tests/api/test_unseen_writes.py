@@ -53,12 +53,14 @@ def listed(name):
 
 def fused(name):
     net = Fused().eval()
-    return net, net.get_parameter(name) if name in dict(net.named_parameters()) else net.get_buffer(name), torch.randn(2, 8, 9, 9)
+    return net, net.get_parameter(name) if name in dict(net.named_parameters()) else net.get_buffer(name), torch.randn(
+        2, 8, 9, 9)
 
 
 PLACES = {
     "linear 64": lambda: linear(64), "linear 1024": lambda: linear(1024), "list": lambda: listed("list"),
-    "buffer": lambda: listed("buffer"), "convolution": lambda: fused("conv.weight"), "norm": lambda: fused("norm.running_mean"),
+    "buffer": lambda: listed("buffer"), "convolution": lambda: fused("conv.weight"),
+    "norm": lambda: fused("norm.running_mean"),
     "closure": in_closure, "global": lambda: (in_global, GLOBAL, torch.randn(4, 64)),
 }  # fmt: skip
 
@@ -71,7 +73,8 @@ def merge(w):
 WRITES = {
     "row": lambda w: w.data[-1].zero_(), "column": lambda w: w.data.view(-1)[7::16].zero_(),
     "element": lambda w: w.data.view(-1)[5].fill_(3), "clamp": lambda w: w.data.clamp_(max=float(w.data.max()) - 0.01),
-    "negative": lambda w: w.data[1:3].neg_(), "merge": merge, "numpy": lambda w: w.detach().numpy().flat.__setitem__(9, 4),
+    "negative": lambda w: w.data[1:3].neg_(), "merge": merge,
+    "numpy": lambda w: w.detach().numpy().flat.__setitem__(9, 4),
     "dlpack": lambda w: dlpack.from_dlpack(w.detach()).view(-1)[3].fill_(5),
     "storage": lambda w: w.untyped_storage().__setitem__(4 * 11 + 3, 65),
     "array": lambda w: numpy.asarray(w.detach()).flat.__setitem__(1, 2),

@@ -113,7 +113,8 @@ class Callable:
 
 
 @pytest.mark.parametrize("fn", [
-    Net().eval().other, lambda x: x * 3, functools.partial(torch.add, other=1), torch.relu, torch.Tensor.sigmoid, Callable(),
+    Net().eval().other, lambda x: x * 3, functools.partial(torch.add, other=1), torch.relu, torch.Tensor.sigmoid,
+    Callable(),
     Net().eval().forward, functools.lru_cache(double), nn.functional.gelu,
 ], ids=["bound method", "lambda", "partial", "builtin", "method", "object", "forward", "cached", "functional"])
 def test_callables_of_every_kind(fn):
@@ -352,7 +353,8 @@ def test_methods_of_a_compiled_module_are_compiled():
         assert counter.frame_count == number + 1, name
     assert net.last == fast.last == 5 and fast.me(X)[1] is net and fast.size == net.size
     step = fast.training_step
-    assert inspect.signature(step) == inspect.signature(net.training_step) and step.__doc__ == "A step." and step == fast.training_step
+    assert (inspect.signature(step) == inspect.signature(net.training_step) and step.__doc__ == "A step."
+            and step == fast.training_step)
     assert step.__self__ is net and type(fast).training_step is Stepper.training_step
 
 

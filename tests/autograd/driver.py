@@ -1,6 +1,7 @@
 """A training scenario runs plain and compiled, and shows the same.
 
-A scenario is a function of `c`, which compiles a function or a module (or leaves it as it is), and returns whatever is to be compared.
+A scenario is a function of `c`, which compiles a function or a module (or leaves it as it is), and returns whatever is
+to be compared.
 """
 
 from __future__ import annotations

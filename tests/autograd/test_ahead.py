@@ -1,4 +1,5 @@
-"""Where another process compiles kernels, a backward is begun beside its forward, if it is known what will be asked of it."""
+"""Where another process compiles kernels, a backward is begun beside its forward, if it is known what will be asked of
+it."""
 
 import pytest
 import torch

@@ -161,7 +161,8 @@ def saving_products(ctx, op, *args, **kwargs):
 @scenario(breaks=None)
 def selective(c):
     a, b = block(), block()
-    how = {"use_reentrant": False, "context_fn": functools.partial(create_selective_checkpoint_contexts, saving_products)}
+    how = {"use_reentrant": False,
+           "context_fn": functools.partial(create_selective_checkpoint_contexts, saving_products)}
     f, g = c(a), c(lambda x: checkpoint(b, x * 2, **how))
     for _ in range(2):
         checkpoint(f, g(X), **how).sum().backward()

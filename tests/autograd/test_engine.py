@@ -1,4 +1,5 @@
-"""What the autograd engine gives its nodes it gives compiled ones: hooks, accumulation, partial and repeated backward, errors."""
+"""What the autograd engine gives its nodes it gives compiled ones: hooks, accumulation, partial and repeated backward,
+errors."""
 
 from __future__ import annotations
 
@@ -121,7 +122,8 @@ def an_output_that_is_not_used(c):
 
 @scenario
 def one_branch_steps_before_the_other(c):
-    a, b = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)), nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+    a, b = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)), nn.Sequential(nn.Linear(4, 3), nn.Tanh(),
+                                                                                     nn.Linear(3, 1))
     opt = torch.optim.SGD(a.parameters(), lr=0.1)
     f = c(lambda x: (a(x), b(x)))
     for _ in range(2):

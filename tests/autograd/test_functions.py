@@ -181,7 +181,8 @@ class Linear(Function):
 @scenario
 def gradients_that_are_asked_for(c):
     f = c(lambda x, w, b: Linear.apply(x, w, b).tanh())
-    return [derivatives(f, leaf(2, 3), leaf(4, 3), leaf(4)), derivatives(lambda w: f(torch.ones(2, 3).double(), w, None), leaf(4, 3))]
+    return [derivatives(f, leaf(2, 3), leaf(4, 3), leaf(4)),
+            derivatives(lambda w: f(torch.ones(2, 3).double(), w, None), leaf(4, 3))]
 
 
 class Sorted(Function):
@@ -253,7 +254,8 @@ class Loose(Function):
 @scenario
 def gradients_that_are_missing(c):
     f, x = c(lambda x: Loose.apply(x)), leaf(3)
-    return [torch.autograd.grad(sum(y.sum() for y in take(f(x))), x) for take in (lambda y: y, lambda y: y[:1], lambda y: y[1:])]
+    return [torch.autograd.grad(sum(y.sum() for y in take(f(x))), x)
+            for take in (lambda y: y, lambda y: y[:1], lambda y: y[1:])]
 
 
 class Nested(Function):

@@ -1,4 +1,5 @@
-"""Small random programs of writes, views and grad modes: where eager computes gradients, compiled code computes the same."""
+"""Small random programs of writes, views and grad modes: where eager computes gradients, compiled code computes the
+same."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import torch
 from tests.autograd.driver import agree
 
 SHAPE = (4, 4)
-POINTWISE = ("{x} * {y}", "{x} + {y}", "{x}.sin()", "{x}.clone()", "{x}.sigmoid()", "torch.where({x} > 0, {x}, {y} * 2)", "{x} * 2 + 1",
+POINTWISE = ("{x} * {y}", "{x} + {y}", "{x}.sin()", "{x}.clone()", "{x}.sigmoid()",
+             "torch.where({x} > 0, {x}, {y} * 2)", "{x} * 2 + 1",
              "torch.zeros({s})", "{x}.detach() * {y}", "{x}.exp()", "{x}.relu()")
 VIEWS = {
     (4, 4): (("{x}[2]", (4,)), ("{x}.t()", (4, 4)), ("{x}[:, 1]", (4,)), ("{x}.detach()", (4, 4)), ("{x}[1:3]", (2, 4)),
@@ -18,12 +20,14 @@ VIEWS = {
     (2, 4): (("{x}[0]", (4,)), ("{x}[1:2]", (1, 4))),
     (4,): (("{x}.detach()", (4,)), ("{x}[2:3]", (1,)), ("{x}[:]", (4,))),
 }
-WRITES = ("{x}.mul_({y})", "{x}.add_({y}, alpha=2)", "{x}.copy_({y} * 1)", "{x}.relu_()", "{x}.mul_(2)", "{x}.sin_()", "{x}.sigmoid_()",
+WRITES = ("{x}.mul_({y})", "{x}.add_({y}, alpha=2)", "{x}.copy_({y} * 1)", "{x}.relu_()", "{x}.mul_(2)", "{x}.sin_()",
+          "{x}.sigmoid_()",
           "{x}.masked_fill_({y} > 0, 0.5)", "{x}.data.mul_(2)", "{x}.sub_(1)")
 
 
 def program(seed: int) -> tuple[str, list[int]]:
-    """A function of an activation `h`, a leaf `g`, data `b` and a parameter `w`, as text; and places of results that are written later."""
+    """A function of an activation `h`, a leaf `g`, data `b` and a parameter `w`, as text; and places of results that
+    are written later."""
     draw = random.Random(seed)
     shapes: dict[str, tuple[int, ...]] = {"h": SHAPE, "g": SHAPE, "b": SHAPE, "w": (4,)}
     lines, pad = [], "    "
@@ -68,7 +72,8 @@ def scenario_of(seed: int):
             leaving = [(k + 1) * r.sin().sum() for k, r in enumerate([*results, h, b]) if r.grad_fn is not None]
             if leaving:
                 sum(leaving).backward()
-            shown.append((x, g, w, [r.detach() for r in (*results, h, b)], [r.grad_fn is not None for r in (*results, h, b)]))
+            shown.append((x, g, w, [r.detach() for r in (*results, h, b)],
+                          [r.grad_fn is not None for r in (*results, h, b)]))
         return shown
 
     return scenario

@@ -149,7 +149,8 @@ def batch_norm_twice(c):
 
 @scenario
 def convolution_twice(c):
-    m = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.LeakyReLU(0.2), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(12, 1)).double()
+    m = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.LeakyReLU(0.2), nn.AvgPool2d(2), nn.Flatten(),
+                      nn.Linear(12, 1)).double()
     x = leaf(2, 2, 4, 4)
     g, = grad(c(m)(x).sum(), x, create_graph=True)
     g.square().sum().backward()

@@ -94,7 +94,8 @@ def retained_gradient(c):
     return x, h.grad
 
 
-ONE = [hook_on_a_value, hook_that_notes, hook_on_a_parameter, requires_grad_of_an_input, requires_grad_of_a_value, requires_grad_assigned,
+ONE = [hook_on_a_value, hook_that_notes, hook_on_a_parameter, requires_grad_of_an_input, requires_grad_of_a_value,
+       requires_grad_assigned,
        retained_gradient]
 
 

@@ -21,7 +21,8 @@ DATA = TensorDataset(torch.randn(400, 3, 8, 8, generator=GENERATOR), torch.randi
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.1),
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                         nn.Dropout(0.1),
                          nn.Linear(8 * 16, 5))
 
 
@@ -106,13 +107,16 @@ def test_the_trainer_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyP
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
     generator = torch.Generator().manual_seed(1)
-    rows = [{"input_ids": torch.randint(0, 200, (16,), generator=generator), "attention_mask": torch.ones(16, dtype=torch.long),
+    rows = [{"input_ids": torch.randint(0, 200, (16,), generator=generator),
+             "attention_mask": torch.ones(16, dtype=torch.long),
              "labels": torch.randint(0, 3, (), generator=generator)} for _ in range(40)]
 
     def trained(compiled: bool) -> list[float]:
         torch.manual_seed(0)
-        config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=200, num_labels=3)
-        settings = TrainingArguments(str(tmp_path), per_device_train_batch_size=8, max_steps=STEPS, logging_steps=1, report_to=[], seed=0,
+        config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+                            vocab_size=200, num_labels=3)
+        settings = TrainingArguments(str(tmp_path), per_device_train_batch_size=8, max_steps=STEPS, logging_steps=1,
+                                     report_to=[], seed=0,
                                      save_strategy="no", use_cpu=True, torch_compile=compiled, disable_tqdm=True)
         trainer = Trainer(BertForSequenceClassification(config), settings, train_dataset=rows)
         trainer.train()

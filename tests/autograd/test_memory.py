@@ -587,7 +587,8 @@ def a_slow_copy_of_the_weights(c):
 
 @scenario
 def modules_that_write_in_place(c):
-    m = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3), nn.SiLU(inplace=True))
+    m = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3),
+                      nn.SiLU(inplace=True))
     f = c(m)
     for _ in range(2):
         f(torch.randn(2, 3, 8, 8)).square().mean().backward()

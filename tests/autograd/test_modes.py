@@ -176,7 +176,8 @@ def a_break_under_create_graph(c):
 
 
 FORBIDDEN = {
-    "chunk": lambda x: x.chunk(2)[0].mul_(2), "split": lambda x: x.split(2)[1].add_(1), "unbind": lambda x: x.unbind(0)[0].mul_(2),
+    "chunk": lambda x: x.chunk(2)[0].mul_(2), "split": lambda x: x.split(2)[1].add_(1),
+    "unbind": lambda x: x.unbind(0)[0].mul_(2),
     "a view of one": lambda x: x.split(2)[0].view(-1).mul_(2), "iteration": lambda x: next(iter(x)).mul_(2),
     "made in no_grad": lambda x: quiet_view(x).mul_(2),
 }
@@ -354,7 +355,8 @@ def attributes_of_tensors_in_it(c):
 
     def fn(x, w):
         y = x * w
-        return y, y.requires_grad, w.requires_grad, x.is_leaf, y.is_leaf, w.is_leaf, y.detach().requires_grad, x.grad is None
+        leaves = x.is_leaf, y.is_leaf, w.is_leaf
+        return y, y.requires_grad, w.requires_grad, *leaves, y.detach().requires_grad, x.grad is None
 
     y, *flags = c(fn)(x, w)
     y.sum().backward()

@@ -22,7 +22,8 @@ torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_f
 SAMPLES = 2
 """How many of an operator's samples are tried, spread over all of them."""
 OPERATORS = [op for op in op_db
-             if op.supports_autograd and torch.float64 in op.supported_dtypes("cpu") and not op.name.startswith("sparse.")]
+             if op.supports_autograd and torch.float64 in op.supported_dtypes("cpu")
+             and not op.name.startswith("sparse.")]
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:

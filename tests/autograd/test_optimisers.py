@@ -17,11 +17,14 @@ X, Y = torch.linspace(-1, 1, 20).reshape(5, 4), torch.linspace(0, 1, 10).reshape
 FOREACH, FUSED = {"foreach": True}, {"fused": True}
 DECAY = {"lr": 0.01, "weight_decay": 0.1}
 CASES = [
-    ("SGD", {"lr": 0.1}, ({}, FOREACH, FUSED)), ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "maximize": True}, ({}, FUSED)),
+    ("SGD", {"lr": 0.1}, ({}, FOREACH, FUSED)),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "maximize": True}, ({}, FUSED)),
     ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, ({}, FOREACH, FUSED)),
-    ("Adam", DECAY, ({}, FOREACH, FUSED)), ("Adam", {"lr": 0.01, "amsgrad": True, "maximize": True}, ({}, FOREACH, FUSED)),
+    ("Adam", DECAY, ({}, FOREACH, FUSED)),
+    ("Adam", {"lr": 0.01, "amsgrad": True, "maximize": True}, ({}, FOREACH, FUSED)),
     ("AdamW", DECAY, ({}, FOREACH, FUSED)), ("NAdam", DECAY, ({}, FOREACH)), ("Adamax", DECAY, ({}, FOREACH)),
-    ("NAdam", {**DECAY, "decoupled_weight_decay": True}, ({},)), ("Adagrad", {**DECAY, "lr_decay": 0.1}, ({}, FOREACH, FUSED)),
+    ("NAdam", {**DECAY, "decoupled_weight_decay": True}, ({},)),
+    ("Adagrad", {**DECAY, "lr_decay": 0.1}, ({}, FOREACH, FUSED)),
     ("Adadelta", DECAY, ({}, FOREACH)), ("RMSprop", {**DECAY, "centered": True, "momentum": 0.9}, ({}, FOREACH)),
     ("Rprop", {}, ({}, FOREACH)), ("Adafactor", DECAY, ({}, FOREACH)),
     ("RAdam", DECAY, ({}, FOREACH)), ("RAdam", {**DECAY, "decoupled_weight_decay": True, "maximize": True}, ({},)),
@@ -34,7 +37,8 @@ class Net(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.a, self.b, self.c, self.unused = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2), nn.Parameter(torch.ones(3))
+        self.a, self.b, self.c, self.unused = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2), nn.Parameter(
+            torch.ones(3))
         self.b.weight = self.a.weight
 
     def forward(self, x):
@@ -50,7 +54,8 @@ def same(model, opt, other, fast):
         assert list(s) == list(t) and [type(v) for v in s.values()] == [type(v) for v in t.values()]
         for v, w in zip(s.values(), t.values(), strict=True):
             if isinstance(v, torch.Tensor):
-                assert (v.dtype, v.shape, v.stride(), v.requires_grad) == (w.dtype, w.shape, w.stride(), w.requires_grad)
+                assert (v.dtype, v.shape, v.stride(), v.requires_grad) == (w.dtype, w.shape, w.stride(),
+                                                                           w.requires_grad)
         torch.testing.assert_close(t, s, rtol=1e-5, atol=1e-7)
 
 
@@ -110,7 +115,8 @@ def test_a_learning_rate_that_is_a_tensor(name, options):
         opt.param_groups[0]["lr"].mul_(0.5)
 
     counter = CompileCounter()
-    trained(lambda m: getattr(torch.optim, name)(m.parameters(), lr=torch.tensor(0.01), **options), counter, between=between)
+    trained(lambda m: getattr(torch.optim, name)(m.parameters(), lr=torch.tensor(0.01), **options), counter,
+            between=between)
     assert 1 <= counter.frame_count <= 2
 
 
@@ -187,7 +193,8 @@ def _by_value(model, opt, x, y):
 @pytest.mark.parametrize("program", [_by_norm, _by_value])
 @pytest.mark.parametrize("options", [{}, FUSED], ids=str)
 def test_a_whole_step(program, options, backend):
-    """One graph before the backward, one after it; the second call sees gradients or state that the first did not, then the rate varies."""
+    """One graph before the backward, one after it; the second call sees gradients or state that the first did not, then
+    the rate varies."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
     other = copy.deepcopy(model)
@@ -209,7 +216,8 @@ def test_a_whole_step(program, options, backend):
 def test_the_update_of_many_parameters_is_a_few_kernels():
     shapes = [(64, 64), (64,), (7, 9, 3), (1,), (130, 257), ()] * 4
     torch.manual_seed(0)
-    params = [[nn.Parameter(torch.randn(s, generator=torch.Generator().manual_seed(k))) for k, s in enumerate(shapes)] for _ in range(2)]
+    params = [[nn.Parameter(torch.randn(s, generator=torch.Generator().manual_seed(k))) for k, s in enumerate(shapes)]
+              for _ in range(2)]
     opts = [torch.optim.AdamW(ps, lr=0.01) for ps in params]
     for ps in params:
         for k, p in enumerate(ps):
@@ -227,13 +235,16 @@ def test_the_update_of_many_parameters_is_a_few_kernels():
 
 
 def test_what_torch_keeps_from_its_own_compiler_is_captured() -> None:
-    """An optimiser whose counts are on the device, not to be recorded by torch.compile: the function behind is followed."""
+    """An optimiser whose counts are on the device, not to be recorded by torch.compile: the function behind is
+    followed."""
     hidden = torch._disable_dynamo(_single_tensor_adam)
 
     def update(x: torch.Tensor) -> torch.Tensor:
         p, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
-        hidden([p], [x * 2], [first], [second], [], [torch.ones(())], grad_scale=None, found_inf=None, amsgrad=False, has_complex=False,
-               beta1=0.9, beta2=0.99, lr=0.1, weight_decay=0.0, eps=1e-8, maximize=False, capturable=False, differentiable=False,
+        hidden([p], [x * 2], [first], [second], [], [torch.ones(())], grad_scale=None, found_inf=None, amsgrad=False,
+               has_complex=False,
+               beta1=0.9, beta2=0.99, lr=0.1, weight_decay=0.0, eps=1e-8, maximize=False, capturable=False,
+               differentiable=False,
                decoupled_weight_decay=False)
         return p
 

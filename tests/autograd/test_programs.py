@@ -15,7 +15,8 @@ from framesmith.tools.explain import Explanation
 def judged(mine: Task) -> Explanation:
     """Train copies in eager and compiled; gradients are equal, and so is what the steps write."""
     eager, ours = mine.copy(), mine.copy()
-    found = numerics.Judge(mine, numerics.after(eager.step("eager"), eager)).judge(numerics.after(ours.step("framesmith"), ours))
+    found = numerics.Judge(mine, numerics.after(eager.step("eager"),
+                                                eager)).judge(numerics.after(ours.step("framesmith"), ours))
     assert found["beyond"] <= 2, found
     compiled, args = mine.whole()
     return framesmith.explain(compiled)(*args)

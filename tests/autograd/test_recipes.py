@@ -1,4 +1,5 @@
-"""Other people's training loops, with `torch.compile = framesmith.compile` before them: losses are eager's over fifty steps."""
+"""Other people's training loops, with `torch.compile = framesmith.compile` before them: losses are eager's over fifty
+steps."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def pictures(disturbed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def train_timm(compiled: bool, bf16: bool = False, disturbed: int = 0) -> list[float]:
-    """`train.py` of timm: its model, optimiser, schedule, mixup, clipping and average of weights, in the order of its `train_one_epoch`."""
+    """`train.py` of timm: its model, optimiser, schedule, mixup, clipping and average of weights, in the order of its
+    `train_one_epoch`."""
     import timm
     from timm.data import Mixup
     from timm.loss import SoftTargetCrossEntropy
@@ -59,7 +61,8 @@ def train_timm(compiled: bool, bf16: bool = False, disturbed: int = 0) -> list[f
     average = ModelEmaV3(model, decay=0.99, use_warmup=True)
     if compiled:
         model = torch.compile(model, backend="inductor")  # --torchcompile
-    schedule, _ = create_scheduler_v2(optimizer, sched="cosine", num_epochs=STEPS // EPOCH, warmup_epochs=1, warmup_lr=1e-5,
+    schedule, _ = create_scheduler_v2(optimizer, sched="cosine", num_epochs=STEPS // EPOCH, warmup_epochs=1,
+                                      warmup_lr=1e-5,
                                       step_on_epochs=False, updates_per_epoch=EPOCH)
     mixup = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1, num_classes=10)
     criterion = SoftTargetCrossEntropy()
@@ -91,7 +94,8 @@ def test_the_recipe_of_timm(routed: None) -> None:
 
 
 def test_the_recipe_of_timm_in_bfloat16(routed: None) -> None:
-    """As far from float32 as eager in bfloat16 is, by what its runs differ in that compute the same: inputs an ulp away."""
+    """As far from float32 as eager in bfloat16 is, by what its runs differ in that compute the same: inputs an ulp
+    away."""
     exact = train_timm(False)
 
     def distance(**how: Any) -> float:
@@ -110,7 +114,8 @@ def test_the_trainer_of_lightning(routed: None, tmp_path: Path) -> None:
     class Classifier(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.GELU(), nn.Flatten(), nn.Dropout(0.1),
+            self.net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.GELU(), nn.Flatten(),
+                                     nn.Dropout(0.1),
                                      nn.Linear(8 * 64, 5))
             self.seen: list[float] = []
 
@@ -130,12 +135,14 @@ def test_the_trainer_of_lightning(routed: None, tmp_path: Path) -> None:
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     generator = torch.Generator().manual_seed(0)
-    data = torch.utils.data.TensorDataset(torch.randn(400, 3, 8, 8, generator=generator), torch.randint(0, 5, (400,), generator=generator))
+    data = torch.utils.data.TensorDataset(torch.randn(400, 3, 8, 8, generator=generator),
+                                          torch.randint(0, 5, (400,), generator=generator))
 
     def trained(compiled: bool) -> list[float]:
         lightning.seed_everything(0, verbose=False)
         model = Classifier()
-        trainer = lightning.Trainer(max_steps=STEPS, accelerator="cpu", accumulate_grad_batches=2, gradient_clip_val=1.0, logger=False,
+        trainer = lightning.Trainer(max_steps=STEPS, accelerator="cpu", accumulate_grad_batches=2,
+                                    gradient_clip_val=1.0, logger=False,
                                     enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
                                     default_root_dir=str(tmp_path))
         trainer.fit(torch.compile(model) if compiled else model, torch.utils.data.DataLoader(data, batch_size=4))

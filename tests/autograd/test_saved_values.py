@@ -109,7 +109,8 @@ def test_random_values_are_kept_under_any_budget():
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 16)) for _ in range(3)])
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 16))
+                                     for _ in range(3)])
 
     def forward(self, x):
         for layer in self.layers:
@@ -117,7 +118,8 @@ class Net(nn.Module):
         return x.square().mean()
 
 
-@pytest.mark.parametrize("options", [{"activation_budget": b} for b in (0.0, 0.3, 0.7, 1.0)] + [{"partitioner": False}], ids=str)
+@pytest.mark.parametrize("options", [{"activation_budget": b} for b in (0.0, 0.3, 0.7, 1.0)] + [{"partitioner": False}],
+                         ids=str)
 def test_gradients_do_not_depend_on_what_is_kept(options):
     torch.manual_seed(0)
     net = Net()

@@ -32,7 +32,8 @@ def leaf():
 
 @scenario
 def batched_jacobians(c):
-    return [jacobian(c(f), X, vectorize=True, create_graph=again) for f in (net(), written, torch.sin) for again in (False, True)]
+    return [jacobian(c(f), X, vectorize=True, create_graph=again) for f in (net(), written, torch.sin)
+            for again in (False, True)]
 
 
 @scenario
@@ -144,7 +145,8 @@ def transforms_of_compiled_code(c):
     f = c(lambda x: x.sin().sum(1))
     value, pull = vjp(f, X)
     return (jacrev(f)(X), jacfwd(f)(X), jvp(f, (X,), (V,)), value, pull(value), vmap(f)(BATCH), f(X),
-            torch.func.grad(lambda k: (f(X) * k).sum())(torch.tensor(2.0)), torch.func.hessian(c(lambda x: x.sin().sum()))(X))
+            torch.func.grad(lambda k: (f(X) * k).sum())(torch.tensor(2.0)),
+            torch.func.hessian(c(lambda x: x.sin().sum()))(X))
 
 
 @scenario

@@ -1,4 +1,5 @@
-"""What autograd refuses to use once something was written, or was used up, it refuses in compiled code too, and nothing else."""
+"""What autograd refuses to use once something was written, or was used up, it refuses in compiled code too, and nothing
+else."""
 
 from __future__ import annotations
 
@@ -196,13 +197,15 @@ def results_are_written_with_out(c):
     x = leaf(3, 3)
     f = c(fn)
     return [error_of(lambda: f(x, torch.empty(3, 3))), error_of(lambda: f(torch.ones(3, 3), leaf(3, 3))),
-            f(torch.ones(3), torch.empty(3)), c(gn)(x, torch.empty(3, 3, dtype=torch.bool)), c(hn)(x, torch.empty(3, 3))]
+            f(torch.ones(3), torch.empty(3)), c(gn)(x, torch.empty(3, 3, dtype=torch.bool)),
+            c(hn)(x, torch.empty(3, 3))]
 
 
 @scenario
 def a_second_backward(c):
     """Allowed where nothing is kept."""
-    calls = (lambda x: x + 1, lambda x: x.sum(), lambda x: x.reshape(-1) - x.flip(0), lambda x: torch.cat([x, x]).mean(), lambda x: x * 2,
+    calls = (lambda x: x + 1, lambda x: x.sum(), lambda x: x.reshape(-1) - x.flip(0),
+             lambda x: torch.cat([x, x]).mean(), lambda x: x * 2,
              lambda x: x.sin(), lambda x: x.relu(), lambda x: x * x)
     found = []
     for call in calls:

@@ -1,4 +1,5 @@
-"""The benchmark for CUDA devices, as far as it can be seen without one: its models, what it counts, and how results add up."""
+"""The benchmark for CUDA devices, as far as it can be seen without one: its models, what it counts, and how results add
+up."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def test_rows_add_up_over_runs(kept: results.Results) -> None:
 
 def test_a_contender_that_did_not_come_to_its_end_is_missing(kept: results.Results) -> None:
     row = Row("rnn")
-    kept.add(row, _found(0.5, True) | {"peers": _found(0.5, False)["peers"] | {label_of("torch.compile", "default"): {"late": 90.4}}})
+    kept.add(row, _found(0.5, True)
+             | {"peers": _found(0.5, False)["peers"] | {label_of("torch.compile", "default"): {"late": 90.4}}})
     assert kept.missing(row) == row and kept.missing(Row("rnn", peers=False)) is None
     (_, header, (speeds, *_)), (_, _, (costs, *_)), *_ = table.all_of(kept)
     assert speeds == ["rnn", "1000.000", "2.00 ×", "not in 90 s"] and "> 90" in costs and len(speeds) == len(header)
@@ -98,7 +100,8 @@ def test_figures_become_tables(kept: results.Results) -> None:
     kept.add(Row("gpt2"), _found(0.5, True))
     kept.add(Row("llama"), _found(0.25, False))
     kept.add(Row("llama", modes=("reduce-overhead",), peers=False), _found(0.125, False, "reduce-overhead"))
-    kept.kernels = [{"kernel": "softmax", "bytes": 1e9, "framesmith": 1e-3, "eager": 2e-3, "copy": 2e12, "reached": 0.5}]
+    kept.kernels = [{"kernel": "softmax", "bytes": 1e9, "framesmith": 1e-3, "eager": 2e-3, "copy": 2e12,
+                     "reached": 0.5}]
     (_, header, rows), (_, costs, first), *others = table.all_of(kept)
     assert header == ["model", "eager ms", "default", "torch.compile", "reduce-overhead", "torch.compile"]
     assert rows[0] == ["gpt2", "1000.000", "2.00 ×", "fails", "–", "–"] and rows[1][4] == "8.00 ×"
@@ -113,7 +116,8 @@ def test_means_compare_what_both_have_run(kept: results.Results) -> None:
     for name, ours, theirs in (("gpt2", 0.25, 0.5), ("llama", 0.125, None)):
         found = _found(ours, False)
         if theirs is not None:
-            found["peers"][label_of("torch.compile", "default")] = {"seconds": theirs, "speedup": 1 / theirs, "first": 8.0}
+            found["peers"][label_of("torch.compile", "default")] = {"seconds": theirs, "speedup": 1 / theirs,
+                                                                    "first": 8.0}
         kept.add(Row(name), found)
     (_, _, (*_, means, over)), (_, header, (*_, parts)), *_ = table.all_of(kept)
     assert means[2:] == ["4.00 × of 1", "2.00 ×"] and over[2] == "2.00 ×"
@@ -121,9 +125,12 @@ def test_means_compare_what_both_have_run(kept: results.Results) -> None:
 
 
 def test_what_is_asked_for() -> None:
-    rows = rows_of(_arguments(["decoding", "rnn", "--kinds", "inference", "training", "--modes", "default", "reduce-overhead", "--peers"]))
-    assert [row.key() for row in rows] == ["rnn inference bf16 default", "decoding inference bf16 default", "rnn training bf16 default"]
-    assert list(contenders(rows[0])) == ["eager", *(f"{p}, {m}" for p in ("framesmith", "torch.compile") for m in rows[0].modes)]
+    rows = rows_of(_arguments(["decoding", "rnn", "--kinds", "inference", "training", "--modes", "default",
+                               "reduce-overhead", "--peers"]))
+    assert [row.key() for row in rows] == ["rnn inference bf16 default", "decoding inference bf16 default",
+                                           "rnn training bf16 default"]
+    assert list(contenders(rows[0])) == ["eager", *(f"{p}, {m}" for p in ("framesmith", "torch.compile")
+                                                    for m in rows[0].modes)]
     (row,) = rows_of(_arguments(["rnn", "--ablate"]))
     assert {"no fusion", "no tiling", "no weight caching"} < contenders(row).keys()
 
@@ -132,12 +139,14 @@ def test_everything_is_what_the_tables_show() -> None:
     rows = rows_of(_arguments(["--everything", "--peers"]))
     assert len({(row.key(mode)) for row in rows for mode in row.modes}) == sum(len(row.modes) for row in rows)
     plain = {(row.model, row.training) for row in rows if row.precision == "bf16" and row.modes[0] == "default"}
-    assert plain == {(name, kind) for name in named() for kind in (False, True) if not kind or name != "decoding"} | {("kernels", False)}
+    assert plain == {(name, kind) for name in named() for kind in (False, True) if not kind
+                     or name != "decoding"} | {("kernels", False)}
     assert {row.model for row in rows if row.modes == ("max-autotune",)} == set(named())
 
 
 def test_kernels_are_a_table() -> None:
-    header, rows = kernels.rows_of([{"kernel": "add_norm", "bytes": 2e9, "framesmith": 1e-3, "eager": 3e-3, "copy": 4e12, "reached": 0.5}])
+    header, rows = kernels.rows_of([{"kernel": "add_norm", "bytes": 2e9, "framesmith": 1e-3, "eager": 3e-3,
+                                     "copy": 4e12, "reached": 0.5}])
     assert dict(zip(header, rows[0], strict=True)) == {
         "kernel": "add norm", "MB": "2000", "µs": "1000", "TB/s": "2.00", "of the copy": "50%", "× eager": "3.00",
     }
@@ -170,7 +179,8 @@ sys.stdin.readline()
 timed = time.monotonic()
 time.sleep(60 if row["model"] == "swin" else 0.2)
 device = os.environ["CUDA_VISIBLE_DEVICES"]
-say(timed=True, figures={"peers": {"eager": first}, "times": [timed, time.monotonic()], "ticks": ticks, "device": device})
+times = [timed, time.monotonic()]
+say(timed=True, figures={"peers": {"eager": first}, "times": times, "ticks": ticks, "device": device})
 if row["model"] == "llama":
     began = time.monotonic()
     say(begins="torch.compile, default")
@@ -213,7 +223,8 @@ def test_second_processes_alone_have_caches_that_a_first_one_filled(monkeypatch)
     monkeypatch.setattr(process.Process, "__init__", noting)
     cores = tuple(os.sched_getaffinity(0))
     found: list[Row] = []
-    machine = jobs.Machine([jobs.Device(0, "0", LIMITS, [cores])], 60.0, 1.0, lambda row, _: found.append(row), lambda _: None)
+    machine = jobs.Machine([jobs.Device(0, "0", LIMITS, [cores])], 60.0, 1.0, lambda row, _: found.append(row),
+                           lambda _: None)
     rows = [Row(name, warm=True, peers=False) for name in ("bert_b1", "dlrm")]
     machine.run(rows, warm=False)
     assert found == rows and [begun.count(caches) for caches in dict.fromkeys(begun)] == [2, 2]
@@ -229,22 +240,26 @@ def told(monkeypatch) -> dict[Row, dict[str, Any]]:
     there = [jobs.Device(k, str(k), LIMITS, [cores, cores]) for k in range(2)]
     found: dict[Row, dict[str, Any]] = {}
     machine = jobs.Machine(there, 60.0, 1.0, found.__setitem__, lambda _: None)
-    machine.run([Row(name, modes=("default", "reduce-overhead")) for name in ("bert_b1", "gpt2", "llama", "t5", "vit", "dlrm")], warm=True)
+    machine.run([Row(name, modes=("default", "reduce-overhead"))
+                 for name in ("bert_b1", "gpt2", "llama", "t5", "vit", "dlrm")], warm=True)
     return found
 
 
 def test_processes_compile_beside_each_other_and_time_alone(told: dict[Row, dict[str, Any]]) -> None:
     both = ("default", "reduce-overhead")
     cold = {(row.model, row.modes, row.alone): found for row, found in told.items() if not row.warm}
-    assert cold.keys() == {(m, both, False) for m in ("bert_b1", "llama", "t5", "dlrm")} | {("gpt2", both[:1], False), ("vit", both, True)}
-    assert {row.model: found["peers"]["framesmith, default"]["first"] for row, found in told.items() if row.warm} == dict.fromkeys(
+    assert cold.keys() == {(m, both, False) for m in ("bert_b1", "llama", "t5", "dlrm")} | {("gpt2", both[:1], False),
+                                                                                            ("vit", both, True)}
+    assert {row.model: found["peers"]["framesmith, default"]["first"] for row,
+            found in told.items() if row.warm} == dict.fromkeys(
         ("bert_b1", "gpt2", "llama", "t5", "vit", "dlrm"), 0.25
     )
     assert 1.0 <= cold["llama", both, False]["peers"]["torch.compile, default"]["late"] < 30
     assert "dead" in cold["t5", both, False]["peers"]["torch.compile, default"]["failed"]
 
 
-def test_nothing_else_moves_while_one_is_timed_and_that_is_no_part_of_first_calls(told: dict[Row, dict[str, Any]]) -> None:
+def test_nothing_else_moves_while_one_is_timed_and_that_is_no_part_of_first_calls(
+    told: dict[Row, dict[str, Any]]) -> None:
     measured = [found for found in told.values() if "times" in found]
     for one, other in itertools.permutations(measured, 2):
         if one["device"] == other["device"]:
@@ -252,4 +267,5 @@ def test_nothing_else_moves_while_one_is_timed_and_that_is_no_part_of_first_call
             assert one["times"][1] <= begin or end <= one["times"][0]
             assert not [tick for tick in one["ticks"] if begin < tick < end]
             began, ended = one["ticks"][0], one["ticks"][-1]
-            assert one["peers"]["eager"]["first"] <= ended - began - max(0.0, min(end, ended) - max(begin, began)) + 0.01
+            assert one["peers"]["eager"]["first"] <= ended - began - max(0.0, min(end, ended)
+                                                                         - max(begin, began)) + 0.01

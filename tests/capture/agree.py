@@ -1,7 +1,7 @@
 """Compares a compiled function with the plain one in everything that a program can see of its tensors.
 
-Values, types, dtypes, strides, flags, which outputs share memory with which arguments, what the arguments hold afterwards, the
-generator's state, the thread's torch state, and the exception that leaves.
+Values, types, dtypes, strides, flags, which outputs share memory with which arguments, what the arguments hold
+afterwards, the generator's state, the thread's torch state, and the exception that leaves.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Program:
     calls: int = 2
 
     def check(self) -> Ledger:
-        ledger = agree(self.fn, *self.args, fullgraph=self.breaks is False, raises=self.raises, calls=self.calls, grad=self.grad)
+        ledger = agree(self.fn, *self.args, fullgraph=self.breaks is False, raises=self.raises, calls=self.calls,
+                       grad=self.grad)
         assert not self.breaks or reasons(ledger), "captured whole; a break was expected"
         return ledger
 
@@ -68,11 +69,13 @@ def reasons(ledger: Ledger) -> list[str]:
     return [b.reason for r in ledger.records for b in r.breaks] + [r.reason for r in ledger.refusals]
 
 
-def agree(fn: Fn, *args: Any, fullgraph: bool = True, raises: type[Exception] | None = None, calls: int = 2, seed: int = 7,
+def agree(fn: Fn, *args: Any, fullgraph: bool = True, raises: type[Exception] | None = None, calls: int = 2,
+          seed: int = 7,
           grad: bool = False) -> Ledger:
     """`fn` compiled and plain do the same, in each of `calls` calls."""
     ledger = Ledger()
-    compiled = wrap_function(fn, FrameCompiler(Config(backend="eager", fullgraph=fullgraph, suppress_errors=False), ledger))
+    compiled = wrap_function(fn, FrameCompiler(Config(backend="eager", fullgraph=fullgraph, suppress_errors=False),
+                                               ledger))
     for _ in range(calls):
         want = observed(fn, args, seed, grad)
         assert (want["error"] and want["error"][0]) == raises, want["error"]
@@ -104,7 +107,8 @@ def observed(fn: Fn, args: tuple[Any, ...], seed: int, grad: bool) -> dict[str, 
 
 def state() -> tuple[Any, ...]:
     """The thread's torch state."""
-    return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
+    return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cpu"),
             torch.get_default_dtype(), torch.get_default_device(), torch.are_deterministic_algorithms_enabled(),
             torch.is_autocast_cache_enabled())
 
@@ -130,7 +134,9 @@ def picture(value: Any, args: list[torch.Tensor]) -> Any:
     if isinstance(value, (set, frozenset)):
         return type(value), len(value)
     if type(value).__module__ == "numpy":
-        numbers = value.tolist() if getattr(value, "dtype", None) is None or value.dtype.kind not in "fc" else torch.tensor(value.copy())
+        numbers = value.tolist() if getattr(value, "dtype",
+                                            None) is None or value.dtype.kind not in "fc" else torch.tensor(
+                                                value.copy())
         return type(value), str(getattr(value, "dtype", "")), getattr(value, "shape", ()), numbers
     if isinstance(value, float):
         return float, repr(value)
@@ -144,12 +150,14 @@ def picture(value: Any, args: list[torch.Tensor]) -> Any:
 
 
 def own_state(m: torch.nn.Module) -> dict[str, Any]:
-    return {**m._parameters, **m._buffers, **{k: v for k, v in vars(m).items() if not k.startswith("_") and not callable(v)}}
+    return {**m._parameters, **m._buffers,
+            **{k: v for k, v in vars(m).items() if not k.startswith("_") and not callable(v)}}
 
 
 def tensor_picture(x: torch.Tensor, args: list[torch.Tensor]) -> tuple[Any, ...]:
     own = sorted((k, picture(v, args)) for k, v in vars(x).items())
-    meta = (type(x), x.dtype, tuple(x.shape), x.layout, x.requires_grad, x.is_leaf, x.is_inference(), x.is_conj(), x.is_neg(),
+    meta = (type(x), x.dtype, tuple(x.shape), x.layout, x.requires_grad, x.is_leaf, x.is_inference(), x.is_conj(),
+            x.is_neg(),
             picture(x.grad, args) if x.is_leaf else None, own)
     if x.layout != torch.strided or x.is_quantized:
         return (*meta, x)
@@ -190,14 +198,16 @@ def differences(want: Any, got: Any, path: str = "") -> list[str]:
 
 def close(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.is_quantized or a.layout != torch.strided:
-        return bool(torch.equal(a.to_dense() if not a.is_quantized else a.int_repr(), b.to_dense() if not b.is_quantized else b.int_repr()))
+        return bool(torch.equal(a.to_dense() if not a.is_quantized else a.int_repr(),
+                                b.to_dense() if not b.is_quantized else b.int_repr()))
     if not (a.is_floating_point() or a.is_complex()):
         return bool(torch.equal(a, b))
     return bool(torch.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True))
 
 
 def one_graph(fn: Fn, *args: Any, calls: int = 2) -> None:
-    """`fn` is one graph, and each of `calls` calls gives eager's result, gradients of all results' sum and state of the generator."""
+    """`fn` is one graph, and each of `calls` calls gives eager's result, gradients of all results' sum and state of the
+    generator."""
     framesmith.reset()
     counter = CompileCounter()
     compiled = framesmith.compile(fn, fullgraph=True, backend=counter)
@@ -217,4 +227,5 @@ def graded(fn: Fn, args: tuple[Any, ...]) -> dict[str, Any]:
     if isinstance(total, torch.Tensor):
         total.backward()
     grads = [picture(x.grad, []) for x in inputs]
-    return {"result": shown, "grads": grads, "rng": torch.get_rng_state(), "differentiated": isinstance(total, torch.Tensor)}
+    return {"result": shown, "grads": grads, "rng": torch.get_rng_state(),
+            "differentiated": isinstance(total, torch.Tensor)}

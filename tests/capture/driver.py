@@ -38,7 +38,8 @@ def evaluate(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class Compiled:
-    """A function that runs by its captures under the hook: one capture a frame (no cache), continuations captured too."""
+    """A function that runs by its captures under the hook: one capture a frame (no cache), continuations captured
+    too."""
 
     def __init__(self, fn: Any, config: Any = None) -> None:
         self.code = getattr(fn, "__func__", fn).__code__
@@ -55,9 +56,11 @@ class Compiled:
         if code is not self.code and not is_continuation(code):
             return _C.SKIP
         _C.reset(code)
-        cap = convert_frame(code, f_locals, fn.__globals__, fn.__closure__, self.config, lambda g, ex: lambda ins: evaluate(g, ins))
+        cap = convert_frame(code, f_locals, fn.__globals__, fn.__closure__, self.config, lambda g,
+                            ex: lambda ins: evaluate(g, ins))
         self.captures.append(cap)
-        entry = _C.Entry(compile_guards(cap.guards, cap.input_sources, fn.__globals__), code, cap.residual_code, self.callback)
+        entry = _C.Entry(compile_guards(cap.guards, cap.input_sources, fn.__globals__), code, cap.residual_code,
+                         self.callback)
         self.entries.append(entry)
         return entry
 
@@ -73,7 +76,8 @@ class Compiled:
 def same(a: Any, b: Any) -> bool:
     """Equal values, tensors closely."""
     if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape and torch.allclose(a, b, atol=1e-6, equal_nan=True)
+        return (isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape
+                and torch.allclose(a, b, atol=1e-6, equal_nan=True))
     if isinstance(a, (list, tuple)):
         return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):

@@ -1,4 +1,5 @@
-"""Programs of the language: a captured function, without a break, gives and changes what the plain one gives and changes."""
+"""Programs of the language: a captured function, without a break, gives and changes what the plain one gives and
+changes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), type(Not
 
 
 class Programs:
-    """A list of programs; `@program` adds one that takes a tensor, `@program.on(make)` one that takes it and `make()`."""
+    """A list of programs; `@program` adds one that takes a tensor, `@program.on(make)` one that takes it and
+    `make()`."""
 
     def __init__(self) -> None:
         self.cases: list[tuple[Callable[..., Any], Callable[[], Any] | None]] = []
@@ -52,7 +54,8 @@ def check(fn: Callable[..., Any], make: Callable[[], Any] | None = None, x: torc
 def difference(a: Any, b: Any) -> str:
     """The innermost parts that differ."""
     if isinstance(a, (list, tuple)) and type(a) is type(b) and len(a) == len(b):
-        return "; ".join(f"[{i}] {difference(x, y)}" for i, (x, y) in enumerate(zip(a, b)) if not alike(x, y, {})) or "sharing"
+        return "; ".join(f"[{i}] {difference(x, y)}" for i,
+                         (x, y) in enumerate(zip(a, b)) if not alike(x, y, {})) or "sharing"
     return f"{a!r} is not {b!r}"
 
 
@@ -74,11 +77,13 @@ def alike(a: Any, b: Any, memo: dict[int, Any]) -> bool:
 
 
 def _sequence(a: Any, b: Any, memo: dict[int, Any]) -> bool:
-    return len(a) == len(b) and all(alike(x, y, memo) for x, y in zip(list.__iter__(a) if isinstance(a, list) else tuple.__iter__(a), b))
+    return len(a) == len(b) and all(alike(x, y, memo) for x,
+                                    y in zip(list.__iter__(a) if isinstance(a, list) else tuple.__iter__(a), b))
 
 
 def _mapping(a: Any, b: Any, memo: dict[int, Any]) -> bool:
-    return alike(list(dict.keys(a)), list(dict.keys(b)), memo) and alike(list(dict.values(a)), list(dict.values(b)), memo)
+    return alike(list(dict.keys(a)), list(dict.keys(b)), memo) and alike(list(dict.values(a)), list(dict.values(b)),
+                                                                         memo)
 
 
 def _error(a: Any, b: Any, memo: dict[int, Any]) -> bool:
@@ -102,6 +107,8 @@ def _slots(cls: type) -> tuple[str, ...]:
 
 
 _PARTS: list[tuple[Any, Any]] = [
-    ((list, tuple), _sequence), (dict, _mapping), ((set, frozenset), lambda a, b, memo: a == b), (BaseException, _error),
-    (types.FunctionType, _function), (types.MethodType, lambda a, b, memo: alike(a.__func__, b.__func__, memo)), (object, _state),
+    ((list, tuple), _sequence), (dict, _mapping), ((set, frozenset), lambda a, b, memo: a == b),
+    (BaseException, _error),
+    (types.FunctionType, _function), (types.MethodType, lambda a, b, memo: alike(a.__func__, b.__func__, memo)),
+    (object, _state),
 ]

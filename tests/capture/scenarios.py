@@ -1,4 +1,5 @@
-"""Scenarios: programs that build a module, call it and change it in between.  Run plainly and compiled, they must give the same.
+"""Scenarios: programs that build a module, call it and change it in between.  Run plainly and compiled, they must give
+the same.
 
 A scenario takes `c`, which compiles what it is given (plainly: gives it back), and returns whatever is to be compared.
 """
@@ -32,7 +33,8 @@ def outcome(run: Scenario, compiles: Callable[[Any], Any]) -> Any:
 
 
 def check(run: Scenario, *, whole: bool = True, graphs: int | None = None) -> None:
-    """`whole`: every call is captured without a break; `graphs`: so many graphs are compiled (at least one, if None)."""
+    """`whole`: every call is captured without a break; `graphs`: so many graphs are compiled (at least one, if
+    None)."""
     counter = CompileCounter()
     options = {"suppress_errors": False}
     with warnings.catch_warnings():

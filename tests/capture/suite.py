@@ -1,4 +1,5 @@
-"""Programs without tensors, of what CPython's own tests found: captured code does what plain Python does, from the cache too."""
+"""Programs without tensors, of what CPython's own tests found: captured code does what plain Python does, from the
+cache too."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ def test_same_as_eager(program: Program) -> None:
 
 @of_arrays
 def between_tensors_and_arrays(x, n):
-    return x.numpy() * 2 + 1, (x.numpy() + n).sum(), torch.from_numpy(n) * x, np.asarray(x).mean(axis=0), np.array(x) is x, torch.tensor(n)
+    return x.numpy() * 2 + 1, (x.numpy() + n).sum(), torch.from_numpy(n) * x, np.asarray(x).mean(axis=0), np.array(
+        x) is x, torch.tensor(n)
 
 
 @of_arrays
@@ -44,15 +45,18 @@ def arithmetic(x, n):
 
 @of_arrays
 def universal_functions(x, n):
-    return (np.greater(x, n), np.add(x, n), np.exp(n), np.sqrt(abs(n)), np.maximum(n, 0), np.arctan2(n, 2.0), np.isnan(n), np.tanh(x),
+    return (np.greater(x, n), np.add(x, n), np.exp(n), np.sqrt(abs(n)), np.maximum(n, 0), np.arctan2(n, 2.0),
+            np.isnan(n), np.tanh(x),
             np.logical_and(n, n > 1),
             np.log1p(abs(n)), np.square(n), np.minimum(n, n + 1), np.where(n > 0, n, 0), np.clip(n, -1, 1))
 
 
 @of_arrays
 def reductions(x, n):
-    return (n.sum(), n.sum(axis=0), n.mean(), n.mean(axis=1, keepdims=True), n.std(), n.var(axis=1, ddof=1), n.max(axis=0),
-            n.min(), n.argmax(), n.argmin(axis=1), (n > 0).any(), (n > 0).all(axis=0), n.prod(axis=1), n.cumsum(), np.sum(n, axis=(0, 1)),
+    return (n.sum(), n.sum(axis=0), n.mean(), n.mean(axis=1, keepdims=True), n.std(), n.var(axis=1, ddof=1),
+            n.max(axis=0),
+            n.min(), n.argmax(), n.argmin(axis=1), (n > 0).any(), (n > 0).all(axis=0), n.prod(axis=1), n.cumsum(),
+            np.sum(n, axis=(0, 1)),
             np.amax(n))
 
 
@@ -76,8 +80,10 @@ def assignments(x, n):
 
 @of_arrays
 def shapes_and_types(x, n):
-    return (np.concatenate([n, n], axis=1), np.stack([n, n]), n.astype(np.int64), n.astype("float16"), np.transpose(n, (1, 0)),
-            n.ravel(), n.flatten(), n.copy(), n.squeeze(), np.expand_dims(n, 0), np.zeros_like(n), n.swapaxes(0, 1), n.reshape(4, 3),
+    return (np.concatenate([n, n], axis=1), np.stack([n, n]), n.astype(np.int64), n.astype("float16"),
+            np.transpose(n, (1, 0)),
+            n.ravel(), n.flatten(), n.copy(), n.squeeze(), np.expand_dims(n, 0), np.zeros_like(n), n.swapaxes(0, 1),
+            n.reshape(4, 3),
             n.reshape((2, -1)))
 
 
@@ -89,7 +95,8 @@ def scalars(x, n):
 
 @of_arrays
 def made_arrays(x, n):
-    return np.zeros(4) + x.numpy()[0], np.arange(4) * n, np.ones((3, 4), dtype=np.float32) * n, np.array([1, 2, 3, 4]) + n, np.eye(4)
+    return np.zeros(4) + x.numpy()[0], np.arange(4) * n, np.ones((3, 4), dtype=np.float32) * n, np.array(
+        [1, 2, 3, 4]) + n, np.eye(4)
 
 
 @of_arrays

@@ -52,6 +52,7 @@ def test_handlers_see_it():
 
 
 def test_a_tuple_before_a_size():
-    fast = framesmith.compile(lambda x: ((-1,) + x.shape[1:] + (2,), x + 1), fullgraph=True, backend="eager")  # noqa: RUF005
+    fast = framesmith.compile(lambda x: ((-1,) + x.shape[1:] + (2,), x + 1), fullgraph=True,  # noqa: RUF005
+                              backend="eager")
     shape, _ = fast(torch.ones(3, 4))
     assert shape == (-1, 4, 2) and type(shape) is torch.Size

@@ -1,4 +1,5 @@
-"""Attention with score modifications in Python: as eager, forward and backward, where all scores are computed at once."""
+"""Attention with score modifications in Python: as eager, forward and backward, where all scores are computed at
+once."""
 
 import math
 
@@ -51,7 +52,8 @@ def gradients_on_the_cpu(monkeypatch):
 
 def given(heads=H, dtype=torch.float32):
     torch.manual_seed(0)
-    return torch.randn(B, H, M, E, dtype=dtype), torch.randn(B, heads, N, E, dtype=dtype), torch.randn(B, heads, N, 2 * E, dtype=dtype)
+    return torch.randn(B, H, M, E, dtype=dtype), torch.randn(B, heads, N, E,
+                                                             dtype=dtype), torch.randn(B, heads, N, 2 * E, dtype=dtype)
 
 
 def reference(q, k, v, score_mod=plain, mask_mod=None, scale=None):
@@ -77,9 +79,11 @@ def reference(q, k, v, score_mod=plain, mask_mod=None, scale=None):
 def test_forward(score_mod, mask_mod):
     mask = flex.create_block_mask(mask_mod, B, H, M, N, device="cpu", BLOCK_SIZE=8) if mask_mod else None
     q, k, v = given()
-    compiled = framesmith.compile(lambda q, k, v: flex.flex_attention(q.sin(), k, v, score_mod, mask) * 2, fullgraph=True)
+    compiled = framesmith.compile(lambda q, k, v: flex.flex_attention(q.sin(), k, v, score_mod, mask) * 2,
+                                  fullgraph=True)
     with torch.no_grad():
-        torch.testing.assert_close(compiled(q, k, v).double(), reference(q.sin(), k, v, score_mod, mask_mod) * 2, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(compiled(q, k, v).double(), reference(q.sin(), k, v, score_mod, mask_mod) * 2,
+                                   rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("score_mod", [plain, causal, alibi, soft_cap], ids=lambda f: f.__name__)
@@ -87,12 +91,14 @@ def test_forward(score_mod, mask_mod):
 def test_backward(score_mod, heads):
     mask = flex.create_block_mask(first_rows_empty, B, H, M, N, device="cpu", BLOCK_SIZE=8)
     inputs = [x.requires_grad_() for x in given(heads, torch.float64)]
-    compiled = framesmith.compile(lambda q, k, v: flex.flex_attention(q, k, v, score_mod, mask, enable_gqa=heads != H), fullgraph=True)
+    compiled = framesmith.compile(lambda q, k, v: flex.flex_attention(q, k, v, score_mod, mask, enable_gqa=heads != H),
+                                  fullgraph=True)
     expected = reference(*inputs, score_mod, first_rows_empty)
     found = compiled(*inputs)
     torch.testing.assert_close(found, expected)
     tangent = torch.randn_like(found)
-    torch.testing.assert_close(torch.autograd.grad(found, inputs, tangent), torch.autograd.grad(expected, inputs, tangent))
+    torch.testing.assert_close(torch.autograd.grad(found, inputs, tangent),
+                               torch.autograd.grad(expected, inputs, tangent))
 
 
 def test_gradient_of_what_a_modification_reads():
@@ -104,7 +110,8 @@ def test_gradient_of_what_a_modification_reads():
 
     found = framesmith.compile(lambda q, k, v: flex.flex_attention(q, k, v, mod), fullgraph=True)(q, k, v)
     expected = reference(q, k, v, mod)
-    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), slopes), torch.autograd.grad(expected.square().sum(), slopes))
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), slopes),
+                               torch.autograd.grad(expected.square().sum(), slopes))
 
 
 def test_layout_and_sums():
@@ -135,7 +142,8 @@ def test_the_mode_is_left():
 @pytest.mark.parametrize("block_mask", ["short", "sliced"])
 def test_errors_are_eagers(block_mask):
     mask = flex.create_block_mask(first_rows_empty, B, H, M, N, device="cpu", BLOCK_SIZE=8)
-    mask = flex.create_block_mask(first_rows_empty, B, H, M - 8, N, device="cpu", BLOCK_SIZE=8) if block_mask == "short" else mask[:, :, 0]
+    mask = flex.create_block_mask(first_rows_empty, B, H, M - 8, N, device="cpu",
+                                  BLOCK_SIZE=8) if block_mask == "short" else mask[:, :, 0]
     q, k, v = given()
     with pytest.raises((ValueError, RuntimeError)) as eager:
         flex.flex_attention(q, k, v, block_mask=mask)
@@ -161,11 +169,15 @@ def test_one_node_for_tiles(score_mod, mask_mod, monkeypatch):
     mask = flex.create_block_mask(mask_mod, B, H, M, N, device="cpu", BLOCK_SIZE=8) if mask_mod else None
     inputs = [x.requires_grad_() for x in given(2, torch.bfloat16)]
     graphs = []
-    compiled = framesmith.compile(lambda q, k, v: flex.flex_attention(q * 2, k, v, score_mod, mask, enable_gqa=True) + 1, fullgraph=True,
+    compiled = framesmith.compile(lambda q, k,
+                                  v: flex.flex_attention(q * 2, k, v, score_mod, mask, enable_gqa=True) + 1,
+                                  fullgraph=True,
                                   backend=lambda graph, inputs: graphs.append(graph) or graph)
     compiled(*[x.detach() for x in inputs])
     assert any("attention" in str(n.target) for n in graphs[0].graph.nodes)
-    compiled = framesmith.compile(lambda q, k, v: flex.flex_attention(q * 2, k, v, score_mod, mask, enable_gqa=True) + 1, fullgraph=True)
+    compiled = framesmith.compile(lambda q, k,
+                                  v: flex.flex_attention(q * 2, k, v, score_mod, mask, enable_gqa=True) + 1,
+                                  fullgraph=True)
     expected, found = reference(inputs[0] * 2, *inputs[1:], score_mod, mask_mod) + 1, compiled(*inputs)
     torch.testing.assert_close(found.double(), expected, rtol=3e-2, atol=3e-2)
     tangent = torch.randn_like(found)

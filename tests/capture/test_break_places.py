@@ -36,7 +36,8 @@ record: list[Any] = []
 
 
 def check(fn: Callable[..., Any], *args: Any, refused: int = 0, traces: bool = True) -> list[Any]:
-    """Two calls as in plain Python; the breaks.  No frame was refused but `refused`, and no compiler's error is hidden."""
+    """Two calls as in plain Python; the breaks.  No frame was refused but `refused`, and no compiler's error is
+    hidden."""
     ledger = Ledger()
     compiler = FrameCompiler(Config(backend="eager", suppress_errors=False), ledger)
     compiled = _C.CompiledFunction(fn, compiler)

@@ -1,4 +1,5 @@
-"""Python values of tensors' data that decide nothing, or only what is asserted: captured, and computed by residual code."""
+"""Python values of tensors' data that decide nothing, or only what is asserted: captured, and computed by residual
+code."""
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ def whole(fn, *args):
 @pytest.mark.parametrize("fn", [
     lambda x: f"{x.sum()} of {x} and {x.sum():.2f}!",
     lambda x: f"{x!r:s}" if x is None else f"{x.sum().item():>8.3f}|{str(x)}|{repr(x[0])}",
-    lambda x: (x.sum().item(), int(x.long().sum()), float(x.long().max()), bool(x.sum()), not x.sum(), (x > 0).all().item()),
+    lambda x: (x.sum().item(), int(x.long().sum()), float(x.long().max()), bool(x.sum()), not x.sum(),
+               (x > 0).all().item()),
     lambda x: (x.max().item() <= 7, x.max().item() == 3.0, x.long().sum().item() != 6.0),
     lambda x: x.item() if x.numel() == 1 else x[0].item(),
     lambda x: {"n": x.sum().item(), "l": [x.min().item()]},
@@ -119,7 +121,8 @@ def patches(x, grid):
     for t, h, w in grid.tolist():
         parts.append(torch.arange(t * h * w).reshape(t, h, w).flip(1).flatten())
     counts = torch.repeat_interleave(grid[:, 1] * grid[:, 2], grid[:, 0])
-    return x[: grid.prod(-1).sum().item()] + torch.cat(parts), counts.cumsum(0), torch.zeros(int(grid[0, 1]), grid[:, 2].max())
+    return x[: grid.prod(-1).sum().item()] + torch.cat(parts), counts.cumsum(0), torch.zeros(int(grid[0, 1]),
+                                                                                             grid[:, 2].max())
 
 
 def test_sizes_in_a_small_tensor_are_assumed():
@@ -169,8 +172,10 @@ def test_attention_without_dropout_draws_nothing():
 def test_repeats_by_a_small_tensor_and_operators_of_numbers_alone():
     def program(x, r):
         half = torch.div(x.size(1), 2, rounding_mode="trunc")
-        return torch.repeat_interleave(x, r, 0), torch.repeat_interleave(r), x.repeat_interleave(r, dim=-2).view(-1, half), half
+        return torch.repeat_interleave(x, r, 0), torch.repeat_interleave(r), x.repeat_interleave(r, dim=-2).view(
+            -1, half), half
 
     x, r = torch.randn(2, 4), torch.tensor([1, 2])
-    for ours, plain in zip(framesmith.compile(program, fullgraph=True, backend="eager")(x, r), program(x, r), strict=True):
+    for ours, plain in zip(framesmith.compile(program, fullgraph=True, backend="eager")(x, r), program(x, r),
+                           strict=True):
         assert torch.equal(ours, plain)

@@ -41,7 +41,8 @@ def test_samples_and_their_density(make):
 
 @pytest.mark.parametrize("fn", [
     lambda a, b: [D.Normal(a, b.exp()).entropy(), D.Normal(a, b.exp()).cdf(b), D.Normal(0.0, 1.0).log_prob(a + b)],
-    lambda a, b: [D.Categorical(logits=a).entropy(), D.Categorical(logits=a).probs, D.Categorical(probs=b.exp()).logits],
+    lambda a, b: [D.Categorical(logits=a).entropy(), D.Categorical(logits=a).probs,
+                  D.Categorical(probs=b.exp()).logits],
     lambda a, b: [D.Bernoulli(logits=a).entropy(), D.Bernoulli(logits=b).mean, D.Bernoulli(logits=a).variance],
     lambda a, b: D.kl_divergence(D.Normal(a, b.exp()), D.Normal(b, 1.0)),
     lambda a, b: D.kl_divergence(D.Categorical(logits=a), D.Categorical(logits=b)),

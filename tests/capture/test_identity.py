@@ -106,8 +106,10 @@ def elements_of_a_set_from_outside(c):
 
 @suite.whole
 def keys_that_are_elements(c):
-    run = c(lambda d, a, b, x: (x + len({a} & d.keys()), x + len({*d, a}), x + sum(d[k] for k in {b}), x + len({frozenset({a}): 1,
-                                                                                                          frozenset({b}): 2})))
+    run = c(lambda d, a, b, x: (
+        x + len({a} & d.keys()), x + len({*d, a}), x + sum(d[k] for k in {b}),
+        x + len({frozenset({a}): 1, frozenset({b}): 2}),
+    ))
     one, two = Box(), Box()
     return [run(d, a, b, X) for d in ({one: 1, two: 2}, {two: 1, one: 3}) for a in (one, two) for b in (one, two)]
 

@@ -1,4 +1,5 @@
-"""Triton kernels of the program's own in captured code: as eager, by Triton's interpreter; and what a kernel is found to write."""
+"""Triton kernels of the program's own in captured code: as eager, by Triton's interpreter; and what a kernel is found
+to write."""
 
 import pytest
 import torch
@@ -81,7 +82,8 @@ def of_numbers(x, y):
 
 
 @pytest.mark.parametrize(("kernel", "names"), [
-    (turns, "x y"), (through, "x y"), (blocks, "y"), (called, "y"), (unknown, "x y"), (add, "out"), (scale, "x"), (total, "out"),
+    (turns, "x y"), (through, "x y"), (blocks, "y"), (called, "y"), (unknown, "x y"), (add, "out"), (scale, "x"),
+    (total, "out"),
 ], ids=lambda x: getattr(x, "__name__", None))
 def test_what_a_kernel_writes(kernel, names):
     assert written_parameters(kernel) & {"x", "y", "z", "out", "table"} == set(names.split())
@@ -170,7 +172,8 @@ def part_of_empty(x, y):
     return out
 
 
-PROGRAMS = [fused, by_heuristics, by_a_tuner_without_choice, grid_of_a_tuple, an_input, an_input_twice, read_before_and_after, a_view,
+PROGRAMS = [fused, by_heuristics, by_a_tuner_without_choice, grid_of_a_tuple, an_input, an_input_twice,
+            read_before_and_after, a_view,
             a_view_of_an_input, its_own_argument, a_sum, returned_and_written, part_of_empty]
 
 

@@ -96,8 +96,10 @@ def simple(x):
     p = Point(x)
     q = Point.make(x * 2)
     r = p + q
-    return (p.total(), p.double, Point.plain(x), q.b, r.a, repr(r), Point.__name__, Point.__qualname__, Point.__doc__, isinstance(p, Point),
-            type(p) is Point, Point.shift, p.shift, hasattr(p, "nope"), vars(p), issubclass(Point, object), Point.__module__)
+    return (p.total(), p.double, Point.plain(x), q.b, r.a, repr(r), Point.__name__, Point.__qualname__, Point.__doc__,
+            isinstance(p, Point),
+            type(p) is Point, Point.shift, p.shift, hasattr(p, "nope"), vars(p), issubclass(Point, object),
+            Point.__module__)
 
 
 @program

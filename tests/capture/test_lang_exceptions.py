@@ -522,11 +522,17 @@ def from_calls(x):
     def k(*, a, b, c):
         pass
 
-    calls = [lambda: f(), lambda: f(1), lambda: f(1, 2), lambda: f(1, 2, 3, c=1), lambda: f(1, 2, c=1, d=2), lambda: f(a=1, b=2, c=3),
-             lambda: g(1), lambda: g(1, 2), lambda: g(a=1), lambda: h(), lambda: h(1), lambda: h(1, 2, 3, 4, 5), lambda: h(1, a=2),
-             lambda: k(), lambda: k(a=1), lambda: k(1, a=1), lambda: h(*[1, 2], **{"b": 3}), lambda: h(**{"d": 1}), lambda: (lambda q: q)(),
-             lambda: f(1, 2, 3, 4), lambda: h(1, 2, 3, 4, 5, d=3), lambda: h(1, 2, 3, **{"d": 1}, **{"d": 2}), lambda: g(*3), lambda: g(**3), lambda: Thing().method(), lambda: Thing.method(1, 2, 3), lambda: Thing.klass(1),
-             lambda: h(*[1], *3), lambda: g(**{1: 2}), lambda: Plain(1), lambda: len(), lambda: len(1, 2), lambda: Thing().method(a=1, b=2)]
+    calls = [lambda: f(), lambda: f(1), lambda: f(1, 2), lambda: f(1, 2, 3, c=1), lambda: f(1, 2, c=1, d=2),
+             lambda: f(a=1, b=2, c=3),
+             lambda: g(1), lambda: g(1, 2), lambda: g(a=1), lambda: h(), lambda: h(1), lambda: h(1, 2, 3, 4, 5),
+             lambda: h(1, a=2),
+             lambda: k(), lambda: k(a=1), lambda: k(1, a=1), lambda: h(*[1, 2], **{"b": 3}), lambda: h(**{"d": 1}),
+             lambda: (lambda q: q)(),
+             lambda: f(1, 2, 3, 4), lambda: h(1, 2, 3, 4, 5, d=3), lambda: h(1, 2, 3, **{"d": 1}, **{"d": 2}),
+             lambda: g(*3), lambda: g(**3), lambda: Thing().method(), lambda: Thing.method(1, 2, 3),
+             lambda: Thing.klass(1),
+             lambda: h(*[1], *3), lambda: g(**{1: 2}), lambda: Plain(1), lambda: len(), lambda: len(1, 2),
+             lambda: Thing().method(a=1, b=2)]
     for call in calls:
         try:
             call()
@@ -541,17 +547,24 @@ def messages(x):
     d, t, s, n = {}, (1, 2), "text", None
 
     p = Plain()
-    fails = [lambda: d[1], lambda: t[5], lambda: s[9], lambda: n[0], lambda: n.name, lambda: t.name, lambda: s + 1, lambda: 1 + s,
-             lambda: t + [1], lambda: n + 1, lambda: -s, lambda: ~1.5, lambda: t < 1, lambda: p < p, lambda: p + 1, lambda: 1 - p,
-             lambda: p[0], lambda: p(), lambda: len(p), lambda: iter(p), lambda: next(p), lambda: p.missing, lambda: 1 in p,
+    fails = [lambda: d[1], lambda: t[5], lambda: s[9], lambda: n[0], lambda: n.name, lambda: t.name, lambda: s + 1,
+             lambda: 1 + s,
+             lambda: t + [1], lambda: n + 1, lambda: -s, lambda: ~1.5, lambda: t < 1, lambda: p < p, lambda: p + 1,
+             lambda: 1 - p,
+             lambda: p[0], lambda: p(), lambda: len(p), lambda: iter(p), lambda: next(p), lambda: p.missing,
+             lambda: 1 in p,
              lambda: int("z"), lambda: hash([]), lambda: {[]: 1}, lambda: {[]}, lambda: "a" in 3, lambda: 3(),
-             lambda: 1 // 0, lambda: 1 % 0, lambda: 1.0 / 0, lambda: [1, 2][None], lambda: [1, 2]["a"], lambda: (1, 2)["a"],
-             lambda: s["a"], lambda: n(), lambda: [][:"a"], lambda: abs(s), lambda: len(3), lambda: sum(3), lambda: max([]),
+             lambda: 1 // 0, lambda: 1 % 0, lambda: 1.0 / 0, lambda: [1, 2][None], lambda: [1, 2]["a"],
+             lambda: (1, 2)["a"],
+             lambda: s["a"], lambda: n(), lambda: [][:"a"], lambda: abs(s), lambda: len(3), lambda: sum(3),
+             lambda: max([]),
              lambda: sorted([1, "a"]), lambda: not_there, lambda: list(3),
              lambda: d.pop("k"), lambda: [].pop(), lambda: [1].remove(2), lambda: {1}.remove(2),
-             lambda: "%d" % "a", lambda: "{}".format(), lambda: f"{s:d}", lambda: chr(-1), lambda: d.nope, lambda: [].nope,
+             lambda: "%d" % "a", lambda: "{}".format(), lambda: f"{s:d}", lambda: chr(-1), lambda: d.nope,
+             lambda: [].nope,
              lambda: p @ p, lambda: p ** 2, lambda: divmod(p, 1), lambda: isinstance(1, 2), lambda: issubclass(1, int),
-             lambda: Plain(1), lambda: Plain(a=1), lambda: getattr(p, "q"), lambda: float("q"), lambda: range(1.5), lambda: t.append(1)]
+             lambda: Plain(1), lambda: Plain(a=1), lambda: getattr(p, "q"), lambda: float("q"), lambda: range(1.5),
+             lambda: t.append(1)]
     for f in fails:
         try:
             f()

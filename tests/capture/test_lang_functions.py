@@ -1,4 +1,5 @@
-"""Functions: closures, scopes, defaults, recursion, unpacking, comprehensions, imports; what must break.  PYTEST_DONT_REWRITE"""
+"""Functions: closures, scopes, defaults, recursion, unpacking, comprehensions, imports; what must break.
+PYTEST_DONT_REWRITE"""
 # ruff: noqa
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def partials_with_attributes(x):
     q = functools.partial(p)
     q.tag = 3
     q.__dict__["more"] = [x + 1]
-    return (p(x), p.__doc__, p.__module__, p.__name__, p.__wrapped__ is partials_with_attributes, hasattr(p, "nope"), q.tag, q.more, q.func is p,
+    return (p(x), p.__doc__, p.__module__, p.__name__, p.__wrapped__ is partials_with_attributes, hasattr(p, "nope"),
+            q.tag, q.more, q.func is p,
             len(q.__dict__), q(x), vars(functools.partial(p, tag=3)))
 
 
@@ -69,7 +71,8 @@ def closures(x):
     get2, put2 = pair()
     put(x)
     put2(5)
-    return [f(2) for f in fs], [g(2) for g in gs], counter()(), n, get() + 1, get2(), get.__closure__[0].cell_contents is x
+    return [f(2) for f in fs], [g(2) for g in gs], counter()(), n, get() + 1, get2(), get.__closure__[
+        0].cell_contents is x
 
 
 @program
@@ -148,7 +151,9 @@ def defaults(x):
         return list(items)
     def annotated(a: note("ann") = 1, *, b: int = 2) -> str:
         return a + b
-    return f(1, e=5), f(1, 2, 3, 4, e=5, z=x), f(*range(6), e=1, **{"q": 2}), g(1), g(2), log, annotated(), f.__defaults__, f.__kwdefaults__, g.__defaults__
+    return f(1, e=5), f(1, 2, 3, 4, e=5, z=x), f(*range(6), e=1,
+                                                 **{"q": 2}), g(1), g(
+                                                     2), log, annotated(), f.__defaults__, f.__kwdefaults__, g.__defaults__
 
 
 @program
@@ -163,7 +168,8 @@ def recursion(x):
         return v if n == 0 else deep(v + 1, n - 1)
     def fib(n):
         return n if n < 2 else fib(n - 1) + fib(n - 2)
-    return fact(6), even(7), odd(7), deep(x, 20), (lambda f: f(f, 5))(lambda f, n: 1 if n == 0 else n * f(f, n - 1)), fib(10)
+    return fact(6), even(7), odd(7), deep(x, 20), (lambda f: f(f, 5))(lambda f, n: 1 if n == 0
+                                                                      else n * f(f, n - 1)), fib(10)
 
 
 @program
@@ -221,7 +227,8 @@ def comparisons(x):
     def v(n):
         log.append(n)
         return n
-    return (v(1) < v(2) < v(3), v(3) < v(2) < v(1), 1 < 2 > 1 != 3 is not None, 1 in [1] in [[1]], not 1 == 2, v(1) or v(2), v(0) and v(5), v(0) or v(0) or v(7),
+    return (v(1) < v(2) < v(3), v(3) < v(2) < v(1), 1 < 2 > 1 != 3 is not None, 1 in [1] in [[1]], not 1 == 2,
+            v(1) or v(2), v(0) and v(5), v(0) or v(0) or v(7),
             (v(1), v(2))[v(0)], log, x is x is not None)
 
 
@@ -278,7 +285,8 @@ def inner_imports(x):
         from math import nothing_here
     except ImportError as e:
         message = str(e), e.name
-    return F.relu(x), m.sqrt(4), os.path.join("a", "b"), partial(max, 1)(2), fold(lambda a, b: a + b, [1, 2]), abc.Sized is not None, \
+    return F.relu(x), m.sqrt(4), os.path.join("a", "b"), partial(max, 1)(2), fold(lambda a, b: a + b,
+                                                                                  [1, 2]), abc.Sized is not None, \
         mod is functools, message, OrderedDict(a=1)
 
 
@@ -360,7 +368,10 @@ def contexts_as_decorators(x):
 @program
 def lambdas(x):
     f = lambda a, b=2, *c, d=4, **e: (a, b, c, d, e)
-    return f(1), f(1, 2, 3, d=5, z=6), (lambda: x + 1)(), (lambda *a: a)(*[1, 2]), [(lambda v: v ** 2)(v) for v in range(3)], (lambda: (yield))().__class__.__name__
+    return f(1), f(1, 2, 3, d=5,
+                   z=6), (lambda: x + 1)(), (lambda *a: a)(*[1, 2]), [(lambda v: v ** 2)(v)
+                                                                      for v in range(3)], (
+                                                                          lambda: (yield))().__class__.__name__
 
 
 @program
@@ -375,7 +386,7 @@ def test_programs(fn, make):
     check(fn, make)
 
 
-# --- what must break ------------------------------------------------------------------------------------------------------
+# --- what must break --------------------------------------------------------------------------------------------------
 BREAKS = Programs()
 
 

@@ -235,8 +235,10 @@ def expressions(x):
     g = (x * i + k for i in range(4) if i % 2)
     k = 5
     nested = ((i, j) for i in range(3) for j in range(i) if (i + j) % 2)
-    return list(g), list(nested), sum(i for i in range(4)), max((i for i in [3, 1]), default=0), any(i > 2 for i in range(9)), \
-        dict((i, i) for i in range(2)), tuple(i for i in "ab"), set(i % 2 for i in range(4)), ",".join(str(i) for i in range(3))
+    return list(g), list(nested), sum(i for i in range(4)), max((i for i in [3, 1]),
+                                                                default=0), any(i > 2 for i in range(9)), \
+        dict((i, i) for i in range(2)), tuple(i for i in "ab"), set(i % 2 for i in range(4)), ",".join(
+            str(i) for i in range(3))
 
 
 @program
@@ -336,7 +338,8 @@ def in_containers(x):
     def gen(n):
         yield from range(n)
 
-    return [*gen(3), *gen(2)], {*gen(2)}, (*gen(1), x), {**{str(k): k for k in gen(2)}}, max(*gen(3)), sorted(gen(3), reverse=True), 2 in gen(3)
+    return [*gen(3), *gen(2)], {*gen(2)}, (*gen(1), x), {**{str(k): k for k in gen(2)}}, max(*gen(3)), sorted(
+        gen(3), reverse=True), 2 in gen(3)
 
 
 @program.on(lambda: (Numbers(3), Iterator(2)))

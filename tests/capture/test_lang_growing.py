@@ -1,4 +1,5 @@
-"""What makes containers of iterables: code that gives the values sees them grow, and is asked first how many there will be."""
+"""What makes containers of iterables: code that gives the values sees them grow, and is asked first how many there will
+be."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ Pair = collections.namedtuple("Pair", "left right")
 @program
 def sequences(x):
     out = []
-    for v in ([], [1], [1, 2], (1, 2, 3), [1, [2, 3]], "ab", b"ab", range(3), {1, 2}, {"a": 1}, None, 5, Pair(1, 2), x.shape, [1, 2, 3, 4]):
+    for v in ([], [1], [1, 2], (1, 2, 3), [1, [2, 3]], "ab", b"ab", range(3), {1, 2}, {"a": 1}, None, 5, Pair(1, 2),
+              x.shape, [1, 2, 3, 4]):
         match v:
             case []:
                 out.append("empty")
@@ -65,7 +66,8 @@ def sequences(x):
 @program
 def mappings(x):
     out = []
-    for v in ({}, {"a": 1}, {"a": 1, "b": 2}, {"t": x}, {"k": {"z": 3}}, [1], collections.OrderedDict(a=2, c=3), collections.defaultdict(int)):
+    for v in ({}, {"a": 1}, {"a": 1, "b": 2}, {"t": x}, {"k": {"z": 3}}, [1], collections.OrderedDict(a=2, c=3),
+              collections.defaultdict(int)):
         match v:
             case {"a": 1, **rest}:
                 out.append(("a", rest))
@@ -85,7 +87,8 @@ def mappings(x):
 @program
 def classes(x):
     out = []
-    for v in (Point(1, 2), Point(x), Named(1, 2, 3), Named("s", 4), 3, 3.5, "text", True, None, [1], {"a": 1}, (1, 2), Color.RED, Pair(1, 2)):
+    for v in (Point(1, 2), Point(x), Named(1, 2, 3), Named("s", 4), 3, 3.5, "text", True, None, [1], {"a": 1}, (1, 2),
+              Color.RED, Pair(1, 2)):
         match v:
             case Point(a=torch.Tensor() as t, b=0):
                 out.append(t + 1)

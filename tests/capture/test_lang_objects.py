@@ -1,4 +1,5 @@
-"""The object model: descriptors, attribute hooks, slots, metaclasses, operators, protocols, copies.  PYTEST_DONT_REWRITE"""
+"""The object model: descriptors, attribute hooks, slots, metaclasses, operators, protocols, copies.
+PYTEST_DONT_REWRITE"""
 # ruff: noqa
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def descriptors(x, outer):
         del o.t
         o.n = "own"
         out.append(o.n)
-        for f in (lambda: setattr(o, "readonly", 1), lambda: delattr(o, "readonly"), lambda: o.t, lambda: setattr(o, "d", "bad"),
+        for f in (lambda: setattr(o, "readonly", 1), lambda: delattr(o, "readonly"), lambda: o.t,
+                  lambda: setattr(o, "d", "bad"),
                   lambda: delattr(o, "zz"), lambda: delattr(o, "d")):
             try:
                 f()
@@ -141,7 +143,8 @@ def attribute_hooks(x, given):
     except AttributeError as error:
         missing = str(error)
     local = Everything(x)
-    return first, missing, hasattr(h, "zz"), getattr(h, "zz", 4), e.magic_word, e.v, e.nothing, e.hits, local.v, local.other, local.hits
+    return first, missing, hasattr(h, "zz"), getattr(
+        h, "zz", 4), e.magic_word, e.v, e.nothing, e.hits, local.v, local.other, local.hits
 
 
 class Slotted:
@@ -259,10 +262,14 @@ class One(metaclass=Single):
 @program
 def metaclasses(x):
     r = Registered(x)
-    return (r.v, r.by, isinstance(r, Registered), isinstance(Duck(), Registered), isinstance(3, Registered), issubclass(int, Registered),
-            issubclass(str, Registered), Registered.auto_thing, list(Registered), 3 in Registered, 4 in Registered, Registered["k"],
-            Registered + 1, bool(Registered), not Registered, repr(Registered), f"{Registered}", Registered.shape, Registered.method(2),
-            Registered.kind, hasattr(Registered, "zz"), hasattr(r, "shape"), Registered == Registered, {Registered: 1}[Registered])
+    return (r.v, r.by, isinstance(r, Registered), isinstance(Duck(), Registered), isinstance(3, Registered),
+            issubclass(int, Registered),
+            issubclass(str, Registered), Registered.auto_thing, list(Registered), 3 in Registered, 4 in Registered,
+            Registered["k"],
+            Registered + 1, bool(Registered), not Registered, repr(Registered), f"{Registered}", Registered.shape,
+            Registered.method(2),
+            Registered.kind, hasattr(Registered, "zz"), hasattr(r, "shape"), Registered == Registered,
+            {Registered: 1}[Registered])
 
 
 class Num:
@@ -389,13 +396,20 @@ def operators(x, outer):
     a, b, s = Num(1), Num(2), SubNum(3)
     before = outer
     outer += 2
-    out = [(a + b).v, (a + 1).v, 1 + a, "s" + a, a + s, a - b if False else None, a - s, 4 - a, a * 3, outer.v, outer is before, a == b, a == Num(1), a != b,
-           a == 1, a != 1, a < b, b > a, a <= 3, -a, +a, ~a, abs(a), bool(Num(0)), not a, len(a), [10, 20, 30][a], "abc"[a:b], int(a),
-           float(a), round(a), round(a, 2), a @ 1, a ** 2, pow(a, 2, 5), a // 2, divmod(a, 3), a & 1, 2 | a, a << 1, {a: "k"}[Num(1)],
-           a in [Num(1)], [Num(3), Num(1)].index(a), hash(a) == hash(1), range(b), sorted([s, b, a])[0] is a, min(s, a) is a,
-           bool(OnlyLen(0)), bool(OnlyLen(2)), 1 in OnlyIn(), 5 in OnlyIn(), list(Indexed()), 20 in Indexed(), [*Indexed()], x * int(b)]
-    for f in (lambda: a - b, lambda: a - 1 + "x", lambda: a % 2, lambda: a < 1, lambda: a + 1.5, lambda: Indexed() + 1, lambda: len(OnlyLen(-1)),
-              lambda: iter(OnlyLen(1)), lambda: a[0], lambda: a(), lambda: OnlyLen(1) < OnlyLen(2), lambda: -Indexed(), lambda: Indexed()["a"]):
+    out = [(a + b).v, (a + 1).v, 1 + a, "s" + a, a + s, a - b if False else None, a - s, 4 - a, a * 3, outer.v,
+           outer is before, a == b, a == Num(1), a != b,
+           a == 1, a != 1, a < b, b > a, a <= 3, -a, +a, ~a, abs(a), bool(Num(0)), not a, len(a), [10, 20, 30][a],
+           "abc"[a:b], int(a),
+           float(a), round(a), round(a, 2), a @ 1, a ** 2, pow(a, 2, 5), a // 2, divmod(a, 3), a & 1, 2 | a, a << 1,
+           {a: "k"}[Num(1)],
+           a in [Num(1)], [Num(3), Num(1)].index(a), hash(a) == hash(1), range(b), sorted([s, b, a])[0] is a,
+           min(s, a) is a,
+           bool(OnlyLen(0)), bool(OnlyLen(2)), 1 in OnlyIn(), 5 in OnlyIn(), list(Indexed()), 20 in Indexed(),
+           [*Indexed()], x * int(b)]
+    for f in (lambda: a - b, lambda: a - 1 + "x", lambda: a % 2, lambda: a < 1, lambda: a + 1.5, lambda: Indexed() + 1,
+              lambda: len(OnlyLen(-1)),
+              lambda: iter(OnlyLen(1)), lambda: a[0], lambda: a(), lambda: OnlyLen(1) < OnlyLen(2), lambda: -Indexed(),
+              lambda: Indexed()["a"]):
         try:
             out.append(f())
         except Exception as e:
@@ -426,8 +440,10 @@ class OnlyRepr:
 def texts(x):
     t, r = Text("a"), OnlyRepr()
     n, w = 3.14159, 10
-    return (f"{t}", f"{t!s}", f"{t!r}", f"{t!a}", f"{t:>5}", str(t), repr(t), format(t, "q"), "%s %r" % (t, t), "{} {!r} {:x}".format(t, t, t),
-            f"{r}", str(r), [t, r], f"{[t, r]}", f"{n:{w}.{2}f}|{n!r:>{w}}|{w=}|{n=:.1f}|{t=}|{t=!s}", f"{'nested ' + f'{w}'}", f"{{}}{w:>{w}}",
+    return (f"{t}", f"{t!s}", f"{t!r}", f"{t!a}", f"{t:>5}", str(t), repr(t), format(t, "q"), "%s %r" % (t, t),
+            "{} {!r} {:x}".format(t, t, t),
+            f"{r}", str(r), [t, r], f"{[t, r]}", f"{n:{w}.{2}f}|{n!r:>{w}}|{w=}|{n=:.1f}|{t=}|{t=!s}",
+            f"{'nested ' + f'{w}'}", f"{{}}{w:>{w}}",
             f"{x.shape[0]:03d}", f"{w:,}", f"{True}", f"{None}", f"{r!s:>6}", str({"a": t}), str((t,)), f"{x.dtype}")
 
 
@@ -472,7 +488,8 @@ def containers(x, c):
     del c["a"]
     k = Container([1, 2, 3])
     k[1] = x
-    return c["t"] * 2, "n" in c, "a" in c, list(c), len(c), k[1:2], k[::2], list(reversed(k)), c(1, 2, k=3), {**{"z": 1}}, [*k], k[-1], x in [1]  if False else 0
+    return c["t"] * 2, "n" in c, "a" in c, list(c), len(c), k[1:2], k[::2], list(reversed(k)), c(1, 2, k=3), {
+        **{"z": 1}}, [*k], k[-1], x in [1]  if False else 0
 
 
 class Base:
@@ -571,15 +588,18 @@ class Virtual:
 def inheritance(x):
     d = Diamond()
     m = Mixed.create(x)
-    out = [d.trace, d.who(), m.left, m.doubled(), Mixed.fixed(1), m.fixed(2), d.prop, isinstance(m, Right), Mixed.__mro__[3].__name__,
-           Concrete().run(), isinstance(Concrete(), Runs), isinstance(3, Runs), isinstance(Virtual(), Abstract), issubclass(Virtual, Abstract)]
+    out = [d.trace, d.who(), m.left, m.doubled(), Mixed.fixed(1), m.fixed(2), d.prop, isinstance(m, Right),
+           Mixed.__mro__[3].__name__,
+           Concrete().run(), isinstance(Concrete(), Runs), isinstance(3, Runs), isinstance(Virtual(), Abstract),
+           issubclass(Virtual, Abstract)]
     try:
         Abstract()
     except TypeError as e:
         out.append(str(e))
     bound = d.who
     unbound = Diamond.who
-    out += [bound(), unbound(d), bound.__self__ is d, bound.__func__ is unbound, bound.__name__, d.who == d.who, d.who is d.who,
+    out += [bound(), unbound(d), bound.__self__ is d, bound.__func__ is unbound, bound.__name__, d.who == d.who,
+            d.who is d.who,
             Mixed.create.__self__ is Mixed, type(bound).__name__]
     return out
 
@@ -652,8 +672,10 @@ def builtin_subclasses(x, given):
         l.append(3)
         d["k"] = x
         l.tag = "tag"
-        out += [l.total(), len(l), l, d["k"], d["zz"], "zz" in d, i + 1, i.plus(), i.note, s.shout(), s + "r", t.first, t[1], t + (3,),
-                isinstance(i, int), type(i).__name__, type(i + 1).__name__, [*t], l == [1, 2, 6], s == "q", i == 8, {**d}.keys()]
+        out += [l.total(), len(l), l, d["k"], d["zz"], "zz" in d, i + 1, i.plus(), i.note, s.shout(), s + "r", t.first,
+                t[1], t + (3,),
+                isinstance(i, int), type(i).__name__, type(i + 1).__name__, [*t], l == [1, 2, 6], s == "q", i == 8,
+                {**d}.keys()]
     n = Newed(1, k=5)
     return out, n.v, n.args, Other(2)
 
@@ -694,7 +716,8 @@ def copies(x):
     loop = Plain(None)
     loop.v = loop
     deep = copy.deepcopy(loop)
-    return (q.v, r.v, q.v is p.v, copy.copy(c).v, copy.deepcopy(c).child.v, d["a"] is d["b"], deep.v is deep, deep is loop, x + 1,
+    return (q.v, r.v, q.v is p.v, copy.copy(c).v, copy.deepcopy(c).child.v, d["a"] is d["b"], deep.v is deep,
+            deep is loop, x + 1,
             copy.copy([1, x])[1], copy.copy({1: 2}))
 
 
@@ -707,7 +730,8 @@ def identity(x, p):
     b.peer = a
     p.ring = a
     p.again = [p, a]
-    return l, l[0] is l[1], l[0] is l[2], a.me is a, a in l, l.index(b), p, p.again[0] is p, x is x, None is None, l is l[:], () is ()
+    return l, l[0] is l[1], l[0] is l[2], a.me is a, a in l, l.index(b), p, p.again[
+        0] is p, x is x, None is None, l is l[:], () is ()
 
 
 class Configured:
@@ -716,7 +740,8 @@ class Configured:
 
 @program
 def class_getitem(x):
-    return Configured[3], list[int] == list[int], typing.Optional[int] == typing.Union[int, None], dict[str, int].__args__, x
+    return Configured[3], list[int] == list[int], typing.Optional[int] == typing.Union[int, None], dict[
+        str, int].__args__, x
 
 
 def counted(x):
@@ -779,8 +804,10 @@ def function_attributes(x):
 
     f.a = x
     f.b = [f]
-    out = [add(x), add(1, k=2), add.hits, add.__name__, add.__doc__, add.__wrapped__.hits, plain(x), plain.n, plain.__name__, f.a, f.b[0] is f,
-           hasattr(f, "zz"), f.__name__, f.__qualname__, f.__module__, add.__defaults__, Decorated().method(2), Decorated.method.n >= 1]
+    out = [add(x), add(1, k=2), add.hits, add.__name__, add.__doc__, add.__wrapped__.hits, plain(x), plain.n,
+           plain.__name__, f.a, f.b[0] is f,
+           hasattr(f, "zz"), f.__name__, f.__qualname__, f.__module__, add.__defaults__, Decorated().method(2),
+           Decorated.method.n >= 1]
     f.__name__ = "renamed"
     out.append(f.__name__)
     return out, f
@@ -791,7 +818,8 @@ def modules_as_values(x):
     m = torch if x.dim() else types
     f = getattr(m, "relu")
     mods = {"t": torch, "f": functools}
-    return f(x), m.__name__, mods["t"].sigmoid(x), mods["f"] is functools, isinstance(m, types.ModuleType), torch.nn.functional.relu is not None
+    return f(x), m.__name__, mods["t"].sigmoid(x), mods["f"] is functools, isinstance(
+        m, types.ModuleType), torch.nn.functional.relu is not None
 
 
 class Counter:

@@ -171,7 +171,8 @@ def dies_while_its_dict_is_iterated(x):
 
 
 PROGRAMS = [dies_while_its_dict_is_iterated,
-            deleted, after_a_break, not_read_again, in_a_list, in_a_set, in_an_attribute, finalizer, finalizer_of_what_is_replaced,
+            deleted, after_a_break, not_read_again, in_a_list, in_a_set, in_an_attribute, finalizer,
+            finalizer_of_what_is_replaced,
             callback,
             weak_values, held_by_an_exception, a_proxy, an_argument_that_is_replaced]
 
@@ -313,7 +314,8 @@ def a_finalizer():
 @pytest.mark.parametrize("program", [weak_keys, a_class, in_a_cell, a_finalizer], ids=lambda f: f.__name__)
 def test_what_guards_and_residual_code_do_not_hold(program):
     want = program()
-    fast = framesmith.compile(program, backend="eager", options={"keep_graphless": True, "warn": False, "standard_library": True})
+    fast = framesmith.compile(program, backend="eager",
+                              options={"keep_graphless": True, "warn": False, "standard_library": True})
     assert [fast(), fast(), fast()] == [want] * 3
 
 

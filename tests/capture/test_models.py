@@ -11,13 +11,15 @@ import transformers
 from benchmarks import models
 from tests.capture.driver import Compiled
 
-SIZES = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+SIZES = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "intermediate_size": 64,
          "max_position_embeddings": 64}
 TINY = {
     "BertForMaskedLM": ("BertConfig", SIZES),
     "GPT2LMHeadModel": ("GPT2Config", {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}),
     "LlamaForCausalLM": ("LlamaConfig", {**SIZES, "num_key_value_heads": 2}),
-    "T5ForConditionalGeneration": ("T5Config", {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}),
+    "T5ForConditionalGeneration": ("T5Config", {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64,
+                                                "num_layers": 2, "num_heads": 4}),
 }
 
 

@@ -291,7 +291,8 @@ def partials_of_modules_and_of_their_classes(c):
 
 @suite.whole
 def spectral_and_weight_norm_in_eval(c):
-    m = nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 4)), parametrizations.spectral_norm(nn.Linear(4, 4))).eval()
+    m = nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 4)),
+                      parametrizations.spectral_norm(nn.Linear(4, 4))).eval()
     run = c(m)
     out = [run(X)]
     m[0].parametrizations.weight.original0.mul_(2)

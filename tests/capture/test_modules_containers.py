@@ -43,7 +43,8 @@ def list_is_indexed_sliced_and_walked(c):
         for layer in reversed(self.parts[:2]):
             x = layer(x)
         last = self.parts[len(self.parts) - 1]
-        return x, len(self.parts), last in self.parts, nn.Identity() in self.parts, bool(self.parts), len(self.parts[::2])
+        return x, len(self.parts), last in self.parts, nn.Identity() in self.parts, bool(self.parts), len(
+            self.parts[::2])
 
     return c(Net(body, parts=nn.ModuleList(layers())))(X)
 
@@ -52,7 +53,8 @@ def list_is_indexed_sliced_and_walked(c):
 def list_slice_shares_its_modules(c):
     def body(self, x):
         part = self.parts[1:]
-        return part[0](x), part[0] is self.parts[1], type(part) is nn.ModuleList, [n for n, _ in part.named_children()], list(part._modules)
+        return part[0](x), part[0] is self.parts[1], type(part) is nn.ModuleList, [
+            n for n, _ in part.named_children()], list(part._modules)
 
     return c(Net(body, parts=nn.ModuleList(layers())))(X)
 
@@ -116,7 +118,9 @@ def list_is_appended_to_in_forward(c):
 
     net = Net(body, parts=nn.ModuleList([nn.Linear(4, 4)]))
     run = c(net)
-    return [run(X) for _ in range(4)], [type(m).__name__ for m in net.parts], list(net.parts._modules), [n for n, _ in net.named_modules()]
+    return [run(X) for _ in range(4)], [type(m).__name__
+                                        for m in net.parts], list(net.parts._modules), [
+                                            n for n, _ in net.named_modules()]
 
 
 @suite.whole
@@ -145,7 +149,8 @@ def dict_is_read_in_all_ways(c):
         keys = list(self.parts.keys())
         return x, keys, "a" in self.parts, "z" in self.parts, len(self.parts), bool(self.parts)
 
-    return c(Net(body, parts=nn.ModuleDict({"a": nn.Linear(4, 4), "bb": nn.ReLU(), "relu.6".replace(".", "_"): nn.ReLU6()})))(X)
+    return c(Net(body, parts=nn.ModuleDict({"a": nn.Linear(4, 4), "bb": nn.ReLU(),
+                                            "relu.6".replace(".", "_"): nn.ReLU6()})))(X)
 
 
 @suite.whole
@@ -285,7 +290,8 @@ def parameter_dict(c):
             x = x + w
         for name in self.ws:
             x = x - self.ws[name]
-        return x * self.ws["b"] + self.ws.scale, "b" in self.ws, "c" in self.ws, list(self.ws.keys()), len(self.ws), self.ws.get("zz")
+        return x * self.ws["b"] + self.ws.scale, "b" in self.ws, "c" in self.ws, list(self.ws.keys()), len(
+            self.ws), self.ws.get("zz")
 
     return c(Net(body, ws=nn.ParameterDict({"scale": torch.tensor(2.0), "b": torch.ones(4)})))(X)
 

@@ -224,7 +224,8 @@ def global_hooks(c):
 def backward_hooks_with_gradients(c):
     m = net()
     seen = []
-    m[0].register_full_backward_hook(lambda mod, gi, go: seen.append([None if g is None else g.sum() for g in (*gi, *go)]))
+    m[0].register_full_backward_hook(lambda mod, gi,
+                                     go: seen.append([None if g is None else g.sum() for g in (*gi, *go)]))
     m[2].register_full_backward_pre_hook(lambda mod, go: seen.append(go[0].sum()))
     run = c(m)
     with torch.enable_grad():
@@ -245,7 +246,8 @@ def backward_hooks_without_gradients(c):
 def tensor_hooks_on_outputs(c):
     m = nn.Linear(4, 4)
     grads = []
-    m.register_forward_hook(lambda mod, args, out: out.register_hook(grads.append) and None if out.requires_grad else None)
+    m.register_forward_hook(lambda mod, args,
+                            out: out.register_hook(grads.append) and None if out.requires_grad else None)
     run = c(m)
     with torch.enable_grad():
         run(X).sum().backward()

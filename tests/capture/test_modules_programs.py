@@ -49,8 +49,10 @@ def program(body: Any = None, *, broken: bool = False, calls: int = 2) -> Any:
                 out.append(compiled(X + k))
             except Exception as e:
                 out.append((type(e), str(e)))
-        plain = {k: v for k, v in vars(m).items() if k not in ("_modules", "_parameters", "_buffers", "body", "hidden", "secret")}
-        return out, list(m.state_dict().items()), [(n, type(p).__name__) for n, p in m.named_modules()], sorted(plain.items())
+        plain = {k: v for k, v in vars(m).items() if k not in ("_modules", "_parameters", "_buffers", "body", "hidden",
+                                                               "secret")}
+        return out, list(m.state_dict().items()), [(n, type(p).__name__) for n,
+                                                   p in m.named_modules()], sorted(plain.items())
 
     run.__name__ = body.__name__
     return suite._add(run, whole=not broken, graphs=None)
@@ -77,7 +79,8 @@ def dicts_of_named_parts(self, x):
     params = dict(self.named_parameters())
     first = next(self.parameters())
     total = sum(p.numel() for p in self.parameters())
-    return named["deep.1.act"](named["deep.0"](x)) @ params["layer1.weight"], first.dtype, first.device, total, sorted(named)
+    return named["deep.1.act"](named["deep.0"](x)) @ params["layer1.weight"], first.dtype, first.device, total, sorted(
+        named)
 
 
 @program
@@ -197,7 +200,8 @@ def state_inside(self, x):
 
 @program
 def texts_of_modules(self, x):
-    return x + 1, self._get_name(), str(type(self.layer0)), self.layer0.extra_repr(), type(self).__qualname__, self.__class__.__module__
+    return x + 1, self._get_name(), str(type(self.layer0)), self.layer0.extra_repr(), type(
+        self).__qualname__, self.__class__.__module__
 
 
 @program
@@ -216,8 +220,10 @@ def missing_attributes(self, x):
 @program
 def errors_of_torch(self, x):
     out = []
-    for change in (lambda: self.add_module("a.b", nn.ReLU()), lambda: self.register_buffer("count", x), lambda: setattr(self, "layer0", x),
-                   lambda: self.get_submodule("deep.7"), lambda: self.register_buffer("norm", None), lambda: self.add_module("z", 3),
+    for change in (lambda: self.add_module("a.b", nn.ReLU()), lambda: self.register_buffer("count", x),
+                   lambda: setattr(self, "layer0", x),
+                   lambda: self.get_submodule("deep.7"), lambda: self.register_buffer("norm", None),
+                   lambda: self.add_module("z", 3),
                    lambda: self.deep[9], lambda: self.register_parameter("q", x)):  # fmt: skip
         try:
             change()
@@ -229,7 +235,9 @@ def errors_of_torch(self, x):
 @program
 def identity_and_equality(self, x):
     same = [m for m in self.children() if m is self.norm or m == self.layer0]
-    return x + 1, len(same), self.layer0 in [self.layer1, self.layer0], {self.layer0: 1}.get(self.layer1), len({self.norm, self.norm})
+    return x + 1, len(same), self.layer0 in [self.layer1,
+                                             self.layer0], {self.layer0: 1}.get(self.layer1), len(
+                                                 {self.norm, self.norm})
 
 
 @program
@@ -263,7 +271,8 @@ def generators_and_unpacking(self, x):
     first, *rest = self.children()
     a, b = self.deep
     (name, norm), = [(n, m) for n, m in self.named_children() if isinstance(m, nn.BatchNorm1d)]
-    return norm(first(x)) + a(x), len(rest), name, type(b).__name__, max(self.deep, key=lambda m: len(list(m.parameters()))) is a
+    return norm(first(x)) + a(x), len(rest), name, type(b).__name__, max(
+        self.deep, key=lambda m: len(list(m.parameters()))) is a
 
 
 @program

@@ -1,4 +1,5 @@
-"""Modules that change themselves in forward: lazy ones, hooks that come and go, state dicts, settings of the process."""
+"""Modules that change themselves in forward: lazy ones, hooks that come and go, state dicts, settings of the
+process."""
 
 import inspect
 
@@ -77,7 +78,8 @@ def test_as_in_plain_python(make):
         module = make()
         fn = framesmith.compile(module, fullgraph=True, backend="eager") if compiled else module
         with torch.no_grad():
-            results.append(([fn(X) for _ in range(2)], module.state_dict(), [len(m._forward_pre_hooks) for m in module.modules()]))
+            results.append(([fn(X) for _ in range(2)], module.state_dict(),
+                            [len(m._forward_pre_hooks) for m in module.modules()]))
     assert same(*results)
 
 

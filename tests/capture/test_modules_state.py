@@ -45,7 +45,8 @@ def batch_norm_with_cumulative_statistics(c):
 @suite.whole(graphs=1)
 def batch_norm_twice_and_without_statistics(c):
     norm = nn.BatchNorm2d(3)
-    m = nn.Sequential(norm, nn.Conv2d(3, 3, 1), norm, nn.BatchNorm2d(3, track_running_stats=False), nn.InstanceNorm2d(3, affine=True))
+    m = nn.Sequential(norm, nn.Conv2d(3, 3, 1), norm, nn.BatchNorm2d(3, track_running_stats=False),
+                      nn.InstanceNorm2d(3, affine=True))
     x = torch.linspace(-1, 1, 48).reshape(1, 3, 4, 4)
     run = c(m)
     return run(x), run(x), state(m)
@@ -218,7 +219,8 @@ def modules_made_in_forward(c):
         def forward(self, x):
             act = nn.ReLU()
             seq = nn.Sequential(act, nn.Tanh(), nn.Dropout(0.5).eval(), nn.Flatten(0), nn.Identity())
-            return seq(x), len(seq), nn.Softmax(dim=-1)(x), nn.LayerNorm(4, elementwise_affine=False)(x), nn.MSELoss()(x, x * 2)
+            return seq(x), len(seq), nn.Softmax(dim=-1)(x), nn.LayerNorm(4, elementwise_affine=False)(x), nn.MSELoss()(
+                x, x * 2)
 
     return c(Makes())(X)
 
@@ -231,7 +233,8 @@ def modules_with_parameters_made_in_forward(c):
             for p in part.parameters():
                 nn.init.constant_(p, 0.5)
             y = part[1](part[0](x))
-            return y, [(n, p.requires_grad, p.is_leaf, type(p).__name__) for n, p in part.named_parameters()], part[0].weight
+            return y, [(n, p.requires_grad, p.is_leaf, type(p).__name__) for n,
+                       p in part.named_parameters()], part[0].weight
 
     run = c(Makes())
     y, names, w = run(X)
@@ -446,7 +449,8 @@ def caches_and_outputs_in_plain_objects(c):
     first = run(X)
     second = run(X + 1, first.extra)
     third = run(X, cache=second.extra)
-    return [(o.hidden, o.all_hidden, type(o)) for o in (first, second, third)], third.extra is first.extra, third.extra.length
+    return [(o.hidden, o.all_hidden, type(o))
+            for o in (first, second, third)], third.extra is first.extra, third.extra.length
 
 
 @suite.whole

@@ -47,7 +47,8 @@ def in_place(x, s, n):
 
 @case
 def ternary(x, s, n):
-    return torch.where(x > 0, x, s), torch.where(x > 0, s, x), x.clamp(-s, n), x.lerp(x * 2, s), x.masked_fill(x > 0, s), x.clamp(max=s)
+    return torch.where(x > 0, x, s), torch.where(x > 0, s, x), x.clamp(-s, n), x.lerp(x * 2, s), x.masked_fill(
+        x > 0, s), x.clamp(max=s)
 
 
 @case
@@ -81,7 +82,8 @@ def under_autocast(x, s, n):
 NUMBERS = [(0.25 + i / 7, i + 2) for i in range(10)]
 
 
-@pytest.mark.parametrize("kinds", [(float, int), (np.float32, np.int64), (np.float64, np.int32)], ids=["Python", "NumPy", "NumPy's others"])
+@pytest.mark.parametrize("kinds", [(float, int), (np.float32, np.int64), (np.float64, np.int32)],
+                         ids=["Python", "NumPy", "NumPy's others"])
 @pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
 def test_same_as_eager(fn, kinds):
     compiled = framesmith.compile(fn, backend="eager")
@@ -155,7 +157,8 @@ def an_item_as_it_was(x, s):
 @ITEMS(X)
 def items_that_fill(x):
     first = x[0, 0].item()
-    return (x.clone().fill_(first), torch.full((2,), first), x.clamp(min=x.mean().item()), torch.where(x > 0, x, x.min().item()),
+    return (x.clone().fill_(first), torch.full((2,), first), x.clamp(min=x.mean().item()),
+            torch.where(x > 0, x, x.min().item()),
             torch.tensor(first), torch.add(x, x, alpha=first), x.lerp(x * 2, x.std().item()))
 
 
@@ -198,7 +201,8 @@ def test_a_float_of_an_item_needs_no_variant():
 
 
 def counted(fn, calls, most, **options):
-    """Compile `fn`, and compare with eager for each of some arguments: values, strides, and how often it was compiled."""
+    """Compile `fn`, and compare with eager for each of some arguments: values, strides, and how often it was
+    compiled."""
     counter = CompileCounter()
     compiled = framesmith.compile(fn, backend=counter, **options)
     for args in calls:
@@ -343,7 +347,8 @@ def test_outcomes_beyond_64_bits():
 
 
 def test_identity_and_type_of_integers():
-    run = framesmith.compile(lambda x, n, m: (x + 1, n is m, n is None, type(n), isinstance(n, bool), n == m), backend="eager")
+    run = framesmith.compile(lambda x, n, m: (x + 1, n is m, n is None, type(n), isinstance(n, bool), n == m),
+                             backend="eager")
     for n, m in ((1, 1), (1, 2), (2, 2), (3, 3), (True, 1), (4, 5), (5, 5), (6, 6), (None, 1), (7, 7), (8, 8)):
         assert run(X, n, m)[1:] == (n is m, n is None, type(n), isinstance(n, bool), n == m)
 

@@ -13,8 +13,10 @@ from framesmith.testing import CompileCounter
 
 X, Y = torch.linspace(-1, 1, 20).reshape(5, 4), torch.linspace(0, 1, 10).reshape(5, 2)
 WHOLE = {
-    "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}, "RMSprop": {"lr": 0.01, "momentum": 0.9}, "Adadelta": {},
-    "Rprop": {}, "Adam": {"lr": 0.01, "amsgrad": True}, "AdamW": {}, "Adagrad": {"lr": 0.1, "lr_decay": 0.1}, "NAdam": {}, "Adamax": {},
+    "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
+    "RMSprop": {"lr": 0.01, "momentum": 0.9}, "Adadelta": {},
+    "Rprop": {}, "Adam": {"lr": 0.01, "amsgrad": True}, "AdamW": {}, "Adagrad": {"lr": 0.1, "lr_decay": 0.1},
+    "NAdam": {}, "Adamax": {},
 }
 BROKEN: dict = {"RAdam": {}, "ASGD": {}}
 

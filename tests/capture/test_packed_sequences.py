@@ -1,4 +1,5 @@
-"""Recurrent modules over packed sequences: their lengths are data, at which the graph ends; what is around them is compiled."""
+"""Recurrent modules over packed sequences: their lengths are data, at which the graph ends; what is around them is
+compiled."""
 
 import pytest
 import torch

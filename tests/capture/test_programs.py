@@ -207,9 +207,11 @@ def classes(x):
     q = Pair(x)
     m = Child(x) + 1 + Meta(x)
     n = sum([Meta(x), Meta(x)])
-    return (p, p.total, dataclasses.replace(p, b=1).c, q, q.swapped().left, q._replace(right=9), m, m.get_it(), n, m(2), m[0], len(m),
+    return (p, p.total, dataclasses.replace(p, b=1).c, q, q.swapped().left, q._replace(right=9), m, m.get_it(), n, m(2),
+            m[0], len(m),
             3 in m,
-            Child.make(x).extra, Meta.double(x), hasattr(m, "nope"), getattr(m, "nope", 3), isinstance(m, Meta), type(m).__name__)
+            Child.make(x).extra, Meta.double(x), hasattr(m, "nope"), getattr(m, "nope", 3), isinstance(m, Meta),
+            type(m).__name__)
 
 
 @program
@@ -219,10 +221,14 @@ def standard_library(x):
     o = collections.OrderedDict(a=1, b=2)
     o.move_to_end("a")
     part = functools.partial(torch.add, x, alpha=2)
-    return (dict(d), list(o), part(x), functools.reduce(lambda a, b: a + b, [x, x, x]), math.sqrt(16), list(itertools.chain([1], (2, 3))),
-            list(zip([1, 2], "ab", strict=True)), list(map(lambda a, b: a + b, [1, 2], [3, 4])), list(enumerate([x, 1], start=2)),
-            max([3, 1, 2], key=lambda v: -v), min(4, 2), any(v > 2 for v in (1, 3)), all([]), list(filter(None, [0, 1, 2])),
-            list(itertools.product([1, 2], repeat=2)), list(reversed([1, 2])), sum([1, 2], 10), divmod(7, 2), list(range(5))[::2])
+    return (dict(d), list(o), part(x), functools.reduce(lambda a, b: a + b, [x, x, x]), math.sqrt(16),
+            list(itertools.chain([1], (2, 3))),
+            list(zip([1, 2], "ab", strict=True)), list(map(lambda a, b: a + b, [1, 2], [3, 4])),
+            list(enumerate([x, 1], start=2)),
+            max([3, 1, 2], key=lambda v: -v), min(4, 2), any(v > 2 for v in (1, 3)), all([]),
+            list(filter(None, [0, 1, 2])),
+            list(itertools.product([1, 2], repeat=2)), list(reversed([1, 2])), sum([1, 2], 10), divmod(7, 2),
+            list(range(5))[::2])
 
 
 @program

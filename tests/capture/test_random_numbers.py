@@ -79,7 +79,8 @@ def under_a_lock(x):
 
 
 def of_other_kinds(x):
-    return x + 1, random.randint(3, 90), random.gauss(0, 1), random.choice("abc"), random.random(), random.sample(range(9), 3)
+    return x + 1, random.randint(3, 90), random.gauss(0, 1), random.choice("abc"), random.random(), random.sample(
+        range(9), 3)
 
 
 def between_seeds(x):

@@ -25,6 +25,7 @@ def test_scans(program):
 
 def test_a_combining_function_that_is_not_pointwise():
     square = torch.rand(4, 3, 3)
-    program = framesmith.compile(lambda: associative_scan(torch.matmul, square, 0, combine_mode="generic"), fullgraph=True)
+    program = framesmith.compile(lambda: associative_scan(torch.matmul, square, 0, combine_mode="generic"),
+                                 fullgraph=True)
     with pytest.raises(exc.Unsupported, match="not pointwise"):
         program()

@@ -1,4 +1,5 @@
-"""What CPython's own tests found in residual code: each program, run again from its capture, gives what plain Python gives."""
+"""What CPython's own tests found in residual code: each program, run again from its capture, gives what plain Python
+gives."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from tests.capture.suite import agree
 
 PLAIN: dict[str, Any] = {}
 # this file has `from __future__ import annotations`; the program below is compiled without
-exec(compile("def annotates(space):\n    exec('x: int = 2', {}, space)\n    return space['__annotations__']\n", __file__, "exec",
+exec(compile("def annotates(space):\n    exec('x: int = 2', {}, space)\n    return space['__annotations__']\n",
+             __file__, "exec",
              dont_inherit=True), PLAIN)
 
 

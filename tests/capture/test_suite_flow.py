@@ -155,7 +155,8 @@ OWNERS = [Owner(), Owner()]
 def weak_methods():
     first, other = OWNERS
     a, b, c = weakref.WeakMethod(first.method), weakref.WeakMethod(other.method), weakref.WeakMethod(first.method)
-    refs = [weakref.ref.__eq__(a, b), weakref.ref.__eq__(a, c), weakref.ref.__ne__(a, c), weakref.ref.__call__(a) is first]
+    refs = [weakref.ref.__eq__(a, b), weakref.ref.__eq__(a, c), weakref.ref.__ne__(a, c),
+            weakref.ref.__call__(a) is first]
     return a() == first.method, a()(), a == b, a == c, a != b, a != c, refs
 
 
@@ -167,8 +168,10 @@ def instances_of_classes_of_c():
         return str(e)
 
 
-PROGRAMS = [instances_of_classes_of_c, weak_methods, annotations_of_classes, keywords_that_are_no_text, index_of_a_float,
-            what_builtin_objects_are_not, thrown_classes_that_make_no_exception, super_after_breaks, fields_of_an_error_from_a_library,
+PROGRAMS = [instances_of_classes_of_c, weak_methods, annotations_of_classes, keywords_that_are_no_text,
+            index_of_a_float,
+            what_builtin_objects_are_not, thrown_classes_that_make_no_exception, super_after_breaks,
+            fields_of_an_error_from_a_library,
             warnings_of_calls_on_constants, a_pattern_that_prints]
 
 

@@ -1,4 +1,5 @@
-"""What CPython's own tests found about functions: looks at a frame, methods found by super(), attributes of functions just made."""
+"""What CPython's own tests found about functions: looks at a frame, methods found by super(), attributes of functions
+just made."""
 
 import functools
 import sys

@@ -1,4 +1,5 @@
-"""What CPython's own tests found about iterators that cross a break: their types, and that they see the containers that they walk over."""
+"""What CPython's own tests found about iterators that cross a break: their types, and that they see the containers that
+they walk over."""
 
 import collections
 import functools
@@ -61,7 +62,8 @@ def of_subclasses():
 @program
 def of_others():
     q = collections.deque([1, 2, 3])
-    its = [iter(q), reversed(q), iter({1}), iter("abc"), iter("é"), iter(range(5)), iter(b"ab"), reversed(range(4)), iter((1, 2)),
+    its = [iter(q), reversed(q), iter({1}), iter("abc"), iter("é"), iter(range(5)), iter(b"ab"), reversed(range(4)),
+           iter((1, 2)),
            reversed((1, 2)), iter(frozenset([1]))]
     for it in its:
         next(it)
@@ -110,7 +112,8 @@ def over_what_grew():
     def put(d):
         d["x"] = 1
 
-    return (growing({1: 2, 3: 4}, put), growing(collections.OrderedDict(a=1, b=2), put), growing({1, 2, 3}, lambda s: s.add(9)),
+    return (growing({1: 2, 3: 4}, put), growing(collections.OrderedDict(a=1, b=2), put),
+            growing({1, 2, 3}, lambda s: s.add(9)),
             growing(collections.deque([1, 2]), lambda q: q.append(3)), growing([1, 2], lambda m: m.append(3)))
 
 
@@ -143,12 +146,17 @@ def of_iterators_over_what_changes():
 @program
 def of_wrong_arguments():
     def calls():
-        return said(map, lambda: map(abs), lambda: zip([1], other=1), lambda: filter(None, [1], 2), lambda: enumerate([1], 1, 2),
-                    lambda: enumerate([1], "a"), lambda: reversed([1], 1), lambda: iter(1, 2, 3), lambda: next(iter([]), 1, 2),
+        return said(map, lambda: map(abs), lambda: zip([1], other=1), lambda: filter(None, [1], 2),
+                    lambda: enumerate([1], 1, 2),
+                    lambda: enumerate([1], "a"), lambda: reversed([1], 1), lambda: iter(1, 2, 3),
+                    lambda: next(iter([]), 1, 2),
                     lambda: itertools.chain(x=1), lambda: getattr(1, "a", 2, 3), lambda: bool(1, 2), lambda: int(x=1),
-                    lambda: slice(1, 2, 3, 4), lambda: collections.deque([1], 1, 2), lambda: collections.deque().rotate("a"),
-                    lambda: sum([1], ""), lambda: sum(["a"], start=b""), lambda: min(1, 2, default=3), lambda: max([1], [2], key=5),
-                    lambda: functools.reduce(max, 5), lambda: functools.partial(5), lambda: [].sort(5), lambda: print(1, sep=5))
+                    lambda: slice(1, 2, 3, 4), lambda: collections.deque([1], 1, 2),
+                    lambda: collections.deque().rotate("a"),
+                    lambda: sum([1], ""), lambda: sum(["a"], start=b""), lambda: min(1, 2, default=3),
+                    lambda: max([1], [2], key=5),
+                    lambda: functools.reduce(max, 5), lambda: functools.partial(5), lambda: [].sort(5),
+                    lambda: print(1, sep=5))
 
     made = calls()
     framesmith.graph_break()

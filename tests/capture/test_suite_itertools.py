@@ -1,4 +1,5 @@
-"""What CPython's own tests found about itertools: its objects cross breaks as what they are, and refuse what they refuse."""
+"""What CPython's own tests found about itertools: its objects cross breaks as what they are, and refuse what they
+refuse."""
 
 import itertools
 import pickle
@@ -16,9 +17,11 @@ def small(x):
 @program
 def types_across_a_break():
     its = [itertools.accumulate([1, 2, 3], initial=5), itertools.compress("abc", [1, 0, 1]), itertools.cycle("ab"),
-           itertools.dropwhile(small, [1, 2, 3]), itertools.takewhile(small, [1, 2, 3]), itertools.filterfalse(None, [0, 1]),
+           itertools.dropwhile(small, [1, 2, 3]), itertools.takewhile(small, [1, 2, 3]),
+           itertools.filterfalse(None, [0, 1]),
            itertools.starmap(pow, [(2, 3)]), itertools.pairwise("abc"), itertools.zip_longest("ab", "c", fillvalue=9),
-           itertools.chain("a", "b"), itertools.chain.from_iterable(["ab"]), itertools.count(3), itertools.islice("abc", 1)]
+           itertools.chain("a", "b"), itertools.chain.from_iterable(["ab"]), itertools.count(3),
+           itertools.islice("abc", 1)]
     before = [type(it).__name__ for it in its]
     framesmith.graph_break()
     return before, [type(it).__name__ for it in its], [next(it) for it in its], repr(itertools.count(2))
@@ -42,17 +45,20 @@ def pickled():
 
 @program
 def refused():
-    return said(itertools.accumulate, lambda: itertools.accumulate([1], 2, 3, 4), lambda: itertools.accumulate(5), itertools.cycle,
+    return said(itertools.accumulate, lambda: itertools.accumulate([1], 2, 3, 4), lambda: itertools.accumulate(5),
+                itertools.cycle,
                 lambda: itertools.cycle(5), lambda: itertools.pairwise(None), lambda: itertools.starmap(10),
                 lambda: itertools.islice("a", "b"), lambda: itertools.count("a"), lambda: itertools.count(1, 2, 3),
                 lambda: itertools.zip_longest(5), lambda: itertools.chain(5), lambda: list(itertools.chain(5)),
-                lambda: itertools.groupby(None), lambda: itertools.groupby("a", bad=1), lambda: itertools.islice([1], -1),
+                lambda: itertools.groupby(None), lambda: itertools.groupby("a", bad=1),
+                lambda: itertools.islice([1], -1),
                 of=lambda it: type(it).__name__)
 
 
 @program
 def used():
-    return (list(itertools.accumulate([1, 2, 3])), list(itertools.zip_longest("ab", "c")), list(itertools.islice(itertools.count(2, 3), 3)),
+    return (list(itertools.accumulate([1, 2, 3])), list(itertools.zip_longest("ab", "c")),
+            list(itertools.islice(itertools.count(2, 3), 3)),
             [(k, list(g)) for k, g in itertools.groupby("aabbc")], list(itertools.islice(itertools.cycle("ab"), 5)),
             [list(one) for one in itertools.tee("ab", 3)])
 

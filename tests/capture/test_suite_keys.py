@@ -1,4 +1,5 @@
-"""What CPython's own tests found about dicts and sets: keys by the program's own hash and equality, views, arguments."""
+"""What CPython's own tests found about dicts and sets: keys by the program's own hash and equality, views,
+arguments."""
 
 import collections
 import functools
@@ -67,7 +68,8 @@ def a_hash_that_fails_later():
 
 
 def look(d):
-    return d.get("c"), d.get(Like("c")), d.get("ke" + "y"), "c" in d, Like("key") in d, [*d], d.pop(Like("c"), None), len(d)
+    return d.get("c"), d.get(Like("c")), d.get("ke" + "y"), "c" in d, Like("key") in d, [*d], d.pop(
+        Like("c"), None), len(d)
 
 
 @program
@@ -134,15 +136,19 @@ def locals_for_exec():
 def views():
     a, b, odd = {1: [2], 3: 4}, {3: 4, 1: [2]}, {1: Failing()}
     framesmith.graph_break()
-    return (a.items() == b.items(), a.keys() == {1, 3}, a.keys() < {1, 2, 3}, a.items() >= {(3, 4)}, (3, 4) in a.items(),
-            (1, [2]) in a.items(), (1, 2, 3) in a.items(), 3 in a.items(), {1, 3} == a.keys(), 4 in a.values(), a.keys() == [1, 3],
-            a.values() == a.values(), {(3, 4)} <= b.items(), odd.items() == {1: Failing()}.items(), a.items() != odd.items())
+    return (a.items() == b.items(), a.keys() == {1, 3}, a.keys() < {1, 2, 3}, a.items() >= {(3, 4)},
+            (3, 4) in a.items(),
+            (1, [2]) in a.items(), (1, 2, 3) in a.items(), 3 in a.items(), {1, 3} == a.keys(), 4 in a.values(),
+            a.keys() == [1, 3],
+            a.values() == a.values(), {(3, 4)} <= b.items(), odd.items() == {1: Failing()}.items(),
+            a.items() != odd.items())
 
 
 @program
 def wrong_arguments():
     ordered = collections.OrderedDict
-    return said(lambda: {}.update(1, 2), lambda: dict([], None), lambda: ordered([], None), lambda: collections.defaultdict(None, [], None),
+    return said(lambda: {}.update(1, 2), lambda: dict([], None), lambda: ordered([], None),
+                lambda: collections.defaultdict(None, [], None),
                 lambda: {}.popitem(42), lambda: ordered().popitem(), lambda: ordered().move_to_end(1), dict.fromkeys,
                 lambda: {}.popitem(), lambda: ordered(a=1).popitem(False), lambda: ordered(a=1).popitem(last=False))
 
@@ -161,7 +167,8 @@ def fromkeys_of_subclasses():
             raise LookupError(key)
 
     framesmith.graph_break()
-    return type(Named.fromkeys("ab")).__name__, Named().fromkeys("ab"), Started.fromkeys("ab", 2), said(lambda: Refusing.fromkeys([1]))
+    return type(Named.fromkeys("ab")).__name__, Named().fromkeys("ab"), Started.fromkeys("ab", 2), said(
+        lambda: Refusing.fromkeys([1]))
 
 
 @program

@@ -1,4 +1,5 @@
-"""What CPython's own tests found about the standard library: single dispatch, abstract classes, texts, iter() with a sentinel, search."""
+"""What CPython's own tests found about the standard library: single dispatch, abstract classes, texts, iter() with a
+sentinel, search."""
 
 import abc
 import collections
@@ -171,7 +172,8 @@ def searches_that_clear():
 
 @program
 def getters():
-    return said(lambda: operator.attrgetter("real")(3), lambda: operator.itemgetter(1)("ab"), lambda: operator.methodcaller("upper")("a"))
+    return said(lambda: operator.attrgetter("real")(3), lambda: operator.itemgetter(1)("ab"),
+                lambda: operator.methodcaller("upper")("a"))
 
 
 test_library = program.test()
@@ -243,7 +245,8 @@ def calls(method):
 
 @pytest.mark.parametrize("fn, make", [
     (fields, lambda: Reads([1, 2])), (opened, lambda: Open(3, 4)), (ordered, lambda: collections.OrderedDict(a=1)),
-    (calls, lambda: [1, 2, 3].index), (calls, lambda: {3: 4}.get), (calls, lambda: (3.0).__add__), (calls, lambda: bytearray(3).append),
+    (calls, lambda: [1, 2, 3].index), (calls, lambda: {3: 4}.get), (calls, lambda: (3.0).__add__),
+    (calls, lambda: bytearray(3).append),
 ])
 def test_attributes_of_builtin_values(fn, make):
     fast = kept(fn)

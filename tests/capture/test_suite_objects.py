@@ -53,7 +53,8 @@ class OnlyInit:
 
 
 def arguments_that_object_refuses():
-    return [said(Plain, 42), said(Plain.__new__, Plain, 42), said(Plain().__init__, 42), said(object.__init__, Plain(), 42), said(Both, 1),
+    return [said(Plain, 42), said(Plain.__new__, Plain, 42), said(Plain().__init__, 42),
+            said(object.__init__, Plain(), 42), said(Both, 1),
             said(OnlyInit, 1), said(object, 1), said(Plain)]
 
 
@@ -65,7 +66,8 @@ def properties_without_functions():
         pass
 
     Unnamed.foo = property()
-    return [said(fn, obj(), "foo", *args)[1] for obj in (Named, Unnamed) for fn, args in ((getattr, ()), (setattr, (1,)), (delattr, ()))]
+    return [said(fn, obj(), "foo", *args)[1] for obj in (Named, Unnamed) for fn,
+            args in ((getattr, ()), (setattr, (1,)), (delattr, ()))]
 
 
 class Proxy:
@@ -378,17 +380,23 @@ def abstract_methods():
 
 
 PROGRAMS = {
-    text_of_text: lambda: (Octets("A"),), what_a_dataclass_makes: lambda: (), many_fields: lambda: (25,), fields_of_their_own: lambda: (),
+    text_of_text: lambda: (Octets("A"),), what_a_dataclass_makes: lambda: (), many_fields: lambda: (25,),
+    fields_of_their_own: lambda: (),
     a_mutable_default: lambda: (), text_of_circles: lambda: (), tuples_made_anew: lambda: (2,),
-    the_bases_of_a_class: lambda: (type("Named", (Plain,), {}),), a_class_nobody_holds: lambda: (), reversed_by_a_descriptor: lambda: (),
+    the_bases_of_a_class: lambda: (type("Named", (Plain,), {}),), a_class_nobody_holds: lambda: (),
+    reversed_by_a_descriptor: lambda: (),
     methods_of_object_on_classes: lambda: (), types_of_their_own: lambda: (), a_name_that_is_no_text: lambda: (),
     abstract_methods: lambda: (),
-    changes_without_a_dict: lambda: (), arguments_that_object_refuses: lambda: (), properties_without_functions: lambda: (),
+    changes_without_a_dict: lambda: (), arguments_that_object_refuses: lambda: (),
+    properties_without_functions: lambda: (),
     a_class_that_an_object_claims: lambda: (), a_dict_behind_a_descriptor: lambda: (Holder(),),
     a_copy_that_asks_for_arguments: lambda: (Number(42),), a_slice_is_itself: lambda: (slice(1, 10, 2),),
-    an_attribute_of_a_tuple: lambda: (Remembering((1, 2, 3)),), text_with_an_equality_of_its_own: lambda: (Eager("abc"),),
-    looks_after_a_break: lambda: (b"abc",), not_a_cell: lambda: (), errors_of_super: lambda: (), attributes_by_super: lambda: (),
-    a_module_of_a_class_that_listens: lambda: (), a_namespace_as_a_dict: lambda: (), special_methods_that_are_descriptors: lambda: (),
+    an_attribute_of_a_tuple: lambda: (Remembering((1, 2, 3)),),
+    text_with_an_equality_of_its_own: lambda: (Eager("abc"),),
+    looks_after_a_break: lambda: (b"abc",), not_a_cell: lambda: (), errors_of_super: lambda: (),
+    attributes_by_super: lambda: (),
+    a_module_of_a_class_that_listens: lambda: (), a_namespace_as_a_dict: lambda: (),
+    special_methods_that_are_descriptors: lambda: (),
     slots_in_a_list: lambda: (), wrong_init: lambda: (),
 }
 

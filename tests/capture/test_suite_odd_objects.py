@@ -1,4 +1,5 @@
-"""What CPython's own tests found about odd objects: a `__class__` that lies, proxies, classes made by a call, a clock."""
+"""What CPython's own tests found about odd objects: a `__class__` that lies, proxies, classes made by a call, a
+clock."""
 
 import datetime
 import threading

@@ -1,4 +1,5 @@
-"""What CPython's own tests found about operators: equality and order of subclasses of builtin types, of slices and methods."""
+"""What CPython's own tests found about operators: equality and order of subclasses of builtin types, of slices and
+methods."""
 
 from typing import Any
 
@@ -117,27 +118,33 @@ def methods(a, b):
 
 
 def numbers(x):
-    return said(lambda: int(x), lambda: float(x), lambda: int(x, 16), lambda: [0, 1, 2, 3][x], lambda: "abcd"[x], lambda: range(9)[x])
+    return said(lambda: int(x), lambda: float(x), lambda: int(x, 16), lambda: [0, 1, 2, 3][x], lambda: "abcd"[x],
+                lambda: range(9)[x])
 
 
 def fields(x):
     whole, real, text, nothing, two, form = "%d", "%f", "%s", "no", "%s %x", "a{:.1f}"
-    return said(lambda: whole % x, lambda: real % x, lambda: text % x, lambda: nothing % x, lambda: two % (x, x), lambda: f"{x:d}",
+    return said(lambda: whole % x, lambda: real % x, lambda: text % x, lambda: nothing % x, lambda: two % (x, x),
+                lambda: f"{x:d}",
                 lambda: f"{x!s:>5}", lambda: form.format(x), lambda: b"%d" % x)
 
 
 def texts_of(x):
-    return said(lambda: f"{x}", lambda: f"{x:>4}", lambda: f"{x!r}", lambda: Text("%s") % x, lambda: Text("%5s") % (x,), lambda: format(x))
+    return said(lambda: f"{x}", lambda: f"{x:>4}", lambda: f"{x!r}", lambda: Text("%s") % x, lambda: Text("%5s") % (x,),
+                lambda: format(x))
 
 
 def same(a: Any, b: Any) -> bool:
     return a == b and list(map(type, a)) == list(map(type, b))
 
 
-EQUAL = [(Text("a"), "a"), (Text("a"), Text("a")), (Text("a"), "b"), (Whole(3), 3), (Whole(3), 3.0), (Whole(3), Whole(3)), (Real(2.0), 2),
-         (Both(1), 1), (Raw(b"a"), b"a"), (Many([1]), [1]), (Pair((1,)), (1,)), (slice(1), slice(1)), (slice(1), slice(2)), (len, len),
+EQUAL = [(Text("a"), "a"), (Text("a"), Text("a")), (Text("a"), "b"), (Whole(3), 3), (Whole(3), 3.0),
+         (Whole(3), Whole(3)), (Real(2.0), 2),
+         (Both(1), 1), (Raw(b"a"), b"a"), (Many([1]), [1]), (Pair((1,)), (1,)), (slice(1), slice(1)),
+         (slice(1), slice(2)), (len, len),
          (Whole(1), "1"), (Text("1"), None), (3, Backwards(3)), ((3,), [3]), ({1: 2}, {1: 2.0})]
-ORDERED = [(Text("a"), "b"), (Whole(3), 4), (Real(2.0), 3.5), (Many([1]), [2]), (Pair((1,)), (2,)), (slice(1), slice(2)), (3, Backwards(2))]
+ORDERED = [(Text("a"), "b"), (Whole(3), 4), (Real(2.0), 3.5), (Many([1]), [2]), (Pair((1,)), (2,)),
+           (slice(1), slice(2)), (3, Backwards(2))]
 
 
 @pytest.mark.parametrize("a, b", EQUAL)
@@ -152,7 +159,8 @@ def test_order(a, b):
     assert same(kept(ordered)(a, b), ordered(a, b))
 
 
-@pytest.mark.parametrize("a, b", [(Text("a"), "a"), (Whole(3), 3), (Real(2.0), 2.0), (Both(1), 1), (Raw(b"a"), b"a"), (Pair((1,)), (1,))])
+@pytest.mark.parametrize("a, b", [(Text("a"), "a"), (Whole(3), 3), (Real(2.0), 2.0), (Both(1), 1), (Raw(b"a"), b"a"),
+                                  (Pair((1,)), (1,))])
 def test_text_and_hash(a, b):
     assert same(kept(texts)(a, b), texts(a, b))
 
@@ -167,7 +175,8 @@ def test_methods():
     assert kept(methods)(a, b) == methods(a, b)
 
 
-@pytest.mark.parametrize("x", [Index(3), Index("x"), Index(2.5), Number(3), Number("x"), Number(2.5), Seventh(3), Sixth("12"), Text("12"),
+@pytest.mark.parametrize("x", [Index(3), Index("x"), Index(2.5), Number(3), Number("x"), Number(2.5), Seventh(3),
+                               Sixth("12"), Text("12"),
                                Real(2.5), Many([1]), Pair((1,)), Pair((1, 2)), Plain(), {}, Worded("1"), Fifth(5)])
 @pytest.mark.parametrize("fn", [numbers, fields, texts_of])
 def test_numbers(fn, x):

@@ -1,4 +1,5 @@
-"""What CPython's own tests found about slots and instance dicts: names in both, descriptors, classes made in the frame."""
+"""What CPython's own tests found about slots and instance dicts: names in both, descriptors, classes made in the
+frame."""
 
 import copy
 import functools

@@ -139,7 +139,8 @@ def test_the_class_of_an_error():
     assert kept(class_of_an_error)(3) == class_of_an_error(3)
 
 
-LONG = "def long(items, x):\n    if items.marked:\n" + "".join(f"        x = x + {i}\n" for i in range(300)) + "    return x, items\n"
+LONG = "def long(items, x):\n    if items.marked:\n" + "".join(f"        x = x + {i}\n"
+                                                               for i in range(300)) + "    return x, items\n"
 
 
 class Marked:

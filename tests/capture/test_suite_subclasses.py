@@ -1,4 +1,5 @@
-"""Subclasses of containers whose own methods answer: whether C asks them, or takes the builtin part, is as CPython has it."""
+"""Subclasses of containers whose own methods answer: whether C asks them, or takes the builtin part, is as CPython has
+it."""
 
 import typing
 
@@ -78,7 +79,8 @@ class Both(Keyed):
 
 def tuples(t, v, p):
     a, b = t
-    return (a, b, len(t), t[0], max(t), dict([t]), list(t), tuple(t), [*t], (lambda *k: k)(*t), bool(t), t == (1, 2), "t" in t,
+    return (a, b, len(t), t[0], max(t), dict([t]), list(t), tuple(t), [*t], (lambda *k: k)(*t), bool(t), t == (1, 2),
+            "t" in t,
             v + v, 2 * v, (v + v).first, v == (1, 2), hash(v) == hash((1, 2)), tuple(v),
             p + (1, 1), p == Point(1, 7), p != Point(1, 7), {p: 1}[Point(1)], p._replace(x=4), p.y, type(p + p))
 
@@ -105,7 +107,8 @@ def sets_of_what_is_walked():
     m, s = Items([5, 6]), Elements([1, 2])
     e = set(m)
     e.update(m, s)
-    return (e, frozenset(m), {1}.union(m), {5, 6}.difference(m), set(Walked(a=1)), set(s), {1} | s, {1}.isdisjoint(s), {1}.issubset(s),
+    return (e, frozenset(m), {1}.union(m), {5, 6}.difference(m), set(Walked(a=1)), set(s), {1} | s, {1}.isdisjoint(s),
+            {1}.issubset(s),
             {1}.isdisjoint(m))
 
 

@@ -1,4 +1,5 @@
-"""What CPython's own tests found about exceptions that captured code raised and caught, and that live on: they have a traceback."""
+"""What CPython's own tests found about exceptions that captured code raised and caught, and that live on: they have a
+traceback."""
 
 import contextlib
 import re
@@ -181,8 +182,10 @@ def set_and_taken(x):
         return [e, bare, ValueError(lines)]
 
 
-@pytest.mark.parametrize("program", [raised_again, raised_again_after_a_break, out_of_a_frame_that_broke, through_a_generator,
-                                     thrown_into_generators, of_a_library, of_a_context_manager, set_and_taken], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("program", [raised_again, raised_again_after_a_break, out_of_a_frame_that_broke,
+                                     through_a_generator,
+                                     thrown_into_generators, of_a_library, of_a_context_manager, set_and_taken],
+                         ids=lambda p: p.__name__)
 def test_texts(program):
     fast = kept(program, standard_library=True)
     want = [text_of(e) for e in program(7)]

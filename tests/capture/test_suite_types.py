@@ -94,7 +94,8 @@ def protocols():
         def __init__(self):
             self.size = 1
 
-    return isinstance(Carries("a"), Named), isinstance(HasName(), Named), isinstance(C(), Sized), isinstance(HasName(), Sized)
+    return isinstance(Carries("a"),
+                      Named), isinstance(HasName(), Named), isinstance(C(), Sized), isinstance(HasName(), Sized)
 
 
 def annotated_with_objects():
@@ -141,7 +142,8 @@ def wrong_keywords():
     def takes(**kwargs):
         return kwargs
 
-    return (said(min, 0, default=1, key=2, foo=3), said(itertools.product, 0, repeat=1, foo=2), said(ImportError, 0, name=1, path=2, foo=3),
+    return (said(min, 0, default=1, key=2, foo=3), said(itertools.product, 0, repeat=1, foo=2),
+            said(ImportError, 0, name=1, path=2, foo=3),
             said(print, 1, **{Spelled("foo"): 1}), takes(**{Spelled("a"): 1}))
 
 
@@ -215,8 +217,10 @@ PROGRAMS = {
     static_attributes_of_an_object_made_here: lambda: (), numbers_of_decimals: lambda: (),
     a_descriptor_of_type: lambda: (),
     a_subclasshook_that_looks_at_its_class: lambda: (), the_base_of_attributes: lambda: (),
-    arguments_named_as_globals: lambda: ("given",), INNER: lambda: (), signatures: lambda: (), class_dicts: lambda: (HasName,),
-    protocols: lambda: (), annotated_with_objects: lambda: (), aliases_of_classes_made_here: lambda: (), a_metaclass_that_looks: lambda: (),
+    arguments_named_as_globals: lambda: ("given",), INNER: lambda: (), signatures: lambda: (),
+    class_dicts: lambda: (HasName,),
+    protocols: lambda: (), annotated_with_objects: lambda: (), aliases_of_classes_made_here: lambda: (),
+    a_metaclass_that_looks: lambda: (),
     wrong_keywords: lambda: (), kinds_of_callables: lambda: (), the_dict_of_a_metaclass: lambda: (),
 }
 
@@ -264,7 +268,8 @@ class HasBroken:
 
 
 def attributes_that_only_instances_have():
-    return Eggs.eggs, Eggs().eggs, said(getattr, Eggs, "ham"), inspect.isroutine(vars(HasBroken)["md"]), inspect.isroutine(Eggs())
+    return Eggs.eggs, Eggs().eggs, said(getattr, Eggs,
+                                        "ham"), inspect.isroutine(vars(HasBroken)["md"]), inspect.isroutine(Eggs())
 
 
 def generator_seen_from_outside():
@@ -297,7 +302,8 @@ def abstract_while_it_is_made():
     return checks, inspect.isabstract(Abstract), inspect.isabstract(Whole)
 
 
-@pytest.mark.parametrize("program", [abstract_while_it_is_made, attributes_that_only_instances_have, generator_seen_from_outside])
+@pytest.mark.parametrize("program", [abstract_while_it_is_made, attributes_that_only_instances_have,
+                                     generator_seen_from_outside])
 def test_looked_at(program):
     agree(program, **OPTIONS)
 

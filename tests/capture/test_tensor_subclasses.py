@@ -1,4 +1,5 @@
-"""Tensors of classes of the program's: what torch functions give is of the class, as torch.Tensor's own `__torch_function__` has it."""
+"""Tensors of classes of the program's: what torch functions give is of the class, as torch.Tensor's own
+`__torch_function__` has it."""
 
 import pytest
 import torch

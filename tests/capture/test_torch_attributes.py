@@ -25,7 +25,8 @@ def test_same_as_eager(program: Program) -> None:
 
 @program(M)
 def sizes(x):
-    return (x.shape, x.size(), x.size(-1), x.stride(), x.stride(0), x.dim(), x.ndim, x.numel(), x.nelement(), x.ndimension(), len(x),
+    return (x.shape, x.size(), x.size(-1), x.stride(), x.stride(0), x.dim(), x.ndim, x.numel(), x.nelement(),
+            x.ndimension(), len(x),
         x.shape[1:], x + 1)
 
 
@@ -37,7 +38,8 @@ def transposes(x):
 @program(M)
 def properties(x):
     y = x * 2
-    return (y.dtype, y.device, y.layout, y.requires_grad, y.is_leaf, y.grad, y.grad_fn, y.is_cuda, y.is_sparse, y.is_quantized, y.is_meta,
+    return (y.dtype, y.device, y.layout, y.requires_grad, y.is_leaf, y.grad, y.grad_fn, y.is_cuda, y.is_sparse,
+            y.is_quantized, y.is_meta,
             y.is_nested, y.is_mkldnn, y.itemsize, y.nbytes, y.output_nr, y.retains_grad, y.is_mps, y.is_xpu, y)
 
 
@@ -46,13 +48,15 @@ def looked_up_statically(x):
     y = x + 1
     before = inspect.getattr_static(y, "tag", None)
     y.tag = 3
-    return y, before, inspect.getattr_static(y, "tag"), inspect.getattr_static(x, "tag", None), inspect.getattr_static(x, "shape")
+    return y, before, inspect.getattr_static(y, "tag"), inspect.getattr_static(x, "tag", None), inspect.getattr_static(
+        x, "shape")
 
 
 @program(X)
 def methods_of_metadata(x):
     y = x.t()
-    return (y.is_contiguous(), x.is_contiguous(), y.storage_offset(), x[1:].storage_offset(), x.element_size(), x.is_floating_point(),
+    return (y.is_contiguous(), x.is_contiguous(), y.storage_offset(), x[1:].storage_offset(), x.element_size(),
+            x.is_floating_point(),
             x.is_complex(), x.is_signed(), x.is_inference(), x.get_device(), x.is_same_size(y), 
             x.type(), y + 1)
 
@@ -65,7 +69,8 @@ def data_attribute(x):
 @program(torch.randn(3, requires_grad=True))
 def of_a_leaf(w):
     y = w.data * 2
-    return y, w.requires_grad, w.is_leaf, w.grad, w.grad_fn, (w * 2).requires_grad, (w * 2).is_leaf, w.detach().requires_grad
+    return y, w.requires_grad, w.is_leaf, w.grad, w.grad_fn, (w * 2).requires_grad, (
+        w * 2).is_leaf, w.detach().requires_grad
 
 
 @program(torch.randn(2, 3, dtype=torch.complex64))
@@ -88,7 +93,8 @@ def basic_index(x):
 
 @program(M, torch.tensor([0, 1, 1]), torch.tensor([2, 0, 1]))
 def advanced_index(x, i, j):
-    return x[i], x[i, j], x[:, j], x[:, :, i], x[i, :, j], x[[0, 1]], x[[0, 1], [1, 2]], x[i[:, None], j], x[..., [1, 2]], x[0, i]
+    return x[i], x[i, j], x[:, j], x[:, :, i], x[i, :, j], x[[0, 1]], x[[0, 1], [1, 2]], x[i[:, None], j], x[
+        ..., [1, 2]], x[0, i]
 
 
 @program(X.clone())
@@ -221,7 +227,8 @@ def iteration(x):
 
 @program(X)
 def enumerate_and_zip(x):
-    return [i * r for i, r in enumerate(x)], [a + b for a, b in zip(x, x.flip(0))], list(reversed(x)), tuple(map(torch.sum, x))
+    return [i * r for i, r in enumerate(x)], [a + b for a,
+                                              b in zip(x, x.flip(0))], list(reversed(x)), tuple(map(torch.sum, x))
 
 
 @program(torch.tensor(3.0), raises=TypeError)
@@ -272,7 +279,8 @@ def keys_and_identity(x):
     y = x + 1
     d = {x: 1, y: 2, "k": x}
     s = {x, y, x}
-    return (d[x], d[y], len(s), x in s, x is y, x is x, y is not None, x is None, d.get(x), (x in d), [x, y].index(x), id(x) == id(x),
+    return (d[x], d[y], len(s), x in s, x is y, x is x, y is not None, x is None, d.get(x), (x in d), [x, y].index(x),
+            id(x) == id(x),
         hash(x) == hash(x))
 
 
@@ -283,7 +291,8 @@ def comparisons(x):
 
 @program(X)
 def reflected_operators(x):
-    return (1 + x, 2 - x, 3 * x, 1 / x, 2**x, 7 // (x + 3), 5 % (x + 3), -x, +x, abs(x), x @ x.T, [1.0] * 2, x**2, x**-1,
+    return (1 + x, 2 - x, 3 * x, 1 / x, 2**x, 7 // (x + 3), 5 % (x + 3), -x, +x, abs(x), x @ x.T, [1.0] * 2, x**2,
+            x**-1,
         pow(x, 2), divmod(7, 2))
 
 
@@ -301,31 +310,38 @@ def types_of_tensors(x):
 @program(X)
 def casts(x):
     return (x.int(), x.long(), x.half(), x.bfloat16(), x.double(), x.bool(), x.to(torch.int8), x.type(torch.float64),
-        x.type_as(torch.ones(1, dtype=torch.int)), x.to(x.double()), x.to("cpu", torch.half), x.char(), x.short(), x.byte(), x.cfloat())
+        x.type_as(torch.ones(1, dtype=torch.int)), x.to(x.double()), x.to("cpu", torch.half), x.char(), x.short(),
+            x.byte(), x.cfloat())
 
 
 @program(X)
 def shape_methods(x):
     s = x.shape
-    return (s.numel(), len(s), s[0], s[-1], s[:1], s + (1,), list(s), s == (3, 4), s.index(4), s.count(3), torch.Size([1, 2]),
+    return (s.numel(), len(s), s[0], s[-1], s[:1], s + (1,), list(s), s == (3, 4), s.index(4), s.count(3),
+            torch.Size([1, 2]),
         tuple(s), s * 2, (1, *s), isinstance(s, tuple), isinstance(s, torch.Size), max(s), x + 1)
 
 
 @program(M)
 def view_methods(x):
-    return (x.view(2, -1), x.reshape(-1), x.flatten(1), x.unflatten(2, (2, 2)), x.squeeze(), x.unsqueeze(0), x.expand(2, 3, 4),
+    return (x.view(2, -1), x.reshape(-1), x.flatten(1), x.unflatten(2, (2, 2)), x.squeeze(), x.unsqueeze(0),
+            x.expand(2, 3, 4),
         x.narrow(1, 0, 2),
-            x.select(0, 1), x.unfold(2, 2, 1), x.movedim(0, 2), x.diagonal(), x.view(torch.int32), x.view_as(x), x.expand_as(x),
+            x.select(0, 1), x.unfold(2, 2, 1), x.movedim(0, 2), x.diagonal(), x.view(torch.int32), x.view_as(x),
+            x.expand_as(x),
             x.chunk(2), x.split(2, 1),
-            x.tensor_split(2), x.unbind(1), x.swapdims(0, 1), x.as_strided((2, 2), (1, 2)), x.hsplit(3), x.repeat(1, 2, 1), x.ravel(),
+            x.tensor_split(2), x.unbind(1), x.swapdims(0, 1), x.as_strided((2, 2), (1, 2)), x.hsplit(3),
+            x.repeat(1, 2, 1), x.ravel(),
             x.mT, x.adjoint())
 
 
 @program(torch.randn(3, 4))
 def reductions(x):
-    return (x.sum(), x.mean(0), x.max(), x.max(1), x.min(0).values, x.argmax(), x.std(), x.var(1), x.norm(), x.prod(), x.all(),
+    return (x.sum(), x.mean(0), x.max(), x.max(1), x.min(0).values, x.argmax(), x.std(), x.var(1), x.norm(), x.prod(),
+            x.all(),
         x.any(), x.cumsum(0), x.sort(),
-            x.topk(2), x.median(), x.median(0), x.aminmax(), x.logsumexp(0), x.softmax(0), x.kthvalue(1), x.mode(), x.amax((0, 1)),
+            x.topk(2), x.median(), x.median(0), x.aminmax(), x.logsumexp(0), x.softmax(0), x.kthvalue(1), x.mode(),
+            x.amax((0, 1)),
             x.argsort(), x.quantile(0.5), x.nansum(), x.count_nonzero())
 
 
@@ -395,7 +411,8 @@ def bound_methods(x):
 
 @program(X)
 def unbound_descriptors(x):
-    return torch.Tensor.dim(x), torch.Tensor.__add__(x, 1), torch.Tensor.size(x, 0), x.__len__(), x.__getitem__(0), x.__add__(1)
+    return torch.Tensor.dim(x), torch.Tensor.__add__(x, 1), torch.Tensor.size(x, 0), x.__len__(), x.__getitem__(
+        0), x.__add__(1)
 
 
 @program(X, breaks=True, raises=RuntimeError)
@@ -412,7 +429,8 @@ def grad_is_set(x):
 
 @program(X)
 def clones(x):
-    return (x.clone(), x.clone(memory_format=torch.contiguous_format), x.t().clone(), x.t().contiguous(), x.new_tensor([1.0, 2.0]),
+    return (x.clone(), x.clone(memory_format=torch.contiguous_format), x.t().clone(), x.t().contiguous(),
+            x.new_tensor([1.0, 2.0]),
         x.to(torch.float32, copy=True))
 
 
@@ -535,7 +553,8 @@ def int_of_input(x):
 
 @program(torch.tensor([0, 3, 0, 2]))
 def data_sized(x):
-    return (x.nonzero(), x.unique(), x[x > 0], torch.masked_select(x, x > 1), torch.where(x), torch.unique_consecutive(x),
+    return (x.nonzero(), x.unique(), x[x > 0], torch.masked_select(x, x > 1), torch.where(x),
+            torch.unique_consecutive(x),
         x.argwhere(), x.bincount(), x.repeat_interleave(x))
 
 
@@ -629,7 +648,8 @@ def test_views_of_inputs_that_begin_elsewhere() -> None:
         for start in (0, 2, 3):
             with torch.no_grad():
                 want, got = rows(base[start:start + 3]), fast(base[start:start + 3])
-            assert all(torch.equal(a, b) and a.storage_offset() == b.storage_offset() for a, b in zip(want, got, strict=True))
+            assert all(torch.equal(a, b) and a.storage_offset() == b.storage_offset() for a,
+                       b in zip(want, got, strict=True))
             assert got[0].data_ptr() == want[0].data_ptr()
 
 
@@ -649,9 +669,11 @@ REPLACED = ["__mul__", "__rmul__", "__iadd__", "__getitem__", "__lt__", "add", "
 
 
 def test_replaced_methods_of_tensors_are_seen():
-    """In a process of its own: an operator that was replaced once leaves another slot in the class (`PySequence_Check`)."""
+    """In a process of its own: an operator that was replaced once leaves another slot in the class
+    (`PySequence_Check`)."""
     command = [sys.executable, "-m", "tests.capture.test_torch_attributes"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300,
+                          check=False)
     assert done.returncode == 0, done.stderr
 
 

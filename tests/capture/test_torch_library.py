@@ -1,4 +1,5 @@
-"""What is built on tensors: autograd.Function, custom operators, transforms, overrides, NumPy, TorchScript, nn.utils, optimisers, ..."""
+"""What is built on tensors: autograd.Function, custom operators, transforms, overrides, NumPy, TorchScript, nn.utils,
+optimisers, ..."""
 
 from __future__ import annotations
 
@@ -148,7 +149,8 @@ def block(x, k=2):
 
 @program(X)
 def checkpoints(x):
-    return (torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False), torch.utils.checkpoint.checkpoint(block, x, 3,
+    return (torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False),
+            torch.utils.checkpoint.checkpoint(block, x, 3,
         use_reentrant=True), torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False, k=5))
 
 
@@ -218,7 +220,8 @@ LIB.impl("fakeless", lambda x: torch.from_numpy(x.numpy() + 1), "CPU")
 
 @program(X)
 def custom_operator(x):
-    return scaled(x, 2.0) + 1, torch.ops.framesmith_test.scaled(x + 1, 3.0), torch.ops.framesmith_test.scaled.default(x, 0.5)
+    return scaled(x, 2.0) + 1, torch.ops.framesmith_test.scaled(x + 1, 3.0), torch.ops.framesmith_test.scaled.default(
+        x, 0.5)
 
 
 @program(X.clone())
@@ -249,7 +252,8 @@ def custom_operator_without_fake(x):
 
 @program(X)
 def library_operators(x):
-    return torch.ops.framesmith_lib.twice(x), torch.ops.framesmith_lib.composed(x, 2), torch.ops.framesmith_lib.faked(x) + 1
+    return torch.ops.framesmith_lib.twice(x), torch.ops.framesmith_lib.composed(x, 2), torch.ops.framesmith_lib.faked(
+        x) + 1
 
 
 @program(X, breaks=True)
@@ -259,7 +263,8 @@ def library_operator_without_fake(x):
 
 @program(X)
 def aten_operators(x):
-    return (torch.ops.aten.add(x, 1), torch.ops.aten.relu.default(x), torch.ops.aten.sum.dim_IntList(x, [0]), torch._C._nn.gelu(x),
+    return (torch.ops.aten.add(x, 1), torch.ops.aten.relu.default(x), torch.ops.aten.sum.dim_IntList(x, [0]),
+            torch._C._nn.gelu(x),
         torch._VF.tanh(x) if hasattr(torch._VF, "tanh") else 0)
 
 
@@ -503,7 +508,8 @@ def step_and_zero(m, o):
     return m.weight * 1, m.weight.grad is None
 
 
-for _cls, _options in ((torch.optim.SGD, {}), (torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adam, {}), (torch.optim.AdamW,
+for _cls, _options in ((torch.optim.SGD, {}), (torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adam, {}),
+                       (torch.optim.AdamW,
     {"foreach": False}), (torch.optim.RMSprop, {}),
                        (torch.optim.Adagrad, {})):
     program(*optimised(_cls, **_options), calls=3)(step)
@@ -516,7 +522,8 @@ def distributions(x):
     d = torch.distributions.Normal(x, x.abs() + 0.5, validate_args=False)
     c = torch.distributions.Categorical(logits=x, validate_args=False)
     b = torch.distributions.Bernoulli(logits=x, validate_args=False)
-    return (d.log_prob(x + 1), d.mean, d.entropy(), d.sample(), d.rsample((2,)), d.cdf(x), c.log_prob(torch.tensor([0, 1, 2])),
+    return (d.log_prob(x + 1), d.mean, d.entropy(), d.sample(), d.rsample((2,)), d.cdf(x),
+            c.log_prob(torch.tensor([0, 1, 2])),
         c.entropy(), c.sample(), c.probs, b.mean, b.log_prob(torch.ones(4)), torch.distributions.kl_divergence(d,
         torch.distributions.Normal(0.0, 1.0)))
 

@@ -23,19 +23,24 @@ def test_same_as_eager(program: Program) -> None:
 # --- factories --------------------------------------------------------------------------------------------------------
 @program(X)
 def factories(x):
-    return (torch.arange(3), torch.arange(1, 7, 2), torch.arange(0, 1, 0.25), torch.full((2,), 3), torch.full((2, 2), 1.5),
+    return (torch.arange(3), torch.arange(1, 7, 2), torch.arange(0, 1, 0.25), torch.full((2,), 3),
+            torch.full((2, 2), 1.5),
         torch.zeros(2), torch.ones(2, 3),
-            torch.eye(3), torch.eye(2, 3), torch.linspace(0, 1, 5), torch.logspace(0, 1, 3), torch.zeros_like(x), torch.full_like(x,
+            torch.eye(3), torch.eye(2, 3), torch.linspace(0, 1, 5), torch.logspace(0, 1, 3), torch.zeros_like(x),
+            torch.full_like(x,
             2), torch.ones_like(x, dtype=torch.int),
-            x.new_zeros(2), x.new_full((2,), 3), x.new_ones((1,), dtype=torch.long), x.new_tensor([1]), torch.zeros((2, 3),
+            x.new_zeros(2), x.new_full((2,), 3), x.new_ones((1,), dtype=torch.long), x.new_tensor([1]),
+            torch.zeros((2, 3),
             dtype=torch.half), torch.scalar_tensor(2.0), torch.zeros(()),
-            torch.tril_indices(3, 3), torch.triu_indices(2, 3), torch.hann_window(4), torch.zeros(2, device="cpu"), torch.range(0,
+            torch.tril_indices(3, 3), torch.triu_indices(2, 3), torch.hann_window(4), torch.zeros(2, device="cpu"),
+            torch.range(0,
             3) if False else 0)
 
 
 @program()
 def operators_of_numbers_alone():
-    return torch.add(4, 3.3), torch.mul(4, 3), torch.div(4, 3), torch.sub(3, 1, alpha=2), torch.add(4, 2j), torch.add(2, 3) + torch.ones(2)
+    return torch.add(4, 3.3), torch.mul(4, 3), torch.div(4, 3), torch.sub(3, 1, alpha=2), torch.add(4, 2j), torch.add(
+        2, 3) + torch.ones(2)
 
 
 @program(X, raises=RuntimeError)
@@ -72,15 +77,18 @@ def unfilled(x):
 @program(X)
 def of_python_data(x):
     k = 2
-    return (torch.tensor(1), torch.tensor(1.5), torch.tensor(True), torch.tensor([1, 2, 3]), torch.tensor([[1.0, k], [3, 4]]),
+    return (torch.tensor(1), torch.tensor(1.5), torch.tensor(True), torch.tensor([1, 2, 3]),
+            torch.tensor([[1.0, k], [3, 4]]),
         torch.tensor([]), torch.tensor(()), torch.tensor(1 + 2j),
-            torch.tensor([True, False]), torch.tensor([1, 2], dtype=torch.float16), torch.tensor(x.shape), torch.tensor((1, 2.0)),
+            torch.tensor([True, False]), torch.tensor([1, 2], dtype=torch.float16), torch.tensor(x.shape),
+            torch.tensor((1, 2.0)),
             torch.tensor([x.size(0), 5]), torch.tensor([1, 2]) + x.shape[0])
 
 
 @program(X)
 def as_tensors(x):
-    return (torch.as_tensor(x) is x, torch.as_tensor([1, 2]), torch.as_tensor(3.0), torch.asarray([1, 2]), torch.asarray(x),
+    return (torch.as_tensor(x) is x, torch.as_tensor([1, 2]), torch.as_tensor(3.0), torch.asarray([1, 2]),
+            torch.asarray(x),
         torch.as_tensor(x, dtype=torch.float64))
 
 
@@ -132,13 +140,15 @@ def module_in_the_frame(x):
 
 @program(X)
 def legacy_constructors(x):
-    return (torch.Tensor(2, 3).zero_(), torch.Tensor([1, 2]), torch.FloatTensor([1.0]), torch.LongTensor([1, 2]), torch.Tensor().shape,
+    return (torch.Tensor(2, 3).zero_(), torch.Tensor([1, 2]), torch.FloatTensor([1.0]), torch.LongTensor([1, 2]),
+            torch.Tensor().shape,
         torch.BoolTensor([True]))
 
 
 @program(X)
 def joined(x):
-    return (torch.cat([x, x]), torch.stack((x, x), 1), torch.hstack([x, x]), torch.vstack([x, x]), torch.concat([x, x], dim=-1),
+    return (torch.cat([x, x]), torch.stack((x, x), 1), torch.hstack([x, x]), torch.vstack([x, x]),
+            torch.concat([x, x], dim=-1),
         torch.meshgrid(x[0], x[1], indexing="ij"), torch.cartesian_prod(x[0, :2], x[1, :2]), torch.block_diag(x, x),
         torch.column_stack((x, x)))
 
@@ -148,7 +158,8 @@ def multi_output(x):
     v, i = torch.max(x, dim=1)
     r = torch.sort(x)
     q = torch.topk(x, 2)
-    return (v, i, r, r.values, q.indices, torch.svd(x).S, torch.linalg.qr(x).R, torch.frexp(x), torch.aminmax(x), torch.std_mean(x),
+    return (v, i, r, r.values, q.indices, torch.svd(x).S, torch.linalg.qr(x).R, torch.frexp(x), torch.aminmax(x),
+            torch.std_mean(x),
         torch.var_mean(x, 1), r[0] is r.values)
 
 
@@ -156,7 +167,8 @@ def multi_output(x):
 @program(X)
 def random_factories(x):
     return (torch.rand(3), torch.randn(2, 2), torch.randint(0, 10, (4,)), torch.randint(5, (2,)), torch.randperm(5),
-        torch.rand_like(x), torch.randn_like(x), torch.randint_like(x, 3), torch.normal(0.0, 1.0, (2,)), torch.normal(x, 0.1))
+        torch.rand_like(x), torch.randn_like(x), torch.randint_like(x, 3), torch.normal(0.0, 1.0, (2,)),
+            torch.normal(x, 0.1))
 
 
 @program(X)
@@ -165,14 +177,16 @@ def random_in_place(x):
     y.normal_()
     z = torch.empty(3).uniform_(0, 2)
     w = torch.empty(4).bernoulli_(0.5)
-    return (y, z, w, torch.empty(2).exponential_(), torch.empty(3).random_(5), torch.empty(2).cauchy_(), torch.empty(2).log_normal_(),
+    return (y, z, w, torch.empty(2).exponential_(), torch.empty(3).random_(5), torch.empty(2).cauchy_(),
+            torch.empty(2).log_normal_(),
         torch.empty(2).geometric_(0.5))
 
 
 @program(X)
 def random_of_probabilities(x):
     p = x.sigmoid()
-    return (torch.bernoulli(p), torch.multinomial(p, 2), torch.poisson(p), F.gumbel_softmax(x), F.gumbel_softmax(x, hard=True))
+    return (torch.bernoulli(p), torch.multinomial(p, 2), torch.poisson(p), F.gumbel_softmax(x),
+            F.gumbel_softmax(x, hard=True))
 
 
 @program(X)
@@ -183,14 +197,16 @@ def unused_draws_still_advance(x):
 
 @program(X)
 def dropouts(x):
-    return (F.dropout(x, 0.5), F.dropout(x, 0.5, training=False), F.alpha_dropout(x, 0.3, True), F.dropout1d(x[None], 0.5),
+    return (F.dropout(x, 0.5), F.dropout(x, 0.5, training=False), F.alpha_dropout(x, 0.3, True),
+            F.dropout1d(x[None], 0.5),
         F.feature_alpha_dropout(x[None], 0.4, True), F.dropout(x, 0.0), F.dropout(x, 1.0),
         F.dropout2d(x[None, :, :, None], 0.5))
 
 
 @program(X, breaks=True)
 def draws_without_a_functional_form(x):
-    return F.rrelu(x, training=True), torch.binomial(torch.ones(3) * 4, torch.ones(3) * 0.5), torch.linalg.lstsq(x, x).solution
+    return F.rrelu(x, training=True), torch.binomial(torch.ones(3) * 4,
+                                                     torch.ones(3) * 0.5), torch.linalg.lstsq(x, x).solution
 
 
 @program(X.clone())
@@ -215,7 +231,8 @@ def attention_with_dropout(x):
 
 @program(X, torch.Generator().manual_seed(3))
 def with_a_generator(x, g):
-    return (torch.rand(3, generator=g), torch.randn(3, generator=g), x.clone().normal_(generator=g), torch.randperm(4, generator=g),
+    return (torch.rand(3, generator=g), torch.randn(3, generator=g), x.clone().normal_(generator=g),
+            torch.randperm(4, generator=g),
         torch.randint(9, (2,), generator=g))
 
 
@@ -267,7 +284,8 @@ def more_questions(x):
         torch.backends.cudnn.deterministic, torch.get_num_threads(),
             torch.backends.openmp.is_available(), torch.backends.cuda.is_built(), torch.distributed.is_available(),
             torch.__version__ >= "2", torch.version.cuda, torch.is_warn_always_enabled(),
-            torch.backends.cuda.flash_sdp_enabled(), torch.is_anomaly_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.backends.cuda.flash_sdp_enabled(), torch.is_anomaly_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
             x + 1)
 
 
@@ -275,11 +293,14 @@ def more_questions(x):
 def dtype_questions(x):
     return (torch.finfo(x.dtype).min, torch.finfo(torch.half).eps, torch.iinfo(torch.int8).max, torch.result_type(x, 1),
         torch.promote_types(torch.half, torch.float), torch.can_cast(torch.float, torch.int),
-            torch.broadcast_shapes((3, 1), (4,)), torch.float32.is_floating_point, torch.int8.itemsize, x.dtype == torch.float32,
+            torch.broadcast_shapes((3, 1), (4,)), torch.float32.is_floating_point, torch.int8.itemsize,
+            x.dtype == torch.float32,
             x.dtype in (torch.half, torch.float32), torch.device("cpu"),
-            torch.device("cpu", 0), x.device.type, x.device.index, x.device == torch.device("cpu"), str(x.device), str(x.dtype),
+            torch.device("cpu", 0), x.device.type, x.device.index, x.device == torch.device("cpu"), str(x.device),
+            str(x.dtype),
             torch.float.to_complex(), x.dtype.is_signed, torch.is_floating_point(x), torch.is_complex(x),
-            torch.finfo(torch.float32).tiny, torch.iinfo(torch.int64).min, repr(torch.float16), torch.get_default_dtype().itemsize,
+            torch.finfo(torch.float32).tiny, torch.iinfo(torch.int64).min, repr(torch.float16),
+            torch.get_default_dtype().itemsize,
             torch.is_nonzero(torch.tensor(1)))
 
 
@@ -371,15 +392,18 @@ def same_tensor_twice(x):
 
 @program(X)
 def windows_and_special(x):
-    return (torch.special.erf(x), torch.special.expit(x), torch.special.logit(x.sigmoid()), torch.special.i0(x), torch.special.xlogy(x,
-        x + 2), torch.special.gammaln(x + 3), torch.special.entr(x + 2), torch.special.log_softmax(x, 1), torch.special.zeta(x + 3,
+    return (torch.special.erf(x), torch.special.expit(x), torch.special.logit(x.sigmoid()), torch.special.i0(x),
+            torch.special.xlogy(x,
+        x + 2), torch.special.gammaln(x + 3), torch.special.entr(x + 2), torch.special.log_softmax(x, 1),
+            torch.special.zeta(x + 3,
         x + 2))
 
 
 @program(torch.randn(3, 3) + 3 * torch.eye(3))
 def linear_algebra(a):
     s = a @ a.T
-    return (torch.linalg.inv(a), torch.linalg.det(a), torch.linalg.norm(a), torch.linalg.solve(a, s), torch.linalg.cholesky(s),
+    return (torch.linalg.inv(a), torch.linalg.det(a), torch.linalg.norm(a), torch.linalg.solve(a, s),
+            torch.linalg.cholesky(s),
         torch.linalg.eigvalsh(s), torch.linalg.matrix_norm(a), torch.linalg.vector_norm(a),
             torch.linalg.svdvals(a), torch.linalg.slogdet(a), torch.linalg.pinv(a), torch.linalg.matrix_power(a, 2),
             torch.linalg.multi_dot([a, a, s]), torch.linalg.cross(a, s), torch.linalg.lu(a), torch.linalg.cond(a),
@@ -389,13 +413,16 @@ def linear_algebra(a):
 
 @program(torch.randn(4, 8))
 def fourier(x):
-    return (torch.fft.fft(x), torch.fft.rfft(x), torch.fft.irfft(torch.fft.rfft(x)), torch.fft.fft2(x), torch.fft.fftshift(x),
-        torch.fft.fftfreq(8), torch.fft.ifft(torch.fft.fft(x)).real, torch.fft.rfftn(x), torch.fft.hfft(torch.fft.rfft(x)))
+    return (torch.fft.fft(x), torch.fft.rfft(x), torch.fft.irfft(torch.fft.rfft(x)), torch.fft.fft2(x),
+            torch.fft.fftshift(x),
+        torch.fft.fftfreq(8), torch.fft.ifft(torch.fft.fft(x)).real, torch.fft.rfftn(x),
+            torch.fft.hfft(torch.fft.rfft(x)))
 
 
 @program(torch.randn(64))
 def short_time_fourier(x):
-    return (torch.stft(x, 16, return_complex=True, window=torch.hann_window(16)), torch.istft(torch.stft(x, 16, return_complex=True,
+    return (torch.stft(x, 16, return_complex=True, window=torch.hann_window(16)),
+            torch.istft(torch.stft(x, 16, return_complex=True,
         window=torch.hann_window(16)), 16, window=torch.hann_window(16)))
 
 

@@ -1,4 +1,5 @@
-"""Grad mode, inference mode and autocast: as context managers, decorators and functions, nested, left changed, across breaks."""
+"""Grad mode, inference mode and autocast: as context managers, decorators and functions, nested, left changed, across
+breaks."""
 
 from __future__ import annotations
 
@@ -316,15 +317,18 @@ def autocast_policies(x, w):
     with torch.autocast("cpu"):
         return (torch.cat([x @ w.T, torch.ones(3, 5)]), F.layer_norm(x.bfloat16(), (4,)), F.mse_loss(x.bfloat16(), x),
             x.bfloat16() + x, torch.stack([x.bfloat16(), x]), F.conv1d(x[None], torch.ones(2, 3, 1)),
-                torch.bmm(x[None], w.T[None]), torch.baddbmm(torch.ones(1, 3, 5), x[None], w.T[None]), torch.addmm(torch.ones(5), x,
-                w.T), F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]), torch.linalg.vector_norm(x.bfloat16()),
+                torch.bmm(x[None], w.T[None]), torch.baddbmm(torch.ones(1, 3, 5), x[None], w.T[None]),
+                torch.addmm(torch.ones(5), x,
+                w.T), F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]),
+                torch.linalg.vector_norm(x.bfloat16()),
                 F.gelu(x.bfloat16()), x.bfloat16().cumsum(0), x.bfloat16().norm(), torch.einsum("ij,kj->ik", x, w))
 
 
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
-        cell = nn.LSTM if torch.ops.mkldnn._is_mkldnn_bf16_supported() else nn.GRU  # without, eager's LSTM takes no halves
+        # without, eager's LSTM takes no halves
+        cell = nn.LSTM if torch.ops.mkldnn._is_mkldnn_bf16_supported() else nn.GRU
         self.cell = cell(4, 3, batch_first=True)
         self.norm = nn.BatchNorm1d(3)
         self.head = nn.Linear(3, 2)
@@ -340,7 +344,8 @@ def autocast_module(m, x):
     return m(x)
 
 
-@program(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).eval(), torch.randn(1, 1, 4, 4))
+@program(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).eval(),
+         torch.randn(1, 1, 4, 4))
 def autocast_convolution(m, x):
     with torch.autocast("cpu"):
         return m(x)
@@ -361,7 +366,8 @@ def called_under_modes(x):
 
 def test_modes_of_the_caller_are_guarded() -> None:
     fast = framesmith.compile(called_under_modes, backend="eager", fullgraph=True)
-    for manager in (torch.no_grad(), torch.enable_grad(), torch.inference_mode(), torch.autocast("cpu"), torch.autocast("cpu",
+    for manager in (torch.no_grad(), torch.enable_grad(), torch.inference_mode(), torch.autocast("cpu"),
+                    torch.autocast("cpu",
         torch.float16)):
         for _ in range(2):
             with manager:

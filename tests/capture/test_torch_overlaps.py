@@ -1,4 +1,5 @@
-"""Operators that write memory which they, or others of the same call, read: eager refuses, or the order of its loop is the result."""
+"""Operators that write memory which they, or others of the same call, read: eager refuses, or the order of its loop is
+the result."""
 
 from __future__ import annotations
 

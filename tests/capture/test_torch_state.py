@@ -22,7 +22,8 @@ def test_same_as_eager(program: Program) -> None:
 @program(X)
 def dtype_set_and_left(x):
     torch.set_default_dtype(torch.float64)
-    return torch.ones(2), torch.tensor(1.5), torch.arange(3) * 0.5, torch.arange(3) / 2, x * 2, torch.get_default_dtype()
+    return torch.ones(2), torch.tensor(1.5), torch.arange(3) * 0.5, torch.arange(
+        3) / 2, x * 2, torch.get_default_dtype()
 
 
 @program(X)

@@ -7,7 +7,18 @@ import functools
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
+from torch.func import (
+    functional_call,
+    grad,
+    grad_and_value,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    stack_module_state,
+    vjp,
+    vmap,
+)
 
 import framesmith
 from tests.capture.agree import Program, Programs
@@ -26,12 +37,14 @@ def test_same_as_eager(program: Program) -> None:
 
 @program(X, W)
 def mapped(x, w):
-    return vmap(lambda r: (w @ r).relu().sum() + r.max())(x), vmap(torch.dot, in_dims=(0, None))(x, w[0]), vmap(vmap(lambda a: a * 2))(x)
+    return vmap(lambda r: (w @ r).relu().sum()
+                + r.max())(x), vmap(torch.dot, in_dims=(0, None))(x, w[0]), vmap(vmap(lambda a: a * 2))(x)
 
 
 @program(X, W)
 def mapped_over_other_dimensions(x, w):
-    return torch.vmap(lambda a, b: (a + b, a * b), in_dims=(0, 1), out_dims=1)(x, w[:, :3]), vmap(lambda a: a * 2, chunk_size=2)(x)
+    return torch.vmap(lambda a, b: (a + b, a * b), in_dims=(0, 1), out_dims=1)(x, w[:, :3]), vmap(lambda a: a * 2,
+                                                                                                  chunk_size=2)(x)
 
 
 @program(X, W)
@@ -42,7 +55,8 @@ def mapped_with_containers_and_keywords(x, w):
 
 @program(X, W)
 def gradients(x, w):
-    return (grad(lambda a: (a.sin() * w[0, 0]).sum())(x), grad_and_value(lambda a, b: (a @ b).pow(2).sum(), argnums=(0, 1))(x, w),
+    return (grad(lambda a: (a.sin() * w[0, 0]).sum())(x),
+            grad_and_value(lambda a, b: (a @ b).pow(2).sum(), argnums=(0, 1))(x, w),
             vmap(grad(lambda a: (w @ a).tanh().sum()))(x), grad(lambda a: grad(lambda b: (b**3).sum())(a).sum())(x))
 
 
@@ -95,7 +109,8 @@ def callables(x, w):
 
 @program(X)
 def randomness(x):
-    return (vmap(lambda a: a + torch.rand(4), randomness="different")(x), vmap(lambda a: torch.dropout(a, 0.5, True), randomness="same")(x),
+    return (vmap(lambda a: a + torch.rand(4), randomness="different")(x),
+            vmap(lambda a: torch.dropout(a, 0.5, True), randomness="same")(x),
             torch.rand(2))
 
 

@@ -18,16 +18,19 @@ from framesmith.schedule.target import GPU
 from tests.fake.harness import record
 from tests.schedule.harness import program_of, with_numbers
 
-LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, *[ctypes.c_uint] * 3, ctypes.POINTER(ctypes.c_void_p))
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, *[ctypes.c_uint] * 3,
+                          ctypes.POINTER(ctypes.c_void_p))
 UPLOAD = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
 SCRATCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
 STEP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
-TYPES = {"*": ctypes.c_void_p, "fp32": ctypes.c_float, "fp64": ctypes.c_double, "i32": ctypes.c_int, "u32": ctypes.c_uint,
+TYPES = {"*": ctypes.c_void_p, "fp32": ctypes.c_float, "fp64": ctypes.c_double, "i32": ctypes.c_int,
+         "u32": ctypes.c_uint,
          "i64": ctypes.c_int64}
 
 
 class Host(ctypes.Structure):
-    _fields_ = [("frame", ctypes.c_void_p), *[(n, STEP) for n in ("call", "allocate", "release")], ("launch", LAUNCH), ("upload", UPLOAD),
+    _fields_ = [("frame", ctypes.c_void_p), *[(n, STEP) for n in ("call", "allocate", "release")], ("launch", LAUNCH),
+                ("upload", UPLOAD),
                 ("scratch", SCRATCH)]
 
 
@@ -37,7 +40,8 @@ def cache(tmp_path_factory):
 
 
 def launched(cache, program, inputs, sizes=(), wide=None, printed=None, arena=None, others=None):
-    """(kernel, grid, arguments) of each launch, and the bytes of each table. `others`: what else is done, behind how many launches."""
+    """(kernel, grid, arguments) of each launch, and the bytes of each table. `others`: what else is done, behind how
+    many launches."""
     printed = printed or print_kernels(program)
     texts = [*printed, *(wide or {}).values()]
     wrapped = wrap_device(program, printed, range(len(inputs)), len(inputs), (), wide=wide)
@@ -73,12 +77,14 @@ def launched(cache, program, inputs, sizes=(), wide=None, printed=None, arena=No
         if i in where:
             pointers[where[i]] = x.data_ptr()
     table = (ctypes.c_int64 * max(wrapped.plan.table, 1))(*sizes)
-    host = Host(None, noted("call"), noted("allocate"), noted("release"), LAUNCH(launch), UPLOAD(upload), SCRATCH(scratch))
+    host = Host(None, noted("call"), noted("allocate"), noted("release"), LAUNCH(launch), UPLOAD(upload),
+                SCRATCH(scratch))
     assert library.fs_run(None if wrapped.plan.late else arena, pointers, table, ctypes.byref(host)) == 0
     return calls, tables
 
 
-NUMBERS = [(torch.float32, 2.5), (torch.float64, 1e-300), (torch.bfloat16, -1.5), (torch.int64, -(2**40)), (torch.int32, -7),
+NUMBERS = [(torch.float32, 2.5), (torch.float64, 1e-300), (torch.bfloat16, -1.5), (torch.int64, -(2**40)),
+           (torch.int32, -7),
            (torch.int16, -300), (torch.int8, -5), (torch.uint8, 250), (torch.bool, True),
            *[(torch.float16, v) for v in (1.5, -0.25, 6e-8, -3e-5, 65504.0, float("inf"), 0.0)]]
 
@@ -97,10 +103,12 @@ def test_a_table_holds_the_bits_of_numbers(cache, dtype, value):
     program = with_numbers(lambda *xs: [x * n for x, n in zip(xs[:2], xs[2:])], inputs)
     assert any(isinstance(step, Batch) for step in program.steps)
     ((_, grid, _),), (rows, where) = launched(cache, program, inputs)
-    bits = (inputs[2].float() if dtype.itemsize == 2 else inputs[2]).view(torch.int32 if dtype.itemsize <= 4 else torch.int64)
+    bits = (inputs[2].float() if dtype.itemsize == 2 else inputs[2]).view(torch.int32 if dtype.itemsize <= 4
+                                                                          else torch.int64)
     words = torch.frombuffer(bytearray(rows), dtype=torch.int64).tolist()
     assert words.count(bits.item() % 2**64 if bits.itemsize == 8 else bits.item() % 2**32) >= 2 or dtype is torch.int64
-    assert torch.frombuffer(bytearray(where), dtype=torch.int32).view(-1, 2).tolist() == [[0, 0], *[[1, k] for k in range(grid - 1)]]
+    assert torch.frombuffer(bytearray(where),
+                            dtype=torch.int32).view(-1, 2).tolist() == [[0, 0], *[[1, k] for k in range(grid - 1)]]
     assert grid == 1 + -(-5000 // 1024)
 
 
@@ -146,7 +154,8 @@ def test_steps_of_known_sizes_are_a_table_in_their_order(cache, fn, tables):
     for (_, _, given), step in zip(calls, launches):
         for address, name in zip(given, step.args):
             buffer = program.buffers[name]
-            assert address == {"arena": (1 << 20) + buffer.offset, "input": x.data_ptr()}.get(buffer.kind)  # others have no memory here
+            # others have no memory here
+            assert address == {"arena": (1 << 20) + buffer.offset, "input": x.data_ptr()}.get(buffer.kind)
 
 
 def test_a_failing_step_ends_the_run():
@@ -163,7 +172,8 @@ def test_a_call_ends_where_there_is_no_memory_for_a_late_arena():
     wrapped = wrap_device(program, print_kernels(program), [0], 1, ())
     library = ctypes.CDLL(str(Cache(None, False).library(wrapped.units, find())))
     done, launches = STEP(lambda frame, number: 0), []
-    host = Host(None, done, done, done, LAUNCH(lambda *_: bool(launches.append(0))), UPLOAD(lambda *_: 0), SCRATCH(lambda *_: 1))
+    host = Host(None, done, done, done, LAUNCH(lambda *_: bool(launches.append(0))), UPLOAD(lambda *_: 0),
+                SCRATCH(lambda *_: 1))
     assert library.fs_run(None, (ctypes.c_void_p * 16)(), None, ctypes.byref(host)) == 1
     assert len(launches) < sum(type(step) is Launch for step in program.steps)
 
@@ -172,7 +182,8 @@ def test_numbers_of_a_kernel_for_several_sizes_stand_in_the_table(cache):
     inputs = [torch.randn(64, n) for n in (96, 160)]
     program = program_of(lambda *xs: [(x * n).sum(0) for x, n in zip(xs, (2.5, -3.0))], *inputs, target=GPU)
     printed = shared(print_kernels(program))
-    assert {kind for k in printed for _, kind in k.signature[-len(k.numbers):]} >= {"i32", "fp32"} and printed[0].numbers
+    assert {kind for k in printed for _,
+            kind in k.signature[-len(k.numbers):]} >= {"i32", "fp32"} and printed[0].numbers
     calls, _ = launched(cache, program, inputs, printed=printed)
     for kernel, _, given in calls:
         numbers = printed[kernel].numbers

@@ -44,13 +44,15 @@ def test_copy():
 
 
 REDUCTIONS = {
-    "sum": lambda x, d: x.sum(d), "prod": lambda x, d: x.prod(d), "max": lambda x, d: x.amax(d), "min": lambda x, d: x.amin(d),
+    "sum": lambda x, d: x.sum(d), "prod": lambda x, d: x.prod(d), "max": lambda x, d: x.amax(d), "min": lambda x,
+    d: x.amin(d),
     "argmax": lambda x, d: x.argmax(d), "argmin": lambda x, d: x.argmin(d),
 }  # fmt: skip
 
 
 def reduction(kind: str, dtype: torch.dtype, v, position) -> Reduce:
-    return Reduce(kind, (v, Index(position, torch.int64)), torch.int64) if kind.startswith("arg") else Reduce(kind, (v,), v.dtype)
+    return Reduce(kind, (v, Index(position, torch.int64)),
+                  torch.int64) if kind.startswith("arg") else Reduce(kind, (v,), v.dtype)
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8), ids=str)
@@ -137,7 +139,8 @@ def test_extremes_with_nan_and_ties():
         r, m = Reduce("argmax", (v, position), torch.int64), Reduce("max", (v,), F32)
         best = Part((r,), 1, F32)
         at, top, same = torch.zeros(1, dtype=torch.int64), torch.zeros(1), torch.zeros(1)
-        body = [loop(j, v, position, r, m, reduce=True), best, store("p1", 0, r), store("p2", 0, best), store("p3", 0, m)]
+        body = [loop(j, v, position, r, m, reduce=True), best, store("p1", 0, r), store("p2", 0, best),
+                store("p3", 0, m)]
         run(kernel([F32, torch.int64, F32, F32], body, outputs=3), x, at, top, same)
         assert at.item() == value == x.argmax().item()
         torch.testing.assert_close(torch.cat([top, same]), x.max().repeat(2), equal_nan=True)
@@ -197,7 +200,8 @@ def test_transposing_kernel(dtype, r, c, work):
     assert torch.equal(y, x.t())
     z = torch.zeros(r, c, dtype=dtype)  # the store runs along a
     v = load("p0", a.symbol * r + b.symbol, dtype)
-    run(kernel([dtype, dtype], [loop(b, v, store("p1", b.symbol * c + a.symbol, v))], (a,), tile=(a.symbol, b.symbol)), y, z)
+    run(kernel([dtype, dtype], [loop(b, v, store("p1", b.symbol * c + a.symbol, v))], (a,), tile=(a.symbol, b.symbol)),
+        y, z)
     assert torch.equal(z, x)
 
 
@@ -219,7 +223,8 @@ def test_strided_broadcast_and_split_index(n):
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.int64), ids=str)
 def test_lanes_that_lie_anywhere(dtype):
     cases, wants = [], []
-    for n, index in ((50, lambda k: k // 3 + k % 3 * 20), (70, lambda k: k // 2 * 5 + k % 2), (33, lambda k: (k * 7 + 3) % 41)):
+    for n, index in ((50, lambda k: k // 3 + k % 3 * 20), (70, lambda k: k // 2 * 5 + k % 2),
+                     (33, lambda k: (k * 7 + 3) % 41)):
         r, i = axis("i0", 3), axis("i1", n)
         x, y = data(dtype, 900), torch.zeros(3, n, dtype=dtype)
         v = load("p0", r.symbol * 200 + index(i.symbol) + 1, dtype)
@@ -235,7 +240,8 @@ def test_adding_by_columns_needs_no_atomics():
     k = load("p0", rows.symbol, torch.int64)
     at = Indirect((k,), Symbol("j0", 0, 4), as_expr(5), False, False)
     v = load("p1", rows.symbol * 100 + columns.symbol)
-    body = [loop(columns, loop(rows, k, at, v, store("p2", at.symbol * 100 + columns.symbol, v, mode="add"), vector=False))]
+    body = [loop(columns, loop(rows, k, at, v, store("p2", at.symbol * 100 + columns.symbol, v, mode="add"),
+                               vector=False))]
     built = kernel([torch.int64, F32, F32], body, work=1 << 20)
     text = emit_kernel(built, "k", VectorTarget(width=WIDTH)).text
     assert "parallel for" in text and "atomic" not in text
@@ -256,7 +262,8 @@ def test_threads_add_to_what_they_own(width):
     add = store("p2", at.symbol * width + place, v, mode="add")
     inner = (loop(columns, v, add),) if width > 1 else (v, add)
     types = [torch.int64, F32, F32]
-    built = kernel(types, [k, at, *inner], (rows,), work=1 << 20) if width > 1 else kernel(types, [loop(rows, k, at, *inner)], work=1 << 20)
+    built = kernel(types, [k, at, *inner], (rows,),
+                   work=1 << 20) if width > 1 else kernel(types, [loop(rows, k, at, *inner)], work=1 << 20)
     text = emit_kernel(built, "k", VectorTarget(width=WIDTH)).text
     assert "omp parallel" in text and "owner" in text and "atomic" not in text
     run(built, index, x, y)
@@ -311,7 +318,8 @@ def test_indirect_load_checks_and_wraps(vector_index):
     position = Indirect((k,), Symbol("j0", 0, rows - 1), as_expr(rows), True, True)
     v = load("p1", position.symbol * width + j.symbol)
     y, error = torch.zeros(n, width), torch.zeros(1, dtype=torch.int64)
-    built = kernel([torch.int64, F32, F32], [loop(j, k, position, v, store("p2", i.symbol * width + j.symbol, v))], (i,))
+    built = kernel([torch.int64, F32, F32], [loop(j, k, position, v, store("p2", i.symbol * width + j.symbol, v))],
+                   (i,))
     run(built, index, table, y, error=error)
     column = torch.arange(width)
     want = table[index[column % 6], column].expand(n, width) if vector_index else table[index]
@@ -380,7 +388,8 @@ def test_bfloat16_moves_bit_by_bit():
     v = load("p0", i.symbol, torch.bfloat16)
     a, b = axis("i0", 64), axis("i1", 64)
     w = load("p0", b.symbol * 64 + a.symbol, torch.bfloat16)
-    tiled = kernel([x.dtype] * 2, [loop(b, w, store("p1", a.symbol * 64 + b.symbol, w))], (a,), tile=(a.symbol, b.symbol))
+    tiled = kernel([x.dtype] * 2, [loop(b, w, store("p1", a.symbol * 64 + b.symbol, w))], (a,),
+                   tile=(a.symbol, b.symbol))
     run_all([(kernel([x.dtype] * 2, [loop(i, v, store("p1", i.symbol, v))]), (x, y)), (tiled, (x, z))])
     torch.testing.assert_close(y, x, rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(z, x.view(64, 64).t(), rtol=0, atol=0, equal_nan=True)

@@ -1,4 +1,5 @@
-"""The header's vector functions against float64: at most 2 ulp (3 for three of them) over every binade of their domain."""
+"""The header's vector functions against float64: at most 2 ulp (3 for three of them) over every binade of their
+domain."""
 
 import math
 
@@ -17,15 +18,19 @@ TEMPLATE = """
 """
 INF = math.inf
 RANGES = {  # of arguments over which the error is measured
-    "exp": (-110, 95), "exp2": (-155, 135), "expm1": (-110, 95), "sigmoid": (-85, 50), "tanh": (-20, 20), "erf": (-6, 6),
-    "log": (0, INF), "log2": (0, INF), "log10": (0, INF), "log1p": (-0.9999999, INF), "sin": (-1e5, 1e5), "cos": (-1e5, 1e5),
+    "exp": (-110, 95), "exp2": (-155, 135), "expm1": (-110, 95), "sigmoid": (-85, 50), "tanh": (-20, 20),
+            "erf": (-6, 6),
+    "log": (0, INF), "log2": (0, INF), "log10": (0, INF), "log1p": (-0.9999999, INF), "sin": (-1e5, 1e5),
+            "cos": (-1e5, 1e5),
     "tan": (-100, 100), "asinh": (-INF, INF), "acosh": (1, INF), "erfc": (-4, 9), "sqrt": (0, INF), "rsqrt": (0, INF),
-    "floor": (-INF, INF), "round": (-INF, INF), "erfinv": (-1, 1), "digamma": (0.5, 1e6), "lgamma": (3, 1e6), "sign": (-INF, INF),
+    "floor": (-INF, INF), "round": (-INF, INF), "erfinv": (-1, 1), "digamma": (0.5, 1e6), "lgamma": (3, 1e6),
+            "sign": (-INF, INF),
 }  # fmt: skip
 
 
 def samples(low: float, high: float) -> torch.Tensor:
-    """Random bit patterns (every binade, signs, subnormals) and a uniform part, within [low, high]; a multiple of 64 of them."""
+    """Random bit patterns (every binade, signs, subnormals) and a uniform part, within [low, high]; a multiple of 64 of
+    them."""
     generator = torch.Generator().manual_seed(7)
     bits = torch.randint(-(2**31), 2**31, (200_000,), generator=generator).to(torch.int32).view(torch.float32)
     wide = bits[(bits >= low) & (bits <= high)]
@@ -37,7 +42,8 @@ def samples(low: float, high: float) -> torch.Tensor:
 def ulps(got: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     """Distance from the float64 value in units of the last place of float32."""
     spacing = torch.maximum(
-        torch.ldexp(torch.ones_like(exact), torch.frexp(exact).exponent - 24), torch.tensor(2.0**-149, dtype=torch.float64)
+        torch.ldexp(torch.ones_like(exact), torch.frexp(exact).exponent - 24),
+        torch.tensor(2.0**-149, dtype=torch.float64)
     )
     return torch.where(got.double() == exact.float().double(), 0.0, (got.double() - exact).abs() / spacing)
 
@@ -55,13 +61,15 @@ def test_ulps(library, name):
     call(library[f"map_{name}"], x, y, x.numel())
     error = ulps(y, getattr(torch, name)(x.double()))
     worst = error.argmax()
-    assert error[worst] <= {"tanh": 3.0, "erf": 3.0, "sigmoid": 3.0}.get(name, 2.0), (x[worst].item(), y[worst].item(), error[worst].item())
+    assert error[worst] <= {"tanh": 3.0, "erf": 3.0, "sigmoid": 3.0}.get(name, 2.0), (x[worst].item(), y[worst].item(),
+                                                                                      error[worst].item())
 
 
 @pytest.mark.parametrize("name", RANGES)
 def test_edges_and_scalar_form(library, name):
     inf, nan = math.inf, math.nan
-    x = torch.tensor([0.0, -0.0, 1.0, -1.0, inf, -inf, nan, 1e-45, -1e-45, 3.4e38, -3.4e38, 88.72284, 88.73, -103.9, -104.5, 0.5])
+    x = torch.tensor([0.0, -0.0, 1.0, -1.0, inf, -inf, nan, 1e-45, -1e-45, 3.4e38, -3.4e38, 88.72284, 88.73, -103.9,
+                      -104.5, 0.5])
     vector, scalar, want = torch.empty_like(x), torch.empty_like(x), getattr(torch, name)(x.double()).float()
     call(library[f"map_{name}"], x, vector, 16)
     call(library[f"one_{name}"], x, scalar, 16)

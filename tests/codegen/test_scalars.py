@@ -97,7 +97,8 @@ def test_every_operation(dtype, vector, width):
     run_all(cases, width)
     wrong = {}
     for name, (_, args), want in zip(names, cases, wants, strict=True):
-        close = torch.isclose(args[-1], want.to(args[-1].dtype), rtol=4e-7 if dtype is torch.float32 else 1e-14, atol=1e-6, equal_nan=True)
+        close = torch.isclose(args[-1], want.to(args[-1].dtype), rtol=4e-7 if dtype is torch.float32 else 1e-14,
+                              atol=1e-6, equal_nan=True)
         if not close.all():
             at = (~close).nonzero()[0].item()
             wrong[name] = tuple(a[at].item() for a in args) + (want[at].item(),)
@@ -142,7 +143,8 @@ def test_gelu_forms_are_exact_where_they_vanish():
         v = load("p0", i.symbol)
         e = op(name, v)
         r = op("add", one, e)
-        cases.append((kernel([torch.float32] * 2, [loop(i, v, one, e, r, store("p1", i.symbol, r))]), (x, torch.zeros(400))))
+        cases.append((kernel([torch.float32] * 2, [loop(i, v, one, e, r, store("p1", i.symbol, r))]),
+                      (x, torch.zeros(400))))
     run_all(cases)
     torch.testing.assert_close(cases[0][1][1], torch.erfc(-x.double()).float(), rtol=1e-2, atol=1.2e-7)
     torch.testing.assert_close(cases[1][1][1], (2 * torch.sigmoid(2 * x.double())).float(), rtol=1e-6, atol=0)

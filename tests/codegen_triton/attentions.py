@@ -1,4 +1,5 @@
-"""Attention with modified scores over tiles, on fakes of a CUDA device: calls as lowering makes them, and what they are given."""
+"""Attention with modified scores over tiles, on fakes of a CUDA device: calls as lowering makes them, and what they are
+given."""
 
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
@@ -46,7 +47,8 @@ def documents(b, h, q, k, of):
 CASES = {
     "plain": (None, None, None, 0, 0), "causal": (causal, causal_gradient, None, 0, 0),
     "soft cap": (soft_cap, soft_cap_gradient, None, 2, 0),
-    "window": (None, None, window, 0, 0), "triangle": (None, None, triangle, 0, 0), "all": (soft_cap, soft_cap_gradient, documents, 2, 1),
+    "window": (None, None, window, 0, 0), "triangle": (None, None, triangle, 0, 0),
+    "all": (soft_cap, soft_cap_gradient, documents, 2, 1),
 }
 """Name -> modification of scores, its gradient, mask, how many operands the modification has, and the mask."""
 SHAPES = {"even": (64, 96, H), "ragged": (50, 75, 2)}
@@ -91,7 +93,8 @@ def calls(name, size, dtype, blocks=None, gradient=False, tf32=False):
     scores, operands, lists = case(name, size, dtype, blocks, tf32)
     rows, columns, heads = SHAPES[size]
     torch.manual_seed(0)
-    q, k, v = torch.randn(B, rows, H, E).transpose(1, 2), torch.randn(B, heads, columns, E), torch.randn(B, heads, columns, 2 * E)
+    q, k, v = torch.randn(B, rows, H, E).transpose(1, 2), torch.randn(B, heads, columns,
+                                                                      E), torch.randn(B, heads, columns, 2 * E)
     given = [x.to(dtype) for x in (q, k, v)]
     target = AttentionGradient(scores) if gradient else Attention(scores)
     if gradient:
@@ -106,7 +109,8 @@ def calls(name, size, dtype, blocks=None, gradient=False, tf32=False):
     with torch.no_grad(), rec:
         rec.results(rec.emit(target, tuple([rec.nodes(x) for x in inputs]), vals), vals)
     program = scheduled(rec.finish(vals))
-    named = dict(zip(("q", "k", "v", "g", "total", "delta"), given)) | {f"operand{i}": x for i, x in enumerate(operands)}
+    named = dict(zip(("q", "k", "v", "g", "total", "delta"), given)) | {f"operand{i}": x for i,
+                                                                        x in enumerate(operands)}
     names = ("dq", "dk", "dv") if gradient else ("out", "total")
     named |= dict(zip(names, [torch.full_like(x, float("nan")) for x in made], strict=True))
     tiles = [step.target for step in program.steps if type(step) is Extern]

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 HALF, BF16 = torch.float16, torch.bfloat16
 GRAPHS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {}
 DYNAMIC: dict[str, set[tuple[int, int]]] = {}  # of graphs with size symbols: pairs (input, dim)
-EXACT = {"ties and NaN", "floor, remainder", "integer division", "shifts and bits", "casts", "casts of integers", "rounding", "comparisons"}
+EXACT = {"ties and NaN", "floor, remainder", "integer division", "shifts and bits", "casts", "casts of integers",
+         "rounding", "comparisons"}
 
 
 def graph(
@@ -48,7 +49,7 @@ def at(high: int, *shape: int) -> torch.Tensor:
     return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(high + sum(shape)))
 
 
-# ---------------------------------------------------------------------------------------------------------------------- pointwise
+# ------------------------------------------------------------------------------------------------------------ pointwise
 
 
 @graph("chain", lambda: [x(37, 50), x(37, 50)])
@@ -110,7 +111,8 @@ def _(a, b):
 @graph("functions of halves", lambda: [odd(33, 40, dtype=BF16), x(33, 40, dtype=HALF)])
 def _(a, b):
     c = a / b.bfloat16()
-    return c, F.silu(a) * a, F.softmax(b, 1), F.gelu(b, approximate="tanh"), torch.sqrt(b.abs()), c.reciprocal(), torch.exp(b) - 1
+    return c, F.silu(a) * a, F.softmax(b, 1), F.gelu(b, approximate="tanh"), torch.sqrt(
+        b.abs()), c.reciprocal(), torch.exp(b) - 1
 
 
 @graph("numbers of rows and of channels", lambda: [x(9, 5, 120, dtype=BF16), x(120), x(5, 1), x(9, 1, 1)])
@@ -132,10 +134,14 @@ def _(a, b):
 def _(a):
     p = a.abs() + 0.1
     return (
-        [f(a) for f in (torch.sin, torch.cos, torch.tan, torch.asin, torch.acos, torch.atan, torch.sinh, torch.cosh, torch.asinh)],
-        [f(a) for f in (torch.atanh, torch.erf, torch.erfc, torch.erfinv, torch.expm1, torch.exp2, torch.exp, torch.tanh)],
-        [f(p) for f in (torch.log, torch.log2, torch.log10, torch.log1p, torch.lgamma, torch.digamma, torch.rsqrt, torch.sqrt)],
-        torch.acosh(p + 1), torch.pow(p, a), torch.atan2(a, p), torch.hypot(a, p), torch.copysign(p, a), torch.nextafter(a, p),
+        [f(a) for f in (torch.sin, torch.cos, torch.tan, torch.asin, torch.acos, torch.atan, torch.sinh, torch.cosh,
+                        torch.asinh)],
+        [f(a) for f in (torch.atanh, torch.erf, torch.erfc, torch.erfinv, torch.expm1, torch.exp2, torch.exp,
+                        torch.tanh)],
+        [f(p) for f in (torch.log, torch.log2, torch.log10, torch.log1p, torch.lgamma, torch.digamma, torch.rsqrt,
+                        torch.sqrt)],
+        torch.acosh(p + 1), torch.pow(p, a), torch.atan2(a, p), torch.hypot(a, p), torch.copysign(p, a),
+        torch.nextafter(a, p),
         torch.digamma(a),
     )  # fmt: skip
 
@@ -143,19 +149,22 @@ def _(a):
 @graph("ties and NaN", lambda: [odd(41), odd(41).flip(0)])
 def _(a, b):
     return (
-        torch.maximum(a, b), torch.minimum(a, b), torch.fmax(a, b), torch.fmin(a, b), torch.relu(a), torch.clamp(a, -1, 1), torch.sign(a),
+        torch.maximum(a, b), torch.minimum(a, b), torch.fmax(a, b), torch.fmin(a, b), torch.relu(a),
+        torch.clamp(a, -1, 1), torch.sign(a),
         a.isnan(), a.isinf(), a.isfinite(), torch.signbit(a), a.abs(), -a, torch.where(a > b, a, b), a.nan_to_num(),
     )  # fmt: skip
 
 
 @graph("comparisons", lambda: [odd(41), odd(41).flip(0), x(41, dtype=torch.bool), x(41, dtype=torch.bool).flip(0)])
 def _(a, b, p, q):
-    return a < b, a <= b, a > b, a >= b, a == b, a != b, p & q, p | q, p ^ q, ~p, p < q, p <= q, p > q, p >= q, p == q, p.logical_not()
+    of_numbers = a < b, a <= b, a > b, a >= b, a == b, a != b
+    return *of_numbers, p & q, p | q, p ^ q, ~p, p < q, p <= q, p > q, p >= q, p == q, p.logical_not()
 
 
 @graph("floor, remainder", lambda: [odd(41), odd(41).flip(0)])
 def _(a, b):
-    return torch.floor_divide(a, b), torch.remainder(a, b), torch.fmod(a, b), torch.div(a, b, rounding_mode="trunc"), a / b, 1 / a
+    return torch.floor_divide(a, b), torch.remainder(a, b), torch.fmod(a, b), torch.div(
+        a, b, rounding_mode="trunc"), a / b, 1 / a
 
 
 @graph("rounding", lambda: [odd(41)])
@@ -167,7 +176,8 @@ def _(a):
 def _(a, b, c):
     d = torch.where(b == 0, 3, b)
     return (
-        a // d, a % d, torch.fmod(a, d), torch.div(a, d, rounding_mode="trunc"), b // 4, b % 8, b * b - a, a.abs(), -b, a**3,
+        a // d, a % d, torch.fmod(a, d), torch.div(a, d, rounding_mode="trunc"), b // 4, b % 8, b * b - a, a.abs(), -b,
+        a**3,
         torch.maximum(a, b), torch.minimum(b, d), c + c, c * 20, c // 7, c % 5, torch.sign(a), torch.clamp(b, -3, 3),
     )  # fmt: skip
 
@@ -185,13 +195,15 @@ def _(a, b):
 
 @graph("casts of integers", lambda: [x(61, dtype=torch.int64) * 50, x(61, dtype=torch.bool), x(61, dtype=torch.uint8)])
 def _(a, b, c):
-    kinds = (torch.float32, torch.float64, BF16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+    kinds = (torch.float32, torch.float64, BF16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+             torch.bool)
     return [a.to(t) for t in kinds], [b.to(t) for t in kinds], [c.to(t) for t in kinds]
 
 
 @graph("positions", lambda: [x(9, 20)])
 def _(a):
-    return torch.arange(20) * 2 + a, torch.arange(9, dtype=torch.float32).view(-1, 1) * a, torch.full((3, 4), 7), torch.eye(5) + 1
+    return torch.arange(20) * 2 + a, torch.arange(9, dtype=torch.float32).view(-1, 1) * a, torch.full(
+        (3, 4), 7), torch.eye(5) + 1
 
 
 @graph("bits", lambda: [x(50)])
@@ -199,7 +211,7 @@ def _(a):
     return a.view(torch.int32) + 1
 
 
-# ----------------------------------------------------------------------------------------------------------------------- reductions
+# ----------------------------------------------------------------------------------------------------------- reductions
 
 
 @graph("sums", lambda: [x(9, 50, 7)])
@@ -212,7 +224,8 @@ def _(a):
     return a.amax(1), a.amin(0), a.prod(1), a.mean(0), (a > 2).any(1), (a > -9).all(0), torch.logsumexp(a, 1), a.norm()
 
 
-@graph("reductions of integers", lambda: [x(9, 50, dtype=torch.int64), x(9, 50, dtype=torch.int32), x(9, 50, dtype=torch.uint8)])
+@graph("reductions of integers",
+       lambda: [x(9, 50, dtype=torch.int64), x(9, 50, dtype=torch.int32), x(9, 50, dtype=torch.uint8)])
 def _(a, b, c):
     return a.sum(1), b.sum(0), a.amax(0), b.amin(1), c.amax(1), c.sum(), (a % 3 + 1).prod(1), b.argmax(1)
 
@@ -234,7 +247,8 @@ def _(a, b):
 
 @graph("ragged rows: sums and softmax", lambda: [x(5, 3001), odd(4, 2053), x(3, 2999, dtype=BF16)])
 def _(a, b, c):
-    return F.softmax(a, 1), a.sum(1), a.argmax(1), b.argmin(1), b.amax(1), F.log_softmax(c, 1), c.argmax(1), torch.zeros(2, 2051).argmax(1)
+    return F.softmax(a, 1), a.sum(1), a.argmax(1), b.argmin(1), b.amax(1), F.log_softmax(c, 1), c.argmax(
+        1), torch.zeros(2, 2051).argmax(1)
 
 
 @graph("ragged rows: norms", lambda: [x(4, 2999), x(2999), x(3, 2048 + 4)])
@@ -244,12 +258,15 @@ def _(a, w, b):
 
 @graph("rows that begin anywhere, several in a tile", lambda: [x(1200, 50), odd(1100, 13), x(1200, 29, dtype=BF16)])
 def _(a, b, c):
-    return F.softmax(a, 1), a.argmax(1), b.amax(1), b + b.sum(1, keepdim=True), F.layer_norm(c, (29,)), c.copy_(c - c.mean(1, keepdim=True))
+    return F.softmax(a, 1), a.argmax(1), b.amax(1), b + b.sum(1, keepdim=True), F.layer_norm(c, (29,)), c.copy_(
+        c - c.mean(1, keepdim=True))
 
 
-@graph("ragged rows of any length", lambda: [x(7, 3), x(6, 2501), x(3, 2050, dtype=BF16)], {(0, 0), (0, 1), (1, 1), (2, 1)})
+@graph("ragged rows of any length", lambda: [x(7, 3), x(6, 2501), x(3, 2050, dtype=BF16)],
+       {(0, 0), (0, 1), (1, 1), (2, 1)})
 def _(a, b, c):
-    return F.softmax(a, 1), a.argmax(1), F.log_softmax(b, 1), b.sum(1), b.argmin(1), F.layer_norm(c.float(), c.shape[1:]), c.var(1)
+    return F.softmax(a, 1), a.argmax(1), F.log_softmax(b, 1), b.sum(1), b.argmin(1), F.layer_norm(
+        c.float(), c.shape[1:]), c.var(1)
 
 
 @graph("ragged lengths", lambda: [x(9001), x(3, 7001, dtype=BF16), at(50, 5003), x(50)], {(0, 0)})
@@ -336,7 +353,7 @@ def _(a, b):
     return F.softmax(a, 1), F.softmax(b, 1), F.softmax(half, 1), F.log_softmax(half, 1), torch.logsumexp(half, 1)
 
 
-# -------------------------------------------------------------------------------------------------------------- indices and writes
+# --------------------------------------------------------------------------------------------------- indices and writes
 
 
 @graph("embedding", lambda: [x(50, 16), at(50, 3, 7), x(7, 16)])
@@ -359,14 +376,16 @@ def _(g, i):
     return torch.zeros(50, 16).index_put((i,), g, accumulate=True)
 
 
-@graph("scatters in half", lambda: [x(9, 20, dtype=HALF), at(9, 30), x(30, 20, dtype=HALF), x(9, dtype=BF16), x(30, dtype=BF16)])
+@graph("scatters in half",
+       lambda: [x(9, 20, dtype=HALF), at(9, 30), x(30, 20, dtype=HALF), x(9, dtype=BF16), x(30, dtype=BF16)])
 def _(a, i, s, b, t):
     return a.index_add(0, i, s), b.index_add(0, i, t)
 
 
 @graph("scatters of integers", lambda: [at(9, 30), x(30, dtype=torch.int64), x(30, dtype=torch.float64)])
 def _(i, s, t):
-    return torch.zeros(9, dtype=torch.int64).index_add(0, i, s), torch.zeros(9, dtype=torch.float64).scatter_add(0, i, t)
+    return torch.zeros(9, dtype=torch.int64).index_add(0, i, s), torch.zeros(9, dtype=torch.float64).scatter_add(
+        0, i, t)
 
 
 @graph("writes into inputs", lambda: [x(14, 14), x(14, 14)])
@@ -382,7 +401,8 @@ def _(a):
     return a.amax(1)
 
 
-@graph("updates of many parameters", lambda: [x(5, 7), x(33), x(200, 30), x(1), x(5, 7), x(33), x(200, 30), x(1), torch.tensor(0.1)])
+@graph("updates of many parameters",
+       lambda: [x(5, 7), x(33), x(200, 30), x(1), x(5, 7), x(33), x(200, 30), x(1), torch.tensor(0.1)])
 def _(a, b, c, d, e, f, g, h, rate):
     for p, m in zip((a, b, c, d), (e, f, g, h)):
         m.mul_(0.9).add_(p * 0.1)
@@ -395,7 +415,7 @@ def _(a, b, c):
     return a + 1, b + 1, c + 1
 
 
-# ---------------------------------------------------------------------------------------------------- long reductions to few results
+# --------------------------------------------------------------------------------------- long reductions to few results
 
 
 @graph("long column sums", lambda: [x(4096, 64), x(3000, 50)])
@@ -418,7 +438,7 @@ def _(a):
     return F.softmax(a, -1), a.to(torch.int32).sum()
 
 
-# ------------------------------------------------------------------------------------------------------------------ symbolic sizes
+# ------------------------------------------------------------------------------------------------------- symbolic sizes
 
 
 @graph("sizes of a chain", lambda: [x(5, 7, 9), x(9), x(7, 1)], {(0, 0), (0, 1)})

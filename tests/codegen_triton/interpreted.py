@@ -1,4 +1,5 @@
-"""Graphs under Triton's interpreter against eager; run by `test_interpreter`, in a process of its own with TRITON_INTERPRET=1."""
+"""Graphs under Triton's interpreter against eager; run by `test_interpreter`, in a process of its own with
+TRITON_INTERPRET=1."""
 
 import pytest
 import torch
@@ -39,7 +40,8 @@ def compare(fn, make, made, wide, tolerance, typical=None):
     assert len(got) == len(want)
     for g, w in zip((*got, *mine), (*want, *theirs)):
         assert g.shape == w.shape and g.dtype is w.dtype
-        rtol, atol = (0.0, 0.0) if not w.dtype.is_floating_point else (1e-2, 1e-2) if w.dtype.itemsize == 2 else (1e-4, 1e-5)
+        rtol, atol = ((0.0, 0.0) if not w.dtype.is_floating_point else (1e-2, 1e-2) if w.dtype.itemsize == 2
+                      else (1e-4, 1e-5))
         rtol, atol = (rtol, atol) if tolerance is None else (tolerance, tolerance)
         torch.testing.assert_close(g, w, equal_nan=True, rtol=rtol, atol=atol)
 
@@ -74,7 +76,8 @@ def test_long_rows_go_part_by_part(name, monkeypatch):
     agree(name)
 
 
-@pytest.mark.parametrize("name", ["chain", "gathers", "softmax", "sums", "positions", "sizes of rows", "updates of many parameters"])
+@pytest.mark.parametrize("name", ["chain", "gathers", "softmax", "sums", "positions", "sizes of rows",
+                                  "updates of many parameters"])
 def test_wide_indices(name):
     agree(name, wide=True)
 
@@ -82,8 +85,10 @@ def test_wide_indices(name):
 SCANS = {
     "rows": lambda a, i, h: (a.cumsum(1), i.cumsum(1), (1 + a / 99).cumprod(1), h.cumsum(1)),
     "columns": lambda a, i, h: (a.cumsum(0), i.cumsum(0), (a * 0.1).exp().cumprod(0) + 1),
-    "with what is around": lambda a, i, h: (F.softmax(a, 1).cumsum(1) * 2 + a, (a.exp().cumsum(1) / a.exp().sum(1, keepdim=True)).amax(1)),
-    "of a scan": lambda a, i, h: ((a.cumsum(1) * 0.1).cumsum(1), (i > 3).cumsum(1) * i, a.view(40, 3, 50).cumsum(2).view(40, 150).sum(1)),
+    "with what is around": lambda a, i,
+    h: (F.softmax(a, 1).cumsum(1) * 2 + a, (a.exp().cumsum(1) / a.exp().sum(1, keepdim=True)).amax(1)),
+    "of a scan": lambda a, i,
+    h: ((a.cumsum(1) * 0.1).cumsum(1), (i > 3).cumsum(1) * i, a.view(40, 3, 50).cumsum(2).view(40, 150).sum(1)),
 }
 
 
@@ -95,7 +100,8 @@ def test_scans(name, long, monkeypatch):
         for limit, value in (("PERSISTENT", 1), ("PERSISTENT_COLUMN", 1), ("LOOPED", 128)):
             monkeypatch.setattr(tuning, limit, value)
     generator = torch.Generator().manual_seed(0)
-    inputs = [torch.randn(40, 150, generator=generator), torch.randint(0, 9, (40, 150), generator=generator), torch.randn(40, 150).half()]
+    inputs = [torch.randn(40, 150, generator=generator), torch.randint(0, 9, (40, 150), generator=generator),
+              torch.randn(40, 150).half()]
     program = program_of(SCANS[name], *inputs, target=GPU)
     assert not any(isinstance(step, Extern) for step in program.steps)
     for got, want in zip(run_program(program, inputs), SCANS[name](*inputs), strict=True):
@@ -114,7 +120,8 @@ def test_layers_of_unequal_sizes_share_kernels():
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3)
 
 
-NUMBERS = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool]
+NUMBERS = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8,
+           torch.uint8, torch.bool]
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)
@@ -144,7 +151,8 @@ def test_rows_of_a_table_hold_numbers_of_the_host(dtype):
 DROPPED = {
     "in order": ((24, 64), lambda x: torch.native_dropout(x * 2, 0.3, True)[1]),
     "over a row": ((5, 96), lambda x: (y := torch.native_dropout(x, 0.3, True))[1] + torch.softmax(y[0], -1) * 0),
-    "over a long row": ((3, 5000), lambda x: (y := torch.native_dropout(x, 0.3, True))[1] + y[0].sum(-1, keepdim=True) * 0),
+    "over a long row": ((3, 5000), lambda x: (y := torch.native_dropout(x, 0.3, True))[1] + y[0].sum(-1, keepdim=True)
+                        * 0),
     "turned": ((40, 48), lambda x: torch.native_dropout(x.t(), 0.3, True)[1].t() + x * 0),
     "askew": ((7, 51), lambda x: torch.native_dropout(x, 0.3, True)[1] + x * 0),
 }
@@ -212,7 +220,8 @@ def test_the_error_function_to_two_units_in_the_last_place():
 def test_sums_of_one_and_a_function_to_two_units_of_one(monkeypatch):
     """As kernels of halves have them, here without the rounding."""
     monkeypatch.setattr(fast_math, "HALF", (torch.float32,))
-    x = torch.cat([torch.linspace(-12, 12, 30_001), torch.tensor([0.0, -0.0, 1e-30, 1e30, -1e30, torch.inf, -torch.inf])])
+    x = torch.cat([torch.linspace(-12, 12, 30_001),
+                   torch.tensor([0.0, -0.0, 1e-30, 1e30, -1e30, torch.inf, -torch.inf])])
     made = program_of(lambda a: (torch.erf(a) + 1, 1 + torch.tanh(a)), x, target=GPU)
     assert all(name in print_kernels(made)[0].text for name in ("one_and_erf(", "one_and_tanh("))
     for y, true in zip(run_program(made, [x]), (torch.erf(x.double()) + 1, 1 + torch.tanh(x.double()))):
@@ -223,7 +232,8 @@ def test_sums_of_one_and_a_function_to_two_units_of_one(monkeypatch):
 
 def test_the_hyperbolic_tangent_to_four_units_in_the_last_place(monkeypatch):
     monkeypatch.setattr(fast_math, "HALF", (torch.float32,))
-    x = torch.cat([torch.linspace(-12, 12, 30_001), torch.logspace(-38, 0, 500), torch.tensor([0.0, 1e30, -1e30, torch.inf, -torch.inf])])
+    x = torch.cat([torch.linspace(-12, 12, 30_001), torch.logspace(-38, 0, 500),
+                   torch.tensor([0.0, 1e30, -1e30, torch.inf, -torch.inf])])
     made = program_of(torch.tanh, x, target=GPU)
     assert "hyperbolic_tangent(" in print_kernels(made)[0].text
     (y,), true = run_program(made, [x]), torch.tanh(x.double())

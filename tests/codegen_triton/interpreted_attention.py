@@ -1,4 +1,5 @@
-"""Attention over tiles under Triton's interpreter against what it means; run by `test_interpreter`, with TRITON_INTERPRET=1."""
+"""Attention over tiles under Triton's interpreter against what it means; run by `test_interpreter`, with
+TRITON_INTERPRET=1."""
 
 import pytest
 import torch
@@ -38,8 +39,10 @@ def test_float32_agrees(name, size, gradient, monkeypatch):
 def compare(tiles, given):
     for call in tiles:
         source, grid = attention.source_of(call, [True] * len(call.arguments))
-        found, wanted = ({n: given[n].clone() if n in call.results else given[n] for n in call.arguments} for _ in range(2))
+        found, wanted = ({n: given[n].clone() if n in call.results else given[n] for n in call.arguments}
+                         for _ in range(2))
         getattr(module_of(source.text), source.name)[grid](*found.values(), **dict(source.constants))
         call(*wanted.values())
         for n in call.results:
-            torch.testing.assert_close(found[n], wanted[n], rtol=2e-2, atol=4e-3 * (1 + wanted[n].abs()[wanted[n].isfinite()].max().item()))
+            torch.testing.assert_close(found[n], wanted[n], rtol=2e-2,
+                                       atol=4e-3 * (1 + wanted[n].abs()[wanted[n].isfinite()].max().item()))

@@ -63,7 +63,8 @@ def test_every_candidate_gives_the_same_sums():
     program = program_of(fn, *given, target=GPU)
     (kernel,) = [k for k in program.kernels if k.parts]
     configs = candidates(form(kernel))
-    assert configs[0] == choose(form(kernel)) and {c.stages for c in configs} == {1, 2, 3, 4} and len({c.blocks["x"] for c in configs}) > 2
+    assert (configs[0] == choose(form(kernel)) and {c.stages for c in configs} == {1, 2, 3, 4}
+            and len({c.blocks["x"] for c in configs}) > 2)
     step = next(s for s in program.steps if s.kernel is kernel)
     results = []
     for config in configs:
@@ -72,7 +73,8 @@ def test_every_candidate_gives_the_same_sums():
         names = [n for n in step.args if n.startswith("part")]
         memory = {n: torch.full((kernel.parts * 136,), torch.nan) for n in names}
         inputs = {n: t.reshape(-1) for n, t in zip(program.inputs, given, strict=True)}
-        run_kernel(k, [memory[n] if n in memory else inputs[n] if n in inputs else torch.empty(100 * 136) for n in step.args])
+        run_kernel(k, [memory[n] if n in memory else inputs[n] if n in inputs else torch.empty(100 * 136)
+                       for n in step.args])
         results.append([memory[n].view(-1, 136).sum(0) for n in names])
     _, dw, db = layer_norm(*given)
     for found in results:

@@ -45,7 +45,8 @@ def test_gradients(name, threads, monkeypatch):
     stride, padding, dilation, groups = ((n, n) if k < 3 and isinstance(n, int) else n for k, n in enumerate(window))
 
     def gradients(g, x, w):
-        return torch.ops.aten.convolution_backward(g, x, w, None, stride, padding, dilation, False, (0, 0), groups, [True, True, False])[:2]
+        return torch.ops.aten.convolution_backward(g, x, w, None, stride, padding, dilation, False, (0, 0), groups,
+                                                   [True, True, False])[:2]
 
     got, _ = ran(gradients, tangent, x, w)
     for g, want in zip(got, true_gradients(gradients, tangent, x, w), strict=True):

@@ -1,4 +1,5 @@
-"""Printed Triton kernels on a machine without a GPU: compiled to PTX, or run under Triton's interpreter on CPU tensors."""
+"""Printed Triton kernels on a machine without a GPU: compiled to PTX, or run under Triton's interpreter on CPU
+tensors."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def to_ptx(k: Printed, capability: int) -> str:
     _contexts.append(context)
     ir.load_dialects(context)
     backend.load_dialects(context)
-    code = source.make_ir(backend.target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
+    code = source.make_ir(backend.target, options, backend.get_codegen_implementation(options),
+                          backend.get_module_map(), context)
     stages: dict[str, Callable[..., Any]] = {}
     backend.add_stages(stages, options, Language.TRITON)
     metadata: dict[str, Any] = {"target": backend.target, **options.__dict__}
@@ -97,11 +99,12 @@ def _source(k: Printed) -> ASTSource:
     return ASTSource(function, signature, dict(k.constants), attrs)
 
 
-# ------------------------------------------------------------------------------------------------------------------- the interpreter
+# ------------------------------------------------------------------------------------------------------ the interpreter
 
 
 class Libdevice:
-    """Stands for CUDA's library of functions, which the interpreter does not have: the same functions of torch, in the same type."""
+    """Stands for CUDA's library of functions, which the interpreter does not have: the same functions of torch, in the
+    same type."""
 
     NAMES = {"rint": "round", "fmod": "fmod", "fast_expf": "exp", "fast_dividef": "div"}
 
@@ -117,10 +120,12 @@ def _elementwise(f: Callable[..., torch.Tensor], *args: Any) -> Any:
     kind = torch.float64 if scalar == tl.float64 else torch.float32
     result = f(*[torch.from_numpy(np.array(a)).to(kind) for a in arrays]).numpy()
     shaped = max(tensors, key=lambda t: t.handle.data.size)
-    return tl.tensor(TensorHandle(result, scalar), shaped.type if shaped.handle.data.shape == result.shape else _type(scalar, result))
+    return tl.tensor(TensorHandle(result, scalar),
+                     shaped.type if shaped.handle.data.shape == result.shape else _type(scalar, result))
 
 
-# Where the interpreter is not like a device: its maximum of numbers gives a NaN of either side, and its casts to bfloat16 cut.
+# Where the interpreter is not like a device: its maximum of numbers gives a NaN of either side, and its casts to
+# bfloat16 cut.
 InterpreterBuilder.create_maxnumf = lambda self, x, y: self.binary_op(x, y, np.fmax)
 InterpreterBuilder.create_minnumf = lambda self, x, y: self.binary_op(x, y, np.fmin)
 _cut = InterpreterBuilder.cast_impl
@@ -185,8 +190,10 @@ def _type(scalar: Any, result: Any) -> Any:
     return tl.block_type(scalar, list(result.shape))
 
 
-def run_kernel(k: Printed, memory: Sequence[torch.Tensor], sizes: Sequence[int] = (), *, count: int | None = None) -> None:
-    """Run a kernel on flat memories: on a GPU, or under the interpreter (`TRITON_INTERPRET=1` when Triton is imported)."""
+def run_kernel(k: Printed, memory: Sequence[torch.Tensor], sizes: Sequence[int] = (), *,
+               count: int | None = None) -> None:
+    """Run a kernel on flat memories: on a GPU, or under the interpreter (`TRITON_INTERPRET=1` when Triton is
+    imported)."""
     env = dict(zip(k.symbols, sizes, strict=True))
     grid = tuple(g if type(g) is int else count if k.batch else g.evaluate(env) for g in k.grid)
     if 0 in grid:
@@ -194,7 +201,8 @@ def run_kernel(k: Printed, memory: Sequence[torch.Tensor], sizes: Sequence[int] 
     options = {"num_warps": k.num_warps, "num_stages": k.num_stages, "debug": k.asserts, "sanitize_overflow": False}
     given = [m if kind.startswith("*") else m.item() + 0 for m, (_, kind) in zip(memory, k.signature)]
     numbers = [n.value for n in k.numbers]
-    getattr(module_of(k.text), k.name)[grid](*given, *sizes, *numbers, **dict(k.constants), **({} if INTERPRETED else options))
+    getattr(module_of(k.text), k.name)[grid](*given, *sizes, *numbers, **dict(k.constants),
+                                             **({} if INTERPRETED else options))
 
 
 def run_batch(k: Printed, step: Batch, rows: Sequence[Sequence[torch.Tensor]]) -> None:
@@ -203,7 +211,8 @@ def run_batch(k: Printed, step: Batch, rows: Sequence[Sequence[torch.Tensor]]) -
     table = [[*map(_word, row, step.kernel.params), size] for row, size in zip(rows, step.sizes, strict=True)]
     where = [(row, block) for row, size in enumerate(step.sizes) for block in range(-(-size // k.batch))]
     assert len(where) == programs(step.sizes, k.batch)
-    run_kernel(k, [torch.tensor(table).reshape(-1), torch.tensor(where, dtype=torch.int32).reshape(-1)], count=len(where))
+    run_kernel(k, [torch.tensor(table).reshape(-1), torch.tensor(where, dtype=torch.int32).reshape(-1)],
+               count=len(where))
 
 
 def _word(memory: torch.Tensor, param: Param) -> int:
@@ -211,13 +220,15 @@ def _word(memory: torch.Tensor, param: Param) -> int:
     if not param.host:
         return memory.data_ptr()
     kind = kind_of(param.dtype)
-    value = memory.float().view(torch.int32) if kind == "fp32" else memory.view(torch.int64) if kind == "fp64" else memory
+    value = (memory.float().view(torch.int32) if kind == "fp32" else memory.view(torch.int64) if kind == "fp64"
+             else memory)
     return int(value.item())
 
 
-def run_program(program: Program, inputs: Sequence[Any], wide: bool = False, typical: int | None = None) -> tuple[Any, ...]:
-    """Run `program` with its kernels under the interpreter, and all else as the evaluator of the loop IR does. `typical`: what size symbols
-    are said to be (None: nothing is said)."""
+def run_program(program: Program, inputs: Sequence[Any], wide: bool = False,
+                typical: int | None = None) -> tuple[Any, ...]:
+    """Run `program` with its kernels under the interpreter, and all else as the evaluator of the loop IR does.
+    `typical`: what size symbols are said to be (None: nothing is said)."""
     machine = _Machine(program, inputs)
     sizes = None if typical is None else dict.fromkeys(machine.sizes, typical)
     printed = dict(zip(program.kernels, shared(print_kernels(program, wide=wide, sizes=sizes))))

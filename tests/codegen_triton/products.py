@@ -1,4 +1,5 @@
-"""Contractions of all kinds: name -> (function, what makes its inputs); and the programs in which our own kernels compute them."""
+"""Contractions of all kinds: name -> (function, what makes its inputs); and the programs in which our own kernels
+compute them."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def _(a, w, b):
     return ours(b, a, w.t()), ours(b, a, w.t(), use_gelu=True)
 
 
-@product("residual and norm", lambda: [x(33, 40, dtype=HALF), x(24, 40, dtype=HALF), x(24, dtype=HALF), x(33, 24, dtype=HALF)])
+@product("residual and norm",
+         lambda: [x(33, 40, dtype=HALF), x(24, 40, dtype=HALF), x(24, dtype=HALF), x(33, 24, dtype=HALF)])
 def _(a, w, b, r):
     y = torch.addmm(b, a, w.t()) + r
     return F.layer_norm(y, (24,))

@@ -1,4 +1,5 @@
-"""Attention over tiles compiles for each architecture without a device; what has no tiles is the call of what it means."""
+"""Attention over tiles compiles for each architecture without a device; what has no tiles is the call of what it
+means."""
 
 import pytest
 import torch

@@ -167,7 +167,8 @@ def test_indices_have_as_many_bits_as_they_need():
     i, j = axis("i0", 70_000), axis("i1", 50_000)
     v = load("p0", i.symbol * 50_000 + j.symbol)
     total = Reduce("sum", (v,), torch.float32)
-    rows = print_kernel(kernel([torch.float32] * 2, [loop(j, v, total, reduce=True), store("p1", i.symbol, total)], (i,)))
+    rows = print_kernel(kernel([torch.float32] * 2, [loop(j, v, total, reduce=True), store("p1", i.symbol, total)],
+                               (i,)))
     assert "tl.load(p0 + (50000*i0.to(tl.int64) + i1.to(tl.int64))" in rows.text
     flat = axis("i0", 1 << 32)
     w = load("p0", flat.symbol)
@@ -199,7 +200,8 @@ def test_memory_runs_along_the_last_dimension_whatever_the_order_of_loops():
 
 def test_what_is_the_same_for_many_rows_is_a_dimension_of_its_own():
     assert (
-        body(lambda x, c, w: (x - c) * torch.rsqrt(w + 1), torch.randn(30, 20, 256).bfloat16(), torch.randn(256), torch.randn(20, 256))
+        body(lambda x, c, w: (x - c) * torch.rsqrt(w + 1), torch.randn(30, 20, 256).bfloat16(), torch.randn(256),
+             torch.randn(20, 256))
         == """\
 @triton.jit
 def k(p0, p1, p2, p3, YBLOCK: tl.constexpr, XBLOCK: tl.constexpr):
@@ -235,7 +237,8 @@ def test_what_ends_in_a_half_is_computed_fast():
     def gelu(a):
         return F.gelu(a, approximate="none")
 
-    assert "one_and_erf(" in body(gelu, torch.randn(50, 64).bfloat16()) and "error_function(" in body(gelu, torch.randn(50, 64))
+    assert ("one_and_erf(" in body(gelu, torch.randn(50, 64).bfloat16())
+            and "error_function(" in body(gelu, torch.randn(50, 64)))
     text = body(lambda a: F.softmax(a, -1), torch.randn(300, 64).half())
     assert "libdevice.fast_expf(v2)" in text and "v3 / v4" in text
     text = body(lambda a: F.softmax(a, -1).float() * 3, torch.randn(300, 64).half())
@@ -267,10 +270,12 @@ def test_elements_of_a_window_are_counted_from_one_pointer():
 
     text = body(difference, torch.randn(102, 64))
     (pointer,) = re.findall(r"(at\d+) = p0 \+", text)
-    assert [f"tl.load({pointer}{more})" in text for more in ("", " + 64", " + 128")] == [True] * 3 and "tl.load(p0" not in text
+    assert [f"tl.load({pointer}{more})" in text
+            for more in ("", " + 64", " + 128")] == [True] * 3 and "tl.load(p0" not in text
 
 
-@pytest.mark.parametrize("name, block, rounds, products", [("linear", 16, 40, 1), ("mm", 16, 48, 2), ("mm", 64, None, 1)])
+@pytest.mark.parametrize("name, block, rounds, products",
+                         [("linear", 16, 40, 1), ("mm", 16, 48, 2), ("mm", 64, None, 1)])
 def test_what_is_left_of_k_is_a_part_as_others_where_it_ends_with_a_vector(name, block, rounds, products):
     """Of 40 numbers of float32, but not of 50."""
     (kernel,) = [k for k in program(name).kernels if product_of(k) is not None]

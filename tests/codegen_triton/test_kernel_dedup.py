@@ -44,7 +44,8 @@ def test_vectors_blocks_and_loops_are_not_given_up(others):
 
 
 def test_a_kernel_that_takes_sizes_stays():
-    program = program_of(lambda x, y: (x * 2, y * 2), torch.randn(24, 3), torch.randn(40, 3), target=GPU, fusion=False, dynamic={(0, 0)})
+    program = program_of(lambda x, y: (x * 2, y * 2), torch.randn(24, 3), torch.randn(40, 3), target=GPU, fusion=False,
+                         dynamic={(0, 0)})
     assert not any(k.numbers for k in shared(print_kernels(program)))
 
 

@@ -1,4 +1,5 @@
-"""Kernels that call what is often called of CUDA's library are linked with that alone, and their code is as with all of it."""
+"""Kernels that call what is often called of CUDA's library are linked with that alone, and their code is as with all of
+it."""
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ WHOLE = "libdevice.10.bc"
 
 def often(x, y):
     signs = torch.copysign(torch.expm1(x), torch.log1p(y)) + torch.tanh(x) * torch.round(y)
-    return torch.exp(x) + torch.exp2(y) - torch.log(x) * torch.log2(y), x.floor() + y.ceil() - x.trunc() * torch.rsqrt(y), signs
+    return torch.exp(x) + torch.exp2(y) - torch.log(x) * torch.log2(y), x.floor() + y.ceil() - x.trunc() * torch.rsqrt(
+        y), signs
 
 
 def linked(fn, dtype, chip, monkeypatch):
@@ -45,7 +47,8 @@ def test_what_is_often_called(dtype, chip, monkeypatch):
     assert linked(often, dtype, chip, monkeypatch) == ["few"]
 
 
-@pytest.mark.parametrize("dtype, fn", [(torch.float32, lambda x, y: torch.sin(x) + torch.exp(y)), (torch.float64, often)])
+@pytest.mark.parametrize("dtype, fn",
+                         [(torch.float32, lambda x, y: torch.sin(x) + torch.exp(y)), (torch.float64, often)])
 def test_what_is_not(dtype, fn, monkeypatch):
     assert linked(fn, dtype, 90, monkeypatch) == [WHOLE]
 

@@ -65,7 +65,8 @@ def test_matrix_instructions(programs):
 @pytest.mark.parametrize("length", [1001, 5003])
 def test_rows_that_begin_anywhere_are_moved_in_vectors(length):
     """Elements are moved one by one only where a vector is not the row's alone."""
-    (k,) = print_kernels(program_of(lambda a: torch.softmax(a, -1), torch.empty(9000, length, dtype=torch.bfloat16), target=GPU))
+    (k,) = print_kernels(program_of(lambda a: torch.softmax(a, -1), torch.empty(9000, length, dtype=torch.bfloat16),
+                                    target=GPU))
     moved = re.findall(r"(ld|st)\.global(?:\.L\S+?)?\.((?:v\d\.)?b\d+) ", to_ptx(k, 90))
     assert {width for kind, width in moved if kind == "ld"} == {"v4.b32"}
     assert {width for kind, width in moved if kind == "st"} == {"v4.b32", "b16"}
@@ -74,14 +75,17 @@ def test_rows_that_begin_anywhere_are_moved_in_vectors(length):
 def test_scans_compile(monkeypatch):
     monkeypatch.setitem(LIMITS, "cpu", LIMITS["cuda"])
     for length in (300, 20000):
-        program_ = program_of(lambda a: (a.cumsum(1), a.double().cumprod(1), a.cumsum(0)), torch.empty(300, length), target=GPU)
+        program_ = program_of(lambda a: (a.cumsum(1), a.double().cumprod(1), a.cumsum(0)), torch.empty(300, length),
+                              target=GPU)
         for k in print_kernels(program_):
             assert ".target sm_90" in to_ptx(k, 90)
 
 
 def test_results_side_by_side_share_what_they_read():
-    """A thread has seven results of four channels each: 55 vectors of the image instead of 175, and as many multiply-adds."""
-    x, w = torch.randn(64, 96, 28, 28).bfloat16().to(memory_format=torch.channels_last), torch.randn(96, 1, 5, 5).bfloat16()
+    """A thread has seven results of four channels each: 55 vectors of the image instead of 175, and as many
+    multiply-adds."""
+    x, w = torch.randn(64, 96, 28, 28).bfloat16().to(memory_format=torch.channels_last), torch.randn(
+        96, 1, 5, 5).bfloat16()
     graph, _ = recorded(lambda x, w: F.conv2d(x, w, None, 1, 2, 1, 96).relu(), x, w)
     ptx = to_ptx(print_kernels(scheduled(graph))[-1], 90)
     assert ptx.count("ld.global.v2.b32") == 5 * 11 + 25 and ptx.count("fma.rn.f32") >= 7 * 4 * 24
@@ -90,7 +94,8 @@ def test_results_side_by_side_share_what_they_read():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("shape", [(16384, 768), (9999, 200), (8192, 4096)])
 def test_rows_are_summed_up_with_loads_ahead(shape, dtype):
-    """Both tensors of rows are on their way while others are worked on, in whole vectors; only sums and results are written."""
+    """Both tensors of rows are on their way while others are worked on, in whole vectors; only sums and results are
+    written."""
     graph, _ = recorded(layer_norm, *_norm(shape, dtype))
     k, combined = print_kernels(scheduled(graph))
     for chip in CHIPS:
@@ -101,7 +106,8 @@ def test_rows_are_summed_up_with_loads_ahead(shape, dtype):
 
 def test_moments_of_long_columns_are_taken_with_loads_ahead():
     x = torch.empty(64, 256, 56, 56, dtype=torch.bfloat16, memory_format=torch.channels_last)
-    first, combined = print_kernels(program_of(lambda x: torch.var_mean(x.float(), (0, 2, 3), correction=0), x, target=GPU))
+    first, combined = print_kernels(program_of(lambda x: torch.var_mean(x.float(), (0, 2, 3), correction=0), x,
+                                               target=GPU))
     assert "cp.async.cg.shared.global" in to_ptx(first, 90) and "cp.async" not in to_ptx(combined, 90)
 
 
@@ -111,7 +117,8 @@ def _norm(shape, dtype):
 
 
 def test_four_places_share_a_draw(monkeypatch):
-    """One block of rounds for four elements where eager's threads take four, which they do not of an odd number of elements."""
+    """One block of rounds for four elements where eager's threads take four, which they do not of an odd number of
+    elements."""
     monkeypatch.setattr(activations, "DRAWING", frozenset(("cpu",)))
     counts = []
     for fn, size in ((lambda x: x, 640), (torch.t, 640), (lambda x: x, 641)):
@@ -125,7 +132,8 @@ def test_four_places_share_a_draw(monkeypatch):
 def test_channels_that_are_given_are_moved_in_vectors():
     """Though what indices are divided by is not known."""
     inputs = [torch.empty(4, c, 40, 40, dtype=torch.bfloat16).to(memory_format=torch.channels_last) for c in (48, 80)]
-    printed = print_kernels(program_of(lambda *xs: [F.batch_norm(x, None, None, training=True) for x in xs], *inputs, target=GPU))
+    printed = print_kernels(program_of(lambda *xs: [F.batch_norm(x, None, None, training=True) for x in xs], *inputs,
+                                       target=GPU))
     moved = []
     for alone, one in zip(printed, shared(printed), strict=True):
         before, after = (sorted(re.findall(r"(?:ld|st)\.global[\w.]*", to_ptx(k, 90))) for k in (alone, one))
@@ -135,13 +143,15 @@ def test_channels_that_are_given_are_moved_in_vectors():
 
 
 def test_rows_of_a_table_are_moved_in_vectors():
-    (k,) = print_kernels(program_of(lambda a, b: (a.bfloat16(), b.bfloat16()), torch.empty(5000), torch.empty(4096), target=GPU))
+    (k,) = print_kernels(program_of(lambda a, b: (a.bfloat16(), b.bfloat16()), torch.empty(5000), torch.empty(4096),
+                                    target=GPU))
     ptx = to_ptx(k, 90)
     assert "ld.global.v4" in ptx and "st.global.v4" in ptx
 
 
 def test_vectors_get_the_layout_that_triton_finds():
-    x, w = torch.randn(8, 96, 14, 14).bfloat16().to(memory_format=torch.channels_last), torch.randn(96, 1, 3, 3).bfloat16()
+    x, w = torch.randn(8, 96, 14, 14).bfloat16().to(memory_format=torch.channels_last), torch.randn(
+        96, 1, 3, 3).bfloat16()
     graph, _ = recorded(lambda x, w, b: F.conv2d(x, w, None, 1, 1, 1, 96) * b.view(-1, 1, 1), x, w, torch.randn(96))
     k = print_kernels(scheduled(graph))[-1]
     assert k.vector == 4

@@ -1,4 +1,5 @@
-"""Kernels of a program's own as texts: what they read of their module stands in them, and they compile without a device."""
+"""Kernels of a program's own as texts: what they read of their module stands in them, and they compile without a
+device."""
 
 import math
 
@@ -56,9 +57,11 @@ def test_the_text_is_complete():
 def test_arguments_are_typed_as_by_the_launcher():
     made = of_launch(launch(kernel, X, OUT, 96, 1, 2.5, True, BLOCK=32, num_warps=2), [True, True])
     assert made.source.signature == (("x", "*fp32"), ("out", "*fp32"), ("n", "i32"), ("factor", "fp32"), ("flag", "u1"))
-    assert made.source.constants == (("one", 1), ("BLOCK", 32)) and made.source.divisible == (0, 1, 2) and made.source.warps == 2
+    assert (made.source.constants == (("one", 1), ("BLOCK", 32)) and made.source.divisible == (0, 1, 2)
+            and made.source.warps == 2)
     assert made.arguments == (X, OUT, ("int", "96"), ("float", "0x1.4000000000000p+1f"), ("unsigned char", "1"))
-    made = of_launch(launch(kernel, X, MemoryWindow(1, (96,), (1,), 3), 2**40, -1, math.inf, None, BLOCK=32), [False, True])
+    made = of_launch(launch(kernel, X, MemoryWindow(1, (96,), (1,), 3), 2**40, -1, math.inf, None, BLOCK=32),
+                     [False, True])
     assert made.source.divisible == (2,) and dict(made.source.signature)["n"] == "i64"
 
 

@@ -23,7 +23,8 @@ def run(graph: Graph, inputs: list) -> tuple:
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
         if node.op == "output":
             return tuple(args[0])
-        assert node.target is operator.getitem or not node.target._schema.is_mutable or node.target is torch.ops.aten.copy_.default
+        assert (node.target is operator.getitem or not node.target._schema.is_mutable
+                or node.target is torch.ops.aten.copy_.default)
         env[node] = node.target(*args, **kwargs)
         check_val(node, env[node])
     raise AssertionError("no output")

@@ -1,4 +1,5 @@
-"""Lists of one number for several dimensions, and tensors without elements: recorded in full, refused where eager refuses."""
+"""Lists of one number for several dimensions, and tensors without elements: recorded in full, refused where eager
+refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from framesmith.fake import Recorder
 
 aten = torch.ops.aten
 CONVOLUTIONS = (
-    {"padding": [1]}, {"stride": (2,)}, {"dilation": [2]}, {"padding": "valid"}, {"padding": "same"}, {"padding": (1,), "groups": 4},
+    {"padding": [1]}, {"stride": (2,)}, {"dilation": [2]}, {"padding": "valid"}, {"padding": "same"},
+    {"padding": (1,), "groups": 4},
 )  # fmt: skip
 
 
@@ -21,7 +23,8 @@ def outcome(fn, *tensors):
     try:
         out = fn(*tensors)
         asked = [x for x in tensors if x.requires_grad]
-        return [out.detach(), *(torch.autograd.grad(out.square().sum(), asked) if asked else ()), *[x.detach() for x in tensors]]
+        return [out.detach(), *(torch.autograd.grad(out.square().sum(), asked) if asked else ()),
+                *[x.detach() for x in tensors]]
     except Exception as error:
         return type(error), str(error)
 
@@ -32,7 +35,8 @@ def check(fn, *tensors):
         assert got == want
         return
     for a, b in zip(got, want, strict=True):
-        largest = float(b.detach().nan_to_num().abs().max()) if b.numel() else 0  # sums in another order: rounding of the largest term
+        # sums in another order: rounding of the largest term
+        largest = float(b.detach().nan_to_num().abs().max()) if b.numel() else 0
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6 * max(largest, 10), equal_nan=True)
     assert [x.stride() for x in got] == [x.stride() for x in want]
 
@@ -41,7 +45,8 @@ def check(fn, *tensors):
 @pytest.mark.parametrize("how", CONVOLUTIONS, ids=str)
 def test_convolutions_take_lists_of_one_and_names(how, grad):
     torch.manual_seed(0)
-    x, w = torch.randn(2, 4, 8, 9, requires_grad=grad), torch.randn(4, 4 // how.get("groups", 1), 3, 3, requires_grad=grad)
+    x, w = torch.randn(2, 4, 8, 9, requires_grad=grad), torch.randn(4, 4 // how.get("groups", 1), 3, 3,
+                                                                    requires_grad=grad)
     check(lambda x, w: F.conv2d(x, w, **how), x, w)
 
 
@@ -55,7 +60,8 @@ def test_nodes_have_lists_in_full_length():
     assert pool.args[1:] == ([2, 2], [], [1, 1]) and aten.max_pool2d.default is pool.target
 
 
-@pytest.mark.parametrize("how", ({"padding": [1, 1, 1]}, {"stride": 0}, {"padding": -1}, {"dilation": [1, 1, 1]}), ids=str)
+@pytest.mark.parametrize("how", ({"padding": [1, 1, 1]}, {"stride": 0}, {"padding": -1}, {"dilation": [1, 1, 1]}),
+                         ids=str)
 def test_what_eager_refuses_is_refused(how):
     check(lambda x, w: F.conv2d(x, w, **how), torch.randn(2, 4, 8, 8), torch.randn(4, 4, 3, 3))
 
@@ -63,7 +69,8 @@ def test_what_eager_refuses_is_refused(how):
 @pytest.mark.parametrize("grad", (False, True), ids=("forward", "backward"))
 @pytest.mark.parametrize("shape", ((0, 5, 2, 2), (2, 5, 0, 2), (0, 5)), ids=str)
 def test_norms_of_nothing(shape, grad):
-    x, scale, mean, var = torch.randn(shape, requires_grad=grad), torch.randn(5, requires_grad=grad), torch.randn(5), torch.rand(5)
+    x, scale, mean, var = torch.randn(shape, requires_grad=grad), torch.randn(5, requires_grad=grad), torch.randn(
+        5), torch.rand(5)
     check(lambda x, w, m, v: F.batch_norm(x, m, v, w, w, True), x, scale, mean, var)
     check(lambda x, w: F.batch_norm(x, None, None, w, None, True), x, scale)
     check(lambda x, w: F.instance_norm(x, weight=w), x, scale)
@@ -71,7 +78,8 @@ def test_norms_of_nothing(shape, grad):
 
 
 REDUCTIONS = {
-    "max along": lambda x: x.max(0).values, "min along": lambda x: x.min(-1).values, "max": torch.max, "amin": torch.amin,
+    "max along": lambda x: x.max(0).values, "min along": lambda x: x.min(-1).values, "max": torch.max,
+    "amin": torch.amin,
     "amax": lambda x: x.amax([]), "argmax": torch.argmax, "median": lambda x: x.median(0).values,
     "norm": lambda x: torch.linalg.vector_norm(x, float("inf"), 0),
     "sum": torch.sum, "mean": lambda x: x.mean(0),
@@ -97,7 +105,8 @@ def test_the_core_checks_lengths():
 
 
 def test_dimensions_out_of_range_are_refused_as_in_eager():
-    for fn in (lambda x: torch.softmax(x, 4), lambda x: torch.logsumexp(x, ()), lambda x: torch.cumsum(x, 4), lambda x: x.topk(9).values):
+    for fn in (lambda x: torch.softmax(x, 4), lambda x: torch.logsumexp(x, ()), lambda x: torch.cumsum(x, 4),
+               lambda x: x.topk(9).values):
         check(fn, torch.randn(3, 4))
     check(lambda x: x.amin([-1, 0]), torch.tensor(1.0))
 
@@ -106,4 +115,5 @@ def test_indices_into_nothing_are_refused():
     index = torch.tensor([0])
     check(lambda x, y: x.index_add(0, index, y), torch.randn(0, 3), torch.randn(1, 3))
     check(lambda x, y: F.cross_entropy(x, y.softmax(1)), torch.randn(3, 0), torch.randn(3, 0))
-    check(lambda x, y: F.cross_entropy(x, y.softmax(1), reduction="none"), torch.randn(0, 0, requires_grad=True), torch.randn(0, 0))
+    check(lambda x, y: F.cross_entropy(x, y.softmax(1), reduction="none"), torch.randn(0, 0, requires_grad=True),
+          torch.randn(0, 0))

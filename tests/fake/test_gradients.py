@@ -1,4 +1,5 @@
-"""Metadata rows of the operators in autograd's formulas against eager, over layouts; what they cover runs no meta kernel."""
+"""Metadata rows of the operators in autograd's formulas against eager, over layouts; what they cover runs no meta
+kernel."""
 
 import pytest
 import torch
@@ -71,7 +72,8 @@ OPERATORS = {
     "slice": lambda x, grad: aten.slice_backward(grad[:, 1:3], x.shape, 1, 1, 3, 1),
     "select": lambda x, grad: aten.select_backward(grad[:, 1], x.shape, 1, 1),
     "unfold": lambda x, grad: aten.unfold_backward(grad[..., :6].unflatten(-1, (2, 3)), x.shape, 3, 3, 5),
-    "embedding": lambda x, grad: aten.embedding_dense_backward(grad, torch.zeros(x.shape[:3], dtype=torch.int64), 5, -1, False),
+    "embedding": lambda x,
+    grad: aten.embedding_dense_backward(grad, torch.zeros(x.shape[:3], dtype=torch.int64), 5, -1, False),
 }  # fmt: skip
 IMAGES = ("batch_norm", "pool", "nll")
 
@@ -87,7 +89,8 @@ def test_like_eager(op, layout):
         pytest.skip("no window of two")
     x = LAYOUTS[layout]()
     fn = OPERATORS[op]
-    for grad in (torch.randn_like(x), torch.randn(x.shape, dtype=x.dtype), torch.randn(x.shape[::-1], dtype=x.dtype).permute(3, 2, 1, 0)):
+    for grad in (torch.randn_like(x), torch.randn(x.shape, dtype=x.dtype),
+                 torch.randn(x.shape[::-1], dtype=x.dtype).permute(3, 2, 1, 0)):
         both(lambda a, b: _none(fn(a, b)), x, grad)
 
 
@@ -113,6 +116,7 @@ def test_attention_and_its_gradient_on_the_cpu_are_not_computed(dtype, mask, mon
 
     def gradients(grad, q, k, v, where):
         out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=where)
-        return aten._scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, out, sums, 0.0, False, attn_mask=where)
+        return aten._scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, out, sums, 0.0, False,
+                                                                         attn_mask=where)
 
     check(gradients, torch.randn(2, 3, 5, 8, dtype=dtype), q, k, v, where)

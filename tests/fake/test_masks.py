@@ -57,7 +57,8 @@ def test_other_masks_stay():
     for fn in (band, fewer_rows, dropped):
         args, named = recorded(fn, Q)
         assert isinstance([*args, *named.values()][0], torch.fx.Node), fn
-    args, _ = recorded(lambda q, mask: F.scaled_dot_product_attention(q, q, q, mask), Q, torch.ones(16, 16, dtype=torch.bool))
+    args, _ = recorded(lambda q, mask: F.scaled_dot_product_attention(q, q, q, mask), Q,
+                       torch.ones(16, 16, dtype=torch.bool))
     assert isinstance(args[0], torch.fx.Node)  # what an input holds is not known
 
 

@@ -1,4 +1,5 @@
-"""Whole models recorded without the capture stage: parameters and inputs as fakes, then the graph run on the real ones."""
+"""Whole models recorded without the capture stage: parameters and inputs as fakes, then the graph run on the real
+ones."""
 
 import pytest
 import torch
@@ -35,7 +36,8 @@ def bert_with_mask():
 
 
 def gpt2():
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=100, n_embd=32, n_layer=2, n_head=4)), tokens()
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=100, n_embd=32, n_layer=2,
+                                                                n_head=4)), tokens()
 
 
 def llama():
@@ -57,11 +59,13 @@ def t5_encoder():
 
 def dlrm():
     n = 6
-    return DLRM(3, 50, 8), (torch.randn(n, 13), torch.randint(0, 50, (3, n * 2)), torch.arange(0, n * 2, 2).repeat(3, 1))
+    return DLRM(3, 50, 8), (torch.randn(n, 13), torch.randint(0, 50, (3, n * 2)),
+                            torch.arange(0, n * 2, 2).repeat(3, 1))
 
 
 def swin():
-    return timm.create_model("swin_tiny_patch4_window7_224", pretrained=False, depths=(2, 2, 1, 1), embed_dim=24), image(224)
+    return timm.create_model("swin_tiny_patch4_window7_224", pretrained=False, depths=(2, 2, 1, 1),
+                             embed_dim=24), image(224)
 
 
 def timm_model(name, size=64):

@@ -44,13 +44,15 @@ def test_write_into_input():
 def test_factories_and_masks():
     def f(x):
         m = torch.full((4, 6), -1.0).masked_fill_(x > 0, 2.0)
-        return m + torch.arange(6) + torch.zeros(4, 1) + torch.ones_like(x), torch.arange(2, 10, 2), x.new_empty(3).zero_()
+        return m + torch.arange(6) + torch.zeros(4, 1) + torch.ones_like(x), torch.arange(2, 10, 2), x.new_empty(
+            3).zero_()
 
     check(f, X)
 
 
 def test_random():
-    check(lambda x: (torch.rand(3, 2), torch.randn_like(x), F.dropout(x, 0.5, True), torch.empty(5).normal_()), X, seed=3)
+    check(lambda x: (torch.rand(3, 2), torch.randn_like(x), F.dropout(x, 0.5, True), torch.empty(5).normal_()), X,
+          seed=3)
 
 
 def test_out():
@@ -92,7 +94,8 @@ def test_shared_storage():
 
 
 def test_errors_are_eagers():
-    for f in (lambda x: x + x[:, :4], lambda x: x.view(5), lambda x: x @ x, lambda x: torch.cat([x, x[0]]), lambda x: x[9]):
+    for f in (lambda x: x + x[:, :4], lambda x: x.view(5), lambda x: x @ x, lambda x: torch.cat([x, x[0]]),
+              lambda x: x[9]):
         with pytest.raises((RuntimeError, IndexError)) as want:
             f(X)
         with pytest.raises((RuntimeError, IndexError)) as got:
@@ -168,7 +171,8 @@ def test_one_hot_and_repeat():
 
 
 def test_methods_that_need_data():
-    for f in (lambda x: x.tolist(), lambda x: x.numpy(), lambda x: x.data_ptr(), lambda x: float(x.sum()), lambda x: x.untyped_storage()):
+    for f in (lambda x: x.tolist(), lambda x: x.numpy(), lambda x: x.data_ptr(), lambda x: float(x.sum()),
+              lambda x: x.untyped_storage()):
         with pytest.raises(Unsupported):
             record(f, [X])
 

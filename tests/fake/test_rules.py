@@ -1,4 +1,5 @@
-"""Each row of the metadata tables against eager, over layouts: shape, strides, dtype, and the values of the recorded graph."""
+"""Each row of the metadata tables against eager, over layouts: shape, strides, dtype, and the values of the recorded
+graph."""
 
 import itertools
 
@@ -53,10 +54,12 @@ ANY = {
     "reshape": lambda x: (x.reshape(2 if x.shape[0] == 2 else 1, -1), x.flatten(), x.reshape(-1, x.shape[-1])),
     "flatten": lambda x: x.flatten(1, 2),
     "unflatten": lambda x: x.unflatten(1, (2, 2)),
-    "views": lambda x: (x.transpose(1, 3), x.permute(3, 0, 2, 1), x[:, 1], x[..., 2:7:3], x[None], x.unsqueeze(-1), x[:, -1:]),
+    "views": lambda x: (x.transpose(1, 3), x.permute(3, 0, 2, 1), x[:, 1], x[..., 2:7:3], x[None], x.unsqueeze(-1),
+                        x[:, -1:]),
     "squeeze": lambda x: (x.squeeze(), x.squeeze(0), x.squeeze((0, 2)), x.mT, x.movedim(1, 2)),
     "expand": lambda x: (x[:1].expand(3, -1, -1, -1), x.unsqueeze(0).expand(2, *x.shape), x[None].expand(1, *x.shape)),
-    "cat": lambda x: (torch.cat([x, x], 1), torch.cat([x, x.double()], -1), torch.stack([x, x], 1), torch.stack([x, x], -1)),
+    "cat": lambda x: (torch.cat([x, x], 1), torch.cat([x, x.double()], -1), torch.stack([x, x], 1),
+                      torch.stack([x, x], -1)),
     "split": lambda x: (*x.split(3, -1), *x.chunk(3, 1), *x.unbind(1)),
     "repeat": lambda x: (x.repeat(2, 1, 1, 2), x.repeat(2, 1, 1, 1, 1), x.repeat_interleave(2, 1)),
     "flip_roll": lambda x: (x.flip(1, 3), x.roll(2, -1), torch.roll(x, (1, 2), (2, 3))),
@@ -72,7 +75,8 @@ ANY = {
 }
 
 FLOATS = {
-    "unary": lambda x: (torch.sigmoid(x), F.gelu(x), F.silu(x), F.hardswish(x), F.relu6(x), F.elu(x), F.softplus(x), x.abs()),
+    "unary": lambda x: (torch.sigmoid(x), F.gelu(x), F.silu(x), F.hardswish(x), F.relu6(x), F.elu(x), F.softplus(x),
+                        x.abs()),
     "of_two": lambda x: [
         f(a, b) for f in (torch.logaddexp, torch.copysign, torch.special.xlog1py, torch.heaviside, torch.ldexp)
         for a, b in itertools.product((x[0, 0, 0, 0], x.mT, x[0, 0, 0], x.transpose(0, 1)[:1]), repeat=2)
@@ -80,15 +84,19 @@ FLOATS = {
     "powers": lambda x: (torch.pow(2.0, x.mT), torch.complex(x, x).mT.angle() if x.dtype is torch.float32 else x),
     "clamp": lambda x: (x.clamp(0, 1), x.clamp_min(0), x.clamp(max=x.new_ones(8)), F.hardtanh(x), x.neg(), x.round()),
     "softmax": lambda x: (x.softmax(-1), F.log_softmax(x, 1), x.softmax(1, dtype=torch.float64)),
-    "extrema": lambda x: (x.amax(1), x.max(), x.max(2, keepdim=True), x.argmax(1), x.min(-1), x.argmin(), x.amin((1, 2))),
-    "spread": lambda x: (x.var(1), x.std((2, 3), keepdim=True), *torch.var_mean(x, -1), x.var(), x.norm(dim=1), x.logsumexp(2)),
+    "extrema": lambda x: (x.amax(1), x.max(), x.max(2, keepdim=True), x.argmax(1), x.min(-1), x.argmin(),
+                          x.amin((1, 2))),
+    "spread": lambda x: (x.var(1), x.std((2, 3), keepdim=True), *torch.var_mean(x, -1), x.var(), x.norm(dim=1),
+                         x.logsumexp(2)),
     "sort": lambda x: (x.sort(-1), x.topk(2, 1)),
     "layer_norm": lambda x: (F.layer_norm(x, (8,)), F.rms_norm(x, (8,)), F.layer_norm(x, (x.shape[2], 8))),
     "group_norm": lambda x: F.group_norm(x, 2),
     "batch_norm": lambda x: F.batch_norm(x, torch.zeros(4, dtype=x.dtype), torch.ones(4, dtype=x.dtype)),
     "linear": lambda x: (F.linear(x, torch.ones(5, 8, dtype=x.dtype)), F.linear(x[0, 0], x[0, 1], x[0, 0, :, 0])),
-    "matmul": lambda x: (x @ x.mT, x @ x[0, 0].T, x[0, 0] @ x.mT, x @ x[0, 0, 0], x[0, 0, 0] @ x[0, 0, 0], x[0, 0, 0] @ x.mT),
-    "bmm": lambda x: (torch.bmm(x[0], x[0].mT), torch.baddbmm(x[0, :, :, :1], x[0], x[0].mT), torch.einsum("abcd,abed->abce", x, x)),
+    "matmul": lambda x: (x @ x.mT, x @ x[0, 0].T, x[0, 0] @ x.mT, x @ x[0, 0, 0], x[0, 0, 0] @ x[0, 0, 0],
+                         x[0, 0, 0] @ x.mT),
+    "bmm": lambda x: (torch.bmm(x[0], x[0].mT), torch.baddbmm(x[0, :, :, :1], x[0], x[0].mT),
+                      torch.einsum("abcd,abed->abce", x, x)),
     "interpolate": lambda x: (F.interpolate(x, scale_factor=2), F.interpolate(x, size=(3, 5), mode="bilinear")),
     "pool": lambda x: F.adaptive_avg_pool2d(x, (1, 2)),
     "dropout": lambda x: F.dropout(x, 0.5, False),
@@ -152,11 +160,14 @@ def test_attention(case):
         lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True),
         lambda q: F.scaled_dot_product_attention(q, q, q, torch.zeros(5, 5)),
         lambda q: F.scaled_dot_product_attention(q, q, q, torch.ones(2, 1, 5, 5, dtype=torch.bool)),
-        lambda q: F.scaled_dot_product_attention(q.transpose(1, 2), q.transpose(1, 2), q.transpose(1, 2), torch.zeros(5, 3, 3)),
-        lambda q: F.scaled_dot_product_attention(q.transpose(1, 2), q.transpose(1, 2), q.transpose(1, 2), torch.zeros(1, 5, 3, 1)),
+        lambda q: F.scaled_dot_product_attention(q.transpose(1, 2), q.transpose(1, 2), q.transpose(1, 2),
+                                                 torch.zeros(5, 3, 3)),
+        lambda q: F.scaled_dot_product_attention(q.transpose(1, 2), q.transpose(1, 2), q.transpose(1, 2),
+                                                 torch.zeros(1, 5, 3, 1)),
         lambda q: F.scaled_dot_product_attention(q[0], q[0], q[0]),
         lambda q: F.scaled_dot_product_attention(q, q, q[..., :4]),
-        lambda q: F.scaled_dot_product_attention(q.transpose(1, 2), q[:, :1].transpose(1, 2), q[:, :1].transpose(1, 2), enable_gqa=True),
+        lambda q: F.scaled_dot_product_attention(q.transpose(1, 2), q[:, :1].transpose(1, 2), q[:, :1].transpose(1, 2),
+                                                 enable_gqa=True),
         lambda q: F.scaled_dot_product_attention(q[..., ::2], q[..., ::2], q[..., ::2]),
     ]
     both(cases[case], q)
@@ -165,8 +176,10 @@ def test_attention(case):
 def test_factories():
     def f(x):
         return (
-            torch.arange(5), torch.arange(1, 9, 3), torch.arange(0.0, 1.0, 0.3), torch.arange(3, 0, -1), torch.linspace(0, 1, 4),
-            torch.eye(3), torch.full((2,), 1), torch.full((2,), True), torch.ones(2, dtype=torch.int8), torch.tril_indices(3, 3),
+            torch.arange(5), torch.arange(1, 9, 3), torch.arange(0.0, 1.0, 0.3), torch.arange(3, 0, -1),
+            torch.linspace(0, 1, 4),
+            torch.eye(3), torch.full((2,), 1), torch.full((2,), True), torch.ones(2, dtype=torch.int8),
+            torch.tril_indices(3, 3),
             torch.empty_strided((2, 3), (1, 2)).fill_(1), torch.scalar_tensor(2.0), x.new_tensor([1, 2]),
         )  # fmt: skip
 
@@ -175,14 +188,16 @@ def test_factories():
 
 def test_embedding_bag():
     def f(w, i, o):
-        bags = F.embedding_bag(i, w, o), F.embedding_bag(i, w, o, mode="sum"), F.embedding_bag(i.view(2, 3), w, mode="max")
+        bags = F.embedding_bag(i, w, o), F.embedding_bag(i, w, o, mode="sum"), F.embedding_bag(i.view(2, 3), w,
+                                                                                               mode="max")
         return *bags, F.embedding(i, w)
 
     check(f, torch.randn(10, 4), torch.tensor([1, 2, 4, 5, 4, 3]), torch.tensor([0, 2]))
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.bool, torch.bfloat16, torch.float64, torch.complex64])
-@pytest.mark.parametrize("other", [2, 2.5, True, 1j, torch.tensor(1), torch.tensor(1.5), torch.ones(3, dtype=torch.float16)])
+@pytest.mark.parametrize("other", [2, 2.5, True, 1j, torch.tensor(1), torch.tensor(1.5),
+                                   torch.ones(3, dtype=torch.float16)])
 def test_promotion(dtype, other):
     def f(x):
         return x + other, x * other, torch.where(x == x, x, other), x == other

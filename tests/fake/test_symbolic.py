@@ -69,7 +69,8 @@ def write_slice(x):
 CASES = {
     "pointwise": lambda x: torch.relu(x * 2 + x) - x.mean(0),
     "reduce": lambda x: (x.sum(1), x.amax(0), x.softmax(-1), x.var(0), x.argmax(0), x.mean(), x.cumsum(0)),
-    "reshape": lambda x: (x.reshape(-1), x.view(-1, 4), x.unsqueeze(1).expand(-1, 3, -1), x.flatten(), x.view(x.shape[0], 2, 4)),
+    "reshape": lambda x: (x.reshape(-1), x.view(-1, 4), x.unsqueeze(1).expand(-1, 3, -1), x.flatten(),
+                          x.view(x.shape[0], 2, 4)),
     "sizes": lambda x: (x / x.shape[0], torch.zeros(x.shape[0], 2) + 1, torch.arange(x.shape[0]), x.numel() * 2),
     "slices": lambda x: (x[1:], x[:-1], x[:, 2:5], x[-1], x[None], x[::2], x[0:2]),
     "linear": lambda x: F.layer_norm(F.linear(x, x.new_ones(6, 8)), (6,)),
@@ -90,7 +91,8 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_rows(name):
-    check(CASES[name], torch.randn(5, 8), torch.randn(9, 8), [0], guards=2 if name in ("slices", "slice_write", "chunk", "topk") else 0)
+    check(CASES[name], torch.randn(5, 8), torch.randn(9, 8), [0],
+          guards=2 if name in ("slices", "slice_write", "chunk", "topk") else 0)
 
 
 IMAGES = {

@@ -1,4 +1,5 @@
-"""`python -m tests.fuzz --count N --start SEED [--jobs J] [--breaks none|open|any] [--backend eager|native]`; see `--help`."""
+"""`python -m tests.fuzz --count N --start SEED [--jobs J] [--breaks none|open|any] [--backend eager|native]`; see
+`--help`."""
 
 from __future__ import annotations
 
@@ -23,16 +24,20 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "fuzz.json"
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Random programs, compiled and plain, compared.")
+    p = argparse.ArgumentParser(prog="python -m tests.fuzz",
+                                description="Random programs, compiled and plain, compared.")
     p.add_argument("--start", type=int, default=0, help="the first seed")
     p.add_argument("--count", type=int, default=100, help="how many seeds")
     p.add_argument("--jobs", type=int, default=1, help="processes")
-    p.add_argument("--breaks", choices=("none", "open", "any"), default="any", help="where graphs break (open: not in try, with)")
+    p.add_argument("--breaks", choices=("none", "open", "any"), default="any",
+                   help="where graphs break (open: not in try, with)")
     p.add_argument("--wide", action="store_true", help="with more kinds of values and statements")
     p.add_argument("--backend", choices=("eager", "native"), default="eager", help="who runs the graphs")
-    p.add_argument("--tolerance", type=float, help="roundings that a floating number may be off by (native: 16, eager: 0)")
+    p.add_argument("--tolerance", type=float,
+                   help="roundings that a floating number may be off by (native: 16, eager: 0)")
     p.add_argument("--show", type=int, metavar="SEED", help="print a program and its verdict")
-    p.add_argument("--reduce", type=int, metavar="SEED", help="print the smallest program found that fails as this one does")
+    p.add_argument("--reduce", type=int, metavar="SEED",
+                   help="print the smallest program found that fails as this one does")
     p.add_argument("--file", help="the verdict on a program in a file")
     p.add_argument("--keep", action="store_true", help=f"add the result to {RESULTS.name}")
     a = p.parse_args()
@@ -70,7 +75,8 @@ def _hunt(a: argparse.Namespace, judge: functools.partial[Verdict]) -> int:
             failed.append(seed)
             print(f"{seed}: {verdict.kind}: {verdict.detail}", flush=True)
     print("\n".join(f"{n:6} {reason}" for reason, n in reasons.most_common(25)))
-    print(f"{sum(kinds.values())} programs: {dict(kinds)}; {captured} with captured code, {returned} calls that return; failed: {failed}")
+    print(f"{sum(kinds.values())} programs: {dict(kinds)}; {captured} with captured code, {returned} calls that "
+          f"return; failed: {failed}")
     if a.keep:
         _keep(a, kinds, captured, failed)
     return 1 if failed else 0
@@ -82,7 +88,8 @@ def _keep(a: argparse.Namespace, kinds: Counter[str], captured: int, failed: lis
         "start": a.start, "count": a.count, "breaks": a.breaks, "wide": a.wide, "backend": a.backend,
         "same": kinds["same"], "left_out": kinds["left out"],
         "captured": captured, "failed": sorted(failed), "date": datetime.date.today().isoformat(),
-        "python": platform.python_version(), "torch": torch.__version__, "machine": f"{platform.machine()} {platform.system()}",
+        "python": platform.python_version(), "torch": torch.__version__,
+        "machine": f"{platform.machine()} {platform.system()}",
     })
     RESULTS.write_text("[\n" + ",\n".join(json.dumps(r) for r in rows) + "\n]\n")
 

@@ -53,7 +53,8 @@ def helper(g: Writer) -> None:
     uses.sort(key=lambda u: "=" in u)
     recursive = "int" in kinds and g.chance(25)
     if g.chance(15):
-        g.emit(g.random.choice(("@logged", "@counted", "@framesmith.disable") if g.options.breaks == "any" else ("@logged", "@counted")))
+        g.emit(g.random.choice(("@logged", "@counted",
+                                "@framesmith.disable") if g.options.breaks == "any" else ("@logged", "@counted")))
     with g.block(f"def {name}({', '.join(positional + keyword)}):", Function(result)):
         g.scope.names.update(names)
         write_globals(g)
@@ -176,7 +177,8 @@ def class_(g: Writer) -> None:
     add(g, "bool", 1, f"isinstance(<any>, {name})")
     add(g, "bool", 1, f"hasattr(<{name}!>, <key>)")
     add(g, "any", 1, f"<{name}>")
-    g.simple.extend(replace(r, text=r.text.replace('{0}', name)) for r in [*ATTRIBUTES, *([] if slots or base else SLOTLESS)])
+    g.simple.extend(replace(r, text=r.text.replace('{0}', name))
+                    for r in [*ATTRIBUTES, *([] if slots or base else SLOTLESS)])
 
 
 def method(g: Writer, head: str, result: str, parameters: tuple[tuple[str, str], ...]) -> None:

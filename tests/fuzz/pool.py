@@ -1,4 +1,5 @@
-"""Runs many programs in forked processes, so that one that crashes the interpreter, or never ends, is a finding like the others."""
+"""Runs many programs in forked processes, so that one that crashes the interpreter, or never ends, is a finding like
+the others."""
 
 from __future__ import annotations
 

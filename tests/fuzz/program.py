@@ -1,4 +1,5 @@
-"""A whole random program: `generate(seed)` gives the text of a module with `main` and the arguments of several calls of it."""
+"""A whole random program: `generate(seed)` gives the text of a module with `main` and the arguments of several calls of
+it."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def generate(seed: int, options: Options) -> str:
     for line in header.splitlines():
         g.emit(line)
     definitions.globals_(g)
-    for write in g.random.choices((definitions.helper, definitions.class_, definitions.generator), (5, 3, 2), k=g.random.randint(1, 4)):
+    for write in g.random.choices((definitions.helper, definitions.class_, definitions.generator), (5, 3, 2),
+                                  k=g.random.randint(1, 4)):
         g.emit("")
         write(g)
     _main(g)
@@ -46,13 +48,15 @@ def generate(seed: int, options: Options) -> str:
 
 
 def _main(g: Writer) -> None:
-    kinds = g.random.choices([*PARAMETERS, *(k for k in g.tables if k.startswith("K") for _ in range(4))], k=g.random.randint(2, 5))
+    kinds = g.random.choices([*PARAMETERS, *(k for k in g.tables if k.startswith("K") for _ in range(4))],
+                             k=g.random.randint(2, 5))
     parameters = [(g.name("p"), kind) for kind in kinds]
     head = [p for p, _ in parameters]
     split = g.random.randint(1, len(head)) if g.chance(30) else len(head)
     g.emit("")
     result = g.random.choice(("any", "T2", "T1", "pair", "everything", "everything"))
-    with g.block(f"def main({', '.join(head[:split] + (['*'] + head[split:] if split < len(head) else []))}):", Function(result)):
+    with g.block(f"def main({', '.join(head[:split] + (['*'] + head[split:] if split < len(head) else []))}):",
+                 Function(result)):
         g.scope.names.update(parameters)
         definitions.write_globals(g)
         g.tables["everything"] = g.tables["leaf everything"] = []
@@ -71,7 +75,8 @@ def everything(g: Writer) -> None:
 
 
 def _calls(g: Writer, kinds: list[str], head: list[str], split: int) -> None:
-    """`arguments(call)` gives a call's arguments: some made anew, some kept from call to call, some the same object twice."""
+    """`arguments(call)` gives a call's arguments: some made anew, some kept from call to call, some the same object
+    twice."""
     g.emit("")
     kept = {i: g.name("P") for i, kind in enumerate(kinds) if kind not in ("int", "float", "bool") and g.chance(35)}
     for i, name in kept.items():
@@ -87,7 +92,8 @@ def _calls(g: Writer, kinds: list[str], head: list[str], split: int) -> None:
             with g.block(f"if call == {call}:"):
                 if call and g.chance(40):
                     with g.block("with contextlib.suppress(Exception):"):
-                        g.emit(g.choose([r for r in g.simple if not r.breaks and "new:" not in r.text and "=>" not in r.text], 1))
+                        g.emit(g.choose([r for r in g.simple if not r.breaks and "new:" not in r.text
+                                         and "=>" not in r.text], 1))
                 fixed = ", ".join(made[-1][:split])
                 words = ", ".join(f"{k!r}: {v}" for k, v in zip(head[split:], made[-1][split:]))
                 g.emit(f"return ({fixed},), {{{words}}}")
@@ -116,7 +122,8 @@ def _argument(g: Writer, kind: str) -> str:
 
 _TENSORS = {
     "T0": ("torch.tensor(0.25)", "torch.arange(3.0)[1]"),
-    "T1": ("torch.linspace(-1, 1, n)", "torch.linspace(-2, 1, n * 2)[::2]", "torch.linspace(-1, 1, n, dtype=torch.float64)",
+    "T1": ("torch.linspace(-1, 1, n)", "torch.linspace(-2, 1, n * 2)[::2]",
+           "torch.linspace(-1, 1, n, dtype=torch.float64)",
            "torch.linspace(-1, 2, n * n).view(n, n)[:, 1]"),
     "T2": ("torch.linspace(-1, 1, n * n).view(n, n)", "torch.linspace(-1, 1, n * n).view(n, n).t()",
            "torch.linspace(0, 1, n).expand(n, n).clone()", "torch.linspace(-1, 1, 2 * n * n).view(n, 2 * n)[:, ::2]"),

@@ -14,7 +14,8 @@ from tests.fuzz.runner import Verdict
 
 _BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 _PARTS = ("decorator_list", "items", "elts", "args", "keywords", "values", "generators", "ifs", "targets", "bases")
-_EXPRESSIONS = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Call, ast.IfExp, ast.Compare, ast.Subscript, ast.ListComp, ast.DictComp,
+_EXPRESSIONS = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Call, ast.IfExp, ast.Compare, ast.Subscript, ast.ListComp,
+                ast.DictComp,
                 ast.SetComp, ast.GeneratorExp, ast.JoinedStr, ast.Lambda, ast.Attribute, ast.Tuple, ast.List, ast.Dict)
 Undo = Callable[[], None]
 
@@ -108,7 +109,8 @@ def _hoisted(tree: ast.Module) -> Iterator[Undo]:
             for inner in [i for i in items if isinstance(i, (ast.If, ast.For, ast.While, ast.With, ast.Try))]:
                 if inner in items:
                     at = items.index(inner)
-                    yield _replaced(items, at, at + 1, [*inner.body, *getattr(inner, "orelse", []), *getattr(inner, "finalbody", [])])
+                    yield _replaced(items, at, at + 1,
+                                    [*inner.body, *getattr(inner, "orelse", []), *getattr(inner, "finalbody", [])])
 
 
 def _simpler(tree: ast.Module) -> Iterator[Undo]:

@@ -39,7 +39,8 @@ class BadArguments(Exception):
 
 @dataclass
 class Verdict:
-    """What became of a program. `kind`: "same", "left out", "different", "internal" (an error of the compiler's own)."""
+    """What became of a program. `kind`: "same", "left out", "different", "internal" (an error of the compiler's
+    own)."""
 
     kind: str
     detail: str = ""
@@ -72,7 +73,8 @@ def check(source: str, backend: str = "eager", tolerance: float = 0.0) -> Verdic
         return Verdict("internal", traceback.format_exc(limit=-4))
     finally:
         framesmith.reset()
-    reasons = Counter([b.reason for r in ledger.records for b in r.breaks] + [f"refused: {r.reason}" for r in ledger.refusals])
+    reasons = Counter([b.reason for r in ledger.records for b in r.breaks] + [f"refused: {r.reason}"
+                                                                              for r in ledger.refusals])
     internal = next((e for e in map(_internal, seen) if e), None)
     found = _compare(plain, seen, tolerance)
     kind = "internal" if internal else "different" if found else "same"
@@ -81,7 +83,8 @@ def check(source: str, backend: str = "eager", tolerance: float = 0.0) -> Verdic
 
 
 def _compiled(fn: Callable[..., Any], backend: str, ledger: Ledger) -> Any:
-    out = framesmith.compile(fn, backend=backend, options={"suppress_errors": False, "keep_graphless": True, "warn": False})
+    out = framesmith.compile(fn, backend=backend,
+                             options={"suppress_errors": False, "keep_graphless": True, "warn": False})
     out.callback.ledger = ledger
     return out
 
@@ -132,13 +135,16 @@ def _call(module: types.ModuleType, main: Callable[..., Any], k: int) -> Seen:
             result = main(*args, **kwargs)
         except Exception as e:
             error = e
-    lines = [(f.name, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__) if f.filename == FILE] if error else []
+    lines = [(f.name, f.lineno or 0)
+             for f in traceback.extract_tb(error.__traceback__) if f.filename == FILE] if error else []
     numbers = Numbers()
     given = freeze((args, kwargs), numbers)
     outcome = freeze(error if error is not None else result, numbers)
-    space = {k: v for k, v in vars(module).items() if not k.startswith("__") and getattr(v, "__module__", MODULE) == MODULE and k != "main"
+    space = {k: v for k, v in vars(module).items() if not k.startswith("__")
+             and getattr(v, "__module__", MODULE) == MODULE and k != "main"
              and not isinstance(v, types.ModuleType)}
-    world = (given, freeze(space, numbers), freeze(prelude.EVENTS, numbers), tuple(prelude.RECORDS), torch.is_grad_enabled())
+    world = (given, freeze(space, numbers), freeze(prelude.EVENTS, numbers), tuple(prelude.RECORDS),
+             torch.is_grad_enabled())
     torch.set_grad_enabled(True)
     return Seen(outcome, world, printed.getvalue(), lines, error)
 
@@ -147,7 +153,8 @@ def _compare(a: list[Seen], b: list[Seen], tolerance: float) -> str:
     for k, (x, y) in enumerate(zip(a, b, strict=True)):
         for part in PARTS:
             left, right = getattr(x, part), getattr(y, part)
-            found = f": {left} became {right}" if part == "lines" and left != right else difference(left, right, tolerance)
+            found = f": {left} became {right}" if part == "lines" and left != right else difference(left, right,
+                                                                                                    tolerance)
             if found:
                 return f"call {k}: {part}{found}"
     return ""
@@ -158,8 +165,10 @@ def _internal(seen: Seen) -> str:
     if seen.error is None:
         return ""
     frames = traceback.extract_tb(seen.error.__traceback__)
-    if frames and "/framesmith/" in frames[-1].filename and any(f.name == "convert_frame" or f.name == "_compile" for f in frames):
-        where = " < ".join(f"{f.filename.rsplit('/framesmith/')[-1]}:{f.lineno} {f.name}" for f in reversed(frames[-5:]))
+    if frames and "/framesmith/" in frames[-1].filename and any(f.name == "convert_frame" or f.name == "_compile"
+                                                                for f in frames):
+        where = " < ".join(f"{f.filename.rsplit('/framesmith/')[-1]}:{f.lineno} {f.name}"
+                           for f in reversed(frames[-5:]))
         return f"{type(seen.error).__name__}: {seen.error} at {where}"
     return ""
 

@@ -65,7 +65,8 @@ def freeze(value: Any, numbers: Numbers | None = None) -> Any:
 
 
 def _tensor(x: torch.Tensor, numbers: Numbers, number: int) -> Any:
-    head = (type(x).__name__, number, x.dtype, tuple(x.shape), x.stride(), x.requires_grad, numbers.storage(x), x.storage_offset())
+    head = (type(x).__name__, number, x.dtype, tuple(x.shape), x.stride(), x.requires_grad, numbers.storage(x),
+            x.storage_offset())
     return "tensor", head, x.detach().clone()
 
 
@@ -83,7 +84,8 @@ def _set(x: Any, numbers: Numbers, number: int) -> Any:
 
 def _function(x: types.FunctionType, numbers: Numbers, number: int) -> Any:
     cells = [_cell(c, numbers) for c in x.__closure__ or ()]
-    return "function", x.__qualname__, number, freeze(x.__defaults__, numbers), freeze(x.__kwdefaults__, numbers), *cells
+    return "function", x.__qualname__, number, freeze(x.__defaults__, numbers), freeze(x.__kwdefaults__,
+                                                                                       numbers), *cells
 
 
 def _cell(x: types.CellType, numbers: Numbers) -> Any:
@@ -113,12 +115,15 @@ def _iterator(x: Any, numbers: Numbers, number: int) -> Any:
 
 
 def _class(x: type, numbers: Numbers, number: int) -> Any:
-    own = [(k, v) for k, v in vars(x).items() if not k.startswith("__") and not callable(v) and type(v) in (int, float, str, list, dict)]
+    own = [(k, v) for k,
+           v in vars(x).items() if not k.startswith("__") and not callable(v)
+           and type(v) in (int, float, str, list, dict)]
     return "class", x.__qualname__, *[freeze(pair, numbers) for pair in own]
 
 
 def _object(x: Any, numbers: Numbers, number: int) -> Any:
-    slots = [s for cls in type(x).__mro__ for s in vars(cls).get("__slots__", ()) if s not in ("__dict__", "__weakref__")]
+    slots = [s for cls in type(x).__mro__
+             for s in vars(cls).get("__slots__", ()) if s not in ("__dict__", "__weakref__")]
     state = [(s, getattr(x, s)) for s in slots if hasattr(x, s)] + list(getattr(x, "__dict__", {}).items())
     return "object", type(x).__qualname__, number, *[freeze(pair, numbers) for pair in state]
 
@@ -131,25 +136,29 @@ _ROWS: list[tuple[Callable[[Any], bool], Callable[[Any, Numbers, int], Any]]] = 
     (lambda x: isinstance(x, functools.partial), lambda x, s, n: _items("partial", [x.func, x.args, x.keywords], s, n)),
     (lambda x: isinstance(x, (set, frozenset)), _set),
     (lambda x: isinstance(x, types.FunctionType), _function),
-    (lambda x: isinstance(x, types.MethodType), lambda x, s, n: ("method", n, freeze(x.__func__, s), freeze(x.__self__, s))),
+    (lambda x: isinstance(x, types.MethodType), lambda x, s,
+     n: ("method", n, freeze(x.__func__, s), freeze(x.__self__, s))),
     (lambda x: isinstance(x, BaseException), _error),
     (lambda x: isinstance(x, type), _class),
     (lambda x: isinstance(x, tuple), lambda x, s, n: _items(type(x).__name__, x, s, n)),
     (lambda x: type(x).__module__ in ("builtins", "itertools") and hasattr(x, "__next__"), _iterator),
-    (lambda x: type(x).__module__ in ("builtins", "functools") or not (hasattr(x, "__dict__") or hasattr(type(x), "__slots__")),
+    (lambda x: type(x).__module__ in ("builtins", "functools")
+     or not (hasattr(x, "__dict__") or hasattr(type(x), "__slots__")),
      lambda x, s, n: (type(x).__name__, getattr(x, "__name__", ""), n)),
     (lambda x: True, _object),
 ]
 
 
 def difference(a: Any, b: Any, tolerance: float = 0.0, path: str = "") -> str:
-    """Where and how two frozen values differ; empty if they do not. `tolerance`: roundings that a number may be off by."""
+    """Where and how two frozen values differ; empty if they do not. `tolerance`: roundings that a number may be off
+    by."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return "" if _same_data(a, b, tolerance) else f"{path}: {a.tolist()} became {b.tolist()}"
     if type(a) is tuple and type(b) is tuple:
         if len(a) != len(b):
             return f"{path}: {_short(a)} became {_short(b)}"
-        return next(filter(None, (difference(x, y, tolerance, f"{path}.{i}") for i, (x, y) in enumerate(zip(a, b)))), "")
+        return next(filter(None, (difference(x, y, tolerance, f"{path}.{i}") for i, (x, y) in enumerate(zip(a, b)))),
+                    "")
     if type(a) is float and type(b) is float:
         same = a == b and math.copysign(1, a) == math.copysign(1, b) or a != a and b != b
         off = tolerance * torch.finfo(torch.float32).eps  # where it comes from is not known: perhaps from a tensor
@@ -167,7 +176,8 @@ def _same_data(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
     finite = a[a.isfinite()].abs()
     off = tolerance * torch.finfo(a.dtype).eps
     # what a number was computed of may be as large as its neighbours
-    return torch.allclose(a, b, rtol=off, atol=off * max(1.0, float(finite.max()) if finite.numel() else 0.0), equal_nan=True)
+    return torch.allclose(a, b, rtol=off, atol=off * max(1.0, float(finite.max()) if finite.numel() else 0.0),
+                          equal_nan=True)
 
 
 def _short(x: Any) -> str:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from tests.fuzz.writer import Function, NoTemplate, Writer, rows
 
-KINDS = ("int", "int", "int", "T1", "T1", "T2", "T2", "T0", "ints", "ints", "str", "bool", "float", "idict", "tensors", "tdict", "set",
+KINDS = ("int", "int", "int", "T1", "T1", "T2", "T2", "T0", "ints", "ints", "str", "bool", "float", "idict", "tensors",
+         "tdict", "set",
          "pair", "opt", "I1", "B1", "fii", "ftt", "gen", "strs", "any")
 ERRORS = ("ValueError", "KeyError", "IndexError", "TypeError", "Oops", "ZeroDivisionError")
 CAUGHT = (*ERRORS, "Exception", "(ValueError, Oops)", "LookupError", "ArithmeticError", "RuntimeError")
@@ -237,7 +238,8 @@ def give_back(g: Writer) -> None:
 
 def throw(g: Writer) -> None:
     error = g.random.choice(ERRORS)
-    text = g.random.choice((f"raise {error}({g.expr('str')})", f"raise {error}({g.expr('int')}, {g.expr('str', 1)})", f"raise {error}"))
+    text = g.random.choice((f"raise {error}({g.expr('str')})", f"raise {error}({g.expr('int')}, {g.expr('str', 1)})",
+                            f"raise {error}"))
     if g.scope.function.protected and g.chance(50):
         g.emit(text)
     elif g.risky:
@@ -369,7 +371,8 @@ def inner_generator(g: Writer, budget: int) -> None:
     g.scope.names[made] = "gen"
     if g.chance(40):
         use = g.random.choice(("next({0})", "{0}.send(None)", "note(next({0}, None))", "note(sum({0}))", "{0}.close()",
-                               "note(list({0}))", "note({0}.throw(ValueError('in')))", "note([next({0}), {0}.send(5)])"))
+                               "note(list({0}))", "note({0}.throw(ValueError('in')))",
+                               "note([next({0}), {0}.send(5)])"))
         if g.chance(50):
             with g.block("try:"):
                 g.emit(use.format(made))
@@ -391,9 +394,11 @@ def inner_class(g: Writer, budget: int) -> None:
 
 
 Writing = Callable[[Writer], None]
-_PLAIN: list[tuple[int, Writing]] = [(30, assign), (55, simple), (2, delete), (3, leave_loop), (2, leave_function), (2, throw)]
+_PLAIN: list[tuple[int, Writing]] = [(30, assign), (55, simple), (2, delete), (3, leave_loop), (2, leave_function),
+                                     (2, throw)]
 BLOCKS: list[tuple[int, Callable[[Writer, int], None]]] = [
-    (14, conditional), (14, loop), (9, attempt), (7, within), (4, match), (6, inner_function), (4, inner_generator), (1, inner_class),
+    (14, conditional), (14, loop), (9, attempt), (7, within), (4, match), (6, inner_function), (4, inner_generator),
+    (1, inner_class),
 ]
 
 
@@ -406,7 +411,8 @@ def body(g: Writer, budget: int) -> None:
 def statement(g: Writer, budget: int) -> None:
     """One statement; a writer that does not fit here is passed over."""
     while True:
-        size, indent, scope, names, function = len(g.lines), g.indent, g.scope, dict(g.scope.names), replace(g.scope.function)
+        size, indent, scope, names, function = len(g.lines), g.indent, g.scope, dict(g.scope.names), replace(
+            g.scope.function)
         try:
             if budget > 1 and g.chance(40):
                 g.random.choices([w for _, w in g.blocks], [n for n, _ in g.blocks])[0](g, budget - 2)

@@ -1,7 +1,7 @@
 """Templates of expressions over tensors.
 
-Kinds T0, T1 and T2 are tensors of that many dimensions, each of the call's size n, so that all of them broadcast; I1 holds indices
-below n, B1 truth values.
+Kinds T0, T1 and T2 are tensors of that many dimensions, each of the call's size n, so that all of them broadcast; I1
+holds indices below n, B1 truth values.
 """
 
 from __future__ import annotations

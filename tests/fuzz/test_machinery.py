@@ -1,4 +1,5 @@
-"""The parts of the fuzzer: programs are the same on every machine, differences are seen, crashes are findings, programs become small."""
+"""The parts of the fuzzer: programs are the same on every machine, differences are seen, crashes are findings, programs
+become small."""
 
 import os
 import signal
@@ -35,7 +36,8 @@ TEXT = "from tests.fuzz.program import *; print(''.join(generate(seed, Options('
 
 def test_a_seed_is_one_program():
     """Whatever the process; and all are Python."""
-    texts = {subprocess.run([sys.executable, "-c", TEXT], env={**os.environ, "PYTHONHASHSEED": s}, capture_output=True, text=True).stdout
+    texts = {subprocess.run([sys.executable, "-c", TEXT], env={**os.environ, "PYTHONHASHSEED": s}, capture_output=True,
+                            text=True).stdout
              for s in ("1", "2")}
     mine = [generate(seed, Options("open")) for seed in range(20)]
     assert texts == {"".join(mine)} and len(set(mine)) == 20
@@ -56,7 +58,8 @@ X = torch.ones(3)
 PAIRS = [
     ([1, 2], [2, 1]), (1, True), (1.0, 1), (0.0, -0.0), ([X, X], [X, X.clone()]), ([X, X[:]], [X, X.clone()]),
     ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
-    (X, X.double()), (X, torch.ones(3, 1)), (X, X.as_strided((3,), (0,))), (ValueError(1), ValueError(2)), (iter([1]), iter([])),
+    (X, X.double()), (X, torch.ones(3, 1)), (X, X.as_strided((3,), (0,))), (ValueError(1), ValueError(2)),
+    (iter([1]), iter([])),
     ((1,), [1]),
     (X, torch.nn.Parameter(X)), (lambda a=1: a, lambda a=2: a), ({1}, {2}), (KeyError("a"), "a"),
 ]
@@ -67,7 +70,8 @@ def test_differences_are_seen(a, b):
     assert difference(freeze(a), freeze(b))
 
 
-@pytest.mark.parametrize("a", [[1, [X, X]], {"a": float("nan")}, torch.tensor([float("nan"), 1.0]), ValueError("x"), {3, 1, 2}, None])
+@pytest.mark.parametrize("a", [[1, [X, X]], {"a": float("nan")}, torch.tensor([float("nan"), 1.0]), ValueError("x"),
+                               {3, 1, 2}, None])
 def test_equal_values_do_not_differ(a):
     assert not difference(freeze(a), freeze(a))
 
@@ -85,6 +89,8 @@ def test_a_crash_is_a_finding_and_the_rest_goes_on():
 
 
 def test_reduction_keeps_what_fails():
-    text = generate(3, Options("none")) + "\ndef also():\n    for i in range(3):\n        if i:\n            bad = [i, 2 + 3]\n"
-    small = reduce(text, lambda source: Verdict("different", "call 0: outcome.1: x") if "bad" in source else Verdict("same"))
+    text = (generate(3, Options("none"))
+            + "\ndef also():\n    for i in range(3):\n        if i:\n            bad = [i, 2 + 3]\n")
+    small = reduce(text, lambda source: Verdict("different",
+                                                "call 0: outcome.1: x") if "bad" in source else Verdict("same"))
     assert len(small.splitlines()) < 12 and "bad" in small

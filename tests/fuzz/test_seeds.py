@@ -10,7 +10,8 @@ from tests.fuzz.runner import check
 
 @pytest.mark.parametrize("breaks, start, count", [("none", 0, 100), ("any", 1_000_000, 200)])
 def test_seeds(breaks, start, count):
-    found = list(run_all(lambda seed: check(generate(seed, Options(breaks))), list(range(start, start + count)), jobs=2))
+    found = list(run_all(lambda seed: check(generate(seed, Options(breaks))), list(range(start, start + count)),
+                         jobs=2))
     assert {seed: f"{v.kind}: {v.detail}" for seed, v in found if not v.good} == {}
     assert sum(v.kind == "same" for _, v in found) > 0.8 * count
     assert sum(v.captured > 0 for _, v in found) > 0.3 * count
@@ -18,5 +19,6 @@ def test_seeds(breaks, start, count):
 
 def test_seeds_in_machine_code():
     off = ROUNDINGS["native"]
-    found = list(run_all(lambda seed: check(generate(seed, Options("any")), "native", off), list(range(500_000, 500_020)), jobs=2))
+    found = list(run_all(lambda seed: check(generate(seed, Options("any")), "native", off),
+                         list(range(500_000, 500_020)), jobs=2))
     assert {seed: f"{v.kind}: {v.detail}" for seed, v in found if not v.good} == {}

@@ -1,5 +1,6 @@
-"""More kinds of values and statements, for `Options(wide=True)`: the collections module, iterators that are kept, exceptions as values,
-containers of containers, records, views of tensors, numbers handed to tensors, more special methods."""
+"""More kinds of values and statements, for `Options(wide=True)`: the collections module, iterators that are kept,
+exceptions as values, containers of containers, records, views of tensors, numbers handed to tensors, more special
+methods."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from collections.abc import Callable
 from tests.fuzz import statements
 from tests.fuzz.writer import Function, Row, Writer, rows
 
-KINDS = ("deq", "odict", "ddict", "cnt", "it", "it", "it", "point", "box", "exc", "fset", "lol", "lol", "dol", "view", "view", "sl")
+KINDS = ("deq", "odict", "ddict", "cnt", "it", "it", "it", "point", "box", "exc", "fset", "lol", "lol", "dol", "view",
+         "view", "sl")
 
 TABLES: dict[str, list[Row]] = {kind: rows(text) for kind, text in {
     "leaf deq": "1 collections.deque([<0..9>, <0..9>], <2..5>)",
@@ -332,7 +334,8 @@ def chained(g: Writer, budget: int) -> None:
             g.emit(g.random.choice((f"raise Oops('outer') from {error}", f"raise Oops({error}.args)", "raise",
                                     "raise KeyError('k') from None", f"raise {g.expr('exc')} from {error}")))
     with g.block(f"except Exception as {error}:"):
-        g.emit(f"note((repr({error}), repr({error}.__cause__), repr({error}.__context__), {error}.__suppress_context__))")
+        g.emit(f"note((repr({error}), repr({error}.__cause__), repr({error}.__context__), "
+               f"{error}.__suppress_context__))")
         g.scope.names[error] = "exc"
         statements.body(g, budget)
     g.scope.function.protected -= 1
@@ -377,7 +380,8 @@ def heir(g: Writer, budget: int) -> None:
     g.scope.names[made] = "int"
 
 
-BLOCKS: list[tuple[int, Callable[[Writer, int], None]]] = [(6, drain), (6, partly), (6, manager), (5, chained), (2, grouped), (3, heir)]
+BLOCKS: list[tuple[int, Callable[[Writer, int], None]]] = [(6, drain), (6, partly), (6, manager), (5, chained),
+                                                           (2, grouped), (3, heir)]
 
 HEADER = """import copy
 import dataclasses

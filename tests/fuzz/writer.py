@@ -1,11 +1,12 @@
 """Writes a random program by filling templates: text with holes in angle brackets.
 
-`<int>` an expression of that kind; `<int!>` a variable of that kind; `<int=>` one that may be assigned; `<^int>` an expression that does
-not see the names that the template itself binds; `<bind:int>` a name bound inside of the template; `<new:int>` a variable that exists
-after the statement; `<1..4>` an integer literal; `<key>` a dict key; `<word>` a string literal.
+`<int>` an expression of that kind; `<int!>` a variable of that kind; `<int=>` one that may be assigned; `<^int>` an
+expression that does not see the names that the template itself binds; `<bind:int>` a name bound inside of the template;
+`<new:int>` a variable that exists after the statement; `<1..4>` an integer literal; `<key>` a dict key; `<word>` a
+string literal.
 
-A row of a table is `weight template`. A weight may be preceded by `b` (the row breaks the graph), `r` (it may well raise: rare outside of
-`try`) and `y` (only in a generator).
+A row of a table is `weight template`. A weight may be preceded by `b` (the row breaks the graph), `r` (it may well
+raise: rare outside of `try`) and `y` (only in a generator).
 """
 
 from __future__ import annotations

@@ -61,4 +61,5 @@ def with_changing_weights(compiled, model, x, agree):
             agree(compiled(x), model(x))
 
 
-__all__ = ["NOTHING", "SLACK", "error", "refuses_nothing", "same_layout", "tensors", "whole_graph", "with_changing_weights"]
+__all__ = ["NOTHING", "SLACK", "error", "refuses_nothing", "same_layout", "tensors", "whole_graph",
+           "with_changing_weights"]

@@ -1,4 +1,5 @@
-"""Fakes of tensors on a CUDA device, on a machine without one: a program is recorded, scheduled and printed as for the device."""
+"""Fakes of tensors on a CUDA device, on a machine without one: a program is recorded, scheduled and printed as for the
+device."""
 
 from contextlib import contextmanager
 
@@ -41,7 +42,8 @@ def rounding(products, convolutions):
 
 
 def recorded(fn, *inputs):
-    """The graph of `fn` on fakes like `inputs` (tensors, of which those named by no device stay on the CPU), and its results."""
+    """The graph of `fn` on fakes like `inputs` (tensors, of which those named by no device stay on the CPU), and its
+    results."""
     rec = Recorder()
     fakes = [on_cuda(rec, x, i) for i, x in enumerate(inputs)]
     with torch.no_grad(), rec:

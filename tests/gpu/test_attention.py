@@ -1,7 +1,7 @@
 """Attention with score modifications over tiles on a device: judged by float64, against eager's own errors.
 
-Eager's `flex_attention` keeps all scores in float32; tiles round them to the type of the inputs, as eager's flash attention does. So an
-error may be that of either.
+Eager's `flex_attention` keeps all scores in float32; tiles round them to the type of the inputs, as eager's flash
+attention does. So an error may be that of either.
 """
 
 import pytest
@@ -27,7 +27,8 @@ def modifications(size):
         "alibi": lambda s, b, h, q, k: s + slopes[h] * (q - k), "cap": lambda s, b, h, q, k: 20 * torch.tanh(s / 20),
     }
     masks = {
-        "all": None, "window": lambda b, h, q, k: (q >= k) & (q - k < 200), "documents": lambda b, h, q, k: documents[q] == documents[k],
+        "all": None, "window": lambda b, h, q, k: (q >= k) & (q - k < 200), "documents": lambda b, h, q,
+        k: documents[q] == documents[k],
         "first rows empty": lambda b, h, q, k: q > 30,
     }
     return mods, masks
@@ -44,7 +45,8 @@ def distance(found, true):
 
 
 @pytest.mark.parametrize(("shape", "mod", "mask"), [
-    ("even", "plain", "all"), ("even", "causal", "all"), ("even", "plain", "window"), ("even", "alibi", "first rows empty"),
+    ("even", "plain", "all"), ("even", "causal", "all"), ("even", "plain", "window"),
+    ("even", "alibi", "first rows empty"),
     ("groups", "alibi", "window"), ("groups", "cap", "documents"), ("odd", "cap", "documents"), ("odd", "plain", "all"),
     ("short", "alibi", "window"), ("short", "causal", "all"),
 ])
@@ -53,10 +55,12 @@ def test_errors_are_eagers(shape, mod, mask, monkeypatch):
     mods, masks = modifications(size)
     blocks = masks[mask] and flex.create_block_mask(masks[mask], None, None, size, size, device="cuda")
     found = []
-    monkeypatch.setattr(targets, "brought_kernels", lambda *p, old=targets.brought_kernels: found.append(old(*p)) or found[-1])
+    monkeypatch.setattr(targets, "brought_kernels", lambda *p,
+                        old=targets.brought_kernels: found.append(old(*p)) or found[-1])
     torch.manual_seed(0)
     q = torch.randn(B, size, H, width, device="cuda", dtype=torch.bfloat16).transpose(1, 2).requires_grad_()
-    k, v = (torch.randn(B, heads, size, width, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    k, v = (torch.randn(B, heads, size, width, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+            for _ in range(2))
 
     def program(q, k, v):
         return flex.flex_attention(q, k, v, mods[mod], blocks, enable_gqa=heads != H)
@@ -72,7 +76,8 @@ def test_errors_are_eagers(shape, mod, mask, monkeypatch):
     eager, mine = results(program, q, k, v), results(framesmith.compile(program, fullgraph=True), q, k, v)
     assert [len(kernels) for kernels in found] == [1, 2]
     assert mine[0].stride() == eager[0].stride()
-    rounded = [distance(a, b) for a, b in zip(results(flash, q, k, v), results(flash, q.double(), k.double(), v.double()))]
+    rounded = [distance(a, b) for a,
+               b in zip(results(flash, q, k, v), results(flash, q.double(), k.double(), v.double()))]
     for a, b, c, least in zip(mine, eager, true, rounded):
         assert distance(a, c) <= 1.5 * max(distance(b, c), least)
 
@@ -81,7 +86,8 @@ MASKS = {
     "bias": lambda m, n: torch.randn(1, H, m, n, device="cuda").bfloat16(),
     "rows with gaps": lambda m, n: torch.randn(m, n, H, device="cuda").bfloat16().permute(2, 0, 1)[None],
     "padding": lambda m, n: (torch.arange(n, device="cuda") < n - 30)[None, None, None].expand(B, 1, m, n),
-    "causal numbers": lambda m, n: torch.full((m, n), torch.finfo(torch.bfloat16).min, device="cuda", dtype=torch.bfloat16).triu(1),
+    "causal numbers": lambda m,
+    n: torch.full((m, n), torch.finfo(torch.bfloat16).min, device="cuda", dtype=torch.bfloat16).triu(1),
     "float32 numbers": lambda m, n: torch.randn(B, 1, m, n, device="cuda"),
 }
 
@@ -92,7 +98,8 @@ MASKS = {
 def test_errors_with_a_mask_are_eagers(mask, size, width):
     torch.manual_seed(0)
     rows, columns = size
-    q, k, v = [torch.randn(B, n, H, width, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for n in (rows, columns, columns)]
+    q, k, v = [torch.randn(B, n, H, width, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+               for n in (rows, columns, columns)]
     given = MASKS[mask](rows, columns)
 
     def program(q, k, v, given):
@@ -123,5 +130,6 @@ def test_attention_that_is_written_out():
 
     with torch.no_grad():
         true = program(*[x.double() for x in (q, k, v, bias, shifted)])
-        eager, mine = program(q, k, v, bias, shifted), framesmith.compile(program, fullgraph=True)(q, k, v, bias, shifted)
+        eager, mine = program(q, k, v, bias, shifted), framesmith.compile(program, fullgraph=True)(q, k, v, bias,
+                                                                                                   shifted)
     assert mine.stride() == eager.stride() and distance(mine, true) <= 1.5 * max(distance(eager, true), 2.0**-9)

@@ -52,7 +52,8 @@ def mlp():
 
 def convnet():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3, stride=2), nn.Flatten(1)).to(D)
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3, stride=2),
+                         nn.Flatten(1)).to(D)
 
 
 class Attends(nn.Module):

@@ -35,7 +35,8 @@ def externs(program):
 @pytest.mark.usefixtures("makes_on_cuda")
 def test_factories_make_on_the_device_that_is_named():
     def fn(x):
-        return x + torch.arange(64, device=x.device), torch.ones(3, device="cuda"), torch.zeros_like(x), x.new_full((2,), 1.0), torch.eye(2)
+        return x + torch.arange(64, device=x.device), torch.ones(3, device="cuda"), torch.zeros_like(x), x.new_full(
+            (2,), 1.0), torch.eye(2)
 
     graph, out = recorded(fn, X)
     assert [o.device for o in out] == [DEVICE] * 4 + [torch.device("cpu")]
@@ -80,7 +81,8 @@ def test_copies_between_devices_are_operators():
     graph, out = recorded(lambda x: (x.cpu() + 1, (x * 2).to("cpu").to(DEVICE)), X)
     assert [o.device.type for o in out] == ["cpu", "cuda"]
     program = scheduled(graph)
-    assert externs(program) == ["aten._to_copy.default", "aten.add.Tensor", "aten._to_copy.default", "aten._to_copy.default"]
+    assert externs(program) == ["aten._to_copy.default", "aten.add.Tensor", "aten._to_copy.default",
+                                "aten._to_copy.default"]
 
 
 def test_what_is_copied_into_a_tensor_goes_to_its_device():
@@ -115,7 +117,8 @@ def test_attention_on_parts_of_a_matrix_is_laid_out_as_eager_lays_it_out():
         x = x * 2
         parts = [part.view(2, 16, 2, 32).transpose(1, 2) for part in x.split(64, 2)]
         q, k, v = [torch.ops.aten.clone(part, memory_format=torch.contiguous_format) for part in parts]
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(32, 64) @ x.select(0, 0).narrow(1, 0, 64).t()
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+        return attended.reshape(32, 64) @ x.select(0, 0).narrow(1, 0, 64).t()
 
     graph, _ = recorded(fn, x)
     program = scheduled(graph)
@@ -159,7 +162,8 @@ def test_products_convolutions_and_draws_are_operators():
 def test_dropout_is_drawn_in_kernels_in_turn_with_operators():
     graph, _ = recorded(lambda x: F.dropout(F.dropout(F.dropout(x * 2, 0.5) + 1, 0.1) + torch.rand_like(x), 0.3), X)
     program = scheduled(graph)
-    assert externs(program) == ["framesmith.draw_state.default", "aten.rand_like.default", "framesmith.draw_state.default"]
+    assert externs(program) == ["framesmith.draw_state.default", "aten.rand_like.default",
+                                "framesmith.draw_state.default"]
     moved = [step.args[1] for step in program.steps if isinstance(step, Extern) and "draw" in str(step.target)]
     assert moved == [8, 4] and len(program.kernels) == 1
 
@@ -190,21 +194,25 @@ def test_an_input_of_the_cpu_is_written_by_an_operator():
 
 @pytest.mark.parametrize(
     ("dtype", "rounded", "results", "last"),
-    [(torch.bfloat16, False, 8, True), (torch.float32, True, 4, True), (torch.float32, False, 4, False), (torch.float32, True, 8, False)],
+    [(torch.bfloat16, False, 8, True), (torch.float32, True, 4, True), (torch.float32, False, 4, False),
+     (torch.float32, True, 8, False)],
 )
 def test_convolutions_on_matrix_units_run_channels_last(dtype, rounded, results, last):
     """Where eager computes exactly, as of eight channels, layouts are eager's."""
-    image, weight, tangent = (torch.randn(s, dtype=dtype) for s in ((2, 16, 8, 8), (results, 16, 3, 3), (2, results, 6, 6)))
+    image, weight, tangent = (torch.randn(s, dtype=dtype)
+                              for s in ((2, 16, 8, 8), (results, 16, 3, 3), (2, results, 6, 6)))
     window = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
 
     def fn(x, w, g):
-        return F.conv2d(x * 2, w).relu(), *torch.ops.aten.convolution_backward(g * 2, x * 2, w, None, *window, [True, True, False])[:2]
+        return F.conv2d(x * 2, w).relu(), *torch.ops.aten.convolution_backward(g * 2, x * 2, w, None, *window,
+                                                                               [True, True, False])[:2]
 
     graph, _ = recorded(fn, image, weight, tangent)
     with rounding(products=True, convolutions=rounded):
         program = scheduled(graph)
     calls = [step for step in program.steps if isinstance(step, Extern)]
-    strides = [[s.const for s in program.buffers[a.name].stride] for call in calls for a in call.args if isinstance(a, Ref)]
+    strides = [[s.const for s in program.buffers[a.name].stride] for call in calls
+               for a in call.args if isinstance(a, Ref)]
     image = [1024, 1, 128, 16] if last else [1024, 64, 8, 1]
     weight = [144, 1, 48, 16] if last else [144, 9, 3, 1]
     tangent = [36 * results, 1, 6 * results, results] if last else [36 * results, 36, 6, 1]
@@ -255,7 +263,8 @@ def test_contractions_are_called_as_suits_the_libraries():
     inputs = [torch.randn(s) for s in shapes]
     graph, _ = recorded(fn, *inputs)
     FakeTarget(Config(), None, None, DEVICE).rewrite(graph)
-    assert sorted(externs(scheduled(graph))) == ["aten.addmm.default", "aten.conv2d.default", "aten.mm.default", "aten.mm.default"]
+    assert sorted(externs(scheduled(graph))) == ["aten.addmm.default", "aten.conv2d.default", "aten.mm.default",
+                                                 "aten.mm.default"]
     for got, expected in zip(run(graph, inputs), fn(*inputs)):
         torch.testing.assert_close(got, expected)
 
@@ -286,7 +295,8 @@ def test_large_values_live_from_first_write_to_last_use():
     for size, late in ((64, 0), (1024, 3)):  # one softmax lies where its scores were
         graph, _ = recorded(fn, torch.randn(size, size))
         program = scheduled(graph)
-        allocated = [name for step in program.steps if isinstance(step, Allocate) for name in step.names if name != ARENA]
+        allocated = [name for step in program.steps if isinstance(step, Allocate)
+                     for name in step.names if name != ARENA]
         released = [name for step in program.steps if isinstance(step, Release) for name in step.names]
         assert len(allocated) == late and set(allocated) <= set(released)
 
@@ -299,7 +309,8 @@ def test_weights_are_cast_into_the_layout_that_convolutions_want():
         window = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
         return torch.ops.aten.convolution_backward(g.bfloat16(), x, w, [4], *window, [True, True, False])[:2]
 
-    results = {lambda x, w: F.conv2d(x.bfloat16(), w.bfloat16()): ((image, weight), 1), gradients: ((tangent, image, weight), 2)}
+    results = {lambda x, w: F.conv2d(x.bfloat16(), w.bfloat16()): ((image, weight), 1),
+               gradients: ((tangent, image, weight), 2)}
     for fn, (inputs, count) in results.items():
         program = scheduled(recorded(fn, *inputs)[0])
         (call,) = [step for step in program.steps if isinstance(step, Extern)]
@@ -328,7 +339,8 @@ def test_the_gradient_of_a_bias_is_a_part_of_what_computes_the_tangent():
     (call,) = [step for step in program.steps if isinstance(step, Extern)]
     assert list(call.args[-1]) == [True, True, False] and len(program.outputs) == 3
     assert len(program.kernels) == 2  # the tangent with sums of its pieces, and their sum
-    got, want = run(graph, [t.float() for t in (image, image, image, weight)]), fn(*(t.float() for t in (image, image, image, weight)))
+    got, want = run(graph, [t.float() for t in (image, image, image,
+                                                weight)]), fn(*(t.float() for t in (image, image, image, weight)))
     torch.testing.assert_close(got, list(want), rtol=1e-4, atol=1e-3)
 
 
@@ -362,7 +374,8 @@ def test_a_wider_copy_of_many_uses_is_kept_narrow():
 
     graph, _ = recorded(fn, torch.randn(256, 256, dtype=torch.bfloat16))
     program = scheduled(graph)
-    stored = [b.dtype for b in program.buffers.values() if b.kind in ("arena", "scratch") and len(b.size) == 2 and b.size[0].const == 256]
+    stored = [b.dtype for b in program.buffers.values() if b.kind in ("arena", "scratch") and len(b.size) == 2
+              and b.size[0].const == 256]
     assert stored == [torch.bfloat16]
 
 
@@ -381,7 +394,8 @@ def test_a_recurrent_layer_without_gradients_is_one_operator():
     rec = Recorder()
     rec.follows_grad = True
     shapes = ((4, 12, 16), (1, 4, 32), (1, 4, 32), (128, 16), (128, 32), (128,), (128,))
-    x, h, c, *weights = [rec.input_like(new_fake(s, contiguous_strides(s), torch.float32, DEVICE), f"x{i}") for i, s in enumerate(shapes)]
+    x, h, c, *weights = [rec.input_like(new_fake(s, contiguous_strides(s), torch.float32, DEVICE), f"x{i}") for i,
+                         s in enumerate(shapes)]
     with torch.no_grad(), rec:
         out, *_ = torch.ops.aten.lstm.input(x, [h, c], weights, True, 1, 0.0, False, False, True)
     assert out.shape == (4, 12, 32) and externs(scheduled(rec.finish([out]))) == ["aten.lstm.input"]
@@ -433,7 +447,8 @@ def test_places_of_maxima_go_from_kernel_to_kernel_in_two_bytes():
 
 
 def test_a_group_norm_of_an_image_in_order_is_one_kernel():
-    """In other layouts, moments are taken channel by channel: what computes them, what puts them together, what uses them."""
+    """In other layouts, moments are taken channel by channel: what computes them, what puts them together, what uses
+    them."""
     x, w = torch.empty(8, 320, 64, 64, dtype=torch.bfloat16, device="meta"), torch.empty(320).bfloat16()
     graph, _ = recorded(lambda x, w: F.silu(F.group_norm(x, 32, w, w)), x, w)
     assert len(scheduled(graph).kernels) == 1
@@ -459,7 +474,8 @@ MEASURED = {
     "a sum of float32": (lambda g: g.sum(0), [(16384, 3072)], torch.float32, {"x": 32, "r": 64}, 8),
     "light vectors": (lambda x: F.max_pool2d(x, 3, 2, 1), [(64, 64, 112, 112)], torch.bfloat16, {"y": 128, "x": 4}, 2),
     "positions beside": (
-        lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), [(64, 64, 112, 112)], torch.bfloat16, {"y": 128, "x": 4}, 4),
+        lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), [(64, 64, 112, 112)], torch.bfloat16,
+        {"y": 128, "x": 4}, 4),
 }  # fmt: skip
 
 
@@ -473,7 +489,8 @@ def test_tiles_are_those_that_were_measured_to_be_fast(name):
     assert (dict(config.blocks), config.warps) == (blocks, warps)
 
 
-@pytest.mark.parametrize("rows, columns, tile, warps, stages", [(16384, 768, 2, 1, 3), (65536, 256, 4, 1, 4), (8192, 4096, 1, 4, 3)])
+@pytest.mark.parametrize("rows, columns, tile, warps, stages",
+                         [(16384, 768, 2, 1, 3), (65536, 256, 4, 1, 4), (8192, 4096, 1, 4, 3)])
 def test_the_gradient_of_a_layer_norm_is_two_kernels(rows, columns, tile, warps, stages):
     """One goes over the rows and sums up over those of a part, the other combines the parts."""
     like = [((rows, columns), torch.bfloat16)] * 2 + [((rows, 1), torch.float32)] * 2 + [((columns,), torch.bfloat16)]
@@ -488,4 +505,5 @@ def test_the_gradient_of_a_layer_norm_is_two_kernels(rows, columns, tile, warps,
     assert over.parts == (512 if columns < 4096 else 256) and not combined.parts
     config = choose(form(over))
     assert (config.blocks["x"], config.warps, config.stages) == (tile, warps, stages)
-    assert choose(form(combined)).blocks["x"] == (8 if columns < 4096 else 16)  # sectors of what it reads, in float32, whatever it writes
+    # sectors of what it reads, in float32, whatever it writes
+    assert choose(form(combined)).blocks["x"] == (8 if columns < 4096 else 16)

@@ -1,4 +1,5 @@
-"""Triton kernels of the program's own on a device: as eager, and launched without Triton's launcher where they can be."""
+"""Triton kernels of the program's own on a device: as eager, and launched without Triton's launcher where they can
+be."""
 
 import pytest
 import torch
@@ -61,7 +62,8 @@ def twice(x, y):
 PROGRAMS = {
     "fused": (lambda x, y: run(add, x.relu() * 2, y, BLOCK=512, num_warps=8).exp() - 1, 1), "part": (part, 1),
     "every second": (every_second, 1),
-    "twice": (twice, 2), "heuristics": (lambda x, y: run(even, x, y) + 1, 1), "tuned": (lambda x, y: run(tuned, x, y) + 1, 1),
+    "twice": (twice, 2), "heuristics": (lambda x, y: run(even, x, y) + 1, 1),
+    "tuned": (lambda x, y: run(tuned, x, y) + 1, 1),
 }
 
 
@@ -72,7 +74,8 @@ def test_as_eager(name, mode, monkeypatch, tmp_path):
     framesmith.reset()
     program, launched = PROGRAMS[name]
     found = []
-    monkeypatch.setattr(targets, "brought_kernels", lambda *p, old=targets.brought_kernels: found.append(old(*p)) or found[-1])
+    monkeypatch.setattr(targets, "brought_kernels", lambda *p,
+                        old=targets.brought_kernels: found.append(old(*p)) or found[-1])
     x, y = torch.randn(N, device="cuda"), torch.randn(N, device="cuda")
     given = [x.clone(), y.clone()]
     expected = program(*given)
@@ -87,7 +90,8 @@ def test_as_eager(name, mode, monkeypatch, tmp_path):
 def test_an_input_that_lies_askew():
     x = torch.randn(4096, device="cuda")[1:]
     expected = x * 3
-    torch.testing.assert_close(framesmith.compile(lambda x: (scale[(16,)](x, 4095, 3.0, 1), x * 1)[1], fullgraph=True)(x), expected)
+    torch.testing.assert_close(framesmith.compile(lambda x: (scale[(16,)](x, 4095, 3.0, 1), x * 1)[1],
+                                                  fullgraph=True)(x), expected)
 
 
 @triton.jit

@@ -1,4 +1,5 @@
-"""The way of a kernel to the device, with kernels written by hand: launches, memory, streams, tables, memory that lies askew."""
+"""The way of a kernel to the device, with kernels written by hand: launches, memory, streams, tables, memory that lies
+askew."""
 
 import threading
 from dataclasses import replace
@@ -36,7 +37,8 @@ def cache(tmp_path_factory):
 def unary(body, numel, kind="*fp32"):
     """One kernel that computes `body` of x for each of `numel` elements."""
     text = UNARY.format(body=body.replace("x", f"tl.load(p0 + i, i < {numel})"), numel=numel)
-    return Printed("kernel", text, (("p0", kind), ("p1", kind)), (("BLOCK", 256),), (-(-numel // 256),), 4, 3, (), (0, 1))
+    return Printed("kernel", text, (("p0", kind), ("p1", kind)), (("BLOCK", 256),), (-(-numel // 256),), 4, 3, (),
+                   (0, 1))
 
 
 def loaded(cache, fn, inputs, printed, change=lambda program: program):
@@ -48,7 +50,8 @@ def loaded(cache, fn, inputs, printed, change=lambda program: program):
     kernels = [printed(k) for k in program.kernels]
     arch = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
     sources = [
-        triton.TritonSource(k.name, k.text, k.signature, k.constants, k.divisible, k.num_warps, k.num_stages) for k in kernels
+        triton.TritonSource(k.name, k.text, k.signature, k.constants, k.divisible, k.num_warps, k.num_stages)
+        for k in kernels
     ]
     wrapped = wrap_device(program, kernels, range(len(inputs)), len(inputs), ())
     binaries = triton.start(sources, arch, cache).wait()
@@ -117,8 +120,10 @@ def test_memory_askew_is_copied(cache):
     torch.testing.assert_close(graph((x,))[0], x * 2 + 1)
     expected = x * 2 + 1
     both = unary("x * 2 + 1", 1000)
-    both = replace(both, text=both.text + "    tl.debug_barrier()\n    tl.store(p0 + i, tl.load(p1 + i, i < 1000), i < 1000)\n")
-    written, _ = loaded(cache, lambda x: x.mul_(2).add_(1), [x], lambda k: both)  # the input, and the result's memory of its own
+    both = replace(both, text=both.text
+                   + "    tl.debug_barrier()\n    tl.store(p0 + i, tl.load(p1 + i, i < 1000), i < 1000)\n")
+    # the input, and the result's memory of its own
+    written, _ = loaded(cache, lambda x: x.mul_(2).add_(1), [x], lambda k: both)
     written((x,))
     torch.testing.assert_close(x, expected)
 
@@ -134,7 +139,8 @@ def test_a_batch_reads_its_tables(cache):
 """
     def printed(kernel):
         return Printed(
-            "kernel", text, (("table", "*i64"), ("where", "*i32")), (("BLOCK", 256),), (PROGRAMS,), 4, 3, (), (0, 1), batch=256
+            "kernel", text, (("table", "*i64"), ("where", "*i32")), (("BLOCK", 256),), (PROGRAMS,), 4, 3, (), (0, 1),
+            batch=256
         )
 
     inputs = [torch.randn(n, device="cuda") for n in (1000, 5, 70000)]

@@ -96,7 +96,8 @@ def channels_last(x, w):
 @program((40, 16))
 def gathers(x):
     index = torch.tensor([3, 0, 7, 39], device=x.device)
-    return x[index], x[:, index[:2]], x.gather(0, index[:, None].expand(4, 16)), F.embedding(index, x), x.index_select(1, index[:3])
+    return x[index], x[:, index[:2]], x.gather(0, index[:, None].expand(4, 16)), F.embedding(index, x), x.index_select(
+        1, index[:3])
 
 
 @program((40, 16))
@@ -115,7 +116,8 @@ def orders(x):
 @program((40, 16))
 def factories(x):
     n = torch.arange(16, device=x.device, dtype=x.dtype)
-    return x + n, torch.full_like(x, 3) * x, torch.ones(3, device="cuda") * n[:3], torch.eye(16, device=D)[0] + n, x.new_zeros(4) + 1
+    return x + n, torch.full_like(x, 3) * x, torch.ones(3, device="cuda") * n[:3], torch.eye(16, device=D)[
+        0] + n, x.new_zeros(4) + 1
 
 
 @program((64, 300), (300, 20000))
@@ -149,17 +151,20 @@ def attention(q):
 
 @program((1 << 16,))
 def mixed_types(x):
-    return x.half() * 2 + x.bfloat16(), x.to(torch.float64).sin(), (x * 10).to(torch.int32) // 3, x.to(torch.int8), x > 0.5
+    return x.half() * 2 + x.bfloat16(), x.to(torch.float64).sin(), (x * 10).to(torch.int32) // 3, x.to(
+        torch.int8), x > 0.5
 
 
 @program((33, 65))
 def losses(x):
     target = torch.arange(33, device=x.device) % 65
-    return F.cross_entropy(x, target), F.mse_loss(x, x * 0.9), F.smooth_l1_loss(x, x * 0), F.nll_loss(x.log_softmax(-1), target)
+    return F.cross_entropy(x, target), F.mse_loss(x, x * 0.9), F.smooth_l1_loss(x, x * 0), F.nll_loss(x.log_softmax(-1),
+                                                                                                      target)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16],
+                         ids=["float32", "float16", "bfloat16"])
 def test_program(name, dtype):
     fn, shapes, _ = PROGRAMS[name]
     torch.manual_seed(0)
@@ -188,14 +193,16 @@ def mlp():
 
 def images():
     first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
-    second = nn.Sequential(nn.Conv2d(8, 16, 3, stride=2), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    second = nn.Sequential(nn.Conv2d(8, 16, 3, stride=2), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+                           nn.Flatten())
     return nn.Sequential(first, second, nn.Linear(16, 10)), torch.randn(4, 3, 32, 32)
 
 
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.table, self.norm, self.qkv, self.out = nn.Embedding(50, 64), nn.LayerNorm(64), nn.Linear(64, 192), nn.Linear(64, 64)
+        self.table, self.norm, self.qkv, self.out = nn.Embedding(50, 64), nn.LayerNorm(64), nn.Linear(
+            64, 192), nn.Linear(64, 64)
         self.up, self.down, self.last = nn.Linear(64, 256), nn.Linear(256, 64), nn.LayerNorm(64)
 
     def forward(self, ids):
@@ -244,7 +251,8 @@ PRECISIONS = {"float32": None, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def run(model, x, precision, training):
-    with torch.autocast("cuda", dtype=precision or torch.bfloat16, enabled=precision is not None and x.device.type == "cuda"):
+    with torch.autocast("cuda", dtype=precision or torch.bfloat16,
+                        enabled=precision is not None and x.device.type == "cuda"):
         out = model(x)
     if not training:
         return [out]
@@ -287,7 +295,8 @@ def test_model(make, precision, training):
 
 
 def windows():
-    first = [nn.Conv2d(16, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 1), nn.Conv2d(64, 64, 5, padding=2, groups=64), nn.ReLU()]
+    first = [nn.Conv2d(16, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 1),
+             nn.Conv2d(64, 64, 5, padding=2, groups=64), nn.ReLU()]
     return nn.Sequential(*first, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(256, 10)), torch.randn(8, 16, 28, 28)
 
 
@@ -327,7 +336,8 @@ def test_quotients_by_numbers_have_eagers_bits(dtype):
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_casts_of_a_recurrent_layer_are_brought_together_once(kind):
     torch.manual_seed(0)
-    layer, x = getattr(nn, kind)(16, 32, 2, batch_first=True, bidirectional=True).to(D), torch.randn(4, 12, 16, device=D)
+    layer, x = getattr(nn, kind)(16, 32, 2, batch_first=True,
+                                 bidirectional=True).to(D), torch.randn(4, 12, 16, device=D)
     fast = framesmith.compile(layer)
     with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16), warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*contiguous chunk")

@@ -1,5 +1,6 @@
-"""Products of float32 that may be rounded to TF32, on a device: attention over tiles is judged by what it would be with each operand of
-each product rounded and nothing else lost (libraries round only where lengths suit them), products along askew lengths by eager's."""
+"""Products of float32 that may be rounded to TF32, on a device: attention over tiles is judged by what it would be with
+each operand of each product rounded and nothing else lost (libraries round only where lengths suit them), products
+along askew lengths by eager's."""
 
 import pytest
 import torch

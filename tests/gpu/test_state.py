@@ -25,7 +25,8 @@ def test_draws_are_eagers():
     def fn(x):
         noise = F.dropout(x, 0.4) + torch.rand_like(x) + torch.randn(16, device=D)
         q = F.dropout(x, 0.1).view(1, 2, 4, 16).half()
-        return F.dropout(noise, 0.2), F.scaled_dot_product_attention(q, q, q, dropout_p=0.5), torch.randperm(7, device=D), F.dropout(x, 0.3)
+        return F.dropout(noise, 0.2), F.scaled_dot_product_attention(q, q, q, dropout_p=0.5), torch.randperm(
+            7, device=D), F.dropout(x, 0.3)
 
     x = torch.randn(8, 16, device=D)
     c = compiled(fn)
@@ -43,7 +44,8 @@ def test_draws_are_eagers():
 @pytest.mark.parametrize("shape", [(8, 16), (7, 51), (1024, 1030), (2050, 4097), (64, 96, 512)])
 def test_kernels_draw_what_eager_draws(mode, dtype, shape):
     def fn(x, some):
-        return F.dropout(x, 0.3), F.dropout(x.transpose(0, -1) + 1, 0.1), F.dropout(some, 0.5), F.dropout(x[1:] * 2, 0.25)
+        return F.dropout(x, 0.3), F.dropout(x.transpose(0, -1) + 1,
+                                            0.1), F.dropout(some, 0.5), F.dropout(x[1:] * 2, 0.25)
 
     x = torch.rand(shape, device=D).to(dtype) + 1
     some = torch.rand(*shape[:-1], 2 * shape[-1], device=D).to(dtype)[..., ::2] + 1

@@ -1,4 +1,5 @@
-"""Streams, events, device guards and copies between host and device in captured code: as in eager, in one graph or with clean breaks."""
+"""Streams, events, device guards and copies between host and device in captured code: as in eager, in one graph or with
+clean breaks."""
 
 import warnings
 
@@ -69,7 +70,8 @@ def test_what_is_queued_in_a_stream_is_in_that_stream():
     compiled = framesmith.compile(fn)
     for call in range(3):
         y = compiled(x)
-        assert call == 0 or not side.query() and torch.cuda.current_stream().query()  # the first call compiles meanwhile
+        # the first call compiles meanwhile
+        assert call == 0 or not side.query() and torch.cuda.current_stream().query()
         side.synchronize()
         torch.testing.assert_close(y, (x * 2).exp() + 1)
 
@@ -137,7 +139,8 @@ def test_copies_between_host_and_device():
     def fn(x, host):
         down = (x * 2).cpu() + host
         up = host.cuda() + down.to(x.device)
-        return down, up, up.to("cpu", torch.float64), host.to(x), x.new_tensor([1.0, 2.0]), torch.as_tensor([1, 2], device=D)
+        return down, up, up.to("cpu", torch.float64), host.to(x), x.new_tensor([1.0, 2.0]), torch.as_tensor(
+            [1, 2], device=D)
 
     x, host = torch.randn(40, device=D), torch.randn(40)
     agree(fn, x, host)
@@ -158,7 +161,8 @@ def test_a_written_host_tensor():
         torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16,
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64,
+                                   torch.int32, torch.int16,
                                    torch.int8, torch.uint8, torch.bool])
 def test_numbers_of_the_host_are_read_in_each_call(dtype):
     """By the kernel's arguments: nothing is copied to the device."""

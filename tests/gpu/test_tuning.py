@@ -1,4 +1,5 @@
-"""`mode="max-autotune"`: contractions in kernels of our own, whatever is faster, and kernels in configurations that were measured."""
+"""`mode="max-autotune"`: contractions in kernels of our own, whatever is faster, and kernels in configurations that
+were measured."""
 
 import copy
 
@@ -105,7 +106,8 @@ def programs(monkeypatch):
     """The programs whose kernels are printed."""
     seen: list[Program] = []
     kernels = CudaTarget.kernels
-    monkeypatch.setattr(CudaTarget, "kernels", lambda self, program, sizes: (seen.append(program), kernels(self, program, sizes))[1])
+    monkeypatch.setattr(CudaTarget, "kernels", lambda self, program,
+                        sizes: (seen.append(program), kernels(self, program, sizes))[1])
     return seen
 
 

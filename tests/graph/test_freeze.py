@@ -60,12 +60,14 @@ def test_what_depends_on_a_parameter_that_is_written_is_computed_in_the_call():
 
 def test_rows_of_a_table_are_looked_up_where_they_are_added():
     table, places = torch.randn(6, 4), torch.tensor([[3, 1, 3]])
-    for use, kept in ((lambda x, t, i: x + F.embedding(i.flip(1), t), [aten.flip.default]), (lambda x, t, i: F.embedding(i, t) @ x, None)):
+    for use, kept in ((lambda x, t, i: x + F.embedding(i.flip(1), t), [aten.flip.default]),
+                      (lambda x, t, i: F.embedding(i, t) @ x, None)):
         frozen = freeze(recorded(use, table, places), worth_freezing)
         assert frozen is not None
         assert targets(frozen.constants) == (kept or [aten.embedding.default])
         (actual,) = run(frozen.main, [torch.ones(4), *[p for i, p in ((1, table), (2, places)) if i in frozen.inputs],
-                                      *run(frozen.constants, [(torch.ones(4), table, places)[i] for i in frozen.parameters])])  # fmt: skip
+                                      *run(frozen.constants,  # fmt: skip
+                                           [(torch.ones(4), table, places)[i] for i in frozen.parameters])])
         torch.testing.assert_close(actual, use(torch.ones(4), table, places))
 
 

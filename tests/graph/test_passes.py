@@ -26,7 +26,8 @@ def names(graph):
 
 @pytest.mark.parametrize(("target", "kind"), [
     (aten.add.Tensor, PURE), (aten.add_.Tensor, EFFECT), (aten.rand.default, RANDOM), (aten.copy_.default, EFFECT),
-    (aten.view.default, PURE), (operator.getitem, PURE), (operator.setitem, EFFECT), (print, EFFECT), (torch.relu, EFFECT),
+    (aten.view.default, PURE), (operator.getitem, PURE), (operator.setitem, EFFECT), (print, EFFECT),
+    (torch.relu, EFFECT),
     (aten.add.out, EFFECT), (aten.bernoulli.default, RANDOM),
 ])
 def test_kinds(target, kind):

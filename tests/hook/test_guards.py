@@ -82,12 +82,14 @@ def test_id_and_none():
     (torch.device("cpu"), [torch.device("meta"), "cpu"]),
 ])
 def test_equals(value, others):
-    copies = [value] if value is None or isinstance(value, (torch.dtype, slice, torch.device)) else [eval(repr(value), {"nan": math.nan})]
+    copies = [value] if value is None or isinstance(value, (torch.dtype, slice,
+                                                            torch.device)) else [eval(repr(value), {"nan": math.nan})]
     holds("equals", value, [value, *copies], others, ["expected"])
 
 
 def test_len_and_bool():
-    holds("len", 2, [[1, 2], (1, 2), {1: 1, 2: 2}, {1, 2}, "ab", collections.deque([1, 2])], [[1], (), {}, 5], ["expected 2"])
+    holds("len", 2, [[1, 2], (1, 2), {1: 1, 2: 2}, {1, 2}, "ab", collections.deque([1, 2])], [[1], (), {}, 5],
+          ["expected 2"])
     holds("bool", True, [[1], 1, "a"], [[], 0, ""], ["expected True"])
     holds("bool", False, [[], {}, 0], [[1], {1: 1}], ["expected False"])
 
@@ -159,7 +161,8 @@ def test_sources(name):
 def test_roots():
     cell = types.CellType(7)
     guards = [Guard(Global("g"), "equals", 1), Guard(Builtin("len"), "id", len), Guard(Cell("c"), "equals", 7),
-              Guard(GlobalOf("math", "pi"), "equals", math.pi), Guard(TypeOf(X), "id", int), Guard(Pinned(math), "not_none")]
+              Guard(GlobalOf("math", "pi"), "equals", math.pi), Guard(TypeOf(X), "id", int),
+              Guard(Pinned(math), "not_none")]
     tree = compile_guards(guards, [Cell("c"), Global("g")])
     frame = ({"x": 3}, {"g": 1}, vars(builtins), {"c": cell})
     assert tree.check(*frame) == (7, 1)
@@ -263,7 +266,8 @@ def test_same_and_distinct():
 def test_near_and_cheap_checks_come_first():
     """A call with another type must not pay for the walk through the whole model, nor run a user's predicate."""
     ran = []
-    guards = [Guard(X, "callable", lambda x: ran.append(x) or True), Guard(Item(Local("m"), "deep"), "type", int), type_of("x")]
+    guards = [Guard(X, "callable", lambda x: ran.append(x) or True), Guard(Item(Local("m"), "deep"), "type", int),
+              type_of("x")]
     tree = compile_guards(guards, [])
     assert tree.check({"x": "text", "m": {}}) is None and ran == []
     assert tree.failure({"x": "text", "m": {}})[0] == 2

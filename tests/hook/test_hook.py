@@ -73,7 +73,8 @@ def test_closure_and_globals_are_the_frames_own():
 
     cb = variant(residual_outer(0), [type_of("a")], [Cell("x")])
     one, ten = (_C.CompiledFunction(outer(x), cb) for x in (1, 10))
-    assert one(1) == ("compiled", 102, (1,)) and ten(1) == ("compiled", 111, (10,)) and one(2) == ("compiled", 103, (1,))
+    assert one(1) == ("compiled", 102, (1,)) and ten(1) == ("compiled", 111, (10,)) and one(2) == ("compiled", 103,
+                                                                                                   (1,))
     assert cb.calls == 1
 
 

@@ -121,7 +121,8 @@ M, N, S, K = Symbol("m"), Symbol("n"), Symbol("s"), Symbol("k", -100, 100)
 
 
 @pytest.mark.parametrize("relation", [
-    le(M, 4), lt(2 * M + 3 * N, 20), eq(M % 3, 0), eq((M * N) % 2, 0), ne(M, N), le(M // 2 + N * N * M, 30), or_(eq(M, 1), eq(N, 1)),
+    le(M, 4), lt(2 * M + 3 * N, 20), eq(M % 3, 0), eq((M * N) % 2, 0), ne(M, N), le(M // 2 + N * N * M, 30),
+    or_(eq(M, 1), eq(N, 1)),
     and_(le(2, M), le(M, N)), lt(max_(M, N), 5), lt(min_(M, N, S), 4), eq(S, N), le(K % 7, 3), le(K // 3, -2), lt(K, M),
 ], ids=str)
 def test_shape_relations_agree_with_the_algebra(relation):
@@ -160,7 +161,8 @@ def test_global_state():
     with torch.inference_mode(), torch.enable_grad():
         assert tree.check(frame) is None and "inference mode" in tree.explain_failure(frame)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert tree.check(frame) is None and "autocast on cpu: expected False, got torch.bfloat16" in tree.explain_failure(frame)
+        assert (tree.check(frame) is None
+                and "autocast on cpu: expected False, got torch.bfloat16" in tree.explain_failure(frame))
     with torch.device("meta"):
         assert tree.check(frame) is None and tree.explain_failure(frame) == "default device: expected None, got meta"
     with BaseTorchFunctionMode():

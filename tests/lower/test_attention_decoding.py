@@ -32,8 +32,10 @@ def test_it_means_the_same(mask, scale):
     torch.testing.assert_close(run(graph, inputs)[0], fn(*inputs))
 
 
-@pytest.mark.parametrize(("rows", "shared", "dtype"), [(2, 3, torch.float32), (1, 1, torch.float32), (1, 3, torch.bfloat16)])
+@pytest.mark.parametrize(("rows", "shared", "dtype"),
+                         [(2, 3, torch.float32), (1, 1, torch.float32), (1, 3, torch.bfloat16)])
 def test_what_stays_the_librarys(rows, shared, dtype):
-    graph, _ = record(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), operands(rows, 40, 3, shared, dtype))
+    graph, _ = record(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+                      operands(rows, 40, 3, shared, dtype))
     sum_rows(graph)
     assert sum(n.target is sdpa for n in graph.nodes) == 1

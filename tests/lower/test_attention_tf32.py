@@ -1,4 +1,5 @@
-"""Attention of float32 under autograd as attention over tiles: what it gives, in the form in which the library's kernels give it."""
+"""Attention of float32 under autograd as attention over tiles: what it gives, in the form in which the library's
+kernels give it."""
 
 import pytest
 import torch
@@ -57,4 +58,5 @@ def test_dropout_stays_the_librarys():
 
     graph, _ = recorded(fn, *operands(dtype=torch.float32))
     tile_rounded(graph)
-    assert [n.target for n in graph.nodes if n.op == "call_function"][0] is aten._scaled_dot_product_efficient_attention.default
+    assert [n.target for n in graph.nodes
+            if n.op == "call_function"][0] is aten._scaled_dot_product_efficient_attention.default

@@ -52,7 +52,8 @@ def gradients(q, k, v, tangent, mask, causal, scale):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_attention_and_its_gradient(shape) -> None:
     batch, count, queries, keys, width, value_width = shape
-    q, k, v = heads(batch, count, queries, width), heads(batch, count, keys, width), heads(batch, count, keys, value_width)
+    q, k, v = heads(batch, count, queries, width), heads(batch, count, keys, width), heads(batch, count, keys,
+                                                                                           value_width)
     tangent = torch.randn(batch, count, queries, value_width)
     cases = [(mask, False, None) for mask in masks(batch, count, queries, keys)[:-2]]
     cases += [(None, True, None), (None, True, 0.3), (None, False, 0.2)]
@@ -61,7 +62,8 @@ def test_attention_and_its_gradient(shape) -> None:
         ours, logs = library.attention_sums(q, k, v, mask, causal, scale)
         torch.testing.assert_close(ours.double(), out, rtol=1e-5, atol=4e-6)
         torch.testing.assert_close(logs.double(), sums, rtol=1e-5, atol=4e-6)
-        for actual, exact in zip(library.attention_backward(tangent, q, k, v, ours, logs, mask, causal, scale), expected, strict=True):
+        for actual, exact in zip(library.attention_backward(tangent, q, k, v, ours, logs, mask, causal, scale),
+                                 expected, strict=True):
             assert (actual - exact).abs().max() <= 4e-6 * exact.abs().max() + 1e-6
             assert actual.transpose(1, 2).is_contiguous()
 
@@ -69,12 +71,15 @@ def test_attention_and_its_gradient(shape) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_masks_that_leave_nothing_as_eager(shape) -> None:
     batch, count, queries, keys, width, value_width = shape
-    q, k, v = heads(batch, count, queries, width), heads(batch, count, keys, width), heads(batch, count, keys, value_width)
+    q, k, v = heads(batch, count, queries, width), heads(batch, count, keys, width), heads(batch, count, keys,
+                                                                                           value_width)
     tangent = torch.randn(batch, count, queries, value_width)
     for mask in masks(batch, count, queries, keys)[-2:]:
         out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=mask)
-        torch.testing.assert_close(library.attention_sums(q, k, v, mask, False, None), (out, sums), rtol=1e-5, atol=4e-6)
-        theirs = aten._scaled_dot_product_flash_attention_for_cpu_backward(tangent, q, k, v, out, sums, 0.0, False, attn_mask=mask)
+        torch.testing.assert_close(library.attention_sums(q, k, v, mask, False, None), (out, sums), rtol=1e-5,
+                                   atol=4e-6)
+        theirs = aten._scaled_dot_product_flash_attention_for_cpu_backward(tangent, q, k, v, out, sums, 0.0, False,
+                                                                           attn_mask=mask)
         ours = library.attention_backward(tangent, q, k, v, out, sums, mask, False, None)
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 

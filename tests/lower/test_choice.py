@@ -21,7 +21,8 @@ def test_grouped_convolutions_are_measured(groups: int) -> None:
 
 @pytest.mark.parametrize("kind", ("conv", "depthwise", "grouped", "attention", "lstm"))
 def test_without_packing_eager_is_called(kind: str) -> None:
-    assert Chooser(Config(packing=False), {})(Request(kind, torch.float32, (1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1))) == "aten"
+    assert Chooser(Config(packing=False),
+                   {})(Request(kind, torch.float32, (1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1))) == "aten"
 
 
 def test_without_packing_linear_is_chosen_among_plain_kernels() -> None:

@@ -141,7 +141,8 @@ POOLS = [(3, 2, 1, False), (2, 2, 0, True), (3, 1, 1, False), ((3, 2), (2, 1), (
 
 @pytest.mark.parametrize("kernel,stride,padding,ceil", POOLS)
 def test_max_pool_of_a_convolution(kernel, stride, padding, ceil, own):
-    module = nn.Sequential(nn.Conv2d(3, 24, 3), nn.MaxPool2d(kernel, stride, padding, ceil_mode=ceil), nn.Conv2d(24, 8, 3, 1, 1))
+    module = nn.Sequential(nn.Conv2d(3, 24, 3), nn.MaxPool2d(kernel, stride, padding, ceil_mode=ceil),
+                           nn.Conv2d(24, 8, 3, 1, 1))
     check(module, torch.randn(2, 3, 14, 13), own)
 
 

@@ -31,7 +31,8 @@ def _seed() -> None:
 
 def exact_gradients(tangent, x, weight, window, groups):
     mask = (True, True, False)
-    return aten.convolution_backward(tangent.double(), x.double(), weight.double(), None, *window, False, (0, 0), groups, mask)[:2]
+    return aten.convolution_backward(tangent.double(), x.double(), weight.double(), None, *window, False, (0, 0),
+                                     groups, mask)[:2]
 
 
 @pytest.mark.parametrize("threads", (1, 3))
@@ -47,7 +48,8 @@ def test_operators(form, threads) -> None:
     torch.set_num_threads(threads)
     try:
         ours = (
-            library.convolution(x, weight, bias, *window, groups), library.convolution_images(tangent, weight, x.shape, *window, groups),
+            library.convolution(x, weight, bias, *window, groups),
+            library.convolution_images(tangent, weight, x.shape, *window, groups),
             library.convolution_weights(tangent, x, weight.shape, *window, groups),
         )  # fmt: skip
     finally:
@@ -83,7 +85,8 @@ def test_each_is_measured_and_agrees(kind) -> None:
 @pytest.mark.parametrize("own", [KINDS, ("convolution weights",), ("convolution images",)], ids=str)
 @pytest.mark.parametrize("bias", (False, True))
 def test_training_as_eager(own, bias, tmp_path, monkeypatch) -> None:
-    layers = nn.Conv2d(3, 8, 3, 2, 1, bias=bias), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8, bias=bias), nn.Conv2d(8, 5, 1, bias=bias)
+    layers = nn.Conv2d(3, 8, 3, 2, 1, bias=bias), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8,
+                                                                       bias=bias), nn.Conv2d(8, 5, 1, bias=bias)
     module = nn.Sequential(*layers)
     x = torch.randn(2, 3, 20, 20, requires_grad=True)
     leaves = [x, *module.parameters()]

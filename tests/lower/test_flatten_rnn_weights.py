@@ -29,7 +29,8 @@ def rewritten(layer, cast=True, train=False, dropout=0.0):
     """The frozen parts of a graph of one layer over parameters."""
     rec, gates = Recorder(), LAYERS[layer]
     shapes = ((4, 12, 16), (1, 4, 32), (1, 4, 32), (gates * 32, 16), (gates * 32, 32), (gates * 32,), (gates * 32,))
-    fakes = [rec.input_like(new_fake(s, contiguous_strides(s), torch.float32, DEVICE), f"x{i}") for i, s in enumerate(shapes)]
+    fakes = [rec.input_like(new_fake(s, contiguous_strides(s), torch.float32, DEVICE), f"x{i}") for i,
+             s in enumerate(shapes)]
     for weight in fakes[3:]:
         rec.nodes(weight).meta["param"] = True
     with torch.no_grad(), rec:
@@ -45,7 +46,8 @@ def rewritten(layer, cast=True, train=False, dropout=0.0):
 def test_casts_of_parameters_are_brought_together_once(layer):
     _, frozen = rewritten(layer)
     once, main = ([n.target for n in part.nodes] for part in (frozen.constants, frozen.main))
-    assert once.count(aten._cudnn_rnn_flatten_weight.default) == 1 and aten._cudnn_rnn_flatten_weight.default not in main
+    assert (once.count(aten._cudnn_rnn_flatten_weight.default) == 1
+            and aten._cudnn_rnn_flatten_weight.default not in main)
     (call,) = [s for s in scheduled(frozen.main).steps if hasattr(s, "target")]
     assert call.target is aten._cudnn_rnn.default
     made = len([o for o in call.outputs if o is not None])

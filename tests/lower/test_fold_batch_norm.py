@@ -1,4 +1,5 @@
-"""Batch-norm folded into a convolution of half precision, whose norm has parameters in float32: as autocast makes them."""
+"""Batch-norm folded into a convolution of half precision, whose norm has parameters in float32: as autocast makes
+them."""
 
 import pytest
 import torch

@@ -20,7 +20,8 @@ MEANING = {
 def fused(fn, dtype, shape, is_apt=lambda layer: True):
     """The graph of `fn` of an image, a weight of `shape` and its bias, both frozen, and another of each."""
     torch.manual_seed(0)
-    inputs = [torch.randn(s, dtype=dtype) for s in ((2, shape[1], 6, 6), shape, shape[:1], (2, shape[1], 6, 6), shape, shape[:1])]
+    inputs = [torch.randn(s, dtype=dtype)
+              for s in ((2, shape[1], 6, 6), shape, shape[:1], (2, shape[1], 6, 6), shape, shape[:1])]
     graph, _ = record(fn, inputs)
     for k, node in enumerate(list(graph.nodes)[:6]):
         node.meta["param"] = k not in (0, 3)

@@ -21,7 +21,8 @@ FORMS = [
     {"bidirectional": True, "num_layers": 2, "bias": False},
     {"bidirectional": True, "batch_first": True},
 ]
-SIZES = [(16, 32, 5, 3), (20, 37, 7, 9), (3, 8, 300, 2), (8, 70, 1, 1), (130, 96, 12, 17)]  # width, hidden, steps, batch
+# width, hidden, steps, batch
+SIZES = [(16, 32, 5, 3), (20, 37, 7, 9), (3, 8, 300, 2), (8, 70, 1, 1), (130, 96, 12, 17)]
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +86,8 @@ def test_recurrent_layers_as_eager(cell, form):
 def test_recurrent_input_of_any_layout():
     module = torch.nn.LSTM(24, 40, batch_first=True)
     packed = [torch.ops.framesmith.pack_rnn(module.all_weights[0], 4)]
-    for x in (torch.randn(24, 9, 5).permute(2, 1, 0), torch.randn(5, 18, 48)[:, ::2, ::2], torch.randn(5, 1, 24).expand(5, 9, 24)):
+    for x in (torch.randn(24, 9, 5).permute(2, 1, 0), torch.randn(5, 18, 48)[:, ::2, ::2],
+              torch.randn(5, 1, 24).expand(5, 9, 24)):
         ours = torch.ops.framesmith.lstm(x, [], packed, 40, False, True)[0]
         torch.testing.assert_close(ours, module(x)[0], rtol=1e-5, atol=2e-6)
 
@@ -127,8 +129,10 @@ def masks(batch, count, queries, keys):
     some = torch.rand(batch, 1, queries, keys) > 0.5
     without = some & (torch.arange(queries) != queries // 2)[:, None]  # a query without any key
     transposed = torch.zeros(keys, queries).t()
-    floats = [torch.randn(queries, keys), torch.randn(batch, 1, 1, keys), torch.randn(batch, count, queries, 1), transposed]
-    extremes = [some * lowest, torch.full((1, 1, 1, 1), lowest), torch.zeros(without.shape).masked_fill(without, float("-inf"))]
+    floats = [torch.randn(queries, keys), torch.randn(batch, 1, 1, keys), torch.randn(batch, count, queries, 1),
+              transposed]
+    extremes = [some * lowest, torch.full((1, 1, 1, 1), lowest),
+                torch.zeros(without.shape).masked_fill(without, float("-inf"))]
     return [*floats, *extremes, some, some[:, :, :1], without]
 
 
@@ -141,11 +145,14 @@ def own_attention(inputs, **kwargs):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_attention_as_eager(shape):
     batch, queries, keys, count, width, value_width = shape
-    inputs = heads(batch, queries, count, width), heads(batch, keys, count, width), heads(batch, keys, count, value_width)
+    inputs = heads(batch, queries, count, width), heads(batch, keys, count, width), heads(batch, keys, count,
+                                                                                          value_width)
     for mask in masks(batch, count, queries, keys):
-        torch.testing.assert_close(own_attention([*inputs, mask]), scaled_dot_product_attention(*inputs, mask), rtol=1e-5, atol=4e-6)
+        torch.testing.assert_close(own_attention([*inputs, mask]), scaled_dot_product_attention(*inputs, mask),
+                                   rtol=1e-5, atol=4e-6)
     for form in ({}, {"is_causal": True}, {"is_causal": True, "scale": 0.3}):
-        torch.testing.assert_close(own_attention(inputs, **form), scaled_dot_product_attention(*inputs, **form), rtol=1e-5, atol=4e-6)
+        torch.testing.assert_close(own_attention(inputs, **form), scaled_dot_product_attention(*inputs, **form),
+                                   rtol=1e-5, atol=4e-6)
 
 
 def test_attention_propagates_nan():
@@ -169,7 +176,8 @@ def test_repeated_heads_are_shared():
     def fn(q, k, v):
         return scaled_dot_product_attention(q, repeat(k), repeat(v), is_causal=True)
 
-    inputs = [torch.randn(2, 8, 40, 64), torch.randn(2, 40, 2, 64).transpose(1, 2), torch.randn(2, 40, 2, 64).transpose(1, 2)]
+    inputs = [torch.randn(2, 8, 40, 64), torch.randn(2, 40, 2, 64).transpose(1, 2),
+              torch.randn(2, 40, 2, 64).transpose(1, 2)]
     graph = rewrite_contractions(recorded(fn, inputs), own)
     [call] = [n for n in graph.nodes if str(n.target) == "framesmith.attention.default"]
     assert [a.op for a in call.args[:3]] == ["placeholder"] * 3
@@ -180,7 +188,8 @@ def test_attention_joins_heads_without_a_copy():
     def fn(q, k, v):
         return scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 40, 128).relu()
 
-    graph = recorded(fn, [torch.randn(2, 2, 40, 64) for _ in range(3)])  # eager's result is laid out as the query: the reshape copies
+    # eager's result is laid out as the query: the reshape copies
+    graph = recorded(fn, [torch.randn(2, 2, 40, 64) for _ in range(3)])
     items = lower(decompose(rewrite_contractions(graph, own))).items
     assert len(items) == 2
 

@@ -1,4 +1,5 @@
-"""Attention with a mask as attention with modified scores: where it becomes that, what it reads, and that it means the same."""
+"""Attention with a mask as attention with modified scores: where it becomes that, what it reads, and that it means the
+same."""
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ LOW = torch.finfo(BF16).min
 
 def operands(rows=48, columns=40, heads=3, shared=3, dtype=BF16):
     torch.manual_seed(0)
-    return [torch.randn(2, n, h, 16, dtype=dtype).transpose(1, 2) for n, h in ((rows, heads), (columns, shared), (columns, shared))]
+    return [torch.randn(2, n, h, 16, dtype=dtype).transpose(1, 2) for n,
+            h in ((rows, heads), (columns, shared), (columns, shared))]
 
 
 def whole(q, k, v, bias):
@@ -59,7 +61,8 @@ def test_it_means_the_same(name):
     mask = calls[0].args[-1].meta["val"]
     assert tuple(mask.shape) == shape
     assert mask.shape[-1] == 1 or (mask.stride() if callable(mask.stride) else mask.stride)[-1] == 1
-    want = torch.utils._pytree.tree_leaves(fn(*[x.double() if x.dtype is BF16 else x for x in inputs])) if fn is not one_for_all else None
+    want = torch.utils._pytree.tree_leaves(fn(*[x.double() if x.dtype is BF16 else x
+                                                for x in inputs])) if fn is not one_for_all else None
     eager = torch.utils._pytree.tree_leaves(fn(*inputs))
     for got, own, true in zip(run(graph, inputs), eager, want or eager, strict=True):
         assert got.shape == own.shape and got.dtype is own.dtype
@@ -97,7 +100,8 @@ def test_the_library_gets_rows_without_gaps():
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "dtype", "tf32"), [({"dropout_p": 0.5}, BF16, True), ({}, torch.float32, False)], ids=["dropout", "float32"]
+    ("kwargs", "dtype", "tf32"), [({"dropout_p": 0.5}, BF16, True), ({}, torch.float32, False)],
+    ids=["dropout", "float32"]
 )
 def test_what_stays_the_librarys(kwargs, dtype, tf32):
     inputs = [*operands(dtype=dtype), torch.randn(48, 40).to(dtype)]

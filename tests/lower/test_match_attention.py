@@ -51,7 +51,8 @@ ROUNDING = torch.finfo(BF16).eps
 
 
 def error(x, reference):
-    """The largest distance from `reference`, which is the same program in float64; eager rounds the scores to bfloat16."""
+    """The largest distance from `reference`, which is the same program in float64; eager rounds the scores to
+    bfloat16."""
     return (x.double() - reference).nan_to_num().abs().max()
 
 

@@ -38,5 +38,6 @@ def test_rewriting(name):
     loops = lower(decompose(graph))
     for ref, want in zip(loops.outputs, results, strict=True):
         storage = loops.storages[ref.name]
-        assert (tuple(storage.size), tuple(storage.stride), storage.dtype) == (tuple(want.shape), want.stride(), want.dtype)
+        assert (tuple(storage.size), tuple(storage.stride), storage.dtype) == (tuple(want.shape), want.stride(),
+                                                                               want.dtype)
     assert not count or not any(hasattr(item, "raxes") for item in loops.items)  # no cast is left

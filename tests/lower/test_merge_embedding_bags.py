@@ -77,7 +77,8 @@ def test_gradients_as_eager(options, threads, tmp_path):
     torch.set_num_threads(threads)
     try:
         expected = torch.autograd.grad(module(indices, offsets).square().sum(), parameters)
-        ours = framesmith.compile(lambda: module(indices, offsets).square().sum(), options={"cache_dir": str(tmp_path)})()
+        ours = framesmith.compile(lambda: module(indices, offsets).square().sum(),
+                                  options={"cache_dir": str(tmp_path)})()
         torch.testing.assert_close(torch.autograd.grad(ours, parameters), expected, rtol=1e-5, atol=1e-5)
     finally:
         torch.set_num_threads(before)
@@ -87,8 +88,10 @@ def test_the_gradient_of_a_large_table_by_several_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        tangent, indices, offsets = torch.randn(50, 128)[:, ::2], torch.randint(0, 5000, (300,)), torch.arange(0, 300, 6)
+        tangent, indices, offsets = torch.randn(50, 128)[:, ::2], torch.randint(0, 5000, (300,)), torch.arange(
+            0, 300, 6)
         exact = torch.zeros(5000, 64).index_add(0, indices, tangent.repeat_interleave(6, 0))
-        torch.testing.assert_close(torch.ops.framesmith.embedding_bag_gradient(tangent, indices, offsets, 5000, False, -1), exact)
+        torch.testing.assert_close(torch.ops.framesmith.embedding_bag_gradient(tangent, indices, offsets, 5000, False,
+                                                                               -1), exact)
     finally:
         torch.set_num_threads(before)

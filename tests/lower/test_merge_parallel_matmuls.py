@@ -45,7 +45,8 @@ def kept_twice(x, wq, wk, wv, b):
     return F.linear(x, w), F.linear(x, half(wk)), w * 2
 
 
-CASES = {"three": (three, 1, [48]), "cross": (cross, 3, [16, 32, 16]), "lying": (lying, 1, [32]), "as they lie": (as_they_lie, 2, [16, 16]),
+CASES = {"three": (three, 1, [48]), "cross": (cross, 3, [16, 32, 16]), "lying": (lying, 1, [32]),
+         "as they lie": (as_they_lie, 2, [16, 16]),
          "kept twice": (kept_twice, 2, [16, 16])}
 
 

@@ -47,7 +47,8 @@ def test_operands_wait_only_where_they_are_small_beside_the_result():
 
 
 def test_other_terms_stay():
-    assert joined(lambda x, y, z: total([z, *[torch.mm(x[t].t(), y[t]) for t in range(5)], z * 2]), X, Y, torch.randn(64, 48)) == 1
+    assert joined(lambda x, y, z: total([z, *[torch.mm(x[t].t(), y[t]) for t in range(5)], z * 2]), X, Y,
+                  torch.randn(64, 48)) == 1
     assert joined(lambda x, y: total([torch.mm(x[t].t(), y[t]) for t in range(3)]), X, Y) == 3
 
 
@@ -60,7 +61,8 @@ def test_a_product_that_somebody_else_wants_stays():
 
 
 def test_long_products_stay():
-    assert joined(lambda x, y: total([torch.mm(x[t].t(), y[t]) for t in range(5)]), torch.randn(5, 400, 8), torch.randn(5, 400, 8)) == 5
+    assert joined(lambda x, y: total([torch.mm(x[t].t(), y[t]) for t in range(5)]), torch.randn(5, 400, 8),
+                  torch.randn(5, 400, 8)) == 5
 
 
 def test_a_term_may_stand_twice():

@@ -75,12 +75,14 @@ CASES = {
 def test_means_the_same(fn, dtype):
     shapes, sizes = CASES[fn]
     inputs = [x(*shape, dtype=dtype) for shape in shapes]
-    made = program_of(fn, *map(torch.clone, inputs), target=GPU, change=lambda graph: pad_dimensions.grow_products(pad_strides.pad_rows(graph)))
+    made = program_of(fn, *map(torch.clone, inputs), target=GPU,
+                      change=lambda graph: pad_dimensions.grow_products(pad_strides.pad_rows(graph)))
     found = []
     for step in made.steps:
         if type(step) is Extern:
             a, b = ([n.const for n in made.buffers[ref.name].size] for ref in step.args)
             found.append((*a, b[1]))
     assert found == sizes
-    for got, want in zip(run_program(made, [*map(torch.clone, inputs)]), torch.utils._pytree.tree_leaves(fn(*inputs)), strict=True):
+    for got, want in zip(run_program(made, [*map(torch.clone, inputs)]), torch.utils._pytree.tree_leaves(fn(*inputs)),
+                         strict=True):
         torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)

@@ -85,7 +85,8 @@ CASES = {
     sorted_too: ((40, 70), (70, 24)),
     flat: ((40, 70), (70, 24)),
 }
-PADDED = (gradients, from_a_product, of_batches, with_a_bias, given, from_an_operator)  # of `with_a_bias`, what is behind the activation
+# of `with_a_bias`, what is behind the activation
+PADDED = (gradients, from_a_product, of_batches, with_a_bias, given, from_an_operator)
 
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float32])
@@ -95,5 +96,6 @@ def test_means_the_same(fn, dtype):
     made = program_of(fn, *map(torch.clone, inputs), target=GPU, change=pad_strides.pad_rows)
     steps = [[s.const for s in b.stride] for b in made.buffers.values() if b.kind != "view"]
     assert any(s[-2:] == [72, 1] for s in steps) == (fn in PADDED)
-    for got, want in zip(run_program(made, [*map(torch.clone, inputs)]), torch.utils._pytree.tree_leaves(fn(*inputs)), strict=True):
+    for got, want in zip(run_program(made, [*map(torch.clone, inputs)]), torch.utils._pytree.tree_leaves(fn(*inputs)),
+                         strict=True):
         torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)

@@ -1,4 +1,5 @@
-"""Products of matrices that change from call to call: the operator against float64 in every layout, and the graphs that it comes into."""
+"""Products of matrices that change from call to call: the operator against float64 in every layout, and the graphs that
+it comes into."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from framesmith.graph.interpreter import run
 from framesmith.lower.contractions.choice import CANDIDATES, Chooser
 from framesmith.lower.contractions.pack_linear import Request, rewrite_contractions
 
-SIZES = [(1, 1, 1), (3, 5, 7), (14, 16, 32), (15, 17, 33), (31, 1100, 200), (130, 700, 300), (600, 40, 17), (20, 3, 1000), (7, 0, 9)]
+SIZES = [(1, 1, 1), (3, 5, 7), (14, 16, 32), (15, 17, 33), (31, 1100, 200), (130, 700, 300), (600, 40, 17),
+         (20, 3, 1000), (7, 0, 9)]
 LAYOUTS = {
     "rows": lambda r, c: torch.randn(r, c),
     "columns": lambda r, c: torch.randn(c, r).t(),

@@ -30,7 +30,8 @@ def made(name, dtype=torch.bfloat16):
     generator = torch.Generator().manual_seed(len(name))
     kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
     image = torch.randn(shape, generator=generator).to(dtype).to(memory_format=torch.channels_last)
-    return [image, torch.randn(shape[1], 1, *kernel, generator=generator).to(dtype)], (stride, padding, dilation, shape[1])
+    return [image, torch.randn(shape[1], 1, *kernel, generator=generator).to(dtype)], (stride, padding, dilation,
+                                                                                       shape[1])
 
 
 def is_the_librarys(w):
@@ -96,7 +97,8 @@ def test_the_gradient_of_a_large_kernel_is_one_nest_over_its_rows():
     x, g = (torch.randn(2, 64, 14, 14).to(memory_format=torch.channels_last) for _ in range(2))
 
     def gradient(g, x, w):
-        return torch.ops.aten.convolution_backward(g, x, w, None, [1, 1], [3, 3], [1, 1], False, [0, 0], 64, [False, True, False])[1]
+        return torch.ops.aten.convolution_backward(g, x, w, None, [1, 1], [3, 3], [1, 1], False, [0, 0], 64,
+                                                   [False, True, False])[1]
 
     graph, _ = recorded(gradient, g, x, torch.randn(64, 1, 7, 7))
     program = scheduled(graph)
@@ -139,14 +141,16 @@ def test_a_kernel_of_one_element_is_a_product(shape):
     tangent = torch.randn(shape[0], 12, *shape[2:]).bfloat16()
 
     def fn(x, w, g):
-        gradients = torch.ops.aten.convolution_backward(g, x, w, [len(w)], (1, 1), (0, 0), (1, 1), False, (0, 0), 1, [True, True, True])
+        gradients = torch.ops.aten.convolution_backward(g, x, w, [len(w)], (1, 1), (0, 0), (1, 1), False, (0, 0), 1,
+                                                        [True, True, True])
         return F.conv2d(x, w), *gradients
 
     graph, _ = recorded(fn, x, w, tangent)
     program = scheduled(graph)
     verify(program)
     assert not calls(program) and products(program) == 3
-    for got, want in zip(run_program(program, [x, w, tangent]), fn(x.double(), w.double(), tangent.double()), strict=True):
+    for got, want in zip(run_program(program, [x, w, tangent]), fn(x.double(), w.double(), tangent.double()),
+                         strict=True):
         close(got, want)
     x, w, tangent = x.float(), torch.randn(20, *w.shape[1:]), torch.randn(len(x), 20, *x.shape[2:])
     graph, _ = recorded(fn, x, w, tangent)

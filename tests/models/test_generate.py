@@ -1,4 +1,5 @@
-"""`generate` of transformers, three ways to compile it, token for token what eager gives; sizes that grow at each token stay bounded."""
+"""`generate` of transformers, three ways to compile it, token for token what eager gives; sizes that grow at each token
+stay bounded."""
 
 from __future__ import annotations  # noqa: I001 - the benchmark's models keep transformers off the network
 
@@ -22,7 +23,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(
         vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2)),
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)),
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2)),
     "t5": lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(
         vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0)),
 }
@@ -43,7 +45,8 @@ def tokens(generate: Callable[..., Tensor], mode: str) -> Tensor:
     prompt = torch.randint(5, VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(0))
     torch.manual_seed(3)
     with torch.no_grad():
-        return generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=TOKENS, pad_token_id=0, **MODES[mode])
+        return generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=TOKENS, pad_token_id=0,
+                        **MODES[mode])
 
 
 compile_eagerly = functools.partial(framesmith.compile, backend="eager")
@@ -79,8 +82,10 @@ def test_generate(name: str, mode: str, way: Callable[[nn.Module], tuple[Callabl
 
 @pytest.mark.parametrize("way", [compiled_forward])
 @pytest.mark.parametrize("name", MODELS)
-def test_sizes_that_grow_at_each_token_are_bounded(name: str, way: Callable[[nn.Module], tuple[Callable[..., Tensor], Any]]) -> None:
-    """So many variants as are allowed, then eager with one warning: what the model calls does not fill up in its turn."""
+def test_sizes_that_grow_at_each_token_are_bounded(name: str, way: Callable[[nn.Module],
+                                                                            tuple[Callable[..., Tensor], Any]]) -> None:
+    """So many variants as are allowed, then eager with one warning: what the model calls does not fill up in its
+    turn."""
     generate, callback = way(build(name))
     callback.ledger = Ledger()
     with warnings.catch_warnings(record=True) as caught:

@@ -1,4 +1,5 @@
-"""Architectures of timm at a small picture size against eager: two calls with one batch, two with another, the first again."""
+"""Architectures of timm at a small picture size against eager: two calls with one batch, two with another, the first
+again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tiny models of the architectures of transformers against eager: two calls at one size, two at another, the first again."""
+"""Tiny models of the architectures of transformers against eager: two calls at one size, two at another, the first
+again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tiny models of many architectures, built from configs with random weights; nothing is downloaded.
 
-`TRANSFORMERS` and `TIMM` map a name to a `Row`: `build()` gives the model in eval mode, `inputs(large)` keyword arguments for it, where
-`large=True` has another batch size and, for sequences, another length.
+`TRANSFORMERS` and `TIMM` map a name to a `Row`: `build()` gives the model in eval mode, `inputs(large)` keyword
+arguments for it, where `large=True` has another batch size and, for sequences, another length.
 """
 
 from __future__ import annotations  # noqa: I001 - the benchmark's models declare operators that timm's imports look for
@@ -22,7 +22,8 @@ Inputs = Callable[[bool], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`build`: the model in eval mode; `inputs`: its keyword arguments, for the first size or the second; `whole`: one graph, no break."""
+    """`build`: the model in eval mode; `inputs`: its keyword arguments, for the first size or the second; `whole`: one
+    graph, no break."""
 
     build: Callable[[], nn.Module]
     inputs: Inputs
@@ -33,7 +34,8 @@ TRANSFORMERS: dict[str, Row] = {}
 TIMM: dict[str, Row] = {}
 
 VOCABULARY = 99
-_SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+_SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "intermediate_size": 64}
 
 
 def _seeded(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
@@ -48,7 +50,8 @@ def _seeded(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 
 
 def _spread(module: nn.Module) -> None:
-    """Make what initialisation leaves constant or next to nothing count: a zero gate, layer scale or head would hide errors."""
+    """Make what initialisation leaves constant or next to nothing count: a zero gate, layer scale or head would hide
+    errors."""
     for value in [*module.parameters(), *module.buffers()]:
         if not value.is_floating_point() or value.numel() < 2:
             continue
@@ -111,7 +114,8 @@ def _transformer(name: str, head: str, inputs: Inputs = text, family: str | None
     """A row: class `head`, config class `<family>Config`, the small sizes where `settings` do not say otherwise."""
 
     def build() -> nn.Module:
-        config = getattr(transformers, (family or head.split("For")[0].removesuffix("Model").removesuffix("LMHead")) + "Config")
+        config = getattr(transformers,
+                         (family or head.split("For")[0].removesuffix("Model").removesuffix("LMHead")) + "Config")
         return getattr(transformers, head)(config(**settings))
 
     TRANSFORMERS[name] = Row(_seeded(build), inputs, name not in _WITH_BREAKS)
@@ -121,7 +125,8 @@ def _small(name: str, head: str, inputs: Inputs = text, family: str | None = Non
     _transformer(name, head, inputs, family, **{**_SMALL, **settings})
 
 
-# The first slices by the value of a tensor that a scripted function returns; the second scans under a function transform.
+# The first slices by the value of a tensor that a scripted function returns; the second scans under a function
+# transform.
 _WITH_BREAKS = ("deberta", "mamba")
 
 _SEQ2SEQ = {
@@ -129,11 +134,13 @@ _SEQ2SEQ = {
     "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "pad_token_id": 1,
 }  # fmt: skip
 _VISION = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 32, "patch_size": 8,
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 32,
+    "patch_size": 8,
 }  # fmt: skip
 _CLIP = {"text_config": {**_SMALL, "eos_token_id": 98}, "vision_config": _VISION, "projection_dim": 16}
 _SPEECH = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "conv_dim": (16, 16, 16),
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+    "conv_dim": (16, 16, 16),
     "conv_stride": (4, 2, 2), "conv_kernel": (8, 3, 2), "num_feat_extract_layers": 3, "num_conv_pos_embeddings": 16,
     "num_conv_pos_embedding_groups": 2, "vocab_size": 32,
 }  # fmt: skip

@@ -14,7 +14,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Case:
-    """An expression over tensors by name: a shape each, or a list of indices (`i`, `j`). `m` and `v` are statistics: no gradients."""
+    """An expression over tensors by name: a shape each, or a list of indices (`i`, `j`). `m` and `v` are statistics: no
+    gradients."""
 
     text: str
     tensors: dict[str, Any] = field(hash=False)
@@ -31,7 +32,8 @@ def with_zeros(shape: Shape) -> list[Shape]:
 
 
 def forms(values: Sequence[int], rank: int) -> list[str]:
-    """Each number as an int, a list and a tuple of one, a list and a tuple of `rank`; and what is too long, short and empty."""
+    """Each number as an int, a list and a tuple of one, a list and a tuple of `rank`; and what is too long, short and
+    empty."""
     out = []
     for n in values:
         out += [f"{n}", f"[{n}]", f"({n},)", f"[{', '.join([str(n)] * rank)}]", f"({', '.join([str(n)] * rank)},)"]

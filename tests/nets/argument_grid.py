@@ -1,10 +1,11 @@
-"""Forms of arguments and sizes with zeros, for convolutions, pooling, norms, reductions and their kin, each in a child process.
+"""Forms of arguments and sizes with zeros, for convolutions, pooling, norms, reductions and their kin, each in a child
+process.
 
     python -m tests.nets.argument_grid [--sample N] [--seed S] [--op NAME] [--show]
 
-A case is an expression over tensors. Compiled code must give what eager gives: values, dtypes, strides, gradients, what is left in the
-inputs, or an error of the same type; and the process must live. Cases that eager accepts are compiled several to a graph; those of a
-graph that disagrees, and those that eager refuses, one by one.
+A case is an expression over tensors. Compiled code must give what eager gives: values, dtypes, strides, gradients, what
+is left in the inputs, or an error of the same type; and the process must live. Cases that eager accepts are compiled
+several to a graph; those of a graph that disagrees, and those that eager refuses, one by one.
 """
 
 from __future__ import annotations

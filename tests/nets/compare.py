@@ -1,5 +1,5 @@
-"""How far two tensors may be apart: by the rounding of their dtype, and by how far eager itself is from a run in float64 (an element's, or
-any element's, but for steps of the function)."""
+"""How far two tensors may be apart: by the rounding of their dtype, and by how far eager itself is from a run in
+float64 (an element's, or any element's, but for steps of the function)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def strides(x: torch.Tensor) -> tuple[int, ...]:
 
 
 def apart(a: torch.Tensor, b: torch.Tensor, exact: Any, least: float = 0.0) -> str:
-    """What differs in dtype, shape and values; empty if nothing does. `exact`: the result in float64, where there is one. `least`:
-    of numbers as large as this it is made, so that what is left when they cancel has their rounding."""
+    """What differs in dtype, shape and values; empty if nothing does. `exact`: the result in float64, where there is
+    one. `least`: of numbers as large as this it is made, so that what is left when they cancel has their rounding."""
     if a.is_nested and b.is_nested:
         return next((found for x, y in zip(a.unbind(), b.unbind()) if (found := apart(x, y, None))), "")
     if a.layout != b.layout:

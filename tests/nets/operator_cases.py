@@ -16,15 +16,19 @@ from torch.utils._pytree import tree_map
 
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
-    for dtype in (torch.float32, torch.int64, torch.bfloat16, torch.float64, torch.float16, torch.bool, torch.uint8, torch.complex64,
-                  torch.int32, torch.int16, torch.int8, torch.complex128, torch.complex32, torch.uint16, torch.uint32, torch.uint64)
+    for dtype in (torch.float32, torch.int64, torch.bfloat16, torch.float64, torch.float16, torch.bool, torch.uint8,
+                  torch.complex64,
+                  torch.int32, torch.int16, torch.int8, torch.complex128, torch.complex32, torch.uint16, torch.uint32,
+                  torch.uint64)
 }  # fmt: skip
 """By name, in the order in which they are run."""
 MODES = ("forward", "backward", "in place", "errors")
 _UNSET = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 UNCOMPARED = dict.fromkeys(_UNSET, "memory is not set")
-"""Operators whose values are not compared, and why. Random operators are: the generator is seeded, and eager's numbers are promised."""
-CANCELLING = {"special.ndtr": "1 + erf(x) is one function here, closer to the exact value than eager's sum of numbers about one"}
+"""Operators whose values are not compared, and why. Random operators are: the generator is seeded, and eager's numbers
+are promised."""
+CANCELLING = {"special.ndtr": "1 + erf(x) is one function here, closer to the exact value than eager's sum of numbers "
+                              "about one"}
 """Operators whose results are compared as what is left of numbers about one, and why."""
 WIDE = {torch.complex32: torch.complex128, torch.complex64: torch.complex128}
 MANY = 400

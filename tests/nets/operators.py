@@ -1,12 +1,14 @@
 """PyTorch's own samples of its operators and modules (`op_db`, `module_db`), compiled and in eager.
 
-    python -m tests.nets.operators [NAME ...] [--dtypes float32,int64] [--modes forward,backward] [--samples N] [--jobs J] [--json OUT]
+    python -m tests.nets.operators [NAME ...] [--dtypes float32,int64] [--modes forward,backward] [--samples N] [--jobs
+    J] [--json OUT]
 
-Modes: forward; backward; in place (the operator's in-place method); errors (samples that eager refuses). Several samples of an operator
-go into one graph, and one by one where that differs or breaks. Values, dtypes, shapes, strides, `requires_grad`, memory that results and
-inputs share, inputs afterwards, the generator afterwards, gradients with their strides and types of errors must be eager's, in two
-calls. Tangents lie in memory as the results do. Values may differ by the rounding of their dtype, and by four times what eager's own
-differ from float64's (`tests/nets/compare.py`). A name may end in `*`. Each group of samples runs in a process that may crash or hang.
+Modes: forward; backward; in place (the operator's in-place method); errors (samples that eager refuses). Several
+samples of an operator go into one graph, and one by one where that differs or breaks. Values, dtypes, shapes, strides,
+`requires_grad`, memory that results and inputs share, inputs afterwards, the generator afterwards, gradients with their
+strides and types of errors must be eager's, in two calls. Tangents lie in memory as the results do. Values may differ
+by the rounding of their dtype, and by four times what eager's own differ from float64's (`tests/nets/compare.py`). A
+name may end in `*`. Each group of samples runs in a process that may crash or hang.
 """
 
 from __future__ import annotations
@@ -96,7 +98,8 @@ def _compared(item: Item, backend: str = "native") -> tuple[str, list[str]]:
     if faults := [r.reason for r in ledger.refusals if r.internal]:
         return f"internal: {faults[0]}", []
     why = [b.reason for r in ledger.records for b in r.breaks] + [r.reason for r in ledger.refusals]
-    return "", why[:1] or ["eager raises"] * ("error" in plain) or ["no operators"] * (not any(r.operators for r in ledger.records))
+    return "", why[:1] or ["eager raises"] * ("error" in plain) or ["no operators"] * (
+        not any(r.operators for r in ledger.records))
 
 
 def _run(fn: Any, some: list[Call], wide: bool) -> Shown:
@@ -127,10 +130,12 @@ def _run(fn: Any, some: list[Call], wide: bool) -> Shown:
 
 
 def _gradients(shown: Shown, results: list[Any], given: list[torch.Tensor]) -> None:
-    leaving = [y for y in tree_leaves(results) if isinstance(y, torch.Tensor) and y.requires_grad and y.grad_fn is not None]
+    leaving = [y for y in tree_leaves(results) if isinstance(y, torch.Tensor) and y.requires_grad
+               and y.grad_fn is not None]
     wanted = [x for x in given if x.requires_grad and x.is_leaf]
     if leaving and wanted:
-        tangents = [torch.empty_like(y).copy_(torch.linspace(0.5, 1.5, y.numel(), dtype=torch.float64).reshape(y.shape)) for y in leaving]
+        tangents = [torch.empty_like(y).copy_(torch.linspace(0.5, 1.5, y.numel(), dtype=torch.float64).reshape(y.shape))
+                    for y in leaving]
         for k, g in enumerate(torch.autograd.grad(leaving, wanted, tangents, allow_unused=True)):
             shown[f"gradient {k} is"] = None if g is None else _layout(g)
             shown[f"gradient {k}"] = g
@@ -176,7 +181,8 @@ def _difference(want: Shown, got: Shown, wide: Shown, values: bool, least: float
 
 
 def _raised(want: Shown, got: Shown) -> str:
-    a, b = ([f"{type(e).__name__}: {str(e)[:150]}" if (e := shown.get("error")) else "no error"] for shown in (want, got))
+    a, b = ([f"{type(e).__name__}: {str(e)[:150]}" if (e := shown.get("error")) else "no error"]
+            for shown in (want, got))
     return f"{a[0]} became {b[0]}"
 
 
@@ -213,13 +219,16 @@ class Tally:
     def line(self) -> str:
         total = sum((c for s, c in self.counts.items() if s.mode != "errors"), Counter())
         refused = sum((c for s, c in self.counts.items() if s.mode == "errors"), Counter())
-        return (f"{len({s.name for s in self.counts})} operators, {total['samples']} samples: {total['compiled']} in one graph, "
-                f"{total['samples'] - total['compiled'] - total['different']} partly in eager, {total['different']} differ; "
+        return (f"{len({s.name for s in self.counts})} operators, {total['samples']} samples: {total['compiled']} in "
+                "one graph, "
+                f"{total['samples'] - total['compiled'] - total['different']} partly in eager, {total['different']} "
+                "differ; "
                 f"{refused['samples']} errors: {refused['different']} differ")
 
 
 def check(wanted: list[Subject], samples: int, jobs: int = 1, seconds: float = 1e9, kept: Path | None = None) -> Tally:
-    """All samples of the subjects; what ends a process is tried again one by one. `kept`: where counts are written now and then."""
+    """All samples of the subjects; what ends a process is tried again one by one. `kept`: where counts are written now
+    and then."""
     tally, end = Tally(), time.monotonic() + seconds
     before = json.loads(kept.read_text()) if kept is not None and kept.exists() else {"run": [], "operators": {}}
     before["run"] = [*before["run"], f"python -m tests.nets.operators {' '.join(sys.argv[1:])}"]

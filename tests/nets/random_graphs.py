@@ -1,7 +1,9 @@
-"""Random programs over tensors with gradients, compiled and in eager: `python -m tests.nets.random_graphs --count N --seed S --jobs J`.
+"""Random programs over tensors with gradients, compiled and in eager: `python -m tests.nets.random_graphs --count N
+--seed S --jobs J`.
 
-Values (relative to a run in float64), dtypes, strides, `requires_grad`, memory that results share, inputs that are written, gradients and
-types of errors are compared. Each program runs in a process that may crash. What differs is printed as the smallest program that does.
+Values (relative to a run in float64), dtypes, strides, `requires_grad`, memory that results share, inputs that are
+written, gradients and types of errors are compared. Each program runs in a process that may crash. What differs is
+printed as the smallest program that does.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def judge(text: str) -> Verdict:
         framesmith.reset()
     if faults := [r.reason for r in ledger.refusals if r.internal]:
         return Verdict("internal", faults[0])
-    reasons = Counter([b.reason for r in ledger.records for b in r.breaks] + [f"refused: {r.reason}" for r in ledger.refusals])
+    reasons = Counter([b.reason for r in ledger.records for b in r.breaks] + [f"refused: {r.reason}"
+                                                                              for r in ledger.refusals])
     return Verdict("same", "", 0, sum(r.operators.total() > 0 for r in ledger.records), reasons)
 
 
@@ -85,7 +88,8 @@ def _run(space: dict[str, Any], fn: Any, wide: bool) -> Shown:
                 shown[f"input {k} after"] = x.detach().clone()
                 shown[f"input {k} is"] = x.requires_grad, x.is_leaf
             leaving = [y for y in results if y.requires_grad and y.grad_fn is not None]
-            tangents = [torch.linspace(0.5, 1.5, y.numel(), dtype=torch.float64).reshape(y.shape).to(y.dtype) for y in leaving]
+            tangents = [torch.linspace(0.5, 1.5, y.numel(), dtype=torch.float64).reshape(y.shape).to(y.dtype)
+                        for y in leaving]
             if leaving:
                 torch.autograd.backward(leaving, tangents)
             for k, x in enumerate(leaves):
@@ -105,7 +109,8 @@ def _leaf(x: torch.Tensor) -> torch.Tensor:
 
 
 def _kind(y: torch.Tensor, others: list[torch.Tensor]) -> Any:
-    shared = [k for k, x in enumerate(others) if x.numel() and x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()]
+    shared = [k for k, x in enumerate(others) if x.numel()
+              and x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()]
     return y.requires_grad, y.is_leaf, shared if y.numel() else [], strides(y)
 
 
@@ -118,7 +123,8 @@ def _difference(want: Shown, got: Shown, wide: Shown, eager: Callable[[], list[S
             found = near(a, b)
             if found and is_rounding(a, b, [shown.get(key) for shown in eager()], near):
                 found = ""
-        elif key.startswith("gradient") and all(_is_nothing(shown.get(key.removesuffix(" is"))) for shown in (want, got)):
+        elif key.startswith("gradient") and all(_is_nothing(shown.get(key.removesuffix(" is")))
+                                                for shown in (want, got)):
             found = ""  # of what was overwritten whole eager has a gradient of zeros
         else:
             found = "" if a == b and type(a) is type(b) else f"{a} became {b}"
@@ -142,7 +148,8 @@ def main() -> int:
     p.add_argument("--seed", type=int, default=0, help="the first seed")
     p.add_argument("--count", type=int, default=100, help="how many programs")
     p.add_argument("--jobs", type=int, default=1, help="processes")
-    p.add_argument("--small", type=int, default=60, help="seconds that a failing program is made smaller for (0: printed as it is)")
+    p.add_argument("--small", type=int, default=60,
+                   help="seconds that a failing program is made smaller for (0: printed as it is)")
     a = p.parse_args()
     kinds: Counter[str] = Counter()
     captured = 0

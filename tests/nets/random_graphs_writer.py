@@ -15,11 +15,14 @@ import torch
 FLOATS = ("torch.float32",) * 5 + ("torch.float64",) * 2 + ("torch.bfloat16", "torch.float16", "torch.complex64")
 INTEGERS = ("torch.int64", "torch.int64", "torch.int32", "torch.int16", "torch.int8", "torch.uint8", "torch.bool")
 SIZES = (
-    *((3, 4),) * 3, (4,), (3, 1), (1, 4), (2, 3, 4), (2, 3, 4), (), (1,), (0, 4), (3, 0), (1, 1, 1), (5, 3, 4), (2, 3, 4, 4), (2, 4, 5, 5),
+    *((3, 4),) * 3, (4,), (3, 1), (1, 4), (2, 3, 4), (2, 3, 4), (), (1,), (0, 4), (3, 0), (1, 1, 1), (5, 3, 4),
+    (2, 3, 4, 4), (2, 4, 5, 5),
 )
 LAYOUTS = (
-    "{}", "{}", "{}", "{}.mT.contiguous().mT", "{}.repeat(2, *[1] * ({}.dim() - 1))[::2]", "{}[..., :1].expand({}.shape)",
-    "{}.contiguous(memory_format=torch.channels_last)", "torch.cat([{}.flatten()[:1], {}.flatten()])[1:].view({}.shape)",
+    "{}", "{}", "{}", "{}.mT.contiguous().mT", "{}.repeat(2, *[1] * ({}.dim() - 1))[::2]",
+    "{}[..., :1].expand({}.shape)",
+    "{}.contiguous(memory_format=torch.channels_last)",
+    "torch.cat([{}.flatten()[:1], {}.flatten()])[1:].view({}.shape)",
     "{}.flip(-1).mT.mT",
 )
 SPECIAL = (
@@ -45,10 +48,12 @@ STATEMENTS: dict[int, list[str]] = {weight: [part.strip() for part in text.split
     6: """
         {x} + {y};; {x} * {y};; {x} - {y};; {x} / {y};; {x} * {n};; {x} + {n};; {n} - {x};; {x}.sin();; {x}.exp();;
         {x}.tanh();; {x}.relu();; {x}.abs();; {x}.sigmoid();; {x}.square();; F.gelu({x});; F.silu({x});; {x}.neg();;
-        torch.where({x} > 0, {x}, {y});; {x}.clamp(-1, 1);; torch.maximum({x}, {y});; torch.minimum({x}, {y});; {x}.sqrt();;
+        torch.where({x} > 0, {x}, {y});; {x}.clamp(-1, 1);; torch.maximum({x}, {y});; torch.minimum({x}, {y});;
+        {x}.sqrt();;
         {x}.log1p();; {x} ** 2;; {x} % {n};; {x} // {n};; torch.lerp({x}, {y}, 0.3);; {x}.masked_fill({x} > 0.5, {n});;
         F.leaky_relu({x}, 0.1);; F.softplus({x});; F.elu({x});; F.hardswish({x});; torch.addcmul({x}, {y}, {x});;
-        {x}.reciprocal();; {x}.atan2({y});; {x}.erf();; torch.hypot({x}, {y});; {x}.round();; {x}.sign();; {x}.expm1()""",
+        {x}.reciprocal();; {x}.atan2({y});; {x}.erf();; torch.hypot({x}, {y});; {x}.round();; {x}.sign();;
+        {x}.expm1()""",
     5: """
         {x}.sum({d});; {x}.mean({d});; {x}.sum();; {x}.mean({d}, keepdim=True);; {x}.amax({d});; {x}.max({d}).values;;
         {x}.amin({d}, keepdim=True);; {x}.var({d});; {x}.std({d}, keepdim=True);; {x}.prod({d});; {x}.argmax({d});;
@@ -56,17 +61,20 @@ STATEMENTS: dict[int, list[str]] = {weight: [part.strip() for part in text.split
         {x}.sum((0, -1));; {x}.any({d});; {x}.all();; {x}.cumprod({d});; {x}.max();; {x}.argmin()""",
     4: """
         {x}.mT;; {x}[0];; {x}[..., 1:];; {x}[:, ::2];; {x}.unsqueeze({d});; {x}.squeeze();; {x}.reshape(-1);;
-        {x}.flatten(0, 1);; {x}.expand(2, *{x}.shape);; {x}.permute(*range({x}.dim())[::-1]);; {x}.diagonal();; {x}.detach();;
+        {x}.flatten(0, 1);; {x}.expand(2, *{x}.shape);; {x}.permute(*range({x}.dim())[::-1]);; {x}.diagonal();;
+        {x}.detach();;
         {x}.view(-1);; {x}.chunk(2, {d})[0];; {x}.split(1, {d})[-1];; {x}.unbind({d})[0];; {x}.narrow({d}, 0, 1);;
         {x}.movedim(0, -1);; {x}.contiguous();; {x}.clone();; {x}.select({d}, -1);; {x}.unfold(-1, 2, 1)""",
     3: """
         {x}.mul_({n});; {x}.add_({y});; {x}[0] = {n};; {x}[..., 0].add_(1);; {x}.mT.mul_({y});; {x}.copy_({y});;
         {x}[:1] = {y}[:1];; {x}.relu_();; {x}.masked_fill_({x} > 0, {n});; {x}.zero_();; {x}.fill_({n});;
-        {x}.clamp_(min={n});; {x}.diagonal().add_(1);; {x} += {y};; {x}.sin_();; {x}.view(-1)[1:].mul_(2);; {x}[{x} > 0] = {n}""",
+        {x}.clamp_(min={n});; {x}.diagonal().add_(1);; {x} += {y};; {x}.sin_();; {x}.view(-1)[1:].mul_(2);;
+        {x}[{x} > 0] = {n}""",
     2: """
         {x} @ {y};; {x} @ {x}.mT;; {x}.flip(0);; {x}.roll(1, {d});; torch.cat([{x}, {y}], {d});;
         torch.stack([{x}, {x}], {d});; {x}[torch.tensor([0, -1, 0])];; {x}.index_select({d}, torch.tensor([0, 0]));;
-        {x}.gather(-1, {x}.argsort(-1));; {x}.topk(1).values;; {x}.sort({d}).values;; F.layer_norm({x}, {x}.shape[-1:]);;
+        {x}.gather(-1, {x}.argsort(-1));; {x}.topk(1).values;; {x}.sort({d}).values;;
+        F.layer_norm({x}, {x}.shape[-1:]);;
         F.normalize({x}, dim={d});; F.pad({x}, (1, 2));; {x}.repeat(2, *[1] * ({x}.dim() - 1));; {x}.tril();;
         F.linear({x}, {y});; F.mse_loss({x}, {y});; F.rms_norm({x}, {x}.shape[-1:]);; {x}.to(torch.float32);;
         {x}.to(torch.float64);; {x}.to(torch.bfloat16);; {x}.long();; {x} > {y};; {x}.to({y}.dtype);;
@@ -138,7 +146,8 @@ def _inputs(draw: random.Random, more: bool) -> list[str]:
         if draw.random() < 0.85:
             dtype = draw.choice(FLOATS)
             lines.append(f"{name} = torch.randn({size}, dtype={dtype})")
-            lines += [draw.choice(SPECIAL).format(name)] if draw.random() < 0.15 and 0 not in size and "complex" not in dtype else []
+            lines += ([draw.choice(SPECIAL).format(name)] if draw.random() < 0.15 and 0 not in size
+                      and "complex" not in dtype else [])
         else:
             dtype = draw.choice(INTEGERS)
             low, high = (0, 2) if dtype == "torch.bool" else (0, 9) if dtype == "torch.uint8" else (-5, 6)
@@ -168,13 +177,15 @@ def write(seed: int) -> str:
         x, y = (draw.choice(names[-4:] if draw.random() < 0.6 else names) for _ in range(2))
         kind = draw.choices(_KINDS, _KINDS)[0]
         text = draw.choice(statements[kind])
-        line = ("" if kind == WRITING else f"t{step} = ") + text.format(x=x, y=y, n=draw.choice(NUMBERS), d=draw.choice((0, -1, -1, 1)))
+        line = ("" if kind == WRITING else f"t{step} = ") + text.format(x=x, y=y, n=draw.choice(NUMBERS),
+                                                                        d=draw.choice((0, -1, -1, 1)))
         if _runs(line, space):
             body.append(line)
             names += [f"t{step}"] if f"t{step}" in space else []
     results = sorted({names[-1], *draw.sample(names, min(len(names), 2))})
     indented = "\n".join("    " + line for line in [*made, f"return {given}"])
-    return "\n".join(["import torch", "import torch.nn.functional as F", "", "def inputs():", indented, "", f"def program({given}):",
+    return "\n".join(["import torch", "import torch.nn.functional as F", "", "def inputs():", indented, "",
+                      f"def program({given}):",
                       *(f"    {line}" for line in body), f"    return {', '.join(results)},"])
 
 

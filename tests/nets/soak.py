@@ -2,9 +2,10 @@
 
     python -m tests.nets.soak --models 2000 [--seconds 600] [--seed 0]
 
-Each model is new to framesmith: its classes and functions are executed from text anew, so that code objects, entries, guards, graphs and
-libraries are its own. Their kinds are few, so that kernels come from the disk cache. After each round over all kinds everything is let go
-and counted. What grows after the first rounds, by model, must stay under `BOUNDS`.
+Each model is new to framesmith: its classes and functions are executed from text anew, so that code objects, entries,
+guards, graphs and libraries are its own. Their kinds are few, so that kernels come from the disk cache. After each
+round over all kinds everything is let go and counted. What grows after the first rounds, by model, must stay under
+`BOUNDS`.
 """
 
 from __future__ import annotations
@@ -27,24 +28,34 @@ import framesmith
 
 # ruff: noqa: E501
 KINDS = {
-    "layers": "class Net(nn.Sequential):\n    def __init__(self):\n        super().__init__(nn.Linear({w}, {v}), nn.GELU(), nn.Linear({v}, {w}))\n",
-    "norms": "class Net(nn.Sequential):\n    def __init__(self):\n        super().__init__(nn.Linear({w}, {v}), nn.BatchNorm1d({v}), nn.Dropout(0.1))\n",
-    "attention": "class Net(nn.TransformerEncoderLayer):\n    def __init__(self):\n        super().__init__({w}, 2, {v}, batch_first=True)\n",
-    "images": "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.c = nn.Conv1d(1, {w}, 3)\n"
+    "layers": "class Net(nn.Sequential):\n    def __init__(self):\n        super().__init__(nn.Linear({w}, {v}), "
+              "nn.GELU(), nn.Linear({v}, {w}))\n",
+    "norms": "class Net(nn.Sequential):\n    def __init__(self):\n        super().__init__(nn.Linear({w}, {v}), "
+             "nn.BatchNorm1d({v}), nn.Dropout(0.1))\n",
+    "attention": "class Net(nn.TransformerEncoderLayer):\n    def __init__(self):\n        super().__init__({w}, 2, "
+                 "{v}, batch_first=True)\n",
+    "images": "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.c = "
+              "nn.Conv1d(1, {w}, 3)\n"
               "    def forward(self, x):\n        return self.c(x.unsqueeze(1)).relu().mean(1)\n",
-    "broken": "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a, self.b = nn.Linear({w}, {v}), nn.Linear({v}, 3)\n"
-              "    def forward(self, x):\n        x = self.a(x).tanh()\n        framesmith.graph_break()\n        return self.b(x)\n",
-    "state": "seen = []\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a = nn.Linear({w}, {v})\n"
+    "broken": "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a, self.b = "
+              "nn.Linear({w}, {v}), nn.Linear({v}, 3)\n"
+              "    def forward(self, x):\n        x = self.a(x).tanh()\n        framesmith.graph_break()\n        "
+              "return self.b(x)\n",
+    "state": "seen = []\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a = "
+             "nn.Linear({w}, {v})\n"
              "        self.register_buffer('n', torch.zeros(()))\n"
              "    def forward(self, x):\n        self.n += 1\n        self.last = x.detach()\n        seen.append(1)\n"
              "        return {{'y': self.a(x) * self.n, 'z': [x, self.last]}}['y']\n",
-    "raising": "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.e = nn.Embedding({v}, {w})\n"
-               "    def forward(self, x):\n        return self.e((x * 0).long() + {v} * int(x.dim() > 2)) + x.unsqueeze(-1)\n",
+    "raising": "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.e = "
+               "nn.Embedding({v}, {w})\n"
+               "    def forward(self, x):\n        return self.e((x * 0).long() + {v} * int(x.dim() > 2)) + "
+               "x.unsqueeze(-1)\n",
 }  # fmt: skip
 WIDTHS = ((8, 12), (16, 20))
 BATCH = 4
 BOUNDS = {"resident": 8192.0, "blocks": 12.0, "tracked": 3.0, "libraries": 0.01}
-"""Growth by model: bytes of resident memory, blocks of Python's allocator, objects of its collector, loaded libraries."""
+"""Growth by model: bytes of resident memory, blocks of Python's allocator, objects of its collector, loaded
+libraries."""
 
 
 def _model(kind: str, widths: tuple[int, int]) -> Any:
@@ -86,7 +97,8 @@ def counts() -> dict[str, float]:
         gc.collect()
     framesmith._C.trim_memory()
     ctypes.CDLL(None).malloc_trim(0)
-    return {"resident": resident(), "blocks": sys.getallocatedblocks(), "tracked": len(gc.get_objects()), "libraries": libraries()}
+    return {"resident": resident(), "blocks": sys.getallocatedblocks(), "tracked": len(gc.get_objects()),
+            "libraries": libraries()}
 
 
 def slope(points: list[tuple[int, float]]) -> float:
@@ -95,8 +107,10 @@ def slope(points: list[tuple[int, float]]) -> float:
     return found[len(found) // 2] if found else 0.0
 
 
-def soak(models: int, seconds: float = 1e9, seed: int = 0, out: Any = None, fast: bool = False) -> tuple[int, dict[str, float]]:
-    """How many models were used, and by how much each count grew for one, after the first third. `fast`: fewer kernels, built quickly."""
+def soak(models: int, seconds: float = 1e9, seed: int = 0, out: Any = None,
+         fast: bool = False) -> tuple[int, dict[str, float]]:
+    """How many models were used, and by how much each count grew for one, after the first third. `fast`: fewer kernels,
+    built quickly."""
     order = random.Random(seed)
     kinds = list(itertools.product(KINDS, WIDTHS[:1] if fast else WIDTHS))
     options = {"compiler_flags": "-O0"} if fast else None
@@ -113,7 +127,8 @@ def soak(models: int, seconds: float = 1e9, seed: int = 0, out: Any = None, fast
             samples.append((done, counts()))
             if out is not None:
                 now = samples[-1][1]
-                print(f"{done:6d} models  {now['resident'] / 2**20:8.1f} MiB  {now['blocks']:9.0f} blocks  {now['tracked']:8.0f} objects  "
+                print(f"{done:6d} models  {now['resident'] / 2**20:8.1f} MiB  {now['blocks']:9.0f} blocks  "
+                      f"{now['tracked']:8.0f} objects  "
                       f"{now['libraries']:4.0f} libraries", file=out, flush=True)
     late = samples[max(2, len(samples) // 3):]
     return done, {name: slope([(n, now[name]) for n, now in late]) for name in BOUNDS}

@@ -1,10 +1,12 @@
-"""The state net: between two calls of a compiled program, change anything that Python can change; the next call is eager's.
+"""The state net: between two calls of a compiled program, change anything that Python can change; the next call is
+eager's.
 
     python -m tests.nets.state_fuzz --count 20000 --seed 0 [--program NAME] [--jobs 2] [--backend eager|native|mixed]
 
-A case is a program, and steps: each changes something at a place of the program's world, or surrounds one call, or gives another input.
-The same steps are done in two worlds; in one the program is compiled. Results, errors, output, gradients and what the world holds
-afterwards are compared after each step. A case that differs is reduced to the steps that are needed.
+A case is a program, and steps: each changes something at a place of the program's world, or surrounds one call, or
+gives another input. The same steps are done in two worlds; in one the program is compiled. Results, errors, output,
+gradients and what the world holds afterwards are compared after each step. A case that differs is reduced to the steps
+that are needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The places of a world that a change may touch, and what may be done there: what a Python program can change between two calls."""
+"""The places of a world that a change may touch, and what may be done there: what a Python program can change between
+two calls."""
 
 from __future__ import annotations
 
@@ -134,7 +135,8 @@ def _of_function(fn: Any, path: str, space: dict[str, Any]) -> Iterator[Place]:
     yield from (Place(f"{path}/={k}", "keyword", fn, k, v) for k, v in (fn.__kwdefaults__ or {}).items())
 
 
-# -- verbs ---------------------------------------------------------------------------------------------------------------------------
+# -- verbs
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 def twice(x: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Small programs whose state the state net changes between two calls. `PROGRAMS`: by name, what gives a callable and its inputs.
+"""Small programs whose state the state net changes between two calls. `PROGRAMS`: by name, what gives a callable and
+its inputs.
 
 The file is executed anew for each world, so that globals and classes are the world's own.
 """
@@ -73,7 +74,8 @@ def linear():
 
 @program
 def convolution():
-    return nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.AvgPool2d(2)), (torch.randn(2, 2, 4, 4),)
+    return nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(),
+                         nn.AvgPool2d(2)), (torch.randn(2, 2, 4, 4),)
 
 
 class Attention(nn.Module):
@@ -264,7 +266,8 @@ def recurrent():
 
 @program
 def normed():
-    return nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5), nn.LayerNorm(4), nn.Embedding(5, 4).weight.__class__ and nn.Tanh()), (
+    return nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5), nn.LayerNorm(4),
+                         nn.Embedding(5, 4).weight.__class__ and nn.Tanh()), (
         torch.randn(3, 4),)
 
 
@@ -365,6 +368,7 @@ def modes():
             y = y + 1
         with torch.no_grad():
             w = y.detach() + 1
-        return y @ y, w, z.dtype, torch.get_default_dtype(), torch.is_inference_mode_enabled(), x.requires_grad, x.dtype, x.stride()
+        set_to = torch.get_default_dtype(), torch.is_inference_mode_enabled()
+        return y @ y, w, z.dtype, *set_to, x.requires_grad, x.dtype, x.stride()
 
     return f, (torch.randn(4),)

@@ -1,4 +1,5 @@
-"""What surrounds one call: modes and settings of the process, functions of torch's and Python's replaced, and inputs of another kind."""
+"""What surrounds one call: modes and settings of the process, functions of torch's and Python's replaced, and inputs of
+another kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A sample of PyTorch's own samples of operators and modules; `python -m tests.nets.operators` runs as many as one likes."""
+"""A sample of PyTorch's own samples of operators and modules; `python -m tests.nets.operators` runs as many as one
+likes."""
 
 import pytest
 

@@ -22,5 +22,6 @@ def test_found(case):
 
 def test_sample():
     drawn = [Drawn(7_000_000 + i, backend="eager") for i in range(240)]
-    bad = [f"seed {item.seed}: {verdict.detail}" for item, verdict in run_all(judge, drawn, 2) if verdict.kind != "same"]
+    bad = [f"seed {item.seed}: {verdict.detail}" for item,
+           verdict in run_all(judge, drawn, 2) if verdict.kind != "same"]
     assert not bad, "\n".join(bad)

@@ -12,7 +12,8 @@ from framesmith.graph.interpreter import run
 from framesmith.prims.decompose import decompose
 
 
-def graph_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], expected: Any) -> tuple[fx.Graph, list[torch.Tensor]]:
+def graph_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
+             expected: Any) -> tuple[fx.Graph, list[torch.Tensor]]:
     """A graph of one call, with real tensors' metadata, and its inputs."""
     graph = fx.Graph()
     inputs: list[torch.Tensor] = []
@@ -40,7 +41,8 @@ def check_meta(node: fx.Node, value: Any) -> None:
     """Every value has the shape and dtype that its node announces."""
     for spec, tensor in zip(*[one if isinstance(one, (tuple, list)) else (one,) for one in (node.meta["val"], value)]):
         if isinstance(tensor, torch.Tensor):
-            assert tuple(tensor.shape) == spec.shape and tensor.dtype is spec.dtype, (node.format_node(), tensor.shape, tensor.dtype, spec)
+            assert tuple(tensor.shape) == spec.shape and tensor.dtype is spec.dtype, (node.format_node(), tensor.shape,
+                                                                                      tensor.dtype, spec)
 
 
 def targets(graph: fx.Graph) -> set[Any]:
@@ -50,7 +52,8 @@ def targets(graph: fx.Graph) -> set[Any]:
 def check(target: Any, *args: Any, extern: bool = False, wide: bool = False, **kwargs: Any) -> fx.Graph:
     """Decompose one call and compare it with eager.
 
-    `extern` says whether calls of ATen may remain; `wide`, that eager in 16 bits is no oracle, and eager in float32 rounded is.
+    `extern` says whether calls of ATen may remain; `wide`, that eager in 16 bits is no oracle, and eager in float32
+    rounded is.
     """
     expected = target(*args, **kwargs)
     if isinstance(expected, list):

@@ -45,19 +45,22 @@ def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _check_layout(node: fx.Node, value: Any) -> None:
-    if node.op == "call_function" and node.target is not torch.ops.aten.copy.default:  # of what has gaps, eager's has gaps too
+    # of what has gaps, eager's has gaps too
+    if node.op == "call_function" and node.target is not torch.ops.aten.copy.default:
         for fake, real in zip(tree_leaves(node.meta["val"]), tree_leaves(value)):
             if isinstance(real, torch.Tensor):
                 assert _layout(fake) == _layout(real), (node.format_node(), fake, real.shape, real.stride(), real.dtype)
 
 
 def check_joint(
-    function: Function, *inputs: torch.Tensor, extern: bool | tuple[str, ...] = False, exact: bool = True, tolerance: float | None = None
+    function: Function, *inputs: torch.Tensor, extern: bool | tuple[str, ...] = False, exact: bool = True,
+    tolerance: float | None = None
 ) -> fx.Graph:
     """Records outputs and gradients of `function`; recorded graph and prims give what eager gives, written inputs too.
 
-    `extern` says which calls of ATen may remain; `exact`, that each recorded layout is eager's; `tolerance`, absolute and relative, what
-    rounding within eager's operators is worth (None: what the dtype stands for). Returns the graph of prims.
+    `extern` says which calls of ATen may remain; `exact`, that each recorded layout is eager's; `tolerance`, absolute
+    and relative, what rounding within eager's operators is worth (None: what the dtype stands for). Returns the graph
+    of prims.
     """
     given = list(inputs)
     own = _copies(given)
@@ -66,7 +69,8 @@ def check_joint(
     expected = [*outs, *_gradients(outs, own, tangents)]
     graph = joint_graph(function, given, tangents)
     prims = decompose(graph, strict=True)
-    left = {str(one).removeprefix("aten.").removesuffix(".default") for one in targets(prims) if isinstance(one, torch._ops.OpOverload)}
+    left = {str(one).removeprefix("aten.").removesuffix(".default")
+            for one in targets(prims) if isinstance(one, torch._ops.OpOverload)}
     assert extern is True or left <= {*(extern or ()), "copy_"}, f"calls left: {left}"
     for one, trace in ((graph, _check_layout if exact else None), (prims, None)):
         arguments = _copies(given)

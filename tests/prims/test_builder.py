@@ -27,7 +27,8 @@ def decomposed(program: Callable[..., Any], *inputs: torch.Tensor) -> torch.fx.G
 
 
 def names(graph: torch.fx.Graph) -> list[str]:
-    return [node.target.name if isinstance(node.target, Prim) else str(node.target) for node in graph.nodes if node.op == "call_function"]
+    return [node.target.name if isinstance(node.target, Prim) else str(node.target)
+            for node in graph.nodes if node.op == "call_function"]
 
 
 X = torch.randn(3, 4)
@@ -90,7 +91,8 @@ def test_complex_numbers_stay_with_eager() -> None:
     ]
 
 
-DTYPES = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64]
+DTYPES = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+          torch.float64]
 
 
 def test_promotion_is_eagers() -> None:

@@ -42,7 +42,8 @@ def test_softmax_and_losses(dtype: torch.dtype) -> None:
     for reduction in (1, 2):
         check(aten.mse_loss_backward.default, g.sum(), x, g, reduction)
         check(aten.nll_loss_backward.default, g.sum(), x.log_softmax(1), target, None, reduction, -100, total)
-        check(aten.nll_loss_backward.default, g.sum(), x.log_softmax(1), target, torch.rand(6, dtype=dtype), reduction, -100, total)
+        check(aten.nll_loss_backward.default, g.sum(), x.log_softmax(1), target, torch.rand(6, dtype=dtype), reduction,
+              -100, total)
     check(aten.nll_loss_backward.default, g[:, 0], x.log_softmax(1), target, None, 0, -100, total)
 
 

@@ -37,7 +37,8 @@ def test_batch_norm(dtype: torch.dtype, training: bool) -> None:
     for last in (False, True):
         x, w, b = leaf(3, 4, 5, 6, dtype=dtype, last=last), leaf(4, dtype=dtype), leaf(4, dtype=dtype)
         check_joint(lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b, training), x, w, b, *statistics)
-        check_joint(lambda x, w, b, m, v: aten._native_batch_norm_legit(x, w, b, m, v, training, 0.1, 1e-5)[0], x, w, b, *statistics)
+        check_joint(lambda x, w, b, m, v: aten._native_batch_norm_legit(x, w, b, m, v, training, 0.1, 1e-5)[0], x, w, b,
+                    *statistics)
     if training:
         check_joint(lambda x: F.batch_norm(x, None, None, training=True), leaf(5, 4, dtype=dtype))
 
@@ -70,21 +71,26 @@ def test_padding() -> None:
     for last in (False, True):
         for mode in ("reflect", "replicate"):
             left = tuple(f"{kind}_pad{n}d_backward" for kind in ("reflection", "replication") for n in (2, 3))
-            check_joint(lambda x, mode=mode: F.pad(x, (1, 2, 2, 1), mode=mode), leaf(2, 4, 5, 6, last=last), extern=left)
-            check_joint(lambda x, mode=mode: F.pad(x, (1, 2, 2, 1, 1, 0), mode=mode), leaf(2, 4, 3, 5, 6, last=last), extern=left)
+            check_joint(lambda x, mode=mode: F.pad(x, (1, 2, 2, 1), mode=mode), leaf(2, 4, 5, 6, last=last),
+                        extern=left)
+            check_joint(lambda x, mode=mode: F.pad(x, (1, 2, 2, 1, 1, 0), mode=mode), leaf(2, 4, 3, 5, 6, last=last),
+                        extern=left)
 
 
 def test_what_has_no_meta_kernel() -> None:
     x = leaf(4, 5)
     at = torch.full((2, 3, 3), 0.5)
-    check_joint(lambda x, at: F.fractional_max_pool3d(x, 2, (2, 2, 2), _random_samples=at), leaf(2, 3, 4, 5, 6), at, extern=True)
+    check_joint(lambda x, at: F.fractional_max_pool3d(x, 2, (2, 2, 2), _random_samples=at), leaf(2, 3, 4, 5, 6), at,
+                extern=True)
     check_joint(lambda x, t: F.multi_margin_loss(x, t), x, torch.tensor([0, 4, 2, 2]), extern=True)
     check_joint(lambda x, t: F.multilabel_margin_loss(x, t), x, torch.tensor([[0, 4, -1, 2, 2]] * 4), extern=True)
 
 
 ACTIVATIONS = {
-    "gelu": F.gelu, "silu": F.silu, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "hardtanh": F.hardtanh, "elu": F.elu,
-    "celu": F.celu, "leaky": F.leaky_relu, "mish": F.mish, "softplus": F.softplus, "logsigmoid": F.logsigmoid, "hardshrink": F.hardshrink,
+    "gelu": F.gelu, "silu": F.silu, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "hardtanh": F.hardtanh,
+    "elu": F.elu,
+    "celu": F.celu, "leaky": F.leaky_relu, "mish": F.mish, "softplus": F.softplus, "logsigmoid": F.logsigmoid,
+    "hardshrink": F.hardshrink,
     "softshrink": F.softshrink, "glu": F.glu, "rrelu": lambda x: F.rrelu(x, training=False),
 }  # fmt: skip
 
@@ -101,16 +107,19 @@ def test_activations(name: str) -> None:
 def test_losses(reduction: str) -> None:
     for dtype in DTYPES:
         x, target = leaf(5, 7, dtype=dtype), torch.rand(5, 7, dtype=dtype)
-        for loss in (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.soft_margin_loss, F.binary_cross_entropy_with_logits):
+        for loss in (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.soft_margin_loss,
+                     F.binary_cross_entropy_with_logits):
             check_joint(lambda x, t, loss=loss: loss(x, t, reduction=reduction), x, target)
         check_joint(lambda x, t: F.smooth_l1_loss(x, t, reduction=reduction, beta=0.3), x, target)
         check_joint(lambda x, t: F.huber_loss(x, t, reduction=reduction, delta=0.3), x, target)
-        check_joint(lambda x, t, w: F.binary_cross_entropy(x.sigmoid(), t, w, reduction=reduction), x, target, target[0])
+        check_joint(lambda x, t, w: F.binary_cross_entropy(x.sigmoid(), t, w, reduction=reduction), x, target,
+                    target[0])
         check_joint(lambda x, t: F.kl_div(x, t, reduction="batchmean", log_target=True), x, target)
         classes, weight = torch.tensor([0, 6, -100, 3, 3]), torch.rand(7, dtype=dtype)
         check_joint(lambda x, t, w: F.cross_entropy(x, t, w, reduction=reduction), x, classes, weight)
         check_joint(lambda x, t: F.cross_entropy(x, t, reduction=reduction, label_smoothing=0.1), x, classes)
-        check_joint(lambda x, t: F.cross_entropy(x, t, reduction=reduction), leaf(2, 5, 3, dtype=dtype), torch.randint(0, 5, (2, 3)))
+        check_joint(lambda x, t: F.cross_entropy(x, t, reduction=reduction), leaf(2, 5, 3, dtype=dtype),
+                    torch.randint(0, 5, (2, 3)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -186,8 +195,10 @@ def test_lookups() -> None:
     check_joint(lambda i, w: F.embedding(i, w, padding_idx=1), rows, leaf(6, 5))
     bags = ("_embedding_bag_forward_only", "_embedding_bag_backward", "_embedding_bag_per_sample_weights_backward")
     for mode in ("sum", "mean", "max"):
-        check_joint(lambda i, w, mode=mode: F.embedding_bag(i, w, mode=mode), rows, leaf(6, 5), extern=bags, exact=False)
-    check_joint(lambda i, w, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s), rows, leaf(6, 5), leaf(2, 3), extern=bags)
+        check_joint(lambda i, w, mode=mode: F.embedding_bag(i, w, mode=mode), rows, leaf(6, 5), extern=bags,
+                    exact=False)
+    check_joint(lambda i, w, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s), rows, leaf(6, 5), leaf(2, 3),
+                extern=bags)
     check_joint(lambda x, i: x[i, 0].sum() * x[:, i[0], i[1]], leaf(6, 5, 5), rows)
     check_joint(lambda x, i, v: x.index_put((i,), v, accumulate=True), leaf(6, 5), rows, leaf(2, 3, 5))
     check_joint(lambda x, i, v: x.scatter_add(1, i, v).gather(1, i), leaf(2, 5), rows, leaf(2, 3))
@@ -201,4 +212,5 @@ def test_attention() -> None:
     check_joint(F.scaled_dot_product_attention, q, k, v, torch.randn(5, 6), extern=flash)
     check_joint(F.scaled_dot_product_attention, q, k, v, leaf(5, 6), extern=("bmm",))
     check_joint(lambda *x: F.scaled_dot_product_attention(*[t.transpose(1, 2) for t in x]), q, q, q, extern=flash)
-    check_module(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), leaf(2, 5, 8), extern=(*flash, "addmm", "mm"))
+    check_module(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), leaf(2, 5, 8),
+                 extern=(*flash, "addmm", "mm"))

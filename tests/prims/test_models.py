@@ -1,4 +1,5 @@
-"""Whole models: recorded, decomposed, and run against eager; what stays extern is what the table leaves to libraries."""
+"""Whole models: recorded, decomposed, and run against eager; what stays extern is what the table leaves to
+libraries."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from framesmith.prims.decompose import decompose
 from tests.fake.test_models import BUILDERS, record_module, tensors
 from tests.prims.harness import check_meta, targets
 
-LIBRARY = """linear mm bmm addmm baddbmm mv dot conv1d conv2d conv3d convolution scaled_dot_product_attention lstm embedding_bag
-_embedding_bag _embedding_bag_forward_only max_pool2d max_pool2d_with_indices avg_pool2d adaptive_avg_pool2d _adaptive_avg_pool2d
+LIBRARY = """linear mm bmm addmm baddbmm mv dot conv1d conv2d conv3d convolution scaled_dot_product_attention lstm
+embedding_bag
+_embedding_bag _embedding_bag_forward_only max_pool2d max_pool2d_with_indices avg_pool2d adaptive_avg_pool2d
+_adaptive_avg_pool2d
 copy_ native_dropout upsample_bilinear2d upsample_bicubic2d"""
 
 
@@ -24,7 +27,8 @@ def extern_names(graph: torch.fx.Graph) -> set[str]:
 def inputs_of(graph: torch.fx.Graph, real: list[Any]) -> list[Any]:
     """The placeholders' values: constants carry their own."""
     feed = iter(real)
-    return [node.meta["constant"] if "constant" in node.meta else next(feed) for node in graph.nodes if node.op == "placeholder"]
+    return [node.meta["constant"] if "constant" in node.meta else next(feed)
+            for node in graph.nodes if node.op == "placeholder"]
 
 
 @pytest.mark.parametrize("name", BUILDERS)

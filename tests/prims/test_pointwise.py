@@ -21,15 +21,18 @@ def floats(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def edge(dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.tensor([-math.inf, -3.0, -2.5, -1.0, -0.5, -0.0, 0.0, 0.5, 1.5, 2.5, 3.0, 7.0, math.inf, math.nan], dtype=dtype)
+    return torch.tensor([-math.inf, -3.0, -2.5, -1.0, -0.5, -0.0, 0.0, 0.5, 1.5, 2.5, 3.0, 7.0, math.inf, math.nan],
+                        dtype=dtype)
 
 
 def ints(*shape: int, low: int = -5, high: int = 6, dtype: torch.dtype = torch.int64) -> torch.Tensor:
     return torch.randint(low, high, shape, dtype=dtype)
 
 
-UNARY = """abs neg sign sgn relu floor ceil trunc round reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin
-acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid square isnan isinf isfinite signbit logical_not
+UNARY = """abs neg sign sgn relu floor ceil trunc round reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin
+cos tan asin
+acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid square isnan isinf isfinite signbit
+logical_not
 isposinf isneginf sinc deg2rad rad2deg special_entr positive absolute"""
 
 
@@ -39,7 +42,8 @@ def test_unary(name: str, dtype: torch.dtype) -> None:
     check(getattr(aten, name).default, edge(dtype))
 
 
-ON_INTEGERS = """abs neg sign relu floor ceil trunc round exp sqrt sigmoid isnan isinf isfinite signbit logical_not square"""
+ON_INTEGERS = """abs neg sign relu floor ceil trunc round exp sqrt sigmoid isnan isinf isfinite signbit logical_not
+square"""
 
 
 @pytest.mark.parametrize("name", ON_INTEGERS.split())
@@ -47,7 +51,8 @@ def test_unary_on_integers(name: str) -> None:
     check(getattr(aten, name).default, ints(7, low=0))
 
 
-ACTIVATIONS = """silu mish gelu hardsigmoid hardswish leaky_relu elu selu celu softplus softshrink hardshrink log_sigmoid relu6
+ACTIVATIONS = """silu mish gelu hardsigmoid hardswish leaky_relu elu selu celu softplus softshrink hardshrink
+log_sigmoid relu6
 hardtanh"""
 
 
@@ -81,10 +86,12 @@ def test_activation_arguments() -> None:
     check(aten.ldexp.Tensor, x, torch.arange(6))
 
 
-BINARY = """add.Tensor sub.Tensor mul.Tensor div.Tensor maximum minimum eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor
+BINARY = """add.Tensor sub.Tensor mul.Tensor div.Tensor maximum minimum eq.Tensor ne.Tensor lt.Tensor le.Tensor
+gt.Tensor ge.Tensor
 logical_and logical_or logical_xor floor_divide remainder.Tensor fmod.Tensor fmax fmin copysign.Tensor rsub.Tensor"""
 PAIRS = [
-    (torch.float32, torch.float32), (torch.int64, torch.float32), (torch.int32, torch.int64), (torch.bfloat16, torch.float32),
+    (torch.float32, torch.float32), (torch.int64, torch.float32), (torch.int32, torch.int64),
+    (torch.bfloat16, torch.float32),
     (torch.uint8, torch.int8), (torch.bfloat16, torch.bfloat16), (torch.float16, torch.bfloat16),
 ]  # fmt: skip
 
@@ -98,14 +105,16 @@ def test_binary(name: str, pair: tuple[torch.dtype, torch.dtype]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["add.Tensor", "mul.Tensor", "logical_and", "bitwise_and.Tensor", "bitwise_xor.Tensor", "maximum", "eq.Tensor"]
+    "name", ["add.Tensor", "mul.Tensor", "logical_and", "bitwise_and.Tensor", "bitwise_xor.Tensor", "maximum",
+             "eq.Tensor"]
 )
 def test_binary_on_bool(name: str) -> None:
     packet, _, overload = name.partition(".")
     check(getattr(getattr(aten, packet), overload or "default"), torch.rand(4, 5) > 0.5, torch.rand(5) > 0.5)
 
 
-SCALAR = "add.Tensor sub.Tensor mul.Tensor div.Tensor eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar rsub.Scalar"
+SCALAR = ("add.Tensor sub.Tensor mul.Tensor div.Tensor eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar "
+          "rsub.Scalar")
 
 
 @pytest.mark.parametrize("name", [*SCALAR.split(), "remainder.Scalar", "fmod.Scalar", "floor_divide"])

@@ -155,7 +155,8 @@ def test_matmul(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     assert aten.matmul.default not in targets(graph)
 
 
-EQUATIONS = ["ij,jk->ik", "bij,bjk->bik", "bhqd,bhkd->bhqk", "bhwc,hkc->bhwk", "i,j->ij", "ij,ij->", "ij->ji", "ijk->k", "bij,jk",
+EQUATIONS = ["ij,jk->ik", "bij,bjk->bik", "bhqd,bhkd->bhqk", "bhwc,hkc->bhwk", "i,j->ij", "ij,ij->", "ij->ji", "ijk->k",
+             "bij,jk",
              "...ij,...jk->...ik", "bqhd,bkhd->bhqk", "bn,anm,bm->ba", "ii->i", "bl,bd->bld", "ijk,j->ik"]  # fmt: skip
 
 
@@ -163,7 +164,8 @@ EQUATIONS = ["ij,jk->ik", "bij,bjk->bik", "bhqd,bhkd->bhqk", "bhwc,hkc->bhwk", "
 def test_einsum(equation: str) -> None:
     sizes = {letter: 2 + place % 4 for place, letter in enumerate("abcdhijklmnqw")}
     terms = equation.split("->")[0].split(",")
-    operands = [torch.randn([2] * term.count("...") + [sizes[letter] for letter in term.replace("...", "")]) for term in terms]
+    operands = [torch.randn([2] * term.count("...") + [sizes[letter] for letter in term.replace("...", "")])
+                for term in terms]
     check(aten.einsum.default, equation, operands, extern=True)
 
 

@@ -73,4 +73,5 @@ def test_symbols_need_no_nodes() -> None:
     x = symbolic_input(recorder, torch.randn(3, 5), "x", [0, 1])
     with torch.no_grad(), recorder:
         y = x.view(x.size(0) * x.size(1)) * x.size(0)
-    assert [node.op for node in decompose(recorder.finish([y])).nodes] == ["placeholder", "call_function", "call_function", "output"]
+    assert [node.op for node in decompose(recorder.finish([y])).nodes] == ["placeholder", "call_function",
+                                                                           "call_function", "output"]

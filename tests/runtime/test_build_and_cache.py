@@ -22,7 +22,8 @@ from framesmith.util.errors import BuildError, CompilerMissing
 from framesmith.util.log import forget_warnings
 
 ENTRY = 'extern "C" __attribute__((visibility("default"))) int fs_run(char*, void** p, const long*, const void*)'
-PLAN = Plan(1, (PlanValue(Kind.INPUT, 0, (16,), (1,), torch.float32), PlanValue(Kind.OUTPUT, 0, (16,), (1,), torch.float32)), (Output(1),))
+PLAN = Plan(1, (PlanValue(Kind.INPUT, 0, (16,), (1,), torch.float32),
+                PlanValue(Kind.OUTPUT, 0, (16,), (1,), torch.float32)), (Output(1),))
 COPY = ENTRY + "{ for (int i = 0; i < 16; i++) ((float*)p[1])[i] = ((float*)p[0])[i]; return 0; }"
 
 
@@ -69,7 +70,8 @@ def test_one_openmp_runtime_with_pytorchs_thread_count(tmp_path):
 
 def test_symbols_of_pytorch_are_linked_when_used(tmp_path):
     lanes = _C.LANES
-    text = f'typedef float vf __attribute__((vector_size({4 * lanes}))); extern "C" vf Sleef_expf{lanes}_u10(vf);' + ENTRY
+    text = (f'typedef float vf __attribute__((vector_size({4 * lanes}))); extern "C" vf Sleef_expf{lanes}_u10(vf);'
+            + ENTRY)
     text += f"{{ for (int i = 0; i < 16; i += {lanes}) {{ vf x; __builtin_memcpy(&x, (float*)p[0] + i, sizeof x); "
     text += f"x = Sleef_expf{lanes}_u10(x); __builtin_memcpy((float*)p[1] + i, &x, sizeof x); }} return 0; }}"
     build([text], find(), tmp_path / "x.so")
@@ -118,7 +120,8 @@ def test_what_cannot_be_pickled_is_not_stored(tmp_path):
 
 
 def test_keys_tell_their_parts_apart():
-    assert len({key_of("ab", "c"), key_of("a", "bc"), key_of("abc"), key_of(b"abc", 1), key_of("abc", (1, 2.0)), key_of(Dyn(1))}) == 6
+    assert len({key_of("ab", "c"), key_of("a", "bc"), key_of("abc"), key_of(b"abc", 1), key_of("abc", (1, 2.0)),
+                key_of(Dyn(1))}) == 6
     assert key_of("a", 1, (2, None)) == key_of("a", 1, (2, None))
 
 
@@ -211,7 +214,8 @@ def test_no_shell_reads_the_compilers_name(name, tmp_path, monkeypatch):
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("flags", ["-DX=$(touch${{IFS}}{})", "-DX=1;touch {}", "-DX=`touch${{IFS}}{}`", "-DX=1|touch${{IFS}}{}"])
+@pytest.mark.parametrize("flags", ["-DX=$(touch${{IFS}}{})", "-DX=1;touch {}", "-DX=`touch${{IFS}}{}`",
+                                   "-DX=1|touch${{IFS}}{}"])
 def test_no_shell_reads_the_compilers_flags(flags, tmp_path):
     with contextlib.suppress(BuildError):  # a word may be no file
         Cache(tmp_path / "cache").library([COPY], find(extra_flags=flags.format(tmp_path / "made")))

@@ -1,4 +1,5 @@
-"""`_C.CompiledGraph` over hand-written C++: inputs, outputs, arena, externs, constants, dynamic sizes, threads, errors."""
+"""`_C.CompiledGraph` over hand-written C++: inputs, outputs, arena, externs, constants, dynamic sizes, threads,
+errors."""
 
 import gc
 import resource
@@ -78,16 +79,19 @@ MATS = (PlanValue(Kind.INPUT, 0, (4, 8), (8, 1), F32), PlanValue(Kind.INPUT, 1, 
 def test_extern_into_the_arena_by_its_out_variant(cache):
     values = (*MATS, PlanValue(Kind.ARENA, 64, (4, 4), (4, 1), F32), PlanValue(Kind.OUTPUT, 0, (4, 4), (4, 1), F32))
     mm = Call("aten::mm", "out", (TensorArg(0), TensorArg(1)), {"out": TensorArg(2)})
-    graph = make(cache, Plan(2, values, (Output(3),), (mm,), arena=256), "if (h->call(h->frame, 0)) return 1;" + double(2, 3, "16"))
+    graph = make(cache, Plan(2, values, (Output(3),), (mm,), arena=256),
+                 "if (h->call(h->frame, 0)) return 1;" + double(2, 3, "16"))
     a, b = torch.randn(4, 8), torch.randn(8, 4, requires_grad=True)
     for _ in range(3):
         torch.testing.assert_close(graph((a, b))[0], 2 * (a @ b).detach())
 
 
 def test_extern_result_with_unexpected_strides_is_laid_out_as_planned(cache):
-    values = (PlanValue(Kind.INPUT, 0, (2, 3), (3, 1), F32), PlanValue(Kind.RESULT, 0, (3, 2), (2, 1), F32), PlanValue(Kind.OUTPUT, 0, (6,), (1,), F32))
+    values = (PlanValue(Kind.INPUT, 0, (2, 3), (3, 1), F32), PlanValue(Kind.RESULT, 0, (3, 2), (2, 1), F32),
+              PlanValue(Kind.OUTPUT, 0, (6,), (1,), F32))
     call = Call("aten::t", "", (TensorArg(0),), {}, results=(1,))
-    graph = make(cache, Plan(1, values, (Output(2), Output(1)), (call,)), "if (h->call(h->frame, 0)) return 1;" + double(1, 2, "6"))
+    graph = make(cache, Plan(1, values, (Output(2), Output(1)), (call,)),
+                 "if (h->call(h->frame, 0)) return 1;" + double(1, 2, "6"))
     x = torch.randn(2, 3)
     flat, t = graph((x,))
     assert torch.equal(flat, 2 * x.t().reshape(6)) and torch.equal(t, x.t())
@@ -169,7 +173,8 @@ def test_dynamic_sizes(cache):
     values = (PlanValue(Kind.INPUT, 0, (n,), (1,), F32), PlanValue(Kind.OUTPUT, 0, (Dyn(1), 2), (2, 1), F32), result)
     full = Call("aten::full", "", ((n,), 1.5), {"dtype": F32}, results=(2,))
     plan = Plan(1, values, (Output(1), Output(2), Output(constant=Dyn(1))), (full,), symbols=(Symbol(0, 0),), table=2)
-    graph = make(cache, plan, "if (h->call(h->frame, 0)) return 1;" + double(0, 1, "n[0]"), sizes="n[1] = n[0] / 2;", checked=True)
+    graph = make(cache, plan, "if (h->call(h->frame, 0)) return 1;" + double(0, 1, "n[0]"), sizes="n[1] = n[0] / 2;",
+                 checked=True)
     for size in (4, 10, 10, 2, 0):
         x = torch.randn(size)
         out, ones, half = graph((x,))
@@ -217,9 +222,11 @@ def test_constants_are_not_kept_alive_by_watching(cache):
 def test_opaque_constants(cache):
     w = torch.randn(16, 8)
     packed = torch.ops.mkldnn._reorder_linear_weight(w, 4)
-    values = (MATS[0], PlanValue(Kind.CONSTANT, 0, (16, 8), (8, 1), F32), PlanValue(Kind.RESULT, 0, (4, 16), (16, 1), F32))
+    values = (MATS[0], PlanValue(Kind.CONSTANT, 0, (16, 8), (8, 1), F32),
+              PlanValue(Kind.RESULT, 0, (4, 16), (16, 1), F32))
     call = Call("mkldnn::_linear_pointwise", "", (TensorArg(0), TensorArg(1), None, "none", (), ""), {}, results=(2,))
-    graph = make(cache, Plan(1, values, (Output(2),), (call,), constants=1), "if (h->call(h->frame, 0)) return 1;", constants=[packed])
+    graph = make(cache, Plan(1, values, (Output(2),), (call,), constants=1), "if (h->call(h->frame, 0)) return 1;",
+                 constants=[packed])
     x = torch.randn(4, 8)
     torch.testing.assert_close(graph((x,))[0], x @ w.t())
 
@@ -313,7 +320,8 @@ def test_freed_memory_is_cut_and_merged(cache):
 def test_no_more_is_held_than_ever_lived_at_once(cache):
     """Sizes that fit into no gap: pages that are idle elsewhere go back before new ones come."""
     def output(pages):
-        return make(cache, Plan(1, (tensor(Kind.INPUT), tensor(Kind.OUTPUT, 0, (pages << 10,))), (Output(1),)), "")((torch.ones(4),))[0]
+        return make(cache, Plan(1, (tensor(Kind.INPUT), tensor(Kind.OUTPUT, 0, (pages << 10,))), (Output(1),)),
+                    "")((torch.ones(4),))[0]
 
     _C.trim_memory()
     apart = [output(256 + k) for k in range(8)]
@@ -352,7 +360,8 @@ def test_what_is_given_up_dies_after_its_last_use(cache, release):
     look = PythonCall(lambda: seen.append([ref() is None for ref in refs]), (), {})
     values = (tensor(Kind.INPUT), tensor(Kind.INPUT, 1), tensor(Kind.OUTPUT))
     call = "if (h->call(h->frame, 0)) return 1; "
-    graph = make(cache, Plan(2, values, (Output(2),), (look,), release=release), double(0, 2) + call + "h->release(h->frame, 0);" + call)
+    graph = make(cache, Plan(2, values, (Output(2),), (look,), release=release),
+                 double(0, 2) + call + "h->release(h->frame, 0);" + call)
     for kept in (False, True):
         given = [torch.full((4,), 5.0), torch.ones(4)]
         refs = [weakref.ref(t) for t in given]
@@ -374,9 +383,11 @@ def test_a_damaged_library_is_built_again(cache):
 
 
 def test_a_number_where_an_operator_takes_a_tensor(cache):
-    plan = Plan(1, (tensor(Kind.INPUT), tensor(Kind.RESULT)), (Output(1),), (Call("aten::add", "Tensor", (TensorArg(0), 2), {}, (1,)),))
+    plan = Plan(1, (tensor(Kind.INPUT), tensor(Kind.RESULT)), (Output(1),),
+                (Call("aten::add", "Tensor", (TensorArg(0), 2), {}, (1,)),))
     graph = make(cache, plan, "if (h->call(h->frame, 0)) return 1;")
     x = torch.arange(4.0)
     assert torch.equal(graph((x,))[0], x + 2)
-    half = replace(plan, values=(PlanValue(Kind.INPUT, 0, (4,), (1,), torch.float16), PlanValue(Kind.RESULT, 0, (4,), (1,), torch.float16)))
+    half = replace(plan, values=(PlanValue(Kind.INPUT, 0, (4,), (1,), torch.float16),
+                                 PlanValue(Kind.RESULT, 0, (4,), (1,), torch.float16)))
     assert make(cache, half, "if (h->call(h->frame, 0)) return 1;")((x.half(),))[0].dtype is torch.float16

@@ -9,7 +9,8 @@ def test_values_and_strides_stay_and_memory_is_shared():
     torch.manual_seed(0)
     own = [torch.randn(600, 700 + k, dtype=torch.float32 if k % 2 else torch.float64) for k in range(16)]
     parameter = torch.randn(800, 800)
-    tensors = [*own, own[3].t(), own[4][1:, 5:], torch.randn(3), torch.randn(3000, 1000), parameter.t(), torch.arange(10)]
+    tensors = [*own, own[3].t(), own[4][1:, 5:], torch.randn(3), torch.randn(3000, 1000), parameter.t(),
+               torch.arange(10)]
     want, before = [t.clone() for t in tensors], [(t.size(), t.stride(), t.dtype) for t in tensors]
     untouched = [t.data_ptr() for t in tensors[18:]]
     gather(tensors, [parameter])

@@ -1,4 +1,5 @@
-"""Whole programs whose every graph is recorded, on the CPU: a recording is played by running it again at its addresses."""
+"""Whole programs whose every graph is recorded, on the CPU: a recording is played by running it again at its
+addresses."""
 
 import gc
 
@@ -41,7 +42,8 @@ def mlp():
 
 def convnet():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3, stride=2), nn.Flatten(1))
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3, stride=2),
+                         nn.Flatten(1))
 
 
 def agree(got, expected):

@@ -1,4 +1,5 @@
-"""Recordings without a device: a recorder that, played, runs the recorded call again at the addresses that it was recorded with."""
+"""Recordings without a device: a recorder that, played, runs the recorded call again at the addresses that it was
+recorded with."""
 
 import threading
 import warnings
@@ -225,7 +226,8 @@ def test_sizes_are_recorded_apart_and_the_least_recently_used_goes(cache):
 def test_sizes_that_never_come_again_end_the_recording(cache):
     n = Dyn(0)
     values = (PlanValue(Kind.INPUT, 0, (n,), (1,), F32), PlanValue(Kind.OUTPUT, 0, (n,), (1,), F32))
-    graph = make(cache, Plan(1, values, (Output(1),), symbols=(Symbol(0, 0),), table=1), double(0, 1, "n[0]"), sizes=";")
+    graph = make(cache, Plan(1, values, (Output(1),), symbols=(Symbol(0, 0),), table=1), double(0, 1, "n[0]"),
+                 sizes=";")
     recorder = recorded(graph, limit=2)
     for size in range(1, 20):
         x = torch.randn(size)
@@ -282,7 +284,8 @@ def test_the_user_is_told_operator_and_line():
             recorder.fail(0, "RuntimeError: operation not permitted\nand much more")
     assert not said
     recorder = Recorder([("aten.nonzero.default", "model.py:4")])
-    with pytest.warns(UserWarning, match=r"aten\.nonzero\.default cannot be recorded: .*not permitted \(model\.py:4\)$"):
+    with pytest.warns(UserWarning,
+                      match=r"aten\.nonzero\.default cannot be recorded: .*not permitted \(model\.py:4\)$"):
         recorder.fail(0, "RuntimeError: operation not permitted\nand much more")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,4 +1,5 @@
-"""Kernels in a process of their own: what goes astray there is out, and the others are timed. The driver is a stand-in."""
+"""Kernels in a process of their own: what goes astray there is out, and the others are timed. The driver is a
+stand-in."""
 
 import os
 import subprocess
@@ -37,7 +38,8 @@ int cuEventCreate(void** e, int) { *e = calloc(1, sizeof(float)); return 0; }
 int cuEventDestroy_v2(void* e) { free(e); return 0; }
 int cuEventRecord(void* e, void*) { *(float*)e = taken; return 0; }
 int cuEventElapsedTime(float* ms, void*, void* e) { *ms = *(float*)e; return 0; }
-int cuLaunchKernel(void* f, unsigned x, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void** args, void*) {
+int cuLaunchKernel(void* f, unsigned x, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void** args,
+                   void*) {
   snprintf(image, sizeof image, "%s", (const char*)f);
   if (!strcmp(image, "ends")) abort();
   if (!strcmp(image, "waits")) for (;;) {}
@@ -55,7 +57,8 @@ int cuLaunchKernel(void* f, unsigned x, unsigned, unsigned, unsigned, unsigned, 
 def driver(tmp_path_factory):
     folder = tmp_path_factory.mktemp("driver")
     (folder / "driver.cpp").write_text(DRIVER)
-    subprocess.run([find(None, "").compiler, "-shared", "-fPIC", "-o", folder / "libcuda.so.1", folder / "driver.cpp"], check=True)
+    subprocess.run([find(None, "").compiler, "-shared", "-fPIC", "-o", folder / "libcuda.so.1", folder / "driver.cpp"],
+                   check=True)
     return folder
 
 
@@ -66,16 +69,19 @@ def trials(driver, monkeypatch):
         yield trials
 
 
-MEMORY = [Memory(100_000, torch.int16, 7), Memory(0, torch.bfloat16), Memory(40_000, torch.float16), Memory(3, torch.bool)]
+MEMORY = [Memory(100_000, torch.int16, 7), Memory(0, torch.bfloat16), Memory(40_000, torch.float16),
+          Memory(3, torch.bool)]
 
 
 def kernel(image, grid=(2, 1)):
-    return Contender(Binary("k", image.encode() + b"\0", 0, 4, 1), grid, [("*i16", 0), ("i32", 3), ("*bf16", 1), ("fp32", 1.0)])
+    return Contender(Binary("k", image.encode() + b"\0", 0, 4, 1), grid,
+                     [("*i16", 0), ("i32", 3), ("*bf16", 1), ("fp32", 1.0)])
 
 
 def test_kernels_are_timed_in_turn(trials):
     assert trials.milliseconds([kernel("2"), kernel("1"), kernel("1", (5,))], MEMORY) == [12.0, 6.0, 15.0]
-    assert trials.milliseconds([kernel("2"), kernel("1")], MEMORY, warm=True) == [12.0 / trial.REPEATED, 6.0 / trial.REPEATED]
+    assert trials.milliseconds([kernel("2"), kernel("1")], MEMORY, warm=True) == [12.0 / trial.REPEATED,
+                                                                                  6.0 / trial.REPEATED]
 
 
 @pytest.mark.parametrize("what", ["ends", "astray"])

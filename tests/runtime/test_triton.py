@@ -80,7 +80,8 @@ def test_a_child_that_dies_takes_one_kernel_with_it(cache):
 def test_threads_take_turns(cache):
     names = []
     texts = [TEXT.replace("2.0", f"{n}.0") for n in range(3)]
-    threads = [threading.Thread(target=lambda t=t: names.append(triton.start([double(t)], 90, cache).wait()[0].name)) for t in texts]
+    threads = [threading.Thread(target=lambda t=t: names.append(triton.start([double(t)], 90, cache).wait()[0].name))
+               for t in texts]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -62,8 +62,10 @@ def kept_version(w):
 
 
 WRITES = [
-    lambda w: w.data[:, 7].zero_(), lambda w: w.data[3].zero_(), lambda w: w.data[3, 4].fill_(2), lambda w: w.data[0, 0].fill_(2),
-    lambda w: w.data[-1, -1].fill_(2), lambda w: w.data.clamp_(max=float(w.data.max()) - 1e-3), lora_rows, numpy_element, by_address,
+    lambda w: w.data[:, 7].zero_(), lambda w: w.data[3].zero_(), lambda w: w.data[3, 4].fill_(2),
+    lambda w: w.data[0, 0].fill_(2),
+    lambda w: w.data[-1, -1].fill_(2), lambda w: w.data.clamp_(max=float(w.data.max()) - 1e-3), lora_rows,
+    numpy_element, by_address,
     storage_element, imported, read_into, other_thread, kept_version, lambda w: w.data[1].neg_(),
     lambda w: w.data.view(torch.int32)[2:4].bitwise_xor_(-0x80000000),
 ]  # fmt: skip
@@ -86,7 +88,8 @@ def test_a_write_is_seen(how, size, write):
 def test_an_older_alias(how, size):
     w = torch.nn.Parameter(torch.randn(SIZES[size]))
     alias, array, storage = w.data, w.detach().numpy(), w.untyped_storage()
-    for write in (lambda: alias[2, 2].fill_(1), lambda: array.__setitem__((5, 5), 2), lambda: storage.__setitem__(500, storage[500] ^ 1)):
+    for write in (lambda: alias[2, 2].fill_(1), lambda: array.__setitem__((5, 5), 2),
+                  lambda: storage.__setitem__(500, storage[500] ^ 1)):
         holds = _C.watch([w])
         assert holds([w])
         write()

@@ -1,4 +1,5 @@
-"""Record a function, take it through decomposition, lowering and scheduling, and run the program with the slow evaluator."""
+"""Record a function, take it through decomposition, lowering and scheduling, and run the program with the slow
+evaluator."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from tests.fake.harness import record, same_strides
 
 
 def program_of(
-    fn: Callable[..., Any], *inputs: Any, fusion: bool = True, target: MachineModel = CPU, dynamic: Collection[tuple[int, int]] = (),
+    fn: Callable[..., Any], *inputs: Any, fusion: bool = True, target: MachineModel = CPU,
+    dynamic: Collection[tuple[int, int]] = (),
     change: Callable[[LoopGraph], LoopGraph] = lambda graph: graph,
 ) -> Program:
     """`dynamic`: pairs (input, dim) with a size symbol of their own. `change`: applied to the lowered graph."""
@@ -34,7 +36,8 @@ def program_of(
 
 
 def with_numbers(fn: Callable[..., Any], inputs: Sequence[Any]) -> Program:
-    """The program of `fn` for a GPU, as if its inputs of no dimension were in the memory of another device, the CPU's."""
+    """The program of `fn` for a GPU, as if its inputs of no dimension were in the memory of another device, the
+    CPU's."""
     loops = lower(decompose(record(fn, list(inputs))[0]))
     for storage in loops.storages.values():
         if storage.kind == "input" and not storage.size:
@@ -54,8 +57,10 @@ def _recorded(fn: Callable[..., Any], inputs: Sequence[Any], dynamic: Collection
     return rec.finish(leaves)
 
 
-def check(fn: Callable[..., Any], *inputs: Any, rtol: float = 1e-5, atol: float = 1e-6, target: MachineModel = CPU) -> Program:
-    """Fused and unfused programs give what eager gives, with eager's strides, and write what eager writes into the inputs."""
+def check(fn: Callable[..., Any], *inputs: Any, rtol: float = 1e-5, atol: float = 1e-6,
+          target: MachineModel = CPU) -> Program:
+    """Fused and unfused programs give what eager gives, with eager's strides, and write what eager writes into the
+    inputs."""
     fused = None
     for fusion in (False, True):
         fused = program_of(fn, *inputs, fusion=fusion, target=target)

@@ -1,4 +1,5 @@
-"""Gradients that go over rows and sum up over them, too: name -> (function, makes its inputs of rows, columns and a type)."""
+"""Gradients that go over rows and sum up over them, too: name -> (function, makes its inputs of rows, columns and a
+type)."""
 
 import torch
 
@@ -17,7 +18,8 @@ def layer_norm(g, x, mean, rstd, w):
         return torch.ops.aten.native_layer_norm_backward(g, x, x.shape[-1:], mean, rstd, w, w, [True, True, True])
     n, gw = (x.float() - mean) * rstd, g.float() * w
     dx = rstd * (gw - gw.mean(-1, keepdim=True) - n * (gw * n).mean(-1, keepdim=True))
-    return dx.to(x.dtype), (g.float() * n).flatten(0, -2).sum(0).to(w.dtype), g.float().flatten(0, -2).sum(0).to(w.dtype)
+    return dx.to(x.dtype), (g.float() * n).flatten(0, -2).sum(0).to(w.dtype), g.float().flatten(0, -2).sum(0).to(
+        w.dtype)
 
 
 def rms_norm(g, x, w):
@@ -60,7 +62,8 @@ def _around(shape, dtype):
 ROWS = {
     "layer norm": (layer_norm, inputs),
     "rms norm": (rms_norm, lambda shape, dtype: [t for k, t in enumerate(inputs(shape, dtype)) if k in (0, 1, 4)]),
-    "bias before a softmax": (softmax, lambda shape, dtype: [inputs(shape, dtype)[0], inputs(shape, dtype)[1].softmax(-1)]),
+    "bias before a softmax": (softmax, lambda shape,
+                              dtype: [inputs(shape, dtype)[0], inputs(shape, dtype)[1].softmax(-1)]),
     "norm, residual, dropout, bias": (dropped, _around),
 }
 

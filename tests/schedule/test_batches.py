@@ -1,4 +1,5 @@
-"""Launches that differ in the length of their loop alone become rows of one kernel, where their order does not matter."""
+"""Launches that differ in the length of their loop alone become rows of one kernel, where their order does not
+matter."""
 
 import pytest
 import torch

@@ -11,14 +11,16 @@ from tests.gpu.fakes import recorded, scheduled
 
 
 def over_one_another(fn, *sizes):
-    """Of each launch of `fn`'s program on inputs of these sizes: the places of arguments that are read, and written as well."""
+    """Of each launch of `fn`'s program on inputs of these sizes: the places of arguments that are read, and written as
+    well."""
     made = scheduled(recorded(fn, *[torch.empty(size, device="meta") for size in sizes])[0])
     verify(made)
     found = []
     for step in made.steps:
         if type(step) is Launch:
             written = {n for n, p in zip(step.args, step.kernel.params) if p.mode == "w"}
-            found.append([k for k, (n, p) in enumerate(zip(step.args, step.kernel.params)) if p.mode == "r" and n in written])
+            found.append([k for k, (n, p) in enumerate(zip(step.args, step.kernel.params)) if p.mode == "r"
+                          and n in written])
     return found
 
 
@@ -70,7 +72,8 @@ def test_an_operator_is_given_the_shape_that_it_was_promised():
         weighed = torch.softmax(torch.mm(a, b).view(2, 64, 64), -1)
         return torch.bmm(weighed * weighed.sum(1, keepdim=True), c)
 
-    made = scheduled(recorded(fn, *[torch.empty(size, device="meta") for size in ((128, 32), (32, 64), (2, 64, 16))])[0])
+    made = scheduled(recorded(fn, *[torch.empty(size, device="meta")
+                                    for size in ((128, 32), (32, 64), (2, 64, 16))])[0])
     (product,) = [step for step in made.steps if type(step) is Extern and step.target is torch.ops.aten.bmm.default]
     assert [len(made.buffers[arg.name].size) for arg in product.args] == [3, 3]
 

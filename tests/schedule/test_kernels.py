@@ -177,7 +177,8 @@ def test_smaller_memory_is_scoped_where_less_lives_then():
         programs = [schedule(graph, target=GPU, scoped_memory=True, tight=tight) for tight in (False, True)]
         for program in programs:
             verify(program)
-        moved = [{type(s) for s in program.steps if type(s) in (Allocate, Release) and ARENA in s.names} for program in programs]
+        moved = [{type(s) for s in program.steps if type(s) in (Allocate, Release) and ARENA in s.names}
+                 for program in programs]
         return *[program.arena_bytes for program in programs], moved
 
     x, y = torch.empty(6, 160, 160), torch.empty(1024, 1024)

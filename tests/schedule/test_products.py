@@ -41,7 +41,8 @@ def kernels(name, number=0):
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("bias and activation", 1), ("residual and norm", 2), ("gated", 2), ("result and its activation", 1), ("other types behind", 1),
+    [("bias and activation", 1), ("residual and norm", 2), ("gated", 2), ("result and its activation", 1),
+     ("other types behind", 1),
      ("linear", 1), ("convolution", 1), ("one row", 1), ("symbolic rows", 1)],
 )
 def test_pointwise_work_behind_a_contraction_is_its_epilogue(name, count):
@@ -83,7 +84,8 @@ def test_products_along_askew_dimensions_are_ours_without_a_measurement():
 def test_results_along_askew_dimensions_are_ours_without_a_measurement():
     def made(columns, dtype=torch.bfloat16, tf32=False):
         a, w = (torch.empty(n, 64, dtype=dtype) for n in (1024, columns))
-        steps = program_of(lambda a, w: torch.mm(a, w.t()), a, w, target=GPU, change=lambda graph: unmeasured(graph, tf32)).steps
+        steps = program_of(lambda a, w: torch.mm(a, w.t()), a, w, target=GPU,
+                           change=lambda graph: unmeasured(graph, tf32)).steps
         return [type(s) for s in steps]
 
     assert made(1030) == [Launch]
@@ -142,7 +144,8 @@ def test_casts_of_what_is_given_are_in_small_products():
 def test_products_of_float32_are_ours_where_they_may_be_rounded(rows, columns, depth, steps):
     a, w = (torch.empty(n, depth) for n in (rows, columns))
     for tf32 in (False, True):
-        made = program_of(lambda a, w: torch.mm(a, w.t()).relu(), a, w, target=GPU, change=partial(unmeasured, tf32=tf32))
+        made = program_of(lambda a, w: torch.mm(a, w.t()).relu(), a, w, target=GPU,
+                          change=partial(unmeasured, tf32=tf32))
         assert len([s for s in made.steps if type(s) in (Extern, Launch)]) == (steps if tf32 else 2)
 
 

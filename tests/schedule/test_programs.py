@@ -72,7 +72,8 @@ def test_group_norm():
 
 
 def test_group_norm_in_channels_last_reads_whole_vectors():
-    """Groups of two channels side by side: the loops over all of the channels are not cut up to share one with the groups."""
+    """Groups of two channels side by side: the loops over all of the channels are not cut up to share one with the
+    groups."""
     image = x(3, 64, 12, 15).contiguous(memory_format=torch.channels_last)
     program = check(lambda a, w, b: F.group_norm(a, 32, w, b), image, x(64), x(64))
     heavy = [k for k in program.kernels if k.work.const >= image.numel()]
@@ -257,7 +258,8 @@ def test_what_can_be_computed_early_is_not_computed_until_it_is_its_turn(target)
             t = t + (t * normal) @ w
         return t
 
-    few, many = (program_of(f, x(32, 64), x(64, 64), *[x(32, 64) for _ in range(n)], target=target).arena_bytes for n in (3, 9))
+    few, many = (program_of(f, x(32, 64), x(64, 64), *[x(32, 64) for _ in range(n)], target=target).arena_bytes
+                 for n in (3, 9))
     assert many == few
 
 

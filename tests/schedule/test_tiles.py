@@ -105,7 +105,8 @@ def test_long_reductions_to_few_results_are_done_in_parts(name):
 
 
 def test_sums_of_pieces_of_one_kernel_are_one_kernel():
-    program = check(lambda a, b: (a.sum(0) / 2, (a * b).sum(0)), x(4096, 64), x(4096, 64), target=GPU, rtol=1e-4, atol=1e-4)
+    program = check(lambda a, b: (a.sum(0) / 2, (a * b).sum(0)), x(4096, 64), x(4096, 64), target=GPU, rtol=1e-4,
+                    atol=1e-4)
     assert launches(program) == 2
     program = check(lambda a, b: (a.sum(0), b.sum(0)), x(4096, 64), x(4096, 64), target=GPU, rtol=1e-4, atol=1e-4)
     assert launches(program) == 4  # they read nothing in common

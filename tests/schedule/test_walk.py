@@ -136,4 +136,5 @@ def test_a_sum_over_parts_needs_them():
     bad = Kernel((Param("p0", torch.float32, "w"),), (), (), k.outer, tuple(b.ops), k.work, k.bytes)
     step = Launch(bad, (launches(program)[0].args[-1],), ())
     with pytest.raises(VerifyError, match="without parts"):
-        verify(type(program)(**{n: getattr(program, n) for n in program.__dataclass_fields__} | {"steps": (step,), "kernels": (bad,)}))
+        verify(type(program)(**{n: getattr(program, n) for n in program.__dataclass_fields__} | {"steps": (step,),
+                                                                                                 "kernels": (bad,)}))

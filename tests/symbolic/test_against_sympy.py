@@ -1,4 +1,5 @@
-"""Random expressions: the simplified form has Python's value, its range holds it, and SymPy expands to the same polynomial."""
+"""Random expressions: the simplified form has Python's value, its range holds it, and SymPy expands to the same
+polynomial."""
 
 import sympy
 from hypothesis import assume, given, settings

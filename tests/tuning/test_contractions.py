@@ -51,10 +51,12 @@ def graph():
 
 
 def race(graph, monkeypatch, library, own, kernel):
-    """The program that is chosen when each library's call, each kernel with a contraction and each other takes so long."""
+    """The program that is chosen when each library's call, each kernel with a contraction and each other takes so
+    long."""
 
     def times(self, steps):
-        kinds = {step: library if isinstance(step, Library) else own if "product" in step.text else kernel for step in steps}
+        kinds = {step: library if isinstance(step, Library) else own if "product" in step.text else kernel
+                 for step in steps}
         return {step: kind(step) if callable(kind) else kind for step, kind in kinds.items()}
 
     monkeypatch.setattr(_Race, "_times", times)
@@ -125,7 +127,8 @@ def test_candidates_print(name):
 
 
 def _code(p):
-    """What makes the machine code: stages, which are loads ahead, stand in the text or are those of a loop over products."""
+    """What makes the machine code: stages, which are loads ahead, stand in the text or are those of a loop over
+    products."""
     return p.text.replace(p.name, "k"), p.constants, p.num_warps, p.num_stages if "tl.dot" in p.text else None
 
 
@@ -133,13 +136,15 @@ def _code(p):
 def test_slim_tiles_have_a_left_operand_along_k(across):
     """Others make a process lose its device."""
     a = torch.zeros((64, 256) if across else (256, 64), dtype=torch.bfloat16)
-    made = program_of(lambda a, b: (a.t() if across else a) @ b, a, torch.zeros(64, 16, dtype=torch.bfloat16), target=GPU, change=_tiled)
+    made = program_of(lambda a, b: (a.t() if across else a) @ b, a, torch.zeros(64, 16, dtype=torch.bfloat16),
+                      target=GPU, change=_tiled)
     found = {(c.blocks["y"], c.blocks["x"]) for c in candidates(made.kernels[0])}
     assert found and ((64, 16) in found) is not across
 
 
 def _tiled(graph):
-    return replaced(graph, {k: "tile" for k, item in enumerate(graph.items) if contraction_of(item, graph.storages)}, False)
+    return replaced(graph, {k: "tile" for k, item in enumerate(graph.items) if contraction_of(item, graph.storages)},
+                    False)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)

@@ -14,7 +14,8 @@ SMALL = Layer((2, 8, 14, 14), (8, 8, 3, 3), HALF, (1, 1), (1, 1), (1, 1))
 
 
 @pytest.mark.parametrize(
-    ("layer", "microseconds", "slow"), [(WIDE, 224, False), (WIDE, 3573, True), (SMALL, 40, False), (SMALL, 400, True), (ADDED, 40, False)]
+    ("layer", "microseconds", "slow"),
+    [(WIDE, 224, False), (WIDE, 3573, True), (SMALL, 40, False), (SMALL, 400, True), (ADDED, 40, False)]
 )
 def test_suspicion_goes_by_operations_and_bytes(layer, microseconds, slow):
     results = layer.image[0] * layer.weight[0] * layer.image[2] * layer.image[3]

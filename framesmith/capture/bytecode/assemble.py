@@ -1,7 +1,8 @@
 """Instructions -> code object.
 
-`assemble` lays instructions out again: it places EXTENDED_ARG prefixes and inline caches, solves jump distances, and writes the
-exception table and the line table.  Fast-slot arguments are rewritten by name, so that slots may be added or moved.
+`assemble` lays instructions out again: it places EXTENDED_ARG prefixes and inline caches, solves jump distances, and
+writes the exception table and the line table.  Fast-slot arguments are rewritten by name, so that slots may be added or
+moved.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 from . import tables
 from .decode import Decoded, Handler, Instr, localsplus_names
 
-_FAST = {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "MAKE_CELL", "LOAD_CLOSURE",
+_FAST = {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "MAKE_CELL",
+         "LOAD_CLOSURE",
          "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"}
 
 
@@ -105,12 +107,15 @@ def line_table(lines: Sequence[tuple[int, int]], first: int) -> bytes:
     return bytes(out)
 
 
-def assemble(code: CodeType, instrs: Sequence[Instr], handlers: Sequence[Handler], names: tuple[str, ...], *, argcount: int,
-             cellvars: tuple[str, ...], freevars: tuple[str, ...], old: Decoded, stacksize: int, consts: tuple[Any, ...] = ()) -> CodeType:
+def assemble(code: CodeType, instrs: Sequence[Instr], handlers: Sequence[Handler], names: tuple[str, ...], *,
+             argcount: int,
+             cellvars: tuple[str, ...], freevars: tuple[str, ...], old: Decoded, stacksize: int,
+             consts: tuple[Any, ...] = ()) -> CodeType:
     """A code object of `instrs`.
 
-    `names` are the plain locals (arguments first); instructions that come from `old` (offset >= 0) have their fast slots mapped
-    by name into the new layout, while new ones (offset < 0) already use new slots.  `consts` stand behind those of `code`.
+    `names` are the plain locals (arguments first); instructions that come from `old` (offset >= 0) have their fast
+    slots mapped by name into the new layout, while new ones (offset < 0) already use new slots.  `consts` stand behind
+    those of `code`.
     """
     own = set(names)
     slots = {n: i for i, n in enumerate(names + tuple(c for c in cellvars if c not in own) + freevars)}
@@ -134,14 +139,16 @@ def assemble(code: CodeType, instrs: Sequence[Instr], handlers: Sequence[Handler
         lines.append((ins.line or code.co_firstlineno, end - begin))
     return code.replace(
         co_code=bytes(out), co_argcount=argcount, co_posonlyargcount=0, co_kwonlyargcount=0, co_nlocals=len(names),
-        co_varnames=names, co_cellvars=cellvars, co_freevars=freevars, co_stacksize=stacksize, co_consts=code.co_consts + consts,
+        co_varnames=names, co_cellvars=cellvars, co_freevars=freevars, co_stacksize=stacksize,
+        co_consts=code.co_consts + consts,
         co_flags=code.co_flags & ~0x0C, co_linetable=line_table(lines, code.co_firstlineno),
         co_exceptiontable=exception_table(handlers, starts))
 
 
 def roundtrip(code: CodeType, dec: Decoded) -> CodeType:
     """`code` laid out again, unchanged in meaning (a check of the assembler)."""
-    return assemble(code, dec.instrs, dec.handlers, code.co_varnames, argcount=code.co_argcount, cellvars=code.co_cellvars,
+    return assemble(code, dec.instrs, dec.handlers, code.co_varnames, argcount=code.co_argcount,
+                    cellvars=code.co_cellvars,
                     freevars=code.co_freevars, old=dec, stacksize=code.co_stacksize).replace(
         co_posonlyargcount=code.co_posonlyargcount, co_kwonlyargcount=code.co_kwonlyargcount, co_flags=code.co_flags)
 

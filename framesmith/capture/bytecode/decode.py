@@ -1,8 +1,8 @@
 """Code object -> instructions.
 
-A `Decoded` is computed once per code object and kept as long as the code lives.  Each instruction carries its raw opcode and
-argument (for reassembly) and a normalised operation `op` with a decoded argument `val` (for interpretation): the version
-tables (`py311`, `py312`) say how.  Jump targets are indices into `Decoded.instrs`.
+A `Decoded` is computed once per code object and kept as long as the code lives.  Each instruction carries its raw
+opcode and argument (for reassembly) and a normalised operation `op` with a decoded argument `val` (for interpretation):
+the version tables (`py311`, `py312`) say how.  Jump targets are indices into `Decoded.instrs`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Decoded:
     instrs: list[Instr]
     handlers: list[Handler]
     localsplus: tuple[str, ...]
-    """Names by the index that LOAD_FAST and LOAD_DEREF use: locals, then cells that are no arguments, then free variables."""
+    """Names by the index that LOAD_FAST and LOAD_DEREF use: locals, then cells that are no arguments, then free
+    variables."""
     n_free: int
     foreign: bool = False
     """Not the user's own code."""

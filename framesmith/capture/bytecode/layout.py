@@ -25,7 +25,8 @@ def parameters(layout: Sequence[int]) -> int:
 
 
 def push(layout: Sequence[int], line: int, zero: int, slot: int = 0, stay: int = 0) -> list[Instr]:
-    """Put a stack back whose parameters are the fast slots from `slot` on; `zero` is the place of 0 among the constants.
+    """Put a stack back whose parameters are the fast slots from `slot` on; `zero` is the place of 0 among the
+    constants.
 
     The values move, but for the lowest `stay` entries': the slots of the others are empty afterwards.
     """

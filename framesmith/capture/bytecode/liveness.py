@@ -31,7 +31,8 @@ def _solve(dec: Decoded, n_locals: int) -> list[int]:
     successors = [_successors(dec, i) for i in range(len(dec.instrs))]
     for i, ins in enumerate(dec.instrs):
         own = 1 << ins.arg if ins.arg < n_locals else 0
-        reads.append(own if ins.name in _READS else ins.val == "super" and ins.name == "LOAD_GLOBAL")  # super() takes what is in slot 0
+        # super() takes what is in slot 0
+        reads.append(own if ins.name in _READS else ins.val == "super" and ins.name == "LOAD_GLOBAL")
         keeps.append(~own if ins.name == "STORE_FAST" else -1)
         for j in successors[i]:
             before[j].append(i)
@@ -56,11 +57,13 @@ _cache: dict[int, tuple[weakref.ref[CodeType], list[int]]] = {}
 
 
 def liveness(code: CodeType, index: int) -> frozenset[str]:
-    """Names of fast locals for which a path from instruction `index` reads before it writes, or calls what sees them."""
+    """Names of fast locals for which a path from instruction `index` reads before it writes, or calls what sees
+    them."""
     key = id(code)
     hit = _cache.get(key)
     if hit is None:
         solved = _solve(decoded(code), code.co_nlocals)
-        hit = _cache[key] = (weakref.ref(code, lambda _, table=_cache: table.pop(key, None)), solved)  # type: ignore[misc]
+        hit = _cache[key] = (weakref.ref(code, lambda _, table=_cache: table.pop(key, None)),  # type: ignore[misc]
+                             solved)
     bits = hit[1][index] if _SEES.isdisjoint(code.co_names) else -1
     return frozenset(name for slot, name in enumerate(code.co_varnames) if bits >> slot & 1)

@@ -13,9 +13,12 @@ from .decode import Instr
 
 _Count = Callable[[int], int]
 
-_NONE = ("DELETE_ATTR", "DELETE_DEREF", "DELETE_FAST", "DELETE_GLOBAL", "DELETE_SUBSCR", "DICT_MERGE", "DICT_UPDATE", "LIST_APPEND",
-         "LIST_EXTEND", "MAP_ADD", "NOP", "POP_EXCEPT", "POP_TOP", "RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "SET_ADD", "SET_UPDATE",
-         "STORE_ATTR", "STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_SLICE", "STORE_SUBSCR", "PRECALL", "KW_NAMES")
+_NONE = ("DELETE_ATTR", "DELETE_DEREF", "DELETE_FAST", "DELETE_GLOBAL", "DELETE_SUBSCR", "DICT_MERGE", "DICT_UPDATE",
+         "LIST_APPEND",
+         "LIST_EXTEND", "MAP_ADD", "NOP", "POP_EXCEPT", "POP_TOP", "RAISE_VARARGS", "RERAISE", "RETURN_VALUE",
+         "SET_ADD", "SET_UPDATE",
+         "STORE_ATTR", "STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_SLICE", "STORE_SUBSCR", "PRECALL",
+         "KW_NAMES")
 
 _PUSHES: dict[str, _Count] = {
     **dict.fromkeys(_NONE, lambda n: 0),
@@ -26,10 +29,12 @@ _PUSHES: dict[str, _Count] = {
 """Entries that an instruction makes; one if it has no row."""
 
 _READS: dict[str, _Count] = {
-    "CHECK_EG_MATCH": lambda n: 2, "CHECK_EXC_MATCH": lambda n: 2, "DICT_MERGE": lambda n: n + 3, "DICT_UPDATE": lambda n: n + 1,
+    "CHECK_EG_MATCH": lambda n: 2, "CHECK_EXC_MATCH": lambda n: 2, "DICT_MERGE": lambda n: n + 3,
+    "DICT_UPDATE": lambda n: n + 1,
     "FOR_ITER": lambda n: 1, "GET_LEN": lambda n: 1, "IMPORT_FROM": lambda n: 1, "LIST_APPEND": lambda n: n + 1,
     "LIST_EXTEND": lambda n: n + 1, "MAP_ADD": lambda n: n + 2, "MATCH_KEYS": lambda n: 2, "MATCH_MAPPING": lambda n: 1,
-    "MATCH_SEQUENCE": lambda n: 1, "RERAISE": lambda n: n + 1, "SET_ADD": lambda n: n + 1, "SET_UPDATE": lambda n: n + 1,
+    "MATCH_SEQUENCE": lambda n: 1, "RERAISE": lambda n: n + 1, "SET_ADD": lambda n: n + 1,
+    "SET_UPDATE": lambda n: n + 1,
     "WITH_EXCEPT_START": lambda n: 4, "JUMP_IF_FALSE_OR_POP": lambda n: 1, "JUMP_IF_TRUE_OR_POP": lambda n: 1,
 }
 """Entries that an instruction looks at, where that is more than it takes off."""

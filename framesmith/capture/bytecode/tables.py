@@ -20,4 +20,5 @@ CACHES = _version.CACHES
 emit = _version.emit
 """The few spellings that continuations and bridges need: what is to be done -> names of instructions."""
 PLAIN = _version.PLAIN
-"""Instructions that may push a NULL or a self beside their value: (the name, the bit to clear) of the form that pushes the value only."""
+"""Instructions that may push a NULL or a self beside their value: (the name, the bit to clear) of the form that pushes
+the value only."""

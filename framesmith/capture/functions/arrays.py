@@ -1,4 +1,5 @@
-"""NumPy arrays that are followed: how they come of tensors and become tensors, their elements, and functions of them."""
+"""NumPy arrays that are followed: how they come of tensors and become tensors, their elements, and functions of
+them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ Kwargs = dict[str, t.Tracker]
 def as_input(x: Any) -> torch.Tensor | None:
     """The tensor over an array's memory; None where it can have none."""
     numpy = sys.modules["numpy"]
-    if type(x) is not numpy.ndarray or str(x.dtype) not in DTYPES or not x.dtype.isnative or not x.flags.writeable or not x.flags.aligned:
+    if (type(x) is not numpy.ndarray or str(x.dtype) not in DTYPES or not x.dtype.isnative or not x.flags.writeable
+        or not x.flags.aligned):
         return None
     if any(n < 0 or n % x.itemsize for n in x.strides):
         return None
@@ -49,7 +51,8 @@ def _outside(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
 def array_of(tracer: Any, x: t.Tensor) -> t.Array:
     """`x.numpy()`: an array over the tensor's memory."""
     fake = x.fake
-    if type(x) is not t.Tensor or tracer.wants_grad(fake) or fake.is_conj() or fake.is_neg() or fake.device.type != "cpu" \
+    if type(x) is not t.Tensor or tracer.wants_grad(
+        fake) or fake.is_conj() or fake.is_neg() or fake.device.type != "cpu" \
             or x.pyclass is not torch.Tensor or str(fake.dtype)[6:] not in DTYPES:
         raise Unsupported(f"NumPy array of {x.describe()}")
     return t.Array(x)
@@ -63,7 +66,8 @@ def _numpy(tracer: Any, x: t.Tensor, force: t.Tracker = t.FALSE) -> t.Tracker:
 @calls(torch.as_tensor, torch.asarray)
 def _as_tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     fn = torch.as_tensor
-    return made_of_array(tracer, fn, args, kwargs) if args and isinstance(args[0], t.Array) else tracer.torch_call(fn, args, kwargs)
+    return made_of_array(tracer, fn, args,
+                         kwargs) if args and isinstance(args[0], t.Array) else tracer.torch_call(fn, args, kwargs)
 
 
 @calls(torch.from_numpy)
@@ -107,12 +111,15 @@ def _key(tracer: Any, x: t.Array, key: t.Tracker) -> tuple[t.Tracker, bool]:
     parts = key.open(tracer) if isinstance(key, t.Tuple) else [key]
     arrays = [p for p in parts if isinstance(p, t.Array)]
     plain = [p.real(tracer) for p in parts if isinstance(p, (t.Const, t.Slice))]
-    if len(plain) + len(arrays) != len(parts) or any(isinstance(p, bool) for p in plain) or any(str(a.dtype) == "bool" for a in arrays):
+    if len(plain) + len(arrays) != len(parts) or any(isinstance(p, bool) for p in plain) or any(str(a.dtype) == "bool"
+                                                                                                for a in arrays):
         raise Unsupported(f"this key of a {x.describe()}")
     ints = [p for p in plain if type(p) is int or isinstance(p, sys.modules["numpy"].integer)]
     if arrays and ints or any(type(p) is slice and (p.step or 1) < 0 for p in plain):
         raise Unsupported("numbers beside arrays, or a negative step, in a key of a NumPy array")
-    new = [cast(tracer, p.tensor, "int64") if isinstance(p, t.Array) else t.Const(int(p.real(tracer))) if p.real(tracer) in ints and p.constant else p
+    new = [cast(tracer, p.tensor,
+                "int64") if isinstance(p, t.Array) else t.Const(int(p.real(tracer))) if p.real(tracer) in ints
+           and p.constant else p
            for p in parts]
     return (t.Tuple(list(new)) if isinstance(key, t.Tuple) else new[0]), bool(arrays)
 
@@ -121,7 +128,8 @@ def _key(tracer: Any, x: t.Array, key: t.Tracker) -> tuple[t.Tracker, bool]:
 def _item(tracer: Any, x: t.Array, key: t.Tracker) -> t.Tracker:
     at, picks = _key(tracer, x, key)
     out = run(tracer, torch.Tensor.__getitem__, x.tensor, at)
-    if out.fake.dim() or picks or Ellipsis in [p.real(tracer) for p in (at.items if isinstance(at, t.Tuple) else [at]) if p.constant]:
+    if out.fake.dim() or picks or Ellipsis in [p.real(tracer)
+                                               for p in (at.items if isinstance(at, t.Tuple) else [at]) if p.constant]:
         return t.Array(out)
     return of_tensor(tracer, run(tracer, torch.clone, out))
 
@@ -145,12 +153,15 @@ def _set_item(tracer: Any, x: t.Array, key: t.Tracker, value: t.Tracker) -> t.Tr
 
 # --- reductions -------------------------------------------------------------------------------------------------------
 def _reduction(name: str, fn: Callable[..., Any], inner: Callable[[Any, Any], Any], several: bool = True) -> None:
-    """`inner(dtype, result dtype)`: what to compute in; `several`: torch's function takes many dimensions, or none for all."""
+    """`inner(dtype, result dtype)`: what to compute in; `several`: torch's function takes many dimensions, or none for
+    all."""
 
-    def row(tracer: Any, x: t.Array, axis: t.Tracker = t.NONE, keepdims: t.Tracker = t.FALSE, **more: t.Tracker) -> t.Tracker:
+    def row(tracer: Any, x: t.Array, axis: t.Tracker = t.NONE, keepdims: t.Tracker = t.FALSE,
+            **more: t.Tracker) -> t.Tracker:
         numpy = sys.modules["numpy"]
         kept, ddof = keepdims.truth(tracer), more.pop("ddof", None)
-        if more or ddof is not None and name not in ("std", "var") or not x.tensor.fake.numel() or str(x.dtype).startswith("complex"):
+        if (more or ddof is not None and name not in ("std", "var") or not x.tensor.fake.numel()
+            or str(x.dtype).startswith("complex")):
             raise Unsupported(f"NumPy's {name} with these arguments")
         dtype = getattr(numpy, name)(numpy.ones(1, x.dtype)).dtype
         source = cast(tracer, x.tensor, inner(x.dtype, dtype))
@@ -162,7 +173,8 @@ def _reduction(name: str, fn: Callable[..., Any], inner: Callable[[Any, Any], An
         if isinstance(dims, tuple) and not several:
             raise Unsupported(f"NumPy's {name} over several axes")
         options = {} if ddof is None and name not in ("std", "var") else {"correction": ddof or t.Const(0)}
-        return of_tensor(tracer, cast(tracer, run(tracer, fn, source, tracer.made(dims), keepdim=t.boolean(kept), **options), dtype))
+        return of_tensor(tracer, cast(tracer, run(tracer, fn, source, tracer.made(dims), keepdim=t.boolean(kept),
+                                                  **options), dtype))
 
     METHODS[t.Array][name] = row
     FUNCTIONS[name] = row
@@ -283,7 +295,9 @@ def _of_several(name: str, fn: Callable[..., Any]) -> None:
         if not parts or not all(isinstance(p, t.Array) for p in parts):
             raise Unsupported(f"numpy.{name} of what are no arrays")
         dtype = sys.modules["numpy"].result_type(*[p.dtype for p in parts])  # type: ignore[attr-defined]
-        return t.Array(run(tracer, fn, t.List([cast(tracer, p.tensor, dtype) for p in parts]), axis))  # type: ignore[attr-defined]
+        return t.Array(run(tracer, fn, t.List([cast(tracer, p.tensor, dtype)  # type: ignore[attr-defined]
+                                               for p in parts]),
+                           axis))
 
     FUNCTIONS[name] = row
 
@@ -307,7 +321,8 @@ def _where(tracer: Any, condition: t.Tracker, *choices: t.Tracker) -> t.Tracker:
         raise Unsupported("numpy.where of these arguments")
     dtype = numpy.result_type(*[x.dtype if isinstance(x, t.Array) else x.real(tracer) for x in choices])
     parts = [cast(tracer, x.tensor, dtype) if isinstance(x, t.Array)
-             else run(tracer, torch.scalar_tensor, t.Const(numpy.asarray(x.real(tracer), dtype).item()), dtype=tracer.made(getattr(torch, str(dtype))))
+             else run(tracer, torch.scalar_tensor, t.Const(numpy.asarray(x.real(tracer), dtype).item()),
+                      dtype=tracer.made(getattr(torch, str(dtype))))
              for x in choices]
     return t.Array(run(tracer, torch.where, cast(tracer, condition.tensor, "bool"), *parts))
 
@@ -382,7 +397,8 @@ def _constant(recorder: Any, value: torch.Tensor) -> torch.Tensor:
 
 
 _LARGEST = 1 << 20
-for _name, _copies in (("asarray", False), ("ascontiguousarray", False), ("array", True), ("zeros", None), ("ones", None), ("full", None),
+for _name, _copies in (("asarray", False), ("ascontiguousarray", False), ("array", True), ("zeros", None),
+                       ("ones", None), ("full", None),
                        ("arange", None), ("linspace", None), ("eye", None)):
     if (_fn := named(f"numpy.{_name}")) is not None:
         _made(_fn, _copies)

@@ -1,8 +1,8 @@
-"""Attention with score modifications in Python (`torch.nn.attention.flex_attention`): its checks are followed like other Python; what it
-comes down to is computed here.
+"""Attention with score modifications in Python (`torch.nn.attention.flex_attention`): its checks are followed like
+other Python; what it comes down to is computed here.
 
-A modification speaks of one score and its indices. Mostly it does with all scores at once the same that it does with each: then it is
-called once, with indices that broadcast. Else `torch.vmap` calls it.
+A modification speaks of one score and its indices. Mostly it does with all scores at once the same that it does with
+each: then it is called once, with indices that broadcast. Else `torch.vmap` calls it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def _attention(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     mask = block_mask.items_list(tracer)
     if not tracer.mapping(options).get("OUTPUT_MAX", t.FALSE).truth(tracer):
         given = [_cast(tracer, x) for x in (query, key, value)]
-        found = attention_tiles.attention(tracer, given, (score_mod, mask[-1]), mask, float(scale.real(tracer)), functools.partial(_at_once, tracer))
+        found = attention_tiles.attention(tracer, given, (score_mod, mask[-1]), mask, float(scale.real(tracer)),
+                                          functools.partial(_at_once, tracer))
         if found is not None:
             return t.Tuple([*found, found[1]])
     mods = [t.ByRow(functools.partial(_modified, fn, scored)) for fn, scored in ((score_mod, True), (mask[-1], False))]
@@ -48,7 +49,9 @@ def _cast(tracer: Any, x: t.Tracker) -> t.Tracker:
     device = x.fake.device.type  # type: ignore[attr-defined]
     if not torch.is_autocast_enabled(device) or x.fake.dtype is torch.float64:  # type: ignore[attr-defined]
         return x
-    return tracer.torch_call(torch.Tensor.to, [x, tracer.made(torch.get_autocast_dtype(device))], {})  # type: ignore[no-any-return]
+    return tracer.torch_call(torch.Tensor.to,  # type: ignore[no-any-return]
+                             [x, tracer.made(torch.get_autocast_dtype(device))],
+                             {})
 
 
 @by_name("torch.fx.traceback.annotate")
@@ -65,7 +68,8 @@ class ByIndex(TorchFunctionMode):
             x, key = args
             items = key if isinstance(key, tuple) else (key,)
             if any(isinstance(i, torch.Tensor) for i in items) and all(map(_is_index, items)):
-                return aten.index.Tensor(x, [i if isinstance(i, torch.Tensor) else torch.tensor(i, device=x.device) for i in items])
+                return aten.index.Tensor(x, [i if isinstance(i, torch.Tensor) else torch.tensor(i, device=x.device)
+                                             for i in items])
         return func(*args, **(kwargs or {}))
 
 
@@ -80,7 +84,9 @@ def _modified(fn: t.Tracker, scored: bool, tracer: Any, args: Args, kwargs: Kwar
         return out
     with _indexing(tracer):
         scores, places = (args[0], args[1:]) if scored else (t.NONE, args)
-        return tracer.made(py.one_by_one).call(tracer, [fn, scores, t.List(list(places))], {})  # type: ignore[no-any-return]
+        return tracer.made(py.one_by_one).call(  # type: ignore[no-any-return]
+            tracer, [fn, scores, t.List(list(places))],
+                                               {})
 
 
 def _at_once(tracer: Any, fn: t.Tracker, args: Args) -> t.Tensor | None:
@@ -112,14 +118,17 @@ class _indexing:
 
 
 def _is_elementwise(node: Node) -> bool:
-    """Whether what was recorded of all scores at once is what would have been of each: by its operator, and by its rank."""
+    """Whether what was recorded of all scores at once is what would have been of each: by its operator, and by its
+    rank."""
     val = node.meta["val"]
     plain = node.op == "placeholder" or torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target in _ALIKE
     return plain and isinstance(val, FakeTensor) and (node.op == "placeholder" or val.dim() in (0, 4))
 
 
-_ALIKE = frozenset((aten.index.Tensor, aten._to_copy.default, aten.full.default, aten.scalar_tensor.default, aten.lift_fresh.default,
-                    aten.full_like.default, aten.zeros_like.default, aten.ones_like.default, aten.new_ones.default, aten.new_zeros.default,
+_ALIKE = frozenset((aten.index.Tensor, aten._to_copy.default, aten.full.default, aten.scalar_tensor.default,
+                    aten.lift_fresh.default,
+                    aten.full_like.default, aten.zeros_like.default, aten.ones_like.default, aten.new_ones.default,
+                    aten.new_zeros.default,
                     aten.detach.default, aten.alias.default, aten.clone.default, aten.zeros.default, aten.ones.default))
 
 __all__: list[str] = []

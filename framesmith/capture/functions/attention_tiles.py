@@ -1,5 +1,6 @@
-"""Attention with score modifications as one node, for devices that go over the scores tile by tile: modifications and masks are traced once
-for all scores, with the derivative of the modification, and stand in the node as graphs of their own."""
+"""Attention with score modifications as one node, for devices that go over the scores tile by tile: modifications and
+masks are traced once for all scores, with the derivative of the modification, and stand in the node as graphs of their
+own."""
 
 from __future__ import annotations
 
@@ -28,21 +29,26 @@ _NO_BLOCKS = 1 << 30
 _DTYPES = (torch.bfloat16, torch.float16)
 
 
-def attention(tracer: Any, tensors: Args, mods: tuple[t.Tracker, t.Tracker], mask: Args, scale: float, trace: Callable[..., Any]) -> Any:
-    """(output, total) of query, key and value `tensors`; None where the call has no tiles, or a modification is none of elements.
+def attention(tracer: Any, tensors: Args, mods: tuple[t.Tracker, t.Tracker], mask: Args, scale: float,
+              trace: Callable[..., Any]) -> Any:
+    """(output, total) of query, key and value `tensors`; None where the call has no tiles, or a modification is none of
+    elements.
 
-    `mods`: of scores, and the mask; `mask`: the block mask's fields. `trace(fn, given)` calls a modification; None if it is none
-    of elements.
+    `mods`: of scores, and the mask; `mask`: the block mask's fields. `trace(fn, given)` calls a modification; None if
+    it is none of elements.
     """
     query, key, value = [x.fake for x in tensors]  # type: ignore[attr-defined]
-    apart = query.device.type not in DEVICES or query.dtype not in _DTYPES or {query.dtype, key.dtype, value.dtype} != {query.dtype}
+    apart = query.device.type not in DEVICES or query.dtype not in _DTYPES or {query.dtype, key.dtype,
+                                                                               value.dtype} != {query.dtype}
     if apart or tracer.transformed or not all(type(s) is int for x in (query, key, value) for s in x.shape):
         return None
     wants = torch.is_grad_enabled() and any(tracer.wants_grad(x) for x in (query, key, value))
     with torch.no_grad():
         traced = _Traced(tracer, query, key, trace)
         scores = traced.scores(*mods, mask, scale, wants)
-    if scores is None or torch.is_grad_enabled() and any(map(tracer.requires, traced.operands)) or wants and key.size(0) != query.size(0):
+    if scores is None or torch.is_grad_enabled() and any(map(tracer.requires,
+                                                             traced.operands)) or wants and key.size(0) != query.size(
+                                                                 0):
         return None
     return _Call(tracer, tensors, traced, scores).recorded(wants)
 
@@ -60,7 +66,8 @@ class _Traced:
     def scores(self, score_mod: t.Tracker, mask_mod: t.Tracker, mask: Args, scale: float, wants: bool) -> Scores | None:
         """What the node holds; fills `operands` and `lists`."""
         tracer = self.tracer
-        places = [self.stand_in(tuple([n if k == dim else 1 for k, n in enumerate(self.shape)]), torch.int64) for dim in range(4)]
+        places = [self.stand_in(tuple([n if k == dim else 1 for k, n in enumerate(self.shape)]), torch.int64)
+                  for dim in range(4)]
         scores, back = self.stand_in(self.shape, torch.float32), self.stand_in(self.shape, torch.float32)
         score = gradient = kept = None
         counts = [0, 0, 0]
@@ -77,7 +84,8 @@ class _Traced:
                 return None
         blocks = self.blocks(mask) if kept is not None else None
         if blocks is not None:
-            self.lists = [None if x is t.NONE else tracer.recorder.nodes(x.fake) for x in mask[2:2 + LISTS]]  # type: ignore[attr-defined]
+            self.lists = [None if x is t.NONE else tracer.recorder.nodes(x.fake)  # type: ignore[attr-defined]
+                          for x in mask[2:2 + LISTS]]
         return Scores(score, gradient, kept, (counts[0], counts[1], counts[2]), scale, blocks)
 
     def stand_in(self, shape: tuple[int, ...], dtype: torch.dtype) -> t.Tracker:

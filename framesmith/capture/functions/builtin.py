@@ -23,7 +23,8 @@ Kwargs = dict[str, t.Tracker]
 
 @calls(len)
 def _len(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.made(args[0].size(tracer)) if not isinstance(args[0], t.Object) or args[0].payload is None else _object_len(tracer, args[0])
+    return (tracer.made(args[0].size(tracer)) if not isinstance(args[0], t.Object)
+            or args[0].payload is None else _object_len(tracer, args[0]))
 
 
 def _object_len(tracer: Any, obj: t.Object) -> t.Tracker:
@@ -181,7 +182,8 @@ def _operator(name: str) -> Any:
     return row
 
 
-for _name in ("add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub", "truediv", "xor"):
+for _name in ("add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub", "truediv",
+              "xor"):
     calls(getattr(operator, _name))(_operator(_name))
 
 
@@ -192,7 +194,8 @@ def _inplace(name: str) -> Any:
     return row
 
 
-for _name in ("iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imul", "imod", "ior", "ipow", "irshift", "isub", "itruediv", "ixor"):
+for _name in ("iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imul", "imod", "ior", "ipow", "irshift", "isub",
+              "itruediv", "ixor"):
     calls(getattr(operator, _name))(_inplace(_name))
 
 
@@ -203,7 +206,8 @@ def _comparison(symbol: str) -> Any:
     return row
 
 
-for _symbol, _fn in (("<", operator.lt), ("<=", operator.le), ("==", operator.eq), ("!=", operator.ne), (">", operator.gt),
+for _symbol, _fn in (("<", operator.lt), ("<=", operator.le), ("==", operator.eq), ("!=", operator.ne),
+                     (">", operator.gt),
                      (">=", operator.ge)):
     calls(_fn)(_comparison(_symbol))
 

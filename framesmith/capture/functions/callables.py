@@ -51,7 +51,8 @@ def _methodcaller(tracer: Any, obj: t.Object, of: t.Tracker) -> t.Tracker:
     make, parts = obj.value.__reduce__()[:2]
     named = make.keywords if isinstance(make, functools.partial) else {}
     name, *args = (*make.args, *parts) if isinstance(make, functools.partial) else parts
-    return of.get(tracer, name).call(tracer, [tracer.made(a) for a in args], {k: tracer.made(v) for k, v in named.items()})
+    return of.get(tracer, name).call(tracer, [tracer.made(a) for a in args],
+                                     {k: tracer.made(v) for k, v in named.items()})
 
 
 OPAQUE[(operator.itemgetter, "__call__")] = _itemgetter
@@ -75,9 +76,11 @@ class SameResult:
 
 
 def _keeps(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the cache holds a result for these arguments, so that a call runs no code of the program's; False where CPython hides it."""
+    """Whether the cache holds a result for these arguments, so that a call runs no code of the program's; False where
+    CPython hides it."""
     held = gc.get_referents(fn)
-    at = next((i for i in range(len(held) - 3, -1, -1) if type(held[i]) is dict and type(held[i + 2]) is object), None)  # cache, fn, mark
+    # cache, fn, mark
+    at = next((i for i in range(len(held) - 3, -1, -1) if type(held[i]) is dict and type(held[i + 2]) is object), None)
     if at is None or not hasattr(fn, "cache_parameters"):
         return False
     key: Any = [*args, *((held[at + 2], *itertools.chain(*kwargs.items())) if kwargs else ())]
@@ -95,8 +98,9 @@ _ASIDE = (int, float, complex, str, bytes, bool, type(None), type, types.Functio
 
 
 def _cached(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """A call of what lru_cache made.  With constants it is made for real: the cache is filled as in plain Python, and hits are guarded.
-    With an object the cache must have the result.  With what else is a key by its identity, as tensors are, the call ends the graph."""
+    """A call of what lru_cache made.  With constants it is made for real: the cache is filled as in plain Python, and
+    hits are guarded. With an object the cache must have the result.  With what else is a key by its identity, as
+    tensors are, the call ends the graph."""
     given = [*args, *kwargs.values()]
     for a in given:
         if isinstance(a, (t.List, t.Dict, t.Set)):
@@ -114,7 +118,8 @@ def _cached(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         raise Unsupported(f"{fn.__qualname__}, which caches its results, of a class made in the frame")
     real, named = tuple([_real(tracer, a) for a in args]), {k: _real(tracer, v) for k, v in kwargs.items()}
     if (not fixed or tracer.mutated or tracer.global_writes) and not _keeps(fn, real, named):
-        raise FirstCall(f"a call of {fn.__qualname__}, which has no result for these arguments yet, after changes still to be made")
+        raise FirstCall(f"a call of {fn.__qualname__}, which has no result for these arguments yet, after changes "
+                        "still to be made")
     for a in given:
         if isinstance(a, t.Object):
             tracer.guard(a.source, "id", a.value)
@@ -160,7 +165,8 @@ def _dispatching(dispatch: Any) -> tuple[Any, Any, Any]:
 
 
 def _choice(dispatch: Any, kind: type) -> Any:
-    """What a generic function chooses for a class; its cache is read and not written, as neither capture nor guards change anything."""
+    """What a generic function chooses for a class; its cache is read and not written, as neither capture nor guards
+    change anything."""
     registry, cache, token = _dispatching(dispatch)
     chosen = cache.get(kind) if token is None or token == abc.get_cache_token() else None
     if chosen is None:
@@ -305,7 +311,8 @@ def _of_type(tracer: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracke
     if self.value.__objclass__ is not type:
         return None
     if x is not t.NONE and not issubclass(x.pytype(), type):
-        tracer.raise_(TypeError(f"descriptor '{name}' for 'type' objects doesn't apply to a '{x.pytype().__name__}' object"))
+        tracer.raise_(TypeError(f"descriptor '{name}' for 'type' objects doesn't apply to a '{x.pytype().__name__}' "
+                                "object"))
     if name == "__dict__" and tracer.made_classes and x.identity() in tracer.made_classes:
         raise Unsupported("the dict of a class that the frame made, by its descriptor")
     return x.get(tracer, name) if isinstance(x, t.Class) else None

@@ -1,5 +1,5 @@
-"""Activation checkpointing: a call, whose nodes say that their values are not to be kept for the backward (`meta["checkpoint"]`: the number
-of the outermost region)."""
+"""Activation checkpointing: a call, whose nodes say that their values are not to be kept for the backward
+(`meta["checkpoint"]`: the number of the outermost region)."""
 
 from __future__ import annotations
 

@@ -44,11 +44,13 @@ def _entries(tracer: Any, originals: Args) -> Args:
     """The bases, with `__mro_entries__` of those that are no classes."""
     out: Args = []
     for base in originals:
-        if isinstance(base, t.Class) or base.constant and not hasattr(base.value, "__mro_entries__"):  # type: ignore[attr-defined]
+        if (isinstance(base, t.Class) or base.constant  # type: ignore[attr-defined]
+            and not hasattr(base.value, "__mro_entries__")):
             out.append(base)
         elif base.constant:
             real = tuple(b.real(tracer) for b in originals)
-            out.extend(tracer.made(b) for b in tracer.folded(base.value.__mro_entries__, (real,)))  # type: ignore[attr-defined]
+            out.extend(tracer.made(b)  # type: ignore[attr-defined]
+                       for b in tracer.folded(base.value.__mro_entries__, (real,)))
         else:
             raise Unsupported(f"{base.describe()} as a base class")
     return out
@@ -60,7 +62,8 @@ def _winner(tracer: Any, meta: type, bases: Args) -> type:
         if issubclass(meta, kind):
             continue
         if not issubclass(kind, meta):
-            tracer.raise_(TypeError("metaclass conflict: the metaclass of a derived class must be a (non-strict) subclass of the metaclasses "
+            tracer.raise_(TypeError("metaclass conflict: the metaclass of a derived class must be a (non-strict) "
+                                    "subclass of the metaclasses "
                                 "of all its bases"))
         meta = kind
     return meta
@@ -124,7 +127,7 @@ def _type(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return _type_new(tracer, [tracer.made(type), *args], kwargs)
 
 
-# --- descriptors ----------------------------------------------------------------------------------------------------------
+# --- descriptors ------------------------------------------------------------------------------------------------------
 @calls(property)
 def _property(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     parts = dict(zip(("fget", "fset", "fdel", "__doc__"), args))
@@ -143,7 +146,7 @@ for _kind in (classmethod, staticmethod):
     calls(_kind)(_method_kind(_kind))
 
 
-# --- abc, dataclasses -------------------------------------------------------------------------------------------------------
+# --- abc, dataclasses -------------------------------------------------------------------------------------------------
 _abc_init: Any = getattr(abc, "_abc_init")  # noqa: B009
 
 
@@ -165,7 +168,8 @@ def _dataclass(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     options = {k: v.real(tracer) for k, v in kwargs.items()}
     if not isinstance(made, t.MadeClass) or options.get("slots") or made.taken:
         raise Unsupported(f"{made.describe()} becomes a dataclass")
-    if any(isinstance(vars(made.value).get(name), Placeholder) for name in made.value.__dict__.get("__annotations__", ())):
+    if any(isinstance(vars(made.value).get(name), Placeholder)
+           for name in made.value.__dict__.get("__annotations__", ())):
         raise Unsupported(f"{made.describe()} becomes a dataclass with a default that only the frame knows")
     tracer.folded(dataclasses.dataclass(**options), (made.value,))
     tracer.parts.update(map(id, vars(made.value)["__dataclass_fields__"].values()))
@@ -176,7 +180,8 @@ def _dataclass(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 # Python up to 3.11; what C calls from 3.12 on
-_INIT_SUBCLASS = getattr(typing.Generic.__init_subclass__, "__func__", None) or typing._generic_init_subclass  # type: ignore[attr-defined]
+_INIT_SUBCLASS = getattr(typing.Generic.__init_subclass__, "__func__",  # type: ignore[attr-defined]
+                         None) or typing._generic_init_subclass
 
 
 @calls(_INIT_SUBCLASS)
@@ -184,7 +189,8 @@ def _generic(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """It does nothing but set the class's type parameters."""
     made = args[0]
     mro = made.pytype().__mro__ if not isinstance(made, t.Class) else made.value.__mro__
-    if not isinstance(made, t.MadeClass) or kwargs or any("__init_subclass__" in vars(c) for c in mro[mro.index(typing.Generic) + 1:-1]):
+    if not isinstance(made, t.MadeClass) or kwargs or any("__init_subclass__" in vars(c)
+                                                          for c in mro[mro.index(typing.Generic) + 1:-1]):
         raise Unsupported(f"{made.describe()} becomes generic")
     tracer.folded(_INIT_SUBCLASS, (made.value,))
     made.put(tracer, "__parameters__", tracer.made(made.value.__parameters__))  # type: ignore[attr-defined]
@@ -193,14 +199,15 @@ def _generic(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(dataclasses.field)
 def _field(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    made = tracer.folded(dataclasses.field, (), {k: v.real(tracer) if k == "metadata" else tracer.stand_in(v) for k, v in kwargs.items()})
+    made = tracer.folded(dataclasses.field, (),
+                         {k: v.real(tracer) if k == "metadata" else tracer.stand_in(v) for k, v in kwargs.items()})
     tracer.fields[id(made)] = kwargs
     tracer.keep.append(made)
     return t.Const(made)
 
 
 
-# --- bound methods ----------------------------------------------------------------------------------------------------------
+# --- bound methods ----------------------------------------------------------------------------------------------------
 @method(t.Method, "__eq__")
 def _same_method(tracer: Any, self: t.Method, other: t.Tracker) -> t.Tracker:
     if not isinstance(other, t.Method):

@@ -36,8 +36,10 @@ class SameRegistrations:
 
 
 def by_registration(tracer: Any, kind: type, klass: Any) -> None:
-    """Where an abstract class is not a base of `kind`, what is registered with it decides whether `kind` is a subclass: that is guarded."""
-    for one in klass if isinstance(klass, tuple) else getattr(klass, "__args__", ()) if isinstance(klass, types.UnionType) else (klass,):
+    """Where an abstract class is not a base of `kind`, what is registered with it decides whether `kind` is a subclass:
+    that is guarded."""
+    for one in klass if isinstance(klass, tuple) else getattr(klass, "__args__",
+                                                              ()) if isinstance(klass, types.UnionType) else (klass,):
         if isinstance(one, (tuple, types.UnionType)):
             by_registration(tracer, kind, one)
         elif issubclass(type(one), abc.ABCMeta) and one not in kind.__mro__:
@@ -56,7 +58,8 @@ def class_test(tracer: Any, kind: type, klass: Any, asked: Any = issubclass) -> 
 
 
 def _refuse_hooks(tracer: Any, klass: Any) -> None:
-    """A class made in the frame is asked by name only if no function that may look at it has a say: it is not there yet."""
+    """A class made in the frame is asked by name only if no function that may look at it has a say: it is not there
+    yet."""
     for k in klass if isinstance(klass, tuple) else (klass,):
         if isinstance(k, tuple):
             _refuse_hooks(tracer, k)
@@ -72,12 +75,14 @@ _LIBRARY = ("abc", "typing", "typing_extensions", "torch", "enum")
 
 
 def _own_check(tracer: Any, klass: t.Tracker, name: str) -> Any:
-    """The `__instancecheck__` or `__subclasscheck__` that a class's metaclass has, if it may do more than look at classes; or None."""
+    """The `__instancecheck__` or `__subclasscheck__` that a class's metaclass has, if it may do more than look at
+    classes; or None."""
     if not isinstance(klass, t.Class) or type(klass.value) is type:
         return None
     hook = tracer.lookup(type(klass.value), name)
     library = isinstance(hook, FunctionType) and (hook.__module__ or "").partition(".")[0] in _LIBRARY
-    if library and name == "__instancecheck__" and vars(klass.value).get("_is_protocol"):  # it looks at the object's attributes
+    # it looks at the object's attributes
+    if library and name == "__instancecheck__" and vars(klass.value).get("_is_protocol"):
         library = False
     return hook if isinstance(hook, FunctionType) and not library else None
 
@@ -154,13 +159,15 @@ def _issubclass(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _abstract_instance(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     klass, obj = args
     if isinstance(obj, Opaque) or isinstance(obj, t.Object) and (
-            tracer.class_info(obj.cls).getattribute is not None or tracer.lookup(obj.cls, "__class__") is not object.__dict__["__class__"]):
+            tracer.class_info(obj.cls).getattribute is not None
+            or tracer.lookup(obj.cls, "__class__") is not object.__dict__["__class__"]):
         raise Unsupported(f"isinstance of {obj.describe()}, which has a __class__ of its own")
     _refuse_hooks(tracer, klass.real(tracer))
     real = tracer.stand_in(obj)
     if type(real) is not obj.pytype():
         raise Unsupported(f"isinstance of {obj.describe()} by an abstract class")
-    return t.boolean(tracer.folded(abc.ABCMeta.__instancecheck__, (klass.real(tracer), real)))  # by its name: typing looks at who asks
+    # by its name: typing looks at who asks
+    return t.boolean(tracer.folded(abc.ABCMeta.__instancecheck__, (klass.real(tracer), real)))
 
 
 @calls(type.__instancecheck__)

@@ -36,7 +36,8 @@ def _size(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(tuple.__new__)
 def _tuple_new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     cls = args[0].real(tracer)
-    return tracer.blank(cls, args[1:]) if t.is_own_sequence(cls) else t.Tuple(tracer.listed(args[1]) if len(args) > 1 else [], cls=cls)
+    return tracer.blank(cls, args[1:]) if t.is_own_sequence(cls) else t.Tuple(tracer.listed(args[1]) if len(args) > 1
+                                                                              else [], cls=cls)
 
 
 # --- tuple and list ---------------------------------------------------------------------------------------------------
@@ -74,7 +75,8 @@ class _Clears:
 
 
 def present(tracer: Any, self: t.Sequence, name: str) -> Iterator[tuple[int, t.Tracker]]:
-    """Each element and its place, for the method `name`, as long as there are any: what is done with one may change the sequence."""
+    """Each element and its place, for the method `name`, as long as there are any: what is done with one may change the
+    sequence."""
     items = self.open(tracer)
     version = self.version if isinstance(self, t.Deque) else 0
     i = 0
@@ -89,13 +91,15 @@ def present(tracer: Any, self: t.Sequence, name: str) -> Iterator[tuple[int, t.T
 @method(t.Sequence, "index")
 def _index(tracer: Any, self: t.Sequence, item: t.Tracker, *rest: t.Tracker) -> t.Tracker:
     items = self.open(tracer)
-    bounds = slice(*[tracer.index(r) for r in rest]) if len(rest) > 1 else slice(tracer.index(rest[0]), None) if rest else slice(None)
+    bounds = slice(*[tracer.index(r) for r in rest]) if len(rest) > 1 else slice(tracer.index(rest[0]),
+                                                                                 None) if rest else slice(None)
     places = range(*bounds.indices(len(items)))
     for i, v in present(tracer, self, "index"):
         if i in places and tracer.equal(v, item):
             return t.Const(i)
     kind = _KINDS.get(type(self))
-    return tracer.raise_(ValueError(f"{tracer.text(item, '__repr__').real(tracer)} is not in {kind}" if kind else "tuple.index(x): x not in tuple"))
+    return tracer.raise_(ValueError(f"{tracer.text(item, '__repr__').real(tracer)} is not in {kind}" if kind
+                                    else "tuple.index(x): x not in tuple"))
 
 
 _KINDS: dict[type, str] = {t.List: "list", t.Deque: "deque"}
@@ -112,13 +116,15 @@ def _add(tracer: Any, self: t.Sequence, other: t.Tracker) -> t.Tracker | None:
         other = other.payload
     if type(other) is not type(self):
         return None
-    made = self if getattr(other, "cls", None) is not torch.Size else other  # a plain tuple and a torch.Size give a torch.Size
+    # a plain tuple and a torch.Size give a torch.Size
+    made = self if getattr(other, "cls", None) is not torch.Size else other
     return made.make(self.open(tracer) + other.open(tracer))  # type: ignore[attr-defined]
 
 
 @method(t.Tuple, "__radd__")
 def _size_radd(tracer: Any, self: t.Tuple, other: t.Tracker) -> t.Tracker | None:
-    return self.make(other.open(tracer) + self.open(tracer)) if self.cls is torch.Size and isinstance(other, t.Tuple) else None
+    return self.make(other.open(tracer)
+                     + self.open(tracer)) if self.cls is torch.Size and isinstance(other, t.Tuple) else None
 
 
 @method(t.Sequence, "__mul__", "__rmul__")

@@ -43,8 +43,10 @@ def _scalar(kind: type) -> Any:
 
 
 def _of_object(tracer: Any, kind: type, x: t.Object, more: Args, kwargs: Kwargs) -> t.Tracker:
-    name, raw = next(((n, raw) for n in _SPECIAL[kind] if (raw := tracer.lookup(x.cls, n)) is not MISSING), ("", MISSING))
-    if not more and not kwargs and raw is not MISSING and not isinstance(raw, (WrapperDescriptorType, MethodDescriptorType)):
+    name, raw = next(((n, raw) for n in _SPECIAL[kind] if (raw := tracer.lookup(x.cls, n)) is not MISSING),
+                     ("", MISSING))
+    if not more and not kwargs and raw is not MISSING and not isinstance(raw, (WrapperDescriptorType,
+                                                                               MethodDescriptorType)):
         if raw is None or name == "__trunc__":
             raise Unsupported(f"{kind.__name__}() by {name} of {x.describe()}")
         return _answer(tracer, kind, x, name)
@@ -52,8 +54,10 @@ def _of_object(tracer: Any, kind: type, x: t.Object, more: Args, kwargs: Kwargs)
         raise Unsupported(f"{kind.__name__}() of {x.describe()}, which a method in C answers")
     if x.payload is not None and issubclass(x.payload.pytype(), (int, float)):
         return tracer.fold_call(kind, [x.payload, *more], kwargs)  # type: ignore[no-any-return]
-    like = tracer.shown(x) if x.payload is not None and issubclass(x.payload.pytype(), _READ) else type(x.cls.__name__, (), {})()
-    return tracer.fold(kind, (like, *[a.real(tracer) for a in more]), {k: v.real(tracer) for k, v in kwargs.items()})  # type: ignore[no-any-return]
+    like = tracer.shown(x) if x.payload is not None and issubclass(x.payload.pytype(), _READ) else type(x.cls.__name__,
+                                                                                                        (), {})()
+    return tracer.fold(kind, (like, *[a.real(tracer) for a in more]),  # type: ignore[no-any-return]
+                       {k: v.real(tracer) for k, v in kwargs.items()})
 
 
 def _answer(tracer: Any, kind: type, x: t.Object, name: str) -> t.Tracker:

@@ -19,7 +19,8 @@ Kwargs = dict[str, t.Tracker]
 
 
 def entries_of(tracer: Any, source: t.Tracker) -> Iterable[tuple[Any, t.Tracker]]:
-    """The keys and values of a mapping or of an iterable of pairs; of the latter, each pair is read when it is asked for."""
+    """The keys and values of a mapping or of an iterable of pairs; of the latter, each pair is read when it is asked
+    for."""
     if isinstance(source, t.Dict):
         return list(source.open(tracer).items())
     if tracer.lookup(source.pytype(), "keys") is not MISSING:
@@ -29,7 +30,8 @@ def entries_of(tracer: Any, source: t.Tracker) -> Iterable[tuple[Any, t.Tracker]
 
 def _pairs(tracer: Any, source: t.Tracker) -> Iterator[tuple[Any, t.Tracker]]:
     for i, pair in enumerate(tracer.each(source)):
-        if tracer.lookup(pair.pytype(), "__iter__") is MISSING and tracer.lookup(pair.pytype(), "__getitem__") is MISSING:
+        if tracer.lookup(pair.pytype(), "__iter__") is MISSING and tracer.lookup(pair.pytype(),
+                                                                                 "__getitem__") is MISSING:
             tracer.raise_(TypeError(f"cannot convert dictionary update sequence element #{i} to a sequence"))
         parts = tracer.sequence(pair)
         if len(parts) != 2:

@@ -1,5 +1,5 @@
-"""torch.autograd.Function: the forward is captured without gradients, and the backward as a graph of its own, which autograd takes for the
-derivative of what the forward gives; see `graph.derivative`."""
+"""torch.autograd.Function: the forward is captured without gradients, and the backward as a graph of its own, which
+autograd takes for the derivative of what the forward gives; see `graph.derivative`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def _listed(tracer: Any, ctx: t.Object, name: str) -> list[t.Tracker]:
 def _wrapped(tracer: Any, out: t.Tracker, args: Args, dirty: Any) -> t.Tracker:
     """An argument that comes back, and was not written to, comes back as a view of itself."""
     if isinstance(out, t.Tuple):
-        return tracer.tuple([_wrapped(tracer, o, args, dirty) if isinstance(o, t.Tensor) else o for o in out.open(tracer)])
+        return tracer.tuple([_wrapped(tracer, o, args, dirty) if isinstance(o, t.Tensor) else o
+                             for o in out.open(tracer)])
     if isinstance(out, t.Tensor) and any(out is a for a in args) and not any(out is d for d in dirty):
         return tracer.torch_call(torch.Tensor.view_as, [out, out], {})
     return out
@@ -115,7 +116,8 @@ class _Application:
         self.single = not isinstance(out, t.Tuple)
         self.outs: list[t.Tracker] = list(out.open(tracer)) if isinstance(out, t.Tuple) else [out]
         fixed = _listed(tracer, ctx, "non_differentiable")
-        self.places = [k for k, o in enumerate(self.outs) if isinstance(o, t.Tensor) and _may(o.fake) and not any(o is f for f in fixed)]
+        self.places = [k for k, o in enumerate(self.outs) if isinstance(o, t.Tensor) and _may(o.fake)
+                       and not any(o is f for f in fixed)]
 
     def result(self) -> t.Tracker:
         """What the call gives, with its history."""
@@ -129,7 +131,8 @@ class _Application:
             zeros = self._materializes()
             if not zeros and len(results) > MOST:
                 raise Unsupported(f"{self.real.__name__}: more than {MOST} results, whose gradients may be None")
-            patterns = [(True,) * len(results)] if zeros else [p for p in itertools.product((True, False), repeat=len(results)) if any(p)]
+            patterns = ([(True,) * len(results)] if zeros
+                        else [p for p in itertools.product((True, False), repeat=len(results)) if any(p)])
             traced = {p: found for p in patterns if (found := _Backward(self, p).trace()) is not None}
             if patterns[0] not in traced:
                 raise Unsupported(f"{self.real.__name__}.backward raises")
@@ -180,7 +183,8 @@ class _Backward:
         touched, tracer.touched = tracer.touched, around
         if around is not None:
             around += touched
-        if self._effects() != before or self._touches(touched) or any(map(draws, region)) or not set(region).issuperset(written):
+        if (self._effects() != before or self._touches(touched) or any(map(draws, region))
+            or not set(region).issuperset(written)):
             raise Unsupported(f"{of.real.__name__}.backward changes objects or tensors, or draws random numbers")
         of.ctx.attrs.clear()
         of.ctx.attrs.update(attrs)
@@ -202,12 +206,14 @@ class _Backward:
 
     def _function(self) -> t.Tracker:
         real = self.of.real
-        return self.tracer.made(real).get(self.tracer, "vjp" if real.vjp is not own._SingleLevelFunction.vjp else "backward")  # type: ignore[no-any-return]
+        return self.tracer.made(real).get(self.tracer,  # type: ignore[no-any-return]
+                                          "vjp" if real.vjp is not own._SingleLevelFunction.vjp else "backward")
 
     def _effects(self) -> tuple[Any, ...]:
         """What changes with what a program changes."""
         tracer = self.tracer
-        return len(tracer.mutated), len(tracer.deferred), len(tracer.draws), len(tracer.checks), len(tracer.settings), len(tracer.global_writes)
+        return len(tracer.mutated), len(tracer.deferred), len(tracer.draws), len(tracer.checks), len(
+            tracer.settings), len(tracer.global_writes)
 
     def _gradient(self, k: int) -> t.Tracker:
         """What the backward gets for a result of the forward."""
@@ -217,7 +223,8 @@ class _Backward:
         if k not in self.given:
             if not self.of._materializes():
                 return t.NONE
-            return tracer.torch_call(torch.zeros, [tracer.made(tuple(out.fake.shape))], {"dtype": tracer.made(out.fake.dtype)})  # type: ignore[no-any-return]
+            return tracer.torch_call(torch.zeros, [tracer.made(tuple(out.fake.shape))],  # type: ignore[no-any-return]
+                                     {"dtype": tracer.made(out.fake.dtype)})
         val = like(out.fake)
         node = tracer.recorder.emit(tangent, (), val)
         node.meta.update(grad=True, turn=tracer.turn)
@@ -232,7 +239,8 @@ class _Backward:
             raise Unsupported(f"{of.real.__name__}.backward gives {len(grads)} gradients for {of.count} arguments")
         if any(g is not t.NONE and not isinstance(g, t.Tensor) for g in grads):
             raise Unsupported(f"{of.real.__name__}.backward gives what is no tensor")
-        return [None if grads[k] is t.NONE else tracer.recorder.nodes(grads[k].fake) for k in of.wanted]  # type: ignore[attr-defined]
+        return [None if grads[k] is t.NONE else tracer.recorder.nodes(grads[k].fake)  # type: ignore[attr-defined]
+                for k in of.wanted]
 
 
 def like(x: FakeTensor) -> FakeTensor:
@@ -240,7 +248,8 @@ def like(x: FakeTensor) -> FakeTensor:
     return new_fake(tuple(x.shape), x.stride(), x.dtype, x.device)
 
 
-def attach(tracer: Any, results: list[FakeTensor], inputs: list[Node], traced: dict[Pattern, Traced], zeros: bool) -> None:
+def attach(tracer: Any, results: list[FakeTensor], inputs: list[Node], traced: dict[Pattern, Traced],
+           zeros: bool) -> None:
     """Give `results` the history of a function of `inputs`."""
     before = [tracer.recorder.nodes(x) for x in results]
     derivative, operands = cut_out(traced, before, zeros)
@@ -255,7 +264,8 @@ def attach(tracer: Any, results: list[FakeTensor], inputs: list[Node], traced: d
 
 def _once(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
     """What `once_differentiable` puts around a backward: what it gives cannot be differentiated again."""
-    backward = dict(zip(fn.code.co_freevars, fn.value.__closure__ or ()))["fn"].cell_contents  # type: ignore[union-attr]
+    backward = dict(zip(fn.code.co_freevars,  # type: ignore[union-attr]
+                        fn.value.__closure__ or ()))["fn"].cell_contents
     with torch.no_grad():
         out = tracer.made(backward).call(tracer, args, kwargs)
     given = [a for a in args[1:] if isinstance(a, t.Tensor) and tracer.wants_grad(a.fake)]
@@ -272,7 +282,8 @@ def _once(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
     region = nodes_after(tracer.recorder.graph, last)
     for node in region:
         node.meta.update(spare=True, turn=tracer.turn)
-    attach(tracer, [o.fake for o in fresh.values()], inputs, {(True,) * len(found): Traced(region, tangents, grads)}, True)
+    attach(tracer, [o.fake for o in fresh.values()], inputs, {(True,) * len(found): Traced(region, tangents, grads)},
+           True)
     return tracer.tuple([fresh.get(id(o), o) for o in outs])  # type: ignore[no-any-return]
 
 

@@ -22,6 +22,7 @@ def _drawn(tracer: Any, generator: t.Tracker) -> t.Tracker:
     return t.Data(float, (draw,), lambda x: x)
 
 
-CONSTANT_METHODS[(Random, "random")] = lambda tracer, generator, args, kwargs: None if args or kwargs else _drawn(tracer, generator)
+CONSTANT_METHODS[(Random, "random")] = lambda tracer, generator, args, kwargs: None if args or kwargs else _drawn(
+    tracer, generator)
 
 __all__: list[str] = []

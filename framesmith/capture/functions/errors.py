@@ -17,7 +17,7 @@ Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
 
 
-# --- made and initialised -----------------------------------------------------------------------------------------------
+# --- made and initialised ---------------------------------------------------------------------------------------------
 @method(t.Error, "__new__")
 def new_error(tracer: Any, cls: type, args: Args) -> t.Error:
     """`cls.__new__(cls, *args)` of a builtin `__new__`."""
@@ -56,7 +56,8 @@ def _new_group(tracer: Any, cls: type, args: Args) -> t.Error:
         cls = ExceptionGroup
     elif not plain and issubclass(cls, Exception):
         name = cls.__name__
-        tracer.raise_(TypeError(f"Cannot nest BaseExceptions in {'an ExceptionGroup' if cls is ExceptionGroup else repr(name)}"))
+        tracer.raise_(TypeError(f"Cannot nest BaseExceptions in "
+                                f"{'an ExceptionGroup' if cls is ExceptionGroup else repr(name)}"))
     error = t.Error(cls)
     error.init_args = list(args)
     error.attrs["message"] = message
@@ -112,8 +113,10 @@ def _folded_init(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> Non
 
 _INIT: list[tuple[Any, Callable[..., None]]] = [
     (BaseExceptionGroup, _no_keywords), (StopIteration, _value_init), (SystemExit, _exit_init),
-    (AttributeError, _named_init("name", "obj")), (NameError, _named_init("name")), (ImportError, _import_init), (OSError, _os_init),
-    ((UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, SyntaxError), _folded_init), (BaseException, _no_keywords),
+    (AttributeError, _named_init("name", "obj")), (NameError, _named_init("name")), (ImportError, _import_init),
+    (OSError, _os_init),
+    ((UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, SyntaxError), _folded_init),
+    (BaseException, _no_keywords),
 ]
 
 
@@ -128,7 +131,7 @@ def _init(tracer: Any, self: t.Error, *args: t.Tracker, **kwargs: t.Tracker) -> 
     return t.NONE
 
 
-# --- text ---------------------------------------------------------------------------------------------------------------
+# --- text -------------------------------------------------------------------------------------------------------------
 @method(t.Error, "__str__")
 def _str(tracer: Any, self: t.Error) -> t.Tracker:
     args = self.args(tracer)
@@ -157,11 +160,12 @@ def _folded_text(tracer: Any, self: t.Error) -> t.Tracker:
 @method(t.Error, "__repr__")
 def _repr(tracer: Any, self: t.Error) -> t.Tracker:
     args = self.args(tracer)
-    inside = f"({tracer.text(args[0], '__repr__').real(tracer)})" if len(args) == 1 else tracer.text(t.Tuple(args), "__repr__").real(tracer)
+    inside = (f"({tracer.text(args[0], '__repr__').real(tracer)})" if len(args) == 1
+              else tracer.text(t.Tuple(args), "__repr__").real(tracer))
     return t.Const(self.cls.__name__ + inside)
 
 
-# --- notes, tracebacks ----------------------------------------------------------------------------------------------------
+# --- notes, tracebacks ------------------------------------------------------------------------------------------------
 @method(t.Error, "add_note")
 def _add_note(tracer: Any, self: t.Error, note: t.Tracker) -> t.Tracker:
     if not issubclass(note.pytype(), str):
@@ -181,7 +185,7 @@ def _with_traceback(tracer: Any, self: t.Error, tb: t.Tracker) -> t.Tracker:
     return self
 
 
-# --- groups -------------------------------------------------------------------------------------------------------------
+# --- groups -----------------------------------------------------------------------------------------------------------
 Matcher = Callable[[t.Tracker], bool]
 
 
@@ -278,7 +282,7 @@ def _same_metadata(a: t.Tracker, b: t.Tracker) -> bool:
     return all(a.attrs.get(n) is b.attrs.get(n) for n in ("__traceback__", "__cause__", "__context__"))
 
 
-# --- sys ----------------------------------------------------------------------------------------------------------------
+# --- sys --------------------------------------------------------------------------------------------------------------
 @calls(sys.exc_info)
 def _exc_info(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     now = tracer.handling()

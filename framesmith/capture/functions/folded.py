@@ -26,7 +26,8 @@ from ..registry import folds
 folds(builtins.abs, builtins.bin, builtins.chr, builtins.hex, builtins.oct, builtins.ord,
       builtins.pow, builtins.round, bytes, complex, fractions.Fraction)
 folds(*[f for n, f in [*vars(math).items(), *vars(cmath).items()] if callable(f)])
-folds(struct.pack, struct.unpack, struct.unpack_from, struct.calcsize, sys.intern, logging.getLogger, logging.getLevelName)
+folds(struct.pack, struct.unpack, struct.unpack_from, struct.calcsize, sys.intern, logging.getLogger,
+      logging.getLevelName)
 folds(*[getattr(os.path, n) for n in ("join", "basename", "dirname", "splitext", "split", "normpath", "isabs")])
 folds(re.escape)
 folds(inspect.getfullargspec, inspect.unwrap)

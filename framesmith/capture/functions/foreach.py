@@ -1,4 +1,5 @@
-"""Functions over lists of tensors, as the calls on each tensor that they are; and the fused steps of optimisers, which are such loops."""
+"""Functions over lists of tensors, as the calls on each tensor that they are; and the fused steps of optimisers, which
+are such loops."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Kwargs = dict[str, t.Tracker]
 
 _PREFIX = "_foreach_"
 _WHOLE = frozenset({"mm", "powsum"})
-_FUNCTIONS = {"norm": torch.linalg.vector_norm, "maximum": torch.clamp_min, "minimum": torch.clamp_max, "pow": torch.pow,
+_FUNCTIONS = {"norm": torch.linalg.vector_norm, "maximum": torch.clamp_min, "minimum": torch.clamp_max,
+              "pow": torch.pow,
               "maximum_": torch.Tensor.clamp_min_, "minimum_": torch.Tensor.clamp_max_}
 """What is none of a tensor's methods of the name, or takes a number in a tensor's place."""
 _SCALES = frozenset({"addcdiv", "addcdiv_", "addcmul", "addcmul_"})
@@ -41,7 +43,8 @@ def _each(name: str, fn: Any) -> None:
         def taken(x: t.Tracker, i: int) -> t.Tracker:
             return at[id(x)][i] if id(x) in at else x
 
-        made = [tracer.torch_call(single, [taken(x, i) for x in args], {k: taken(x, i) for k, x in kwargs.items()}) for i in range(count.pop())]
+        made = [tracer.torch_call(single, [taken(x, i) for x in args], {k: taken(x, i) for k, x in kwargs.items()})
+                for i in range(count.pop())]
         return t.NONE if name.endswith("_") else t.Tuple(made)
 
 

@@ -1,4 +1,5 @@
-"""Functions that look at the frame which calls them, or count what refers to an object: neither survives a rewrite of the frame."""
+"""Functions that look at the frame which calls them, or count what refers to an object: neither survives a rewrite of
+the frame."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ def _next(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         v = it.next(tracer)
         return v if v is not None else args[1] if len(args) > 1 else tracer.raise_(StopIteration())
     try:
-        return it.builtin_method(tracer, "__next__", [], {}) if isinstance(it, t.Generator) else tracer.call_special(it, "__next__", [])
+        return it.builtin_method(tracer, "__next__", [],
+                                 {}) if isinstance(it, t.Generator) else tracer.call_special(it, "__next__", [])
     except t.CapturedError as e:
         if len(args) > 1 and issubclass(e.tracker.pytype(), StopIteration):
             return args[1]
@@ -73,7 +74,8 @@ def _filter(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     fn = args[0]
     plain = isinstance(fn, t.Const)
     it = args[1].iterate(tracer)
-    return t.Lazy(t.filtered(tracer, lambda v: (v if plain else fn.call(tracer, [v], {})).truth(tracer), it), filter, [fn, it])
+    return t.Lazy(t.filtered(tracer, lambda v: (v if plain else fn.call(tracer, [v], {})).truth(tracer), it), filter,
+                  [fn, it])
 
 
 def _by_index(tracer: Any, x: t.Tracker) -> t.Tracker:
@@ -102,7 +104,8 @@ def _reversed(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def unordered(tracer: Any, x: t.Tracker, key: t.Tracker) -> Iterable[t.Tracker]:
-    """The elements for a function to which their order makes no difference, if they are constants compared by themselves."""
+    """The elements for a function to which their order makes no difference, if they are constants compared by
+    themselves."""
     if isinstance(x, t.Set) and key is t.NONE:
         items = [tracer.unkey(k) for k in x.open(tracer)]
         if all(i.constant for i in items):
@@ -155,7 +158,8 @@ def _reduce(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         tracer.raise_(TypeError("reduce() arg 2 must support iteration"))
     it = args[1].iterate(tracer)
     first = args[2] if len(args) > 2 else it.next(tracer)
-    acc: t.Tracker = first if first is not None else tracer.raise_(TypeError("reduce() of empty iterable with no initial value"))
+    acc: t.Tracker = first if first is not None else tracer.raise_(TypeError("reduce() of empty iterable with no "
+                                                                             "initial value"))
     while (v := it.next(tracer)) is not None:
         acc = args[0].call(tracer, [acc, v], {})
     return acc
@@ -208,13 +212,15 @@ def _chain(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(itertools.repeat)
 def _repeat(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     times = args[1:] or ([kwargs["times"]] if "times" in kwargs else [])
-    return t.Lazy(itertools.repeat(args[0], *[tracer.index(n) for n in times]), itertools.repeat, None if times else args)
+    return t.Lazy(itertools.repeat(args[0], *[tracer.index(n) for n in times]), itertools.repeat,
+                  None if times else args)
 
 
 @calls(itertools.count)
 def _count(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     given = [a.real(tracer) for a in args], {k: v.real(tracer) for k, v in kwargs.items()}
-    return t.Lazy(map(tracer.made, tracer.folded(itertools.count, *given)), itertools.count, args, (), itertools.count, kwargs)
+    return t.Lazy(map(tracer.made, tracer.folded(itertools.count, *given)), itertools.count, args, (), itertools.count,
+                  kwargs)
 
 
 @calls(itertools.islice)

@@ -1,6 +1,7 @@
 """Launches of the program's own Triton kernels: `kernel[grid](...)` as a node of the graph.
 
-What `triton.heuristics` computes and what a grid computes of META is followed like any other Python. Triton itself is never imported here.
+What `triton.heuristics` computes and what a grid computes of META is followed like any other Python. Triton itself is
+never imported here.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def _run(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @by_name("triton.runtime.autotuner.Autotuner.run")
 def _tuned(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """The tuner chooses at the first call, as in eager; a grid is asked for each of its configurations ahead. If it has chosen, or has no
-    choice, it is a call of what it is around."""
+    """The tuner chooses at the first call, as in eager; a grid is asked for each of its configurations ahead. If it has
+    chosen, or has no choice, it is a call of what it is around."""
     call = _Call(tracer, args, kwargs)
     tuner = call.kernel
     chosen = tuner.configs[0] if len(tuner.configs) == 1 else call.chosen()
@@ -89,14 +90,16 @@ class _Call:
         """The programs along each axis; `chosen`: what a tuner adds to the arguments."""
         tracer, asked = self.tracer, self.asked
         if not isinstance(asked, t.Sequence):
-            defaults = {p.name: tracer.made(p.default) for p in self.signature.parameters.values() if p.default is not p.empty}
+            defaults = {p.name: tracer.made(p.default)
+                        for p in self.signature.parameters.values() if p.default is not p.empty}
             asked = asked.call(tracer, [t.Dict({**defaults, **self.bound, **chosen})], {})
         return tuple([int(tracer.index(x)) for x in asked.items_list(tracer)])
 
     def chosen(self) -> Any:
         """The configuration that the tuner has chosen for such arguments, if it has."""
         tuner = self.kernel
-        given = {**dict(zip(tuner.arg_names, self.positional)), **{k: v for k, v in self.keywords.items() if k in tuner.arg_names}}
+        given = {**dict(zip(tuner.arg_names, self.positional)),
+                 **{k: v for k, v in self.keywords.items() if k in tuner.arg_names}}
         keys = [given[key] for key in tuner.keys if key in given]
         if any(isinstance(x, t.Tensor) for x in keys):
             return None
@@ -147,7 +150,8 @@ class _Call:
         if not hasattr(self.function, "src"):
             return f"interpreted {next(_tokens)}"
         configs = [str(c) for c in self.kernel.configs] if self.kernel is not self.function else []
-        inner = [x.value.cache_key for x in self.bound.values() if isinstance(x, t.Object) and hasattr(x.value, "cache_key")]
+        inner = [x.value.cache_key for x in self.bound.values() if isinstance(x, t.Object)
+                 and hasattr(x.value, "cache_key")]
         return f"{self.function.cache_key} {configs} {inner}"
 
     def path(self) -> tuple[str, str] | None:
@@ -163,7 +167,8 @@ def _written_by_tuner(tuner: Any, tensors: dict[str, Any]) -> set[str]:
 
 def _hooks(tuner: Any) -> bool:
     """Whether functions of the program's run before or after a launch."""
-    return tuner.user_defined_pre_hook or tuner.user_defined_post_hook or any(config.pre_hook for config in tuner.configs)
+    return tuner.user_defined_pre_hook or tuner.user_defined_post_hook or any(config.pre_hook
+                                                                              for config in tuner.configs)
 
 
 def _itself(tracer: Any, x: t.Tracker) -> Any:

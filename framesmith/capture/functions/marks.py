@@ -24,7 +24,8 @@ def _break(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("graph_break() was called")
 
 
-@by_name("torch._dynamo.decorators.graph_break", "torch._dynamo.decorators.skip_frame", "torch._dynamo.decorators.step_unsupported")
+@by_name("torch._dynamo.decorators.graph_break", "torch._dynamo.decorators.skip_frame",
+         "torch._dynamo.decorators.step_unsupported")
 def _break_by_name(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("graph_break() was called")
 
@@ -51,9 +52,11 @@ def _tagged(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _kept_from_dynamo(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """What torch puts in the place of a function that torch.compile is not to see, until its first call: an optimiser's we may see."""
+    """What torch puts in the place of a function that torch.compile is not to see, until its first call: an optimiser's
+    we may see."""
     original = getattr(fn.value, "__wrapped__", None)
-    if isinstance(original, FunctionType) and original.__module__.startswith("torch.optim.") and original.__name__ != "step":
+    if (isinstance(original, FunctionType) and original.__module__.startswith("torch.optim.")
+        and original.__name__ != "step"):
         return tracer.made(original).call(tracer, args, kwargs)
     return tracer.inline(fn, args, kwargs)
 
@@ -62,7 +65,8 @@ CODES[id(torch._disable_dynamo(lambda: None).__code__)] = _kept_from_dynamo
 
 
 def allow(fn: Callable[..., Any]) -> None:
-    """Calls of `fn` run as a whole on fakes: every operator that they reach is recorded, their Python is not followed."""
+    """Calls of `fn` run as a whole on fakes: every operator that they reach is recorded, their Python is not
+    followed."""
     calls(fn)(lambda tracer, args, kwargs: tracer.torch_call(fn, args, kwargs))
 
 

@@ -125,7 +125,8 @@ def _warn(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return _defer(tracer, warn_above, [message, tracer.made(kind), t.Const(level - len(tracer.frames))], {})
     frame = tracer.frames[-level]
     space = tracer.wrap(frame.globals, tracer.globals_source(frame.globals))
-    return _defer(tracer, warn_at, [message, tracer.made(kind), t.Const(frame.code.co_filename), t.Const(frame.line), space], {})
+    return _defer(tracer, warn_at,
+                  [message, tracer.made(kind), t.Const(frame.code.co_filename), t.Const(frame.line), space], {})
 
 
 # --- logging ---
@@ -157,7 +158,8 @@ def _log(tracer: Any, logger: t.Tracker | None, level: int, args: Args, kwargs: 
     said = [settled(tracer, x) for x in args]
     head = [] if logger is None else [logger]
     rest = {k: settled(tracer, v) for k, v in kwargs.items()}
-    return _defer(tracer, log_root if logger is None else log_record, [*head, t.Const(level), tracer.made(place), *said], rest)
+    return _defer(tracer, log_root if logger is None else log_record,
+                  [*head, t.Const(level), tracer.made(place), *said], rest)
 
 
 def _logs(level: int, name: str) -> None:
@@ -185,12 +187,13 @@ def _log_function(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def log_once(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker | None:
-    """A cached function that a program put onto Logger (`logger.warning_once`): it is called as a whole, so that its cache holds.
-    None if `fn` is another kind of cached function."""
+    """A cached function that a program put onto Logger (`logger.warning_once`): it is called as a whole, so that its
+    cache holds. None if `fn` is another kind of cached function."""
     if getattr(logging.Logger, fn.__wrapped__.__name__, None) is not fn:
         return None
     logger, *said = args
-    return _defer(tracer, tell, [tracer.made(fn), logger, *[settled(tracer, x) for x in said]], {k: settled(tracer, v) for k, v in kwargs.items()})
+    return _defer(tracer, tell, [tracer.made(fn), logger, *[settled(tracer, x) for x in said]],
+                  {k: settled(tracer, v) for k, v in kwargs.items()})
 
 
 def _bound(tracer: Any, obj: t.Tracker, raw: Any, name: str) -> t.Tracker:

@@ -28,21 +28,24 @@ def _autocast_setter(fn: Any) -> None:
 
     @calls(fn)
     def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        if args and isinstance(args[0], t.Const) and isinstance(args[0].value, str) and args[0].value not in _AUTOCAST_DEVICES:
+        if args and isinstance(args[0], t.Const) and isinstance(args[0].value,
+                                                                str) and args[0].value not in _AUTOCAST_DEVICES:
             raise Unsupported(f"autocast on {args[0].value}")
         done = tracer.fold_call(fn, args, kwargs)
         tracer.recorder.autocast = tuple([d for d in _AUTOCAST_DEVICES if torch.is_autocast_enabled(d)])
         return done
 
 
-for _setter in (torch.set_autocast_enabled, torch.set_autocast_dtype, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
+for _setter in (torch.set_autocast_enabled, torch.set_autocast_dtype, torch.autocast_increment_nesting,
+                torch.autocast_decrement_nesting,
                 torch.clear_autocast_cache, torch.set_autocast_cache_enabled):
     _autocast_setter(_setter)
 
 
 @calls(torch._C._is_torch_function_mode_enabled)
 def _function_mode(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Nothing is captured under a function mode from outside but the one of the default device, which autocast does not concern."""
+    """Nothing is captured under a function mode from outside but the one of the default device, which autocast does not
+    concern."""
     return t.boolean(bool(tracer.modes.functions))
 
 

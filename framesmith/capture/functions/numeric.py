@@ -12,14 +12,17 @@ Args = list[t.Tracker]
 Kwargs = dict[str, t.Tracker]
 
 _PURE = frozenset((
-    "prod", "sum", "mean", "std", "var", "max", "min", "amax", "amin", "clip", "round", "around", "argmax", "argmin", "dot",
-    "isclose", "allclose", "median", "ptp", "floor_divide", "any", "all", "ceil", "floor", "log2", "cumsum", "cumprod", "size",
+    "prod", "sum", "mean", "std", "var", "max", "min", "amax", "amin", "clip", "round", "around", "argmax", "argmin",
+    "dot",
+    "isclose", "allclose", "median", "ptp", "floor_divide", "any", "all", "ceil", "floor", "log2", "cumsum", "cumprod",
+    "size",
     "ndim", "iscomplexobj", "isrealobj", "real", "imag",
 ))
 
 
 def ufunc_of_numbers(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return _scalar(tracer, fn, tracer.folded(fn, tuple([a.real(tracer) for a in args]), {k: v.real(tracer) for k, v in kwargs.items()}))
+    return _scalar(tracer, fn, tracer.folded(fn, tuple([a.real(tracer) for a in args]),
+                                             {k: v.real(tracer) for k, v in kwargs.items()}))
 
 
 def dispatched_number(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:

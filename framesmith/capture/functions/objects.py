@@ -1,4 +1,5 @@
-"""Methods of `object`, dataclasses, functools, copy, warnings, typing: what programs call on instances and functions."""
+"""Methods of `object`, dataclasses, functools, copy, warnings, typing: what programs call on instances and
+functions."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def _init(tracer: Any, self: t.Object, *args: t.Tracker, **kwargs: t.Tracker) ->
 def _namespace_eq(tracer: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
     if not isinstance(other, t.Object) or not issubclass(other.cls, types.SimpleNamespace):
         return t.Const(NotImplemented)
-    return tracer.compare("==", t.Dict(tracer.instance_dict(self).open(tracer)), t.Dict(tracer.instance_dict(other).open(tracer)))
+    return tracer.compare("==", t.Dict(tracer.instance_dict(self).open(tracer)),
+                          t.Dict(tracer.instance_dict(other).open(tracer)))
 
 
 PLAIN.add(types.SimpleNamespace)
@@ -126,7 +128,8 @@ def _new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return tracer.blank(args[0].real(tracer), args[1:], kwargs)
 
 
-@calls(dict.__new__, list.__new__, set.__new__, BaseException.__new__, Exception.__new__, str.__new__, int.__new__, float.__new__,
+@calls(dict.__new__, list.__new__, set.__new__, BaseException.__new__, Exception.__new__, str.__new__, int.__new__,
+       float.__new__,
        frozenset.__new__)
 def _builtin_new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return tracer.blank(args[0].real(tracer), args[1:])
@@ -284,8 +287,10 @@ def _reduces_plainly(tracer: Any, cls: type) -> bool:
     """Whether a copy of an instance is a new one with the same contents: no method of the copy protocol has a say."""
     if cls in copyreg.dispatch_table or builtin_part(cls) not in _COPIED:
         return False
-    own = any(tracer.lookup(cls, name) is not tracer.lookup(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__"))
-    return not own and all(tracer.lookup(cls, n) is MISSING for n in ("__getnewargs__", "__getnewargs_ex__", "__setstate__"))
+    own = any(tracer.lookup(cls, name) is not tracer.lookup(object, name)
+              for name in ("__reduce_ex__", "__reduce__", "__getstate__"))
+    return not own and all(tracer.lookup(cls, n) is MISSING
+                           for n in ("__getnewargs__", "__getnewargs_ex__", "__setstate__"))
 
 
 _COPIED = frozenset({object, dict, list, set, frozenset, tuple, str, int, float, types.SimpleNamespace})
@@ -304,7 +309,8 @@ def by_reduce(tracer: Any, x: t.Object, copied: Any) -> t.Tracker:
     if not isinstance(hook, types.FunctionType) or tracer.lookup(x.cls, "__reduce_ex__") is not object.__reduce_ex__:
         raise Unsupported(f"copy of {x.describe()}")
     parts = tracer.class_function(hook).call(tracer, [x], {}).items_list(tracer)
-    if len(parts) > 3 or len(parts) == 3 and (not isinstance(parts[2], t.Dict) or tracer.lookup(x.cls, "__setstate__") is not MISSING):
+    if len(parts) > 3 or len(parts) == 3 and (not isinstance(parts[2], t.Dict)
+                                              or tracer.lookup(x.cls, "__setstate__") is not MISSING):
         raise Unsupported(f"copy of {x.describe()}")
     made = parts[0].call(tracer, [copied(v) for v in parts[1].items_list(tracer)], {})
     for name, value in parts[2].open(tracer).items() if len(parts) == 3 else ():
@@ -469,14 +475,16 @@ def _asks_kind(fn: Any) -> Any:
                 raise Unsupported(f"the kind of {x.describe()}")
             return t.boolean(fn in (inspect.isbuiltin, inspect.isroutine))
         if isinstance(x, t.Object):
-            plain = fn is not inspect.isroutine or tracer.lookup(x.cls, "__get__") is MISSING or tracer.lookup(x.cls, "__set__") is not MISSING
+            plain = (fn is not inspect.isroutine or tracer.lookup(x.cls, "__get__") is MISSING
+                     or tracer.lookup(x.cls, "__set__") is not MISSING)
             return t.boolean(not plain)
         return t.boolean(bool(fn(tracer.stand_in(x))))
 
     return row
 
 
-for _fn in (inspect.isclass, inspect.isfunction, inspect.ismethod, inspect.ismodule, inspect.isbuiltin, inspect.isroutine, *_LOOK_INSIDE):
+for _fn in (inspect.isclass, inspect.isfunction, inspect.ismethod, inspect.ismodule, inspect.isbuiltin,
+            inspect.isroutine, *_LOOK_INSIDE):
     calls(_fn)(_asks_kind(_fn))
 
 

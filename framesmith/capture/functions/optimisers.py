@@ -38,8 +38,8 @@ def _zero_grad(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(own._get_value)
 def _get_value(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """A number that Python computes with, as in eager: not what a program that is being compiled gets. As a count of steps, or a product
-    of momenta, it divides what no count makes an error of."""
+    """A number that Python computes with, as in eager: not what a program that is being compiled gets. As a count of
+    steps, or a product of momenta, it divides what no count makes an error of."""
     if not isinstance(args[0], t.Tensor):
         return args[0]
     found = args[0].get(tracer, "item").call(tracer, [], {})
@@ -58,7 +58,8 @@ def _grouped(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Tensors alike are one group, under their device and dtype as in eager; torch says None to a compiler."""
     first = args[0].items_list(tracer)[0].items_list(tracer)  # type: ignore[attr-defined]
     kinds = {(x.fake.device, x.fake.dtype) for x in first if isinstance(x, t.Tensor)}
-    return tracer.made(in_one_group).call(tracer, [args[0], *map(tracer.made, kinds.pop() if len(kinds) == 1 else (None, None))], {})
+    return tracer.made(in_one_group).call(tracer, [args[0], *map(tracer.made,
+                                                                 kinds.pop() if len(kinds) == 1 else (None, None))], {})
 
 
 def _branching(name: str, python: Callable[..., None]) -> None:

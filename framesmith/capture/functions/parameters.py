@@ -1,4 +1,5 @@
-"""Parameters that a program makes while it runs: a detached tensor of class Parameter, which residual code makes one for real.
+"""Parameters that a program makes while it runs: a detached tensor of class Parameter, which residual code makes one
+for real.
 
 Its gradient is none of capture's: where grad mode is on, or is turned on later, capture refuses.
 """
@@ -24,10 +25,12 @@ def _parameter(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     data, flag = _arguments(*args, **kwargs)
     if data is None:
         data = tracer.torch_call(torch.empty, [t.Const(0)], {})
-    if not isinstance(data, t.Tensor) or not isinstance(flag, t.Const) or data.pyclass not in (torch.Tensor, nn.Parameter):
+    if not isinstance(data, t.Tensor) or not isinstance(flag, t.Const) or data.pyclass not in (torch.Tensor,
+                                                                                               nn.Parameter):
         raise Unsupported(f"a Parameter made of {data.describe()}")
     if flag.value and torch.is_grad_enabled():
-        raise Unsupported("a Parameter made in grad mode", hint="make parameters in the module's __init__, or under torch.no_grad()")
+        raise Unsupported("a Parameter made in grad mode",
+                          hint="make parameters in the module's __init__, or under torch.no_grad()")
     made = tracer.torch_call(torch.Tensor.detach, [data], {})
     made.pyclass = nn.Parameter
     made.attrs = {"requires_grad": t.boolean(bool(flag.value))}

@@ -1,4 +1,5 @@
-"""Functions written in C whose Python statement is inlined: ours (`polyfills/`), or the standard library's own fallback."""
+"""Functions written in C whose Python statement is inlined: ours (`polyfills/`), or the standard library's own
+fallback."""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ _fallbacks("bisect", _bisect)
 
 
 def iterates(python: Any, fn: Any, *places: int, cls: Any = None) -> None:
-    """Calls of `fn` make an iterator of class `cls` (itself), whose values `python` gives. At once it asks the arguments at `places` for
-    their iterators; at all, if there are none."""
+    """Calls of `fn` make an iterator of class `cls` (itself), whose values `python` gives. At once it asks the
+    arguments at `places` for their iterators; at all, if there are none."""
 
     @calls(fn)
     def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
@@ -94,8 +95,10 @@ def _arity(python: Any) -> Any:
 
 _FITS: dict[Any, Any] = {}
 
-for _fn, _places in (("accumulate", (0,)), ("compress", (0, 1)), ("cycle", (0,)), ("dropwhile", (1,)), ("takewhile", (1,)),
-                     ("filterfalse", (1,)), ("starmap", (1,)), ("pairwise", (0,)), ("batched", (0,)), ("zip_longest", ())):
+for _fn, _places in (("accumulate", (0,)), ("compress", (0, 1)), ("cycle", (0,)), ("dropwhile", (1,)),
+                     ("takewhile", (1,)),
+                     ("filterfalse", (1,)), ("starmap", (1,)), ("pairwise", (0,)), ("batched", (0,)),
+                     ("zip_longest", ())):
     if hasattr(itertools, _fn):
         iterates(getattr(its, _fn), getattr(itertools, _fn), *_places)
 iterates(its.from_iterable, itertools.chain.from_iterable, 0, cls=itertools.chain)
@@ -115,12 +118,14 @@ for _fn, _python in (("delitem", py.delitem), ("concat", py.concat), ("iconcat",
                      ("indexOf", py.index_of), ("call", py.call), ("length_hint", py.length_hint)):
     if hasattr(operator, _fn):
         states(_python, getattr(operator, _fn))
-OPAQUE[(types.SimpleNamespace, "__repr__")] = lambda tracer, self: tracer.made(py.namespace_repr).call(tracer, [self], {})
+OPAQUE[(types.SimpleNamespace, "__repr__")] = lambda tracer, self: tracer.made(py.namespace_repr).call(tracer, [self],
+                                                                                                       {})
 
 
 
 def _fromkeys(tracer: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker | None:
-    return tracer.made(py.fromkeys).call(tracer, [tracer.made(self.value), *args], kwargs) if args and issubclass(self.value, dict) else None
+    return tracer.made(py.fromkeys).call(tracer, [tracer.made(self.value), *args],
+                                         kwargs) if args and issubclass(self.value, dict) else None
 
 
 CONSTANT_METHODS[(type, "fromkeys")] = _fromkeys

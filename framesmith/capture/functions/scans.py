@@ -1,5 +1,5 @@
-"""An associative scan whose combining function works element by element: log2(n) steps, each of which joins elements twice as far apart
-(W. D. Hillis, G. L. Steele: Data parallel algorithms, CACM 29(12), 1986)."""
+"""An associative scan whose combining function works element by element: log2(n) steps, each of which joins elements
+twice as far apart (W. D. Hillis, G. L. Steele: Data parallel algorithms, CACM 29(12), 1986)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def _associative_scan(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tr
     known = set(tracer.recorder.graph.nodes)
     result = tracer.inline(tracer.made(_scanned), args, kwargs)
     for node in tracer.recorder.graph.nodes:
-        if node not in known and node.target not in _MOVES and torch.Tag.pointwise not in getattr(node.target, "tags", ()):
+        if node not in known and node.target not in _MOVES and torch.Tag.pointwise not in getattr(node.target, "tags",
+                                                                                                  ()):
             raise Unsupported("an associative scan whose combining function is not pointwise", hint="scan in a loop")
     return result
 

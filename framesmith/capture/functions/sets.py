@@ -60,7 +60,8 @@ def _result(tracer: Any, value: Any) -> t.Tracker | None:
 def _combining(name: str) -> None:
     @method(t.Set, name)
     def row(tracer: Any, self: t.Set, *others: t.Tracker) -> t.Tracker | None:
-        return loosened(_result(tracer, tracer.folded(getattr(self.open(tracer), name), tuple([keys_of(tracer, o) for o in others]))), (self, *others))
+        return loosened(_result(tracer, tracer.folded(getattr(self.open(tracer), name),
+                                                      tuple([keys_of(tracer, o) for o in others]))), (self, *others))
 
 
 @method(t.Set, "isdisjoint")
@@ -117,7 +118,8 @@ def _in_place(name: str) -> None:
         return self
 
 
-_UPDATES = {"ior": "update", "iand": "intersection_update", "isub": "difference_update", "ixor": "symmetric_difference_update"}
+_UPDATES = {"ior": "update", "iand": "intersection_update", "isub": "difference_update",
+            "ixor": "symmetric_difference_update"}
 for _name in _UPDATES:
     _in_place(_name)
 
@@ -189,14 +191,18 @@ for _name, _fn in (("and", operator.and_), ("or", operator.or_), ("sub", operato
 
 def _within(tracer: Any, inner: t.Tracker, outer: t.Tracker) -> bool:
     """Whether each element of a set or view is in another."""
-    elements = inner.values(tracer) if isinstance(inner, t.DictView) else [tracer.unkey(k) for k in inner.open(tracer)]  # type: ignore[attr-defined]
+    elements = inner.values(tracer) if isinstance(inner, t.DictView) else [tracer.unkey(k)  # type: ignore[attr-defined]
+                                                                           for k in inner.open(tracer)]
     return all(tracer.contains(outer, v) for v in elements)
 
 
 _VIEW_ORDERS: dict[str, Any] = {
-    "eq": lambda tracer, a, b, n, m: n == m and _within(tracer, a, b), "ne": lambda tracer, a, b, n, m: not (n == m and _within(tracer, a, b)),
-    "lt": lambda tracer, a, b, n, m: n < m and _within(tracer, a, b), "le": lambda tracer, a, b, n, m: n <= m and _within(tracer, a, b),
-    "gt": lambda tracer, a, b, n, m: n > m and _within(tracer, b, a), "ge": lambda tracer, a, b, n, m: n >= m and _within(tracer, b, a),
+    "eq": lambda tracer, a, b, n, m: n == m and _within(tracer, a, b), "ne": lambda tracer, a, b, n,
+    m: not (n == m and _within(tracer, a, b)),
+    "lt": lambda tracer, a, b, n, m: n < m and _within(tracer, a, b), "le": lambda tracer, a, b, n,
+    m: n <= m and _within(tracer, a, b),
+    "gt": lambda tracer, a, b, n, m: n > m and _within(tracer, b, a), "ge": lambda tracer, a, b, n,
+    m: n >= m and _within(tracer, b, a),
 }
 
 
@@ -204,7 +210,8 @@ def _view_order(name: str, answer: Any) -> None:
     @method(t.DictView, f"__{name}__")
     def row(tracer: Any, self: t.DictView, other: t.Tracker) -> t.Tracker | None:
         other = other.payload if isinstance(other, t.Object) and other.payload is not None else other
-        if self.kind == "values" or not isinstance(other, (t.Set, t.DictView)) or getattr(other, "kind", "") == "values":
+        if self.kind == "values" or not isinstance(other, (t.Set, t.DictView)) or getattr(other, "kind",
+                                                                                          "") == "values":
             return None
         return t.boolean(answer(tracer, self, other, self.size(tracer), other.size(tracer)))
 

@@ -66,7 +66,8 @@ def _inside(tracer: Any, fn: t.Function) -> Any:
     made.__kwdefaults__ = {k: d.real(tracer) for k, d in (fn.kwdefaults or {}).items()}
     notes = fn.get(tracer, "__annotations__")
     made.__annotations__ = {k: v.real(tracer) for k, v in notes.open(tracer).items()}  # type: ignore[attr-defined]
-    if any(map(tracer.mentions_made, [*made.__annotations__.values(), *(made.__defaults__ or ()), *made.__kwdefaults__.values()])):
+    if any(map(tracer.mentions_made,
+               [*made.__annotations__.values(), *(made.__defaults__ or ()), *made.__kwdefaults__.values()])):
         raise Unsupported(f"the signature of {fn.describe()}")
     return made
 

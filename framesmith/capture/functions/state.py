@@ -25,7 +25,8 @@ def _read(*functions: Any) -> None:
 
 
 _read(torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
-      torch.get_autocast_dtype, torch.is_autocast_cpu_enabled, torch.is_autocast_cache_enabled, torch.are_deterministic_algorithms_enabled,
+      torch.get_autocast_dtype, torch.is_autocast_cpu_enabled, torch.is_autocast_cache_enabled,
+      torch.are_deterministic_algorithms_enabled,
       torch._C._is_any_autocast_enabled, torch.get_autocast_cpu_dtype, torch.get_autocast_gpu_dtype)
 
 
@@ -56,7 +57,8 @@ def _is_fx_tracing(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return cast(t.Tracker, tracer.read_global(is_tracing.__globals__, "_is_fx_tracing_flag"))
 
 
-_constant(False, *filter(None, map(named, ("torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export"))),
+_constant(False, *filter(None, map(named, ("torch.jit.is_scripting", "torch.jit.is_tracing",
+                                           "torch.onnx.is_in_onnx_export"))),
           torch.compiler.is_exporting, torch.cuda.is_current_stream_capturing,
           torch._C._get_tracing_state)
 _constant(None, torch._C._log_api_usage_once, torch._C._get_tracing_state)
@@ -86,13 +88,16 @@ def _of_the_process(*paths: str) -> None:
 _of_the_process(
     "torch.cuda.get_device_capability", "torch.cuda.get_device_name", "torch.cuda.is_bf16_supported",
     "torch.cuda.is_available", "torch.cuda.device_count", "torch.cuda._is_compiled", "torch.cuda.is_initialized",
-    "torch.backends.cuda.is_built", "torch.backends.mps.is_available", "torch.backends.mps.is_built", "torch.xpu.is_available",
+    "torch.backends.cuda.is_built", "torch.backends.mps.is_available", "torch.backends.mps.is_built",
+    "torch.xpu.is_available",
     "torch.xpu.device_count", "torch.mps.is_available", "torch.mtia.is_available", "torch.accelerator.is_available",
 )
 
 
 if torch.distributed.is_available():
-    calls(torch.distributed.is_initialized)(lambda tracer, args, kwargs: read_setting(tracer, torch.distributed.is_initialized, args, kwargs))
+    calls(torch.distributed.is_initialized)(lambda tracer, args,
+                                            kwargs: read_setting(tracer, torch.distributed.is_initialized, args,
+                                                                 kwargs))
 
 
 def _writes(setter: str, getter: str) -> None:

@@ -56,7 +56,8 @@ _compiled(py.subn, re.subn)
 
 def found(tracer: Any, self: t.Tracker, args: Args, kwargs: Kwargs) -> t.Tracker:
     """pattern.finditer"""
-    matches = tracer.folded(lambda *a, **k: list(self.real(tracer).finditer(*a, **k)), tuple([a.real(tracer) for a in args]),
+    matches = tracer.folded(lambda *a, **k: list(self.real(tracer).finditer(*a, **k)),
+                            tuple([a.real(tracer) for a in args]),
                         {k: v.real(tracer) for k, v in kwargs.items()})
     return t.Fixed([t.Const(m) for m in matches], _MATCHES)
 

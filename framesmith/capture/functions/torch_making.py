@@ -21,7 +21,8 @@ Kwargs = dict[str, t.Tracker]
 _LEGACY = {
     torch.FloatTensor: torch.float32, torch.DoubleTensor: torch.float64, torch.HalfTensor: torch.float16,
     torch.BFloat16Tensor: torch.bfloat16,
-    torch.LongTensor: torch.int64, torch.IntTensor: torch.int32, torch.ShortTensor: torch.int16, torch.CharTensor: torch.int8,
+    torch.LongTensor: torch.int64, torch.IntTensor: torch.int32, torch.ShortTensor: torch.int16,
+    torch.CharTensor: torch.int8,
     torch.ByteTensor: torch.uint8, torch.BoolTensor: torch.bool,
 }
 
@@ -47,10 +48,13 @@ for _cls, _dtype in _LEGACY.items():
 
 @calls(torch.tensor)
 def _tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Of an array; of nested sequences, with tensors of no dimension among the numbers: stacked, in the type that all promote to."""
+    """Of an array; of nested sequences, with tensors of no dimension among the numbers: stacked, in the type that all
+    promote to."""
     if args and isinstance(args[0], t.Array):
         return made_of_array(tracer, torch.tensor, args, kwargs)
-    if len(args) == 1 and (is_symbolic(args[0]) or type(args[0]) is t.Data) and kwargs.keys() <= {"dtype"} and args[0].pytype() in (int, float):
+    if len(args) == 1 and (is_symbolic(args[0])
+                           or type(args[0])
+                           is t.Data) and kwargs.keys() <= {"dtype"} and args[0].pytype() in (int, float):
         natural = torch.int64 if args[0].pytype() is int else torch.get_default_dtype()
         return tracer.torch_call(torch.scalar_tensor, args, {"dtype": tracer.made(natural), **kwargs})
     if len(args) != 1 or not isinstance(args[0], t.Sequence) or kwargs.keys() - {"dtype", "device"}:
@@ -63,10 +67,13 @@ def _tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if shape is None or any(x.fake.dim() for x in tensors):
         raise Unsupported("torch.tensor of nested tensors with dimensions", hint="use torch.stack")
     dtype = kwargs["dtype"].real(tracer) if "dtype" in kwargs else _promoted(tracer, leaves)
-    parts = [x if isinstance(x, t.Tensor) else tracer.torch_call(torch.scalar_tensor, [x], {"dtype": tracer.made(dtype)}) for x in leaves]
+    parts = [x if isinstance(x, t.Tensor) else tracer.torch_call(torch.scalar_tensor, [x],
+                                                                 {"dtype": tracer.made(dtype)}) for x in leaves]
     cast = [tracer.torch_call(torch.Tensor.to, [x, tracer.made(dtype)], {}) for x in parts]
-    stacked = tracer.torch_call(torch.Tensor.reshape, [tracer.torch_call(torch.stack, [t.List(cast)], {}), tracer.made(shape)], {})
-    return tracer.torch_call(torch.Tensor.to, [stacked], {"device": kwargs["device"]}) if "device" in kwargs else stacked
+    stacked = tracer.torch_call(torch.Tensor.reshape,
+                                [tracer.torch_call(torch.stack, [t.List(cast)], {}), tracer.made(shape)], {})
+    return tracer.torch_call(torch.Tensor.to, [stacked],
+                             {"device": kwargs["device"]}) if "device" in kwargs else stacked
 
 
 def _shape(tracer: Any, x: t.Tracker, leaves: list[t.Tracker]) -> tuple[int, ...] | None:
@@ -80,7 +87,8 @@ def _shape(tracer: Any, x: t.Tracker, leaves: list[t.Tracker]) -> tuple[int, ...
 
 
 def _promoted(tracer: Any, leaves: list[t.Tracker]) -> torch.dtype:
-    dtypes = [x.fake.dtype if isinstance(x, t.Tensor) else torch.tensor(x.example if type(x) is t.SymbolicNumber else x.real(tracer)).dtype
+    dtypes = [x.fake.dtype if isinstance(x, t.Tensor)
+              else torch.tensor(x.example if type(x) is t.SymbolicNumber else x.real(tracer)).dtype
               for x in leaves]
     return functools.reduce(torch.promote_types, dtypes)
 

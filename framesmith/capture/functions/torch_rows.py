@@ -49,7 +49,8 @@ def _assert(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence)  # type: ignore[attr-defined]
 def _packed(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise DataDependent("the lengths of a packed sequence", hint="pack and unpack sequences outside of the compiled code")
+    raise DataDependent("the lengths of a packed sequence",
+                        hint="pack and unpack sequences outside of the compiled code")
 
 
 @calls(torch._check_tensor_all)
@@ -99,7 +100,8 @@ def _grouped(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     kinds = {(x.fake.device, x.fake.dtype) for x in lists[0] if isinstance(x, t.Tensor)}
     if len(kinds) != 1 or any(x is t.NONE for one in lists for x in one):
         raise Unsupported("tensors of several devices or dtypes, in groups whose order is not told")
-    indices: list[t.Tracker] = [t.Const(i) for i in range(len(lists[0]))] if len(args) > 1 and args[1].truth(tracer) else []
+    indices: list[t.Tracker] = ([t.Const(i) for i in range(len(lists[0]))] if len(args) > 1
+                                and args[1].truth(tracer) else [])
     return t.Dict({kinds.pop(): t.Tuple([t.List([t.List(one) for one in lists]), t.List(indices)])})
 
 

@@ -1,5 +1,5 @@
-"""Function transforms (`torch.func`): torch's own Python of them runs for real, on fakes and under the recorder, so that what a transform
-makes of each operator is recorded; the function that it transforms is followed like any other."""
+"""Function transforms (`torch.func`): torch's own Python of them runs for real, on fakes and under the recorder, so
+that what a transform makes of each operator is recorded; the function that it transforms is followed like any other."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class _Run:
             raise
         except Exception as e:
             if self.other:
-                raise Unsupported(f"a function transform over values that are no tensors ({type(e).__name__}: {e})") from e
+                raise Unsupported(
+                    f"a function transform over values that are no tensors ({type(e).__name__}: {e})") from e
             return tracer.raise_(e)
         finally:
             tracer.transformed = grad
@@ -91,7 +92,8 @@ def _wrappers(*transforms: Callable[..., Any]) -> Iterator[types.CodeType]:
                 yield code
 
 
-for _code in _wrappers(torch.func.vmap, torch.func.grad, torch.func.grad_and_value, torch.func.jacrev, torch.func.jacfwd):
+for _code in _wrappers(torch.func.vmap, torch.func.grad, torch.func.grad_and_value, torch.func.jacrev,
+                       torch.func.jacfwd):
     CODES[id(_code)] = _applied
 
 

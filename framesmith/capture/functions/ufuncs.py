@@ -20,22 +20,33 @@ Kwargs = dict[str, t.Tracker]
 _FLOATS = frozenset(("float16", "float32", "float64", "complex64", "complex128"))
 
 UFUNCS: dict[str, Callable[..., Any]] = {
-    "add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "divide": torch.true_divide, "maximum": torch.maximum,
+    "add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "divide": torch.true_divide,
+    "maximum": torch.maximum,
     "minimum": torch.minimum, "fmax": torch.fmax, "fmin": torch.fmin, "arctan2": torch.atan2, "power": torch.pow,
-    "remainder": torch.remainder, "fmod": torch.fmod, "floor_divide": torch.floor_divide, "hypot": torch.hypot, "copysign": torch.copysign,
-    "logaddexp": torch.logaddexp, "greater": torch.gt, "greater_equal": torch.ge, "less": torch.lt, "less_equal": torch.le,
+    "remainder": torch.remainder, "fmod": torch.fmod, "floor_divide": torch.floor_divide, "hypot": torch.hypot,
+    "copysign": torch.copysign,
+    "logaddexp": torch.logaddexp, "greater": torch.gt, "greater_equal": torch.ge, "less": torch.lt,
+    "less_equal": torch.le,
     "equal": torch.eq, "not_equal": torch.ne, "logical_and": torch.logical_and, "logical_or": torch.logical_or,
-    "logical_xor": torch.logical_xor, "logical_not": torch.logical_not, "bitwise_and": torch.bitwise_and, "bitwise_or": torch.bitwise_or,
-    "bitwise_xor": torch.bitwise_xor, "invert": torch.bitwise_not, "negative": torch.neg, "positive": torch.clone, "absolute": torch.abs,
-    "fabs": torch.abs, "sqrt": torch.sqrt, "square": torch.square, "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1,
-    "log": torch.log, "log2": torch.log2, "log10": torch.log10, "log1p": torch.log1p, "sin": torch.sin, "cos": torch.cos, "tan": torch.tan,
-    "arcsin": torch.asin, "arccos": torch.acos, "arctan": torch.atan, "sinh": torch.sinh, "cosh": torch.cosh, "tanh": torch.tanh,
-    "arcsinh": torch.asinh, "arccosh": torch.acosh, "arctanh": torch.atanh, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc,
+    "logical_xor": torch.logical_xor, "logical_not": torch.logical_not, "bitwise_and": torch.bitwise_and,
+    "bitwise_or": torch.bitwise_or,
+    "bitwise_xor": torch.bitwise_xor, "invert": torch.bitwise_not, "negative": torch.neg, "positive": torch.clone,
+    "absolute": torch.abs,
+    "fabs": torch.abs, "sqrt": torch.sqrt, "square": torch.square, "exp": torch.exp, "exp2": torch.exp2,
+    "expm1": torch.expm1,
+    "log": torch.log, "log2": torch.log2, "log10": torch.log10, "log1p": torch.log1p, "sin": torch.sin,
+    "cos": torch.cos, "tan": torch.tan,
+    "arcsin": torch.asin, "arccos": torch.acos, "arctan": torch.atan, "sinh": torch.sinh, "cosh": torch.cosh,
+    "tanh": torch.tanh,
+    "arcsinh": torch.asinh, "arccosh": torch.acosh, "arctanh": torch.atanh, "floor": torch.floor, "ceil": torch.ceil,
+    "trunc": torch.trunc,
     "rint": torch.round, "isnan": torch.isnan, "isinf": torch.isinf, "isfinite": torch.isfinite,
-    "signbit": torch.signbit, "reciprocal": torch.reciprocal, "deg2rad": torch.deg2rad, "rad2deg": torch.rad2deg, "matmul": torch.matmul,
+    "signbit": torch.signbit, "reciprocal": torch.reciprocal, "deg2rad": torch.deg2rad, "rad2deg": torch.rad2deg,
+    "matmul": torch.matmul,
 }
 _OF_FLOATS = frozenset(("power", "remainder", "fmod", "floor_divide", "reciprocal", "floor", "ceil", "trunc", "rint"))
-"""Those whose loops over integers are not torch's: division by zero and negative powers are no errors there, or there is no operator."""
+"""Those whose loops over integers are not torch's: division by zero and negative powers are no errors there, or there
+is no operator."""
 _OF_NUMBERS = frozenset(("copysign", "signbit", "arctan2", "hypot"))
 """Those that are something else for complex numbers or bools."""
 
@@ -116,10 +127,12 @@ def _in_order(fn: Callable[..., Any], operands: Args, tracer: Any) -> Args:
     like = next(x for x in operands if isinstance(x, t.Tensor)).fake
     as_tensor = isinstance(operands[0], t.Const) or fn in _TENSORS
     options = {"dtype": tracer.made(like.dtype)}
-    return [run(tracer, torch.scalar_tensor, x, **options) if isinstance(x, t.Const) and as_tensor else x for x in operands]
+    return [run(tracer, torch.scalar_tensor, x, **options) if isinstance(x, t.Const) and as_tensor else x
+            for x in operands]
 
 
-_TENSORS = frozenset((torch.maximum, torch.minimum, torch.fmax, torch.fmin, torch.atan2, torch.hypot, torch.logaddexp, torch.logical_and,
+_TENSORS = frozenset((torch.maximum, torch.minimum, torch.fmax, torch.fmin, torch.atan2, torch.hypot, torch.logaddexp,
+                      torch.logical_and,
                       torch.logical_or, torch.logical_xor, torch.copysign))
 
 
@@ -146,9 +159,12 @@ def _in_place(tracer: Any, name: str, args: Args) -> t.Tracker:
 
 
 _OPERATORS = {
-    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide", "mod": "remainder", "pow": "power",
-    "matmul": "matmul", "and_": "bitwise_and", "or_": "bitwise_or", "xor": "bitwise_xor", "neg": "negative", "pos": "positive",
-    "invert": "invert", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
+    "mod": "remainder", "pow": "power",
+    "matmul": "matmul", "and_": "bitwise_and", "or_": "bitwise_or", "xor": "bitwise_xor", "neg": "negative",
+    "pos": "positive",
+    "invert": "invert", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal",
+    "ne": "not_equal",
     "abs": "absolute",
 }
 METHODS.setdefault(t.Array, {}).update({"<operator>": _operator, "<inplace>": _in_place,

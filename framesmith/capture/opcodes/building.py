@@ -56,7 +56,8 @@ def _string(f: Frame, n: int) -> None:
     if any(type(p) is t.Data for p in parts):
         f.stack.append(data.joined(parts))
         return
-    f.stack.append(joined(f.tracer, parts) if is_symbolic(*parts) else t.Const("".join([p.real(f.tracer) for p in parts])))
+    f.stack.append(joined(f.tracer, parts) if is_symbolic(*parts)
+                   else t.Const("".join([p.real(f.tracer) for p in parts])))
 
 
 @op("FORMAT_VALUE")
@@ -193,7 +194,8 @@ def _unpack_ex(f: Frame, arg: int) -> None:
     before, after = arg & 255, arg >> 8
     values = first_values(f.tracer, f.stack.pop(), None)
     if len(values) < before + after:
-        f.tracer.raise_(ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(values)})"))
+        f.tracer.raise_(ValueError(f"not enough values to unpack (expected at least {before + after}, got "
+                                   f"{len(values)})"))
     cut = len(values) - after
     out = [*values[:before], t.List(values[before:cut]), *values[cut:]]
     out.reverse()

@@ -31,7 +31,8 @@ def _pop_true(f: Frame, target: int) -> None:
 
 
 def _branch(f: Frame, target: int, jumps: bool) -> bool:
-    """The truth of a condition; where one of both ways raises and data decides, it is assumed that the other is taken."""
+    """The truth of a condition; where one of both ways raises and data decides, it is assumed that the other is
+    taken."""
     v = f.stack[-1]
     if type(v) is t.Const or not data.decides(f.tracer, v):
         return v.truth(f.tracer)

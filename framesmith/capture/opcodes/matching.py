@@ -10,7 +10,8 @@ from ..frame import Frame
 from ..registry import CALLS, op
 
 _SEQUENCE, _MAPPING, _ITSELF = 1 << 5, 1 << 6, 1 << 22
-"""Flags of types: its instances match sequence or mapping patterns; a single positional sub-pattern takes the instance itself."""
+"""Flags of types: its instances match sequence or mapping patterns; a single positional sub-pattern takes the instance
+itself."""
 
 
 @op("MATCH_SEQUENCE")
@@ -59,10 +60,12 @@ def _class(f: Frame, n: int) -> None:
     s[-1] = t.NONE if found is None else t.Tuple(found)
 
 
-_NOT_A_CLASS = "called match pattern must be a class" if sys.version_info >= (3, 12) else "called match pattern must be a type"
+_NOT_A_CLASS = ("called match pattern must be a class" if sys.version_info >= (3, 12)
+                else "called match pattern must be a type")
 
 
-def _attributes(tracer: Any, subject: t.Tracker, klass: t.Tracker, n: int, names: list[t.Tracker]) -> list[t.Tracker] | None:
+def _attributes(tracer: Any, subject: t.Tracker, klass: t.Tracker, n: int,
+                names: list[t.Tracker]) -> list[t.Tracker] | None:
     """What the sub-patterns of a class pattern are matched with: `n` positional ones, then `names`."""
     if not isinstance(klass, t.Class):
         return tracer.raise_(TypeError(_NOT_A_CLASS))
@@ -95,7 +98,8 @@ def _match_args(tracer: Any, klass: t.Class) -> list[t.Tracker] | None:
         return None if klass.value.__flags__ & _ITSELF else []
     given = klass.get(tracer, "__match_args__")
     if not isinstance(given, t.Tuple):
-        return tracer.raise_(TypeError(f"{klass.value.__name__}.__match_args__ must be a tuple (got {given.pytype().__name__})"))
+        return tracer.raise_(TypeError(f"{klass.value.__name__}.__match_args__ must be a tuple (got "
+                                       f"{given.pytype().__name__})"))
     return given.open(tracer)
 
 

@@ -97,7 +97,8 @@ def _import(f: Frame, name: str) -> None:
     tracer = f.tracer
     names = f.stack.pop().real(tracer)
     depth = f.stack.pop().real(tracer)
-    space: dict[str, Any] = {k: f.globals.get(k) for k in ("__package__", "__name__", "__path__", "__spec__") if k in f.globals}
+    space: dict[str, Any] = {k: f.globals.get(k)
+                             for k in ("__package__", "__name__", "__path__", "__spec__") if k in f.globals}
     full = name
     if depth:
         package = space.get("__package__") or str(space.get("__name__", "")).rpartition(".")[0]
@@ -128,10 +129,11 @@ def _import_from(f: Frame, name: str) -> None:
     if inner is not None:
         f.stack.append(tracer.made(inner))
         return
-    tracer.raise_(ImportError(f"cannot import name {name!r} from {package!r} ({path or 'unknown location'})", name=package, path=path))
+    tracer.raise_(ImportError(f"cannot import name {name!r} from {package!r} ({path or 'unknown location'})",
+                              name=package, path=path))
 
 
-# --- class bodies: names in a mapping -----------------------------------------------------------------------------------
+# --- class bodies: names in a mapping ---------------------------------------------------------------------------------
 def space_of(f: Frame) -> t.Tracker:
     """The namespace of a class body."""
     if f.space is None:

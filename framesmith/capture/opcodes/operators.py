@@ -11,7 +11,8 @@ from ..frame import Frame
 from ..identity import same_object
 from ..registry import op
 
-COMPARE = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge}
+COMPARE = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt,
+           ">=": operator.ge}
 
 
 @op("BINARY_OP")

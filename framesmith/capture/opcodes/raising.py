@@ -37,7 +37,8 @@ def instance(tracer: Any, x: t.Tracker, message: str) -> t.Error:
         made = x.call(tracer, [], {})
         if not isinstance(made, t.Error):
             name = made.pytype().__name__
-            tracer.raise_(TypeError(f"calling {x.value!r} should have returned an instance of BaseException, not <class '{name}'>"))
+            tracer.raise_(TypeError(f"calling {x.value!r} should have returned an instance of BaseException, not "
+                                    f"<class '{name}'>"))
         x = made
     if not isinstance(x, t.Error):
         tracer.raise_(TypeError(message))
@@ -100,7 +101,8 @@ def _match_group(f: Frame, arg: Any) -> None:
     rest = exc
     if exc is not t.NONE:
         if _matches(exc, kinds):
-            match, rest = exc if is_group(exc) else new_error(tracer, BaseExceptionGroup, [t.Const(""), t.Tuple([exc])]), t.NONE
+            match, rest = exc if is_group(exc) else new_error(tracer, BaseExceptionGroup,
+                                                              [t.Const(""), t.Tuple([exc])]), t.NONE
         elif is_group(exc):
             match, rest = split(tracer, exc, lambda e: _matches(e, kinds))
     s[-1] = rest

@@ -1,1 +1,2 @@
-"""Plain Python that states what functions written in C do; capture inlines it in their place.  Nothing here knows of capture."""
+"""Plain Python that states what functions written in C do; capture inlines it in their place.  Nothing here knows of
+capture."""

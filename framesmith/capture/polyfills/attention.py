@@ -23,7 +23,8 @@ def pulled_back(fn: Any, scores: Any, b: Any, h: Any, q: Any, k: Any, tangent: A
 
 
 def keeps_padded_places(layer: Any, src: Any) -> bool:
-    """False where eager's transformer encoder may make nested tensors of what a mask leaves, and zero the rest: it then runs in eager."""
+    """False where eager's transformer encoder may make nested tensors of what a mask leaves, and zero the rest: it then
+    runs in eager."""
     return torch.is_grad_enabled() and (src.requires_grad or layer.self_attn.in_proj_weight.requires_grad)
 
 

@@ -8,7 +8,8 @@ import torch
 from torch.optim.optimizer import _get_value, _to_scalar
 
 
-def radam(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, state_steps: Any, *, beta1: Any, beta2: Any, lr: Any, weight_decay: Any,
+def radam(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, state_steps: Any, *, beta1: Any, beta2: Any,
+          lr: Any, weight_decay: Any,
           eps: Any, decoupled_weight_decay: Any, maximize: Any, **rest: Any) -> None:
     """torch.optim.radam._single_tensor_radam: the rectified step is taken from about the fifth on."""
     lr = _to_scalar(lr)
@@ -27,13 +28,15 @@ def radam(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, state_steps:
         exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         correction = 1 - beta2**step
         rho = rho_inf - 2 * step * (beta2**step) / correction
-        rect = ((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)) ** 0.5  # NaN where it is not taken
+        # NaN where it is not taken
+        rect = ((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)) ** 0.5
         plain = exp_avg / (1 - beta1**step) * lr
         rectified = plain * (exp_avg_sq.sqrt().add_(eps).reciprocal() * correction**0.5) * rect
         param.add_(torch.where(rho > 5.0, rectified, plain), alpha=-1.0)
 
 
-def asgd(params: Any, grads: Any, axs: Any, mus: Any, etas: Any, state_steps: Any, *, lambd: Any, lr: Any, t0: Any, alpha: Any,
+def asgd(params: Any, grads: Any, axs: Any, mus: Any, etas: Any, state_steps: Any, *, lambd: Any, lr: Any, t0: Any,
+         alpha: Any,
          weight_decay: Any, maximize: Any, **rest: Any) -> None:
     """torch.optim.asgd._single_tensor_asgd: the average is the parameter until averaging begins."""
     lr = _to_scalar(lr)

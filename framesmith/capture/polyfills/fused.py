@@ -8,7 +8,8 @@ import torch
 from torch.optim.optimizer import _get_value
 
 
-def adam(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, max_exp_avg_sqs: Any, state_steps: Any, **options: Any) -> None:
+def adam(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, max_exp_avg_sqs: Any, state_steps: Any,
+         **options: Any) -> None:
     """torch._fused_adam_"""
     for i, param in enumerate(params):
         grad = _gradient(grads[i], **options)
@@ -18,7 +19,8 @@ def adam(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, max_exp_avg_s
         _adam(param, grad, exp_avgs[i], exp_avg_sqs[i], most, state_steps[i], options)
 
 
-def adamw(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, max_exp_avg_sqs: Any, state_steps: Any, **options: Any) -> None:
+def adamw(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, max_exp_avg_sqs: Any, state_steps: Any,
+          **options: Any) -> None:
     """torch._fused_adamw_"""
     for i, param in enumerate(params):
         grad = _gradient(grads[i], **options)

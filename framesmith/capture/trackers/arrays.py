@@ -13,16 +13,19 @@ from .constants import Const
 from .sequences import Tuple
 from .tensors import Tensor
 
-DTYPES = frozenset(("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128"))
+DTYPES = frozenset(("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64",
+                    "complex128"))
 """Names of the dtypes that NumPy and torch have in common."""
 
 
 class Array(Tracker):
-    """An `ndarray` over the memory of `tensor`; `scalar`: a NumPy scalar, which is its value alone. `value`: the real array of an input."""
+    """An `ndarray` over the memory of `tensor`; `scalar`: a NumPy scalar, which is its value alone. `value`: the real
+    array of an input."""
 
     __slots__ = ("scalar", "tensor", "value")
 
-    def __init__(self, tensor: Tensor, *, scalar: bool = False, value: Any = None, source: Source | None = None) -> None:
+    def __init__(self, tensor: Tensor, *, scalar: bool = False, value: Any = None,
+                 source: Source | None = None) -> None:
         self.tensor = tensor
         self.scalar = scalar
         self.value = value

@@ -1,8 +1,9 @@
 """The protocol of trackers: what the interpreter can ask of a value that it follows through a frame.
 
-A tracker stands for one Python value during capture.  Trackers of values that came from outside hold the real object and its
-`source`; they guard what is read of it at the time it is read.  Mutation changes the tracker only; `effects` replays it.
-`tracer` is the capture session; it makes trackers of values (`tracer.wrap`, `tracer.made`), calls functions and records guards.
+A tracker stands for one Python value during capture.  Trackers of values that came from outside hold the real object
+and its `source`; they guard what is read of it at the time it is read.  Mutation changes the tracker only; `effects`
+replays it. `tracer` is the capture session; it makes trackers of values (`tracer.wrap`, `tracer.made`), calls functions
+and records guards.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class Tracker:
 
 
 def _refuse_change(tracer: Any, x: Tracker, name: str) -> None:
-    """AttributeError of an assignment to (or deletion of) an attribute of a builtin value, which has no instance dict."""
+    """AttributeError of an assignment to (or deletion of) an attribute of a builtin value, which has no instance
+    dict."""
     kind = x.pytype()
     if kind.__flags__ & _HEAP_TYPE or any("__dict__" in base.__dict__ for base in kind.__mro__):
         return
@@ -145,7 +147,8 @@ def by_class(tracer: Any, x: Tracker, kind: type, name: str) -> Tracker:
     return tracer.made(raw)
 
 
-_METHODS = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType, BuiltinFunctionType, staticmethod, classmethod)
+_METHODS = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType, BuiltinFunctionType, staticmethod,
+            classmethod)
 
 
 class Null(Tracker):
@@ -164,7 +167,8 @@ NULL = Null()
 
 
 class Handled(Null):
-    """What lies on the stack while an exception is handled: the one that was handled before, which POP_EXCEPT brings back."""
+    """What lies on the stack while an exception is handled: the one that was handled before, which POP_EXCEPT brings
+    back."""
 
     __slots__ = ("before", "error")
 
@@ -187,7 +191,8 @@ class Lasti(Null):
 class Bound(Tracker):
     """A method of a builtin type, bound to a tracker: resolved by name when called.
 
-    `raw`: the descriptor that was found, where `obj.name` may find another one (by super(), or past the object's own attributes).
+    `raw`: the descriptor that was found, where `obj.name` may find another one (by super(), or past the object's own
+    attributes).
     """
 
     __slots__ = ("name", "obj", "raw")

@@ -1,4 +1,5 @@
-"""Iterators over dicts, sets and deques: they read what is there when they come to it, and refuse to go on when the container changed."""
+"""Iterators over dicts, sets and deques: they read what is there when they come to it, and refuse to go on when the
+container changed."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Fixed(Iter):
 
 
 class Walk(Iter):
-    """Over a constant: what `make` (iter or reversed) gives of it, taken from `real_iter` one by one, for a range may be long."""
+    """Over a constant: what `make` (iter or reversed) gives of it, taken from `real_iter` one by one, for a range may
+    be long."""
 
     __slots__ = ("make", "of", "real_iter")
 
@@ -53,7 +55,8 @@ class Walk(Iter):
 
 _ORDERED = collections.OrderedDict
 _VIEWS: dict[tuple[type, str], Callable[[Any], Any]] = {
-    (kind, name): getattr(kind, name) for kind in (dict, _ORDERED, types.MappingProxyType) for name in ("keys", "values", "items")
+    (kind, name): getattr(kind, name) for kind in (dict, _ORDERED, types.MappingProxyType)
+    for name in ("keys", "values", "items")
 }
 _WORDS: dict[type, str] = {
     dict: "dictionary changed size during iteration", _ORDERED: "OrderedDict mutated during iteration",
@@ -63,7 +66,8 @@ _WORDS: dict[type, str] = {
 
 
 class Way:
-    """How a container of the builtin class `kind` is walked over: the functions that make the real iterator of it, first to last."""
+    """How a container of the builtin class `kind` is walked over: the functions that make the real iterator of it,
+    first to last."""
 
     __slots__ = ("kind", "outer", "steps")
 
@@ -88,14 +92,17 @@ class Way:
 
 
 class CheckedIter(Iter):
-    """Over the keys that the container `over` had; `read` gives the value that stands for one now, or None when it is gone.
+    """Over the keys that the container `over` had; `read` gives the value that stands for one now, or None when it is
+    gone.
 
-    `now` gives what has a length that changes with the container's. `owner`: the object made in the frame whose part `over` is.
+    `now` gives what has a length that changes with the container's. `owner`: the object made in the frame whose part
+    `over` is.
     """
 
     __slots__ = ("length", "now", "over", "owner", "read", "way")
 
-    def __init__(self, over: Tracker, way: Way, keys: list[Any], now: Callable[[], Any], read: Callable[[Any], Tracker | None]) -> None:
+    def __init__(self, over: Tracker, way: Way, keys: list[Any], now: Callable[[], Any],
+                 read: Callable[[Any], Tracker | None]) -> None:
         super().__init__(keys)
         self.over = over
         self.owner: Tracker | None = None

@@ -10,7 +10,8 @@ from .base import Tracker
 
 
 class Chosen(Tracker):
-    """`yes if condition else no`. Residual code chooses between the objects; operators choose in the graph, see `capture.choices`."""
+    """`yes if condition else no`. Residual code chooses between the objects; operators choose in the graph, see
+    `capture.choices`."""
 
     __slots__ = ("condition", "no", "yes")
 
@@ -31,7 +32,9 @@ class Chosen(Tracker):
 
     def refused(self) -> DataDependent:
         """The error of a use whose result is another for the one value than for the other."""
-        return DataDependent(self.describe(), hint="torch.maximum, torch.minimum and torch.where choose between tensors without a branch")
+        return DataDependent(self.describe(),
+                             hint="torch.maximum, torch.minimum and torch.where choose between tensors without a "
+                                  "branch")
 
     def real(self, tracer: Any) -> Any:
         raise self.refused()

@@ -56,7 +56,8 @@ class Const(Tracker):
         return tracer.fold_call(self.value, args, kwargs)
 
     def item(self, tracer: Any, key: Tracker) -> Tracker:
-        sub = tracer.index(key, type(self.value).__name__) if isinstance(self.value, _SEQUENCES) and not key.constant else key.real(tracer)
+        sub = (tracer.index(key, type(self.value).__name__) if isinstance(self.value, _SEQUENCES)
+               and not key.constant else key.real(tracer))
         return tracer.fold(operator.getitem, (self.value, sub))
 
     def truth(self, tracer: Any) -> bool:
@@ -70,7 +71,8 @@ class Const(Tracker):
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         if name in _FORMATS and isinstance(self.value, str):
-            return tracer.fold(getattr(self.value, name), tuple([tracer.shown(a) for a in args]), {k: tracer.shown(v) for k, v in kwargs.items()})
+            return tracer.fold(getattr(self.value, name), tuple([tracer.shown(a) for a in args]),
+                               {k: tracer.shown(v) for k, v in kwargs.items()})
         if name in CHANGES:  # some constants, as typing's aliases, have attributes that can be set
             getattr(self, "set" if name == "__setattr__" else "delete")(tracer, args[0].real(tracer), *args[1:])
             return NONE

@@ -1,5 +1,5 @@
-"""Python values of tensors' data and random numbers: residual code makes them of what the graph gives, or draws them; capture knows their
-type alone."""
+"""Python values of tensors' data and random numbers: residual code makes them of what the graph gives, or draws them;
+capture knows their type alone."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ class Draw(Tracker):
 class Data(Tracker):
     """A number or text: `write(texts)` is its expression over the texts of `parts`, which cannot fail.
 
-    It may be stored, returned, shown and computed with.  Who needs its value gets it if the tensors are known, or may be assumed.
-    `fn` computes it of the parts, if it is arithmetic. `total`: a quotient or power of it is taken for granted, which for some values
-    would be Python's error.
+    It may be stored, returned, shown and computed with.  Who needs its value gets it if the tensors are known, or may
+    be assumed. `fn` computes it of the parts, if it is arithmetic. `total`: a quotient or power of it is taken for
+    granted, which for some values would be Python's error.
     """
 
     __slots__ = ("fn", "kind", "parts", "total", "write")
 
-    def __init__(self, kind: type, parts: tuple[Tracker, ...], write: Callable[..., str], fn: Callable[..., Any] | None = None,
+    def __init__(self, kind: type, parts: tuple[Tracker, ...], write: Callable[..., str],
+                 fn: Callable[..., Any] | None = None,
                  total: bool = False) -> None:
         self.source = None
         self.kind = kind
@@ -81,7 +82,8 @@ class Data(Tracker):
         return self._known(tracer, self.describe(), _HINT).value
 
     def truth(self, tracer: Any) -> bool:
-        return self._known(tracer, f"a branch on {self.describe()}", "torch.where chooses between tensors without a branch").truth(tracer)
+        return self._known(tracer, f"a branch on {self.describe()}",
+                           "torch.where chooses between tensors without a branch").truth(tracer)
 
     def key(self, tracer: Any) -> Any:
         return self._known(tracer, f"{self.describe()} as a key", _HINT).value

@@ -18,7 +18,8 @@ class Deque(Sequence):
     __slots__ = ("maxlen", "version")
     kind = collections.deque
 
-    def __init__(self, items: list[Tracker] | None, maxlen: int | None, *, value: Any = None, source: Source | None = None) -> None:
+    def __init__(self, items: list[Tracker] | None, maxlen: int | None, *, value: Any = None,
+                 source: Source | None = None) -> None:
         super().__init__(items, value=value, source=source)
         self.maxlen = maxlen
         self.version = 0
@@ -95,7 +96,8 @@ class Deque(Sequence):
         """iter() or reversed() of it."""
         places = range(len(self.open(tracer)))
         way = Way(collections.deque, reverse=reverse)
-        return CheckedIter(self, way, list(reversed(places) if reverse else places), lambda: range(self.version), lambda i: self.items[i])
+        return CheckedIter(self, way, list(reversed(places) if reverse else places), lambda: range(self.version),
+                           lambda i: self.items[i])
 
     def get(self, tracer: Any, name: str) -> Tracker:
         if name == "maxlen":

@@ -24,7 +24,8 @@ class Dict(Tracker):
 
     __slots__ = ("absent", "attrs", "cleared", "cls", "complete", "entries", "factory", "popped", "value")
 
-    def __init__(self, entries: dict[Any, Tracker] | None, *, cls: type = dict, value: Any = None, source: Source | None = None) -> None:
+    def __init__(self, entries: dict[Any, Tracker] | None, *, cls: type = dict, value: Any = None,
+                 source: Source | None = None) -> None:
         self.entries: dict[Any, Tracker] = {} if entries is None else entries
         self.complete = entries is not None
         self.cls = cls
@@ -89,7 +90,8 @@ class Dict(Tracker):
                 if src is not None and kind is dict and not lasts(k):
                     tracer.wrap(k, DictKey(src, i))
                 if known is None:
-                    at = None if src is None else Item(src, k) if stored is k and lasts(k) else Item(values_of(src, kind is not dict), i)
+                    at = (None if src is None else Item(src, k) if stored is k
+                          and lasts(k) else Item(values_of(src, kind is not dict), i))
                     known = tracer.wrap(v, at)
                 self.entries[stored] = known
             self.complete = True
@@ -100,7 +102,8 @@ class Dict(Tracker):
         found = self.entries.get(key)
         if found is not None or self.complete:
             return found
-        if isinstance(key, Hashed) or getattr(key, "source", None) is not None:  # another object may be equal, or this one be a key
+        # another object may be equal, or this one be a key
+        if isinstance(key, Hashed) or getattr(key, "source", None) is not None:
             return self.open(tracer).get(key)
         if self.absent is not None and key in self.absent:
             return None
@@ -115,7 +118,8 @@ class Dict(Tracker):
 
     def has(self, tracer: Any, key: Any) -> bool:
         """`key in d`; assumes nothing of the value."""
-        if self.complete or key in self.entries or isinstance(key, (Tracker, Hashed)) or not dict.__contains__(self.value, key):
+        if (self.complete or key in self.entries or isinstance(key, (Tracker, Hashed))
+            or not dict.__contains__(self.value, key)):
             return self.lookup(tracer, key) is not None
         tracer.guard(self.source, "contains", key)
         return True
@@ -182,7 +186,8 @@ class Dict(Tracker):
         """An entry of the instance dict that an OrderedDict from outside has."""
         if self.cls is collections.OrderedDict and self.value is not None:
             if name in self.value.__dict__:
-                return tracer.wrap(self.value.__dict__[name], None if self.source is None else DictAttr(self.source, name))
+                return tracer.wrap(self.value.__dict__[name],
+                                   None if self.source is None else DictAttr(self.source, name))
             tracer.guard(self.source, "not_hasattr", name)
         return tracer.no_attribute(self, name)
 
@@ -280,7 +285,8 @@ class DictView(Tracker):
             return tracer.unkey(key) if self.kind == "keys" else tracer.tuple([tracer.unkey(key), value])
 
         keys = list(of.open(tracer))
-        made = CheckedIter(of, Way(of.base, self.kind, reverse, of.viewed), keys[::-1] if reverse else keys, lambda: of.open(tracer), read)
+        made = CheckedIter(of, Way(of.base, self.kind, reverse, of.viewed), keys[::-1] if reverse else keys,
+                           lambda: of.open(tracer), read)
         made.owner = self.owner
         return made
 
@@ -308,7 +314,8 @@ class DictView(Tracker):
         """A real view of the keys, or of the pairs of keys, for a set operation."""
         entries = self.dict.open(tracer)
         keys = list(map(tracer.as_element, entries))
-        return dict.fromkeys(keys).keys() if self.kind == "keys" else dict(zip(keys, [v.element(tracer) for v in entries.values()])).items()
+        return (dict.fromkeys(keys).keys() if self.kind == "keys"
+                else dict(zip(keys, [v.element(tracer) for v in entries.values()])).items())
 
     def get(self, tracer: Any, name: str) -> Tracker:
         if name == "mapping":

@@ -1,4 +1,5 @@
-"""Exceptions: what C keeps of them (args, chaining, the fields of each builtin kind) lies in `attrs`, under its attribute's name."""
+"""Exceptions: what C keeps of them (args, chaining, the fields of each builtin kind) lies in `attrs`, under its
+attribute's name."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ CHAINING = ("__cause__", "__context__", "__suppress_context__")
 
 
 class FrameEnd(Tracker):
-    """A frame that an exception came out of, as its tracebacks show it.  `place`: its code, the user's, and the byte offset of the
-    instruction that it has come to by now."""
+    """A frame that an exception came out of, as its tracebacks show it.  `place`: its code, the user's, and the byte
+    offset of the instruction that it has come to by now."""
 
     __slots__ = ("globals", "place")
 
@@ -43,8 +44,8 @@ class FrameEnd(Tracker):
 
 
 class Traceback(Tracker):
-    """One entry of the traceback of an exception: an instruction of a frame, by its byte offset in the user's code.  `inner` is the
-    rest, NONE at the end."""
+    """One entry of the traceback of an exception: an instruction of a frame, by its byte offset in the user's code.
+    `inner` is the rest, NONE at the end."""
 
     __slots__ = ("frame", "inner", "line", "offset")
 

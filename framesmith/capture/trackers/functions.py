@@ -35,10 +35,12 @@ class Cell(Tracker):
 class Function(Tracker):
     """A Python function: one that exists (`value`), or one made in the frame (`value` None until rebuilt)."""
 
-    __slots__ = ("annotations", "attrs", "closure", "code", "defaults", "fields", "globals", "kwdefaults", "name", "qualname", "space",
+    __slots__ = ("annotations", "attrs", "closure", "code", "defaults", "fields", "globals", "kwdefaults", "name",
+                 "qualname", "space",
                  "value")
 
-    def __init__(self, code: CodeType, globals_: dict[str, Any], *, value: FunctionType | None = None, source: Source | None = None,
+    def __init__(self, code: CodeType, globals_: dict[str, Any], *, value: FunctionType | None = None,
+                 source: Source | None = None,
                  name: str | None = None, qualname: str | None = None) -> None:
         self.code = code
         self.globals = globals_
@@ -84,7 +86,8 @@ class Function(Tracker):
         src = self.source
         tracer.guard(src if src is not None else Pinned(fn), "function", fn)
         cells = fn.__closure__ or ()
-        self.closure = [tracer.cell(c, None if src is None else Item(Attr(src, "__closure__"), i)) for i, c in enumerate(cells)]
+        self.closure = [tracer.cell(c, None if src is None else Item(Attr(src, "__closure__"), i)) for i,
+                        c in enumerate(cells)]
         if fn.__defaults__ and self.defaults is None:
             base = None if src is None else Attr(src, "__defaults__")
             self.defaults = [tracer.wrap_static(d, base and Item(base, i)) for i, d in enumerate(fn.__defaults__)]

@@ -111,9 +111,11 @@ class Backward(SeqIter):
 
 
 class Outside(Iter):
-    """An iterator from outside whose values can be foreseen: captured code reads them, `effects` advances it afterwards.
+    """An iterator from outside whose values can be foreseen: captured code reads them, `effects` advances it
+    afterwards.
 
-    `real_iter` is the iterator; `index` the number of values read, one more when the end was found; `taken`: another one reads from it.
+    `real_iter` is the iterator; `index` the number of values read, one more when the end was found; `taken`: another
+    one reads from it.
     """
 
     __slots__ = ("over", "real_iter", "seen", "taken")
@@ -194,13 +196,15 @@ class Outside(Iter):
 class Lazy(Walk):
     """An iterator whose next value a Python generator of trackers gives (zip, map, enumerate, itertools, …).
 
-    `parts` and `options` are the arguments of `cls` that make an iterator of what is left; parts is None if none do.  `made_by`: what makes
-    it of them and of `keywords` as long as no value was taken.  `stop`: where capture could have stopped for plain Python to make it.
+    `parts` and `options` are the arguments of `cls` that make an iterator of what is left; parts is None if none do.
+    `made_by`: what makes it of them and of `keywords` as long as no value was taken.  `stop`: where capture could have
+    stopped for plain Python to make it.
     """
 
     __slots__ = ("cls", "keywords", "made_by", "options", "parts", "steps", "stop")
 
-    def __init__(self, steps: Iterator[Tracker], cls: type, parts: list[Tracker] | None = None, options: tuple[str, ...] = (),
+    def __init__(self, steps: Iterator[Tracker], cls: type, parts: list[Tracker] | None = None,
+                 options: tuple[str, ...] = (),
                  made_by: Any = None, keywords: dict[str, Tracker] | None = None) -> None:
         self.source = None
         self.steps = steps
@@ -221,7 +225,8 @@ class Lazy(Walk):
 
     def real(self, tracer: Any) -> Any:
         if self.cls in _ENDLESS:
-            raise Unsupported(f"an iterator of {self.cls.__name__} as an argument of a function that cannot be followed")
+            raise Unsupported(f"an iterator of {self.cls.__name__} as an argument of a function that cannot be "
+                              "followed")
         return super().real(tracer)
 
 

@@ -1,4 +1,5 @@
-"""What stands for a value in the hash tables that capture keeps: its hash and its equality are the captured program's."""
+"""What stands for a value in the hash tables that capture keeps: its hash and its equality are the captured
+program's."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from .base import Tracker
 
 
 def lasts(key: Any) -> bool:
-    """Whether guards and residual code may hold a key from outside: it is a value, or lives as long as the program's modules."""
+    """Whether guards and residual code may hold a key from outside: it is a value, or lives as long as the program's
+    modules."""
     if isinstance(key, (tuple, frozenset)):
         return all(map(lasts, key))
     return type(key).__hash__ is not object.__hash__ or issubclass(type(key), _LASTING)
@@ -36,7 +38,8 @@ class Hashed:
 
     def __eq__(self, other: object) -> bool:
         tracer = self.tracer
-        return tracer.without_effects(lambda: tracer.equal(self.tracker, tracer.unkey(other)), f"equality of {self.tracker.describe()}")
+        return tracer.without_effects(lambda: tracer.equal(self.tracker, tracer.unkey(other)),
+                                      f"equality of {self.tracker.describe()}")
 
 
 class Number:

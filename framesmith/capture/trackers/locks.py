@@ -1,4 +1,5 @@
-"""Locks of `threading`: followed within one capture, as no other thread can see what captured code does before it is replayed."""
+"""Locks of `threading`: followed within one capture, as no other thread can see what captured code does before it is
+replayed."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ class _Locked:
 
 
 class Lock(Tracker):
-    """A lock from outside.  `held`: acquisitions less releases in captured code; while it is above zero nothing outside may change,
-    for the change would be replayed when the lock is free again."""
+    """A lock from outside.  `held`: acquisitions less releases in captured code; while it is above zero nothing outside
+    may change, for the change would be replayed when the lock is free again."""
 
     __slots__ = ("before", "cls", "held", "recursive", "value")
 

@@ -1,7 +1,7 @@
 """Instances of user classes (and of builtin types that no other family takes).
 
-`Object.get` is Python's generic attribute lookup over the real class and the tracked instance dict.  Reads of an instance that
-came from outside are guarded as they happen; writes stay in `attrs` and are replayed at the exit.
+`Object.get` is Python's generic attribute lookup over the real class and the tracked instance dict.  Reads of an
+instance that came from outside are guarded as they happen; writes stay in `attrs` and are replayed at the exit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ DELETED = Deleted()
 
 
 def namespace_of(value: Any) -> dict[str, Any]:
-    """The instance dict, past any `__dict__` that the program defines; empty if there is none.  None is made: programs can tell."""
+    """The instance dict, past any `__dict__` that the program defines; empty if there is none.  None is made: programs
+    can tell."""
     return _C.instance_dict(value) or {}
 
 
@@ -65,7 +66,8 @@ class Object(Tracker):
         self.payload: Tracker | None = None
         self.init_args: list[Tracker] | None = None
         self.own: dict[str, Any] = {}
-        """What the real instance dict holds, less what the frame deleted: an entry that is made again comes behind the others."""
+        """What the real instance dict holds, less what the frame deleted: an entry that is made again comes behind the
+        others."""
         if value is not None:
             self.own = namespace_of(value)
 
@@ -154,7 +156,8 @@ class Object(Tracker):
     def needs_dict(self, tracer: Any, name: str, raw: Any) -> None:
         """Without an instance dict `name` cannot be set or deleted; `raw` is what the class has under it."""
         if not self.cls.__dictoffset__:
-            tracer.no_change(self, name, None if raw is MISSING else f"'{self.cls.__name__}' object attribute '{name}' is read-only")
+            tracer.no_change(self, name, None if raw is MISSING
+                             else f"'{self.cls.__name__}' object attribute '{name}' is read-only")
 
     def put(self, tracer: Any, key: Any, value: Tracker | None) -> None:
         """Set the entry of the instance dict, or the slot, or take it away."""
@@ -170,7 +173,9 @@ class Object(Tracker):
         else:
             self.attrs[key] = DELETED
             if type(key) is str:
-                tracer.guard(self.source, "not_hasattr" if self.before[key] is MISSING else "hasattr", key)  # type: ignore[index]
+                tracer.guard(self.source,  # type: ignore[index]
+                             "not_hasattr" if self.before[key] is MISSING else "hasattr",
+                             key)
                 self.own = {k: v for k, v in self.own.items() if k != key}
 
     def note(self, tracer: Any, key: Any) -> None:
@@ -227,7 +232,8 @@ class Object(Tracker):
     def checked(self, tracer: Any, name: str, of: Any) -> Any:
         """The result of a special method, by the builtin that calls it: it refuses what the method may not give."""
         result = tracer.call_special(self, name, []).real(tracer)
-        if type(result) is bool and of is bool or type(result) is int and of is len and result >= 0 or isinstance(result, torch.SymInt):
+        if (type(result) is bool and of is bool or type(result) is int and of is len and result >= 0
+            or isinstance(result, torch.SymInt)):
             return result
         return tracer.folded(of, (type(self.cls.__name__, (), {name: lambda _: result})(),))
 
@@ -281,7 +287,8 @@ class Object(Tracker):
         if row is not None:
             return row(tracer, self, *args, **kwargs)
         if self.payload is not None and not _of_object(self.payload.pytype(), name):
-            if name == "__getitem__" and isinstance(self.payload, Dict) and self.payload.lookup(tracer, args[0].key(tracer)) is None:
+            if name == "__getitem__" and isinstance(self.payload,
+                                                    Dict) and self.payload.lookup(tracer, args[0].key(tracer)) is None:
                 missing = tracer.lookup(self.cls, "__missing__")
                 if isinstance(missing, FunctionType):
                     return tracer.class_function(missing).call(tracer, [self, *args], kwargs)
@@ -302,7 +309,8 @@ def _speaks(cls: type) -> bool:
     return cls.__module__ != "builtins" and any(isinstance(vars(cls).get(n), FunctionType) for n in _SAID)
 
 
-_SAID = ("__index__", "__int__", "__float__", "__str__", "__repr__", "__format__", "__hash__", "__eq__", "__len__", "__getitem__",
+_SAID = ("__index__", "__int__", "__float__", "__str__", "__repr__", "__format__", "__hash__", "__eq__", "__len__",
+         "__getitem__",
          "__iter__")
 
 
@@ -420,7 +428,9 @@ def _other(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker
     row = tracer.descriptor_row(kind)
     if row is not None:
         return row(tracer, self, raw, name)
-    return _told(tracer, self, name, info, lambda: tracer.call_special(tracer.class_value(self.cls, name, raw), "__get__", [self, tracer.made(self.cls)]))
+    return _told(tracer, self, name, info,
+                 lambda: tracer.call_special(tracer.class_value(self.cls, name, raw), "__get__",
+                                             [self, tracer.made(self.cls)]))
 
 
 DESCRIPTORS = {

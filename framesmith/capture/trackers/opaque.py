@@ -9,7 +9,8 @@ from .base import Tracker
 
 
 class Opaque(Tracker):
-    """An object from outside whose C code answers for its attributes, or for another object: a weak proxy, a thread's locals."""
+    """An object from outside whose C code answers for its attributes, or for another object: a weak proxy, a thread's
+    locals."""
 
     __slots__ = ("cls", "value")
 

@@ -15,8 +15,8 @@ from .constants import Const
 
 
 class Sequence(Tracker):
-    """What list and tuple share.  `_items` is None until a sequence from outside is opened (its length is guarded then);
-    `added` are elements put behind a list that was not.
+    """What list and tuple share.  `_items` is None until a sequence from outside is opened (its length is guarded
+    then); `added` are elements put behind a list that was not.
     """
 
     __slots__ = ("_items", "added", "seen", "value")
@@ -43,7 +43,8 @@ class Sequence(Tracker):
             tracer.guard(self.source, "len", self.kind.__len__(self.value))
             src = self.source
             raw = self.kind.__iter__(self.value)
-            items = self._items = [self.seen.get(i) or tracer.wrap(v, None if src is None else Item(src, i)) for i, v in enumerate(raw)]
+            items = self._items = [self.seen.get(i) or tracer.wrap(v, None if src is None else Item(src, i)) for i,
+                                   v in enumerate(raw)]
             items += self.added
         return items
 
@@ -86,7 +87,8 @@ class Sequence(Tracker):
             if -index <= len(self.added):
                 return self.added[index]
             if not self.added and -index <= self.kind.__len__(self.value):
-                return tracer.wrap(self.kind.__getitem__(self.value, index), None if self.source is None else Item(self.source, index))
+                return tracer.wrap(self.kind.__getitem__(self.value, index),
+                                   None if self.source is None else Item(self.source, index))
         if type(index) is int and index >= 0:
             found = self.peek(tracer, index)
             if found is not None:
@@ -145,7 +147,8 @@ class List(Sequence):
         index = tracer.index(key, "list")
         if isinstance(index, slice):
             if not isinstance(value, Sequence) and not tracer.is_iterable(value):
-                tracer.raise_(TypeError("can only assign an iterable" if index.step is None else "must assign iterable to extended slice"))
+                tracer.raise_(TypeError("can only assign an iterable" if index.step is None
+                                        else "must assign iterable to extended slice"))
             size = self.size(tracer)
             value = tracer.sequence(value)
             if self.size(tracer) != size:  # the values' own code changed it
@@ -171,7 +174,8 @@ class Tuple(Sequence):
     __slots__ = ("cls",)
     kind = tuple
 
-    def __init__(self, items: list[Tracker] | None, *, cls: type = tuple, value: Any = None, source: Source | None = None) -> None:
+    def __init__(self, items: list[Tracker] | None, *, cls: type = tuple, value: Any = None,
+                 source: Source | None = None) -> None:
         super().__init__(items, value=value, source=source)
         self.cls = cls
 
@@ -221,17 +225,21 @@ class Tuple(Sequence):
 
 
 def is_plain_tuple(cls: type) -> bool:
-    """Whether `tuple.__new__` makes instances of a subclass of tuple, whatever its own `__new__` does: it is written in Python."""
-    return not hasattr(cls, "n_sequence_fields") and next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE) is tuple
+    """Whether `tuple.__new__` makes instances of a subclass of tuple, whatever its own `__new__` does: it is written in
+    Python."""
+    return not hasattr(cls, "n_sequence_fields") and next(base for base in cls.__mro__
+                                                          if not base.__flags__ & _HEAP_TYPE) is tuple
 
 
 def is_own_sequence(cls: type) -> bool:
-    """Whether a subclass of tuple is another sequence than the tuple that it is: its own code answers what a tuple is asked."""
+    """Whether a subclass of tuple is another sequence than the tuple that it is: its own code answers what a tuple is
+    asked."""
     return any(type(getattr(cls, name, None)) is FunctionType for name in _ANSWERS)
 
 
 _HEAP_TYPE = 1 << 9
-_ANSWERS = ("__iter__", "__len__", "__getitem__", "__contains__", "__bool__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
+_ANSWERS = ("__iter__", "__len__", "__getitem__", "__contains__", "__bool__", "__eq__", "__ne__", "__lt__", "__le__",
+            "__gt__", "__ge__",
             "__hash__", "__add__", "__radd__", "__mul__", "__rmul__", "__getattribute__")
 
 

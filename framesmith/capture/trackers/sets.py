@@ -22,7 +22,8 @@ from .objects import Object
 
 
 class Set(Tracker):
-    """A set or frozenset.  One from outside is read by membership, or whole; its changes are kept as calls, replayed as they were."""
+    """A set or frozenset.  One from outside is read by membership, or whole; its changes are kept as calls, replayed as
+    they were."""
 
     __slots__ = ("_keys", "changes", "cls", "first", "loose", "value")
 
@@ -35,7 +36,8 @@ class Set(Tracker):
         self.first: list[Any] | None = None
         """The keys before the first change."""
         self.loose = False
-        """The order of `_keys` may not be that of the captured program's set: what sets from outside held before has a say in it."""
+        """The order of `_keys` may not be that of the captured program's set: what sets from outside held before has a
+        say in it."""
 
     @classmethod
     def of(cls, tracer: Any, items: list[Tracker], kind: type = set) -> Set:
@@ -95,7 +97,8 @@ class Set(Tracker):
         """The keys in the order that iteration gives; refuses where only addresses of objects decide it."""
         keys = self.open(tracer)
         if len(keys) > 1 and (self.loose or any(_by_address(tracer, k) for k in keys)):
-            raise Unsupported("the order of a set that depends on addresses or on what it held before", hint="sort it, or use a dict")
+            raise Unsupported("the order of a set that depends on addresses or on what it held before",
+                              hint="sort it, or use a dict")
         return list(keys)
 
     def items_list(self, tracer: Any) -> list[Tracker]:
@@ -154,7 +157,8 @@ def _key(tracer: Any, value: Any, number: int) -> Any:
 
 
 class SameElements:
-    """A set still has these elements, of these types, in this order.  It does not keep alive those that are known by identity."""
+    """A set still has these elements, of these types, in this order.  It does not keep alive those that are known by
+    identity."""
 
     __slots__ = ("elements", "types")
 
@@ -164,13 +168,15 @@ class SameElements:
 
     def __call__(self, value: Any) -> bool:
         return tuple(map(type, value)) == self.types and all(
-            x() is now if type(x) is weakref.ReferenceType else x == now for x, now in zip(self.elements, value, strict=True))
+            x() is now if type(x) is weakref.ReferenceType else x == now for x,
+            now in zip(self.elements, value, strict=True))
 
 
 def _holds_objects(x: Any) -> bool:
     """A tuple with objects of the program's that have a hash of their own: it would have to be held as a whole."""
     return type(x) is tuple and any(
-        isinstance(type(y).__hash__, FunctionType) and not issubclass(type(y), (torch.Tensor, torch.nn.Module)) for y in x)
+        isinstance(type(y).__hash__, FunctionType) and not issubclass(type(y), (torch.Tensor, torch.nn.Module))
+        for y in x)
 
 
 def _by_identity(x: Any) -> bool:
@@ -182,7 +188,8 @@ def _by_address(tracer: Any, key: Any) -> bool:
     """The key's place in a table depends on an address that may differ from call to call."""
     if isinstance(key, (tuple, frozenset)):
         return any(_by_address(tracer, k) for k in key)
-    return isinstance(key, Tracker) or type(key).__hash__ is object.__hash__ and isinstance(tracer.seen.get(id(key)), Object)
+    return isinstance(key, Tracker) or type(key).__hash__ is object.__hash__ and isinstance(tracer.seen.get(id(key)),
+                                                                                            Object)
 
 
 __all__ = ["SameElements", "Set"]

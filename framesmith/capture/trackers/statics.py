@@ -85,12 +85,14 @@ class PyModule(Static):
         return f"module {name_of(self.value)}"
 
     def get(self, tracer: Any, name: str) -> Tracker:
-        if type(self.value) is not ModuleType and isinstance(tracer.lookup(type(self.value), "__getattribute__"), FunctionType):
+        if type(self.value) is not ModuleType and isinstance(tracer.lookup(type(self.value), "__getattribute__"),
+                                                             FunctionType):
             raise Unsupported(f"{name!r} of {self.describe()}, whose class has a __getattribute__")
         return tracer.module_attr(self.value, name)
 
     def set(self, tracer: Any, name: str, value: Tracker) -> None:
-        if type(self.value) is not ModuleType and isinstance(tracer.lookup(type(self.value), "__setattr__"), FunctionType):
+        if type(self.value) is not ModuleType and isinstance(tracer.lookup(type(self.value), "__setattr__"),
+                                                             FunctionType):
             raise Unsupported(f"assignment to {name!r} of {self.describe()}, whose class has a __setattr__")
         if type(self.value) is not ModuleType and hasattr(type(tracer.lookup(type(self.value), name)), "__set__"):
             raise Unsupported(f"assignment to {name!r} of {self.describe()}, which is a property")
@@ -118,7 +120,9 @@ class Class(Static):
         if name not in type.__dict__:
             return tracer.call_builtin(getattr(self.value, name), args, kwargs)
         raw = type.__dict__[name]
-        return tracer.call_builtin(raw, [self, *args], kwargs) if raw in CALLS else tracer.call_builtin(raw.__get__(self.value), args, kwargs)
+        return tracer.call_builtin(raw, [self, *args],
+                                   kwargs) if raw in CALLS else tracer.call_builtin(raw.__get__(self.value), args,
+                                                                                    kwargs)
 
     def item(self, tracer: Any, key: Tracker) -> Tracker:
         return tracer.class_item(self, key)

@@ -66,17 +66,20 @@ class Super(Tracker):
             return tracer.call_property(raw, "fget", [self.obj])
         if isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)):
             return tracer.made(raw) if on_class else Bound(self.obj, name, raw)
-        if isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)) and isinstance(self.obj, Object) and not on_class:
+        if isinstance(raw, (GetSetDescriptorType,
+                            MemberDescriptorType)) and isinstance(self.obj, Object) and not on_class:
             return DESCRIPTORS[type(raw)](tracer, self.obj, raw, name, None)
         if isinstance(raw, BuiltinFunctionType) or not hasattr(type(raw), "__get__"):
             return tracer.class_value(start, name, raw)
         if isinstance(raw, ClassMethodDescriptorType):
             if name == "__init_subclass__":
                 of_generic = _OF_GENERIC.get(raw.__objclass__)
-                return tracer.no_hook(start) if of_generic is None else Method(tracer.made(of_generic), tracer.made(start))
+                return tracer.no_hook(start) if of_generic is None else Method(tracer.made(of_generic),
+                                                                               tracer.made(start))
             return tracer.made(raw.__get__(None, start))
         if isinstance(getattr(type(raw), "__get__", None), FunctionType):
-            return tracer.call_special(tracer.class_value(start, name, raw), "__get__", [tracer.made(None) if on_class else self.obj, tracer.made(start)])
+            return tracer.call_special(tracer.class_value(start, name, raw), "__get__",
+                                       [tracer.made(None) if on_class else self.obj, tracer.made(start)])
         raise Unsupported(f"super().{name}: {type(raw).__name__}")
 
 

@@ -15,20 +15,22 @@ from .constants import Const
 class SymbolicNumber(Const):
     """An int or float at a source, or an expression over such: `example` is its value in this call.
 
-    Whoever asks for `value` settles it: the leaves are guarded by equality, as those of any constant are.  `write(texts)` is the
-    expression over the texts of `parts`, and `fn` computes it.
+    Whoever asks for `value` settles it: the leaves are guarded by equality, as those of any constant are.
+    `write(texts)` is the expression over the texts of `parts`, and `fn` computes it.
 
-    `open`: a number that is not known to vary, or a comparison of such. It is a constant to all but comparisons and conditions,
-    which assume how they come out, and to what passes it on.
+    `open`: a number that is not known to vary, or a comparison of such. It is a constant to all but comparisons and
+    conditions, which assume how they come out, and to what passes it on.
     """
 
     __slots__ = ("tracer", "example", "fn", "open", "parts", "settled", "write")
 
     def __init__(self, tracer: Any, example: Any, source: Source | None, parts: tuple[Tracker, ...] = (),
-                 write: Callable[..., str] | None = None, fn: Callable[..., Any] | None = None, open: bool = False) -> None:
+                 write: Callable[..., str] | None = None, fn: Callable[..., Any] | None = None,
+                 open: bool = False) -> None:
         self.tracer = tracer
         self.fn = fn
-        self.open: bool = open or bool(parts) and all(part.open or part.settled for part in parts if isinstance(part, SymbolicNumber))
+        self.open: bool = open or bool(parts) and all(part.open or part.settled
+                                                      for part in parts if isinstance(part, SymbolicNumber))
         self.example = example
         self.source = source
         self.parts = parts
@@ -65,7 +67,8 @@ class SymbolicNumber(Const):
     def truth(self, tracer: Any) -> bool:
         if not self.settled and tracer.outcome(self) is None:
             if not self.open:
-                raise Unsupported("a branch on a number that varies from call to call", hint="pass it as a tensor, or keep it constant")
+                raise Unsupported("a branch on a number that varies from call to call",
+                                  hint="pass it as a tensor, or keep it constant")
             self.settle()
         return bool(self.example)
 
@@ -73,13 +76,15 @@ class SymbolicNumber(Const):
         """The whole expression, for residual code that runs before any of its names is bound."""
         if self.write is None:
             return str(rebuilder.source(self.source))
-        return self.write(*[part.text(rebuilder) if type(part) is SymbolicNumber else rebuilder.value(part) for part in self.parts])
+        return self.write(*[part.text(rebuilder) if type(part) is SymbolicNumber else rebuilder.value(part)
+                            for part in self.parts])
 
     def identity(self) -> Any:
         return self.value if self.open else self
 
 
-def symbolic(tracer: Any, example: Any, parts: tuple[Tracker, ...], write: Callable[..., str], fn: Callable[..., Any] | None = None) -> Tracker:
+def symbolic(tracer: Any, example: Any, parts: tuple[Tracker, ...], write: Callable[..., str],
+             fn: Callable[..., Any] | None = None) -> Tracker:
     """The expression of some numbers, of which one is late."""
     if all(part.settled for part in parts if isinstance(part, SymbolicNumber)):
         return tracer.made(example)

@@ -54,7 +54,8 @@ class Tensor(Tracker):
 
     __slots__ = ("attrs", "fake", "pyclass", "value")
 
-    def __init__(self, fake: Any, *, value: Any = None, source: Source | None = None, pyclass: type = torch.Tensor) -> None:
+    def __init__(self, fake: Any, *, value: Any = None, source: Source | None = None,
+                 pyclass: type = torch.Tensor) -> None:
         self.fake = fake
         self.value = value
         self.source = source
@@ -254,7 +255,8 @@ class TensorMethod(Tracker):
 
     def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         name = self.name
-        if name in _NUMBERS and (known := self.obj.known(tracer) if name == "item" else self.obj.assumed(tracer)) is not None:
+        if name in _NUMBERS and (known := self.obj.known(tracer) if name == "item"
+                                 else self.obj.assumed(tracer)) is not None:
             return tracer.made(tracer.folded(getattr(known, name), tuple([a.real(tracer) for a in args])))
         row = tracer.methods(Tensor, name) if name in _BY_ROW else None
         if row is not None:

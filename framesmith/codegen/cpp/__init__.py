@@ -1,7 +1,7 @@
 """Kernels of the loop IR as C++ over raw pointers, with explicit vectors and OpenMP.
 
-`emit_kernels(program, target) -> Source` prints a program's kernels. Generated code expects the flags `FLAGS`: integers wrap, no errno, no
-trapping; NaN, infinities and signed zeros are honoured (no -ffast-math).
+`emit_kernels(program, target) -> Source` prints a program's kernels. Generated code expects the flags `FLAGS`: integers
+wrap, no errno, no trapping; NaN, infinities and signed zeros are honoured (no -ffast-math).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A contraction kernel as C++: panels and blocks of rows among threads, register tiles, and the epilogue over each tile in L1."""
+"""A contraction kernel as C++: panels and blocks of rows among threads, register tiles, and the epilogue over each tile
+in L1."""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def _panels(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, pa
     if shape.blocks > 1:
         loops.append(("block", str(shape.blocks)))
     if parallel and loops:
-        s.out.line("#pragma omp parallel for" + (f" collapse({len(loops)})" if len(loops) > 1 else "") + " schedule(static)")
+        s.out.line("#pragma omp parallel for" + (f" collapse({len(loops)})" if len(loops) > 1
+                                                 else "") + " schedule(static)")
     closing = []
     for name, extent in loops:
         opened = s.out.block(f"for (i64 {name} = 0; {name} < {extent}; {name}++) {{", "}")
@@ -161,14 +163,16 @@ def _window_rows(s: State, c: Contract, w: ConvolutionWindow, vectors: int, star
     x = expr_text(w.x, {})
     reach = expr_text(w.x.subs({name: name + (c.rows - 1)}) - w.x + (kw - 1) * dx, {})
     line(f"const i64 y = {expr_text(w.y, {})};")
-    line(f"Taps taps = {{first_tap(y, {dy}), last_tap(y, {dy}, {w.height}, {kh}), {expr_text(c.strides[0], {})}, 0, {kw}, "
+    line(f"Taps taps = {{first_tap(y, {dy}), last_tap(y, {dy}, {w.height}, {kh}), "
+         f"{expr_text(c.strides[0], {})}, 0, {kw}, "
          f"{expr_text(c.strides[1], {})}, {kw}}};")
     with s.out.block(f"for (i64 {name} = {start}, rows; {name} < stop; {name} += rows) {{", "}"):
         line(f"const float* const a = {c.a} + ({expr_text(c.a_index, {})} + first);")
         line(f"const i64 x = {x};")
         line(f"const bool inside = x >= 0 && x + {reach} < {w.width} && stop - {name} >= {c.rows};")
         line(f"rows = inside ? {c.rows} : 1;")
-        line(f"taps.q0 = inside ? 0 : first_tap(x, {dx}), taps.q1 = inside ? {kw} : last_tap(x, {dx}, {w.width}, {kw});")
+        line(f"taps.q0 = inside ? 0 : first_tap(x, {dx}), taps.q1 = inside ? {kw} : last_tap(x, {dx}, {w.width}, "
+             f"{kw});")
         line(f"if (inside) depthwise_tile<{c.rows}, {vectors}>(a, {_step(c)}, taps, b, tile, {live});")
         line(f"else depthwise_tile<1, {vectors}>(a, {_step(c)}, taps, b, tile, {live});")
         line(finish)

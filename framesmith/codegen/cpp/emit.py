@@ -22,8 +22,8 @@ from framesmith.util.text import Indented
 class Function:
     """A printed kernel: `extern "C" void name(pointer of each parameter..., i64 of each size symbol..., i64* error)`.
 
-    The last parameter is there only if `checks`: the kernel sets `*error` to 1 when an index was out of range. `work`: what it computes,
-    (the user's line or "", operators). `threshold`: work from which threads share a batch of it.
+    The last parameter is there only if `checks`: the kernel sets `*error` to 1 when an index was out of range. `work`:
+    what it computes, (the user's line or "", operators). `threshold`: work from which threads share a batch of it.
     """
 
     name: str
@@ -35,7 +35,8 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class CppSource:
-    """`text` holds the kernels, to stand after `header` (see `header_text`); `functions` are parallel to `Program.kernels`."""
+    """`text` holds the kernels, to stand after `header` (see `header_text`); `functions` are parallel to
+    `Program.kernels`."""
 
     header: str
     text: str
@@ -44,7 +45,8 @@ class CppSource:
 
 @functools.cache
 def header_text() -> str:
-    """The kernel header, its parts in place: what generated code stands on, in one text (so that a source is complete and hashes whole)."""
+    """The kernel header, its parts in place: what generated code stands on, in one text (so that a source is complete
+    and hashes whole)."""
     folder = Path(__file__).parent
     out = []
     for name in ("kernel.h", "contraction.h"):
@@ -57,7 +59,8 @@ def header_text() -> str:
 
 
 def emit_kernels(program: Program, target: VectorTarget) -> CppSource:
-    """Print every distinct kernel of `program` as a function k0, k1, ... What has vectors of another width does not compile them."""
+    """Print every distinct kernel of `program` as a function k0, k1, ... What has vectors of another width does not
+    compile them."""
     origins: dict[Kernel, list[Origin]] = {}
     for step in program.steps:
         if isinstance(step, Launch | Batch):
@@ -91,7 +94,8 @@ def emit_kernel(kernel: Kernel, name: str, target: VectorTarget, origins: tuple[
 
 
 def size_parameters(kernel: Kernel) -> tuple[str, ...]:
-    """The integers that a kernel takes behind its pointers: size symbols, or the part of the loop of a row that is to be run."""
+    """The integers that a kernel takes behind its pointers: size symbols, or the part of the loop of a row that is to
+    be run."""
     return ("first", "last") if kernel.symbols == (EXTENT,) else tuple(map(str, kernel.symbols))
 
 
@@ -137,7 +141,8 @@ def _nest(s: State, kernel: Kernel) -> None:
         return
     if s.parallel and kernel.outer:
         depth = how.depth if how is not None else len(kernel.outer)
-        s.out.line("#pragma omp parallel for" + (f" collapse({depth})" if depth > 1 else "") + " schedule(static)" + condition)
+        s.out.line("#pragma omp parallel for" + (f" collapse({depth})" if depth > 1
+                                                 else "") + " schedule(static)" + condition)
     s.apart = how is not None
     s.top = not kernel.outer
     _axes(s, kernel, 0)
@@ -165,5 +170,6 @@ def _axes(s: State, kernel: Kernel, depth: int) -> None:
     if tiled is not None:
         rows(s, axis, tiled, "0", expr_text(axis.extent, {}))
         return
-    with s.out.block(f"for (i64 {axis.symbol} = 0; {axis.symbol} < {expr_text(axis.extent, {})}; {axis.symbol}++) {{", "}"):
+    with s.out.block(f"for (i64 {axis.symbol} = 0; {axis.symbol} < {expr_text(axis.extent, {})}; {axis.symbol}++) {{",
+                     "}"):
         _axes(s, kernel, depth + 1)

@@ -1,7 +1,7 @@
 """Integer expressions as C++ text, and how they move from lane to lane of a vector.
 
-A vector starts at a multiple of the width along its axis (loops step by whole vectors from 0), which is what makes `i // 64` one number and
-`i % 64` contiguous over 16 lanes.
+A vector starts at a multiple of the width along its axis (loops step by whole vectors from 0), which is what makes `i
+// 64` one number and `i % 64` contiguous over 16 lanes.
 """
 
 from __future__ import annotations
@@ -58,11 +58,12 @@ _FORMS: dict[type, Callable[..., str]] = {
 
 
 def expr_text(e: Expr, names: Names) -> str:
-    """`e` as a C++ expression of type i64 that binds at least as tightly as a product; `names` overrides symbols' names."""
+    """`e` as a C++ expression of type i64 that binds at least as tightly as a product; `names` overrides symbols'
+    names."""
     return _FORMS[type(e)](e, names)
 
 
-# ---------------------------------------------------------------------------------------------------- movement along lanes
+# ------------------------------------------------------------------------------------------------- movement along lanes
 
 
 def divisor(e: Expr, axis: Symbol, width: int) -> int:
@@ -128,7 +129,7 @@ def _step_of_division(e: Expr, axis: Symbol, width: int) -> Expr | None:
     return _ZERO if type(e) is FloorDiv else step
 
 
-# ------------------------------------------------------------------------------------------------------- one value a lane
+# ----------------------------------------------------------------------------------------------------- one value a lane
 
 
 _CALLS: dict[type, str] = {FloorDiv: "floordiv", Mod: "mod", Min: "min", Max: "max"}
@@ -174,7 +175,8 @@ _INT32 = 1 << 31
 
 
 def near_text(e: Expr, names: Names, lanes: Mapping[Symbol, str]) -> str | None:
-    """`e` as an expression of type vi, when its range is known to be small enough; else None. `lanes` as in `vector_text`."""
+    """`e` as an expression of type vi, when its range is known to be small enough; else None. `lanes` as in
+    `vector_text`."""
     if e.lo is None or e.hi is None or e.lo < -_INT32 or e.hi >= _INT32:
         return None
     if e.free.isdisjoint(lanes):

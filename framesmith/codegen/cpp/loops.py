@@ -1,4 +1,5 @@
-"""Loops as C++: the vector loop with its whole vectors, its rest and its tail; threads; values hoisted out of inner loops."""
+"""Loops as C++: the vector loop with its whole vectors, its rest and its tail; threads; values hoisted out of inner
+loops."""
 
 from __future__ import annotations
 
@@ -10,7 +11,22 @@ from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.cpp.operations import STATEMENTS
 from framesmith.codegen.cpp.state import State
 from framesmith.codegen.cpp.tiles import tile_block, tiled_pair
-from framesmith.loops.ir import Axis, Bitcast, Cast, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Scalar, Store, walk
+from framesmith.loops.ir import (
+    Axis,
+    Bitcast,
+    Cast,
+    Index,
+    Indirect,
+    Load,
+    Loop,
+    Node,
+    Op,
+    Pred,
+    Reduce,
+    Scalar,
+    Store,
+    walk,
+)
 from framesmith.symbolic.expr import Expr, Symbol
 
 BLOCK = 128  # terms that one accumulator sums before it is added to the total, without error
@@ -40,15 +56,18 @@ def expressions(op: Op) -> tuple[Expr, ...]:
 
 
 def _hoist(s: State, loop: Loop, bound: set[Symbol]) -> None:
-    """Print before `loop` what does not depend on it (nor on loops in it): values of read-only memory, and arithmetic on them."""
+    """Print before `loop` what does not depend on it (nor on loops in it): values of read-only memory, and arithmetic
+    on them."""
     bound = bound | {loop.axis.symbol}
     for node in loop.body:
         if isinstance(node, Loop):
             _hoist(s, node, bound)
             continue
         kind = type(node)
-        free = all(a in s.values or not a.args and type(a).__name__ == "Const" for a in node.args)  # type: ignore[union-attr]
-        free = free and kind in _MOVABLE and all(e.free.isdisjoint(bound) for e in expressions(node))  # type: ignore[arg-type]
+        free = all(a in s.values or not a.args and type(a).__name__ == "Const"  # type: ignore[union-attr]
+                   for a in node.args)
+        free = free and kind in _MOVABLE and all(e.free.isdisjoint(bound)  # type: ignore[arg-type]
+                                                 for e in expressions(node))
         if free and kind is Load:
             param = s.params.get(node.buffer)  # type: ignore[attr-defined]
             free = param is not None and param.mode == "r" and param.restrict
@@ -59,7 +78,8 @@ def _hoist(s: State, loop: Loop, bound: set[Symbol]) -> None:
 
 
 def _copies(s: State, loop: Loop) -> int:
-    """Vectors in flight: enough for an accumulator's latency, and for whole runs of memory when rows are reduced a column at a time."""
+    """Vectors in flight: enough for an accumulator's latency, and for whole runs of memory when rows are reduced a
+    column at a time."""
     nested = any(type(n) is Loop for n in loop.body)
     if not (loop.reduce or nested):
         return 1
@@ -135,11 +155,13 @@ class _Chain:
         return self.copies * width if self.loop.vector else 1
 
     def block(self, width: int) -> int | None:
-        """Iterations of the outermost loop after which a floating-point sum starts anew, so that rounding errors do not pile up."""
+        """Iterations of the outermost loop after which a floating-point sum starts anew, so that rounding errors do not
+        pile up."""
         if not any(op.kind == "sum" and op.dtype.is_floating_point for op, _ in self.reduces):
             return None
         extents = [n.axis.extent for n in (self.loop, *walk(self.loop.body)) if type(n) is Loop and n.reduce]
-        trips = math.prod(e.const if e.is_const else 1 << 12 for e in extents) // (self.copies * width if self.vector is not None else 1)
+        trips = math.prod(e.const if e.is_const else 1 << 12
+                          for e in extents) // (self.copies * width if self.vector is not None else 1)
         if trips <= BLOCK:
             return None
         inner = max(1, trips * self.grain(width) // (extents[0].const if extents[0].is_const else 1 << 12))
@@ -147,7 +169,8 @@ class _Chain:
 
 
 def _accumulate(s: State, chain: _Chain, first: str, last: str, suffix: str) -> None:
-    """Declare accumulators and run the chain over [first, last) of its outermost loop, in blocks where sums are long."""
+    """Declare accumulators and run the chain over [first, last) of its outermost loop, in blocks where sums are
+    long."""
     width = s.target.width
     block = chain.block(width)
     ragged = chain.ragged(width) or first != "0"
@@ -245,7 +268,8 @@ def _dynamic_vector_loop(s: State, loop: Loop, first: str, last: str, copies: in
     width, name = s.target.width, loop.axis.symbol.name
     step, base, end = copies * width, f"{name}_first", f"{name}_last"
     s.out.line(f"const i64 {base} = {first}, {end} = {last};")
-    exact = copies == 1 and loop.axis.extent.is_const and loop.axis.extent.const % width == 0  # both ends are multiples of the width
+    # both ends are multiples of the width
+    exact = copies == 1 and loop.axis.extent.is_const and loop.axis.extent.const % width == 0
     whole = end if exact else f"{base} + ({end} - {base}) / {step} * {step}"
     _span(s, loop, base, whole, copies, threads)
     if exact:

@@ -15,7 +15,8 @@ from framesmith.symbolic.expr import Expr
 
 
 def assign(s: State, op: Op, lanes: bool, single: bool, make: Callable[[int], str]) -> None:
-    """Print `op` as a constant: once if it is the same for every vector in flight, else once for each; `make(copy)` gives the text."""
+    """Print `op` as a constant: once if it is the same for every vector in flight, else once for each; `make(copy)`
+    gives the text."""
     copies = 1 if single else s.copies
     name = f"v{s.number(op)}"
     texts = (name,) if copies == 1 else tuple(f"{name}_{k}" for k in range(copies))
@@ -30,7 +31,8 @@ def _single(s: State, op: Op, *exprs: Expr) -> bool:
 
 
 def _one_plus(op: Scalar) -> tuple[str, Op] | None:
-    """1 + erf(x) and 1 + tanh(x), the hearts of GELU, have forms of their own: cheaper, and exact where they nearly vanish."""
+    """1 + erf(x) and 1 + tanh(x), the hearts of GELU, have forms of their own: cheaper, and exact where they nearly
+    vanish."""
     if op.name != "add" or op.dtype is not torch.float32:
         return None
     for one, other in (op.args, op.args[::-1]):
@@ -45,7 +47,8 @@ def _sum_of_exponentials(op: Op) -> bool:
         return False
     e = op.args[0]
     shift = e.args[0] if type(e) is Scalar and e.name == "exp" else None
-    return type(shift) is Scalar and shift.name == "sub" and type(shift.args[1]) is Reduce and shift.args[1].kind == "max"
+    return (type(shift) is Scalar and shift.name == "sub" and type(shift.args[1]) is Reduce
+            and shift.args[1].kind == "max")
 
 
 def _scalar(s: State, op: Scalar) -> None:
@@ -108,7 +111,8 @@ def lane_text(s: State, e: Expr, k: int) -> str:
         step = lane_step(e, s.axis, s.target.width)
         if step is not None:
             base = expr_text(e, s.names_of(k))
-            return f"iota({base})" if step.is_const and step.const == 1 else f"iota({base}, {expr_text(step, s.names_of(k))})"
+            return (f"iota({base})" if step.is_const
+                    and step.const == 1 else f"iota({base}, {expr_text(step, s.names_of(k))})")
     return vector_text(e, s.names_of(k), s.lanes_of(k))
 
 
@@ -167,7 +171,7 @@ def _indirect(s: State, op: Indirect) -> None:
         s.out.line(f"if ({texts[0]} < owned_from || {texts[0]} >= owned_to) continue;")
 
 
-# ------------------------------------------------------------------------------------------------------------------ memory
+# --------------------------------------------------------------------------------------------------------------- memory
 
 
 def access(s: State, e: Expr) -> tuple[str, Expr | None]:
@@ -186,7 +190,8 @@ def access(s: State, e: Expr) -> tuple[str, Expr | None]:
 
 def _place(s: State, buffer: str, e: Expr, k: int) -> str:
     text = expr_text(e, s.names_of(k))
-    return buffer if text == "0" else f"{buffer} + {text[1:-1] if text[0] == '(' and text.find(')') == len(text) - 1 else text}"
+    return (buffer if text == "0"
+            else f"{buffer} + {text[1:-1] if text[0] == '(' and text.find(')') == len(text) - 1 else text}")
 
 
 def _gathered(s: State, op: Load | Store, k: int) -> str:
@@ -226,7 +231,8 @@ def _load(s: State, op: Load) -> None:
 
 
 def _private(s: State, op: Store) -> bool:
-    """Whether threads that share the loop over columns add to different elements: index = column + multiple of the number of columns."""
+    """Whether threads that share the loop over columns add to different elements: index = column + multiple of the
+    number of columns."""
     if s.columns is None or s.kernel.outer:
         return False
     still, rest = split(op.index, frozenset((s.columns.symbol,)))
@@ -258,9 +264,11 @@ def _store_text(s: State, op: Store, k: int) -> str:
     elif masked or s.owned in s.lane_symbols:
         m = _among_owned(s, s.operand(mask, k, True) if mask is not None else None, k)
         run = how == "run" and not prefix
-        text = f"store_if({one}, {value}, {m}, {s.live})" if run else f"{prefix}scatter({_gathered(s, op, k)}, {value}, {m}, {s.live})"
+        text = f"store_if({one}, {value}, {m}, {s.live})" if run else (f"{prefix}scatter({_gathered(s, op, k)}, "
+                                                                       f"{value}, {m}, {s.live})")
     elif how == "run" and prefix != "atomic_":
-        plain = "store_copy" if type(stored) is Load and s.params.get(op.buffer, _NO_PARAM).dtype is torch.bfloat16 else "store"
+        plain = ("store_copy" if type(stored) is Load
+                 and s.params.get(op.buffer, _NO_PARAM).dtype is torch.bfloat16 else "store")
         text = f"{'add_run' if prefix else plain}({one}, {value}, {s.live})"
     elif how == "strided" and not prefix:
         text = f"store_strided({one}, {expr_text(step, s.names_of(k))}, {value}, {s.live})"  # type: ignore[arg-type]

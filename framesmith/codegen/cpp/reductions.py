@@ -1,7 +1,7 @@
 """Accumulators: how each kind of reduction starts, takes a value, merges and folds its lanes.
 
-The accumulators of a chain of reduction loops are declared before its outermost loop, several of them where one alone would wait for
-its own latency, and folded after it.
+The accumulators of a chain of reduction loops are declared before its outermost loop, several of them where one alone
+would wait for its own latency, and folded after it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ FOLDS: dict[str, Fold] = {
 
 @dataclass(slots=True)
 class Accumulator:
-    """The variables of one `Reduce`: `names` one a vector in flight; `lanes`: they are vectors; `across`: lanes are folded.
+    """The variables of one `Reduce`: `names` one a vector in flight; `lanes`: they are vectors; `across`: lanes are
+    folded.
 
     `tail`: the variable that takes incomplete vectors, where that is another one.
     """
@@ -53,7 +54,8 @@ class Accumulator:
 
 
 def chain(loop: Loop) -> tuple[list[tuple[Reduce, bool]], Loop | None]:
-    """Every `Reduce` that accumulates over `loop` (with whether the vector loop is in its chain), and that vector loop."""
+    """Every `Reduce` that accumulates over `loop` (with whether the vector loop is in its chain), and that vector
+    loop."""
     found: list[tuple[Reduce, bool]] = []
     vector: list[Loop] = []
 
@@ -112,7 +114,8 @@ def _start(acc: Accumulator) -> str:
 def declare(s: State, reduces: list[tuple[Reduce, bool]], copies: int, ragged: bool, suffix: str) -> list[Accumulator]:
     """Print the accumulators of a chain, note them in the state, and return them.
 
-    `copies`: vectors in flight in the chain's vector loop; `ragged`: it can end in an incomplete vector; `suffix` of their names.
+    `copies`: vectors in flight in the chain's vector loop; `ragged`: it can end in an incomplete vector; `suffix` of
+    their names.
     """
     made = []
     for op, across in reduces:
@@ -137,7 +140,8 @@ def restore(s: State, accumulators: list[Accumulator]) -> None:
 
 
 def gathered(s: State, acc: Accumulator) -> Accumulator:
-    """Merge the vectors in flight into the first, pairwise; of accumulators whose lanes are not folded there is one a vector anyhow."""
+    """Merge the vectors in flight into the first, pairwise; of accumulators whose lanes are not folded there is one a
+    vector anyhow."""
     names = acc.names
     while acc.across and len(names) > 1:
         half = len(names) // 2

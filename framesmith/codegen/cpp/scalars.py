@@ -29,7 +29,8 @@ _TEXT = {
 # Where operands are bool.
 _BOOL = {"bitwise_not": "logical_not({})", "mul": "{} & {}", "add": "{} | {}"}
 # Narrow integers are computed in 32 bits: these can leave their range.
-_WRAPS = frozenset(("add", "sub", "mul", "neg", "abs", "square", "bitwise_not", "lshift", "pow", "fma", "floordiv", "truncdiv"))
+_WRAPS = frozenset(("add", "sub", "mul", "neg", "abs", "square", "bitwise_not", "lshift", "pow", "fma", "floordiv",
+                    "truncdiv"))
 
 
 def by_power_of_two(name: str, operand: str, divisor: int, lanes: bool, dtype: torch.dtype) -> str | None:

@@ -1,8 +1,8 @@
 """Kernels that add to memory: how threads share one so that no two of them add to the same element.
 
-Either the outer loops do not meet (`depth` of them are shared), or each thread goes through all positions and keeps those that it owns,
-a range of one index (`owned`); else adds are atomic. The first two add in the order of the loops, whatever the number of threads: a sum
-is the same in each run.
+Either the outer loops do not meet (`depth` of them are shared), or each thread goes through all positions and keeps
+those that it owns, a range of one index (`owned`); else adds are atomic. The first two add in the order of the loops,
+whatever the number of threads: a sum is the same in each run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def sharing(kernel: Kernel) -> Sharing | None:
     adds = [n for n in nodes if type(n) is Store and n.mode is not None and n.buffer not in local]
     if not adds:
         return None
-    depth = next((d for d in range(len(kernel.outer), 0, -1) if all(_apart(n.index, kernel.outer[:d]) for n in adds)), 0)
+    depth = next((d for d in range(len(kernel.outer), 0, -1) if all(_apart(n.index, kernel.outer[:d]) for n in adds)),
+                 0)
     if depth:
         return Sharing(depth)
     if not kernel.outer and any(type(n) is Loop and all(_apart(a.index, (n.axis,)) for a in adds) for n in kernel.body):
@@ -41,7 +42,8 @@ def sharing(kernel: Kernel) -> Sharing | None:
 def _apart(index: Expr, axes: tuple[Axis, ...]) -> bool:
     """Whether iterations of `axes` reach different elements: the index is a number of which each axis is a digit.
 
-    A digit is above the reach of what is smaller; what is larger is another digit, or whole multiples of the digit's range.
+    A digit is above the reach of what is smaller; what is larger is another digit, or whole multiples of the digit's
+    range.
     """
     extents = {axis.symbol: axis.extent.const for axis in axes if axis.extent.is_const}
     terms = sorted(linear(index)[0], key=lambda term: abs(term[1]))
@@ -60,8 +62,10 @@ def _apart(index: Expr, axes: tuple[Axis, ...]) -> bool:
 
 
 def _owned(nodes: list[Node], adds: list[Store]) -> Indirect | None:
-    """An index that all writes of the kernel have in common, in a kernel that does nothing else, and that it reads once a position."""
-    if any(type(n) is Reduce or type(n) is Store and n.mode is None for n in nodes) or len({n.buffer for n in adds}) > 1:
+    """An index that all writes of the kernel have in common, in a kernel that does nothing else, and that it reads once
+    a position."""
+    if any(type(n) is Reduce or type(n) is Store and n.mode is None
+           for n in nodes) or len({n.buffer for n in adds}) > 1:
         return None
     candidates = [n for n in nodes if type(n) is Indirect and all(_steps_over(store.index, n.symbol) for store in adds)]
     return candidates[0] if candidates else None

@@ -1,4 +1,5 @@
-"""What the printer knows at a point of a kernel: the values in scope, the vector axis and how many vectors are in flight."""
+"""What the printer knows at a point of a kernel: the values in scope, the vector axis and how many vectors are in
+flight."""
 
 from __future__ import annotations
 
@@ -40,13 +41,13 @@ class CppValue:
 class State:
     """The printer's state; `scope` lists what to forget at the end of the block that is being printed.
 
-    `axis`: the vector axis when inside of a vector loop; `copies`: vectors in flight there; `live`: text of the count of live lanes.
-    `names`: texts of symbols that differ from their names, one a copy. `lane_symbols`: symbols with one value a lane, as texts a copy.
-    `accumulators`: of reductions under way; `parts`: structures that hold results with several parts. `checks`: some index is checked.
-    `tiles`: accesses that go to a row of a tile instead of memory.
-    `columns`: the axis of the top-level loop that threads share, while inside of it.
-    `apart`: no two threads add to one element; `owned`: the index whose values threads share out, if they do.
-    `parallel`: work is to be shared among threads; `top`: we stand outside of all loops; `in_chain`: in a chain of reduction loops.
+    `axis`: the vector axis when inside of a vector loop; `copies`: vectors in flight there; `live`: text of the count
+    of live lanes. `names`: texts of symbols that differ from their names, one a copy. `lane_symbols`: symbols with one
+    value a lane, as texts a copy. `accumulators`: of reductions under way; `parts`: structures that hold results with
+    several parts. `checks`: some index is checked. `tiles`: accesses that go to a row of a tile instead of memory.
+    `columns`: the axis of the top-level loop that threads share, while inside of it. `apart`: no two threads add to one
+    element; `owned`: the index whose values threads share out, if they do. `parallel`: work is to be shared among
+    threads; `top`: we stand outside of all loops; `in_chain`: in a chain of reduction loops.
     """
 
     kernel: Kernel

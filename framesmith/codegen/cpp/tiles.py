@@ -1,4 +1,5 @@
-"""Transposing kernels: square tiles over the axis `a` that some accesses run along, and the vector axis `b` that the others run along.
+"""Transposing kernels: square tiles over the axis `a` that some accesses run along, and the vector axis `b` that the
+others run along.
 
     for (a0 in steps of W) for (b0 in steps of W) {
       load_tile: W rows along a, transposed            # accesses that are contiguous along a
@@ -22,13 +23,16 @@ def tiled_pair(s: State, body: tuple[object, ...], outer: Symbol | None) -> Loop
     if s.kernel.tile is None or outer is not s.kernel.tile[0] or len(body) != 1 or type(body[0]) is not Loop:
         return None
     loop = body[0]
-    simple = loop.vector and not loop.reduce and loop.axis.symbol is s.kernel.tile[1] and not any(type(n) is Loop for n in loop.body)
-    return loop if simple and any(_across(s, n, outer, loop.axis.symbol) is not None for n in loop.body) else None  # type: ignore[arg-type]
+    simple = loop.vector and not loop.reduce and loop.axis.symbol is s.kernel.tile[1] and not any(type(n) is Loop
+                                                                                                  for n in loop.body)
+    return loop if simple and any(_across(s, n, outer, loop.axis.symbol) is not None  # type: ignore[arg-type]
+                                  for n in loop.body) else None
 
 
 def _across(s: State, op: Op, a: Symbol, b: Symbol) -> Expr | None:
     """The step along `b` of an access that is contiguous along `a`; None for any other access or operation."""
-    if type(op) not in (Load, Store) or len(op.args) > (type(op) is Store) or op.buffer not in s.params:  # type: ignore[attr-defined]
+    if (type(op) not in (Load, Store) or len(op.args) > (type(op) is Store)  # type: ignore[attr-defined]
+        or op.buffer not in s.params):
         return None
     if type(op) is Store and op.mode is not None:
         return None
@@ -36,7 +40,8 @@ def _across(s: State, op: Op, a: Symbol, b: Symbol) -> Expr | None:
     if not index.free.isdisjoint(s.lane_symbols):
         return None
     along, step = lane_step(index, a, s.target.width), lane_step(index, b, s.target.width)
-    if along is None or not along.is_const or along.const != 1 or step is None or (step.is_const and step.const in (0, 1)):
+    if along is None or not along.is_const or along.const != 1 or step is None or (step.is_const
+                                                                                   and step.const in (0, 1)):
         return None
     return step if step.free.isdisjoint((a, b)) else None
 
@@ -48,14 +53,16 @@ def tile_block(s: State, a: Axis, loop: Loop, first: str) -> None:
     across = {n: step for n in ops if (step := _across(s, n, a.symbol, b.symbol)) is not None}
     rows, lanes = f"{b.symbol}_live", f"{a.symbol}_live"
     s.out.line(f"const int {lanes} = {_live(a, first, width)};")
-    with s.out.block(f"for (i64 {b.symbol} = 0; {b.symbol} < {expr_text(b.extent, {})}; {b.symbol} += {width}) {{", "}"):
+    with s.out.block(f"for (i64 {b.symbol} = 0; {b.symbol} < {expr_text(b.extent, {})}; {b.symbol} += {width}) {{",
+                     "}"):
         s.out.line(f"const int {rows} = {_live(b, b.symbol.name, width)};")
         for op, step in across.items():
             row = type_row(op.dtype)
             s.out.line(f"alignas(64) {row.scalar} tile{s.number(op)}[{width * width}];")
             s.tiles[op] = f"tile{s.number(op)} + {width} * ({a.symbol} - {first})"
             if type(op) is Load:
-                s.out.line(f"load_tile(tile{s.number(op)}, {_corner(s, op, a, first)}, {expr_text(step, {})}, {rows}, {lanes});")
+                s.out.line(f"load_tile(tile{s.number(op)}, {_corner(s, op, a, first)}, {expr_text(step, {})}, {rows}, "
+                           f"{lanes});")
         whole = b.extent.is_const and b.extent.const % width == 0
         with (
             s.out.block(f"for (i64 {a.symbol} = {first}; {a.symbol} < {first} + {lanes}; {a.symbol}++) {{", "}"),
@@ -65,7 +72,8 @@ def tile_block(s: State, a: Axis, loop: Loop, first: str) -> None:
                 STATEMENTS[type(op)](s, op)
         for op, step in across.items():
             if type(op) is Store:
-                s.out.line(f"store_tile(tile{s.number(op)}, {_corner(s, op, a, first)}, {expr_text(step, {})}, {rows}, {lanes});")
+                s.out.line(f"store_tile(tile{s.number(op)}, {_corner(s, op, a, first)}, {expr_text(step, {})}, {rows}, "
+                           f"{lanes});")
             del s.tiles[op]
 
 

@@ -12,7 +12,8 @@ from framesmith.util.errors import CompileError
 
 @dataclass(frozen=True, slots=True)
 class TypeRow:
-    """How values of a dtype appear: `storage` in memory, `scalar` and `vector` in registers, `convert` the function that makes one."""
+    """How values of a dtype appear: `storage` in memory, `scalar` and `vector` in registers, `convert` the function
+    that makes one."""
 
     storage: str
     scalar: str
@@ -41,7 +42,8 @@ NARROW = frozenset((torch.int16, torch.int8, torch.uint8, torch.uint16))
 
 
 def type_row(dtype: torch.dtype) -> TypeRow:
-    """The row of `dtype`; CompileError for a type that generated code does not hold (complex, 8-bit floats, wide unsigned)."""
+    """The row of `dtype`; CompileError for a type that generated code does not hold (complex, 8-bit floats, wide
+    unsigned)."""
     row = TYPES.get(dtype)
     if row is None:
         raise CompileError(f"generated code has no values of type {dtype}")

@@ -1,12 +1,14 @@
-"""Attention over tiles of scores as Triton programs: a softmax that goes along with the sum, and its gradients, with modifications of the
-scores printed into the loop.
+"""Attention over tiles of scores as Triton programs: a softmax that goes along with the sum, and its gradients, with
+modifications of the scores printed into the loop.
 
-    forward   a program has YBLOCK rows; tile after tile of XBLOCK columns: scores, their exponentials, the sum of values
+    forward   a program has YBLOCK rows; tile after tile of XBLOCK columns: scores, their exponentials, the sum of
+              values
     rows      the same for the gradient of the query
     columns   a program has XBLOCK columns, and goes over the rows that see them: gradients of keys and values
 
-Exponentials are powers of two; `total` is the log2 of a row's sum, so that the gradients compute each weight again. Where there are lists
-of blocks, a program goes over the blocks in them alone, and masks only those that are masked in part.
+Exponentials are powers of two; `total` is the log2 of a row's sum, so that the gradients compute each weight again.
+Where there are lists of blocks, a program goes over the blocks in them alone, and masks only those that are masked in
+part.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ SIZES: dict[str, dict[int, tuple[int, int, int, int]]] = {
 }
 """By the width of a row: rows and columns of a tile, warps, stages."""
 SMALL = {64: (64, 64, 4, 3), 128: (128, 32, 4, 3), 256: (64, 32, 4, 2)}
-"""Of a forward whose modifications load numbers for single scores: these, and what they are added to, are in registers at once."""
+"""Of a forward whose modifications load numbers for single scores: these, and what they are added to, are in registers
+at once."""
 WIDE: dict[str, dict[int, tuple[int, int, int, int]]] = {
     "forward": {64: (128, 32, 4, 3), 128: (128, 64, 8, 2), 256: (32, 32, 4, 1)},
     "rows": {64: (64, 32, 4, 2), 128: (32, 32, 4, 2), 256: (16, 32, 4, 1)},
@@ -54,13 +57,14 @@ LEAST = 16
 
 
 def source_of(tiles: AttentionTiles, aligned: Sequence[bool]) -> tuple[TritonSource, tuple[int, int]]:
-    """The program of a call, which takes its arguments in order, and how many programs there are along x and y. `aligned`: which arguments
-    begin at a multiple of 16 bytes."""
+    """The program of a call, which takes its arguments in order, and how many programs there are along x and y.
+    `aligned`: which arguments begin at a multiple of 16 bytes."""
     p = _Printer(tiles)
     {"forward": _forward, "rows": _rows, "columns": _columns}[tiles.kind](p)
     head = ", ".join([*tiles.arguments, "YBLOCK: tl.constexpr", "XBLOCK: tl.constexpr"])
     name = f"attention_{tiles.kind}_{hashlib.sha256((str(p.s.out) + str(p.s.config)).encode()).hexdigest()[:8]}"
-    text = IMPORTS + "".join("\n\n" + t for t in [*texts_of(p.s.functions), f"@triton.jit\ndef {name}({head}):\n{p.s.out}"])
+    text = IMPORTS + "".join("\n\n" + t for t in [*texts_of(p.s.functions),
+                                                  f"@triton.jit\ndef {name}({head}):\n{p.s.out}"])
     signature = tuple([(n, type_row(x.dtype).pointer) for n, x in tiles.arguments.items()])
     blocks = (("YBLOCK", p.y), ("XBLOCK", p.x))
     config, divisible = p.s.config, tuple([k for k, good in enumerate(aligned) if good])
@@ -72,7 +76,8 @@ class _Printer:
 
     def __init__(self, tiles: AttentionTiles) -> None:
         self.tiles, self.given = tiles, tiles.arguments
-        (self.batch, self.heads, self.m, self.e), (_, self.groups, self.n, _) = self.given["q"].size, self.given["k"].size
+        (self.batch, self.heads, self.m, self.e), (_, self.groups, self.n,
+                                                   _) = self.given["q"].size, self.given["k"].size
         self.groups = self.heads // self.groups
         self.tf32 = self.given["q"].dtype is torch.float32
         usual, small = (WIDE, WIDE_SMALL) if self.tf32 else (SIZES, SMALL)
@@ -109,7 +114,7 @@ class _Printer:
         there = blocks is not None and f"number_partial_{of}" in self.given
         return blocks if there and blocks and min(map(_part, blocks)) >= LEAST else None
 
-    # --------------------------------------------------------------------------------------------------------------------- addresses
+    # -------------------------------------------------------------------------------------------------------- addresses
 
     def line(self, text: str) -> None:
         self.s.out.line(text)
@@ -121,7 +126,8 @@ class _Printer:
     def base(self, name: str, head: str) -> str:
         """The address of a matrix: of one batch and head."""
         x = self.given[name]
-        terms = [f"{index}.to(tl.int64) * {stride}" for index, size, stride in zip((BATCH, head), x.size, x.stride) if size > 1]
+        terms = [f"{index}.to(tl.int64) * {stride}" for index, size,
+                 stride in zip((BATCH, head), x.size, x.stride) if size > 1]
         return " + ".join([name, *terms])
 
     def rows(self, name: str, index: str, load: bool = True) -> str:
@@ -132,7 +138,8 @@ class _Printer:
         masks = [f"({depth} < {x.size[3]})"] if width > x.size[3] else []
         if ("y" if index == "lines" else "x") in self.s.live:
             masks.append(f"({index}[:, None] < {x.size[2]})")
-        place = f"{name}_at + {index}[:, None] * {x.stride[2]} + {depth}" + (f" * {x.stride[3]}" if x.stride[3] != 1 else "")
+        place = f"{name}_at + {index}[:, None] * {x.stride[2]} + {depth}" + (f" * {x.stride[3]}" if x.stride[3] != 1
+                                                                             else "")
         mask = f", {' & '.join(masks)}" if masks else ""
         return self.near(f"tl.load({place}{mask}{', other=0' if masks else ''})") if load else f"{place}|{mask}"
 
@@ -173,11 +180,11 @@ class _Printer:
         if dim in self.s.live:
             self.line(f"{name}_live = {name} < {end}")
 
-    # ------------------------------------------------------------------------------------------------------------------------- scores
+    # ----------------------------------------------------------------------------------------------------------- scores
 
     def ahead(self) -> None:
-        """In a forward, what of the modification depends on no score stands before the product: Triton then lays it out as the product's
-        result, and not that as what is loaded."""
+        """In a forward, what of the modification depends on no score stands before the product: Triton then lays it out
+        as the product's result, and not that as what is loaded."""
         self.s.values.clear()
         late: set[Op] = set()
         for op in self.tiles.score if self.tiles.kind == "forward" else ():
@@ -212,7 +219,8 @@ class _Printer:
             value, whole = self.block(tiles.score, {SCORES: "s"})
             if tiles.score[-1].dtype.itemsize != 4 or not tiles.score[-1].dtype.is_floating_point:
                 value = f"{value}.to(tl.float32)"
-            self.line(f"t = {value} * {LOG2E!r}" if whole else f"t = tl.zeros({self.s.shape(TILE)}, tl.float32) + {value} * {LOG2E!r}")
+            self.line(f"t = {value} * {LOG2E!r}" if whole
+                      else f"t = tl.zeros({self.s.shape(TILE)}, tl.float32) + {value} * {LOG2E!r}")
         else:
             self.line(f"t = s * {scale * LOG2E!r}")
         if masked and tiles.mask:
@@ -226,7 +234,7 @@ class _Printer:
             value, _ = self.block(self.tiles.gradient, {SCORES: "s", TANGENT: "ds"})
             self.line(f"ds = tl.where(weights > 0, {value}, 0.0)")
 
-    # -------------------------------------------------------------------------------------------------------------------------- loops
+    # ------------------------------------------------------------------------------------------------------------ loops
 
     @contextmanager
     def each(self, of: str, full: bool) -> Iterator[None]:
@@ -254,12 +262,14 @@ class _Printer:
         """Where the columns that the present rows see begin and end, or the rows that see the present columns."""
         if not self.tiles.whole.scores.causal:
             return "0", str(size)
-        return ("0", f"tl.minimum({size}, start + YBLOCK)") if of == "columns" else ("start // YBLOCK * YBLOCK", str(size))
+        return ("0", f"tl.minimum({size}, start + YBLOCK)") if of == "columns" else ("start // YBLOCK * YBLOCK",
+                                                                                     str(size))
 
     def entry(self, name: str) -> str:
         """The address in a list of the present block."""
         x = self.given[name]
-        terms = [f"{index} * {stride}" for index, size, stride in zip((BATCH, HEAD, "block"), x.size, x.stride) if size > 1]
+        terms = [f"{index} * {stride}" for index, size,
+                 stride in zip((BATCH, HEAD, "block"), x.size, x.stride) if size > 1]
         return " + ".join([name, *terms])
 
     def passes(self, of: str) -> list[bool]:

@@ -1,16 +1,20 @@
 """Pointwise kernels whose results share what they read: sums over windows, pooling.
 
-    par h < 56, w < 56, c < 72:                            par h < 56, w < 14, c' < 9, v < 8:        # a thread has one point, all of v
-      store y[h, w, c] = x[h, w, c] * k[0, c]                a, b, ... = x[h, 4*w, c], x[h, 4*w + 1, c], ...  # c = 8*c' + v
-                       + x[h, w + 1, c] * k[1, c]            store y[h, 4*w, c] = a * k[0, c] + b * k[1, c]
-                                                             store y[h, 4*w + 1, c] = b * k[0, c] + c * k[1, c] ...
+    par h < 56, w < 56, c < 72:                        # a thread has one point, all of v; c = 8*c' + v
+      store y[h, w, c] = x[h, w, c] * k[0, c] ...
+ -> par h < 56, w < 14, c' < 9, v < 8:
+      a, b, ... = x[h, 4*w, c], x[h, 4*w + 1, c], ...
+      store y[h, 4*w, c] = a * k[0, c] ...
 
-    red h < 56, w < 56: sum of g[h, w, c] * x[h, w, c]      red h < 56, w < 14: sum of g[h, 4*w, c] * a + g[h, 4*w + 1, c] * b ...
-                        sum of g[h, w, c] * x[h, w + 1, c]                      sum of g[h, 4*w, c] * b + g[h, 4*w + 1, c] * c ...
+    red h < 56, w < 56: sum of g[h, w, c] * x[h, w, c]
+                        sum of g[h, w, c] * x[h, w + 1, c]
+ -> red h < 56, w < 14: sum of g[h, 4*w, c] * a + g[h, 4*w + 1, c] * b ...
+                        sum of g[h, 4*w, c] * b + g[h, 4*w + 1, c] * c ...
 
-Results side by side are computed by one thread, which reads what they share once; equal operations are one operation already, so it is
-enough to write the body for each of them; so are steps of sums. The innermost axis is cut into vectors, and all the others are one
-dimension of the tile: where a point lies, and which of its neighbours exist, is then found out once a vector.
+Results side by side are computed by one thread, which reads what they share once; equal operations are one operation
+already, so it is enough to write the body for each of them; so are steps of sums. The innermost axis is cut into
+vectors, and all the others are one dimension of the tile: where a point lies, and which of its neighbours exist, is
+then found out once a vector.
 """
 
 from __future__ import annotations
@@ -49,13 +53,15 @@ def columns(axes: Sequence[Axis], ops: Sequence[Op]) -> tuple[tuple[Axis, ...], 
     return _written(axes, last, way, ops)
 
 
-def sums(axes: Sequence[Axis], ops: Sequence[Op], outside: Sequence[Op]) -> tuple[tuple[Axis, ...], tuple[Op, ...], dict[Op, Op]] | None:
-    """The axes of a loop that sums and its body, several steps at once, and what its reductions are then; None where steps share nothing.
-    `outside`: operations before the loop."""
+def sums(axes: Sequence[Axis], ops: Sequence[Op], outside: Sequence[Op]) -> tuple[tuple[Axis, ...], tuple[Op, ...],
+                                                                                  dict[Op, Op]] | None:
+    """The axes of a loop that sums and its body, several steps at once, and what its reductions are then; None where
+    steps share nothing. `outside`: operations before the loop."""
     loads = [op for op in ops if type(op) is Load]
     shared = [name for name, count in Counter(op.buffer for op in loads).items() if count >= FEW]
     plain = all(op.kind == "sum" if type(op) is Reduce else type(op) not in (Store, Indirect, Scan) for op in ops)
-    way = _way(axes, _needed([*outside, *ops], [op for op in loads if op.buffer in shared]), STEPS) if shared and plain else None
+    way = _way(axes, _needed([*outside, *ops], [op for op in loads if op.buffer in shared]),
+               STEPS) if shared and plain else None
     if way is None:
         return None
     axis, count = way
@@ -76,8 +82,8 @@ def sums(axes: Sequence[Axis], ops: Sequence[Op], outside: Sequence[Op]) -> tupl
 
 
 def _way(axes: Sequence[Axis], needed: Sequence[Op], most: int) -> tuple[Axis, int] | None:
-    """Along which axis `needed`, loads and their conditions, are shared, and how many results or steps (`most` at most) have them best. Of
-    two axes it is the inner one, along which what is shared dies soon."""
+    """Along which axis `needed`, loads and their conditions, are shared, and how many results or steps (`most` at most)
+    have them best. Of two axes it is the inner one, along which what is shared dies soon."""
     positions = max(Counter(op.buffer for op in needed if type(op) is Load).values(), default=0)
     for a in reversed(axes):
         counts = [n for n in _divisors(a) if n <= most]
@@ -139,7 +145,8 @@ def _axis(name: str, extent: int) -> Axis:
 def _written(
     axes: Sequence[Axis], last: Axis, way: tuple[Axis, int] | None, ops: Sequence[Op]
 ) -> tuple[tuple[Axis, ...], Axis, tuple[Op, ...]]:
-    """The body for each of the results of a thread, operation by operation, so that little of what they share is alive at once."""
+    """The body for each of the results of a thread, operation by operation, so that little of what they share is alive
+    at once."""
     side, count = way if way is not None else (None, 1)
     vector = _axis("v", VECTOR)
     points: list[Axis] = []

@@ -1,12 +1,15 @@
-"""Lengths that are no multiple of a vector: whole tiles have no mask, so that they are moved in vectors; the rest is a tile apart.
+"""Lengths that are no multiple of a vector: whole tiles have no mask, so that they are moved in vectors; the rest is a
+tile apart.
 
     for start in range(0, whole, RBLOCK): ...          # from the first element of the row that is aligned
     for start in range(0, n - whole, RBLOCK): ...      # what stands before it, and what is left; masked
 
-A row of a matrix whose rows have such a length begins anywhere: `lead` elements stand before the first place that is aligned.
+A row of a matrix whose rows have such a length begins anywhere: `lead` elements stand before the first place that is
+aligned.
 
-A row of halves that is one tile begins `lead` elements after the tile does, at `origin`. Its first and last vectors, which are not its
-alone, are read whole, in no other sixteen bytes of memory than its own elements are; they are written element by element.
+A row of halves that is one tile begins `lead` elements after the tile does, at `origin`. Its first and last vectors,
+which are not its alone, are read whole, in no other sixteen bytes of memory than its own elements are; they are written
+element by element.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ def hinders_vectors(d: Dim) -> bool:
 
 
 def _askew(s: State, row: Dim) -> tuple[Expr, int] | None:
-    """Where most of what is read and written along `row` begins, if that may be within a vector, and the elements of a vector."""
+    """Where most of what is read and written along `row` begins, if that may be within a vector, and the elements of a
+    vector."""
     symbol, found = row.axes[0].symbol, dict[Expr, int]()
     kinds = {p.name: p.dtype.itemsize for p in s.form.kernel.params}
     accesses = [(op, index - symbol) for op, index in s.form.accesses() if index.coeff(symbol) == 1]
@@ -62,7 +66,8 @@ def _askew(s: State, row: Dim) -> tuple[Expr, int] | None:
 
 
 def lead_in(s: State, row: Dim) -> None:
-    """Print where the first whole tile of the row begins, `lead`, and how much whole tiles cover from there, `whole`."""
+    """Print where the first whole tile of the row begins, `lead`, and how much whole tiles cover from there,
+    `whole`."""
     extent, lead = s.end(row), ""
     skew = _askew(s, row) if s.active == ("r",) else None
     if skew is not None:
@@ -75,8 +80,9 @@ def lead_in(s: State, row: Dim) -> None:
 
 
 def shift(s: State, row: Dim) -> bool:
-    """Print the places of a tile that is a row of halves and may begin within a vector; which are the row's (`r_live`), and which vectors
-    hold an element of it (`r_near`) or no other (`r_inner`). False where it cannot, or there is no room before it."""
+    """Print the places of a tile that is a row of halves and may begin within a vector; which are the row's (`r_live`),
+    and which vectors hold an element of it (`r_near`) or no other (`r_inner`). False where it cannot, or there is no
+    room before it."""
     if s.active != ("r",) or len(row.axes) > 1 or not row.extent.is_const or _in_order(s):
         return False
     skew = _askew(s, row)
@@ -116,7 +122,8 @@ def whole_tiles(s: State, row: Dim) -> Iterator[None]:
 def other_elements(s: State, row: Dim) -> Iterator[None]:
     """The loop over what whole tiles leave of the row."""
     symbol, extent = row.axes[0].symbol, s.end(row)
-    with s.out.block(f"for start in range({'0' if s.aligned else 'whole'}, {extent}{' - whole' if s.aligned else ''}, RBLOCK):"):
+    with s.out.block(f"for start in range({'0' if s.aligned else 'whole'}, {extent}{' - whole' if s.aligned else ''}, "
+                     "RBLOCK):"):
         s.live["r"] = "r_live"
         if s.aligned:
             s.out.line(f"at = start + {range_text(s)}")

@@ -28,11 +28,12 @@ from framesmith.util.text import Indented
 
 
 def print_kernels(
-    program: Program, configs: Mapping[Kernel, Config] | None = None, wide: bool = False, tiling: bool = True, sizes: Sizes | None = None
+    program: Program, configs: Mapping[Kernel, Config] | None = None, wide: bool = False, tiling: bool = True,
+    sizes: Sizes | None = None
 ) -> tuple[Printed, ...]:
-    """Every distinct kernel of `program`, parallel to `Program.kernels`: with indices of 64 bits where 32 will not do for any sizes (see
-    `is_narrow`), or `wide`. `configs`: instead of those of `tuning`, which go by `sizes`, typical values of size symbols. Without `tiling`,
-    grids have one dimension."""
+    """Every distinct kernel of `program`, parallel to `Program.kernels`: with indices of 64 bits where 32 will not do
+    for any sizes (see `is_narrow`), or `wide`. `configs`: instead of those of `tuning`, which go by `sizes`, typical
+    values of size symbols. Without `tiling`, grids have one dimension."""
     origins: dict[Kernel, dict[Origin, None]] = {}
     totals: dict[Kernel, int] = {}
     far: set[Kernel] = set()
@@ -46,10 +47,12 @@ def print_kernels(
 
     def printed(k: Kernel, wide: bool) -> Printed:
         own = tuple(origins.get(k, ()))
-        return print_kernel(k, wide=wide, batch=totals.get(k, 0), origins=own, config=(configs or {}).get(k), tiling=tiling, sizes=sizes)
+        return print_kernel(k, wide=wide, batch=totals.get(k, 0), origins=own, config=(configs or {}).get(k),
+                            tiling=tiling, sizes=sizes)
 
     first = [printed(k, wide or k in far) for k in program.kernels]
-    return tuple([printed(k, True) if is_narrow(p) is False else p for k, p in zip(program.kernels, first, strict=True)])
+    return tuple([printed(k, True) if is_narrow(p) is False else p for k,
+                  p in zip(program.kernels, first, strict=True)])
 
 
 def is_narrow(kernel: Printed) -> bool | None:
@@ -62,15 +65,16 @@ def is_narrow(kernel: Printed) -> bool | None:
 def print_for(kernel: Kernel, sizes: Mapping[Symbol, int], **more: Any) -> Printed:
     """As `print_kernel`, as it runs where size symbols have the values `sizes`."""
     printed = print_kernel(kernel, **more)
-    return printed if all(limit.evaluate(sizes) < MOST for limit in printed.limits) else print_kernel(kernel, wide=True, **more)
+    return printed if all(limit.evaluate(sizes) < MOST for limit in printed.limits) else print_kernel(kernel, wide=True,
+                                                                                                      **more)
 
 
 def print_kernel(
     kernel: Kernel, *, batch: int = 0, wide: bool = False, origins: Sequence[Origin] = (), config: Config | None = None,
     tiling: bool = True, sizes: Sizes | None = None,
 ) -> Printed:  # fmt: skip
-    """Print one kernel; `batch`: over the rows of a table, so many elements in all; `wide`: with indices of 64 bits; `config`: instead of
-    the one of `tuning`, which goes by `sizes`.
+    """Print one kernel; `batch`: over the rows of a table, so many elements in all; `wide`: with indices of 64 bits;
+    `config`: instead of the one of `tuning`, which goes by `sizes`.
 
     Raises CompileError for a kernel that has no tile program.
     """
@@ -96,9 +100,11 @@ def print_kernel(
 
 
 def _assembled(
-    s: State, kind: str, blocks: Sequence[str], grid: tuple[Expr | int, ...], origins: Sequence[Origin], batch: bool = False
+    s: State, kind: str, blocks: Sequence[str], grid: tuple[Expr | int, ...], origins: Sequence[Origin],
+    batch: bool = False
 ) -> Printed:
-    """What was printed as a module, with all that launching it needs; `blocks`: the dimensions whose blocks it is told."""
+    """What was printed as a module, with all that launching it needs; `blocks`: the dimensions whose blocks it is
+    told."""
     kernel, config, wide = s.form.kernel, s.config, s.wide
     integer = "i64" if wide else "i32"
     signature = [(p.name, kind_of(p.dtype) if p.host else type_row(p.dtype).pointer) for p in kernel.params]
@@ -113,7 +119,8 @@ def _assembled(
     pointers = tuple([k for k, (_, kind) in enumerate(signature) if kind.startswith("*")])
     element = config.blocks.get("x", 1) * config.parts if batch else None
     return Printed(
-        name, text, tuple(signature), constants, grid, config.warps, config.stages, () if batch else kernel.symbols, pointers,
+        name, text, tuple(signature), constants, grid, config.warps, config.stages, () if batch else kernel.symbols,
+        pointers,
         () if batch else tuple(s.limits), s.asserts, element, tuple(_lines(origins)), body, functions,
         vector=s.block("x") if s.form.vectors else 0,
     )  # fmt: skip
@@ -127,7 +134,7 @@ def _lines(origins: Iterable[Origin]) -> list[tuple[str, str]]:
     return [(place, ", ".join(ops)) for place, ops in lines.items()]
 
 
-# ------------------------------------------------------------------------------------------------------------------------ the grid
+# ------------------------------------------------------------------------------------------------------------- the grid
 
 
 def _programs(s: State) -> Expr | int:
@@ -161,7 +168,8 @@ def _program(s: State) -> str:
 
 def _dimension(s: State, d: Dim, pid: str, whole: bool = False) -> None:
     block = s.block(d.name)
-    text = pid if block == 1 else f"{pid} * {d.name.upper()}BLOCK + tl.arange(0, {d.name.upper()}BLOCK){s.slots(d.name)}"
+    text = pid if block == 1 else (f"{pid} * {d.name.upper()}BLOCK + tl.arange(0, "
+                                   f"{d.name.upper()}BLOCK){s.slots(d.name)}")
     _indices(s, d, text, whole)
 
 
@@ -180,12 +188,13 @@ def _indices(s: State, d: Dim, text: str, whole: bool = False) -> None:
         below = a.extent * below
 
 
-# ------------------------------------------------------------------------------------------------------------------------ the body
+# ------------------------------------------------------------------------------------------------------------- the body
 
 
 def _body(s: State) -> None:
     row, persistent = s.form.row, s.config.persistent
-    if row is None and len(s.form.grid) == 1 and edges.is_ragged(s, s.form.grid[0]) and edges.hinders_vectors(s.form.grid[0]):
+    if (row is None and len(s.form.grid) == 1 and edges.is_ragged(s, s.form.grid[0])
+        and edges.hinders_vectors(s.form.grid[0])):
         _whole_or_not(s, s.form.grid[0])
         return
     if s.form.kernel.parts:
@@ -199,7 +208,8 @@ def _body(s: State) -> None:
 
 
 def _if_it_fits(s: State, row: Dim) -> None:
-    """A row of unknown length is one tile if it fits; sizes that are multiples of a vector have names that tell Triton."""
+    """A row of unknown length is one tile if it fits; sizes that are multiples of a vector have names that tell
+    Triton."""
     even = sorted(row.extent.free, key=str) if s.config.even else []
     conditions = [f"({s.expr(row.extent)} <= RBLOCK)", *(f"({n} % {STEP} == 0)" for n in even)]
     with s.out.block(f"if {' & '.join(conditions)}:"):
@@ -298,7 +308,7 @@ def _inside(s: State, op: Op) -> None:
         statement(s, op)
 
 
-# --------------------------------------------------------------------------------------------------------------- rows of a part
+# ------------------------------------------------------------------------------------------------------- rows of a part
 
 
 def _walk(s: State) -> None:
@@ -325,7 +335,7 @@ def _walk(s: State) -> None:
         partial_column_sums.finish(s, total)
 
 
-# ----------------------------------------------------------------------------------------------------------------- rows of a table
+# ------------------------------------------------------------------------------------------------------ rows of a table
 
 
 def _batch(s: State) -> None:

@@ -1,11 +1,12 @@
 """Where float32 is only on the way to a half: the machine's fast functions, and sums of one and a function in one step.
 
-A fast function errs by some units in the last place of float32, which is a thousandth of what rounding to a half changes. That holds where
-nothing but products and quotients lies between: they keep a relative error as it is, while a difference may leave little else. Sums of
-exponentials keep it, too.
+A fast function errs by some units in the last place of float32, which is a thousandth of what rounding to a half
+changes. That holds where nothing but products and quotients lies between: they keep a relative error as it is, while a
+difference may leave little else. Sums of exponentials keep it, too.
 
-`1 + erf(x)` and `1 + tanh(x)`, in one step, err as much as the sum, beside what may cancel as well as elsewhere; and a function that is one
-at the most errs no more than a sum with a number of its size, wherever all that is computed of it ends in halves.
+`1 + erf(x)` and `1 + tanh(x)`, in one step, err as much as the sum, beside what may cancel as well as elsewhere; and a
+function that is one at the most errs no more than a sum with a number of its size, wherever all that is computed of it
+ends in halves.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ JOINED = {"erf": "one_and_erf", "tanh": "one_and_tanh"}
 
 @dataclass(frozen=True, slots=True)
 class Rough:
-    """`ops`: those that may be fast. `sums`: the function and the argument of one and a function. `spared`: functions that are nothing but
-    such a term."""
+    """`ops`: those that may be fast. `sums`: the function and the argument of one and a function. `spared`: functions
+    that are nothing but such a term."""
 
     ops: frozenset[Op] = frozenset()
     sums: Mapping[Op, tuple[str, Op]] = field(default_factory=dict)

@@ -46,7 +46,8 @@ _FORMS: dict[type, Callable[..., str]] = {
 
 
 def expr_text(e: Expr, names: Names, digits: Digits = str) -> str:
-    """`e` in Python's syntax, binding at least as tightly as a product; `names` overrides symbols' names, `digits` prints numbers."""
+    """`e` in Python's syntax, binding at least as tightly as a product; `names` overrides symbols' names, `digits`
+    prints numbers."""
     return _FORMS[type(e)](e, names, digits)
 
 
@@ -78,7 +79,8 @@ def fits(e: Expr) -> bool | None:
 
 
 def greatest(e: Expr, extents: Mapping[Symbol, Expr]) -> Expr:
-    """An upper bound of every value met in computing `e`, over size symbols; `extents` of its loop axes and loaded indices."""
+    """An upper bound of every value met in computing `e`, over size symbols; `extents` of its loop axes and loaded
+    indices."""
     if type(e) is Symbol:
         return greatest(extents[e] - 1, extents) if e in extents else e
     if type(e) is Sum:

@@ -14,23 +14,23 @@ from framesmith.symbolic.expr import Expr, Symbol
 class Printed:
     """One kernel of the loop IR as a Triton function. Equal kernels print equal text, whatever program they stand in.
 
-    `text`: a whole Python module, its imports included, that defines the `@triton.jit` function `name` (and the functions that it calls).
-    `signature`: (name, Triton type) of each run-time parameter in order: the kernel's pointers (``*fp32``) and numbers (``fp32``, see
-    `scalar_params.py`), then its size symbols (``i32`` or ``i64``). `constants`: (name, value) of each `tl.constexpr` parameter; they stand behind.
-    `grid`: programs to launch along x, y and z, over size symbols. A launch with a zero among them is no launch.
-    `symbols`: the size symbols that are passed, in order.
-    `divisible`: places in `signature` at which the text may be compiled for multiples of 16 (addresses in bytes). The printer knows
-    nothing about addresses: who compiles for it checks it before each launch.
-    `limits`: expressions over the symbols that must be below 2**31 for this text to be right; the kernel printed with `wide` has none.
-    `asserts`: the text checks indices with `tl.device_assert`, which needs `debug=True` (and `sanitize_overflow=False`) at compilation.
-    `batch`: None for the kernel of a `Launch`. For the kernel of a `Batch`, the elements of a row that one program covers: its
-    parameters are `table` (``*i64``: for each row the addresses of the kernel's pointers or the bits of its numbers, and then the row's
-    size) and `where` (``*i32``: for each program its row and the number of its block in the row, see `programs`); the grid is the number
-    of programs, `PROGRAMS`.
-    `work`: what it computes, (the user's line or "", operators).
-    `body`, `functions`: what `text` is made of, numbers marked (see `numbers.py`), and the functions called; empty where they stay.
-    `numbers`: what it is given behind its sizes; `multiples`: (place in `signature`, what the number there is a multiple of).
-    `vector`: of tiles whose innermost dimension is a vector of each thread (see `columns.py`), its elements; else 0.
+    `text`: a whole Python module, its imports included, that defines the `@triton.jit` function `name` (and the
+    functions that it calls). `signature`: (name, Triton type) of each run-time parameter in order: the kernel's
+    pointers (``*fp32``) and numbers (``fp32``, see `scalar_params.py`), then its size symbols (``i32`` or ``i64``).
+    `constants`: (name, value) of each `tl.constexpr` parameter; they stand behind. `grid`: programs to launch along x,
+    y and z, over size symbols. A launch with a zero among them is no launch. `symbols`: the size symbols that are
+    passed, in order. `divisible`: places in `signature` at which the text may be compiled for multiples of 16
+    (addresses in bytes). The printer knows nothing about addresses: who compiles for it checks it before each launch.
+    `limits`: expressions over the symbols that must be below 2**31 for this text to be right; the kernel printed with
+    `wide` has none. `asserts`: the text checks indices with `tl.device_assert`, which needs `debug=True` (and
+    `sanitize_overflow=False`) at compilation. `batch`: None for the kernel of a `Launch`. For the kernel of a `Batch`,
+    the elements of a row that one program covers: its parameters are `table` (``*i64``: for each row the addresses of
+    the kernel's pointers or the bits of its numbers, and then the row's size) and `where` (``*i32``: for each program
+    its row and the number of its block in the row, see `programs`); the grid is the number of programs, `PROGRAMS`.
+    `work`: what it computes, (the user's line or "", operators). `body`, `functions`: what `text` is made of, numbers
+    marked (see `numbers.py`), and the functions called; empty where they stay. `numbers`: what it is given behind its
+    sizes; `multiples`: (place in `signature`, what the number there is a multiple of). `vector`: of tiles whose
+    innermost dimension is a vector of each thread (see `columns.py`), its elements; else 0.
     """
 
     name: str
@@ -54,7 +54,8 @@ class Printed:
 
 
 def module_text(
-    name: str, signature: Sequence[tuple[str, str]], constants: Sequence[tuple[str, int]], functions: Sequence[str], body: str
+    name: str, signature: Sequence[tuple[str, str]], constants: Sequence[tuple[str, int]], functions: Sequence[str],
+    body: str
 ) -> str:
     """The module of a kernel whose function has `body`; `functions`: the texts of those that it calls."""
     head = ", ".join([*(n for n, _ in signature), *(f"{n}: tl.constexpr" for n, _ in constants)])
@@ -67,5 +68,6 @@ WIDEST = (2**31 - 1, 65535, 65535)  # programs that a device launches along each
 
 
 def programs(sizes: tuple[int, ...], block: int) -> int:
-    """How many programs of a batched kernel rows of these sizes have: each row those that cover it, one after the other."""
+    """How many programs of a batched kernel rows of these sizes have: each row those that cover it, one after the
+    other."""
     return sum(-(-size // block) for size in sizes)

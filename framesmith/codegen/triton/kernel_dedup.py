@@ -1,14 +1,17 @@
-"""Kernels that differ in numbers alone are one kernel, which is given what differs: layers of unequal sizes share what is compiled.
+"""Kernels that differ in numbers alone are one kernel, which is given what differs: layers of unequal sizes share what
+is compiled.
 
     x_live = i0 < 24                       x_live = i0 < 40                          x_live = i0 < n0
-    v0 = tl.load(p0 + (i0 + 24*i1), ...)   v0 = tl.load(p0 + (i0 + 40*i1), ...)  ->  v0 = tl.load(p0 + (i0 + n0*i1), ...)
+    v0 = tl.load(p0 + (i0 + 24*i1), ...)   v0 = tl.load(p0 + (i0 + 40*i1), ...)  ->  v0 = tl.load(p0 + (i0 + n0*i1),
+                                                                                     ...)
 
-Numbers that are the same in all of them stay in the text, and so do blocks and warps, in which they do not differ. Nor do they in what
-vectors and masks ask for: which powers of two the numbers are multiples of, where memory runs along what they measure. A loop of few
-rounds keeps their number. Indices are divided by given numbers as the compiler divides by known ones, in a multiplication (by plain
-divisions, kernels of batch norms took a fifth longer):
+Numbers that are the same in all of them stay in the text, and so do blocks and warps, in which they do not differ. Nor
+do they in what vectors and masks ask for: which powers of two the numbers are multiples of, where memory runs along
+what they measure. A loop of few rounds keeps their number. Indices are divided by given numbers as the compiler divides
+by known ones, in a multiplication (by plain divisions, kernels of batch norms took a fifth longer):
 
-    i1 = x % 24                            i1 = x % 40                            i1 = (x - (tl.umulhi(x, n0_m) >> n0_s) * n0)
+    i1 = x % 24                            i1 = x % 40                            i1 = (x - (tl.umulhi(x, n0_m) >> n0_s)
+                                                                                  * n0)
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ def shared(printed: Sequence[Printed], kinds: Sequence[Any] = ()) -> tuple[Print
 
 
 def _what_agrees(kernel: Printed) -> Any:
-    """What kernels of a group have in common; a kernel that takes sizes already, or goes over a table, has no other beside it."""
+    """What kernels of a group have in common; a kernel that takes sizes already, or goes over a table, has no other
+    beside it."""
     if kernel.symbols or kernel.batch or not kernel.body:
         return kernel
     most = 2 * HALVES if any(kind in ("*i1", "*i8", "*u8") for _, kind in kernel.signature) else HALVES
@@ -60,13 +64,16 @@ def _merged(group: list[Printed]) -> dict[Printed, Printed]:
     def text(k: int) -> str:
         return names.get(columns[k]) or str(columns[k][0].value)
 
-    body = replaced(first.body, text, lambda name, steps: _divided(name, [(sign, columns[k], text(k)) for sign, k in steps], first))
-    given = [(names[column] + more, kind) for column in varying for more, kind in _GIVEN.get(column[0].kind, [("", column[0].kind)])]
+    body = replaced(first.body, text, lambda name,
+                    steps: _divided(name, [(sign, columns[k], text(k)) for sign, k in steps], first))
+    given = [(names[column] + more, kind) for column in varying for more,
+             kind in _GIVEN.get(column[0].kind, [("", column[0].kind)])]
     signature = (*first.signature, *given)
     places = {name: k for k, (name, _) in enumerate(signature)}
     known = tuple([(places[names[column]], _common(column)) for column in varying if _common(column) > 1])
     kind = first.name.rpartition("_")[0]
-    name = f"{kind}_{hashlib.sha256(repr((body, signature, known, first.constants, first.num_warps)).encode()).hexdigest()[:8]}"
+    text = repr((body, signature, known, first.constants, first.num_warps))
+    name = f"{kind}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     whole = module_text(name, signature, first.constants, first.functions, body)
     return {
         kernel: replace(kernel, name=name, text=whole, signature=signature, multiples=known, body="",
@@ -80,7 +87,8 @@ _GIVEN = {"divisor": [("", "i32"), ("_m", "u32"), ("_s", "u32")]}
 
 
 def _given(number: Number) -> list[Number]:
-    """A number as arguments: a divisor d as d, m and s so that x // d is (x * m >> 32) >> s, for all x from 0 below 2**31.
+    """A number as arguments: a divisor d as d, m and s so that x // d is (x * m >> 32) >> s, for all x from 0 below
+    2**31.
 
     Granlund and Montgomery, Division by invariant integers using multiplication (1994), theorem 4.2.
     """
@@ -92,8 +100,8 @@ def _given(number: Number) -> list[Number]:
 
 
 def _divided(name: str, steps: list[tuple[str, tuple[Number, ...], str]], kernel: Printed) -> str:
-    """The index `name` of a tile divided and cut by numbers of the text or by arguments. The quotient by a multiple of n is the same for n
-    elements, which Triton cannot know of a product."""
+    """The index `name` of a tile divided and cut by numbers of the text or by arguments. The quotient by a multiple of
+    n is the same for n elements, which Triton cannot know of a product."""
     blocks = {constant[0].lower(): block for constant, block in kernel.constants}
     text, equal = name, VECTOR
     for sign, column, by in steps:
@@ -104,7 +112,8 @@ def _divided(name: str, steps: list[tuple[str, tuple[Number, ...], str]], kernel
             continue
         quotient = f"(tl.umulhi({text}.to(tl.uint32), {by}_m.to(tl.uint32)) >> {by}_s)"
         if equal > 1:
-            quotient = f"tl.max_constancy({quotient}, [{', '.join(str(equal if dim == name else 1) for dim in blocks)}])"
+            quotient = (f"tl.max_constancy({quotient}, "
+                        f"[{', '.join(str(equal if dim == name else 1) for dim in blocks)}])")
         text = f"{quotient}.to(tl.int32)" if sign == "//" else f"({text} - {quotient}.to(tl.int32) * {by})"
     return text
 

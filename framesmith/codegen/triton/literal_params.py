@@ -1,4 +1,5 @@
-"""Numbers in the text of a kernel that could be arguments as well: the printer marks them, and `shared_variants.py` decides.
+"""Numbers in the text of a kernel that could be arguments as well: the printer marks them, and `shared_variants.py`
+decides.
 
     i0 < «24»     i0 + «40»*i1     tl.div_rn(v0, «512.0»)     «(x // 24) % 40»
 """
@@ -17,8 +18,9 @@ _MARKED = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number and the type that it would have as an argument: "i32", or "fp32" for what an operation on float32 takes; "divisor" for what
-    the index of a tile is divided by. `loose`: no address or mask along which memory runs depends on it."""
+    """A number and the type that it would have as an argument: "i32", or "fp32" for what an operation on float32 takes;
+    "divisor" for what the index of a tile is divided by. `loose`: no address or mask along which memory runs depends on
+    it."""
 
     kind: str
     value: int | float
@@ -61,7 +63,8 @@ def numbers(text: str) -> tuple[Number, ...]:
 
 
 def replaced(text: str, other: Callable[[int], str], divide: Callable[[str, list[tuple[str, int]]], str]) -> str:
-    """The text with `other(k)` in the place of its marked number k, and `divide(name, [("//", k), ("%", k + 1)])` in that of a division."""
+    """The text with `other(k)` in the place of its marked number k, and `divide(name, [("//", k), ("%", k + 1)])` in
+    that of a division."""
     count = itertools.count()
 
     def one(found: re.Match[str]) -> str:

@@ -17,29 +17,37 @@ MOST = 8  # candidates that are measured
 SHORT = 256  # of k: sums that take no longer than reading and writing ...
 SMALL = 128 * 128  # ... want many small tiles
 
-# (rows, columns, k, warps, stages) of a tile, the likeliest first, and how many programs share the tiles, if they do. Of 2 bytes, ...
+# (rows, columns, k, warps, stages) of a tile, the likeliest first, and how many programs share the tiles, if they do.
+# Of 2 bytes, ...
 HALVES: tuple[tuple[int, ...], ...] = (
-    (128, 128, 64, 8, 3), (128, 256, 64, 8, 3), (128, 128, 64, 4, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 4, 4),
+    (128, 128, 64, 8, 3), (128, 256, 64, 8, 3), (128, 128, 64, 4, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3),
+    (128, 128, 64, 4, 4),
     (128, 256, 64, 8, 3, UNITS), (128, 128, 64, 4, 4, UNITS), (128, 128, 64, 8, 3, 2 * UNITS),
-    (64, 256, 64, 4, 4), (64, 128, 64, 4, 4), (128, 64, 64, 4, 4), (64, 64, 64, 4, 4), (64, 64, 128, 4, 4), (64, 32, 128, 4, 4),
-    (128, 32, 128, 4, 4), (32, 64, 128, 4, 4), (32, 32, 128, 4, 4), (16, 64, 128, 4, 4), (64, 16, 128, 4, 4), (16, 32, 256, 4, 4),
+    (64, 256, 64, 4, 4), (64, 128, 64, 4, 4), (128, 64, 64, 4, 4), (64, 64, 64, 4, 4), (64, 64, 128, 4, 4),
+    (64, 32, 128, 4, 4),
+    (128, 32, 128, 4, 4), (32, 64, 128, 4, 4), (32, 32, 128, 4, 4), (16, 64, 128, 4, 4), (64, 16, 128, 4, 4),
+    (16, 32, 256, 4, 4),
     (16, 16, 256, 4, 4),
 )  # fmt: skip
 # ... of 4 bytes on matrix units, ...
 TF32 = (
-    (128, 128, 32, 4, 3), (128, 256, 32, 8, 3), (256, 128, 32, 8, 3), (128, 128, 32, 8, 3), (64, 128, 32, 4, 4), (128, 64, 32, 4, 4),
-    (64, 64, 32, 4, 4), (32, 64, 64, 4, 3), (64, 32, 64, 4, 3), (32, 32, 64, 4, 4), (16, 64, 64, 4, 4), (64, 16, 64, 4, 4),
+    (128, 128, 32, 4, 3), (128, 256, 32, 8, 3), (256, 128, 32, 8, 3), (128, 128, 32, 8, 3), (64, 128, 32, 4, 4),
+    (128, 64, 32, 4, 4),
+    (64, 64, 32, 4, 4), (32, 64, 64, 4, 3), (64, 32, 64, 4, 3), (32, 32, 64, 4, 4), (16, 64, 64, 4, 4),
+    (64, 16, 64, 4, 4),
     (16, 32, 128, 4, 3), (16, 16, 128, 4, 3),
 )  # fmt: skip
 # ... and of 4 bytes without them.
 PLAIN = (
-    (64, 64, 32, 4, 3), (128, 64, 16, 8, 3), (64, 128, 16, 8, 3), (32, 64, 32, 4, 3), (64, 32, 32, 4, 3), (32, 32, 32, 4, 3),
+    (64, 64, 32, 4, 3), (128, 64, 16, 8, 3), (64, 128, 16, 8, 3), (32, 64, 32, 4, 3), (64, 32, 32, 4, 3),
+    (32, 32, 32, 4, 3),
     (16, 64, 32, 4, 3), (64, 16, 32, 4, 3), (16, 32, 64, 4, 3), (16, 16, 64, 4, 3),
 )  # fmt: skip
 
 
 def candidates(kernel: Kernel, p: MatrixProduct) -> tuple[Config, ...]:
-    """Configurations for `p`, the likeliest first: tiles that reach little beyond the result and leave few multiprocessors idle."""
+    """Configurations for `p`, the likeliest first: tiles that reach little beyond the result and leave few
+    multiprocessors idle."""
     m, n, k = (size_of(Dim("", (axis,))) for axis in (p.m, p.n, p.k))
     batch = 1
     for a in kernel.outer:
@@ -63,8 +71,9 @@ def _lies_across(p: MatrixProduct) -> bool:
 
 
 def _is_slim(row: tuple[int, ...]) -> bool:
-    """A tile for instructions of four warps whose results are 16 columns wide: beside a left operand that lies across, Triton 3.6 makes
-    of it a program that reads outside of memory (seen on an H200: 1001 x 1200 by 1200 x 128, tiles of 64 x 16 x 128)."""
+    """A tile for instructions of four warps whose results are 16 columns wide: beside a left operand that lies across,
+    Triton 3.6 makes of it a program that reads outside of memory (seen on an H200: 1001 x 1200 by 1200 x 128, tiles of
+    64 x 16 x 128)."""
     return row[0] >= 64 and row[1] == LEAST
 
 
@@ -82,7 +91,8 @@ def _cost(batch: int, m: int, n: int, row: tuple[int, ...]) -> float:
 
 
 def _tightened(c: Config, k: int) -> Config:
-    """With half the steps of k at once, where these reach less beyond its end: an operand that is put together costs for that, too."""
+    """With half the steps of k at once, where these reach less beyond its end: an operand that is put together costs
+    for that, too."""
     r = c.blocks["r"]
     half = max(r // 2, LEAST)
     return replace(c, blocks={**c.blocks, "r": half}) if -(-k // half) * half < -(-k // r) * r else c
@@ -91,4 +101,5 @@ def _tightened(c: Config, k: int) -> Config:
 def _config(row: tuple[int, ...], k: int) -> Config:
     y, x, r, warps, stages, programs = (*row, 0)[:6]
     r = max(min(r, power(k)), LEAST)
-    return Config({"y": y, "x": x, "r": r}, warps, stages=stages if programs else min(stages, -(-k // r)), programs=programs)
+    return Config({"y": y, "x": x, "r": r}, warps, stages=stages if programs else min(stages, -(-k // r)),
+                  programs=programs)

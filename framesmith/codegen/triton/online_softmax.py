@@ -51,7 +51,8 @@ def _pair(first: Block, second: Block) -> Online | None:
     (top,), (total,) = reduces
     e = total.args[0]
     below = e.args[0] if type(e) is Scalar and e.name == "exp" else None
-    if top.kind != "max" or total.kind != "sum" or type(below) is not Scalar or below.name != "sub" or below.args[1] is not top:
+    if (top.kind != "max" or total.kind != "sum" or type(below) is not Scalar or below.name != "sub"
+        or below.args[1] is not top):
         return None
     return Online((top.args[0],), top, total) if _same(top.args[0], below.args[0]) else None
 
@@ -70,12 +71,13 @@ def _same(a: Op, b: Op) -> bool:
     if a is b:
         return True
     names = _FIELDS.get(type(a))
-    if type(a) is not type(b) or names is None or len(a.args) != len(b.args) or any(getattr(a, n) != getattr(b, n) for n in names):
+    if type(a) is not type(b) or names is None or len(a.args) != len(b.args) or any(getattr(a, n) != getattr(b, n)
+                                                                                    for n in names):
         return False
     return all(map(_same, a.args, b.args))
 
 
-# ------------------------------------------------------------------------------------------------------------------------ printing
+# ------------------------------------------------------------------------------------------------------------- printing
 
 
 def declare(s: State, op: Online) -> None:

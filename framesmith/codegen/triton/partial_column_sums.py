@@ -1,4 +1,5 @@
-"""Rows that are dealt out: a program goes through those of a part and keeps, for each column, the sum of what they give (`Kernel.parts`).
+"""Rows that are dealt out: a program goes through those of a part and keeps, for each column, the sum of what they give
+(`Kernel.parts`).
 
     first = ipart * 64
     v8s = tl.full([XBLOCK, RBLOCK], 0, tl.float32)
@@ -48,8 +49,8 @@ def steady(s: State, ops: Sequence[Op]) -> set[Op]:
 
 @contextmanager
 def loop(s: State, x: Dim, ops: Sequence[Op]) -> Iterator[None]:
-    """The loop over the rows of a part, tile after tile from `start`; all parts have as many whole tiles, but for the last. Nothing is
-    loaded ahead if some of `ops` read what others write."""
+    """The loop over the rows of a part, tile after tile from `start`; all parts have as many whole tiles, but for the
+    last. Nothing is loaded ahead if some of `ops` read what others write."""
     parts, block = s.form.kernel.parts, s.block("x")
     part = part_symbol(parts)
     each = ceildiv(ceildiv(x.extent, parts), block) * block

@@ -1,13 +1,15 @@
-"""A contraction as a Triton program: a tile of the result, the sum over k part by part, and the epilogue on the tile in registers.
+"""A contraction as a Triton program: a tile of the result, the sum over k part by part, and the epilogue on the tile in
+registers.
 
-    pid -> the tile, down the columns of a band of 8 rows of tiles, so that programs side by side share operands in the L2 cache
-    acc = tl.zeros((YBLOCK, XBLOCK), tl.float32)
+    pid -> the tile, down the columns of a band of 8 rows of tiles, so that programs side by side share operands in the
+    L2 cache acc = tl.zeros((YBLOCK, XBLOCK), tl.float32)
     for start in range(0, K, RBLOCK):                       # what ends within a vector stands apart, with masks
         a, b = a tile of each operand
         acc = tl.dot(a, b, acc)
 
-The operands and the body are blocks of the loop IR over their own two dimensions (`y` `r`, `r` `x`, `y` `x`), printed by the same rows as
-all other kernels; masks are there only for sizes that the tile does not divide. Triton pipelines the loads of the loop by `stages`.
+The operands and the body are blocks of the loop IR over their own two dimensions (`y` `r`, `r` `x`, `y` `x`), printed
+by the same rows as all other kernels; masks are there only for sizes that the tile does not divide. Triton pipelines
+the loads of the loop by `stages`.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class Shape:
 
     @classmethod
     def of(cls, kernel: Kernel, p: MatrixProduct) -> Shape:
-        return cls(Dim("z", kernel.outer) if kernel.outer else None, Dim("y", (p.m,)), Dim("x", (p.n,)), Dim("r", (p.k,)))
+        return cls(Dim("z", kernel.outer) if kernel.outer else None, Dim("y", (p.m,)), Dim("x", (p.n,)),
+                   Dim("r", (p.k,)))
 
     def region(self, kernel: Kernel, *dims: Dim) -> Form:
         """The part of the program over `dims`."""
@@ -77,8 +80,10 @@ def write(kernel: Kernel, p: MatrixProduct, config: Config, wide: bool) -> State
     """Print the body of the function; the state at its end has the text, and all that the text needs."""
     shape = Shape.of(kernel, p)
     config = replace(config, blocks={"z": 1, **config.blocks})
-    end = State(shape.region(kernel, shape.y, shape.x), config, wide, Indented("    "), {q.name: q for q in kernel.params}, marked=True)
-    shared = {"marked": True, "values": end.values, "limits": end.limits, "functions": end.functions, "extents": end.extents}
+    end = State(shape.region(kernel, shape.y, shape.x), config, wide, Indented("    "),
+                {q.name: q for q in kernel.params}, marked=True)
+    shared = {"marked": True, "values": end.values, "limits": end.limits, "functions": end.functions,
+              "extents": end.extents}
     left, right = (
         State(shape.region(kernel, *dims), config, wide, end.out, end.params, **shared)  # type: ignore[arg-type]
         for dims in ((shape.y, shape.r), (shape.r, shape.x))
@@ -98,18 +103,20 @@ def write(kernel: Kernel, p: MatrixProduct, config: Config, wide: bool) -> State
     return end
 
 
-# ------------------------------------------------------------------------------------------------------------------------ the tile
+# ------------------------------------------------------------------------------------------------------------- the tile
 
 
 @contextmanager
 def _tiles(s: State, shape: Shape) -> Iterator[None]:
-    """What each program does: one tile, or as many as it takes, the loads of the next one beside the end of the last one."""
+    """What each program does: one tile, or as many as it takes, the loads of the next one beside the end of the last
+    one."""
     first = f"tl.program_id(0){'.to(tl.int64)' if s.wide else ''}"
     if not s.config.programs:
         s.out.line(f"pid = {first}")
         yield
         return
-    with s.out.block(f"for pid in tl.range({first}, {s.expr(_count(shape, s.config))}, {s.config.programs}, flatten=True):"):
+    with s.out.block(f"for pid in tl.range({first}, {s.expr(_count(shape, s.config))}, {s.config.programs}, "
+                     "flatten=True):"):
         yield
 
 
@@ -124,7 +131,8 @@ def _place(s: State, shape: Shape) -> None:
     s.out.line(f"height = tl.minimum(rows - first, {BAND})")
     for d, at in ((shape.y, "(first + pid % band % height)"), (shape.x, "(pid % band // height)")):
         (axis,) = d.axes
-        s.out.line(f"{axis.symbol} = ({at} * {d.name.upper()}BLOCK + tl.arange(0, {d.name.upper()}BLOCK)){s.slots(d.name)}")
+        s.out.line(f"{axis.symbol} = ({at} * {d.name.upper()}BLOCK + tl.arange(0, "
+                   f"{d.name.upper()}BLOCK)){s.slots(d.name)}")
         if not s.covers(d):
             s.live[d.name] = f"{d.name}_live"
             s.out.line(f"{d.name}_live = {axis.symbol} < {s.expr(d.extent)}")
@@ -140,11 +148,12 @@ def _outside(s: State, z: Dim, across: str) -> None:
         rest = f"({rest} // {s.expr(a.extent)})"
 
 
-# ------------------------------------------------------------------------------------------------------------------------- the sum
+# -------------------------------------------------------------------------------------------------------------- the sum
 
 
 def _sum(left: State, right: State, r: Dim, p: MatrixProduct) -> None:
-    """Part by part, with a mask where that does not hinder vectors; else whole parts of k without one, and what they leave."""
+    """Part by part, with a mask where that does not hinder vectors; else whole parts of k without one, and what they
+    leave."""
     whole = p.k.extent // left.block("r") * left.block("r")
     short = whole.is_const and whole.const == 0
     if left.covers(r) or not short and _is_even(left, r, p):

@@ -72,7 +72,7 @@ def _result_dims(s: State, op: Reduce) -> Dims:
     return s.dims_of(*op.args) - ROW
 
 
-# ----------------------------------------------------------------------------------------------------------------- of a whole tile
+# ------------------------------------------------------------------------------------------------------ of a whole tile
 
 
 def reduce_tile(s: State, op: Reduce) -> None:
@@ -120,7 +120,8 @@ def _two_passes(s: State, op: Reduce, dims: Dims, live: str | None) -> None:
     value, count = spread(s, op.args[0]), s.extent(s.form.row)
     s.dims[op] = dims
     name, kind = s.name(op), type_row(op.dtype).name
-    s.out.line(f"{name}_n = tl.full([], {count}, {kind})" if s.form.row.extent.is_const else f"{name}_n = {count}.to({kind})")
+    s.out.line(f"{name}_n = tl.full([], {count}, {kind})" if s.form.row.extent.is_const
+               else f"{name}_n = {count}.to({kind})")
     held = f"tl.where({live}, {value}, 0)" if live else value
     s.out.line(f"{name} = tl.sum({held}, {axis_text(s)}{keep_text(s)}) / {name}_n")
     away = f"tl.where({live}, {value} - {name}, 0)" if live else f"{value} - {name}"
@@ -128,7 +129,7 @@ def _two_passes(s: State, op: Reduce, dims: Dims, live: str | None) -> None:
     s.out.line(f"{name}_m2 = tl.sum({name}_d * {name}_d, {axis_text(s)}{keep_text(s)})")
 
 
-# --------------------------------------------------------------------------------------------------------------- part after part
+# ------------------------------------------------------------------------------------------------------ part after part
 
 
 def declare(s: State, op: Reduce) -> None:
@@ -182,13 +183,16 @@ def _places(s: State, op: Reduce) -> tuple[str, int]:
 
 
 def _welford_step(s: State, op: Reduce, name: str, value: str, live: str | None) -> None:
-    """One more element for each of the accumulators (Welford 1962), all of which have seen as many where they see one: a division does."""
+    """One more element for each of the accumulators (Welford 1962), all of which have seen as many where they see one:
+    a division does."""
     kind = type_row(op.dtype).name
     if s.aligned is None or not live:
         s.out.line(f"{name}_n = tl.full([], start // RBLOCK + 1, {kind})")
     if s.aligned is not None:
-        s.out.line(f"{name}_ns {f'+= tl.where({live}, 1.0, 0.0)' if live else f'= tl.full({s.shape(s.active)}, 0, {kind}) + {name}_n'}")
-    s.out.line(f"{name}_part = 1.0 / {f'tl.maximum({name}_ns, 1.0)' if s.aligned is not None and live else f'{name}_n'}")
+        whole = f"= tl.full({s.shape(s.active)}, 0, {kind}) + {name}_n"
+        s.out.line(f"{name}_ns {f'+= tl.where({live}, 1.0, 0.0)' if live else whole}")
+    count = f"tl.maximum({name}_ns, 1.0)" if s.aligned is not None and live else f"{name}_n"
+    s.out.line(f"{name}_part = 1.0 / {count}")
     s.out.line(f"{name}_d = {value} - {name}s")
     s.out.line(f"{name}s += {_if(live, f'{name}_d * {name}_part')}")
     s.out.line(f"{name}_m2s += {_if(live, f'{name}_d * ({value} - {name}s)')}")
@@ -209,12 +213,14 @@ def finish(s: State, op: Reduce) -> None:
     else:
         function = BEST[op.kind][0]
         s.functions.add(function)
-        s.out.line(f"{name}_best, {name} = tl.reduce(({name}_bests, {name}s), {axis_text(s)}, {function}{keep_text(s)})")
+        s.out.line(f"{name}_best, {name} = tl.reduce(({name}_bests, {name}s), {axis_text(s)}, "
+                   f"{function}{keep_text(s)})")
         s.out.line(f"{name} = {name}.to({type_row(op.dtype).name})")
 
 
 def _together(s: State, op: Reduce, name: str) -> None:
-    """The mean of the accumulators' means, by how many elements each has seen, and the squares within them and between them."""
+    """The mean of the accumulators' means, by how many elements each has seen, and the squares within them and between
+    them."""
     row, kind, tail = s.form.row, type_row(op.dtype).name, f"{axis_text(s)}{keep_text(s)}"
     assert row is not None
     extent = s.extent(row)
@@ -222,7 +228,8 @@ def _together(s: State, op: Reduce, name: str) -> None:
         s.out.line(f"{name}_ns = tl.full([], {extent} // RBLOCK, {kind})")
     elif s.aligned is None:
         s.out.line(f"{name}_ns = (({extent} + (RBLOCK - 1) - tl.arange(0, RBLOCK){s.slots('r')}) // RBLOCK).to({kind})")
-    s.out.line(f"{name}_n = tl.full([], {extent}, {kind})" if row.extent.is_const else f"{name}_n = ({extent}).to({kind})")
+    s.out.line(f"{name}_n = tl.full([], {extent}, {kind})" if row.extent.is_const
+               else f"{name}_n = ({extent}).to({kind})")
     s.out.line(f"{name} = tl.sum({name}s * {name}_ns, {tail}) / {name}_n")
     s.out.line(f"{name}_d = {name}s - {name}")
     s.out.line(f"{name}_m2 = tl.sum({name}_m2s + {name}_d * {name}_d * {name}_ns, {tail})")

@@ -7,7 +7,8 @@ import torch
 from framesmith.codegen.triton.types import type_row
 
 # The types of parameters, by what the number is; the others have 32 bits.
-KINDS = {torch.float32: "fp32", torch.bfloat16: "fp32", torch.float16: "fp32", torch.float64: "fp64", torch.int64: "i64"}
+KINDS = {torch.float32: "fp32", torch.bfloat16: "fp32", torch.float16: "fp32", torch.float64: "fp64",
+         torch.int64: "i64"}
 # What a word of a batch's table is for each.
 _WORDS = {
     "fp32": "{}.to(tl.int32).to(tl.float32, bitcast=True)",

@@ -1,7 +1,8 @@
 """Scalar operations as Triton text: one row an op, by the kind of its operands.
 
-Functions without a prefix are those of `functions.tl`. Transcendental functions are those of CUDA's libdevice, which eager calls too; but
-its `erf` has a branch for each element, in which a GELU behind a contraction would spend most of its time.
+Functions without a prefix are those of `functions.tl`. Transcendental functions are those of CUDA's libdevice, which
+eager calls too; but its `erf` has a branch for each element, in which a GELU behind a contraction would spend most of
+its time.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ _INTEGER = {
     **dict.fromkeys(("ceil", "floor", "round", "trunc"), "{}"),
 }
 _LIBDEVICE = {
-    1: """exp exp2 log log2 tanh expm1 log10 log1p sin cos erf tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma trunc
+    1: """exp exp2 log log2 tanh expm1 log10 log1p sin cos erf tan asin acos atan sinh cosh asinh acosh atanh erfc
+    erfinv lgamma trunc
     rsqrt""",
     2: "copysign fmod pow atan2 hypot nextafter",
 }
@@ -135,8 +137,8 @@ def _rows(dtype: torch.dtype) -> dict[str, str]:
 
 
 def scalar_text(name: str, operands: list[str], dtype: torch.dtype, fast: bool = False) -> str:
-    """The operation on operands of type `dtype` (of `where`: the type of the two values); `fast`: of float32, within some units in the last
-    place."""
+    """The operation on operands of type `dtype` (of `where`: the type of the two values); `fast`: of float32, within
+    some units in the last place."""
     form = _ROUGH.get(name) if fast else None
     form = form or _rows(dtype).get(name) or _ANY.get(name)
     if form is None:
@@ -149,7 +151,8 @@ _UNSIGNED = (torch.uint8, torch.uint16, torch.uint32)
 
 
 def cast_text(text: str, source: torch.dtype, dtype: torch.dtype) -> str:
-    """A value of one type as another: truncated towards zero, and modulo the range of narrow and unsigned integers, as eager does."""
+    """A value of one type as another: truncated towards zero, and modulo the range of narrow and unsigned integers, as
+    eager does."""
     name = type_row(dtype).name
     if source is dtype:
         return text

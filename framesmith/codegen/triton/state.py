@@ -1,4 +1,5 @@
-"""What the printer knows at a point of a kernel: the tile's dimensions, the names of values and symbols, and what each varies along."""
+"""What the printer knows at a point of a kernel: the tile's dimensions, the names of values and symbols, and what each
+varies along."""
 
 from __future__ import annotations
 
@@ -35,14 +36,16 @@ class Aligned:
 
 @dataclass(slots=True)
 class State:
-    """`active`: dimensions of the tile in order (those with more than one element); a value has all of them, with one element along
-    those that it does not vary along, or it is a scalar. `live`: dimension -> name of the mask of its elements that exist.
+    """`active`: dimensions of the tile in order (those with more than one element); a value has all of them, with one
+    element along those that it does not vary along, or it is a scalar. `live`: dimension -> name of the mask of its
+    elements that exist.
 
-    `extents`: of axes and loaded indices. `limits`: see `Printed`. `wide`: indices have 64 bits. `nested`: stores that run for
-    each element of the row. `rough`: see there. `policies`: of loads and stores along the row, for the cache. `aligned`: what whole
-    tiles of the row begin at; `vector`: the same, within one; `shifted`: of a tile that is a whole row,
-    and begins before it. `windows`: how many accesses are a number of elements from a place, where there is no row; such a place has a name
-    among the `values`. `marked`: numbers are, see `numbers.py`; `running`: dimensions along which memory may run, element by element.
+    `extents`: of axes and loaded indices. `limits`: see `Printed`. `wide`: indices have 64 bits. `nested`: stores that
+    run for each element of the row. `rough`: see there. `policies`: of loads and stores along the row, for the cache.
+    `aligned`: what whole tiles of the row begin at; `vector`: the same, within one; `shifted`: of a tile that is a
+    whole row, and begins before it. `windows`: how many accesses are a number of elements from a place, where there is
+    no row; such a place has a name among the `values`. `marked`: numbers are, see `numbers.py`; `running`: dimensions
+    along which memory may run, element by element.
     """
 
     form: Form
@@ -81,7 +84,8 @@ class State:
         for op, index in self.form.accesses():
             if self.form.row is None:
                 self.windows[op.buffer, index - linear(index)[1]] += 1
-            self.running |= {d.name for d in every for a in d.axes if a.symbol in (index - a.symbol * _stride(index, a.symbol)).free}
+            self.running |= {d.name for d in every
+                             for a in d.axes if a.symbol in (index - a.symbol * _stride(index, a.symbol)).free}
 
     def block(self, name: str) -> int:
         """Elements of the tile along a dimension."""
@@ -91,7 +95,7 @@ class State:
         """Whether blocks along `d` have no element beyond its end."""
         return d.extent.is_const and d.extent.const % self.block(d.name) == 0
 
-    # ------------------------------------------------------------------------------------------------------------------------ texts
+    # ------------------------------------------------------------------------------------------------------------ texts
 
     def name(self, op: Op) -> str:
         """A fresh name for the value of `op`."""
@@ -123,9 +127,11 @@ class State:
         return self.expr(d.extent, d.name not in self.running)
 
     def divided(self, d: Dim, by: Expr | None, modulo: Expr | None) -> str:
-        """The index along `d`, divided and cut. Dividing by a number of the text is a multiplication; so is it by one that is given."""
+        """The index along `d`, divided and cut. Dividing by a number of the text is a multiplication; so is it by one
+        that is given."""
         if self.marked and not self.wide and all(e is None or (e.is_const and e.const > 1) for e in (by, modulo)):
-            return divided(d.name, None if by is None else by.const, None if modulo is None else modulo.const, d.name not in self.running)
+            return divided(d.name, None if by is None else by.const, None if modulo is None else modulo.const,
+                           d.name not in self.running)
         divisor, extent = (None if e is None else str(e) if e.is_const else self.expr(e) for e in (by, modulo))
         text = d.name if divisor is None else f"{d.name} // {divisor}"
         return text if extent is None else f"{f'({text})' if divisor else text} % {extent}"
@@ -136,7 +142,8 @@ class State:
         return str(row.extent) if few else self.extent(row)
 
     def steps(self, begin: object, end: object, by: object, ahead: bool = True) -> str:
-        """What a loop goes through. `ahead`: its loads may be on their way while earlier rounds are worked on, by the number of stages."""
+        """What a loop goes through. `ahead`: its loads may be on their way while earlier rounds are worked on, by the
+        number of stages."""
         text, stages = f"{begin}, {end}, {by}", self.config.stages
         return f"tl.range({text}, num_stages={stages})" if ahead and stages > 1 else f"range({text})"
 
@@ -152,8 +159,8 @@ class State:
         return f"[{', '.join(f'{a.upper()}BLOCK' if a in dims else '1' for a in self.active)}]"
 
     def mask(self, dims: Dims, *more: str, row: str = "") -> str:
-        """The condition that an element along `dims` exists, and the conditions `more`; empty where it always holds. `row`: another
-        condition along the row."""
+        """The condition that an element along `dims` exists, and the conditions `more`; empty where it always holds.
+        `row`: another condition along the row."""
         live = {**self.live, "r": row} if row else self.live
         return " & ".join([*(live[d] for d in self.active if d in dims and d in live), *more])
 
@@ -162,7 +169,7 @@ class State:
         of = self.shifted
         return of is not None and of.symbol in index.free and index - of.symbol is of.base
 
-    # ------------------------------------------------------------------------------------------------------------------------- dims
+    # ------------------------------------------------------------------------------------------------------------- dims
 
     def of(self, *exprs: Expr) -> Dims:
         """The dimensions along which expressions vary."""

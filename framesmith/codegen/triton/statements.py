@@ -33,7 +33,8 @@ def _scalar(s: State, op: Scalar) -> None:
     name = op.name
     if name == "random_bits":
         operands = _drawn(s, op)
-        name = "random_bits_of_four" if op.args[2].value % 4 == 0 and _by_fours(s, op.args[4]) else name  # type: ignore[attr-defined]
+        name = ("random_bits_of_four" if op.args[2].value % 4 == 0  # type: ignore[attr-defined]
+                and _by_fours(s, op.args[4]) else name)
     elif name == "rshift" and type(op.args[1]) is Const and 0 <= op.args[1].value < 8 * kind.itemsize:
         name = "rshift_known"
     text = scalar_text(name, operands, kind, op in s.rough.ops)
@@ -51,7 +52,8 @@ def _is_loaded_so(s: State, op: Scalar) -> bool:
 
 
 def _drawn(s: State, op: Scalar) -> list[str]:
-    """Operands of `random_bits`. Places are without sign, and of 32 bits where they are few enough: then a division is a product."""
+    """Operands of `random_bits`. Places are without sign, and of 32 bits where they are few enough: then a division is
+    a product."""
     seed, offset, vector, threads, place = op.args
     most = place.value if type(place) is Const else place.expr.hi if type(place) is Index else None
     kind = "tl.uint32" if most is not None and most < 1 << 31 else "tl.uint64"
@@ -93,7 +95,8 @@ def _index(s: State, op: Index) -> None:
 def _pred(s: State, op: Pred) -> None:
     """With a constant on the right: Triton then sees over how many elements it is the same."""
     loose = not s.of(op.lhs, op.rhs) & s.running
-    low, high = (s.expr(op.rhs, loose), s.expr(op.lhs + 1, loose)) if op.lhs.is_const else (s.expr(op.lhs, loose), s.expr(op.rhs, loose))
+    low, high = (s.expr(op.rhs, loose), s.expr(op.lhs + 1, loose)) if op.lhs.is_const else (s.expr(op.lhs, loose),
+                                                                                            s.expr(op.rhs, loose))
     text = f"{low} >= {high}" if op.lhs.is_const else f"{low} < {high}"
     s.define(op, s.of(op.lhs, op.rhs), text)
 
@@ -108,13 +111,14 @@ def _indirect(s: State, op: Indirect) -> None:
     if op.check:
         s.asserts = True
         mask = s.mask(dims)
-        s.out.line(f'tl.device_assert(({name} >= 0) & ({name} < {size}), "index out of range"{f", {mask}" if mask else ""})')
+        s.out.line(f'tl.device_assert(({name} >= 0) & ({name} < {size}), "index out of '
+                   f'range"{f", {mask}" if mask else ""})')
     near = not s.wide and op.size.hi is not None and op.size.hi < 1 << 31
     s.out.line(f"{op.symbol} = {name}{'.to(tl.int32)' if near else ''}")
     s.along[op.symbol], s.extents[op.symbol] = dims, op.size
 
 
-# ------------------------------------------------------------------------------------------------------------------------ memory
+# --------------------------------------------------------------------------------------------------------------- memory
 
 WINDOW = 3  # accesses that are a number of elements apart, from which on these are counted from one place
 
@@ -130,8 +134,8 @@ def place(s: State, buffer: str, index: Expr, spread: frozenset[str] | None = No
 
 
 def _near(s: State, buffer: str, index: Expr) -> str:
-    """The pointers as a number of elements from those that others are counted from, too: one addition, and shorter text. Empty where there
-    are few."""
+    """The pointers as a number of elements from those that others are counted from, too: one addition, and shorter
+    text. Empty where there are few."""
     offset = linear(index)[1]
     window = buffer, index - offset
     if s.windows[window] < WINDOW or not window[1].free:
@@ -162,7 +166,8 @@ def _load(s: State, op: Load) -> None:
 def _number(s: State, op: Load) -> None:
     """The value that the kernel was given; 0 where nothing is to be read."""
     text = value_text(op.buffer, op.dtype)
-    s.define(op, s.dims_of(*op.args), f"tl.where({s.text(op.args[0])}, {text}, {operand(0, op.dtype)})" if op.args else text)
+    s.define(op, s.dims_of(*op.args),
+             f"tl.where({s.text(op.args[0])}, {text}, {operand(0, op.dtype)})" if op.args else text)
 
 
 def _store(s: State, op: Store) -> None:

@@ -1,7 +1,7 @@
 """The body of a tile program as blocks of operations: built anew, equal ones once, all nests over the same names.
 
-Where the whole row is one tile (`persistent`) there is one block, and a row that several nests read is read once. Else each nest is a
-block, and only the results of its reductions outlive it.
+Where the whole row is one tile (`persistent`) there is one block, and a row that several nests read is read once. Else
+each nest is a block, and only the results of its reductions outlive it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Block:
 
 
 class Steps(Builder):
-    """Builds the blocks. What was stored stands for what would be loaded again; where it is out of reach it is read after a barrier."""
+    """Builds the blocks. What was stored stands for what would be loaded again; where it is out of reach it is read
+    after a barrier."""
 
     __slots__ = ("blocks", "forward", "inside", "written")
 
@@ -94,7 +95,8 @@ def blocks(form: Form, persistent: bool) -> list[Block]:
         renamed: dict[Expr, Expr | int] = {a.symbol: b.symbol for a, b in zip(node.axes, form.row.axes, strict=True)}
         outer, replay.sub = replay.sub, {**replay.sub, **renamed}
         if any(a.extent.is_const and not a.extent.const for a in node.axes):
-            values.update((op, steps.const(NEUTRAL.get(op.kind, math.nan), op.dtype)) for op in node.ops if type(op) is Reduce)
+            values.update((op, steps.const(NEUTRAL.get(op.kind, math.nan), op.dtype))
+                          for op in node.ops if type(op) is Reduce)
             continue
         if not persistent:
             steps.open(True)
@@ -125,4 +127,5 @@ def _drop_dead(blocks: list[Block]) -> None:
 
 def expressions(op: Op) -> tuple[Expr, ...]:
     """The index expressions of an operation."""
-    return tuple(e for name in ("index", "expr", "lhs", "rhs", "size") if isinstance(e := getattr(op, name, None), Expr))
+    return tuple(e for name in ("index", "expr", "lhs", "rhs", "size") if isinstance(e := getattr(op, name, None),
+                                                                                     Expr))

@@ -1,7 +1,8 @@
 """A kernel of the loop IR as a program over tiles.
 
-A tile has up to three dimensions: `y` and `x` for the iterations that are independent (the grid), and `r` for the loops inside, all of
-which run over one domain. A kernel whose loops do not fit that is refused; a scheduler that is told to make tiles makes those that do.
+A tile has up to three dimensions: `y` and `x` for the iterations that are independent (the grid), and `r` for the loops
+inside, all of which run over one domain. A kernel whose loops do not fit that is refused; a scheduler that is told to
+make tiles makes those that do.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Nest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """`grid`: () for a kernel of one iteration, (x,) or (y, x). `row`: None where there are no loops inside. `body`: in order. `vectors`: x
-    is a vector of each thread (see `columns`). `shared`: there are two dimensions because some of what is read varies along one of them
-    alone. `sizes`: typical values of size symbols, as far as they are known."""
+    """`grid`: () for a kernel of one iteration, (x,) or (y, x). `row`: None where there are no loops inside. `body`: in
+    order. `vectors`: x is a vector of each thread (see `columns`). `shared`: there are two dimensions because some of
+    what is read varies along one of them alone. `sizes`: typical values of size symbols, as far as they are known."""
 
     kernel: Kernel
     grid: tuple[Dim, ...]
@@ -63,7 +64,8 @@ class Form:
         for node in self.body:
             if type(node) is Nest:
                 assert self.row is not None
-                sub: dict[Expr, Expr | int] = {a.symbol: b.symbol for a, b in zip(node.axes, self.row.axes, strict=True)}
+                sub: dict[Expr, Expr | int] = {a.symbol: b.symbol for a,
+                                               b in zip(node.axes, self.row.axes, strict=True)}
                 found += [(op, op.index.subs(sub)) for op in node.ops if isinstance(op, Load | Store)]
             elif isinstance(node, Load | Store):
                 found.append((node, node.index))
@@ -71,7 +73,8 @@ class Form:
 
 
 def form(kernel: Kernel, tiling: bool = True, sizes: Mapping[Symbol, int] | None = None) -> Form:
-    """The tile program of `kernel`, with at most one dimension beside `row` unless `tiling`; CompileError where it has none."""
+    """The tile program of `kernel`, with at most one dimension beside `row` unless `tiling`; CompileError where it has
+    none."""
     if kernel.locals:
         raise CompileError("a kernel with arrays of its own has no tile program")
     axes, nodes = _grid(kernel)
@@ -149,7 +152,7 @@ def _flat(node: Node) -> Nest:
     return Nest(tuple(axes), tuple(ops))
 
 
-# ----------------------------------------------------------------------------------------------------------- dimensions of the grid
+# ----------------------------------------------------------------------------------------------- dimensions of the grid
 
 
 def _dims(axes: list[Axis], flat: Form, tiling: bool) -> tuple[Dim, ...]:
@@ -166,7 +169,8 @@ def _dims(axes: list[Axis], flat: Form, tiling: bool) -> tuple[Dim, ...]:
 
 
 def _cut(axes: tuple[Axis, ...], flat: Form) -> int:
-    """How many of the outer axes are a dimension of their own, so that a tile reads least; 0 where all that is read varies along both."""
+    """How many of the outer axes are a dimension of their own, so that a tile reads least; 0 where all that is read
+    varies along both."""
     loads = [op.index.free for op, _ in flat.accesses() if type(op) is Load]
     every = {a.symbol for a in axes}
     if not all(free <= every for free in loads):

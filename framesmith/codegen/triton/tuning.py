@@ -1,7 +1,7 @@
 """How large tiles are and how many warps share one: a few rules over bytes and shape.
 
-The numbers are for chips of some hundred multiprocessors (A100: 108, H100 and H200: 132, B200: 148), each of which hides the latency of
-memory with some 2,000 threads.
+The numbers are for chips of some hundred multiprocessors (A100: 108, H100 and H200: 132, B200: 148), each of which
+hides the latency of memory with some 2,000 threads.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ PERSISTENT_COLUMN = 64  # ... and where memory runs across the rows
 SHARED_ROWS = 1024  # elements of a tile of several short rows: one warp has them, and adds without the others
 LOOPED = 4096  # elements of a tile that goes through long rows
 ACCUMULATORS, MANY = 8, 128  # of each of several sums in a thread, and of all of them where there are many
-LONELY, LONELY_WARPS = 1024, 16  # elements of a tile of long columns, and its warps, where there are fewer programs than multiprocessors
+# elements of a tile of long columns, and its warps, where there are fewer programs than multiprocessors
+LONELY, LONELY_WARPS = 1024, 16
 COLUMNS, FEWEST = 128, 32  # bytes side by side of a tile where memory runs across its rows, and where there are few
 SLIM = 32  # short rows side by side of a tile, where there are many
 LIGHT = 400  # work on a vector, times the bytes of an element, of which a thread has two
 DEALT, DEALT_ROWS = 4096, 4  # bytes and rows of a tile of those that a program goes through and sums up, ...
-DEALT_EACH, DEALT_FULL = 48, 6  # ... elements of it for each thread, or a third where sums and loads are more than so many, ...
-DEALT_STAGES, AHEAD = 3, 3 << 14  # ... tiles at once (small ones: one more), and bytes on their way: programs share a multiprocessor
+# ... elements of it for each thread, or a third where sums and loads are more than so many, ...
+DEALT_EACH, DEALT_FULL = 48, 6
+# ... tiles at once (small ones: one more), and bytes on their way: programs share a multiprocessor
+DEALT_STAGES, AHEAD = 3, 3 << 14
 BATCH = 1024  # elements of a tile of a row of a table, ...
 PROGRAMS = 1 << 14  # ... and how many programs there are before one goes through several
 MOMENTS_STAGES = 3  # tiles at once of long columns whose moments are taken: a thread has no registers for more than one
@@ -42,9 +45,10 @@ NOTHING: Sizes = {}
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`blocks`: elements of the tile along each dimension, powers of two. `persistent`: the row is one tile, if it fits (`even`: and if its
-    length is a multiple of a vector). `parts`: tiles of a row of a table that one program goes through. `programs`: of a contraction, which
-    share the tiles of its result; 0: one a tile. `kept`: what a pass over the row reads stays in the cache for the next."""
+    """`blocks`: elements of the tile along each dimension, powers of two. `persistent`: the row is one tile, if it fits
+    (`even`: and if its length is a multiple of a vector). `parts`: tiles of a row of a table that one program goes
+    through. `programs`: of a contraction, which share the tiles of its result; 0: one a tile. `kept`: what a pass over
+    the row reads stays in the cache for the next."""
 
     blocks: Mapping[str, int]
     warps: int
@@ -111,7 +115,8 @@ def _pointwise(form: Form) -> Config:
 
 
 def _sides(form: Form, block: int) -> dict[str, int]:
-    """A tile of `block` elements, half of it or less along `x`: as long as its runs of memory can be without being beyond the end."""
+    """A tile of `block` elements, half of it or less along `x`: as long as its runs of memory can be without being
+    beyond the end."""
     height, width = (size_of(d, form.sizes) for d in form.grid)
     x = max(block // 2, 1)
     while x > WIDE and -(-width // x) * x > SPARE * width:
@@ -124,7 +129,8 @@ def _cost(form: Form) -> int:
 
 
 def _vectors(form: Form) -> Config:
-    """A vector for each thread, or two where that is little work; smaller blocks while there are not several for each multiprocessor."""
+    """A vector for each thread, or two where that is little work; smaller blocks while there are not several for each
+    multiprocessor."""
     y, x = form.grid
     size, block = size_of(y, form.sizes), 128
     while block > 32 and size // block < 4 * UNITS:
@@ -147,8 +153,9 @@ def _transposing(form: Form) -> Config:
 
 
 def _dealt(form: Form, row: Dim) -> Config:
-    """Some rows at a time, of which those of a part are a multiple or nearly so, while others are on their way: little work for few warps,
-    since what counts is how many programs wait at once. A thread has a register for each of its elements of each sum."""
+    """Some rows at a time, of which those of a part are a multiple or nearly so, while others are on their way: little
+    work for few warps, since what counts is how many programs wait at once. A thread has a register for each of its
+    elements of each sum."""
     r = max(power(size_of(row, form.sizes)), 2)
     each = -(-size_of(form.grid[0], form.sizes) // form.kernel.parts)
     moving = _moving(form, row)
@@ -165,8 +172,8 @@ def _dealt(form: Form, row: Dim) -> Config:
 
 
 def _few_warps(length: int, rows: int, vector: int, most: int) -> int:
-    """The fewest warps of which a thread has at most so many elements of `rows` rows. Vectors that all threads have beyond the end of a
-    row take no registers."""
+    """The fewest warps of which a thread has at most so many elements of `rows` rows. Vectors that all threads have
+    beyond the end of a row take no registers."""
     warps = 1
     while warps < 16 and -(-length // (32 * warps * vector)) * vector * rows > most:
         warps *= 2
@@ -195,7 +202,8 @@ def _rows(form: Form, row: Dim) -> Config:
     nests = [node for node in form.body if type(node) is Nest]
     reduces = [op for node in nests for op in node.ops if type(op) is Reduce]
     kinds = {op.kind for op in reduces}
-    limit = max(LOOPED // across, PERSISTENT_COLUMN) if across else PERSISTENT * (2 if len(form.kernel.params) <= 3 else 1)
+    limit = max(LOOPED // across,
+                PERSISTENT_COLUMN) if across else PERSISTENT * (2 if len(form.kernel.params) <= 3 else 1)
     if length <= limit and (row.extent.is_const or not across):
         even = not row.extent.is_const and all(form.sizes[n] % STEP == 0 for n in row.extent.free)
         return replace(_persistent(form, max(power(length), 2), count, across, even or row.extent.is_const), even=even)
@@ -216,7 +224,8 @@ def _rows(form: Form, row: Dim) -> Config:
 
 
 def _long_columns(form: Form, row: Dim, x: int, reduces: list[str], stores: bool) -> Config:
-    """Part by part, where memory runs across the rows, `x` of them side by side. A thread has few elements of each of several sums."""
+    """Part by part, where memory runs across the rows, `x` of them side by side. A thread has few elements of each of
+    several sums."""
     length, count = size_of(row, form.sizes), size_of(form.grid[0], form.sizes)
     if count < UNITS * x and not stores:
         return _config(form, x, max(min(LONELY // x, power(length) // 4), 2), LONELY_WARPS, persistent=False)
@@ -245,8 +254,8 @@ def _narrowest(form: Form, row: Dim) -> int:
 
 
 def _persistent(form: Form, r: int, count: int, across: int, whole: bool = True) -> Config:
-    """`across`: the least rows side by side, where memory runs across them. `whole`: rows of unknown length are those of whole vectors;
-    others would be gone through part by part, alone."""
+    """`across`: the least rows side by side, where memory runs across them. `whole`: rows of unknown length are those
+    of whole vectors; others would be gone through part by part, alone."""
     if across:
         return _persistent_columns(form, r, count, across)
     x = min(max(SHARED_ROWS // r, 1), power(count)) if whole else 1
@@ -257,8 +266,8 @@ def _persistent(form: Form, r: int, count: int, across: int, whole: bool = True)
 
 
 def _persistent_columns(form: Form, r: int, count: int, least: int) -> Config:
-    """Few columns are narrow tiles of several warps, which wait for memory once; of many that are only summed, one warp has a tile,
-    and adds without the others."""
+    """Few columns are narrow tiles of several warps, which wait for memory once; of many that are only summed, one warp
+    has a tile, and adds without the others."""
     if count < SLIM * UNITS:
         x = min(max(min(LOOPED // r, 128), least), power(count))
         while x > least and count // x < UNITS:
@@ -291,15 +300,15 @@ def _runs_across(form: Form, row: Dim) -> bool:
     return across > along
 
 
-# ---------------------------------------------------------------------------------------------------------------------- candidates
+# ----------------------------------------------------------------------------------------------------------- candidates
 
 WIDEST = 1 << 14  # elements of a tile that are still tried, ...
 EACH = (1, 64)  # ... and of a thread
 
 
 def candidates(form: Form) -> tuple[Config, ...]:
-    """The configuration of `choose`, and its neighbours: half and twice the elements along a dimension, half and twice the warps, and the
-    row as one tile or part by part where both are possible."""
+    """The configuration of `choose`, and its neighbours: half and twice the elements along a dimension, half and twice
+    the warps, and the row as one tile or part by part where both are possible."""
     first = choose(form)
     fixed = {"r"} if first.persistent else set()
     tiles = [first.blocks]
@@ -322,7 +331,8 @@ def _otherwise(form: Form, first: Config) -> list[Config]:
     x = {"x": 1} if form.grid else {}
     if first.persistent:
         return [Config({**x, "r": r}, r // 256, False) for r in (1024, 2048) if 2 * r <= length]
-    whole = [Config({**first.blocks, "r": length}, warps) for warps in (8, 16) if length * first.blocks.get("x", 1) <= 2 * WIDEST]
+    whole = [Config({**first.blocks, "r": length}, warps)
+             for warps in (8, 16) if length * first.blocks.get("x", 1) <= 2 * WIDEST]
     return [*whole, *(replace(first, stages=stages) for stages in (2, 3))]
 
 

@@ -12,7 +12,8 @@ from framesmith.util.errors import CompileError
 
 @dataclass(frozen=True, slots=True)
 class TypeRow:
-    """`pointer`: the type of a pointer in a signature; `name`: of a value in the text; `low`, `high`: literals of the extremes."""
+    """`pointer`: the type of a pointer in a signature; `name`: of a value in the text; `low`, `high`: literals of the
+    extremes."""
 
     pointer: str
     name: str

@@ -1,7 +1,8 @@
 """Calls that are launched as kernels: attention over tiles, and kernels that the program brings.
 
-The text of a brought function is printed again with all that it reads of its module: other functions, constants, names of Triton's. What
-has no such text (`Launch`es over a tuner, options of Triton's launcher, objects) is None: Triton launches it itself then.
+The text of a brought function is printed again with all that it reads of its module: other functions, constants, names
+of Triton's. What has no such text (`Launch`es over a tuner, options of Triton's launcher, objects) is None: Triton
+launches it itself then.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from framesmith.symbolic.expr import Expr
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """A kernel, and one launch of it: `arguments` in the order of the source's signature, each a window on a memory or (C type, C text);
-    `grid`: the programs along up to three axes."""
+    """A kernel, and one launch of it: `arguments` in the order of the source's signature, each a window on a memory or
+    (C type, C text); `grid`: the programs along up to three axes."""
 
     source: TritonSource
     arguments: tuple[MemoryWindow | tuple[str, str], ...]
@@ -63,7 +64,8 @@ def _is_aligned(program: Program, name: str) -> bool:
 
 
 def of_launch(launch: Launch, aligned: Sequence[bool]) -> Brought | None:
-    """`launch` as text; `aligned`: which memories begin at a multiple of 16 bytes. None: only Triton's own launcher can."""
+    """`launch` as text; `aligned`: which memories begin at a multiple of 16 bytes. None: only Triton's own launcher
+    can."""
     kernel, keywords = launch.kernel, dict(launch.keywords)
     options = {**_OPTIONS, **{k: keywords.pop(k) for k in list(keywords) if k in _OPTIONS}}
     grid = launch.grid
@@ -76,10 +78,12 @@ def of_launch(launch: Launch, aligned: Sequence[bool]) -> Brought | None:
     bound.apply_defaults()
     made = _Arguments(launch, aligned)
     wide = any(extent > most for extent, most in zip(grid, (2**31 - 1, 65535, 65535)))
-    if text is None or wide or not all(made.take(place, p, bound.arguments[p.name]) for place, p in enumerate(kernel.params)):
+    if text is None or wide or not all(made.take(place, p, bound.arguments[p.name]) for place,
+                                       p in enumerate(kernel.params)):
         return None
     name, warps, stages = kernel.fn.__name__, options["num_warps"], options["num_stages"]
-    source = TritonSource(name, text, tuple(made.signature), tuple(made.constants), tuple(made.divisible), warps, stages)
+    source = TritonSource(name, text, tuple(made.signature), tuple(made.constants), tuple(made.divisible), warps,
+                          stages)
     return Brought(source, tuple(made.arguments), (*grid, 1, 1)[:3])
 
 
@@ -131,7 +135,8 @@ class _Arguments:
         if dtype not in TYPES:
             return False
         self._add(p.name, TYPES[dtype].pointer, window)
-        if self.aligned[window.memory] and window.offset * dtype.itemsize % 16 == 0 and not p.do_not_specialize_on_alignment:
+        if (self.aligned[window.memory] and window.offset * dtype.itemsize % 16 == 0
+            and not p.do_not_specialize_on_alignment):
             self.divisible.append(place)
         return True
 
@@ -161,7 +166,7 @@ def _scalar(value: Any) -> tuple[str, str, str] | None:
     return ("i32", "int", str(value)) if -(2**31) <= value < 2**31 else ("i64", "i64", f"{value}L")
 
 
-# ------------------------------------------------------------------------------------------------------------------------------- the text
+# ------------------------------------------------------------------------------------------------------------- the text
 
 
 def text_of(kernel: Any) -> str | None:

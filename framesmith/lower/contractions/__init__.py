@@ -1,5 +1,13 @@
-"""Contractions (linear, matmul, convolution), recurrent layers and attention: graph rewrites, frozen weights, and the choice of kernel."""
+"""Contractions (linear, matmul, convolution), recurrent layers and attention: graph rewrites, frozen weights, and the
+choice of kernel."""
 
-from framesmith.lower.contractions import attention, attention_training, convolution, convolution_training, recurrent, training_matmul
+from framesmith.lower.contractions import (
+    attention,
+    attention_training,
+    convolution,
+    convolution_training,
+    recurrent,
+    training_matmul,
+)
 
 __all__ = ["attention", "attention_training", "convolution", "convolution_training", "training_matmul", "recurrent"]

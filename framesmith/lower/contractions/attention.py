@@ -25,7 +25,8 @@ aten = torch.ops.aten
 library = torch.ops.framesmith
 assert _C.LANES  # importing the core registers the operators
 
-# A mask by what it costs, as a measurement sees it: its dtype and whether it is a row of keys or has a row for each query.
+# A mask by what it costs, as a measurement sees it: its dtype and whether it is a row of keys or has a row for each
+# query.
 MASKS: dict[int, Callable[[int, int], torch.Tensor | None]] = {
     0: lambda queries, keys: None,
     1: lambda queries, keys: torch.zeros(1, 1, 1, keys),
@@ -50,7 +51,8 @@ class Attention:
 def _plain(value: Any, rank: int | None = 4) -> bool:
     """A float32 tensor on the CPU of static, non-empty shape."""
     static = all(type(n) is int and n for n in value.shape)
-    return static and (rank is None or len(value.shape) == rank) and value.dtype is torch.float32 and value.device.type == "cpu"
+    return static and (rank is None
+                       or len(value.shape) == rank) and value.dtype is torch.float32 and value.device.type == "cpu"
 
 
 def _attention(node: fx.Node) -> Attention | None:
@@ -75,8 +77,10 @@ def _attention(node: fx.Node) -> Attention | None:
 
 
 def _unrepeated(node: fx.Node) -> fx.Node:
-    """k' (batch, shared heads, keys, width) of `reshape(expand(unsqueeze(k', 2)))`, which repeats each head; else `node`."""
-    expand: Any = _argument_of(node, (aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten.clone.default))
+    """k' (batch, shared heads, keys, width) of `reshape(expand(unsqueeze(k', 2)))`, which repeats each head; else
+    `node`."""
+    expand: Any = _argument_of(node, (aten.reshape.default, aten.view.default, aten._unsafe_view.default,
+                                      aten.clone.default))
     while expand is not None and expand.target is aten.clone.default:
         expand = expand.args[0]
     unsqueeze: Any = _argument_of(expand, (aten.expand.default,))

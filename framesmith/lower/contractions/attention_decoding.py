@@ -1,4 +1,5 @@
-"""Attention of one row in float32, a step of decoding, as sums, on a CUDA device: the library has one program for all keys of a head.
+"""Attention of one row in float32, a step of decoding, as sums, on a CUDA device: the library has one program for all
+keys of a head.
 
     scaled_dot_product_attention(q, k, v, mask)  ->  weights = softmax(sum(k * q, -1) * s + mask);  sum(weights * v, -2)
 """
@@ -36,7 +37,8 @@ def _summed(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
     q, k, v = map(value_of, node.args[:3])
     if given["dropout_p"] or given["is_causal"] or not _has_one_row(q, k, v):
         return None
-    if mask is not None and (not static(value_of(mask)) or len(value_of(mask).shape) < 2 or value_of(mask).shape[-2] != 1):
+    if mask is not None and (not static(value_of(mask)) or len(value_of(mask).shape) < 2
+                             or value_of(mask).shape[-2] != 1):
         return None
     batch, heads, keys, width = k.shape
     wide = v.shape[3]
@@ -59,8 +61,10 @@ def _masked(add: Nodes, scores: fx.Node, mask: Any, shape: tuple[int, ...]) -> f
     row = add.of(aten.select.int, (mask, -2, 0), Spec(sizes, value.dtype, value.device, contiguous_strides(sizes)))
     if value.dtype is torch.bool:  # -inf is added, so that scores of NaN stay NaN
         number = Spec((), torch.float32, value.device, ())
-        low, zero = [add.of(aten.full.default, ([], x), number, dtype=torch.float32, device=value.device) for x in (-math.inf, 0.0)]
-        row = add.of(aten.where.self, (row, zero, low), Spec(sizes, torch.float32, value.device, contiguous_strides(sizes)))
+        low, zero = [add.of(aten.full.default, ([], x), number, dtype=torch.float32, device=value.device)
+                     for x in (-math.inf, 0.0)]
+        row = add.of(aten.where.self, (row, zero, low),
+                     Spec(sizes, torch.float32, value.device, contiguous_strides(sizes)))
     return add(aten.add.Tensor, (scores, row), shape)
 
 
@@ -68,7 +72,8 @@ def _has_one_row(q: Any, k: Any, v: Any) -> bool:
     values = q, k, v
     if any(len(x.shape) != 4 or x.dtype is not torch.float32 for x in values) or not static(*values):
         return False
-    return q.shape[2] == 1 and q.shape[:2] == k.shape[:2] == v.shape[:2] and k.shape[2] == v.shape[2] and min(*k.shape, *v.shape) > 0
+    return (q.shape[2] == 1 and q.shape[:2] == k.shape[:2] == v.shape[:2] and k.shape[2] == v.shape[2]
+            and min(*k.shape, *v.shape) > 0)
 
 
 __all__ = ["sum_rows"]

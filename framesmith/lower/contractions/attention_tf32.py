@@ -1,10 +1,13 @@
-"""Attention of float32 under autograd, on a CUDA device where products may be rounded to TF32: over tiles, forward and backward.
+"""Attention of float32 under autograd, on a CUDA device where products may be rounded to TF32: over tiles, forward and
+backward.
 
-    _scaled_dot_product_efficient_attention(q, k, v)                      ->  attention(q, k, v), sums as natural logarithms
-    _scaled_dot_product_efficient_attention_backward(g, q, k, v, out, s)  ->  gradient of attention(q, k, v, g, s, sum of g * out)
+    _scaled_dot_product_efficient_attention(q, k, v)                      ->  attention(q, k, v), sums as natural
+                                                                              logarithms
+    _scaled_dot_product_efficient_attention_backward(g, q, k, v, out, s)  ->  gradient of attention(q, k, v, g, s, sum
+    of g * out)
 
-The library multiplies three times, so that nothing is lost. Each gives what the other reads in PyTorch's form, so that either may be
-replaced alone.
+The library multiplies three times, so that nothing is lost. Each gives what the other reads in PyTorch's form, so that
+either may be replaced alone.
 """
 
 from __future__ import annotations
@@ -64,7 +67,8 @@ def _forward(graph: fx.Graph, node: fx.Node) -> None:
         place: Any = user.args[1]
         if place == 1 and 1 not in parts:
             parts[1] = _natural(add, add(operator.getitem, (call, 1), total), kept)
-        elif place not in parts:  # the generator's state, which only dropout would read; on the device, as where the library is recorded
+        # the generator's state, which only dropout would read; on the device, as where the library is recorded
+        elif place not in parts:
             dtype = numbers[place - 2].dtype
             parts[place] = add(aten.zeros.default, ([],), _plain((), dtype, out.device), dtype=dtype, device=out.device)
     _replace(graph, node, parts)

@@ -1,9 +1,13 @@
-"""Rewrite float32 attention on the CPU and its gradient, as training's graphs have them, into operators of csrc/attention*.cpp.
+"""Rewrite float32 attention on the CPU and its gradient, as training's graphs have them, into operators of
+csrc/attention*.cpp.
 
-    _scaled_dot_product_flash_attention_for_cpu(q, k, v, ...)              ->  framesmith::attention_sums(q, k, v, mask, causal, scale)
-    _scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, ...)  ->  framesmith::attention_backward(g, q, k, v, ...)
+    _scaled_dot_product_flash_attention_for_cpu(q, k, v, ...)              ->  framesmith::attention_sums(q, k, v, mask,
+                                                                               causal, scale)
+    _scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, ...)  ->  framesmith::attention_backward(g, q, k,
+    v, ...)
 
-where that was measured to be faster. Each gives what the other reads in PyTorch's form, so that either may be replaced alone.
+where that was measured to be faster. Each gives what the other reads in PyTorch's form, so that either may be replaced
+alone.
 """
 
 from __future__ import annotations
@@ -50,7 +54,8 @@ def _rewrite_backward(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node
 
 def _call(graph: fx.Graph, node: fx.Node, target: Any, tensors: tuple[Any, ...], causal: Any) -> fx.Node:
     scale = node.kwargs.get("scale")
-    new = graph.call_function(target, (*tensors, node.kwargs.get("attn_mask"), causal, None if scale is None else float(scale)))  # type: ignore[arg-type]
+    new = graph.call_function(target, (*tensors, node.kwargs.get("attn_mask"), causal,  # type: ignore[arg-type]
+                                       None if scale is None else float(scale)))
     new.meta = {key: value for key, value in node.meta.items() if key != "frozen"}
     return new
 
@@ -59,19 +64,24 @@ def _form(node: fx.Node, tensors: tuple[Any, ...], dropout: Any, causal: Any) ->
     """(batch, heads, queries, keys, width, width of values, causal, masked) of a call that the kernels can take."""
     q, k, v = (t.meta["val"] for t in tensors)
     mask, scale = node.kwargs.get("attn_mask"), node.kwargs.get("scale")
-    if dropout or not isinstance(scale, (float, int, type(None))) or not isinstance(causal, bool) or not static(q, k, v):
+    if (dropout or not isinstance(scale, (float, int, type(None))) or not isinstance(causal, bool)
+        or not static(q, k, v)):
         return None
-    if any(t.dtype is not torch.float32 or t.device.type != "cpu" or not prod(t.shape) for t in (q, k, v)) or q.shape[:2] != k.shape[:2]:
+    if any(t.dtype is not torch.float32 or t.device.type != "cpu" or not prod(t.shape)
+           for t in (q, k, v)) or q.shape[:2] != k.shape[:2]:
         return None
-    if isinstance(mask, fx.Node) and (causal or mask.meta["val"].dtype is not torch.float32 or not static(mask.meta["val"])):
+    if isinstance(mask, fx.Node) and (causal or mask.meta["val"].dtype is not torch.float32
+                                      or not static(mask.meta["val"])):
         return None
     return (*q.shape[:3], k.shape[2], q.shape[3], v.shape[3], int(causal), int(mask is not None))
 
 
 def _arguments(request: Request) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, bool]:
-    """Tangent, query, key and value in the layout that models have, on fewer heads where there is much to do; mask, causal."""
+    """Tangent, query, key and value in the layout that models have, on fewer heads where there is much to do; mask,
+    causal."""
     batch, heads, queries, keys, width, value_width, causal, masked = request.shape
-    count = min(batch * heads, max(int(MEASURED_FLOPS / (2 * queries * keys * (width + value_width))), torch.get_num_threads()))
+    count = min(batch * heads,
+                max(int(MEASURED_FLOPS / (2 * queries * keys * (width + value_width))), torch.get_num_threads()))
     sizes = ((queries, value_width), (queries, width), (keys, width), (keys, value_width))
     mask = torch.zeros(1, 1, queries, keys) if masked else None
     return tuple(numbers(1, rows, count, columns).transpose(1, 2) for rows, columns in sizes), mask, bool(causal)

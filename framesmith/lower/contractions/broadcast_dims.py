@@ -1,6 +1,7 @@
 """A value that is the same along a dimension is computed for one index of it.
 
-    where(expand(c, [8, 1, n, n]), bias, low)  ->  where(c', bias, low) as [1, h, n, n]       for whoever broadcasts it himself
+    where(expand(c, [8, 1, n, n]), bias, low)  ->  where(c', bias, low) as [1, h, n, n]       for whoever broadcasts it
+                                                                                              himself
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ Known = dict[tuple[fx.Node, tuple[int, ...]], fx.Node]
 
 
 def uniform_dims(node: fx.Node) -> frozenset[int]:
-    """The dimensions, counted from the last (-1), along which a value is the same, by how it is computed; also those of size 1."""
+    """The dimensions, counted from the last (-1), along which a value is the same, by how it is computed; also those of
+    size 1."""
     value = value_of(node)
     if not static(value):
         return frozenset()
@@ -54,8 +56,8 @@ def uniform_dims(node: fx.Node) -> frozenset[int]:
 
 
 def narrowed(graph: fx.Graph, node: fx.Node, known: Known) -> fx.Node:
-    """`node` with one element along the dimensions in which it is uniform, computed of values that are so, at the place where nodes are
-    inserted; `node` itself where there are none. `known`: what was made before."""
+    """`node` with one element along the dimensions in which it is uniform, computed of values that are so, at the place
+    where nodes are inserted; `node` itself where there are none. `known`: what was made before."""
     dims = frozenset(d for d in uniform_dims(node) if value_of(node).shape[d] != 1)
     return _narrowed(graph, node, dims, known) if dims else node
 
@@ -79,7 +81,8 @@ def _narrowed(graph: fx.Graph, node: fx.Node, dims: frozenset[int], known: Known
     else:
         args = tuple([_narrowed(graph, x, dims, known) if isinstance(x, fx.Node) else x for x in node.args])
     made = graph.call_function(node.target, args, dict(node.kwargs))  # type: ignore[arg-type]
-    made.meta = {"stack": node.meta.get("stack", ()), "val": Spec(shape, value.dtype, value.device, contiguous_strides(shape))}
+    made.meta = {"stack": node.meta.get("stack", ()),
+                 "val": Spec(shape, value.dtype, value.device, contiguous_strides(shape))}
     known[node, shape] = made
     return made
 

@@ -28,7 +28,8 @@ def drop_round_trips(graph: fx.Graph) -> None:
             continue
         start: Any = wide.args[0]
         dtype = value_of(start).dtype
-        if value_of(node).dtype is dtype and value_of(wide).dtype in WIDER.get(dtype, ()) and start.op == "call_function":
+        if (value_of(node).dtype is dtype and value_of(wide).dtype in WIDER.get(dtype, ())
+            and start.op == "call_function"):
             node.replace_all_uses_with(start)
             graph.erase_node(node)
             if not wide.users:
@@ -37,7 +38,8 @@ def drop_round_trips(graph: fx.Graph) -> None:
 
 def _is_cast(node: Any) -> bool:
     """Whether a node changes the type alone."""
-    return isinstance(node, fx.Node) and node.target is _CAST and not {name for name, x in node.kwargs.items() if x is not None} - {"dtype"}
+    return isinstance(node, fx.Node) and node.target is _CAST and not {name for name, x in node.kwargs.items()
+                                                                       if x is not None} - {"dtype"}
 
 
 __all__ = ["drop_round_trips"]

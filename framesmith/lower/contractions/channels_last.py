@@ -1,5 +1,5 @@
-"""Convolutions on a CUDA device: weights have their channels innermost as their images (see `lower.layouts`), biases get their gradient
-from a sum of ours."""
+"""Convolutions on a CUDA device: weights have their channels innermost as their images (see `lower.layouts`), biases
+get their gradient from a sum of ours."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from framesmith.util.precision import channels_of, on_matrix_units
 
 aten = torch.ops.aten
 _CONVOLUTIONS = frozenset((
-    aten.convolution.default, aten.conv2d.default, aten.cudnn_convolution_relu.default, aten.cudnn_convolution_add_relu.default,
+    aten.convolution.default, aten.conv2d.default, aten.cudnn_convolution_relu.default,
+    aten.cudnn_convolution_add_relu.default,
 ))
 
 
 def lay_out_weights(graph: fx.Graph) -> None:
-    """Weights that are frozen are laid out once; another would be laid out in each call. Copies of parameters in float32 have as much room
-    as eager's library needs in a call, in which it lays out results: they lie so here."""
+    """Weights that are frozen are laid out once; another would be laid out in each call. Copies of parameters in
+    float32 have as much room as eager's library needs in a call, in which it lays out results: they lie so here."""
     convolutions = [n for n in graph.nodes if n.op == "call_function" and n.target in _CONVOLUTIONS]
     room = max(map(_bytes, convolutions), default=0)
     for node in convolutions:
         weight = node.args[1]
         value = weight.meta["val"]
-        if not is_parameter_expression(weight) or len(value.shape) != 4 or not on_matrix_units(value.dtype, *_channels(node)):
+        if not is_parameter_expression(weight) or len(value.shape) != 4 or not on_matrix_units(value.dtype,
+                                                                                               *_channels(node)):
             continue
         taken = _bytes(weight) if weight.op == "placeholder" and value.dtype is torch.float32 else 0
         if taken > room:
@@ -65,8 +67,8 @@ def _by_position(add: Nodes, weight: fx.Node) -> fx.Node:
 
 
 def part_bias_gradients(graph: fx.Graph) -> None:
-    """The gradient of a bias is a sum over the tangent, for which the library has no kernel of its own either: as a nest it may be a part
-    of what computes the tangent."""
+    """The gradient of a bias is a sum over the tangent, for which the library has no kernel of its own either: as a
+    nest it may be a part of what computes the tangent."""
     for node in list(graph.nodes):
         if node.target is not aten.convolution_backward.default or not _sums_halves(node):
             continue
@@ -83,7 +85,8 @@ def part_bias_gradients(graph: fx.Graph) -> None:
 
 
 def _sums_halves(node: fx.Node) -> bool:
-    """Whether the bias's gradient is asked for, of a tangent in half precision, beside others that only the library computes."""
+    """Whether the bias's gradient is asked for, of a tangent in half precision, beside others that only the library
+    computes."""
     arguments: tuple[Any, ...] = node.args
     value, groups, wanted = arguments[0].meta["val"], arguments[-2], arguments[-1]
     taken = len(value.shape) == 4 and all(user.target is operator.getitem for user in node.users)

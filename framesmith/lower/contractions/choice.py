@@ -1,9 +1,9 @@
 """Which kernel computes a contraction: measured once per shape and machine, then remembered.
 
-The candidates: `own` (the template of `geometry`, weight packed, epilogue fused), `mkldnn` (oneDNN with the weight reordered),
-`mkldnn_plain` (with the weight as it is) and `aten` (what eager calls). They run in turn, each a few times; large shapes are measured on
-a part of their columns, since a kernel's rate settles long before. Another program on the machine only ever adds time, so that the
-least of many short runs is the honest one.
+The candidates: `own` (the template of `geometry`, weight packed, epilogue fused), `mkldnn` (oneDNN with the weight
+reordered), `mkldnn_plain` (with the weight as it is) and `aten` (what eager calls). They run in turn, each a few times;
+large shapes are measured on a part of their columns, since a kernel's rate settles long before. Another program on the
+machine only ever adds time, so that the least of many short runs is the honest one.
 """
 
 from __future__ import annotations
@@ -65,14 +65,16 @@ def _convolution_candidates(request: Request) -> dict[str, Candidate]:
     stride, padding, dilation = (tuple(rest[i : i + 2]) for i in (0, 2, 4))
     x = torch.ones(images, c, h, w, dtype=request.dtype).to(memory_format=torch.channels_last)
     weight = torch.ones(o, c, kh, kw, dtype=request.dtype)
-    candidates: dict[str, Candidate] = {"aten": lambda: torch.nn.functional.conv2d(x, weight, None, stride, padding, dilation)}
+    candidates: dict[str, Candidate] = {"aten": lambda: torch.nn.functional.conv2d(x, weight, None, stride, padding,
+                                                                                   dilation)}
     if _is_onednns(request.dtype):
         packed = torch.ops.mkldnn._reorder_convolution_weight(weight, padding, stride, dilation, 1, list(x.shape))
         candidates["mkldnn"] = lambda: torch.ops.mkldnn._convolution_pointwise(
             x, packed, None, padding, stride, dilation, 1, "none", [], ""
         )
     if request.dtype is torch.float32:
-        padded = torch.nn.functional.pad(x.permute(0, 2, 3, 1), (0, 0, padding[1], padding[1], padding[0], padding[0])).contiguous()
+        padded = torch.nn.functional.pad(x.permute(0, 2, 3, 1),
+                                         (0, 0, padding[1], padding[1], padding[0], padding[0])).contiguous()
         geometry = window_geometry(tuple(padded.shape), o, (kh, kw), stride, dilation)  # type: ignore[arg-type]
         own = pack(weight.permute(2, 3, 1, 0).reshape(-1, o), geometry.columns, geometry.lane)
         candidates["own"] = lambda: contract(padded, own, geometry)
@@ -84,7 +86,8 @@ def _grouped_candidates(request: Request) -> dict[str, Candidate]:
     stride, padding, dilation = ((rest[i], rest[i + 1]) for i in (0, 2, 4))
     x = torch.ones(images, c, h, w, dtype=request.dtype).to(memory_format=torch.channels_last)
     weight = torch.ones(o, c // groups, kh, kw, dtype=request.dtype)
-    padded = torch.nn.functional.pad(x.permute(0, 2, 3, 1), (0, 0, padding[1], padding[1], padding[0], padding[0])).contiguous()
+    padded = torch.nn.functional.pad(x.permute(0, 2, 3, 1),
+                                     (0, 0, padding[1], padding[1], padding[0], padding[0])).contiguous()
     n, height, width, channels = padded.shape
     geometry = window_geometry((n, height, width, channels), o, (kh, kw), stride, dilation, groups)
     own = pack_groups(weight.permute(2, 3, 1, 0).reshape(-1, o), groups, geometry.columns, geometry.lane)
@@ -109,7 +112,8 @@ def _grouped_work(request: Request) -> int:
 
 
 def numbers(*shape: int) -> torch.Tensor:
-    """A float32 operand of random numbers. They come from a generator of its own: the program's goes on as if nothing had been measured."""
+    """A float32 operand of random numbers. They come from a generator of its own: the program's goes on as if nothing
+    had been measured."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(prod(shape)), dtype=torch.float32)
 
 
@@ -117,9 +121,11 @@ def numbers(*shape: int) -> torch.Tensor:
 CANDIDATES: dict[str, Callable[[Request], dict[str, Candidate]]] = {
     "linear": _linear_candidates, "conv": _convolution_candidates, "grouped": _grouped_candidates,
 }  # fmt: skip
-WORK: dict[str, Callable[[Request], int]] = {"linear": _linear_work, "conv": _convolution_work, "grouped": _grouped_work}
+WORK: dict[str, Callable[[Request], int]] = {"linear": _linear_work, "conv": _convolution_work,
+                                             "grouped": _grouped_work}
 
-# kind -> whether the template is known to run near the machine's peak there, so that a library could win nothing: not measured
+# kind -> whether the template is known to run near the machine's peak there, so that a library could win nothing: not
+# measured
 FEW_THREADS = 8  # up to here a convolution has pieces enough for all of them
 NEAR_PEAK: dict[str, Callable[[Request], bool]] = {
     "conv": lambda request: request.shape[4] >= _C.LANES and torch.get_num_threads() <= FEW_THREADS,
@@ -131,8 +137,8 @@ KNOWN: dict[str, Callable[[Request], str | None]] = {}
 
 
 def measure(request: Request) -> dict[str, float]:
-    """Seconds of each candidate: the best of a few runs, taken in turn. One that fell far behind in each of several is not run again;
-    one alone is not run at all."""
+    """Seconds of each candidate: the best of a few runs, taken in turn. One that fell far behind in each of several is
+    not run again; one alone is not run at all."""
     with torch.inference_mode(), torch._C._DisableAutocast():
         with torch.device("cpu"):
             candidates = CANDIDATES[request.kind](request)
@@ -154,8 +160,8 @@ def measure(request: Request) -> dict[str, float]:
     return best
 
 
-# The library's kernel must beat the template by this much: it cannot take the epilogue, which costs a pass over the result, and a
-# call of it costs microseconds of its own.
+# The library's kernel must beat the template by this much: it cannot take the epilogue, which costs a pass over the
+# result, and a call of it costs microseconds of its own.
 MARGIN = {"own": 0.85}
 # Kinds with several candidates that need no weight in another layout; the others then take what eager calls.
 UNPACKED = {"linear": frozenset({"aten", "mkldnn_plain"}), **dict.fromkeys(CALLED, frozenset({"aten", "own"}))}

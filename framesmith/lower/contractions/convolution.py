@@ -1,4 +1,5 @@
-"""Rewrite convolutions with frozen weights into the kernel that was chosen for them, channels-last by explicit permutes.
+"""Rewrite convolutions with frozen weights into the kernel that was chosen for them, channels-last by explicit
+permutes.
 
     conv2d(x, W, b)                   ->  permute(contract(pad(permute(x)), pack(W)) + b)
     conv2d(x, W, b, groups=channels)  ->  permute(depthwise(permute(x), pack(W)) + b)
@@ -28,7 +29,8 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """The arguments of a call on images: x (images, channels, height, width), weight (out, channels / groups, kernel height, width)."""
+    """The arguments of a call on images: x (images, channels, height, width), weight (out, channels / groups, kernel
+    height, width)."""
 
     x: fx.Node
     weight: fx.Node
@@ -60,7 +62,8 @@ def _rewrite_convolution(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.N
     rank = len(vw.shape)
     if full and node.args[6] or rank not in (3, 4) or len(vx.shape) != rank or not is_parameter_expression(weight):
         return None
-    if not static(vx, vw) or vx.dtype is not vw.dtype or vx.device.type != "cpu" or not prod(vx.shape) or not prod(vw.shape):
+    if (not static(vx, vw) or vx.dtype is not vw.dtype or vx.device.type != "cpu" or not prod(vx.shape)
+        or not prod(vw.shape)):
         return None
     line = rank == 3
     stride, padding, dilation = (_pair(argument(node, i, d), d if line else None) for i, d in ((3, 1), (4, 0), (5, 1)))
@@ -105,7 +108,8 @@ def _own(add: Nodes, c: Convolution) -> fx.Node:
         last = add(aten.constant_pad_nd.default, (last, [0, 0, px, px, py, py], 0.0), padded)
     geometry = window_geometry(padded, o, (kh, kw), c.stride, c.dilation, c.groups)
     depth *= kh * kw
-    moved = add(aten.permute.default, (c.weight, [2, 3, 1, 0]), (kh, kw, depth // (kh * kw), o), (kw, 1, kh * kw, depth))
+    moved = add(aten.permute.default, (c.weight, [2, 3, 1, 0]), (kh, kw, depth // (kh * kw), o),
+                (kw, 1, kh * kw, depth))
     flat = add(aten.reshape.default, (moved, [depth, o]), (depth, o))
     size = packed_elements(geometry, depth)
     if c.groups == 1:
@@ -140,7 +144,8 @@ def _channels_last(add: Nodes, x: fx.Node) -> fx.Node:
 
 def _channels_second(add: Nodes, x: fx.Node) -> fx.Node:
     images, h, w, channels = x.meta["val"].shape
-    return add(aten.permute.default, (x, [0, 3, 1, 2]), (images, channels, h, w), (h * w * channels, 1, w * channels, channels))
+    return add(aten.permute.default, (x, [0, 3, 1, 2]), (images, channels, h, w),
+               (h * w * channels, 1, w * channels, channels))
 
 
 def _mkldnn(add: Nodes, c: Convolution) -> fx.Node:
@@ -149,9 +154,11 @@ def _mkldnn(add: Nodes, c: Convolution) -> fx.Node:
     sizes = zip(shape[2:], (kh, kw), c.stride, c.padding, c.dilation)
     oh, ow = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
     window = (list(c.padding), list(c.stride), list(c.dilation), 1)
-    packed = add(torch.ops.mkldnn._reorder_convolution_weight.default, (c.weight, *window, list(shape)), tuple(c.weight.meta["val"].shape))
+    packed = add(torch.ops.mkldnn._reorder_convolution_weight.default, (c.weight, *window, list(shape)),
+                 tuple(c.weight.meta["val"].shape))
     args: tuple[Any, ...] = (c.x, packed, c.bias, *window, "none", [], "")
-    return add(torch.ops.mkldnn._convolution_pointwise.default, args, (shape[0], o, oh, ow), (oh * ow * o, 1, ow * o, o))
+    return add(torch.ops.mkldnn._convolution_pointwise.default, args, (shape[0], o, oh, ow),
+               (oh * ow * o, 1, ow * o, o))
 
 
 _KERNELS = {"own": _own, "mkldnn": _mkldnn}

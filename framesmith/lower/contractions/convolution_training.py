@@ -1,10 +1,13 @@
-"""Rewrite float32 convolutions whose weights change from call to call, and their gradients, into the operators of csrc/convolution.cpp.
+"""Rewrite float32 convolutions whose weights change from call to call, and their gradients, into the operators of
+csrc/convolution.cpp.
 
     convolution(x, w, b, ...)            ->  framesmith::convolution(x, w, b, ...)
-    convolution_backward(g, x, w, ...)   ->  framesmith::convolution_images(g, w, ...), framesmith::convolution_weights(g, x, ...), sum(g)
+    convolution_backward(g, x, w, ...)   ->  framesmith::convolution_images(g, w, ...),
+                                             framesmith::convolution_weights(g, x, ...), sum(g)
 
-each where it is faster. They read weights and images as they lie, row by row: oneDNN lays both out anew in each call, which is much for a
-weight that few places of an image use, and little for one that many do. In between both are measured.
+each where it is faster. They read weights and images as they lie, row by row: oneDNN lays both out anew in each call,
+which is much for a weight that few places of an image use, and little for one that many do. In between both are
+measured.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ def _rewrite_backward(graph: fx.Graph, node: fx.Node, choose: Choose) -> None:
     arguments: tuple[Any, ...] = node.args
     tangent, x, weight, sizes, *window, mask = arguments
     form = _form(x, weight, window)
-    if form is None or tangent.meta["val"].dtype is not torch.float32 or any(user.target is not operator.getitem for user in node.users):
+    if form is None or tangent.meta["val"].dtype is not torch.float32 or any(user.target is not operator.getitem
+                                                                             for user in node.users):
         return
     stride, padding, dilation, _, _, groups = window
     wanted: list[Any] = list(mask)
@@ -78,7 +82,8 @@ def _rewrite_backward(graph: fx.Graph, node: fx.Node, choose: Choose) -> None:
     node.meta["val"] = tuple(val if asked else None for val, asked in zip(node.meta["val"], wanted))
 
 
-def _replace(graph: fx.Graph, node: fx.Node, place: int, target: Any, args: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+def _replace(graph: fx.Graph, node: fx.Node, place: int, target: Any, args: tuple[Any, ...],
+             shape: tuple[int, ...]) -> None:
     for item in [user for user in node.users if user.args[1] == place]:
         new = Nodes(graph, item)(target, args, shape)
         new.meta["val"] = item.meta["val"]
@@ -87,10 +92,12 @@ def _replace(graph: fx.Graph, node: fx.Node, place: int, target: Any, args: tupl
 
 
 def _form(x: Any, weight: Any, window: list[Any]) -> tuple[int, ...] | None:
-    """(images, channels, height, width, results, kernel, stride, padding, dilation, groups) of a convolution that the kernels can take."""
+    """(images, channels, height, width, results, kernel, stride, padding, dilation, groups) of a convolution that the
+    kernels can take."""
     stride, padding, dilation, transposed, _, groups = window
     vx, vw = x.meta["val"], weight.meta["val"]
-    if transposed or len(vx.shape) != 4 or len(vw.shape) != 4 or not static(vx, vw) or not prod(vx.shape) or not prod(vw.shape):
+    if (transposed or len(vx.shape) != 4 or len(vw.shape) != 4 or not static(vx, vw) or not prod(vx.shape)
+        or not prod(vw.shape)):
         return None
     if any(v.dtype is not torch.float32 or v.device.type != "cpu" or not _is_row_major(v) for v in (vx, vw)):
         return None
@@ -109,10 +116,12 @@ def _few(form: tuple[int, ...]) -> bool:
 
 
 def _tensors(request: Request) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[Any, ...], int]:
-    """Tangent, image and weight of one image, with fewer channels where there are many; stride, padding and dilation; groups."""
+    """Tangent, image and weight of one image, with fewer channels where there are many; stride, padding and dilation;
+    groups."""
     _, c, h, w, o, kh, kw, *rest, groups = request.shape
     window = tuple(rest[i : i + 2] for i in (0, 2, 4))
-    while groups == 1 and 2 * c * o * kh * kw * h * w // prod(window[0]) > MEASURED_FLOPS and max(c, o) > FEWEST_CHANNELS:
+    while (groups == 1 and 2 * c * o * kh * kw * h * w // prod(window[0]) > MEASURED_FLOPS
+           and max(c, o) > FEWEST_CHANNELS):
         c, o = (c // 2, o) if c >= o else (c, o // 2)
     x, weight = torch.ones(1, c, h, w), torch.ones(o, c // groups, kh, kw)
     return torch.ones_like(library.convolution(x, weight, None, *window, groups)), x, weight, window, groups
@@ -153,5 +162,6 @@ CANDIDATES["convolution"] = _candidates
 CANDIDATES["convolution images"] = CANDIDATES["convolution weights"] = _gradient_candidates
 KNOWN.update(dict.fromkeys(("convolution", "convolution images", "convolution weights"), _known))
 for _target in (library.convolution.default, library.convolution_images.default, library.convolution_weights.default):
-    ARGUMENT_LAYOUTS[_target] = lambda position, value, frozen: row_major(value.shape) if len(value.shape) == 4 else None
+    ARGUMENT_LAYOUTS[_target] = lambda position, value, frozen: row_major(value.shape) if len(
+        value.shape) == 4 else None
     RESULT_LAYOUTS[_target] = lambda spec, values: row_major(spec.shape)

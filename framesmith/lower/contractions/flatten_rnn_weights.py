@@ -1,8 +1,10 @@
-"""Recurrent layers on a CUDA device whose weights are casts that are kept: they lie in the one piece of memory that cuDNN wants.
+"""Recurrent layers on a CUDA device whose weights are casts that are kept: they lie in the one piece of memory that
+cuDNN wants.
 
     lstm(x, [h, c], casts, ...)  ->  _cudnn_rnn(x, casts, ..., _cudnn_rnn_flatten_weight(casts, ...), h, c, ...)
 
-Otherwise each call would bring them there. `_cudnn_rnn_flatten_weight` makes views of its result of the casts, which nobody else writes.
+Otherwise each call would bring them there. `_cudnn_rnn_flatten_weight` makes views of its result of the casts, which
+nobody else writes.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def _flatten(graph: fx.Graph, node: fx.Node) -> None:
     x, state, weights, biases, layers, dropout, train, bidirectional, batch_first = node.args
     group = 4 if biases else 2
     count = layers * (2 if bidirectional else 1)  # type: ignore[operator]
-    if (train and dropout) or node.kwargs or len(weights) != group * count or not all(map(_is_cast, weights)):  # type: ignore[arg-type]
+    if ((train and dropout) or node.kwargs or len(weights) != group * count  # type: ignore[arg-type]
+        or not all(map(_is_cast, weights))):
         return
     first = value_of(weights[0])  # type: ignore[index]
     hidden = value_of(weights[1]).shape[1]  # type: ignore[index]
@@ -61,7 +64,8 @@ def _is_cast(weight: fx.Node) -> bool:
 
 
 @cache
-def _size(dtype: torch.dtype, device: torch.device, shapes: tuple[tuple[int, ...], ...], geometry: tuple[Any, ...]) -> int:
+def _size(dtype: torch.dtype, device: torch.device, shapes: tuple[tuple[int, ...], ...],
+          geometry: tuple[Any, ...]) -> int:
     """Numbers in the memory, as cuDNN says; 0 where the layer is not cuDNN's."""
     with torch.no_grad(), torch._C._DisableAutocast():
         weights = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]

@@ -2,8 +2,8 @@
 
     bn(conv(x, W, b)) = conv(x, W * s, (b - mean) * s + beta),   s = gamma / sqrt(var + eps)
 
-The folded weights are graph nodes over parameters only, so `graph.freeze` evaluates them once and again whenever a parameter's
-version changes: nothing is baked in.
+The folded weights are graph nodes over parameters only, so `graph.freeze` evaluates them once and again whenever a
+parameter's version changes: nothing is baked in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from framesmith.lower.contractions.nodes import Nodes, argument
 
 aten = torch.ops.aten
 
-# op -> position of (weight, bias) among its arguments; the output channel is dimension 0 of the weight when not transposed
+# op -> position of (weight, bias) among its arguments; the output channel is dimension 0 of the weight when not
+# transposed
 CONVOLUTIONS: dict[Any, tuple[int, int]] = {
     aten.convolution.default: (1, 2),
     aten.conv1d.default: (1, 2),
@@ -47,9 +48,10 @@ def _foldable(conv: Any, parameters: tuple[Any, ...]) -> bool:
     return all(p is None or is_parameter_expression(p) for p in (weight, bias, *parameters))
 
 
-def _folded(graph: fx.Graph, conv: fx.Node, gamma: Any, beta: Any, mean: Any, var: Any, eps: float) -> tuple[fx.Node, fx.Node]:
-    """Nodes for the folded weight and bias, inserted before `conv`. Of a convolution in half precision (autocast's), they are computed
-    from the weight as it is kept, and rounded once."""
+def _folded(graph: fx.Graph, conv: fx.Node, gamma: Any, beta: Any, mean: Any, var: Any,
+            eps: float) -> tuple[fx.Node, fx.Node]:
+    """Nodes for the folded weight and bias, inserted before `conv`. Of a convolution in half precision (autocast's),
+    they are computed from the weight as it is kept, and rounded once."""
     add = Nodes(graph, conv)
     weight, bias = (_kept(argument(conv, i)) for i in CONVOLUTIONS[conv.target])
     shape = tuple(weight.meta["val"].shape)

@@ -1,11 +1,13 @@
 """A convolution's bias, a residual and a ReLU, computed by cuDNN with the convolution, on a CUDA device.
 
-    relu(conv2d(x, w, b))                    ->  cudnn_convolution_relu(x, w, b)        of halves, with kernels of several elements
-    relu(conv2d(x, w, b) + z)                ->  cudnn_convolution_add_relu(x, w, z, b)              of float32 that may be rounded
+    relu(conv2d(x, w, b))                    ->  cudnn_convolution_relu(x, w, b)        of halves, with kernels of
+                                                                                        several elements
+    relu(conv2d(x, w, b) + z)                ->  cudnn_convolution_add_relu(x, w, z, b)              of float32 that may
+                                                 be rounded
     relu(conv2d(x, w, b) + conv2d(y, v, c))  ->  cudnn_convolution_add_relu(x, w, conv2d(y, v), b + c)
 
-with weights that are frozen. Others of halves are tiles of our own (`bound`); those of float32 multiply at a lower rate, so there cuDNN
-rectifies kernels of one element, too.
+with weights that are frozen. Others of halves are tiles of our own (`bound`); those of float32 multiply at a lower
+rate, so there cuDNN rectifies kernels of one element, too.
 """
 
 from __future__ import annotations
@@ -63,14 +65,16 @@ def fuse_rectified(graph: fx.Graph, is_apt: Apt = lambda layer: True) -> None:
 
 def _rectified(graph: fx.Graph, node: Any, is_apt: Apt) -> fx.Node | None:
     given = _given(node)
-    if given is None or _is_single(node) and value_of(node).dtype is not torch.float32 or not is_apt(_layer(given, False)):
+    if (given is None or _is_single(node) and value_of(node).dtype is not torch.float32
+        or not is_apt(_layer(given, False))):
         return None
     x, weight, bias, *window = given
     return graph.call_function(aten.cudnn_convolution_relu.default, (x, weight, bias, *window))
 
 
 def _added(graph: fx.Graph, node: fx.Node, is_apt: Apt) -> fx.Node | None:
-    if node.target is not aten.add.Tensor or node.kwargs or len(node.users) != 1 or value_of(node).dtype is not torch.float32:
+    if (node.target is not aten.add.Tensor or node.kwargs or len(node.users) != 1
+        or value_of(node).dtype is not torch.float32):
         return None
     for one, other in (node.args[:2], node.args[1::-1]):
         given = _given(one)
@@ -115,7 +119,8 @@ def _in_vectors(values: list[Any]) -> bool:
     image, weight, bias = values
     sizes = [*image.shape, *weight.shape]
     known = len(sizes) == 8 and len(bias.shape) == 1 and all(type(n) is int for n in sizes)
-    if not known or not image.dtype is weight.dtype is bias.dtype or not on_matrix_units(image.dtype, *channels_of(image, weight)):
+    if not known or not image.dtype is weight.dtype is bias.dtype or not on_matrix_units(image.dtype,
+                                                                                         *channels_of(image, weight)):
         return False
     few = image.dtype is torch.float32 and weight.shape[1] <= FEW
     return weight.shape[0] % VECTOR == 0 and (few or weight.shape[1] % VECTOR == 0)

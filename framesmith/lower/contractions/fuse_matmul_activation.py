@@ -1,10 +1,12 @@
 """Layers whose activation the library computes with the product, on a CUDA device.
 
     relu(addmm(b, x, w))                ->  _addmm_activation(b, x, w)
-    gelu(addmm(b, x, w), "tanh")        ->  _addmm_activation(b, x, w, use_gelu=True)      of halves; of float32 the library has none
+    gelu(addmm(b, x, w), "tanh")        ->  _addmm_activation(b, x, w, use_gelu=True)      of halves; of float32 the
+                                                                                           library has none
     relu(mm(x, w))                      ->  _addmm_activation(zeros, x, w)                 the zeros are kept
 
-Only where the activation would be a pass of its own: what else is computed element by element behind it would take it along for nothing.
+Only where the activation would be a pass of its own: what else is computed element by element behind it would take it
+along for nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from framesmith.prims.core import Spec
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
 LAYERS = frozenset((
-    aten.linear.default, aten.matmul.default, aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
+    aten.linear.default, aten.matmul.default, aten.mm.default, aten.addmm.default, aten.bmm.default,
+    aten.baddbmm.default,
     aten.conv1d.default, aten.conv2d.default, aten.convolution.default,
 ))
 PRODUCTS = frozenset((aten.addmm.default, aten.mm.default))
-VIEWS = frozenset((aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten.t.default, aten.transpose.int))
+VIEWS = frozenset((aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten.t.default,
+                   aten.transpose.int))
 
 
 def fuse_activations(graph: fx.Graph) -> None:
@@ -37,7 +41,8 @@ def fuse_activations(graph: fx.Graph) -> None:
         if last is not None and last.target is aten.reshape.default:
             last = _only_user(last)
         gelu = _is_gelu(last) if last is not None else None
-        if last is None or gelu is None or gelu and value_of(node).dtype not in HALF or not all(map(_is_layer, last.users)):
+        if (last is None or gelu is None or gelu and value_of(node).dtype not in HALF
+            or not all(map(_is_layer, last.users))):
             continue
         args = node.args if node.target is aten.addmm.default else (_zeros(graph, node, zeros), *node.args)
         with graph.inserting_before(node):
@@ -61,8 +66,8 @@ def _zeros(graph: fx.Graph, product: fx.Node, known: dict[Any, fx.Node]) -> fx.N
 
 
 def _is_plain(product: fx.Node) -> bool:
-    """Whether the library takes an activation along: of a product with a vector for each row, or (in halves, where its own kernels are
-    no slower) with none."""
+    """Whether the library takes an activation along: of a product with a vector for each row, or (in halves, where its
+    own kernels are no slower) with none."""
     if product.target is aten.addmm.default:
         return _is_bias(product)
     value = value_of(product)

@@ -2,9 +2,11 @@
 
 `contract(x, packed, geometry)` reads `x` as flat memory:
 
-    out[i, j, m, n] = sum over p, q, k of  x.flat[i*image_stride + j*line_stride + m*lda + p*strides[0] + q*strides[1] + k] * B[p, q, k, n]
+    out[i, j, m, n] = sum over p, q, k of  x.flat[i*image_stride + j*line_stride + m*lda + p*strides[0] + q*strides[1] +
+    k] * B[p, q, k, n]
 
-with B packed by `pack` into panels (see `loops.contract`). Both are ordinary graph targets: calling them is their eager meaning.
+with B packed by `pack` into panels (see `loops.contract`). Both are ordinary graph targets: calling them is their eager
+meaning.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class Geometry:
     lane: int
     shape: tuple[int, ...]
     groups: int = 1
-    group_stride: int = 0  # of x; a group's n columns stand side by side in the result, its packed weights one after another
+    # of x; a group's n columns stand side by side in the result, its packed weights one after another
+    group_stride: int = 0
 
     @property
     def flops(self) -> int:
@@ -70,7 +73,8 @@ def pack(weight: torch.Tensor, columns: int, lane: int) -> torch.Tensor:
 
 
 def pack_groups(weight: torch.Tensor, groups: int, columns: int, lane: int) -> torch.Tensor:
-    """The packed weights of each group, one after another; `weight` (depth, groups * n) holds the groups side by side."""
+    """The packed weights of each group, one after another; `weight` (depth, groups * n) holds the groups side by
+    side."""
     return torch.cat([pack(part, columns, lane) for part in weight.chunk(groups, 1)])
 
 
@@ -81,9 +85,11 @@ def linear_geometry(rows: int, depth: int, n: int, shape: tuple[int, ...]) -> Ge
 
 
 def window_geometry(
-    x: tuple[int, int, int, int], n: int, kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int], groups: int = 1
+    x: tuple[int, int, int, int], n: int, kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int],
+    groups: int = 1
 ) -> Geometry:
-    """Convolution of a padded channels-last image x = (images, height, width, channels) with (kernel, channels / groups, n) weights."""
+    """Convolution of a padded channels-last image x = (images, height, width, channels) with (kernel, channels /
+    groups, n) weights."""
     images, height, width, channels = x
     out_h = (height - dilation[0] * (kernel[0] - 1) - 1) // stride[0] + 1
     out_w = (width - dilation[1] * (kernel[1] - 1) - 1) // stride[1] + 1

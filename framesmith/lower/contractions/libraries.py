@@ -1,8 +1,9 @@
 """Contractions on a CUDA device as its libraries compute them best.
 
-    linear(x, w, b)  # x: (..., k)  ->  addmm(b, x as (m, k), w^T) as (..., n): one product, whose epilogue adds the bias
-    x @ y, of one column and one row ->  x * y
-    conv2d(x, w, b)                 ->  conv2d(x, w) + b: eager adds the bias in a pass of its own, which then fuses with what follows
+    linear(x, w, b)  # x: (..., k)  ->  addmm(b, x as (m, k), w^T) as (..., n): one product, whose epilogue adds the
+    bias x @ y, of one column and one row ->  x * y
+    conv2d(x, w, b)                 ->  conv2d(x, w) + b: eager adds the bias in a pass of its own, which then fuses
+                                        with what follows
 """
 
 from __future__ import annotations

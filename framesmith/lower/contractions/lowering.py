@@ -1,4 +1,5 @@
-"""The lowering row of `contract`: a nest over images, lines, rows and columns whose body starts from the tile's accumulator."""
+"""The lowering row of `contract`: a nest over images, lines, rows and columns whose body starts from the tile's
+accumulator."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from framesmith.symbolic.expr import Expr, Symbol, as_expr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TilePlan:
-    """What a contraction nest asks of the scheduler: its last two axes are the tile's m and n, the axes before are outer.
+    """What a contraction nest asks of the scheduler: its last two axes are the tile's m and n, the axes before are
+    outer.
 
     The fields are those of `loops.contract.Contract`, over the nest's own axes.
     """
@@ -50,7 +52,8 @@ class TilePlan:
         w = self.window
         window = None if w is None else ConvolutionWindow(at(w.y), at(w.x), w.height, w.width, w.dilation)
         return Contract(
-            m, n, self.a, at(self.a_index), self.runs, strides, self.depth, self.b, at(self.b_index), self.columns, self.rows, self.lane,
+            m, n, self.a, at(self.a_index), self.runs, strides, self.depth, self.b, at(self.b_index), self.columns,
+            self.rows, self.lane,
             body, window,
         )  # fmt: skip
 
@@ -72,7 +75,8 @@ def lower_contract(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: d
     at = (index[0] * g.lines + index[1]) * g.m + row
     b.store(out.buffer, (at * g.groups + index[2]) * g.n + column, accumulator)
     b_index = as_expr(index[2] * (packed.shape[0] // g.groups))
-    plan = TilePlan(x.buffer, as_expr(a_index), packed.buffer, g.runs, g.strides, g.depth, g.columns, g.rows, g.lane, None, b_index)
+    plan = TilePlan(x.buffer, as_expr(a_index), packed.buffer, g.runs, g.strides, g.depth, g.columns, g.rows, g.lane,
+                    None, b_index)
     ctx.items.append(Compute((*axes, *tile), (), (), tuple(b.ops), ctx.origin, contract=plan))
     return out
 
@@ -80,4 +84,5 @@ def lower_contract(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: d
 def tile_axes(rows: int, columns: int) -> tuple[list[Expr], tuple[Axis, Axis]]:
     """The axes m and n, kept even when their extent is 1 (an index of 0 then)."""
     symbols = [Symbol(name, 0, size - 1) for name, size in (("m", rows), ("n", columns))]
-    return symbols, tuple(Axis(s, as_expr(size)) for s, size in zip(symbols, (rows, columns), strict=True))  # type: ignore[return-value]
+    return symbols, tuple(Axis(s, as_expr(size)) for s,  # type: ignore[return-value]
+                          size in zip(symbols, (rows, columns), strict=True))

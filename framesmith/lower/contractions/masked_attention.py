@@ -1,12 +1,12 @@
-"""Attention with a mask, on a CUDA device, is attention with modified scores: it goes over tiles, and reads the mask as it is, however it
-broadcasts.
+"""Attention with a mask, on a CUDA device, is attention with modified scores: it goes over tiles, and reads the mask as
+it is, however it broadcasts.
 
     scaled_dot_product_attention(q, k, v, mask)  ->  attention(scores + mask)(q, k, v, mask)       a mask of numbers
                                                      attention(where mask)(q, k, v, mask)          one of truth values
 
-The libraries' kernels take 36 to 88 µs where a tile that loads its part of the mask takes 30 (8 x 12 heads of 512 x 512, width 64, on an
-H200), and ten times as much where the rows of the mask have gaps. Wide rows and few rows are theirs. They get a mask of truth values as
-numbers, which they would make of it in each layer, and one without gaps.
+The libraries' kernels take 36 to 88 µs where a tile that loads its part of the mask takes 30 (8 x 12 heads of 512 x
+512, width 64, on an H200), and ten times as much where the rows of the mask have gaps. Wide rows and few rows are
+theirs. They get a mask of truth values as numbers, which they would make of it in each layer, and one without gaps.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def _mask(node: fx.Node) -> Any:
 
 
 class Masks:
-    """Masks as tiles read them: one element along what they are the same along, rows without gaps. Many layers share one."""
+    """Masks as tiles read them: one element along what they are the same along, rows without gaps. Many layers share
+    one."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
@@ -85,7 +86,8 @@ class Masks:
             found = narrowed(self.graph, mask, self.narrow)
             value = value_of(found)
             if found is not mask or value.shape[-1] != 1 and _strides(value)[-1] != 1:
-                found = self.graph.call_function(aten.clone.default, (found,), {"memory_format": torch.contiguous_format})
+                found = self.graph.call_function(aten.clone.default, (found,),
+                                                 {"memory_format": torch.contiguous_format})
                 found.meta = {"stack": mask.meta.get("stack", ()), "val": _plain(value, value.dtype)}
         self.found[mask] = found
         return found
@@ -142,18 +144,21 @@ def _tiled(graph: fx.Graph, node: fx.Node, masks: Masks, tf32: bool) -> fx.Node 
     shape = (*q.shape[:3], k.shape[2])
     scale = q.shape[3] ** -0.5 if given["scale"] is None else float(given["scale"])
     if mask is None:
-        scores = Scores(None, None, triangle(shape, q.device) if causal else None, (0, 0, 0), scale, None, causal=causal, tf32=tf32)
+        scores = Scores(None, None, triangle(shape, q.device) if causal else None, (0, 0, 0), scale, None,
+                        causal=causal, tf32=tf32)
         return tiled(graph, node, (query, key, value), scores, [])  # type: ignore[arg-type]
     if not static(value_of(mask)) or not (value_of(mask).dtype is torch.bool or value_of(mask).dtype.is_floating_point):
         return None
     mask = masks.of(mask)
     counts = (0, 0, 1) if value_of(mask).dtype is torch.bool else (1, 0, 0)
     modified = _graph(shape, value_of(mask))
-    scores = Scores(modified if counts[0] else None, None, modified if counts[2] else None, counts, scale, None, tf32=tf32)
+    scores = Scores(modified if counts[0] else None, None, modified if counts[2] else None, counts, scale, None,
+                    tf32=tf32)
     return tiled(graph, node, (query, key, value), scores, [mask])  # type: ignore[arg-type]
 
 
-def tiled(graph: fx.Graph, node: fx.Node, inputs: tuple[fx.Node, fx.Node, fx.Node], scores: Scores, operands: list[fx.Node]) -> fx.Node:
+def tiled(graph: fx.Graph, node: fx.Node, inputs: tuple[fx.Node, fx.Node, fx.Node], scores: Scores,
+          operands: list[fx.Node]) -> fx.Node:
     """Attention over tiles in the place of `node`; a result of the graph is laid out as it is, another as the query."""
     inputs = original(inputs[0]), original(inputs[1]), original(inputs[2])
     q, _, v = map(value_of, inputs)
@@ -185,13 +190,14 @@ def _laid_out(size: tuple[int, ...], like: Any) -> tuple[int, ...]:
 
 
 def has_tiles(values: list[Any], tf32: bool, shares: bool = False) -> bool:
-    """Whether attention of a query, a key and a value has tiles: of halves, or in TF32, with sizes that are known. `shares`: heads share
-    keys."""
+    """Whether attention of a query, a key and a value has tiles: of halves, or in TF32, with sizes that are known.
+    `shares`: heads share keys."""
     kinds = {*HALF, torch.float32} if tf32 else {*HALF}
     if any(len(x.shape) != 4 for x in values) or not static(*values) or {x.dtype for x in values} - kinds:
         return False
     q, k, v = values
-    alike = len({x.dtype for x in values}) == 1 and q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1:3] == v.shape[1:3]
+    alike = (len({x.dtype for x in values}) == 1 and q.shape[0] == k.shape[0] == v.shape[0]
+             and k.shape[1:3] == v.shape[1:3])
     widest = WIDEST if q.dtype in HALF else WIDEST // 2
     heads = k.shape[1] > 0 and (q.shape[1] == k.shape[1] or shares and q.shape[1] % k.shape[1] == 0)
     wide = max(q.shape[3], v.shape[3]) <= widest and min(*q.shape, *k.shape, *v.shape) > 0

@@ -2,8 +2,9 @@
 
     matmul(softmax(f(matmul(q * s, k^T))), v)  ->  attention(f, s)(q, k, v, what f reads)
 
-`f` is what is done to single scores: biases and masks that are added, filled in or chosen, factors, casts, views in between. What it reads
-is as in `masked`. Between the products all is float32; where eager rounds on the way, it is less exact.
+`f` is what is done to single scores: biases and masks that are added, filled in or chosen, factors, casts, views in
+between. What it reads is as in `masked`. Between the products all is float32; where eager rounds on the way, it is less
+exact.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _SOFTMAX = frozenset((aten.softmax.int, aten._softmax.default))
 _CASTS = frozenset((aten._to_copy.default, aten.clone.default))
 _VIEWS = frozenset((aten.view.default, aten.reshape.default, aten._unsafe_view.default))
 _STEPS = frozenset((
-    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.where.self,
+    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.masked_fill.Scalar,
+    aten.masked_fill.Tensor, aten.where.self,
     aten.maximum.default, aten.minimum.default, aten.tanh.default,
 ))
 _FLOATS = frozenset((*HALF, torch.float32))
@@ -38,7 +40,8 @@ def tile_written(graph: fx.Graph, tf32: bool) -> None:
     masks = Masks(graph)
     found = False
     for node in list(graph.nodes):
-        if node.op == "call_function" and node.target in _PRODUCTS and (new := _tiled(graph, node, masks, tf32)) is not None:
+        if node.op == "call_function" and node.target in _PRODUCTS and (new := _tiled(graph, node, masks,
+                                                                                      tf32)) is not None:
             node.replace_all_uses_with(new)
             found = True
     if found:
@@ -63,7 +66,8 @@ def _tiled(graph: fx.Graph, node: fx.Node, masks: Masks, tf32: bool) -> fx.Node 
     modified, operands = _graph(graph, steps, masks)
     if modified is None:
         return None
-    scores = Scores(modified if len(steps) > 1 else None, None, None, (len(operands), 0, 0), scale, None, undefined=True, tf32=tf32)
+    scores = Scores(modified if len(steps) > 1 else None, None, None, (len(operands), 0, 0), scale, None,
+                    undefined=True, tf32=tf32)
     return tiled(graph, node, inputs, scores, operands)  # type: ignore[arg-type]
 
 
@@ -77,7 +81,8 @@ def _through(node: Any, passed: frozenset[Any]) -> fx.Node | None:
 
 
 def _steps(node: Any, count: int) -> list[fx.Node] | None:
-    """From the product of queries and keys to `node`, each read by the next alone; None: there is no such way. `count`: of scores."""
+    """From the product of queries and keys to `node`, each read by the next alone; None: there is no such way. `count`:
+    of scores."""
     if not isinstance(node, fx.Node) or len(node.users) != 1 or not static(value_of(node)):
         return None
     value = value_of(node)
@@ -99,7 +104,8 @@ def _operands(graph: fx.Graph, product: fx.Node) -> tuple[fx.Node, fx.Node, floa
     turned, other = _unscaled(turned)
     value = value_of(turned)
     last = len(value.shape) - 1
-    if turned.target is aten.transpose.int and {d % (last + 1) for d in turned.args[1:]} == {last - 1, last}:  # type: ignore[operator]
+    if turned.target is aten.transpose.int and {d % (last + 1)  # type: ignore[operator]
+                                                for d in turned.args[1:]} == {last - 1, last}:
         key, more = _unscaled(turned.args[0])
         return query, key, scale * other * more
     with graph.inserting_before(product):
@@ -112,7 +118,8 @@ def _operands(graph: fx.Graph, product: fx.Node) -> tuple[fx.Node, fx.Node, floa
 
 def _unscaled(node: Any) -> tuple[fx.Node, float]:
     """`node` without a number that it is multiplied or divided by."""
-    if node.target in (aten.mul.Tensor, aten.div.Tensor) and isinstance(number := node.args[1], (int, float)) and number:
+    if node.target in (aten.mul.Tensor, aten.div.Tensor) and isinstance(number := node.args[1],
+                                                                        (int, float)) and number:
         return node.args[0], float(number) if node.target is aten.mul.Tensor else 1 / number
     return node, 1.0
 

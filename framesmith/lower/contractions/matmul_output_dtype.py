@@ -1,4 +1,5 @@
-"""Products of halves whose results are wanted in float32 alone, as gradients of weights under autocast: the library writes them so.
+"""Products of halves whose results are wanted in float32 alone, as gradients of weights under autocast: the library
+writes them so.
 
     _to_copy(mm(a, b), float32)  ->  mm(a, b, float32)       views between them stay
 """
@@ -20,7 +21,8 @@ WIDE: dict[Any, Any] = {aten.mm.default: aten.mm.dtype, aten.bmm.default: aten.b
 
 
 def widen_results(graph: fx.Graph) -> None:
-    """Rewrite such products in place, where the cast would be a pass of its own; what computes with a result reads a half faster."""
+    """Rewrite such products in place, where the cast would be a pass of its own; what computes with a result reads a
+    half faster."""
     for cast in [n for n in graph.nodes if n.target is aten._to_copy.default]:
         if value_of(cast).dtype is not torch.float32 or not all(map(_leaves, cast.users)) or not _same_place(cast):
             continue

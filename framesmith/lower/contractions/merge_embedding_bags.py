@@ -1,9 +1,11 @@
 """Embedding bags of several tables that are looked up together become one operator of csrc/embedding.cpp.
 
-    a = embedding_bag(A, i, o)[0]; b = embedding_bag(B, j, p)[0]   ->   both = framesmith::embedding_bags([A, B], [i, j], [o, p], ...)
+    a = embedding_bag(A, i, o)[0]; b = embedding_bag(B, j, p)[0]   ->   both = framesmith::embedding_bags([A, B], [i,
+                                                                        j], [o, p], ...)
                                                                         a = both[:, 0]; b = both[:, 1]
 
-in inference: sums and means of float32 rows without weights of their own, where nothing but the bags themselves is used. In training,
+in inference: sums and means of float32 rows without weights of their own, where nothing but the bags themselves is
+used. In training,
 
     _embedding_bag_backward(g, i, o, ...)  ->  framesmith::embedding_bag_gradient(g, i, o, ...)
 
@@ -55,7 +57,8 @@ def _key(node: fx.Node) -> Any:
     given: tuple[Any, ...] = (*node.args, *_DEFAULTS[len(node.args) - 3 :])
     weight, indices, offsets, by_frequency, mode, _, weights, include_last, padding = given
     values = [n.meta["val"] for n in (weight, indices, offsets)]
-    if by_frequency or mode not in (_SUM, _MEAN) or weights is not None or any(u.args[1] != 0 for u in node.users if u.users):
+    if by_frequency or mode not in (_SUM, _MEAN) or weights is not None or any(u.args[1] != 0
+                                                                               for u in node.users if u.users):
         return None
     if any(v.device.type != "cpu" or any(type(n) is not int or not n for n in v.shape) for v in values):
         return None
@@ -72,9 +75,11 @@ _DEFAULTS = (False, _SUM, False, None, False, -1)
 def _rewrite_gradient(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
     tangent, indices, offsets, _, _, _, count, by_frequency, mode, sparse, weights, *padding = node.args
     values = [n.meta["val"] for n in (tangent, indices, offsets)]  # type: ignore[union-attr]
-    if by_frequency or sparse or mode not in (_SUM, _MEAN) or weights is not None or node.kwargs or type(count) is not int:
+    if (by_frequency or sparse or mode not in (_SUM, _MEAN) or weights is not None or node.kwargs
+        or type(count) is not int):
         return None
-    if any(v.device.type != "cpu" or any(type(n) is not int for n in v.shape) for v in values) or len(values[1].shape) != 1:
+    if any(v.device.type != "cpu" or any(type(n) is not int for n in v.shape)
+           for v in values) or len(values[1].shape) != 1:
         return None
     if values[0].dtype is not torch.float32 or values[1].dtype is not values[2].dtype:
         return None
@@ -92,13 +97,16 @@ def _merge(graph: fx.Graph, group: list[fx.Node]) -> None:
     last = group[-1]
     dtype, offsets, width, mode, include_last, padding = _key(last)
     shape = (offsets[0] - include_last, len(group), width)
-    args = (*(list(column) for column in zip(*(n.args[:3] for n in group), strict=True)), mode == _MEAN, include_last, padding)
+    args = (*(list(column) for column in zip(*(n.args[:3] for n in group), strict=True)), mode == _MEAN, include_last,
+            padding)
     with graph.inserting_before(last):
         new = graph.call_function(library.embedding_bags.default, args)
         device = last.args[0].meta["val"].device  # type: ignore[union-attr]
-        new.meta = {"val": Spec(shape, torch.float32, device, contiguous_strides(shape)), "stack": last.meta.get("stack", ())}
+        new.meta = {"val": Spec(shape, torch.float32, device, contiguous_strides(shape)),
+                    "stack": last.meta.get("stack", ())}
         add = Nodes(graph, new)
-        parts = [add(aten.select.int, (new, 1, t), (shape[0], width), (len(group) * width, 1)) for t in range(len(group))]
+        parts = [add(aten.select.int, (new, 1, t), (shape[0], width), (len(group) * width, 1))
+                 for t in range(len(group))]
     for node, part in zip(group, parts, strict=True):
         for item in list(node.users):
             assert item.target is operator.getitem

@@ -1,9 +1,10 @@
-"""Layers beside each other that read one value (a query, a key, a value; a gate and what it lets through) are one product.
+"""Layers beside each other that read one value (a query, a key, a value; a gate and what it lets through) are one
+product.
 
     x @ w1, x @ w2 + b2  ->  y[:, :n1], y[:, n1:]      y = x @ cat(w1, w2) + cat(0, b2)
 
-One call takes the place of several, and more tiles keep the machine busy. Weights that are kept between calls as they are used, casts of
-parameters, are kept side by side instead; those that are read where the parameters lie stay there.
+One call takes the place of several, and more tiles keep the machine busy. Weights that are kept between calls as they
+are used, casts of parameters, are kept side by side instead; those that are read where the parameters lie stay there.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _OTHERS = LAYERS | {aten.scaled_dot_product_attention.default, aten._addmm_activ
 
 
 def join_layers(graph: fx.Graph) -> None:
-    """Rewrite each run of such products, in place. Nothing that stands between two of a run reads another matrix: none waits for long."""
+    """Rewrite each run of such products, in place. Nothing that stands between two of a run reads another matrix: none
+    waits for long."""
     run: list[fx.Node] = []
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in _OTHERS and not isinstance(node.target, OfOneGraph):
@@ -60,7 +62,8 @@ def _is_layer(node: fx.Node) -> bool:
     bias: Any = node.args[0] if node.target is aten.addmm.default else None
     good = is_parameter_expression(right) and _is_made(right) and static(value_of(_left(node)), value_of(node))
     fits = bias is None or is_parameter_expression(bias) and len(value_of(bias).shape) == 1
-    return good and fits and value_of(node).shape[1] % vector(value_of(node).dtype) == 0  # each part begins where vectors do
+    # each part begins where vectors do
+    return good and fits and value_of(node).shape[1] % vector(value_of(node).dtype) == 0
 
 
 def _is_made(weight: fx.Node) -> bool:
@@ -115,7 +118,8 @@ def _zeros(graph: fx.Graph, product: fx.Node) -> fx.Node:
 def _bring(graph: fx.Graph, run: list[fx.Node]) -> None:
     """What the weights of a run are computed of stands before its first product."""
     wanted: set[fx.Node] = set()
-    todo = [x for node in run for x in node.all_input_nodes if x is not _left(node)]  # the first product's operand is all products'
+    # the first product's operand is all products'
+    todo = [x for node in run for x in node.all_input_nodes if x is not _left(node)]
     while todo:
         x = todo.pop()
         if x not in wanted and x.op != "placeholder":

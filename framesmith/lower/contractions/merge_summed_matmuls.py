@@ -1,9 +1,10 @@
 """Sums of products, as a weight that is used again and again gets its gradient, are one product of longer operands.
 
-    a1 @ b1 + a2 @ b2 + ... + rest  ->  sum + rest,   sum = addmm(sum, cat(a1, a2, ..., 1), cat(b1, b2, ..., 0)), some at a time
+    a1 @ b1 + a2 @ b2 + ... + rest  ->  sum + rest,   sum = addmm(sum, cat(a1, a2, ..., 1), cat(b1, b2, ..., 0)), some
+                                                      at a time
 
-One accumulator takes the place of one memory for each product. Operands wait for each other where they are small beside it; it is then read
-and written less often.
+One accumulator takes the place of one memory for each product. Operands wait for each other where they are small beside
+it; it is then read and written less often.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ FEWEST, LEAST, MOST = 4, 8, 16
 
 
 def join_products(graph: fx.Graph) -> None:
-    """Rewrite every such sum, in place. A joined product stands behind the last of its parts, which then need not wait for others."""
+    """Rewrite every such sum, in place. A joined product stands behind the last of its parts, which then need not wait
+    for others."""
     place = {node: k for k, node in enumerate(graph.nodes)}
     for node in reversed(list(graph.nodes)):
         if not _is_sum(node) or len(node.users) == 1 and _is_sum(next(iter(node.users))):
@@ -46,7 +48,8 @@ def join_products(graph: fx.Graph) -> None:
 
 
 def _is_sum(node: fx.Node) -> bool:
-    return node.target is aten.add.Tensor and not node.kwargs and all(isinstance(a, fx.Node) for a in node.args) and _like(*node.args, node)
+    return node.target is aten.add.Tensor and not node.kwargs and all(isinstance(a, fx.Node)
+                                                                      for a in node.args) and _like(*node.args, node)
 
 
 def _like(*nodes: Any) -> bool:
@@ -78,7 +81,8 @@ def _product(term: fx.Node) -> tuple[fx.Node, bool] | None:
 
 
 def _key(term: fx.Node) -> Any:
-    """What terms of one joined product have in common; None for a term that is none, or whose operands are larger than itself."""
+    """What terms of one joined product have in common; None for a term that is none, or whose operands are larger than
+    itself."""
     found = _product(term)
     if found is None:
         return None
@@ -99,7 +103,8 @@ def _joined(graph: fx.Graph, terms: Sequence[fx.Node]) -> fx.Node:
             a = _end_to_end(graph, last, [p.args[0] for p in products], 1)  # type: ignore[misc]
             b = _end_to_end(graph, last, [p.args[1] for p in products], 0)  # type: ignore[misc]
             add, shape = Nodes(graph, last), (value_of(a).shape[0], value_of(b).shape[1])
-            total = add(aten.mm.default, (a, b), shape) if total is None else add(aten.addmm.default, (total, a, b), shape)
+            total = add(aten.mm.default, (a, b), shape) if total is None else add(aten.addmm.default, (total, a, b),
+                                                                                  shape)
     assert total is not None
     if not found[-1][1]:
         return total
@@ -116,8 +121,8 @@ def _together(product: fx.Node) -> int:
 
 
 def _end_to_end(graph: fx.Graph, like: fx.Node, parts: list[fx.Node], dim: int) -> fx.Node:
-    """Matrices behind each other along `dim` (one alone as it is), by eager's kernel for that: kernels of ours would differ in the place
-    that they write to. Transposed ones as they lie in memory."""
+    """Matrices behind each other along `dim` (one alone as it is), by eager's kernel for that: kernels of ours would
+    differ in the place that they write to. Transposed ones as they lie in memory."""
     if len(parts) == 1:
         return parts[0]
     add = Nodes(graph, like)

@@ -15,10 +15,12 @@ class Nodes:
     def __init__(self, graph: fx.Graph, like: fx.Node) -> None:
         self.graph, self.like = graph, like
 
-    def __call__(self, target: Any, args: tuple[Any, ...], shape: tuple[int, ...], stride: tuple[int, ...] | None = None) -> fx.Node:
+    def __call__(self, target: Any, args: tuple[Any, ...], shape: tuple[int, ...],
+                 stride: tuple[int, ...] | None = None) -> fx.Node:
         """A value of the type of `like`."""
         value = self.like.meta["val"]
-        return self.of(target, args, Spec(shape, value.dtype, value.device, contiguous_strides(shape) if stride is None else stride))
+        return self.of(target, args,
+                       Spec(shape, value.dtype, value.device, contiguous_strides(shape) if stride is None else stride))
 
     def of(self, target: Any, args: tuple[Any, ...], value: Any, **kwargs: Any) -> fx.Node:
         """Any `value`, as its metadata says."""

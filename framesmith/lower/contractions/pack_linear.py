@@ -1,9 +1,10 @@
-"""Rewrite linear layers with frozen weights into the kernel that was chosen for them; `convolution` does the same with convolutions.
+"""Rewrite linear layers with frozen weights into the kernel that was chosen for them; `convolution` does the same with
+convolutions.
 
     linear(x, W, b)  ->  contract(x, pack(W^T)) + b
 
-so that bias, activation and residual are ordinary pointwise nodes, which the scheduler fuses into the contraction's epilogue. `pack`
-depends on parameters only: `graph.freeze` makes it a constant that follows the parameter's version.
+so that bias, activation and residual are ordinary pointwise nodes, which the scheduler fuses into the contraction's
+epilogue. `pack` depends on parameters only: `graph.freeze` makes it a constant that follows the parameter's version.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A contraction to choose a kernel for. `kind` is a row of `choice.CANDIDATES`; `shape` holds every size that matters."""
+    """A contraction to choose a kernel for. `kind` is a row of `choice.CANDIDATES`; `shape` holds every size that
+    matters."""
 
     kind: str
     dtype: torch.dtype
@@ -81,7 +83,8 @@ def add_bias(add: Nodes, out: fx.Node, bias: Any) -> fx.Node:
     return out if bias is None else add(aten.add.Tensor, (out, bias), out.meta["val"].shape)
 
 
-def _linear(graph: fx.Graph, node: fx.Node, choose: Choose, x: Any, weight: Any, bias: Any, transposed: bool) -> fx.Node | None:
+def _linear(graph: fx.Graph, node: fx.Node, choose: Choose, x: Any, weight: Any, bias: Any,
+            transposed: bool) -> fx.Node | None:
     """`weight` is (n, k) when `transposed`, else (k, n)."""
     vx, vw = value_of(x), value_of(weight)
     if vw is None or len(vw.shape) != 2 or not is_parameter_expression(weight) or not static(vx, vw):
@@ -136,8 +139,9 @@ def _rewrite_matmul(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node |
 def worth_freezing(node: fx.Node) -> bool:
     """Whether an expression of parameters that holds `node` saves work in every call (views alone do not).
 
-    What reads no parameter costs its kernels no memory traffic: it must hold work (rotary angles, a table looked up) to be kept, or be
-    there for an operator that reads it in memory (`meta["kept"]`), or come from another device, for which a call would wait.
+    What reads no parameter costs its kernels no memory traffic: it must hold work (rotary angles, a table looked up) to
+    be kept, or be there for an operator that reads it in memory (`meta["kept"]`), or come from another device, for
+    which a call would wait.
     """
     if node.meta.get("kept") or _comes_over(node):
         return True
@@ -152,10 +156,12 @@ _CHEAP = frozenset(
         ("arange", ""), ("arange", "start"), ("arange", "start_step"), ("full", ""), ("zeros", ""), ("ones", ""),
         ("empty", "memory_format"), ("eye", ""), ("eye", "m"), ("scalar_tensor", ""),
         ("full_like", ""), ("zeros_like", ""), ("ones_like", ""), ("empty_like", ""),
-        ("add", "Tensor"), ("sub", "Tensor"), ("rsub", "Scalar"), ("mul", "Tensor"), ("neg", ""), ("_to_copy", ""), ("clone", ""),
+        ("add", "Tensor"), ("sub", "Tensor"), ("rsub", "Scalar"), ("mul", "Tensor"), ("neg", ""), ("_to_copy", ""),
+        ("clone", ""),
         ("eq", "Scalar"), ("ne", "Scalar"), ("lt", "Scalar"), ("le", "Scalar"), ("gt", "Scalar"), ("ge", "Scalar"),
         ("eq", "Tensor"), ("ne", "Tensor"), ("lt", "Tensor"), ("le", "Tensor"), ("gt", "Tensor"), ("ge", "Tensor"),
-        ("bitwise_and", "Tensor"), ("bitwise_or", "Tensor"), ("bitwise_not", ""), ("logical_and", ""), ("logical_or", ""),
+        ("bitwise_and", "Tensor"), ("bitwise_or", "Tensor"), ("bitwise_not", ""), ("logical_and", ""),
+        ("logical_or", ""),
         ("logical_not", ""), ("where", "self"), ("fill", "Scalar"), ("lift_fresh_copy", ""), ("lift_fresh", ""),
     )
 )

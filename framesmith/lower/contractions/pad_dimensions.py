@@ -1,5 +1,5 @@
-"""Products along dimensions that are no multiple of a vector, as products a little longer, on a CUDA device: the libraries compute these
-at twice the rate and more.
+"""Products along dimensions that are no multiple of a vector, as products a little longer, on a CUDA device: the
+libraries compute these at twice the rate and more.
 
     d: bfloat16[m, 50257], in rows of 50264 (see `padding`)
     mm(d, w)      ->  mm(d', w')        d': [m, 50264], w': [50264, n], a copy; zero where they are longer
@@ -32,10 +32,11 @@ def grow_products(graph: LoopGraph) -> LoopGraph:
 
 
 class _Growing:
-    """From the last call to the first, so that places of items stay what they are; what is inserted before them is collected.
+    """From the last call to the first, so that places of items stay what they are; what is inserted before them is
+    collected.
 
-    `rows`: matrix in wide rows -> how much of each row it is. `fills`: such a matrix -> the first call that reads what is behind it.
-    `copies`: matrix -> its longer copy, and the first call that reads that.
+    `rows`: matrix in wide rows -> how much of each row it is. `fills`: such a matrix -> the first call that reads what
+    is behind it. `copies`: matrix -> its longer copy, and the first call that reads that.
     """
 
     def __init__(self, graph: LoopGraph) -> None:
@@ -88,7 +89,7 @@ class _Growing:
         call = self.items[place]  # type: ignore[assignment]
         self.items[place] = replace(call, args=(Ref(a), Ref(b), *call.args[2:]), outputs=(out,), reads=reads)
 
-    # ---------------------------------------------------------------------------------------------------------------- longer windows
+    # --------------------------------------------------------------------------------------------------- longer windows
 
     def _may_grow(self, name: str, dim: int) -> bool:
         """Whether a window has whole rows of a matrix in wide rows along `dim`."""
@@ -129,11 +130,12 @@ class _Growing:
     def _is_free(self, out: str) -> bool:
         """Whether a result may have more rows: nobody names it but kernels, which read the rows that they know."""
         s = self.storages[out]
-        if s.kind != "arena" or tuple(s.stride) != row_major(s.size) or any(x.base == out for x in self.storages.values()):
+        if s.kind != "arena" or tuple(s.stride) != row_major(s.size) or any(x.base == out
+                                                                            for x in self.storages.values()):
             return False
         return sum(isinstance(i, Call) and out in i.reads | i.writes for i in self.items) == 1
 
-    # ----------------------------------------------------------------------------------------------------- what is behind a matrix
+    # ------------------------------------------------------------------------------------------ what is behind a matrix
 
     def _fill_before(self, name: str, place: int) -> None:
         self.fills[self.storages[name].base or name] = place
@@ -157,7 +159,8 @@ class _Growing:
         return copy
 
     def _copy(self, own: Storage, longer: Storage, reader: Item) -> list[Compute]:
-        return [copied(own, longer, reader), _zeros(longer, (longer.size[0] - own.size[0], own.size[1]), own.size[0] * own.size[1], reader)]
+        return [copied(own, longer, reader),
+                _zeros(longer, (longer.size[0] - own.size[0], own.size[1]), own.size[0] * own.size[1], reader)]
 
     def _fill(self, s: Storage, row: int, reader: Item) -> Compute:
         return _zeros(s, (*s.size[:-1], s.size[-1] - row), row, reader)

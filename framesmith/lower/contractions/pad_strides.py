@@ -1,6 +1,7 @@
 """Matrices whose rows begin at multiples of a vector, on a CUDA device: others are not read in vectors.
 
-    d: bfloat16[8192, 30522] strides (30522, 1)      ->  strides (30528, 1)      d is read by products, and nobody outside sees it
+    d: bfloat16[8192, 30522] strides (30522, 1)      ->  strides (30528, 1)      d is read by products, and nobody
+                                                                                 outside sees it
     d, given from outside                            ->  a copy with such rows, where products compute enough with it
 """
 
@@ -107,7 +108,8 @@ class _Copy(_Wider):
         """Whether a product reads the matrix, in windows that are known."""
         refs = [a.name for a in call.args if type(a) is Ref]
         own = [n for n in refs if n == self.name or self.graph.storages[n].base == self.name]
-        return call.target in PRODUCTS and bool(own) and all(n in names for n in own) and len(self.graph.storages[own[0]].size) > 1
+        return (call.target in PRODUCTS and bool(own) and all(n in names for n in own)
+                and len(self.graph.storages[own[0]].size) > 1)
 
 
 def copied(own: Storage, wide: Storage, reader: Item) -> Compute:
@@ -116,7 +118,8 @@ def copied(own: Storage, wide: Storage, reader: Item) -> Compute:
     index = [a.symbol if n > 1 else 0 for a, n in zip(axes, own.size)]
     b = Builder()
     offset = own.offset if own.base else 0
-    b.store(wide.name, flat(index, wide.stride), b.load(own.base or own.name, flat(index, own.stride, offset), own.dtype))
+    b.store(wide.name, flat(index, wide.stride),
+            b.load(own.base or own.name, flat(index, own.stride, offset), own.dtype))
     return Compute(tuple([a for a, n in zip(axes, own.size) if n > 1]), (), (), tuple(b.ops), reader.origins)
 
 

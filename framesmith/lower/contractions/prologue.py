@@ -3,8 +3,8 @@
     w16[n, k] = int8 w[n, k] to bfloat16 * scale[n]        product of a and (w[n, k] * scale[n]), in tiles:
     out = mm(a, w16^T)                                      w16 is never in memory
 
-A nest is taken in when it stores each element of the operand once, from loads of what nothing writes over before the contraction. If nobody
-else reads the operand, the scheduler leaves the nest itself out.
+A nest is taken in when it stores each element of the operand once, from loads of what nothing writes over before the
+contraction. If nobody else reads the operand, the scheduler leaves the nest itself out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Prologues:
 
 
 def _digits(nest: Compute, store: Store) -> list[tuple[int, int]] | None:
-    """(number of the axis, its step) from the innermost in memory; None unless the steps make each element one point."""
+    """(number of the axis, its step) from the innermost in memory; None unless the steps make each element one
+    point."""
     steps = [store.index.coeff(a.symbol) for a in nest.axes]
     if any(type(s) is not int or s <= 0 for s in steps) or any(not a.extent.is_const for a in nest.axes):
         return None

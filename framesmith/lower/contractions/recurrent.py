@@ -1,6 +1,8 @@
-"""Rewrite LSTM and GRU layers with frozen weights into the operators of csrc/rnn.cpp, where those were measured to be faster.
+"""Rewrite LSTM and GRU layers with frozen weights into the operators of csrc/rnn.cpp, where those were measured to be
+faster.
 
-    lstm(x, [h, c], weights, ...)  ->  framesmith::lstm(x, [h, c], [pack_rnn(weights of a layer and direction), ...], ...)
+    lstm(x, [h, c], weights, ...)  ->  framesmith::lstm(x, [h, c], [pack_rnn(weights of a layer and direction), ...],
+    ...)
 
 Initial states that are known zeros are left out.
 """
@@ -46,7 +48,8 @@ CELLS = {
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The arguments of a recorded call. `weights`: one group a layer and direction, [w_x, w_h] or [w_x, w_h, b_x, b_h]."""
+    """The arguments of a recorded call. `weights`: one group a layer and direction, [w_x, w_h] or [w_x, w_h, b_x,
+    b_h]."""
 
     x: fx.Node
     states: tuple[fx.Node, ...]
@@ -56,7 +59,8 @@ class Layers:
 
 
 def _layers(node: fx.Node, cell: Cell) -> Layers | None:
-    """The call's arguments when it is plain inference: no dropout, no projection, float32 on the CPU, frozen weights, static sizes."""
+    """The call's arguments when it is plain inference: no dropout, no projection, float32 on the CPU, frozen weights,
+    static sizes."""
     args: tuple[Any, ...] = node.args
     x, state, flat, biases, layers, dropout, train, bidirectional, batch_first = args
     states = tuple(state) if cell.states > 1 else (state,)
@@ -67,7 +71,8 @@ def _layers(node: fx.Node, cell: Cell) -> Layers | None:
     if not all(map(is_parameter_expression, flat)):
         return None
     tensors = [x.meta["val"], *(s.meta["val"] for s in states), *(w.meta["val"] for w in flat)]
-    if any(t.dtype is not torch.float32 or t.device.type != "cpu" or any(type(n) is not int or not n for n in t.shape) for t in tensors):
+    if any(t.dtype is not torch.float32 or t.device.type != "cpu" or any(type(n) is not int or not n for n in t.shape)
+           for t in tensors):
         return None
     if len(tensors[0].shape) != 3:
         return None

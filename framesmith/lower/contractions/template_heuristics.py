@@ -1,12 +1,13 @@
-"""Contractions that are tiles of our own without a measurement: those that the libraries are known to be slow at, and products of
-halves that wait for memory, or of a few numbers, which wait for their own beginning and end. Those of float32 are taken where TF32 is
-allowed.
+"""Contractions that are tiles of our own without a measurement: those that the libraries are known to be slow at, and
+products of halves that wait for memory, or of a few numbers, which wait for their own beginning and end. Those of
+float32 are taken where TF32 is allowed.
 
     y = conv1x1(x, w)                        # reads x, writes y                    tile: reads x, writes z
     z = hardswish(y + b)                     # reads y, writes z
 
-A library's product is a call, so what follows reads all of its result again and writes another one: for a short sum that takes longer than
-the product. Our own tiles multiply at less than the library's rate; where memory is what both wait for, that does not show.
+A library's product is a call, so what follows reads all of its result again and writes another one: for a short sum
+that takes longer than the product. Our own tiles multiply at less than the library's rate; where memory is what both
+wait for, that does not show.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ SIDE = 64  # ... and along each side, from which it shows how they are written
 MOST_POSITIONS = 256  # of k, of a convolution of few channels: what is read is put together element by element
 
 # In a microsecond of a chip with some hundred multiprocessors (an H200), as measured: ...
-COPY, LIBRARYS_COPY, OWN_COPY = 4.1e6, 3.6e6, 2.9e6  # bytes that a kernel moves, and a product in the library and in a tile of our own; ...
+# bytes that a kernel moves, and a product in the library and in a tile of our own; ...
+COPY, LIBRARYS_COPY, OWN_COPY = 4.1e6, 3.6e6, 2.9e6
 RATES = {2: (650e6, 450e6), 4: (330e6, 90e6)}  # ... operations of products in both, by the bytes of a number, ...
 NUMBERS, BEHIND = 30e6, 12e6  # ... and those of one number each, in a kernel for themselves and behind a product.
-START, STEP, PASS = 1.5, 0.15, 2.5  # microseconds of a product that does little, of 64 steps of its sums, and of a kernel for itself
+# microseconds of a product that does little, of 64 steps of its sums, and of a kernel for itself
+START, STEP, PASS = 1.5, 0.15, 2.5
 ALONG = 128  # of n, up to which one tile is as long
 FEW = 1 << 23  # products of two numbers, of float32, ...
 SHORT, SHORTEST = 1 << 23, 512  # ... and of whatever is short, along k
@@ -58,7 +61,8 @@ def without_measurement(graph: LoopGraph, tf32: bool) -> dict[int, str]:
     for item in graph.items:
         for name in item.reads:
             readers.setdefault(name, []).append(item)
-    sizes = {name: s.dtype.itemsize * prod(s.size) for name, s in graph.storages.items() if all(type(n) is int for n in s.size)}
+    sizes = {name: s.dtype.itemsize * prod(s.size) for name,
+             s in graph.storages.items() if all(type(n) is int for n in s.size)}
     outside = {graph.storages[o.name].base or o.name for o in graph.outputs if type(o) is Ref}
     tiles = {k: "tile" for k, c in found.items() if _is_askew(c, tf32) or _has_few_channels(c)}
     prologues = Prologues(graph.items)
@@ -66,15 +70,16 @@ def without_measurement(graph: LoopGraph, tf32: bool) -> dict[int, str]:
         alone = len(readers[c.left.buffer]) == 1 and c.left.buffer not in outside
         nest = prologues.nest(c.left.buffer, k) if alone else None
         taken = _takes_in(c, nest, graph, prologues) or _narrows(c, nest, prologues)
-        ours = _is_product(c, tf32) and (_is_short(c) or _waits_for_memory(c, readers, sizes, c.out.buffer in outside, taken))
+        ours = _is_product(c, tf32) and (_is_short(c)
+                                         or _waits_for_memory(c, readers, sizes, c.out.buffer in outside, taken))
         if ours and k not in tiles:
             tiles[k] = "prologue" if taken else "tile"
     return tiles
 
 
 def _is_askew(c: Contraction, tf32: bool) -> bool:
-    """Whether memory runs along a dimension that is no multiple of a vector, in a large result on matrix units or along k, while operands
-    can be read in vectors: libraries then compute at half their rate."""
+    """Whether memory runs along a dimension that is no multiple of a vector, in a large result on matrix units or along
+    k, while operands can be read in vectors: libraries then compute at half their rate."""
     if c.dtype not in HALF and not tf32 or not _is_known(c) or c.image is not None:
         return False
     unit = vector(c.dtype)
@@ -89,8 +94,8 @@ def _is_known(c: Contraction) -> bool:
 
 
 def _is_product(c: Contraction, tf32: bool) -> bool:
-    """Whether a product's rates are known: of halves, or of float32 on matrix units, in which that of numbers between few and many is
-    slower."""
+    """Whether a product's rates are known: of halves, or of float32 on matrix units, in which that of numbers between
+    few and many is slower."""
     if not _is_known(c) or c.dtype in HALF:
         return _is_known(c)
     few = c.batch * c.m * c.n * c.k <= FEW or c.batch * c.m * c.n >= LARGE
@@ -110,13 +115,14 @@ def _in_vectors(w: ImageWindow) -> bool:
 
 
 def _has_few_channels(c: Contraction) -> bool:
-    """Whether the library would pad the channels of an image: it takes several times as long as one that reads them as they are."""
+    """Whether the library would pad the channels of an image: it takes several times as long as one that reads them as
+    they are."""
     return c.dtype in HALF and c.image is not None and c.image.size[1] < CHANNELS and c.k <= MOST_POSITIONS
 
 
 def _waits_for_memory(c: Contraction, readers: Readers, sizes: Mapping[str, int], kept: bool, taken: bool) -> bool:
-    """Whether a tile takes less than the library and what follows it. `kept`: the result is wanted for itself; `taken`: the tile takes in
-    what computes its left operand, too; `sizes`: of buffers, in bytes."""
+    """Whether a tile takes less than the library and what follows it. `kept`: the result is wanted for itself; `taken`:
+    the tile takes in what computes its left operand, too; `sizes`: of buffers, in bytes."""
     follow = readers.get(c.out.buffer, ())
     if c.activation or not follow or c.image is not None and prod(c.image.kernel) > 1:
         return False
@@ -124,26 +130,31 @@ def _waits_for_memory(c: Contraction, readers: Readers, sizes: Mapping[str, int]
     small = max(c.m, c.n) * c.k < LARGE
     vectors = small or _in_vectors(c.left) and _in_vectors(c.right)
     known = all(name in sizes for item in follow for name in (*item.reads, *item.writes))
-    if not vectors or not known or min(c.m, c.n) < FEWEST or not all(_is_epilogue(item, results, readers) for item in follow):
+    if not vectors or not known or min(c.m, c.n) < FEWEST or not all(_is_epilogue(item, results, readers)
+                                                                     for item in follow):
         return False
     if c.batch * -(-c.m // 64) * -(-c.n // 64) < PROGRAMS and not small:
         return False
     product = 2.0 * results * c.k
     operands = c.dtype.itemsize * c.batch * (c.m + c.n) * c.k
     result = c.out.dtype.itemsize * results
-    besides = sum(sizes[name] for name in dict.fromkeys(n for item in follow for n in (*item.reads, *item.writes)) if name != c.out.buffer)
+    besides = sum(sizes[name] for name in dict.fromkeys(n for item in follow
+                                                        for n in (*item.reads, *item.writes)) if name != c.out.buffer)
     numbers = results * max(map(_cost, follow))
     rate, ours = RATES[c.dtype.itemsize]
-    library = START + max(product / rate, (operands + result) / LIBRARYS_COPY) + max((result + besides) / COPY, numbers / NUMBERS, PASS)
+    library = START + max(product / rate, (operands + result) / LIBRARYS_COPY) + max((result + besides) / COPY,
+                                                                                     numbers / NUMBERS, PASS)
     if taken:
         library += max(2 * c.dtype.itemsize * c.m * c.k / COPY, PASS)
-    own = START + max(product / ours + numbers / BEHIND, (operands + besides + (result if kept else 0)) / OWN_COPY, STEP * c.k / 64)
+    own = START + max(product / ours + numbers / BEHIND, (operands + besides + (result if kept else 0)) / OWN_COPY,
+                      STEP * c.k / 64)
     return SURE * own <= library
 
 
 def _takes_in(c: Contraction, nest: Compute | None, graph: LoopGraph, prologues: Prologues) -> bool:
-    """Whether a tile computes its left operand, as it does for each tile along n: one that would be a kernel for itself, since it needs
-    numbers, one for many elements, that are computed of what it reads (the gates of squeeze and excitation)."""
+    """Whether a tile computes its left operand, as it does for each tile along n: one that would be a kernel for
+    itself, since it needs numbers, one for many elements, that are computed of what it reads (the gates of squeeze and
+    excitation)."""
     if nest is None or nest.window or c.image is not None or c.n > ALONG:
         return False
     small = [name for name in nest.reads if name in prologues.writers and prod(graph.storages[name].size) < c.m * c.k]
@@ -151,19 +162,21 @@ def _takes_in(c: Contraction, nest: Compute | None, graph: LoopGraph, prologues:
 
 
 def _narrows(c: Contraction, nest: Compute | None, prologues: Prologues) -> bool:
-    """Whether a nest casts the left operand of a small product, and no more, of what the graph is given: the cast is never in memory."""
+    """Whether a nest casts the left operand of a small product, and no more, of what the graph is given: the cast is
+    never in memory."""
     if nest is None or nest.window or c.image is not None or c.m * c.k * -(-c.n // ALONG) > LARGE:
         return False
     return all(type(op) in (Load, Cast, Store) for op in nest.ops) and prologues.writers.keys().isdisjoint(nest.reads)
 
 
 def _is_epilogue(item: Item, results: int, readers: Readers) -> bool:
-    """Whether `item` goes over the results one by one, so that a tile takes it in, and would be a kernel for itself otherwise: no part of
-    one that sums over what it gives (a residual beside a norm)."""
+    """Whether `item` goes over the results one by one, so that a tile takes it in, and would be a kernel for itself
+    otherwise: no part of one that sums over what it gives (a residual beside a norm)."""
     if not isinstance(item, Compute) or item.raxes or item.contract is not None or item.window or item.opaque:
         return False
     summed = any(isinstance(r, Compute) and r.raxes for name in item.writes for r in readers.get(name, ()))
-    return not summed and all(a.extent.is_const for a in item.axes) and prod(a.extent.const for a in item.axes) == results
+    return not summed and all(a.extent.is_const for a in item.axes) and prod(a.extent.const
+                                                                             for a in item.axes) == results
 
 
 def _cost(item: Item) -> int:

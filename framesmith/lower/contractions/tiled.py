@@ -2,11 +2,12 @@
 
     out = addmm(bias, a, b)      tile      a nest with a `MatrixProduct`, whose epilogue the scheduler fuses
                                  prologue  the same, with what computes an operand in it
-                                 parts N   a tile for each of N pieces of k, and a nest that adds them (few results, long sums)
+                                 parts N   a tile for each of N pieces of k, and a nest that adds them (few results,
+                                           long sums)
                                  row       a reduction, where there is one row or one column
 
-Convolutions over channels-last images are products, too: those with a kernel of one element as they are, others (`Image`) with a left
-operand that is found in the image, position by position.
+Convolutions over channels-last images are products, too: those with a kernel of one element as they are, others
+(`Image`) with a left operand that is found in the image, position by position.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class ImageWindow:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The left operand of a convolution: m counts (image, line, column) of the result, k (line, column, channel) of the kernel. `size`: of
-    the image, `lines` and `columns` of the result."""
+    """The left operand of a convolution: m counts (image, line, column) of the result, k (line, column, channel) of the
+    kernel. `size`: of the image, `lines` and `columns` of the result."""
 
     size: tuple[int, int, int, int]
     lines: int
@@ -78,8 +79,9 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """out[z, m, n] = sum over k of left[z, m, k] * right[z, k, n] (+ bias[z, m, n]); `batch` counts z. `activation`: applied to it.
-    `image`: where `left` is found. `rounded`: float32 may be rounded to TF32, whatever holds for others."""
+    """out[z, m, n] = sum over k of left[z, m, k] * right[z, k, n] (+ bias[z, m, n]); `batch` counts z. `activation`:
+    applied to it. `image`: where `left` is found. `rounded`: float32 may be rounded to TF32, whatever holds for
+    others."""
 
     batch: Size
     m: Size
@@ -100,7 +102,8 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContractionPlan:
-    """What a nest asks of the scheduler: its last two axes are m and n of a `MatrixProduct`. Operands are over the nest's axes and k."""
+    """What a nest asks of the scheduler: its last two axes are m and n of a `MatrixProduct`. Operands are over the
+    nest's axes and k."""
 
     k: Axis
     left: tuple[Op, ...]
@@ -130,7 +133,7 @@ class _Moving(Replay):
         return self.at(e)
 
 
-# --------------------------------------------------------------------------------------------------------------- calls as contractions
+# ------------------------------------------------------------------------------------------------ calls as contractions
 
 
 def _window(storages: Storages, ref: Any, shape: Sequence[Size] | None = None) -> ImageWindow | None:
@@ -185,7 +188,8 @@ def _convolution(call: Call, storages: Storages) -> Contraction | None:
     if out is None or not plain or bias is not None or call.kwargs or isinstance(padding, str):
         return None
     x, w, y = (storages[name] for name in (image.name, weight.name, out))
-    if len(x.size) != 4 or any(type(size) is not int for size in x.size) or not on_matrix_units(x.dtype, x.size[1], w.size[0]):
+    if len(x.size) != 4 or any(type(size) is not int for size in x.size) or not on_matrix_units(x.dtype, x.size[1],
+                                                                                                w.size[0]):
         return None
     if not all(same_layout(s.size, s.stride, channels_last(s.size)) for s in (x, y, w)):
         return None
@@ -194,11 +198,13 @@ def _convolution(call: Call, storages: Storages) -> Contraction | None:
         return None
     _, c, *kernel = w.size
     k = c * prod(kernel)
-    found = Image(x.size, y.size[2], y.size[3], *(_pair(p) for p in (kernel, stride, padding, dilation)))  # type: ignore[arg-type]
+    found = Image(x.size, y.size[2], y.size[3],  # type: ignore[arg-type]
+                  *(_pair(p) for p in (kernel, stride, padding, dilation)))
     same = found.kernel == (1, 1) == found.stride and found.padding == (0, 0)
     left, target = (replace(one, stride=(channels, 1)) for one, channels in ((left, c), (target, y.size[1])))
     right = replace(right, stride=(1, k))
-    return Contraction(1, prod(y.size) // y.size[1], y.size[1], k, left, right, target, image=None if same else found, rounded=True)
+    return Contraction(1, prod(y.size) // y.size[1], y.size[1], k, left, right, target, image=None if same else found,
+                       rounded=True)
 
 
 def _pair(value: Sequence[int]) -> tuple[int, int]:
@@ -223,17 +229,18 @@ def contraction_of(call: Any, storages: Storages) -> Contraction | None:
     if found is None or any(type(s) is int and s == 0 for s in (found.batch, found.m, found.n, found.k)):
         return None
     kinds = {w.dtype for w in (found.left, found.right, found.bias) if w is not None}
-    return found if len(kinds) == 1 and kinds <= {torch.float32, *HALF} and found.out.dtype in (found.dtype, torch.float32) else None
+    return found if len(kinds) == 1 and kinds <= {torch.float32, *HALF} and found.out.dtype in (found.dtype,
+                                                                                                torch.float32) else None
 
 
-# ------------------------------------------------------------------------------------------------------------------------------- ways
+# ----------------------------------------------------------------------------------------------------------------- ways
 
 FEW_ROWS = 256  # rows or columns up to which an operand is computed for few tiles
 
 
 def is_computed(graph: LoopGraph, place: int, c: Contraction, size: Callable[[Size], int]) -> bool:
-    """Whether a nest computes an operand and it may pay to compute it again for each tile that needs it: it reads less than it writes, or
-    few tiles share an operand."""
+    """Whether a nest computes an operand and it may pay to compute it again for each tile that needs it: it reads less
+    than it writes, or few tiles share an operand."""
     prologues = Prologues(graph.items)
     for w, others in ((c.left, c.n), (c.right, c.m)) if c.image is None else ():
         nest = prologues.nest(w.buffer, place)
@@ -245,20 +252,22 @@ def is_computed(graph: LoopGraph, place: int, c: Contraction, size: Callable[[Si
 
 
 def ways(c: Contraction, size: Callable[[Size], int], computed: bool = False) -> tuple[str, ...]:
-    """The names of the ways to compute `c` that may be worth it; `size` tells how large a symbolic size is. `computed`: a prologue may
-    be worth it."""
+    """The names of the ways to compute `c` that may be worth it; `size` tells how large a symbolic size is. `computed`:
+    a prologue may be worth it."""
     batch, m, n, k = map(size, (c.batch, c.m, c.n, c.k))
     found = ["row"] if c.image is None and min(m, n) == 1 and type(c.m if m == 1 else c.n) is int else ["tile"]
     tiles = batch * -(-m // 64) * -(-n // 64)
     if computed:
         found.insert(1, "prologue")
     if found[0] == "tile" and 2 * tiles <= FEW_TILES and type(c.k) is int:
-        found += [f"parts {p}" for p in PARTS if c.k % p == 0 and c.k // p >= SHORTEST_PART and p * tiles <= 4 * FEW_TILES]
+        found += [f"parts {p}" for p in PARTS if c.k % p == 0 and c.k // p >= SHORTEST_PART
+                  and p * tiles <= 4 * FEW_TILES]
     return tuple(found)
 
 
 def replaced(graph: LoopGraph, chosen: Mapping[int, str], tf32: bool) -> LoopGraph:
-    """`graph` with the items at the places in `chosen` computed in the ways named there. `tf32`: see `MatrixProduct`."""
+    """`graph` with the items at the places in `chosen` computed in the ways named there. `tf32`: see
+    `MatrixProduct`."""
     storages, prologues = dict(graph.storages), Prologues(graph.items)
     items: list[Item] = []
     for place, item in enumerate(graph.items):
@@ -276,8 +285,8 @@ def replaced(graph: LoopGraph, chosen: Mapping[int, str], tf32: bool) -> LoopGra
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A contraction, the item at `place` of its graph, to be computed in one way. `storages` takes what the way needs besides; `count`: of
-    parts; `prologues`: to be used, if any."""
+    """A contraction, the item at `place` of its graph, to be computed in one way. `storages` takes what the way needs
+    besides; `count`: of parts; `prologues`: to be used, if any."""
 
     c: Contraction
     tf32: bool
@@ -288,7 +297,8 @@ class _Given:
 
     def plan(self, k: Axis, left: Sequence[Any], right: Sequence[Any]) -> ContractionPlan:
         """What the scheduler is told, of operands at the indices `left` and `right`."""
-        blocks = [self._image(*left) if self.c.image is not None else self._operand(self.c.left, left), self._operand(self.c.right, right)]
+        blocks = [self._image(*left) if self.c.image is not None else self._operand(self.c.left, left),
+                  self._operand(self.c.right, right)]
         reads = dict.fromkeys(op.buffer for block in blocks for op in block if type(op) is Load)
         tf32 = self.c.dtype is torch.float32 and (self.tf32 or self.c.rounded)
         return ContractionPlan(k, blocks[0], blocks[1], self.c.dtype, tf32, tuple(reads))
@@ -345,10 +355,12 @@ def _gelu(b: Builder, x: Op) -> Op:
     cube = b.scalar("mul", b.scalar("mul", x, x), x)
     inner = b.scalar("add", x, b.scalar("mul", cube, b.const(0.044715, torch.float32)))
     bent = b.scalar("tanh", b.scalar("mul", inner, b.const(sqrt(2 / pi), torch.float32)))
-    return b.scalar("mul", b.scalar("mul", x, b.const(0.5, torch.float32)), b.scalar("add", bent, b.const(1.0, torch.float32)))
+    return b.scalar("mul", b.scalar("mul", x, b.const(0.5, torch.float32)),
+                    b.scalar("add", bent, b.const(1.0, torch.float32)))
 
 
-_ACTIVATIONS: dict[str, Callable[[Builder, Op], Op]] = {"": lambda b, x: x, "relu": lambda b, x: b.scalar("relu", x), "gelu": _gelu}
+_ACTIVATIONS: dict[str, Callable[[Builder, Op], Op]] = {"": lambda b, x: x, "relu": lambda b, x: b.scalar("relu", x),
+                                                        "gelu": _gelu}
 
 
 def _tile(given: _Given) -> list[Compute]:

@@ -1,9 +1,11 @@
-"""Rewrite float32 products of matrices that change from call to call (all of training's) into the operator of csrc/matmul.cpp.
+"""Rewrite float32 products of matrices that change from call to call (all of training's) into the operator of
+csrc/matmul.cpp.
 
     mm(a, b), bmm(a, b)             ->  framesmith::matmul(a, b)
     addmm(c, a, b), baddbmm(c, a, b) ->  framesmith::matmul(a, b, c)
 
-where that was measured to be faster. It packs both matrices within the call, whichever way they lie in memory: nothing is kept of a weight.
+where that was measured to be faster. It packs both matrices within the call, whichever way they lie in memory: nothing
+is kept of a weight.
 """
 
 from __future__ import annotations
@@ -37,7 +39,12 @@ def _rewrite_product(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node 
 @rewrites(aten.addmm.default, aten.baddbmm.default)
 def _rewrite_sum(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
     bias, a, b = node.args
-    return None if node.kwargs or bias.meta["val"].dtype is not torch.float32 else _product(graph, node, choose, a, b, bias)  # type: ignore[union-attr]
+    return None if node.kwargs or bias.meta["val"].dtype is not torch.float32 else _product(  # type: ignore[union-attr]
+        graph, node,
+                                                                                            choose,
+                                                                                            a,
+                                                                                            b,
+                                                                                            bias)
 
 
 def _product(graph: fx.Graph, node: fx.Node, choose: Choose, a: Any, b: Any, bias: Any) -> fx.Node | None:

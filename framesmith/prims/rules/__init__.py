@@ -20,4 +20,5 @@ from framesmith.prims.rules import (
 )
 
 GRADIENTS = (gradients, gradients_images, gradients_losses)
-FAMILIES = (activations, arithmetic, comparisons, factories, images, indexing, linalg, losses, norms, reductions, views, *GRADIENTS)
+FAMILIES = (activations, arithmetic, comparisons, factories, images, indexing, linalg, losses, norms, reductions, views,
+            *GRADIENTS)

@@ -118,7 +118,8 @@ def rad2deg(b: Builder, x: Value) -> Value:
 
 
 @decomposes(aten.nan_to_num.default)
-def nan_to_num(b: Builder, x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Value:
+def nan_to_num(b: Builder, x: Value, nan: float | None = None, posinf: float | None = None,
+               neginf: float | None = None) -> Value:
     if category(x.dtype) != FLOAT:
         return x
     info = torch.finfo(x.dtype)
@@ -131,7 +132,8 @@ def nan_to_num(b: Builder, x: Value, nan: float | None = None, posinf: float | N
 
 
 def _sum_dtypes(x: Any, y: Any, alpha: Any) -> tuple[torch.dtype, torch.dtype]:
-    """The dtype of a sum, and that of its numbers: eager's kernels of the CPU round these to 16 bits, those of other devices do not."""
+    """The dtype of a sum, and that of its numbers: eager's kernels of the CPU round these to 16 bits, those of other
+    devices do not."""
     dtype = result_dtype(x, y)
     tensors = [operand for operand in (x, y) if type(operand) is Value]
     plain = len(tensors) == 2 and type(alpha) is int and alpha == 1
@@ -236,11 +238,16 @@ _numbers("hypot", "hypot")
 _numbers("nextafter", "nextafter")
 _any_type("maximum", "maximum")
 _any_type("minimum", "minimum")
-_any_type("bitwise_and", "bitwise_and.Tensor", "bitwise_and.Scalar", "bitwise_and.Scalar_Tensor", "__and__.Tensor", "__and__.Scalar")
-_any_type("bitwise_or", "bitwise_or.Tensor", "bitwise_or.Scalar", "bitwise_or.Scalar_Tensor", "__or__.Tensor", "__or__.Scalar")
-_any_type("bitwise_xor", "bitwise_xor.Tensor", "bitwise_xor.Scalar", "bitwise_xor.Scalar_Tensor", "__xor__.Tensor", "__xor__.Scalar")
-_numbers("shift_left", "bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "bitwise_left_shift.Scalar_Tensor")
-_numbers("shift_right", "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", "bitwise_right_shift.Scalar_Tensor")
+_any_type("bitwise_and", "bitwise_and.Tensor", "bitwise_and.Scalar", "bitwise_and.Scalar_Tensor", "__and__.Tensor",
+          "__and__.Scalar")
+_any_type("bitwise_or", "bitwise_or.Tensor", "bitwise_or.Scalar", "bitwise_or.Scalar_Tensor", "__or__.Tensor",
+          "__or__.Scalar")
+_any_type("bitwise_xor", "bitwise_xor.Tensor", "bitwise_xor.Scalar", "bitwise_xor.Scalar_Tensor", "__xor__.Tensor",
+          "__xor__.Scalar")
+_numbers("shift_left", "bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar",
+         "bitwise_left_shift.Scalar_Tensor")
+_numbers("shift_right", "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar",
+         "bitwise_right_shift.Scalar_Tensor")
 _numbers("shift_left", "__lshift__.Tensor", "__lshift__.Scalar")
 _numbers("shift_right", "__rshift__.Tensor", "__rshift__.Scalar")
 

@@ -147,13 +147,15 @@ def to_copy(b: Builder, x: Value, *, dtype: Any = None, device: Any = None, **op
 
 
 @decomposes_named(
-    "to.dtype", "to.dtype_layout", "to.device", "to.other", "_autocast_to_reduced_precision", "_autocast_to_full_precision", "type_as"
+    "to.dtype", "to.dtype_layout", "to.device", "to.other", "_autocast_to_reduced_precision",
+    "_autocast_to_full_precision", "type_as"
 )
 def to(b: Builder, x: Value, *args: Any, **options: Any) -> Any:
     return to_copy(b, x)
 
 
-@decomposes(aten.clone.default, aten.contiguous.default, aten.lift_fresh_copy.default, aten.alias_copy.default, aten.detach_copy.default)
+@decomposes(aten.clone.default, aten.contiguous.default, aten.lift_fresh_copy.default, aten.alias_copy.default,
+            aten.detach_copy.default)
 def clone(b: Builder, x: Value, **options: Any) -> Value:
     return x
 
@@ -165,4 +167,5 @@ def alias(b: Builder, x: Value) -> Value:
 
 @decomposes(aten.view.dtype)
 def view_dtype(b: Builder, x: Value, dtype: torch.dtype) -> Any:
-    return b.bitcast(x, dtype) if dtype.itemsize == x.dtype.itemsize and torch.bool not in (dtype, x.dtype) else NotImplemented
+    return (b.bitcast(x, dtype) if dtype.itemsize == x.dtype.itemsize
+            and torch.bool not in (dtype, x.dtype) else NotImplemented)

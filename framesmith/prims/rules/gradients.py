@@ -21,7 +21,8 @@ def _rounded(b: Builder, wide: Value, like: Value) -> Value:
 
 
 def _or_nan(b: Builder, test: Value, x: Value) -> Value:
-    """`test`, on GPUs true of NaN, too: eager's vector code of the CPU asks which elements pass, its kernels of GPUs which do not."""
+    """`test`, on GPUs true of NaN, too: eager's vector code of the CPU asks which elements pass, its kernels of GPUs
+    which do not."""
     return test if x.device.type == "cpu" else test | b.isnan(x)
 
 
@@ -62,7 +63,8 @@ def mish_backward(b: Builder, grad: Value, x: Value) -> Value:
 def gelu_backward(b: Builder, grad: Value, x: Value, *, approximate: str = "none") -> Value:
     wide = b.wide(x)
     if approximate == "tanh":
-        double = 2.0 * math.sqrt(2.0 / math.pi)  # (1 + tanh(u)) / 2 is sigmoid(2u), which costs less and loses nothing where it vanishes
+        # (1 + tanh(u)) / 2 is sigmoid(2u), which costs less and loses nothing where it vanishes
+        double = 2.0 * math.sqrt(2.0 / math.pi)
         square = wide * wide
         share = b.sigmoid(wide * (square * (0.044715 * double) + double))
         local = share * ((1.0 - share) * (wide * (square * (3.0 * 0.044715 * double) + double)) + 1.0)
@@ -146,7 +148,8 @@ def prelu_backward(b: Builder, grad: Value, x: Value, weight: Value) -> tuple[Va
 
 
 @decomposes(aten.rrelu_with_noise_backward.default)
-def rrelu_backward(b: Builder, grad: Value, x: Value, noise: Value, lower: Any, upper: Any, training: bool, self_is_result: bool) -> Value:
+def rrelu_backward(b: Builder, grad: Value, x: Value, noise: Value, lower: Any, upper: Any, training: bool,
+                   self_is_result: bool) -> Value:
     if training and upper - lower > 1e-6:
         return grad * noise
     return leaky_relu_backward(b, grad, x, (lower + upper) / 2, self_is_result)
@@ -164,7 +167,8 @@ def logit_backward(b: Builder, grad: Value, x: Value, eps: float | None = None) 
 
 
 @decomposes(aten.native_layer_norm_backward.default)
-def layer_norm_backward(b: Builder, grad: Value, x: Value, shape: Any, mean: Value, rstd: Value, weight: Any, bias: Any, mask: Any) -> Any:
+def layer_norm_backward(b: Builder, grad: Value, x: Value, shape: Any, mean: Value, rstd: Value, weight: Any, bias: Any,
+                        mask: Any) -> Any:
     lead = x.ndim - len(shape)
     inner, outer = tuple(range(lead, x.ndim)), tuple(range(lead))
     wide, up = b.wide(x), b.wide(grad)
@@ -185,7 +189,8 @@ def layer_norm_backward(b: Builder, grad: Value, x: Value, shape: Any, mean: Val
 
 @decomposes(aten.native_group_norm_backward.default)
 def group_norm_backward(
-    b: Builder, grad: Value, x: Value, mean: Value, rstd: Value, weight: Any, n: Any, c: Any, hxw: Any, groups: int, mask: Any
+    b: Builder, grad: Value, x: Value, mean: Value, rstd: Value, weight: Any, n: Any, c: Any, hxw: Any, groups: int,
+    mask: Any
 ) -> Any:
     """Two sums over the places of each channel, in whatever order `x` lies; the rest is made of them."""
     if 0 in x.shape or type(count := math.prod(x.shape[1:])) is not int:
@@ -203,7 +208,8 @@ def group_norm_backward(
         parts = [b.reshape(one if factor is None else one * factor, split) for one in (total, dot)]
         drift, pull = (b.sum(one, (2,), False) * (float(groups) / count) for one in parts)
         direct = spread(b, scale, x) if factor is None else spread(b, scale, x) * factor
-        first = b.convert(up * direct - centred * spread(b, pull * scale * scale * scale, x) - spread(b, drift * scale, x), x.dtype)
+        first = b.convert(up * direct - centred * spread(b, pull * scale * scale * scale, x) - spread(b, drift * scale,
+                                                                                                      x), x.dtype)
     if mask[1] and weight is not None:
         second = b.convert(b.reshape(b.sum(dot * spread(b, scale, x), (0,), False), weight.shape), b.out[1].dtype)
     if mask[2]:
@@ -213,7 +219,8 @@ def group_norm_backward(
 
 @decomposes(aten.native_batch_norm_backward.default)
 def batch_norm_backward(
-    b: Builder, grad: Value, x: Value, weight: Any, mean: Any, var: Any, save_mean: Any, save_rstd: Any, train: bool, eps: float, mask: Any
+    b: Builder, grad: Value, x: Value, weight: Any, mean: Any, var: Any, save_mean: Any, save_rstd: Any, train: bool,
+    eps: float, mask: Any
 ) -> Any:
     dims = (0, *range(2, x.ndim))
     count = math.prod(x.shape[dim] for dim in dims)
@@ -229,7 +236,8 @@ def batch_norm_backward(
     if mask[0]:
         out = up
         if train:
-            out = out - centred * b.along(dot * rstd * rstd / float(count), 1, x.ndim) - b.along(total / float(count), 1, x.ndim)
+            out = out - centred * b.along(dot * rstd * rstd / float(count), 1, x.ndim) - b.along(total / float(count),
+                                                                                                 1, x.ndim)
         first = b.convert(out * b.along(factor, 1, x.ndim), x.dtype)
     if mask[1] and weight is not None:
         second = b.convert(dot * rstd, weight.dtype)
@@ -279,7 +287,8 @@ def unfold_backward(b: Builder, grad: Value, sizes: Any, dim: int, size: int, st
         return b.index_put(zeros, values, (starts + b.iota(size, 0, 1, torch.int64, grad.device),), dim, True)
     for inside in range(size):
         part = b.slice(zeros, dim, inside, inside + (windows - 1) * step + 1, step)
-        zeros = b.slice_scatter(zeros, part + b.select(values, dim + 1, inside), dim, inside, inside + (windows - 1) * step + 1, step)
+        zeros = b.slice_scatter(zeros, part + b.select(values, dim + 1, inside), dim, inside,
+                                inside + (windows - 1) * step + 1, step)
     return zeros
 
 
@@ -289,16 +298,19 @@ def as_strided_scatter(b: Builder, x: Value, src: Value, size: Any, stride: Any,
     recorded = b.source.args[0].meta["val"]  # type: ignore[union-attr]
     base = row_major(b, x, tuple(recorded.stride()), recorded.storage_offset())
     numbers = (*size, *stride, *x.shape)
-    if base is None or any(type(n) is not int for n in numbers) or storage_offset is None or _meets_itself(size, stride) or 0 in numbers:
+    if base is None or any(type(n) is not int
+                           for n in numbers) or storage_offset is None or _meets_itself(size, stride) or 0 in numbers:
         return NotImplemented
     src = b.convert(src, x.dtype)
-    if storage_offset == 0 and src.spec.numel == base.spec.numel and (whole := row_major(b, src, tuple(stride), 0)) is not None:
+    if storage_offset == 0 and src.spec.numel == base.spec.numel and (whole := row_major(b, src, tuple(stride),
+                                                                                         0)) is not None:
         out = b.reshape(whole, base.shape)
     else:
         place: Any = storage_offset
         for dim, (length, step) in enumerate(zip(size, stride)):
             place = b.along(b.iota(length, 0, step, torch.int64, x.device), dim, len(size)) + place
-        place = b.reshape(b.expand(place, tuple(size)), (src.spec.numel,)) if size else b.full((1,), place, torch.int64, x.device)
+        place = b.reshape(b.expand(place, tuple(size)), (src.spec.numel,)) if size else b.full((1,), place, torch.int64,
+                                                                                               x.device)
         flat = b.reshape(base, (base.spec.numel,))
         out = b.reshape(b.index_put(flat, b.reshape(src, (src.spec.numel,)), (place,), 0, False), base.shape)
     order = sorted(range(x.ndim), key=lambda dim: (-recorded.stride()[dim], dim))
@@ -306,7 +318,8 @@ def as_strided_scatter(b: Builder, x: Value, src: Value, size: Any, stride: Any,
 
 
 def _meets_itself(size: Any, stride: Any) -> bool:
-    """Whether two places of a window may be the same element: false only where each dimension steps over all smaller ones."""
+    """Whether two places of a window may be the same element: false only where each dimension steps over all smaller
+    ones."""
     reach = 0
     for step, length in sorted((step, length) for step, length in zip(stride, size) if length > 1):
         if step <= reach:
@@ -320,7 +333,8 @@ def _zeros(b: Builder, like: Value, sizes: Any) -> Value:
 
 
 @decomposes(aten.embedding_dense_backward.default)
-def embedding_dense_backward(b: Builder, grad: Value, indices: Value, num_weights: Any, padding_idx: int, scale_grad_by_freq: bool) -> Any:
+def embedding_dense_backward(b: Builder, grad: Value, indices: Value, num_weights: Any, padding_idx: int,
+                             scale_grad_by_freq: bool) -> Any:
     if scale_grad_by_freq:
         return NotImplemented
     wide = b.wide(grad)

@@ -1,4 +1,5 @@
-"""Backward of pools and resizings whose windows do not meet: each place of the input is in one window. Others stay extern calls."""
+"""Backward of pools and resizings whose windows do not meet: each place of the input is in one window. Others stay
+extern calls."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def _stretched(b: Builder, grad: Value, shape: tuple[Any, ...]) -> Value | None:
             return None
         if wanted != size:
             wide = (*grad.shape[: dim + 1], wanted // size, *grad.shape[dim + 1 :])
-            grad = b.reshape(b.expand(b.unsqueeze(grad, dim + 1), wide), (*grad.shape[:dim], wanted, *grad.shape[dim + 1 :]))
+            grad = b.reshape(b.expand(b.unsqueeze(grad, dim + 1), wide),
+                             (*grad.shape[:dim], wanted, *grad.shape[dim + 1 :]))
     return grad
 
 
@@ -37,7 +39,8 @@ def adaptive_avg_pool_backward(b: Builder, grad: Value, x: Value) -> Any:
 
 @decomposes(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
 def avg_pool_backward(
-    b: Builder, grad: Value, x: Value, kernel: Any, stride: Any, padding: Any, ceil: bool, count_padding: bool, divisor: Any
+    b: Builder, grad: Value, x: Value, kernel: Any, stride: Any, padding: Any, ceil: bool, count_padding: bool,
+    divisor: Any
 ) -> Any:
     rank = 2 if b.source is not None and b.source.target is aten.avg_pool2d_backward.default else 3
     kernels = tuple(kernel) * (rank if len(kernel) == 1 else 1)
@@ -48,9 +51,12 @@ def avg_pool_backward(
     return _averaged(b, grad, x)
 
 
-@decomposes(aten.upsample_nearest1d_backward.default, aten.upsample_nearest2d_backward.default, aten.upsample_nearest3d_backward.default)
-@decomposes_named("_upsample_nearest_exact1d_backward", "_upsample_nearest_exact2d_backward", "_upsample_nearest_exact3d_backward")
-def upsample_nearest_backward(b: Builder, grad: Value, output_size: Any, input_size: Any, *factors: Any, **named: Any) -> Any:
+@decomposes(aten.upsample_nearest1d_backward.default, aten.upsample_nearest2d_backward.default,
+            aten.upsample_nearest3d_backward.default)
+@decomposes_named("_upsample_nearest_exact1d_backward", "_upsample_nearest_exact2d_backward",
+                  "_upsample_nearest_exact3d_backward")
+def upsample_nearest_backward(b: Builder, grad: Value, output_size: Any, input_size: Any, *factors: Any,
+                              **named: Any) -> Any:
     """Whole multiples: the sum over the places that one place has become."""
     shape = tuple(input_size)
     given = (*factors, *named.values())
@@ -58,7 +64,8 @@ def upsample_nearest_backward(b: Builder, grad: Value, output_size: Any, input_s
     for dim in range(grad.ndim - 1, 1, -1):
         size, wanted = shape[dim], grad.shape[dim]
         factor = given[dim - 2] if given else None
-        if type(size) is not int or type(wanted) is not int or not size or wanted % size or factor not in (None, wanted // size):
+        if type(size) is not int or type(wanted) is not int or not size or wanted % size or factor not in (None, wanted
+                                                                                                           // size):
             return NotImplemented
         if wanted != size:
             parts = b.reshape(wide, (*wide.shape[:dim], size, wanted // size, *wide.shape[dim + 1 :]))

@@ -70,7 +70,8 @@ def soft_margin_backward(b: Builder, grad: Value, x: Value, target: Value, reduc
 
 
 @decomposes(aten.binary_cross_entropy_backward.default)
-def binary_cross_entropy_backward(b: Builder, grad: Value, x: Value, target: Value, weight: Any = None, reduction: int = 1) -> Any:
+def binary_cross_entropy_backward(b: Builder, grad: Value, x: Value, target: Value, weight: Any = None,
+                                  reduction: int = 1) -> Any:
     scale = _scale(x, target, reduction)
     if scale is None:
         return NotImplemented
@@ -89,7 +90,8 @@ def _scale(x: Value, target: Value, reduction: int) -> float | None:
 
 @decomposes(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def nll_loss_backward(
-    b: Builder, grad: Value, x: Value, target: Value, weight: Any, reduction: int, ignore_index: int, total_weight: Value
+    b: Builder, grad: Value, x: Value, target: Value, weight: Any, reduction: int, ignore_index: int,
+    total_weight: Value
 ) -> Value:
     dim = 1 if x.ndim > 1 else 0
     counts = b.ne(target, ignore_index)

@@ -1,4 +1,5 @@
-"""Padding, pixel shuffles, nearest resizing and the pools that are plain means; other pools and resizings stay extern calls."""
+"""Padding, pixel shuffles, nearest resizing and the pools that are plain means; other pools and resizings stay extern
+calls."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ aten = torch.ops.aten
 
 @decomposes(aten.embedding.default)
 def embedding(
-    b: Builder, weight: Value, indices: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+    b: Builder, weight: Value, indices: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+    sparse: bool = False
 ) -> Value:
     return b.embedding(weight, indices)
 
@@ -45,16 +46,19 @@ def take_along_dim(b: Builder, x: Value, indices: Value, dim: int | None = None)
     if dim is None:
         return gather(b, b.reshape(x, (x.spec.numel,)), 0, b.reshape(indices, (indices.spec.numel,)))
     dim %= x.ndim
-    around = [broadcast_shapes((a,), (c,))[0] if place != dim else None for place, (a, c) in enumerate(zip(x.shape, indices.shape))]
+    around = [broadcast_shapes((a,), (c,))[0] if place != dim else None for place,
+              (a, c) in enumerate(zip(x.shape, indices.shape))]
     wide = b.expand(x, tuple([x.shape[dim] if size is None else size for size in around]))
-    return b.gather(wide, b.expand(indices, tuple([indices.shape[dim] if size is None else size for size in around])), dim)
+    return b.gather(wide, b.expand(indices, tuple([indices.shape[dim] if size is None else size for size in around])),
+                    dim)
 
 
 # -- advanced indexing ------------------------------------------------------------------------------------------------
 
 
 def _arranged(b: Builder, x: Value, indices: Any) -> tuple[Value, tuple[Value, ...], int, list[int]] | None:
-    """x permuted so that the indexed dims stand together at `dim`, the index tensors in one shape, and the order of the dims.
+    """x permuted so that the indexed dims stand together at `dim`, the index tensors in one shape, and the order of the
+    dims.
 
     As in eager, dims that do not stand together go to the front. None for masks, whose results have no static shape.
     """
@@ -127,7 +131,8 @@ _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"
 
 
 @decomposes(aten.scatter_reduce.two, aten.scatter.reduce)
-def scatter_reduce(b: Builder, x: Value, dim: int, index: Value, src: Value, reduce: str, *, include_self: bool = True) -> Any:
+def scatter_reduce(b: Builder, x: Value, dim: int, index: Value, src: Value, reduce: str, *,
+                   include_self: bool = True) -> Any:
     kind = _REDUCTIONS.get(reduce)
     if not x.ndim or kind is None or not include_self or x.dtype is torch.bool:
         return NotImplemented
@@ -165,7 +170,8 @@ def index_fill(b: Builder, x: Value, dim: int, index: Value, value: Any) -> Any:
 
 
 @decomposes(aten.slice_scatter.default)
-def slice_scatter(b: Builder, x: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+def slice_scatter(b: Builder, x: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None,
+                  step: int = 1) -> Any:
     dim %= x.ndim
     size = x.shape[dim]
     low, high = slice_bounds(size, start, end, src.shape[dim] if src.ndim == x.ndim else size, step)

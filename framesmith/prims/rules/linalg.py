@@ -81,7 +81,8 @@ def cross(b: Builder, x: Value, y: Value, dim: int | None = -1) -> Any:
 
 
 def _letters(equation: str, operands: Any) -> tuple[list[str], str] | None:
-    """The letters of each operand and of the result, an ellipsis spelt out in capitals that the equation does not use."""
+    """The letters of each operand and of the result, an ellipsis spelt out in capitals that the equation does not
+    use."""
     equation = equation.replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
@@ -94,7 +95,8 @@ def _letters(equation: str, operands: Any) -> tuple[list[str], str] | None:
     ]
     if not arrow:
         joined = "".join(out)
-        right = dots + "".join(sorted(letter for letter in set(joined) if joined.count(letter) == 1 and letter not in dots))
+        right = dots + "".join(sorted(letter for letter in set(joined) if joined.count(letter) == 1
+                                      and letter not in dots))
     else:
         right = right.replace("...", dots)
     if any(len(set(term)) != len(term) or len(term) != operand.ndim for term, operand in zip(out, operands)):
@@ -113,7 +115,8 @@ def einsum(b: Builder, equation: str, operands: Any, *, path: Any = None) -> Any
         for letter, size in zip(term, operand.shape):
             if sizes.setdefault(letter, size) == 1:
                 sizes[letter] = size
-    if any(sizes[letter] != size for term, operand in zip(terms, operands) for letter, size in zip(term, operand.shape)):
+    if any(sizes[letter] != size for term, operand in zip(terms, operands) for letter,
+           size in zip(term, operand.shape)):
         return NotImplemented  # broadcast of a size 1
     if len(operands) == 1:
         return _ordered(b, *_summed(b, operands[0], terms[0], result), result)
@@ -132,7 +135,8 @@ def _ordered(b: Builder, x: Value, term: str, wanted: str) -> Value:
 
 def _contract(b: Builder, operands: Any, terms: list[str], result: str, sizes: dict[str, Any]) -> Value:
     """Two operands as one batched product: batch letters, own letters, and the letters that are summed."""
-    (x, left), (y, right) = (_summed(b, operand, term, result + other) for operand, term, other in zip(operands, terms, reversed(terms)))
+    (x, left), (y, right) = (_summed(b, operand, term, result + other) for operand, term,
+                             other in zip(operands, terms, reversed(terms)))
     batch = "".join(letter for letter in left if letter in right and letter in result)
     inner = "".join(letter for letter in left if letter in right and letter not in result)
     rows = "".join(letter for letter in left if letter not in right)

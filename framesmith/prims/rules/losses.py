@@ -70,7 +70,8 @@ def binary_cross_entropy(b: Builder, x: Value, target: Value, weight: Any = None
 
 
 @decomposes(aten.binary_cross_entropy_with_logits.default)
-def bce_with_logits(b: Builder, x: Value, target: Value, weight: Any = None, pos_weight: Any = None, reduction: int = 1) -> Value:
+def bce_with_logits(b: Builder, x: Value, target: Value, weight: Any = None, pos_weight: Any = None,
+                    reduction: int = 1) -> Value:
     x, target, dtype = _pair(b, x, target)
     low = b.minimum(x, 0.0) - b.log1p(b.exp(b.neg(b.abs(x))))  # log of the sigmoid
     if pos_weight is None:
@@ -95,7 +96,8 @@ def kl_div(b: Builder, x: Value, target: Value, reduction: int = 1, *, log_targe
 
 
 def _class_losses(b: Builder, logs: Value, target: Value, weight: Any, ignore: int) -> tuple[Value, Value]:
-    """Minus the log probability of the target class, and the weight, of each sample; classes are dim 1 (0 for one sample)."""
+    """Minus the log probability of the target class, and the weight, of each sample; classes are dim 1 (0 for one
+    sample)."""
     dim = 1 if logs.ndim > 1 else 0
     counts = b.ne(target, ignore)
     safe = b.where(counts, target, 0)
@@ -127,13 +129,15 @@ def nll_loss_forward(b: Builder, x: Value, target: Value, weight: Any, reduction
 
 
 @decomposes(aten.nll_loss.default, aten.nll_loss_nd.default, aten.nll_loss2d.default)
-def nll_loss(b: Builder, x: Value, target: Value, weight: Any = None, reduction: int = 1, ignore_index: int = -100) -> Value:
+def nll_loss(b: Builder, x: Value, target: Value, weight: Any = None, reduction: int = 1,
+             ignore_index: int = -100) -> Value:
     return b.convert(_nll(b, b.wide(x), target, weight, reduction, ignore_index)[0], x.dtype)
 
 
 @decomposes(aten.cross_entropy_loss.default)
 def cross_entropy(
-    b: Builder, x: Value, target: Value, weight: Any = None, reduction: int = 1, ignore_index: int = -100, label_smoothing: float = 0.0
+    b: Builder, x: Value, target: Value, weight: Any = None, reduction: int = 1, ignore_index: int = -100,
+    label_smoothing: float = 0.0
 ) -> Any:
     dim = 1 if x.ndim > 1 else 0
     logs = log_softmax_of(b, b.wide(x), dim)
@@ -151,7 +155,8 @@ def cross_entropy(
     return b.convert(loss, x.dtype)
 
 
-def _soft_cross_entropy(b: Builder, logs: Value, target: Value, weight: Any, reduction: int, smoothing: float, dtype: torch.dtype) -> Value:
+def _soft_cross_entropy(b: Builder, logs: Value, target: Value, weight: Any, reduction: int, smoothing: float,
+                        dtype: torch.dtype) -> Value:
     """Targets are probabilities."""
     dim = 1 if logs.ndim > 1 else 0
     target = b.convert(target, logs.dtype)

@@ -87,7 +87,8 @@ def _layer_norm(b: Builder, x: Value, shape: Any, weight: Any, bias: Any, eps: f
 
 
 @decomposes(aten.layer_norm.default)
-def layer_norm(b: Builder, x: Value, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enable: bool = True) -> Any:
+def layer_norm(b: Builder, x: Value, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5,
+               cudnn_enable: bool = True) -> Any:
     return _layer_norm(b, x, shape, weight, bias, eps)[0]
 
 
@@ -130,20 +131,21 @@ _FEW_PLACES = 32
 
 
 def _lies_in_order(node: Any) -> bool:
-    """Whether memory runs along the places of each channel of an image on a CUDA device. What convolutions give is laid out later, as a
-    rule channel by channel; an input is where it is."""
+    """Whether memory runs along the places of each channel of an image on a CUDA device. What convolutions give is laid
+    out later, as a rule channel by channel; an input is where it is."""
     val = node.meta["val"]
     return node.op == "placeholder" and val.is_cuda and "layout" not in node.meta and val.is_contiguous()
 
 
 def _group_moments(b: Builder, wide: Value, groups: int) -> tuple[Value, Value]:
-    """Variance and mean of each sample and group: of those of each channel, whose places are as far apart in any layout, unless it is known
-    that a group is one run of memory."""
+    """Variance and mean of each sample and group: of those of each channel, whose places are as far apart in any
+    layout, unless it is known that a group is one run of memory."""
     batch, channels = wide.shape[:2]
     split = (batch, groups, channels // groups)
     places = math.prod(wide.shape[2:])
     known = type(places) is int and type(channels) is int
-    if not known or places < _FEW_PLACES or channels == groups or b.source is not None and _lies_in_order(b.source.args[0]):
+    if (not known or places < _FEW_PLACES or channels == groups or b.source is not None
+        and _lies_in_order(b.source.args[0])):
         grouped = b.reshape(wide, (*split, *wide.shape[2:]))
         return b.var_mean(grouped, tuple(range(2, grouped.ndim)), False, 0)
     variance, mean = (b.reshape(one, split) for one in b.var_mean(wide, tuple(range(2, wide.ndim)), False, 0))
@@ -163,12 +165,14 @@ def _group_norm(b: Builder, x: Value, groups: int, weight: Any, bias: Any, eps: 
 
 
 @decomposes(aten.group_norm.default)
-def group_norm(b: Builder, x: Value, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn: bool = True) -> Any:
+def group_norm(b: Builder, x: Value, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
+               cudnn: bool = True) -> Any:
     return _group_norm(b, x, groups, weight, bias, eps)[0]
 
 
 @decomposes(aten.native_group_norm.default)
-def native_group_norm(b: Builder, x: Value, weight: Any, bias: Any, n: Any, c: Any, hxw: Any, group: int, eps: float) -> Any:
+def native_group_norm(b: Builder, x: Value, weight: Any, bias: Any, n: Any, c: Any, hxw: Any, group: int,
+                      eps: float) -> Any:
     y, mean, rstd = _group_norm(b, x, group, weight, bias, eps)
     spec = b.out[1]
     return y, *[b.convert(b.reshape(one, spec.shape), spec.dtype) for one in (mean, rstd)]
@@ -197,7 +201,8 @@ def batch_moments(b: Builder, x: Value) -> tuple[Value, Value, Any]:
 
 
 def _batch_norm(b: Builder, x: Value, weight: Any, bias: Any, eps: float) -> tuple[Value, Value, Value, Value, Any]:
-    """The result in training, the mean, 1/sqrt(var + eps), the variance, and the count. Eager keeps the two in the parameters' dtype."""
+    """The result in training, the mean, 1/sqrt(var + eps), the variance, and the count. Eager keeps the two in the
+    parameters' dtype."""
     variance, mean, count = batch_moments(b, x)
     wide = b.wide(x)
     kept = next((p for p in (weight, bias) if p is not None), x).dtype
@@ -209,7 +214,8 @@ def _batch_norm(b: Builder, x: Value, weight: Any, bias: Any, eps: float) -> tup
 
 @decomposes(aten.batch_norm.default)
 def batch_norm(
-    b: Builder, x: Value, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float, cudnn: bool
+    b: Builder, x: Value, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float,
+    cudnn: bool
 ) -> Any:
     if 0 in x.shape:
         return NotImplemented
@@ -262,7 +268,8 @@ def _moved(b: Builder, running: Value, seen: Value, momentum: float) -> Value:
 
 @decomposes(aten.instance_norm.default)
 def instance_norm(
-    b: Builder, x: Value, weight: Any, bias: Any, mean: Any, var: Any, use_input_stats: bool, momentum: float, eps: float, cudnn: bool
+    b: Builder, x: Value, weight: Any, bias: Any, mean: Any, var: Any, use_input_stats: bool, momentum: float,
+    eps: float, cudnn: bool
 ) -> Any:
     if not use_input_stats:
         return _with_running(b, x, weight, bias, mean, var, eps)

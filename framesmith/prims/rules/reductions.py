@@ -50,10 +50,12 @@ def _sum_dtype(x: Value, dtype: Any) -> torch.dtype:
     return dtype or (x.dtype if category(x.dtype) >= FLOAT else torch.int64)
 
 
-def _total(b: Builder, x: Value, dim: Any, keepdim: bool, dtype: Any, numbers: str = "sum", truths: str = "any") -> Value:
+def _total(b: Builder, x: Value, dim: Any, keepdim: bool, dtype: Any, numbers: str = "sum",
+           truths: str = "any") -> Value:
     """A sum (or product) in `dtype`; that of truth values is one."""
     x = b.convert(x, _sum_dtype(x, dtype))
-    return b.emit(table[truths if x.dtype is torch.bool else numbers], (x, dims_of(x, dim), keepdim))  # type: ignore[no-any-return]
+    return b.emit(table[truths if x.dtype is torch.bool else numbers],  # type: ignore[no-any-return]
+                  (x, dims_of(x, dim), keepdim))
 
 
 @decomposes(aten.sum.default)
@@ -200,7 +202,8 @@ def _is_real(x: Value) -> bool:
 
 
 @decomposes(aten.var.correction, aten.var.dim, aten.var.default)
-def var(b: Builder, x: Value, dim: Any = None, unbiased: Any = True, keepdim: bool = False, *, correction: Any = None) -> Any:
+def var(b: Builder, x: Value, dim: Any = None, unbiased: Any = True, keepdim: bool = False, *,
+        correction: Any = None) -> Any:
     if isinstance(dim, bool):  # var(x, unbiased)
         dim, unbiased = None, dim
     correction = correction if correction is not None else int(unbiased)
@@ -208,11 +211,13 @@ def var(b: Builder, x: Value, dim: Any = None, unbiased: Any = True, keepdim: bo
 
 
 @decomposes(aten.std.correction, aten.std.dim, aten.std.default)
-def std(b: Builder, x: Value, dim: Any = None, unbiased: Any = True, keepdim: bool = False, *, correction: Any = None) -> Any:
+def std(b: Builder, x: Value, dim: Any = None, unbiased: Any = True, keepdim: bool = False, *,
+        correction: Any = None) -> Any:
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     correction = correction if correction is not None else int(unbiased)
-    return b.convert(b.sqrt(moments(b, _wide(b, x), dims_of(x, dim), keepdim, correction)[0]), x.dtype) if _is_real(x) else NotImplemented
+    return b.convert(b.sqrt(moments(b, _wide(b, x), dims_of(x, dim), keepdim, correction)[0]),
+                     x.dtype) if _is_real(x) else NotImplemented
 
 
 def _wide(b: Builder, x: Value) -> Value:
@@ -254,7 +259,8 @@ def _p_norm(b: Builder, x: Value, order: float, dims: tuple[int, ...], keepdim: 
 
 
 @decomposes(aten.linalg_vector_norm.default)
-def vector_norm(b: Builder, x: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def vector_norm(b: Builder, x: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, *,
+                dtype: Any = None) -> Any:
     x = b.convert(x, dtype or x.dtype)
     if not _is_real(x):
         return NotImplemented
@@ -304,7 +310,8 @@ def logsumexp(b: Builder, x: Value, dim: Any, keepdim: bool = False) -> Value:
 @decomposes(aten.diff.default)
 def diff(b: Builder, x: Value, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     dim %= x.ndim
-    if prepend is not None or append is not None or n != 1 or x.dtype is torch.bool or not isinstance(x.shape[dim], int):
+    if prepend is not None or append is not None or n != 1 or x.dtype is torch.bool or not isinstance(x.shape[dim],
+                                                                                                      int):
         return NotImplemented
     size = x.shape[dim]
     return b.slice(x, dim, min(1, size), size, 1) - b.slice(x, dim, 0, max(size - 1, 0), 1)

@@ -16,7 +16,8 @@ aten = torch.ops.aten
 @decomposes(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default)
 @decomposes(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten._reshape_alias.default)
 @decomposes(aten.flatten.using_ints, aten.unflatten.int, aten.view_as.default, aten.reshape_as.default)
-@decomposes_named("_reshape_copy", "view_copy", "unsqueeze_copy", "squeeze_copy", "squeeze_copy.dim", "squeeze_copy.dims", "ravel")
+@decomposes_named("_reshape_copy", "view_copy", "unsqueeze_copy", "squeeze_copy", "squeeze_copy.dim",
+                  "squeeze_copy.dims", "ravel")
 def reshape(b: Builder, x: Value, *args: Any, **options: Any) -> Value:
     return b.reshape(x, b.out.shape)
 
@@ -55,7 +56,8 @@ def movedim(b: Builder, x: Value, source: Any, destination: Any) -> Value:
     source = [dim % x.ndim for dim in (source if isinstance(source, (tuple, list)) else (source,))]
     destination = [dim % x.ndim for dim in (destination if isinstance(destination, (tuple, list)) else (destination,))]
     rest = iter([dim for dim in range(x.ndim) if dim not in source])
-    return b.permute(x, tuple([source[destination.index(dim)] if dim in destination else next(rest) for dim in range(x.ndim)]))
+    return b.permute(x, tuple([source[destination.index(dim)] if dim in destination else next(rest)
+                               for dim in range(x.ndim)]))
 
 
 # -- slices -----------------------------------------------------------------------------------------------------------
@@ -69,7 +71,8 @@ def bounded(index: Any, size: Size) -> Size:
 
 
 def slice_bounds(size: Size, start: Any, end: Any, length: Size, step: int) -> tuple[Size, Size]:
-    """Normalised start and stop; `length` is the recorded number of elements, which settles what a symbolic size leaves open."""
+    """Normalised start and stop; `length` is the recorded number of elements, which settles what a symbolic size leaves
+    open."""
     low = 0 if start is None else bounded(start, size)
     if type(size) is int and type(low) is int and (end is None or type(end) is int):
         return low, max(low, size if end is None else bounded(end, size))
@@ -113,8 +116,10 @@ def _pieces(b: Builder, x: Value, dim: int) -> tuple[Value, ...]:
     return tuple(parts)
 
 
-@decomposes(aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.chunk.default, aten.unsafe_chunk.default)
-@decomposes(aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default, aten.tensor_split.sections, aten.tensor_split.indices)
+@decomposes(aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.chunk.default,
+            aten.unsafe_chunk.default)
+@decomposes(aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default, aten.tensor_split.sections,
+            aten.tensor_split.indices)
 @decomposes_named("split_copy.Tensor", "split_with_sizes_copy")
 def split(b: Builder, x: Value, sizes: Any = None, dim: int = 0, **options: Any) -> tuple[Value, ...]:
     return _pieces(b, x, dim)
@@ -142,7 +147,8 @@ def unfold(b: Builder, x: Value, dimension: int, size: int, step: int) -> Any:
 
 
 def row_major(b: Builder, x: Value, strides: tuple[Any, ...], offset: Any) -> Value | None:
-    """`x` permuted so that its elements in row-major order lie as in eager's memory; None where no permutation does it."""
+    """`x` permuted so that its elements in row-major order lie as in eager's memory; None where no permutation does
+    it."""
     if offset != 0 or any(type(stride) is not int for stride in strides):
         return None
     order = tuple(sorted(range(x.ndim), key=lambda dim: (-strides[dim], dim)))
@@ -258,4 +264,5 @@ def broadcast_tensors(b: Builder, tensors: Any, indexing: str = "ij") -> tuple[V
     if indexing == "xy" and len(places) > 1:
         places[:2] = [1, 0]
     rank = len(tensors)
-    return tuple([b.expand(b.along(b.reshape(x, (x.spec.numel,)), place, rank), b.out[0].shape) for x, place in zip(tensors, places)])
+    return tuple([b.expand(b.along(b.reshape(x, (x.spec.numel,)), place, rank), b.out[0].shape) for x,
+                  place in zip(tensors, places)])

@@ -1,4 +1,5 @@
-"""Runs a program compiled and plain, and compares all that Python sees: results, types, identities, changed arguments, output, errors."""
+"""Runs a program compiled and plain, and compares all that Python sees: results, types, identities, changed arguments,
+output, errors."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
 
 class Programs:
-    """The programs of a file: `taken` whole, or `broken` into parts; a decorator each.  `make()` gives fresh arguments after `x`."""
+    """The programs of a file: `taken` whole, or `broken` into parts; a decorator each.  `make()` gives fresh arguments
+    after `x`."""
 
     def __init__(self) -> None:
         self.list: list[Any] = []
@@ -47,7 +49,8 @@ class Programs:
 
 
 def agree(fn: Any, whole: bool, make: Callable[[], tuple[Any, ...]] = tuple, others: Any = (), calls: int = 2) -> None:
-    """The compiled `fn` does what plain `fn` does; `others`: makers of other arguments for later calls (guards tell them apart)."""
+    """The compiled `fn` does what plain `fn` does; `others`: makers of other arguments for later calls (guards tell
+    them apart)."""
     framesmith.reset()
     compiled = framesmith.compile(fn, backend="eager", fullgraph=whole, options={"suppress_errors": False})
     with torch.no_grad():
@@ -91,13 +94,15 @@ def outcome(fn: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return result[0], seen((result[1], args), {}), out.getvalue()
 
 
-_ATOMS = (int, float, complex, str, bytes, bool, type(None), type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType,
+_ATOMS = (int, float, complex, str, bytes, bool, type(None), type, types.FunctionType, types.BuiltinFunctionType,
+          types.ModuleType,
           range, torch.dtype, torch.device, type(...), type(NotImplemented))
 _HOLDERS = (list, tuple, dict, set, frozenset, collections.deque)
 
 
 def seen(v: Any, memo: dict[int, Any]) -> Any:
-    """A plain value that is equal for values that Python cannot tell apart; objects met again are numbered, so that sharing shows."""
+    """A plain value that is equal for values that Python cannot tell apart; objects met again are numbered, so that
+    sharing shows."""
     if isinstance(v, (types.FunctionType, type)):
         return (type(v).__name__, v.__qualname__)
     if type(v) in _ATOMS:

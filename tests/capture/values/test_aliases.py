@@ -1,4 +1,5 @@
-"""Who is whom: arguments that are one object in one call and two in another, containers that contain themselves, order as a guard."""
+"""Who is whom: arguments that are one object in one call and two in another, containers that contain themselves, order
+as a guard."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def sets(x, a, b):
     return x * len(b), a, b
 
 
-@taken(make=lambda: (collections.deque([1]), collections.deque([1])), others=[lambda: twice(lambda: collections.deque([1]))])
+@taken(make=lambda: (collections.deque([1]), collections.deque([1])),
+       others=[lambda: twice(lambda: collections.deque([1]))])
 def deques(x, a, b):
     a.append(2)
     return x * len(b), a, b
@@ -97,7 +99,8 @@ def order_of_a_dict(x, d):
 def changed_while_iterated(x, a):
     out = []
     d = {1: 1, 2: 2}
-    for make in (lambda: [d.pop(k) for k in d], lambda: [d.setdefault(k + 9, 0) for k in d], lambda: [d.update({5: 6}) for _ in d.items()]):
+    for make in (lambda: [d.pop(k) for k in d], lambda: [d.setdefault(k + 9, 0) for k in d],
+                 lambda: [d.update({5: 6}) for _ in d.items()]):
         try:
             out.append(make())
         except RuntimeError as e:

@@ -25,9 +25,11 @@ def iterating(x, a):
     f = filter(None, [0, 1, "", "a"])
     r = reversed(a)
     first = next(e)
-    return x + 1, first, list(e), list(z), list(m), list(f), list(r), list(filter(lambda v: v > 1, a)), list(zip()), dict(enumerate(a)), \
+    return x + 1, first, list(e), list(z), list(m), list(f), list(r), list(filter(lambda v: v > 1, a)), list(
+        zip()), dict(enumerate(a)), \
         next(iter([]), 5), next(m, None), \
-        list(zip(*[(1, 2), (3, 4)])), tuple(map(str, a)), [*map(torch.neg, [x])][0], type(e), type(z), type(m), type(r), iter(a) is a, \
+        list(zip(*[(1, 2), (3, 4)])), tuple(map(str, a)), [*map(torch.neg, [x])][0], type(e), type(z), type(m), type(
+            r), iter(a) is a, \
         isinstance(z, zip), list(map(max, a, [2, 2, 2]))
 
 
@@ -40,7 +42,8 @@ def strict(x):
                  lambda: list(map(None, [1])), lambda: next([]), lambda: list(zip(5)),
                  lambda: sum([[1]]), lambda: sorted(5), lambda: reversed({1}), lambda: enumerate(5), lambda: abs("a"),
                  lambda: ord("ab"), lambda: chr(-1), lambda: round("a"),
-                 lambda: getattr(1, "zz"), lambda: setattr(1, "a", 2), lambda: isinstance(1, 1), lambda: issubclass(1, int),
+                 lambda: getattr(1, "zz"), lambda: setattr(1, "a", 2), lambda: isinstance(1, 1),
+                 lambda: issubclass(1, int),
                  lambda: int([]), lambda: float(None), lambda: divmod(1, 0),
                  lambda: functools.reduce(operator.add, []), lambda: vars(1), lambda: hash({}), lambda: pow(1, "a"),
                  lambda: iter(1, 2), lambda: object().a):
@@ -54,11 +57,13 @@ def strict(x):
 @taken
 def reductions(x):
     a = [3, 1, 2]
-    return x + 1, any(v > 2 for v in a), all(a), any([]), all([]), sum(a), sum(a, 10), sum([0.1] * 3), min(a), max(a, key=lambda v: -v), \
+    return x + 1, any(v > 2 for v in a), all(a), any([]), all([]), sum(a), sum(a, 10), sum([0.1] * 3), min(a), max(
+        a, key=lambda v: -v), \
         max(3, 5, 4), min([], default=7), max("a", "b", key=ord), \
         sum([x, x]), sum([[1], [2]], []), sum((v for v in a), start=1), min((2, "a"), (1, "b")), max([1, 2], [1, 3]), \
         max(a, default=None), min(4, 2, key=lambda v: v % 3), \
-        functools.reduce(lambda p, q: p * q, a), functools.reduce(operator.add, a, 10), functools.reduce(torch.add, [x, x, x]), \
+        functools.reduce(lambda p, q: p * q, a), functools.reduce(operator.add, a,
+                                                                  10), functools.reduce(torch.add, [x, x, x]), \
         sorted(a, reverse=True)
 
 
@@ -110,9 +115,11 @@ def attributes(x):
     delattr(o, "b")
     for n in ("a", "b", "double", "c"):
         class_names.append((n, hasattr(o, n), getattr(o, n, None)))
-    return x + 1, o.a, class_names, vars(o), getattr(x, "shape"), hasattr(x, "nope"), getattr(o, "zz", x) is x, callable(o.twice), \
+    return x + 1, o.a, class_names, vars(o), getattr(x, "shape"), hasattr(x, "nope"), getattr(
+        o, "zz", x) is x, callable(o.twice), \
         callable(o), callable(len), callable(3), callable(Thing), o.__dict__, \
-        type(o).__name__, o.__class__ is Thing, isinstance(o, (int, Thing)), issubclass(Thing, object), o == o, o != Thing(3), \
+        type(o).__name__, o.__class__ is Thing, isinstance(o, (int, Thing)), issubclass(
+            Thing, object), o == o, o != Thing(3), \
         type(x), type(None), isinstance(x, torch.Tensor), \
         isinstance(3, int | str), isinstance(None, int | None), issubclass(bool, (int, str)), \
         isinstance([], collections.abc.Iterable), isinstance({}, collections.abc.Mapping), \
@@ -153,19 +160,24 @@ def itertools_functions(x):
     groups = [(k, list(g)) for k, g in itertools.groupby("aabbc")]
     t1, t2 = itertools.tee(a)
     cycled = list(itertools.islice(itertools.cycle(a), 6))
-    return x + 1, list(itertools.chain(a, "ab")), list(itertools.chain.from_iterable([[1], [2]])), list(itertools.accumulate(a)), \
+    return x + 1, list(itertools.chain(a, "ab")), list(itertools.chain.from_iterable([[1], [2]])), list(
+        itertools.accumulate(a)), \
         list(itertools.accumulate(a, operator.mul)), \
-        list(itertools.accumulate(a, initial=10)), list(itertools.combinations(a, 2)), list(itertools.permutations("ab")), \
+        list(itertools.accumulate(a, initial=10)), list(itertools.combinations(a, 2)), list(
+            itertools.permutations("ab")), \
         list(itertools.product("ab", repeat=2)), list(itertools.compress(a, [1, 0, 1])), \
         list(itertools.dropwhile(lambda v: v < 3, a)), list(itertools.takewhile(lambda v: v < 3, a)), \
         list(itertools.filterfalse(lambda v: v % 2, a)), groups, list(t1), next(t2), list(t2), cycled, \
-        list(itertools.starmap(pow, [(2, 3)])), list(itertools.zip_longest(a, "ab", fillvalue=0)), list(itertools.pairwise(a)), \
+        list(itertools.starmap(pow, [(2, 3)])), list(itertools.zip_longest(a, "ab", fillvalue=0)), list(
+            itertools.pairwise(a)), \
         list(itertools.repeat(1, 2)), list(itertools.islice(a, 1, None, 2)), \
         list(itertools.combinations_with_replacement("ab", 2)), list(zip(itertools.count(5, 2), "ab")), \
         list(itertools.islice(itertools.count(), 3)), \
-        [(k, [v.item_ for v in g]) for k, g in itertools.groupby([Item(1), Item(3), Item(2)], key=lambda v: v.item_ % 2)], \
+        [(k, [v.item_ for v in g]) for k,
+         g in itertools.groupby([Item(1), Item(3), Item(2)], key=lambda v: v.item_ % 2)], \
         list(itertools.accumulate([x, x], torch.add))[1], \
-        sorted(itertools.chain({1}, {2: 3})), list(itertools.islice("abc", 0)), list(itertools.compress("ab", itertools.cycle([0, 1])))
+        sorted(itertools.chain({1}, {2: 3})), list(itertools.islice("abc", 0)), list(
+            itertools.compress("ab", itertools.cycle([0, 1])))
 
 
 class Item:
@@ -208,11 +220,14 @@ def operators(x):
         operator.attrgetter("shape")(x), call(o), operator.attrgetter("__class__.__name__")(o), \
         operator.methodcaller("sum", dim=0)(x), a, operator.concat([1], [2]), operator.countOf([1, 1], 1), \
         operator.indexOf([1, 2], 2), operator.length_hint([1]), operator.is_(o, o), operator.contains(a, 5), \
-        operator.truth([]), operator.not_([]), operator.xor(1, 3), operator.floordiv(7, 2), operator.matmul(x, x.T), operator.inv(3), \
+        operator.truth([]), operator.not_([]), operator.xor(1, 3), operator.floordiv(7, 2), operator.matmul(
+            x, x.T), operator.inv(3), \
         operator.invert(3), operator.abs(-1), operator.pow(2, 3), operator.eq(a, a), \
-        operator.lt(1, 2), operator.getitem(a, 0), operator.add("a", "b"), operator.mod("%d", 3), operator.is_not(1, None), \
+        operator.lt(1, 2), operator.getitem(a, 0), operator.add("a", "b"), operator.mod("%d", 3), operator.is_not(
+            1, None), \
         operator.call(len, "ab"), list(map(operator.itemgetter(0), [(1,), (2,)])), \
-        sorted([o, Thing(1)], key=operator.attrgetter("a"))[0].a, operator.imul([1], 2), operator.pos(-1), operator.ne(1, 2)
+        sorted([o, Thing(1)],
+               key=operator.attrgetter("a"))[0].a, operator.imul([1], 2), operator.pos(-1), operator.ne(1, 2)
 
 
 @taken
@@ -357,15 +372,18 @@ def iterators_across_a_break(x, a):
 @taken
 def comprehensions(x):
     n = 3
-    return x + 1, [i * n for i in range(n) if i], {i: n for i in range(n)}, {i % 2 for i in range(n)}, list(i + n for i in range(n)), \
+    return x + 1, [i * n for i in range(n)
+                   if i], {i: n for i in range(n)}, {i % 2 for i in range(n)}, list(i + n for i in range(n)), \
         [(i, j) for i in range(2) for j in range(i)], [[j for j in range(i)] for i in range(3)]
 
 
 @taken
 def hashes(x):
-    return x + 1, hash(1) == hash(1.0), hash("a") == hash("a"), hash((1, 2)) == hash((1, 2)), hash(None) == hash(None), \
+    return x + 1, hash(1) == hash(1.0), hash("a") == hash("a"), hash((1, 2)) == hash((1, 2)), hash(None) == hash(
+        None), \
         hash(frozenset({1})) == hash(frozenset({1})), {hash(2.5): 1}, hash(int) == hash(int), repr(int), \
-        repr(...), repr(NotImplemented), ascii("ü"), repr([1, "a", None, 2.5, (1,), {2: 3}, {4}]), str(torch.float32), repr(slice(1)), \
+        repr(...), repr(NotImplemented), ascii("ü"), repr([1, "a", None, 2.5, (1,), {2: 3},
+                                                           {4}]), str(torch.float32), repr(slice(1)), \
         str(ValueError("x")), repr(ValueError("x", 1)), str(KeyError("k")), repr(range(3))
 
 

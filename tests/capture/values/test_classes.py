@@ -63,11 +63,13 @@ def dataclass_arguments(x, box, fr):
     box.b.append(x)
     box.c += 1
     n = Box(box.a, hidden=5)
-    return x * box.a, box, n, n == Box(1), dataclasses.replace(n, a=9), dataclasses.asdict(Frozen(3)), dataclasses.astuple(fr), \
+    return x * box.a, box, n, n == Box(1), dataclasses.replace(n, a=9), dataclasses.asdict(
+        Frozen(3)), dataclasses.astuple(fr), \
         [f.name for f in dataclasses.fields(box)], dataclasses.is_dataclass(box), \
         Frozen(1) == fr, Frozen(1) < Frozen(2), sorted([Frozen(2), fr]), hash(fr) == hash(Frozen(fr.a, fr.b)), \
         {Frozen(1): "a"}.get(fr), len({fr, Frozen(1)}), repr(fr), box.kind, Box.kind, \
-        dataclasses.is_dataclass(Box), Named(a=1, d={"k": x}), fr in [Frozen(1)], repr(n), copy.copy(fr), fr != Frozen(5)
+        dataclasses.is_dataclass(Box), Named(a=1, d={"k": x}), fr in [Frozen(1)], repr(n), copy.copy(fr), fr != Frozen(
+            5)
 
 
 @taken(make=lambda: (Slotted(1, [2]),))
@@ -76,14 +78,16 @@ def slots(x, s):
     s.b.append(x)
     t = Slotted(s.a)
     t.b = s
-    return x + 1, s, t, t == Slotted(2, s), dataclasses.replace(t, a=0), dataclasses.asdict(Slotted(1, {"k": [1]})), hasattr(t, "__dict__")
+    return x + 1, s, t, t == Slotted(2, s), dataclasses.replace(t, a=0), dataclasses.asdict(
+        Slotted(1, {"k": [1]})), hasattr(t, "__dict__")
 
 
 @taken
 def frozen_errors(x):
     f = Frozen(1)
     out = []
-    for make in (lambda: setattr(f, "a", 2), lambda: Frozen(), lambda: Frozen(1, 2, 3), lambda: delattr(f, "a"), lambda: f < 1,
+    for make in (lambda: setattr(f, "a", 2), lambda: Frozen(), lambda: Frozen(1, 2, 3), lambda: delattr(f, "a"),
+                 lambda: f < 1,
         lambda: Slotted(1).z, lambda: dataclasses.fields(3), lambda: Color(9), lambda: Color["Z"],
                  lambda: Color.Z, lambda: setattr(Color.RED, "value", 1)):
         try:
@@ -147,11 +151,13 @@ def enums(x, c, n, p, m):
         x = x + 1
     return x * n, c, c.name, c.value, c.low, Color(1), Color["GREEN"], list(Color), len(Color), Color.default(), \
         Color.BLUE is Color.RED, c == Color.RED, c in Color, c != Color.GREEN, {Color.RED: 1}.get(c), \
-        n + 1, n > 1, Level(1), n == 2, f"{n}", max(Level), p | Perm.W, p & Perm.R, Perm.R in p, bool(p & Perm.W), ~p, p.value, \
+        n + 1, n > 1, Level(1), n == 2, f"{n}", max(Level), p | Perm.W, p & Perm.R, Perm.R in p, bool(
+            p & Perm.W), ~p, p.value, \
         m == "a", m.value, f"{m.value}", m.upper(), Mode("b"), Tone.LOUD, f"{Tone.LOUD}", \
         c.mixed(n), isinstance(c, Color), Color.__members__["RED"], [v.name for v in Perm], repr(c), str(c), \
         hash(c) == hash(Color.RED), [10, 20, 30][n], isinstance(n, int), type(c), {m: 1}.get("a"), \
-        Perm.RW ^ Perm.W, str(m), Perm(3), c.__class__.__name__, n.name, sorted([Level.HIGH, Level.LOW]), Perm.R | Perm.W is Perm.RW, \
+        Perm.RW ^ Perm.W, str(m), Perm(3), c.__class__.__name__, n.name, sorted(
+            [Level.HIGH, Level.LOW]), Perm.R | Perm.W is Perm.RW, \
         list(Perm.RW), n * 2, int(n)
 
 
@@ -161,7 +167,8 @@ def namespaces(x, n):
     n.c = 5
     m = types.SimpleNamespace(q=n, r=x)
     del n.a
-    return x + 1, n, m, m.q.c, vars(m), hasattr(n, "a"), m == types.SimpleNamespace(q=n, r=x), repr(types.SimpleNamespace(a=1)), \
+    return x + 1, n, m, m.q.c, vars(m), hasattr(n, "a"), m == types.SimpleNamespace(q=n, r=x), repr(
+        types.SimpleNamespace(a=1)), \
         m.__dict__["q"] is n
 
 
@@ -197,9 +204,11 @@ class Round:
     others=[lambda: (typing.Union[int, str], list[str], T, None)])  # noqa: UP007, UP045
 def typings(x, o, g, v, a):
     h: int = typing.cast(int, 3)
-    return x + 1, h, o, g, v, a, typing.get_origin(o), typing.get_args(g), Holder[int](3).v, Holder(x).v, dict[str, int], \
+    return x + 1, h, o, g, v, a, typing.get_origin(o), typing.get_args(g), Holder[int](3).v, Holder(x).v, dict[
+        str, int], \
         typing.Optional[str], int | None, typing.List[int] == list[int], o == typing.Optional[int], \
-        typing.get_type_hints(Box.__post_init__), isinstance(Round(), Shaped), isinstance(x, Shaped), typing.TYPE_CHECKING, \
+        typing.get_type_hints(Box.__post_init__), isinstance(Round(), Shaped), isinstance(
+            x, Shaped), typing.TYPE_CHECKING, \
         g.__origin__, typing.NamedTuple is None, T.__name__, Holder.__parameters__  # noqa: UP006, UP007, UP045
 
 
@@ -228,7 +237,8 @@ def abstract(x):
     return x * Real().run(), isinstance(Real(), Base), isinstance(3, Base), issubclass(Real, Base), message, \
         isinstance([], collections.abc.Sequence), isinstance({}, collections.abc.MutableMapping), \
         isinstance((), collections.abc.Sized), issubclass(dict, collections.abc.Mapping), \
-        isinstance(iter([]), collections.abc.Iterator), isinstance("a", collections.abc.Sequence), isinstance(x, collections.abc.Iterable)
+        isinstance(iter([]), collections.abc.Iterator), isinstance("a", collections.abc.Sequence), isinstance(
+            x, collections.abc.Iterable)
 
 
 class Node:
@@ -317,7 +327,8 @@ def deques(x, d, m):
         e.append(v)
     return x + 1, d, m, p, q, d[0], d[-1], len(d), 3 in d, e, e.maxlen, list(e), d.copy() == d, d.count(3), \
         e == collections.deque([2, 3]), bool(d), list(reversed(e)), e + e, e * 2, repr(e), d.index("z"), e.clear(), e, \
-        [v for v in m], isinstance(m, collections.deque), m.maxlen, collections.deque("abc", 2), m.remove(m[0]), m, e < d, \
+        [v for v in m], isinstance(m, collections.deque), m.maxlen, collections.deque("abc", 2), m.remove(
+            m[0]), m, e < d, \
         list(map(str, m)), m.__len__(), m + m
 
 
@@ -325,7 +336,8 @@ def deques(x, d, m):
 def deque_errors(x):
     out = []
     d = collections.deque([1], 1)
-    for make in (lambda: collections.deque().pop(), lambda: collections.deque().popleft(), lambda: d[4], lambda: d.remove(9),
+    for make in (lambda: collections.deque().pop(), lambda: collections.deque().popleft(), lambda: d[4],
+                 lambda: d.remove(9),
         lambda: d.index(8), lambda: d.insert(0, 1), lambda: hash(d), lambda: d[:1],
                  lambda: collections.deque([], -1), lambda: d + [1], lambda: setattr(d, "maxlen", 3)):
         try:

@@ -27,7 +27,8 @@ def argument(x, d):
     n = d.pop("q")
     m = d.pop("nope", None)
     del d["r"]
-    return d["c"], d.get("a"), d.get("n"), d.get("n", 3), n, m, "a" in d, "n" not in d, len(d), list(d), list(d.values()), \
+    return d["c"], d.get("a"), d.get("n"), d.get("n", 3), n, m, "a" in d, "n" not in d, len(d), list(d), list(
+        d.values()), \
         list(d.items()), d, {**d, "v": 1}, d | {"w": 1}, {"w": 1} | d, d == dict(d)
 
 
@@ -36,7 +37,8 @@ def order(x, d):
     d["a"] = d.pop("a")
     k = d.popitem()
     d["d"] = 4
-    return x + 1, d, k, list(reversed(d)), list(reversed(d.items())), next(iter(d)), [*d], dict(sorted(d.items())), min(d), \
+    return x + 1, d, k, list(reversed(d)), list(reversed(d.items())), next(iter(d)), [*d], dict(sorted(d.items())), min(
+        d), \
         max(d, key=d.get), sorted(d, key=d.__getitem__)
 
 
@@ -44,9 +46,11 @@ def order(x, d):
 def views(x, d):
     k, v, i = d.keys(), d.values(), d.items()
     d["c"] = 3
-    return x + 1, list(k), list(v), list(i), "c" in k, 3 in v, ("a", 1) in i, len(k), sorted(k & {"a", "z"}), sorted(k | {"z"}), \
+    return x + 1, list(k), list(v), list(i), "c" in k, 3 in v, ("a", 1) in i, len(k), sorted(k & {"a", "z"}), sorted(
+        k | {"z"}), \
         sorted(k - {"a"}), sorted(k ^ {"a", "z"}), k == {"a", "b", "c"}, \
-        k.isdisjoint({"q"}), k <= {"a", "b", "c", "d"}, sorted(i & {("a", 1)}), isinstance(k, collections.abc.KeysView), {"a"} & k, \
+        k.isdisjoint({"q"}), k <= {"a", "b", "c",
+                                   "d"}, sorted(i & {("a", 1)}), isinstance(k, collections.abc.KeysView), {"a"} & k, \
         k - k, bool(v), k > {"a"}, repr(k), repr(i), repr(d)
 
 
@@ -64,9 +68,11 @@ def made(x):
         {int: 1, torch.float32: 2}, {"a": {"b": {"c": 1}}}["a"]["b"]
 
 
-@taken(make=lambda: ({1: "a", (2, 3): "b", None: "c", True and "t": "d", 2.5: "e", torch.float32: "f", int: "g", X.device: "h"},))
+@taken(make=lambda: ({1: "a", (2, 3): "b", None: "c", True and "t": "d", 2.5: "e", torch.float32: "f", int: "g",
+                      X.device: "h"},))
 def keys(x, d):
-    return x + 1, d[1], d[2, 3], d[None], d["t"], d[2.5], d[torch.float32], d[int], d[1.0], d[True], [type(k) for k in d], \
+    return x + 1, d[1], d[2, 3], d[None], d["t"], d[2.5], d[torch.float32], d[int], d[1.0], d[True], [
+        type(k) for k in d], \
         d.get(x.device), 3 in d, (2, 3) in d, d
 
 
@@ -89,7 +95,8 @@ def errors(x):
         del d["q"]
 
     out = []
-    for make in (lambda: d["z"], lambda: d.pop("z"), lambda: {}.popitem(), delete, lambda: d.nope, lambda: d[[]], lambda: {1: 2} + {},
+    for make in (lambda: d["z"], lambda: d.pop("z"), lambda: {}.popitem(), delete, lambda: d.nope, lambda: d[[]],
+                 lambda: {1: 2} + {},
         lambda: dict([1]), lambda: dict([(1, 2, 3)]),
                  lambda: {**5}, lambda: d | [("a", 1)], lambda: d < d, lambda: dict(5), changed, lambda: d.update(5),
                  lambda: (lambda a: a)(**{"b": 1}), lambda: (lambda **k: k)(**{1: 2}),
@@ -108,7 +115,8 @@ def ordered(x, d):
     first = d.popitem(last=False)
     e = collections.OrderedDict([("p", x)])
     e["q"] = d
-    return x + 1, d, first, e, d == collections.OrderedDict([("b", 2), ("a", 1)]), d == {"a": 1, "b": 2}, list(reversed(d)), \
+    return x + 1, d, first, e, d == collections.OrderedDict([("b", 2), ("a", 1)]), d == {"a": 1, "b": 2}, list(
+        reversed(d)), \
         d | {"z": 1}, \
         isinstance(d, dict), repr(d), e.copy(), \
         d == collections.OrderedDict([("a", 1), ("b", 2)])
@@ -125,7 +133,8 @@ def default_dicts(x, d):
         e[c] += 1
     f = collections.defaultdict(lambda: {"n": 0})
     f["k"]["n"] += 1
-    return x + 1, d, n, e, "zz" in d, dict(f), d.default_factory, e.default_factory, e.copy(), repr(e), len(d), d["c"], d
+    return x + 1, d, n, e, "zz" in d, dict(f), d.default_factory, e.default_factory, e.copy(), repr(e), len(d), d[
+        "c"], d
 
 
 @taken
@@ -135,12 +144,14 @@ def counters(x):
     d = collections.Counter(a=1, l=5)
     e = c + d
     c["zz"] += 1
-    return x + 1, c, c["l"], c["none"], c.most_common(2), e, c - d, c & d, c | d, sorted(c.elements()), c.total(), len(c), dict(d), \
+    return x + 1, c, c["l"], c["none"], c.most_common(2), e, c - d, c & d, c | d, sorted(c.elements()), c.total(), len(
+        c), dict(d), \
         collections.Counter([1, 1, 2]), "h" in c, d == collections.Counter(a=1, l=5), \
         c.subtract("hh"), +c, repr(d)
 
 
-@taken(make=lambda: (collections.Counter(a=1),), others=[lambda: (collections.Counter(a=2),), lambda: (collections.Counter(),)])
+@taken(make=lambda: (collections.Counter(a=1),),
+       others=[lambda: (collections.Counter(a=2),), lambda: (collections.Counter(),)])
 def counter_argument(x, c):
     c["a"] += 1
     c.update(["b", "b"])
@@ -152,7 +163,8 @@ def chain_maps(x, d, e):
     m = collections.ChainMap(d, e)
     m["c"] = x
     n = m.new_child({"a": 9})
-    return x + 1, m["b"], m["a"], d, n["a"], n.parents["a"], len(m), sorted(m), "c" in e, dict(m), m.maps, m.get("zz", 1), list(n.items())
+    return x + 1, m["b"], m["a"], d, n["a"], n.parents["a"], len(m), sorted(m), "c" in e, dict(m), m.maps, m.get(
+        "zz", 1), list(n.items())
 
 
 class Config(dict):
@@ -177,7 +189,8 @@ def attribute_dict(x, c):
     c.b.append(3)
     d = Config(q=1)
     d.r = 5
-    return x + 1, c["a"], c["nope"], c.get("nope"), c.b, c, d, d.q, len(c), "z" in c, {**d}, isinstance(c, dict), dict(d), list(c), \
+    return x + 1, c["a"], c["nope"], c.get("nope"), c.b, c, d, d.q, len(c), "z" in c, {**d}, isinstance(c, dict), dict(
+        d), list(c), \
         c == {"a": 1}, hasattr(c, "zzz"), d | {"s": 1}, c.keys()
 
 
@@ -207,14 +220,16 @@ def own_subscript(x, d):
 def user_dict(x, d):
     d["b"] = x
     d.update(c=3)
-    return x + 1, d["a"], len(d), "b" in d, list(d), d.data, d.get("q", 7), d, d.pop("a"), collections.UserDict({"z": 1}) | {"y": 2}
+    return x + 1, d["a"], len(d), "b" in d, list(d), d.data, d.get("q", 7), d, d.pop("a"), collections.UserDict(
+        {"z": 1}) | {"y": 2}
 
 
 @taken(make=lambda: (types.MappingProxyType({"a": 1}),),
     others=[lambda: (types.MappingProxyType({"a": 2}),), lambda: (types.MappingProxyType({"a": 1, "b": 2}),)])
 def proxies(x, p):
     return x * p["a"], list(p), len(p), "a" in p, p.get("z"), dict(p), list(p.items()), isinstance(p, dict), \
-        isinstance(p, collections.abc.Mapping), {**p}, p == {"a": 1}, next(iter(p.values())), next(iter(p), None), [*iter(p.items())]
+        isinstance(p, collections.abc.Mapping), {**p}, p == {"a": 1}, next(iter(p.values())), next(iter(p), None), [
+            *iter(p.items())]
 
 
 class Movie(typing.TypedDict):
@@ -238,7 +253,8 @@ def set_argument(x, s):
     s.discard(99)
     s |= {20}
     s -= {9}
-    return x + len(s), s, 7 in s, 1 in s, sorted(s), sorted(s | {100}), sorted(s & {7, 8}), sorted(s - {7}), sorted(s ^ {7, 100}), \
+    return x + len(s), s, 7 in s, 1 in s, sorted(s), sorted(s | {100}), sorted(s & {7, 8}), sorted(s - {7}), sorted(
+        s ^ {7, 100}), \
         s <= {7}, \
         s >= {7}, s < s, s == set(s), s.isdisjoint({0}), s.issubset(range(50)), s.issuperset([7]), \
         sorted(s.union([1], [2])), sorted(s.intersection([7, 8], {8})), sorted(s.difference([7])), \
@@ -254,9 +270,11 @@ def set_order(x):
         u.add(i)
     u.discard(33)
     t.remove(17)
-    return x + 1, list(s), list(t), [*u], tuple(s | {"x"}), list(t & u), list(t - {1}), list(t ^ u), list(frozenset(s)), [k for k in s], \
+    return x + 1, list(s), list(t), [*u], tuple(s | {"x"}), list(t & u), list(t - {1}), list(t ^ u), list(
+        frozenset(s)), [k for k in s], \
         dict.fromkeys(t), ",".join(s), {i % 3 for i in range(9)}, \
-        list({*t, *u}), repr(t), list(set("hello world")), t.pop(), t, sum(u), next(iter(s)), list(zip(s, t)), sorted(s), \
+        list({*t, *u}), repr(t), list(set("hello world")), t.pop(), t, sum(u), next(iter(s)), list(zip(s, t)), sorted(
+            s), \
         list(map(str, t)), u.union(t).pop()
 
 
@@ -266,7 +284,8 @@ def set_iteration(x, s, f):
         x = x * n
     t = list(s)
     s.add("d")
-    return x + 1, t, [*f], max(f), hash(f) == hash(frozenset({1, 5, 9})), {f: 1}[f], sorted(f | {2}), sorted(f.union({2})), \
+    return x + 1, t, [*f], max(f), hash(f) == hash(frozenset({1, 5, 9})), {f: 1}[f], sorted(f | {2}), sorted(
+        f.union({2})), \
         sorted({2} | f), type({2} & f), \
         type(f & {2}), f == {1, 5, 9}, s
 
@@ -281,7 +300,8 @@ def order_after_a_change(x, s):
 @taken
 def set_errors(x):
     out = []
-    for make in (lambda: {1}.remove(2), lambda: set().pop(), lambda: {[]}, lambda: {1} | [2], lambda: {1} < [1], lambda: set(5),
+    for make in (lambda: {1}.remove(2), lambda: set().pop(), lambda: {[]}, lambda: {1} | [2], lambda: {1} < [1],
+                 lambda: set(5),
         lambda: {1}[0], lambda: frozenset().add, lambda: {1} + {2},
                  lambda: hash({1}), lambda: {{1}}):
         try:
@@ -321,7 +341,8 @@ class Key:
 def own_hash(x, k):
     d = {Key(1): "a", Key(2): "b"}
     d[Key(1)] = "c"
-    return x + 1, d[k], d.get(Key(3)), len(d), k in d, len({Key(1), Key(1), Key(2)}), Key(1) in [Key(1)], [v.n for v in d], d[Key(2)], \
+    return x + 1, d[k], d.get(Key(3)), len(d), k in d, len({Key(1), Key(1),
+                                                            Key(2)}), Key(1) in [Key(1)], [v.n for v in d], d[Key(2)], \
         list(d.values())
 
 

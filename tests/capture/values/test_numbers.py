@@ -17,10 +17,12 @@ programs = Programs()
 taken, broken = programs.taken, programs.broken
 
 
-@taken(make=lambda: (7, 2.5), others=[lambda: (8, 2.5), lambda: (7, -0.0), lambda: (True, 2.5), lambda: (7, float("inf")),
+@taken(make=lambda: (7, 2.5),
+       others=[lambda: (8, 2.5), lambda: (7, -0.0), lambda: (True, 2.5), lambda: (7, float("inf")),
     lambda: (-7, 1)])
 def varying(x, n, f):
-    return x * n + f, n // 2, n % 3, n ** 2, n << 1, n | 8, n ^ 1, ~(n + 0), -n, +n, abs(n), n / 2, divmod(n, 3), f * 2, f == 0, n > 3, \
+    return x * n + f, n // 2, n % 3, n ** 2, n << 1, n | 8, n ^ 1, ~(n + 0), -n, +n, abs(n), n / 2, divmod(
+        n, 3), f * 2, f == 0, n > 3, \
         round(f, 1) if f < 1e9 else f, \
         int(n), float(n), bool(n), str(f), n.bit_length(), n & 1, not n, type(n), isinstance(n, bool), complex(n, f)
 
@@ -33,15 +35,18 @@ def varying_index(x, n):
 @taken
 def methods(x):
     n = x.shape[1]
-    return x + 1, n.bit_length(), n.bit_count(), n.conjugate(), n.real, n.imag, n.numerator, (2.5).is_integer(), (2.5).as_integer_ratio(), \
+    return x + 1, n.bit_length(), n.bit_count(), n.conjugate(), n.real, n.imag, n.numerator, (2.5).is_integer(), (
+        2.5).as_integer_ratio(), \
         (2.5).hex(), \
-        float.fromhex("0x1p3"), int.from_bytes(b"a", "little"), int.__add__(n, 1), n.__mul__(2), (1 + 2j).conjugate(), abs(3 + 4j), \
+        float.fromhex("0x1p3"), int.from_bytes(b"a", "little"), int.__add__(n, 1), n.__mul__(2), (
+            1 + 2j).conjugate(), abs(3 + 4j), \
         (1j) ** 2, pow(n, 2, 5), pow(2, -1)
 
 
 @taken
 def rounding(x):
-    return x + 1, round(2.5), round(-1.567, 2), round(1234, -2), divmod(-7, 2), divmod(7.5, 2), -7 // 2, -7 % 3, 7 % -3, 1e308 * 10, \
+    return x + 1, round(2.5), round(-1.567, 2), round(1234, -2), divmod(-7, 2), divmod(
+        7.5, 2), -7 // 2, -7 % 3, 7 % -3, 1e308 * 10, \
         int(-2.7), 0.1 + 0.2, 1 / 3, \
         math.floor(-2.5), math.ceil(2.1), math.trunc(-2.7), bin(10), oct(8), hex(255), 10**20, 2**0.5
 
@@ -49,10 +54,12 @@ def rounding(x):
 @taken
 def math_functions(x):
     n = x.shape[0]
-    names = ["sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tanh", "atan", "gamma", "erf", "floor", "ceil", "fabs", "isnan",
+    names = ["sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tanh", "atan", "gamma", "erf", "floor", "ceil",
+             "fabs", "isnan",
         "isinf", "degrees", "expm1",
              "log1p", "cbrt", "exp2", "lgamma", "ulp", "isfinite", "trunc", "isqrt", "factorial", "frexp", "modf"]
-    return x * math.pi, [getattr(math, m)(n) for m in names], math.gcd(12, 18), math.lcm(4, 6), math.hypot(3, 4), math.atan2(1, 2), \
+    return x * math.pi, [getattr(math, m)(n)
+                         for m in names], math.gcd(12, 18), math.lcm(4, 6), math.hypot(3, 4), math.atan2(1, 2), \
         math.copysign(1, -0.0), \
         math.comb(5, 2), math.perm(5), math.prod([1, 2, n]), math.fsum([0.1] * 10), math.dist([1, 2], [3, 4]), \
         math.isclose(1, 1 + 1e-12), math.fmod(7, 3), \
@@ -62,7 +69,8 @@ def math_functions(x):
 
 @taken
 def products_of_tensors(x):
-    return math.prod([x, x + 1]), sum([x, x]), sum((x for _ in range(2)), x), math.prod(x.shape), max(x.shape), sum(x.shape, 1)
+    return math.prod([x, x + 1]), sum([x, x]), sum((x for _ in range(2)),
+                                                   x), math.prod(x.shape), max(x.shape), sum(x.shape, 1)
 
 
 @taken
@@ -77,7 +85,8 @@ def sized(x):
 @taken
 def errors(x):
     out = []
-    for make in (lambda: 1 / 0, lambda: 1 // 0, lambda: 5 % 0, lambda: int("a"), lambda: math.sqrt(-1), lambda: float("z"),
+    for make in (lambda: 1 / 0, lambda: 1 // 0, lambda: 5 % 0, lambda: int("a"), lambda: math.sqrt(-1),
+                 lambda: float("z"),
         lambda: 1 << -1, lambda: [] + 1,
                  lambda: 1 + "a", lambda: -"a", lambda: 1 < "a", lambda: 2 ** "a", lambda: {} < {}, lambda: math.log(0),
                  lambda: 10.0 ** 400, lambda: None + 1):
@@ -115,12 +124,14 @@ def abstract(x):
 @taken(make=lambda: (np.float32(1.5), np.int64(3)),
     others=[lambda: (np.float32(2.5), np.int64(3)), lambda: (np.float64(1.5), np.int64(4))])
 def numpy_scalars(x, f, n):
-    return x * float(f), x + int(n), x * f, n + 1, f * 2, n.item(), isinstance(n, np.integer), f.dtype, int(n) // 2, n > 2, [n, f]
+    return x * float(f), x + int(n), x * f, n + 1, f * 2, n.item(), isinstance(n, np.integer), f.dtype, int(
+        n) // 2, n > 2, [n, f]
 
 
 @taken
 def numpy_functions(x):
-    return x * np.sqrt(2.0), x + np.pi, np.log(x.shape[1]), np.prod(x.shape), np.float32(0.1), np.int32(7) // 2, np.ceil(1.5), \
+    return x * np.sqrt(2.0), x + np.pi, np.log(x.shape[1]), np.prod(x.shape), np.float32(0.1), np.int32(
+        7) // 2, np.ceil(1.5), \
         np.mean([1, 2]), np.clip(5, 0, 3)
 
 
@@ -146,7 +157,8 @@ class Meters(int):
 @taken(make=lambda: (Meters(3, "km"),), others=[lambda: (Meters(3, "cm"),), lambda: (Meters(4, "cm"),)])
 def int_subclass(x, m):
     n = m + 2
-    return x * m, n, n.unit, m * 2, m == 3, [10, 20, 30, 40][m], f"{m:03d}", -m, m.unit, range(m), isinstance(n, Meters), 5 - m, \
+    return x * m, n, n.unit, m * 2, m == 3, [10, 20, 30, 40][m], f"{m:03d}", -m, m.unit, range(m), isinstance(
+        n, Meters), 5 - m, \
         hash(m) == hash(3), {3: "a"}[m]
 
 

@@ -23,7 +23,8 @@ def argument(x, a):
     a += [7]
     b = a
     a = a + [8]
-    return x + len(a), a, b, a.index(4), a.count(5), a[-1], a[1:3], a[::-2], 3 in a, b is a, sorted(a), a * 2, a == b, a > b
+    return x + len(a), a, b, a.index(4), a.count(5), a[-1], a[1:3], a[::-2], 3 in a, b is a, sorted(
+        a), a * 2, a == b, a > b
 
 
 @taken(make=lambda: ([3, 1, 2, 5, 4],))
@@ -46,7 +47,8 @@ def sorting(x, a, b):
     b.sort(key=lambda p: p[0])
     c = sorted(b, key=operator.itemgetter(1), reverse=True)
     d = sorted(b, key=str)
-    return x + 1, a, b, c, d, sorted(["b", "A"], key=str.lower), sorted({2: 1, 1: 2}), sorted(a, key=lambda v: -v), max(b), \
+    return x + 1, a, b, c, d, sorted(["b", "A"], key=str.lower), sorted({2: 1, 1: 2}), sorted(a, key=lambda v: -v), max(
+        b), \
         min(b, key=lambda p: p[1])
 
 
@@ -74,7 +76,8 @@ def made(x):
 
 @taken
 def comparisons(x):
-    return x + 1, [1, 2] < [1, 3], (1, 2) == (1, 2), [1] != [1], (1,) < (1, 0), [] == (), [1, "a"] == [1, "a"], (1, 2) >= (1,), \
+    return x + 1, [1, 2] < [1, 3], (1, 2) == (1, 2), [1] != [1], (1,) < (1, 0), [] == (), [1, "a"] == [1, "a"], (
+        1, 2) >= (1,), \
         [x] == [x], x in [x], [None] == [None], (1.0,) == (1,), \
         [float("nan")] == [float("nan")], hash((1, "a")) == hash((1, "a"))
 
@@ -93,11 +96,14 @@ def errors(x):
         a[::2] = [1, 2, 3]
 
     out = []
-    for make in (lambda: a[5], lambda: a.pop(9), lambda: [].pop(), lambda: a.remove(7), lambda: a.index(9), lambda: (1,)[3],
+    for make in (lambda: a[5], lambda: a.pop(9), lambda: [].pop(), lambda: a.remove(7), lambda: a.index(9),
+                 lambda: (1,)[3],
         lambda: (1,).index(5), delete, assign, extended,
-                 lambda: a["x"], lambda: a + (1,), lambda: (1,) + [1], lambda: a < (1,), lambda: len(5), lambda: a * "a",
+                 lambda: a["x"], lambda: a + (1,), lambda: (1,) + [1], lambda: a < (1,), lambda: len(5),
+                 lambda: a * "a",
                  lambda: [1, "a"].sort(), lambda: sorted([None, 1]),
-                 lambda: a.append(), lambda: a.nope, lambda: hash([1]), lambda: {[1]: 2}, lambda: iter(5), lambda: next(iter([])),
+                 lambda: a.append(), lambda: a.nope, lambda: hash([1]), lambda: {[1]: 2}, lambda: iter(5),
+                 lambda: next(iter([])),
                  lambda: (1, 2).append, lambda: list(5),
                  lambda: max([]), lambda: min(5), lambda: sum(["a"]), lambda: a[1:"a"], lambda: range(1, 2, 0),
                  lambda: operator.getitem(a, 7)):
@@ -111,9 +117,11 @@ def errors(x):
 @taken
 def ranges(x):
     r = range(1, 10, 3)
-    return x + 1, r, len(r), r[1], r[-1], r[::2], list(r), 4 in r, 5 in r, r.index(7), r.count(4), r.start, r.stop, r.step, \
+    return x + 1, r, len(r), r[1], r[-1], r[::2], list(r), 4 in r, 5 in r, r.index(7), r.count(
+        4), r.start, r.stop, r.step, \
         list(reversed(r)), r == range(1, 11, 3), sum(r), \
-        [i for i in range(3, 0, -1)], bool(range(0)), hash(r) == hash(range(1, 11, 3)), isinstance(r, collections.abc.Sequence), max(r)
+        [i for i in range(3, 0, -1)], bool(range(0)), hash(r) == hash(range(1, 11, 3)), isinstance(
+            r, collections.abc.Sequence), max(r)
 
 
 @taken
@@ -130,7 +138,8 @@ def unpacking(x):
     *f, g = range(4)
     h, i = {"p": 1, "q": 2}
     [j, k] = "xy"
-    return x + 1, a, b, c, d, e, f, g, h, i, j, k, [*"ab", *range(2)], {**{"a": 1}, "b": 2}, (lambda *p, **q: (p, q))(*[1, 2], **{"z": 3})
+    return x + 1, a, b, c, d, e, f, g, h, i, j, k, [*"ab", *range(2)], {**{"a": 1}, "b": 2}, (lambda *p, **q: (p, q))(
+        *[1, 2], **{"z": 3})
 
 
 @taken
@@ -237,16 +246,20 @@ class Point(NamedTuple):
 Pair = collections.namedtuple("Pair", "left right", defaults=[None])  # noqa: PYI024
 
 
-@taken(make=lambda: (Point(1), Pair(1, [2])), others=[lambda: (Point(2), Pair(1, [2])), lambda: (Point(1, 3), Pair(1, []))])
+@taken(make=lambda: (Point(1), Pair(1, [2])),
+       others=[lambda: (Point(2), Pair(1, [2])), lambda: (Point(1, 3), Pair(1, []))])
 def named_tuples(x, p, q):
     q.right.append(1)
     a, b = p
     r = p._replace(b=x)
-    return r, p.a, p[1], a, b, p._asdict(), Point._fields, Point._make([1, 2]), p.total, p.scaled(3), Point.unit(), len(p), \
+    return r, p.a, p[1], a, b, p._asdict(), Point._fields, Point._make([1, 2]), p.total, p.scaled(3), Point.unit(), len(
+        p), \
         p == (1, 2.0), p + (3,), repr(p), q, Pair(x), \
-        Pair(left=1, right=2), Point._field_defaults, isinstance(p, tuple), p.index(p.a), hash(p) == hash(tuple(p)), p._fields, [*p], \
+        Pair(left=1, right=2), Point._field_defaults, isinstance(p, tuple), p.index(p.a), hash(p) == hash(
+            tuple(p)), p._fields, [*p], \
         p[::-1], {p: 1}[p], \
-        getattr(q, "left"), Point(*[1], **{"b": 5}), p < Point(9), dict(zip(p._fields, p)), type(p) is Point, r.b.sum()  # noqa: B009
+        getattr(q, "left"), Point(*[1], **{"b": 5}), p < Point(9), dict(zip(p._fields, p)), type(  # noqa: B009
+            p) is Point, r.b.sum()
 
 
 @taken
@@ -281,7 +294,8 @@ def list_subclass(x, s):
     s.push(x * 2).push(3)
     s[0] = 9
     t = Stack([s, 5])
-    return s, t, len(s), s[-1], s.pushed, t.push(1) is t, isinstance(s, list), s[1:], list(s), [*t], s + [1], t == [s, 5, 1], bool(s), \
+    return s, t, len(s), s[-1], s.pushed, t.push(1) is t, isinstance(s, list), s[1:], list(s), [*t], s + [1], t == [
+        s, 5, 1], bool(s), \
         9 in s, [v for v in t[1:] if v == 5]
 
 

@@ -1,4 +1,5 @@
-"""Contexts, time, randomness, the environment, serialised forms: what is pure folds, what varies is read at each call."""
+"""Contexts, time, randomness, the environment, serialised forms: what is pure folds, what varies is read at each
+call."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ def printed(x):
 def serialised(x):
     text = json.dumps({"a": [1, 2.5, None, True], "b": "é"})
     back = json.loads('{"q": [1, {"r": null}]}')
-    return x + 1, text, back, json.dumps([1], indent=2), struct.pack("<if", 1, 2.5), struct.unpack("<i", b"\x01\x00\x00\x00"), \
+    return x + 1, text, back, json.dumps([1], indent=2), struct.pack("<if", 1, 2.5), struct.unpack(
+        "<i", b"\x01\x00\x00\x00"), \
         struct.calcsize("3i"), json.dumps({1: (1, 2)}, sort_keys=True)
 
 
@@ -124,7 +126,8 @@ def serialised(x):
 def patterns(x, s):
     p = re.compile(r"([a-z])(\d+)")
     m = p.search(s)
-    return x + 1, p.findall(s), m and m.group(1), m and m.groups(), m and m.span(), re.sub(r"\d", "#", s), re.split(r"\s", s), \
+    return x + 1, p.findall(s), m and m.group(1), m and m.groups(), m and m.span(), re.sub(r"\d", "#", s), re.split(
+        r"\s", s), \
         re.match("b", s) is None, p.sub(lambda g: g[1] * 2, s), re.escape("a.b"), \
         [g.group() for g in p.finditer(s)], p.pattern, re.fullmatch(".*", s)[0], re.I, bool(m), \
         re.search("(?P<n>b)", s).groupdict() if m else None
@@ -132,14 +135,16 @@ def patterns(x, s):
 
 @taken
 def paths(x):
-    return x + 1, os.path.join("a", "b"), os.path.splitext("a.py"), os.path.basename("/a/b"), pathlib.PurePosixPath("a") / "b", os.sep, \
+    return x + 1, os.path.join("a", "b"), os.path.splitext("a.py"), os.path.basename("/a/b"), pathlib.PurePosixPath(
+        "a") / "b", os.sep, \
         sys.version_info >= (3, 11), sys.maxsize, sys.platform, math.tau
 
 
 @taken
 def dates(x):
     d = datetime.date(2020, 1, 31) + datetime.timedelta(days=1)
-    return x + 1, d.isoformat(), datetime.datetime(2020, 1, 1).year, datetime.timedelta(hours=1).total_seconds(), d.strftime("%Y")
+    return x + 1, d.isoformat(), datetime.datetime(2020, 1, 1).year, datetime.timedelta(
+        hours=1).total_seconds(), d.strftime("%Y")
 
 
 def moving(fn):
@@ -193,7 +198,8 @@ def drawn_of_object(x):
 
 @moving
 def drawn_in_list(x):
-    return x + 1, random.choices(range(10**6), k=3), random.sample(range(10**6), 3), random.uniform(0, 1), random.gauss(0, 1)
+    return x + 1, random.choices(range(10**6), k=3), random.sample(range(10**6),
+                                                                   3), random.uniform(0, 1), random.gauss(0, 1)
 
 
 RNG = random.Random(1)
@@ -216,7 +222,8 @@ def seeded(x, _, r):
     random.shuffle(a)
     s = random.getstate()[1][:3]
     own = random.Random(7)
-    return x + 1, random.random(), random.choice(a), a, r.randint(0, 100), r.choice("abc"), own.random(), s, random.randrange(5), r.random()
+    return x + 1, random.random(), random.choice(a), a, r.randint(0, 100), r.choice(
+        "abc"), own.random(), s, random.randrange(5), r.random()
 
 
 @taken(make=lambda: (os.environ.__setitem__("FS_TEST", "1"),),
@@ -226,7 +233,8 @@ def environment(x, _):
     return x * n, os.getenv("FS_TEST"), "FS_TEST" in os.environ, os.getenv("FS_NOT", 3), os.environ.get("FS_NOT")
 
 
-@taken(make=lambda: (os.environ.__setitem__("FS_TEST", "1"),), others=[lambda: (os.environ.__setitem__("FS_TEST", "2"),)])
+@taken(make=lambda: (os.environ.__setitem__("FS_TEST", "1"),),
+       others=[lambda: (os.environ.__setitem__("FS_TEST", "2"),)])
 def environment_subscript(x, _):
     return x + 1, os.environ["FS_TEST"]
 
