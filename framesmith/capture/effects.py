@@ -52,8 +52,8 @@ def replay(rebuilder: Rebuilder) -> list[str]:
 def _classes(rebuilder: Rebuilder) -> None:
     """Classes that the program made and lets go of: its own bases know them, until a collection of garbage."""
     for x in [x for x in rebuilder.tracer.seen.values() if isinstance(x, t.MadeClass)]:
-        if any(id(b) in rebuilder.names if isinstance(b, t.MadeClass)  # type: ignore[attr-defined]
-               else _asked_for_subclasses(b.value)
+        if any(id(b) in rebuilder.names if isinstance(b, t.MadeClass)
+               else _asked_for_subclasses(b.value)  # type: ignore[attr-defined]
                for b in x.bases):
             rebuilder.value(x)
 

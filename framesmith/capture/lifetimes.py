@@ -114,8 +114,8 @@ def _dropping(handler: Callable[[Frame, Any], Any], what: Callable[[Frame, Any],
         handler(frame, arg)
         value = getattr(old, "value", None)
         if any(value is w for w in watched) and not any(v is old for v in (*frame.locals, *frame.stack)):
-            frame.tracer.stop_after(  # type: ignore[union-attr]
-                Unsupported(f"{old.describe()} is dropped: somebody may see it die"))
+            frame.tracer.stop_after(
+                Unsupported(f"{old.describe()} is dropped: somebody may see it die"))  # type: ignore[union-attr]
     return drop
 
 

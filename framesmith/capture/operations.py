@@ -175,8 +175,8 @@ class Operations(Attempts):
     def contains(self, container: t.Tracker, item: t.Tracker) -> bool:
         """`item in container`"""
         if container.constant:
-            return bool(self.folded(operator.contains,  # type: ignore[attr-defined]
-                                    (container.value, item.real(self))))
+            return bool(self.folded(operator.contains,
+                                    (container.value, item.real(self))))  # type: ignore[attr-defined]
         if isinstance(container, t.Dict):
             return container.has(self, item.key(self))
         if isinstance(container, t.Set):

@@ -62,7 +62,7 @@ def indexed(tracer: Any, x: t.Tracker, key: t.Tracker,
         or fake.is_conj() or fake.is_neg()):
         return None
     if any(type(getattr(parts[i].example, "item",  # type: ignore[attr-defined, misc]
-                        lambda i=i: parts[i].example)()) is not int
+                        lambda i=i: parts[i].example)()) is not int  # type: ignore[attr-defined]
            for i in at):
         return None
     rest = [part.real(tracer) if i not in at else slice(None) for i, part in enumerate(parts)]

@@ -76,9 +76,9 @@ def _divides(tracer: Any, a: t.Tracker, b: t.Tracker) -> bool:
 def _as_numpy(x: t.Tracker) -> bool:
     """A number with which NumPy's scalars compute without errors: one of them, or a small constant."""
     value = _known(x)
-    return (type(value).__name__ in _OF_NUMPY or not is_symbolic(x)  # type: ignore[attr-defined]
+    return (type(value).__name__ in _OF_NUMPY or not is_symbolic(x)
             and type(value) in _NUMBERS
-            and abs(x.value) < 1 << 31)
+            and abs(x.value) < 1 << 31)  # type: ignore[attr-defined]
 
 
 def written(tracer: Any, v: t.Tracker, spec: str) -> t.Tracker | None:
@@ -193,7 +193,7 @@ def _operand(tracer: Any, x: t.Tracker, tensor: bool) -> Any:
         fake = found.fake()
         return fake if fake.dtype is torch.float64 else tracer.recorder.inside(torch.Tensor.double, fake)
     return tracer.recorder.number(float(x.value),  # type: ignore[attr-defined]
-                                  torch.float64) if tensor else float(x.value)
+                                  torch.float64) if tensor else float(x.value)  # type: ignore[attr-defined]
 
 
 def _scalar(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

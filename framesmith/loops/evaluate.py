@@ -161,8 +161,8 @@ class _Run:
             elif type(node) is MatrixProduct:
                 self._product(node)
             else:
-                self.values[node] = _STEPS[type(node)](self, node, [self.values[a]  # type: ignore[union-attr,index]
-                                                                    for a in node.args])
+                self.values[node] = _STEPS[type(node)](self, node, [self.values[a]  # type: ignore[index]
+                                                                    for a in node.args])  # type: ignore[union-attr]
 
     def _contract(self, c: Contract) -> None:
         """The accumulator over the open loops, m and n, and then the body on it."""

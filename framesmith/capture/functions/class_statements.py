@@ -44,13 +44,13 @@ def _entries(tracer: Any, originals: Args) -> Args:
     """The bases, with `__mro_entries__` of those that are no classes."""
     out: Args = []
     for base in originals:
-        if (isinstance(base, t.Class) or base.constant  # type: ignore[attr-defined]
-            and not hasattr(base.value, "__mro_entries__")):
+        if (isinstance(base, t.Class) or base.constant
+            and not hasattr(base.value, "__mro_entries__")):  # type: ignore[attr-defined]
             out.append(base)
         elif base.constant:
             real = tuple(b.real(tracer) for b in originals)
-            out.extend(tracer.made(b)  # type: ignore[attr-defined]
-                       for b in tracer.folded(base.value.__mro_entries__, (real,)))
+            out.extend(tracer.made(b)
+                       for b in tracer.folded(base.value.__mro_entries__, (real,)))  # type: ignore[attr-defined]
         else:
             raise Unsupported(f"{base.describe()} as a base class")
     return out
@@ -180,8 +180,8 @@ def _dataclass(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 # Python up to 3.11; what C calls from 3.12 on
-_INIT_SUBCLASS = getattr(typing.Generic.__init_subclass__, "__func__",  # type: ignore[attr-defined]
-                         None) or typing._generic_init_subclass
+_INIT_SUBCLASS = getattr(typing.Generic.__init_subclass__, "__func__",
+                         None) or typing._generic_init_subclass  # type: ignore[attr-defined]
 
 
 @calls(_INIT_SUBCLASS)

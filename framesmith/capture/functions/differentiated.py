@@ -264,8 +264,8 @@ def attach(tracer: Any, results: list[FakeTensor], inputs: list[Node], traced: d
 
 def _once(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
     """What `once_differentiable` puts around a backward: what it gives cannot be differentiated again."""
-    backward = dict(zip(fn.code.co_freevars,  # type: ignore[union-attr]
-                        fn.value.__closure__ or ()))["fn"].cell_contents
+    backward = dict(zip(fn.code.co_freevars,
+                        fn.value.__closure__ or ()))["fn"].cell_contents  # type: ignore[union-attr]
     with torch.no_grad():
         out = tracer.made(backward).call(tracer, args, kwargs)
     given = [a for a in args[1:] if isinstance(a, t.Tensor) and tracer.wants_grad(a.fake)]

@@ -173,8 +173,8 @@ class Object(Tracker):
         else:
             self.attrs[key] = DELETED
             if type(key) is str:
-                tracer.guard(self.source,  # type: ignore[index]
-                             "not_hasattr" if self.before[key] is MISSING else "hasattr",
+                tracer.guard(self.source,
+                             "not_hasattr" if self.before[key] is MISSING else "hasattr",  # type: ignore[index]
                              key)
                 self.own = {k: v for k, v in self.own.items() if k != key}
 

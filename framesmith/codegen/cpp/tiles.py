@@ -31,8 +31,8 @@ def tiled_pair(s: State, body: tuple[object, ...], outer: Symbol | None) -> Loop
 
 def _across(s: State, op: Op, a: Symbol, b: Symbol) -> Expr | None:
     """The step along `b` of an access that is contiguous along `a`; None for any other access or operation."""
-    if (type(op) not in (Load, Store) or len(op.args) > (type(op) is Store)  # type: ignore[attr-defined]
-        or op.buffer not in s.params):
+    if (type(op) not in (Load, Store) or len(op.args) > (type(op) is Store)
+        or op.buffer not in s.params):  # type: ignore[attr-defined]
         return None
     if type(op) is Store and op.mode is not None:
         return None

@@ -72,8 +72,8 @@ def _merged(group: list[Printed]) -> dict[Printed, Printed]:
     places = {name: k for k, (name, _) in enumerate(signature)}
     known = tuple([(places[names[column]], _common(column)) for column in varying if _common(column) > 1])
     kind = first.name.rpartition("_")[0]
-    text = repr((body, signature, known, first.constants, first.num_warps))
-    name = f"{kind}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    about = repr((body, signature, known, first.constants, first.num_warps))
+    name = f"{kind}_{hashlib.sha256(about.encode()).hexdigest()[:8]}"
     whole = module_text(name, signature, first.constants, first.functions, body)
     return {
         kernel: replace(kernel, name=name, text=whole, signature=signature, multiples=known, body="",

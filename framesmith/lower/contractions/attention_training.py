@@ -54,8 +54,8 @@ def _rewrite_backward(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node
 
 def _call(graph: fx.Graph, node: fx.Node, target: Any, tensors: tuple[Any, ...], causal: Any) -> fx.Node:
     scale = node.kwargs.get("scale")
-    new = graph.call_function(target, (*tensors, node.kwargs.get("attn_mask"), causal,  # type: ignore[arg-type]
-                                       None if scale is None else float(scale)))
+    new = graph.call_function(target, (*tensors, node.kwargs.get("attn_mask"), causal,
+                                       None if scale is None else float(scale)))  # type: ignore[arg-type]
     new.meta = {key: value for key, value in node.meta.items() if key != "frozen"}
     return new
 

@@ -37,7 +37,7 @@ def _flatten(graph: fx.Graph, node: fx.Node) -> None:
     group = 4 if biases else 2
     count = layers * (2 if bidirectional else 1)  # type: ignore[operator]
     if ((train and dropout) or node.kwargs or len(weights) != group * count  # type: ignore[arg-type]
-        or not all(map(_is_cast, weights))):
+        or not all(map(_is_cast, weights))):  # type: ignore[arg-type]
         return
     first = value_of(weights[0])  # type: ignore[index]
     hidden = value_of(weights[1]).shape[1]  # type: ignore[index]
