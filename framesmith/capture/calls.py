@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
+import torch
 from torch import nn
 
 from framesmith.util.errors import FramesmithError, Unsupported
@@ -20,6 +21,7 @@ from .break_points import Stop, choose_stop
 from .bytecode import decoded
 from .class_making import builtin_part
 from .frame import Frame
+from .overrides import is_overridable
 from .policy import pure_method, refused_function, runs_whole
 from .registry import BUILTIN_KINDS, BY_NAME, CALLS, CODES, CONSTANT_METHODS, FOLDED, OPAQUE, PLAIN, named
 from .settings import read_setting, reads_setting
@@ -48,7 +50,9 @@ class Calls:
     class_function: Callable[..., t.Tracker]
     class_value: Callable[..., t.Tracker]
     call_property: Callable[..., t.Tracker]
-    torch_call: Callable[..., t.Tracker]
+    torch_function: Callable[..., t.Tracker]
+    accessor: Callable[..., t.Tracker]
+    asks: Callable[..., bool]
     remember: Callable[..., t.Tracker]
     methods: Callable[..., Any]
     seen: dict[int, t.Tracker]
@@ -101,6 +105,8 @@ class Calls:
         value = fn.value
         if value is not None:
             row = CALLS.get(value) or BY_NAME.get(f"{value.__module__}.{value.__qualname__}")
+            if row is not None and is_overridable(value) and self.asks(*args, *kwargs.values()):
+                return self.inline(fn, args, kwargs, direct)
             if row is not None:
                 return self.by_row(row, value, args, kwargs)
             row = CODES.get(id(fn.code))  # of all functions that one decorator makes
@@ -108,8 +114,10 @@ class Calls:
                 return row(self, fn, args, kwargs)
             if value in FOLDED:
                 return self.fold_call(value, args, kwargs)
+            if args and _is_method_of(args[0], fn.name, value):
+                return args[0].builtin_method(self, fn.name, args[1:], kwargs)
             if runs_whole(value):
-                return self.torch_call(value, args, kwargs)
+                return self.torch_function(value, args, kwargs)
             reason = refused_function(value)
             if reason is not None and (original := hidden(value)) is not None:
                 return self.made(original).call(self, args, kwargs)
@@ -257,9 +265,12 @@ class Calls:
             row = CALLS.get(fn)
         except TypeError:
             row = None
+        if (is_overridable(fn) or runs_whole(fn)) and self.asks(*args, *kwargs.values()):
+            return self.torch_function(fn, args, kwargs)
         if row is not None:
             return self.by_row(row, fn, args, kwargs)
-        if isinstance(fn, (MethodDescriptorType, WrapperDescriptorType)) and args and not runs_whole(fn):
+        if isinstance(fn, (MethodDescriptorType, WrapperDescriptorType)) and args and (
+                not runs_whole(fn) or _is_method_of(args[0], fn.__name__, fn)):
             return self.unbound(fn, args, kwargs)
         try:
             pure = fn in FOLDED
@@ -268,7 +279,9 @@ class Calls:
         if pure:
             return self.fold_call(fn, args, kwargs)
         if runs_whole(fn):
-            return self.torch_call(fn, args, kwargs)
+            return self.torch_function(fn, args, kwargs)
+        if type(fn) is MethodWrapperType and t.is_accessor(fn.__self__) and not kwargs:
+            return self.accessor(fn, args)
         if isinstance(fn, (BuiltinFunctionType, MethodWrapperType)):
             owner = getattr(fn, "__self__", None)
             out = self.constant_method(t.Const(owner), fn.__name__, args, kwargs)
@@ -384,6 +397,8 @@ class Calls:
             return t.Module(cls)
         if issubclass(cls, BaseException):
             return self.methods(t.Error, "__new__")(self, cls, args)
+        if issubclass(cls, torch.Tensor):
+            return CALLS[torch.Tensor.__new__](self, [self.made(cls), *args], kwargs or {})
         new = self.lookup(cls, "__new__")
         if builtin_part(cls) is object and (new is object.__new__ or isinstance(new, (staticmethod, FunctionType))):
             self.takes_nothing(cls, "__new__", bool(args or kwargs))
@@ -397,6 +412,11 @@ class Calls:
         if new is not object.__new__ and not isinstance(new, staticmethod) and PLAIN.isdisjoint(cls.__mro__):
             raise Unsupported(f"instance of {cls.__module__}.{cls.__qualname__}")
         return obj
+
+
+def _is_method_of(x: t.Tracker, name: str, fn: Any) -> bool:
+    """Tell whether `x` is a tensor, and `fn` the method of that name that torch.Tensor has."""
+    return isinstance(x, t.Tensor) and getattr(torch.Tensor, name, None) is fn
 
 
 def _holds_object(x: t.Tracker) -> bool:

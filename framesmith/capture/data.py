@@ -36,7 +36,8 @@ class Holds:
     elements: Any
 
     def __call__(self, x: torch.Tensor) -> bool:
-        return x.tolist() == self.elements
+        with torch._C.DisableTorchFunctionSubclass():
+            return x.tolist() == self.elements
 
 
 def content(tracer: Any, node: Node) -> tuple[torch.Tensor, Callable[[], None]] | None:
@@ -178,7 +179,9 @@ def asserted(tracer: Any, condition: t.Tracker, holds: bool) -> None:
 
 def decides(tracer: Any, v: t.Tracker) -> bool:
     """Whether the truth of `v` is a matter of data."""
-    return type(v) is t.Data or isinstance(v, t.Tensor) and v.fake.numel() == 1 and v.known(tracer) is None
+    if isinstance(v, t.Tensor):
+        return not tracer.asks(v) and v.fake.numel() == 1 and v.known(tracer) is None
+    return type(v) is t.Data
 
 
 def raises(dec: Decoded, index: int) -> bool:

@@ -10,9 +10,12 @@ from typing import Any
 
 import torch
 
+from framesmith.util.errors import Unsupported
+
 from . import trackers as t
 from .inference import set_autocast_depth
 from .iterator_lookahead import advance
+from .overrides import has_function, set_attribute
 from .rebuild import Rebuilder, set_changes
 from .rebuild_attributes import assignment
 from .settings import restoring
@@ -69,6 +72,8 @@ _LIBRARY = ("typing", "abc", "enum", "collections", "torch")
 def _state(rebuilder: Rebuilder, late: list[str]) -> None:
     """The thread's torch state where the program leaves it changed."""
     before, now = rebuilder.tracer.state, read_state()
+    if rebuilder.tracer.functions is not before.torch_functions:
+        raise Unsupported("captured code ends where __torch_function__ is disabled")
     grad = before.grad_enabled
     for entered in rebuilder.tracer.modes.active:
         if entered.before != grad:
@@ -202,7 +207,11 @@ def _function(rebuilder: Rebuilder, x: t.Function, late: list[str]) -> None:
 def _tensor(rebuilder: Rebuilder, x: t.Tensor, late: list[str]) -> None:
     name = rebuilder.value(x)
     for k, v in (x.attrs or {}).items():
-        late.append(f"del {name}.{k}" if v is t.DELETED else f"{name}.{k} = {rebuilder.value(v)}")
+        if has_function(x.pyclass):
+            late.append(f"{rebuilder.hold(set_attribute)}({name}, "
+                        f"{k!r}{'' if v is t.DELETED else f', {rebuilder.value(v)}'})")
+        else:
+            late.append(f"del {name}.{k}" if v is t.DELETED else f"{name}.{k} = {rebuilder.value(v)}")
 
 
 def _outside(rebuilder: Rebuilder, x: t.Outside, late: list[str]) -> None:

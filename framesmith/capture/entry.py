@@ -32,7 +32,7 @@ from .frame import Frame
 from .lifetimes import watch
 from .modes import restore_devices
 from .outputs import call_in_mode, settle
-from .overrides import as_class, converts
+from .overrides import as_class, has_function
 from .residual import Residual, argument_names
 from .run_time_indices import CopySeen
 from .settings import read_setting, undo
@@ -143,13 +143,14 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         tracer.varying = varying
         tracer.assumes, tracer.assumes_indices = assumes, assumes_indices
         try:
-            with recorder, tracer.modes:
+            with recorder, tracer.modes, torch._C.DisableTorchFunctionSubclass():
                 root = root_frame(tracer, code, f_locals, closure)
                 tracer.frames.append(root)
                 residual = Residual(tracer, code)
                 run_to_end_or_break(tracer, root, residual)
                 refuse_abandoned(tracer, residual.rebuilder.names)
-            return finish(tracer, residual, compile_fn, reason, config is not None and config.autotune)
+            with torch._C.DisableTorchFunctionSubclass():
+                return finish(tracer, residual, compile_fn, reason, config is not None and config.autotune)
         except t.CapturedError as e:
             raise UserError(e.tracker, user_place(tracer)) from None
         except AssumedInVain:
@@ -265,7 +266,7 @@ def graph_inputs(tracer: Tracer, graph: Graph, numbers: int) -> list[tuple[Sourc
     """Source and value of each placeholder but the last `numbers`; a tensor made of Python data is held by the guards
     themselves."""
     known: dict[Any, tuple[Source, Any]] = {
-        x.fake._alias.storage.input: (x.source, as_class(x.value, torch.Tensor) if converts(x.pyclass) else x.value)
+        x.fake._alias.storage.input: (x.source, as_class(x.value, torch.Tensor) if has_function(x.pyclass) else x.value)
         for x in tracer.inputs if x.source is not None
     }
     known.update((node, (Made(real), real)) for node, real in tracer.recorder.constants)

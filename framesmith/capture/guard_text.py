@@ -95,7 +95,8 @@ def _tensor(note: Note, value: Any) -> str:
     t: torch.Tensor = value
     if type(value) is not spec.cls:
         return f"{note.path} is a {_name(type(value))}, expected {_name(spec.cls)}"
-    found = [f"{what}: expected {wanted}, got {got}" for what, wanted, got in _differences(spec, t)]
+    with torch._C.DisableTorchFunctionSubclass():
+        found = [f"{what}: expected {wanted}, got {got}" for what, wanted, got in _differences(spec, t)]
     return f"{note.path} has another {'; '.join(found) or 'set of dispatch keys'}"
 
 
@@ -136,6 +137,7 @@ def _globals_state(note: Note, value: Any) -> str:
         ("default dtype", state.default_dtype, torch.get_default_dtype()),
         ("deterministic algorithms", state.deterministic, torch.are_deterministic_algorithms_enabled()),
         ("default device", state.default_device, default_device()),
+        ("torch functions of subclasses", state.torch_functions, torch._C._is_torch_function_enabled()),
     ]
     for device, enabled, dtype in state.autocast:
         on = torch.is_autocast_enabled(device)

@@ -239,7 +239,7 @@ def _tensor(low: _Lowering, spec: Any) -> _Lowered:
 def _globals_state(low: _Lowering, state: Any) -> _Lowered:
     device = None if state.default_device is None else (DeviceContext, state.default_device)
     payload = (state.grad_enabled, state.inference_mode, state.autocast, state.default_dtype, state.deterministic,
-               device)
+               device, state.torch_functions)
     return "globals_state", payload, ()
 
 

@@ -42,6 +42,7 @@ class Iteration:
     made: Callable[..., t.Tracker]
     made_error: Callable[..., t.Error]
     lookup: Callable[..., Any]
+    asks: Callable[..., bool]
     chain: Callable[..., None]
     has_attr: Callable[..., bool]
     call_special: Callable[..., t.Tracker]
@@ -90,7 +91,7 @@ class Iteration:
 
     def listed(self, x: t.Tracker) -> list[t.Tracker]:
         """All values that iteration gives, as CPython makes a list or a tuple of them."""
-        return list(self.hinted(x)) if isinstance(x, t.Object) else x.items_list(self)
+        return list(self.hinted(x)) if self.says_length(x) else x.items_list(self)
 
     def sequence(self, x: t.Tracker) -> list[t.Tracker]:
         """All values, as CPython takes them where it wants a sequence: what the iterator, not `x`, says of their number
@@ -99,7 +100,7 @@ class Iteration:
 
     def hinted(self, x: t.Tracker) -> Iterator[t.Tracker]:
         """The values for something that grows: `x` is asked first how many there will be."""
-        if not isinstance(x, t.Object):
+        if not self.says_length(x):
             yield from self.each(x)
             return
         it = x.iterate(self)
@@ -107,10 +108,14 @@ class Iteration:
         while (v := it.next(self)) is not None:
             yield v
 
-    def ask_length(self, x: t.Object) -> None:
+    def says_length(self, x: t.Tracker) -> bool:
+        """Tell whether code of the program's may run when `x` is asked for its length."""
+        return isinstance(x, t.Object) or isinstance(x, t.Tensor) and self.asks(x)
+
+    def ask_length(self, x: t.Tracker) -> None:
         """`operator.length_hint(x)`, for what the object's methods do. A TypeError counts as no answer."""
         for name in ("__len__", "__length_hint__"):
-            raw = self.lookup(x.cls, name)
+            raw = self.lookup(x.pytype(), name)
             if raw is MISSING or isinstance(raw, (WrapperDescriptorType, MethodDescriptorType)):
                 continue
             try:

@@ -24,8 +24,8 @@ def foreign_mode() -> bool:
     """A mode of the user's is active, or `torch.jit.trace` records: they are to see each operator, so nothing is
     compiled beneath them."""
     functions = torch._C._len_torch_function_stack()
-    return functions > 1 or functions == 1 and default_device() is None or torch._C._len_torch_dispatch_stack() > 0 \
-        or torch._C._get_tracing_state() is not None
+    return torch._C._is_torch_function_all_disabled() or functions > 1 or functions == 1 and default_device() is None \
+        or torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None
 
 
 def recomputing() -> bool:

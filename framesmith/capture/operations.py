@@ -40,7 +40,8 @@ _NUMERIC = (t.Tensor, t.Sym, t.Array)
 class Operations(Attempts):
     """The part of the session that applies operators."""
 
-    torch_call: Callable[..., t.Tracker]
+    torch_function: Callable[..., t.Tracker]
+    asks: Callable[..., bool]
     fold: Callable[..., t.Tracker]
     folded: Callable[..., Any]
     raise_: Callable[..., Any]
@@ -75,7 +76,7 @@ class Operations(Attempts):
             return cast(t.Tracker, self.methods(t.Array, how)(self, fn.__name__, args))
         for a in args:
             self.operated(a, fn.__name__.strip("_"))
-        return self.torch_call(fn, args, {})
+        return self.torch_function(fn, args, {})
 
     def operated(self, x: t.Tracker, name: str) -> None:
         """An operator runs on a tensor by torch's own method."""
@@ -147,7 +148,7 @@ class Operations(Attempts):
         if type(a) is t.Chosen or type(b) is t.Chosen:
             return choices.applied(self, functools.partial(self.compare, name), fn, [a, b])
         if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
-            if name in ("==", "!=") and t.NONE in (a, b) and t.Array not in (type(a), type(b)):
+            if name in ("==", "!=") and t.NONE in (a, b) and t.Array not in (type(a), type(b)) and not self.asks(a, b):
                 return t.boolean(name == "!=")
             return self.numeric("<operator>", fn, [a, b])
         if type(a) is t.Data or type(b) is t.Data:

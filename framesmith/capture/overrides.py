@@ -1,14 +1,15 @@
-"""`__torch_function__`: calls of torch functions on objects that are no tensors go where these say, and those on
-tensors of classes that leave it as it is give tensors of their class."""
+"""`__torch_function__`: the classes of tensors that have one, and calls of torch functions on other objects that do."""
 
 from __future__ import annotations
 
+import functools
 import operator
+from collections.abc import Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
 import torch
-from torch.overrides import get_default_nowrap_functions
+from torch.overrides import get_default_nowrap_functions, get_testing_overrides
 
 from framesmith.util.errors import Unsupported
 
@@ -22,7 +23,7 @@ def overriding(tracer: Any, args: Args) -> Args:
     """The arguments, also within lists and tuples, whose classes override torch functions; subclasses before their
     bases."""
     found: Args = []
-    for x in args:
+    for x in args if tracer.functions else ():
         if isinstance(x, t.Sequence) and x._items is not None:
             found.extend(y for y in overriding(tracer, x.items) if y not in found)
         elif isinstance(x, t.Object) and _hook(tracer, x) is not None and all(x.cls is not y.pytype() for y in found):
@@ -53,11 +54,22 @@ def overridden(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker | 
     raise Unsupported(f"no __torch_function__ takes {getattr(fn, '__name__', fn)}")
 
 
+def is_class_of_programs(cls: type) -> bool:
+    """Tell whether a class of tensors is none of torch's own."""
+    return cls not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
 def is_followed(cls: type) -> bool:
-    """Whether a class of tensors has nothing of its own but what its instances' attributes are found by: methods,
-    properties, values."""
+    """Tell whether capture follows a class of tensors: it has no `__torch_dispatch__` nor protocols of Python's."""
     bases = [base for base in cls.__mro__[:cls.__mro__.index(torch.Tensor)] if base is not torch.nn.Parameter]
-    return type(cls) in _PLAIN_METAS and all(_HOOKS.isdisjoint(vars(base)) for base in bases)
+    asked: Any = [base.__dict__["__torch_function__"] for base in bases if "__torch_function__" in vars(base)]
+    return type(cls) in _PLAIN_METAS and all(_HOOKS.isdisjoint(vars(base)) for base in bases) and all(
+        raw is _DISABLED or isinstance(raw, classmethod) and isinstance(raw.__func__, FunctionType) for raw in asked)
+
+
+def has_function(cls: type) -> bool:
+    """Tell whether torch functions on tensors of the class call its `__torch_function__`, if only torch.Tensor's."""
+    return cls is not torch.Tensor and getattr(cls, "__torch_function__", None) is not _DISABLED
 
 
 def converts(cls: type) -> bool:
@@ -67,17 +79,35 @@ def converts(cls: type) -> bool:
     return cls is not torch.Tensor and mine is own
 
 
+def own_function(cls: type) -> bool:
+    """Tell whether torch functions on tensors of the class call a `__torch_function__` of the program's."""
+    return cls is not torch.Tensor and has_function(cls) and not converts(cls)
+
+
+@functools.cache
+def _overridable() -> frozenset[Any]:
+    return frozenset(get_testing_overrides())
+
+
+def is_overridable(fn: Any) -> bool:
+    """Tell whether a torch function calls the `__torch_function__` of its arguments."""
+    try:
+        return fn in _overridable()
+    except TypeError:
+        return False
+
+
 def converted(tracer: Any, fn: Any, args: Args, kwargs: Kwargs, out: t.Tracker) -> t.Tracker:
     """What torch.Tensor's `__torch_function__` makes of `out`, which `fn` gave for tensors as they are."""
-    given = _tensors([*args, *kwargs.values()])
-    kinds = {x.pyclass for x in given if converts(x.pyclass)}
-    if not kinds or fn is getattr and args[1].real(tracer) in _NOT_WRAPPED:
+    given = list(tensors_among([*args, *kwargs.values()]))
+    kinds = {x.pyclass for x in given if converts(x.pyclass)} if tracer.functions else ()
+    if not kinds or fn is getattr and args[1].real(tracer) in NOT_WRAPPED:
         return out
     cls = max(kinds, key=lambda kind: len(kind.__mro__))
     if not all(issubclass(cls, kind) for kind in kinds):
         raise Unsupported(f"{getattr(fn, '__name__', fn)} of tensors of classes of which none is a subclass of the "
                           "others")
-    for x in _tensors([out]):
+    for x in tensors_among([out]):
         if not issubclass(x.pyclass, cls):
             if x.source is not None or any(x is y for y in given):
                 raise Unsupported(f"a {x.pyclass.__name__} that becomes a {cls.__name__}")
@@ -85,35 +115,43 @@ def converted(tracer: Any, fn: Any, args: Args, kwargs: Kwargs, out: t.Tracker) 
     return out
 
 
-def _tensors(values: Args) -> list[t.Tensor]:
-    found: list[t.Tensor] = []
+def tensors_among(values: Iterable[t.Tracker]) -> Iterator[t.Tensor]:
+    """Yield the tensors among `values` and within sequences that were read."""
     for x in values:
         if isinstance(x, t.Sequence) and x._items is not None:
-            found += _tensors(x.items)
+            yield from tensors_among(x.items)
         elif isinstance(x, t.Tensor):
-            found.append(x)
-    return found
+            yield x
 
 
+_DISABLED = torch._C._disabled_torch_function_impl
 _PLAIN_METAS = (type(torch.Tensor), type(torch.nn.Parameter), type(torch.nn.Buffer))
 _HOOKS = frozenset((
-    "__torch_function__", "__torch_dispatch__", "__new__", "__getattribute__", "__getattr__", "__setattr__",
-    "__delattr__", "__slots__",
+    "__torch_dispatch__", "__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__slots__",
     "__del__", "__iter__", "__len__", "__bool__", "__getitem__", "__setitem__", "__hash__", "__eq__",
 ))
 """What a class may not have of its own, if its tensors are to be followed."""
-_NOT_WRAPPED = {f.__self__.__name__ for f in get_default_nowrap_functions()}  # type: ignore[attr-defined]
+NOT_WRAPPED = {f.__self__.__name__ for f in get_default_nowrap_functions()}  # type: ignore[attr-defined]
 
 
-def as_class(x: torch.Tensor, cls: type) -> Any:
-    """`x` as an instance of `cls`, with `x`'s history whatever the grad mode."""
-    with torch.enable_grad():
+def as_class(x: torch.Tensor, cls: type, grad: bool = True) -> Any:
+    """Make an instance of `cls` over the memory of `x`, in a grad mode."""
+    with torch.set_grad_enabled(grad), torch._C.DisableTorchFunctionSubclass():
         return x.as_subclass(cls)
 
 
+def set_attribute(x: torch.Tensor, name: str, *value: Any) -> None:
+    """Set an attribute of a tensor, or delete it without a value; no class is asked."""
+    with torch._C.DisableTorchFunctionSubclass():
+        setattr(x, name, *value) if value else delattr(x, name)
+
+
 def plain_inputs(inputs: tuple[Any, ...], places: tuple[int, ...]) -> tuple[Any, ...]:
-    """A graph's inputs, of which those at `places` are of classes that `converts` says."""
+    """Replace those inputs of a graph by plain tensors that are of classes with a `__torch_function__`, at `places`."""
     return tuple([as_class(x, torch.Tensor) if k in places else x for k, x in enumerate(inputs)])
 
 
-__all__ = ["as_class", "converted", "converts", "is_followed", "overridden", "overriding", "plain_inputs"]
+__all__ = [
+    "as_class", "converted", "converts", "has_function", "is_class_of_programs", "is_followed", "is_overridable",
+    "overridden", "overriding", "own_function", "plain_inputs", "set_attribute", "tensors_among",
+]

@@ -28,7 +28,7 @@ from .class_making import dict_of
 from .inference import Inference
 from .interned import Kept, lasts
 from .outputs import view_text
-from .overrides import as_class, converts
+from .overrides import as_class, is_class_of_programs
 from .rebuild_attributes import assignment, own_dict
 from .rebuild_classes import tuple_text
 from .rebuild_sources import SOURCES
@@ -182,7 +182,9 @@ class Rebuilder:
         owner = None if node is None else next((i for i in self.tracer.inputs if i.fake._alias.storage.input is node),
                                                None)
         if owner is not None:
-            base = self.input(owner) if not converts(owner.pyclass) else self.as_class(self.input(owner), torch.Tensor)
+            base = self.input(owner)
+            if is_class_of_programs(owner.pyclass):
+                base = self.as_class(base, torch.Tensor)
             text = view_text(self.hold, base, x.fake, self.tracer.view_grad(owner.fake, x.fake))
             name = self.temp(self.of_class(x, text))
             self.names[id(x)] = name
@@ -193,20 +195,20 @@ class Rebuilder:
             at = self.output_at[id(x.fake)] = len(self.outputs)
             self.outputs.append(x.fake)
         name = self.of_class(x, f"__fs_o[{at}]")
-        if x.attrs or converts(x.pyclass):
+        if x.attrs or is_class_of_programs(x.pyclass):
             name = self.names[id(x)] = self.temp(name)
             self.own_attributes(x, name)
         return name
 
     def of_class(self, x: t.Tensor, expr: str) -> str:
         """`expr`, a tensor that the graph computed, as an instance of the class that the program made of it."""
-        if converts(x.pyclass):
-            return self.as_class(expr, x.pyclass)
+        if is_class_of_programs(x.pyclass):
+            return self.as_class(expr, x.pyclass, x.fake._alias.grad)
         return expr if x.pyclass is torch.Tensor else f"{self.hold(x.pyclass)}({expr}, False)"
 
-    def as_class(self, expr: str, cls: type) -> str:
-        """`expr` as an instance of a class of tensors."""
-        return f"{self.hold(as_class)}({expr}, {self.hold(cls)})"
+    def as_class(self, expr: str, cls: type, grad: bool = True) -> str:
+        """Write the expression that makes an instance of a class of tensors of `expr`, in a grad mode."""
+        return f"{self.hold(as_class)}({expr}, {self.hold(cls)}, {grad})"
 
     def own_attributes(self, x: t.Tensor, name: str) -> None:
         """Statements that set what the program has set on a tensor."""

@@ -30,7 +30,7 @@ from .effects import replay
 from .frame import Frame
 from .frame_state import function_text, parts
 from .origins import origin
-from .overrides import converts, plain_inputs
+from .overrides import has_function, plain_inputs
 from .rebuild import Rebuilder
 from .symbolic_arithmetic import number_tensors
 from .tracer import Tracer
@@ -129,7 +129,7 @@ class Residual:
             if self.rebuilder.targets and any(self.tracer.recorder.mutated(x.fake) for x in self.tracer.inputs):
                 raise Unsupported("what a weak reference refers to lives across the end of code that writes its inputs")
             given = NUMBERS if self.numbers else INPUTS
-            if places := tuple([self.tracer.input_slot(x) for x in self.tracer.inputs if converts(x.pyclass)]):
+            if places := tuple([self.tracer.input_slot(x) for x in self.tracer.inputs if has_function(x.pyclass)]):
                 given = f"{self.rebuilder.hold(plain_inputs)}({given}, {places})"
             called = (f"{self.rebuilder.hold(self.called)}({self.rebuilder.hold(GRAPH)}, {given})" if self.called
                       else f"{self.rebuilder.hold(GRAPH)}({given})")

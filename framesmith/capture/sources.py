@@ -322,6 +322,8 @@ class GlobalState:
     deterministic: bool = False
     default_device: Any = None
     """What `torch.set_default_device` set, through a function mode; no other mode may be active."""
+    torch_functions: bool = True
+    """Torch functions ask tensors of subclasses."""
     autocast_depth: int = 0
     autocast_cache: bool = True
     """These two are put back and replayed, but not guarded: no graph depends on them."""

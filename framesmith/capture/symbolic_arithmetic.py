@@ -111,8 +111,8 @@ def given(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Track
             if type(x) is t.SymbolicNumber and hasattr(x.example, "item"):
                 x.settle()  # elsewhere a scalar of NumPy's may be refused, or decide the dtype
     if fn is set_item and not whole:
-        return fn, [args[0].real(tracer), args[1].real(tracer), _taken(tracer, args[2])], {}
-    take = _real if whole or isinstance(fn, FunctionType) else _taken
+        return fn, [args[0].real(tracer), args[1].real(tracer), taken(tracer, args[2])], {}
+    take = _real if whole or isinstance(fn, FunctionType) else taken
     if not kwargs.keys().isdisjoint(_SCALARS):
         kwargs = {k: data.number(tracer, v) or v if k in _SCALARS and isinstance(v, t.Tensor) else v for k,
                   v in kwargs.items()}
@@ -139,7 +139,7 @@ def _real(tracer: Any, x: t.Tracker) -> Any:
     return x.real(tracer)
 
 
-def _taken(tracer: Any, x: t.Tracker) -> Any:
+def taken(tracer: Any, x: t.Tracker) -> Any:
     if type(x) is t.Data and x.kind in (int, float):
         return _of_data(tracer, x).symbol()
     return (_number(tracer, x).symbol() if type(x) is t.SymbolicNumber and x.varies

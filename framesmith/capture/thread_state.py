@@ -13,8 +13,8 @@ def read_state() -> GlobalState:
     """The thread's state that capture depends on."""
     autocast = tuple([(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")])
     return GlobalState(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_dtype(),
-                       torch.are_deterministic_algorithms_enabled(), default_device(), autocast_depth(),
-                       torch.is_autocast_cache_enabled())
+                       torch.are_deterministic_algorithms_enabled(), default_device(),
+                       torch._C._is_torch_function_enabled(), autocast_depth(), torch.is_autocast_cache_enabled())
 
 
 def casting(state: GlobalState) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import torch
 from framesmith._C import is_plain
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.dynamic_scalars import Number
-from framesmith.util.errors import FirstCall, FramesmithError, OddTensor, TooLong, Unsupported
+from framesmith.util.errors import FirstCall, OddTensor, TooLong, Unsupported
 
 from . import data
 from . import trackers as t
@@ -24,7 +24,6 @@ from .classes import Namespaces
 from .comparison_guards import Outcomes
 from .default_dtypes import DefaultDtypes
 from .errors import Errors
-from .faults import is_own_fault
 from .formatting import Showing
 from .frame import Frame
 from .gradients import Gradients, is_leaf
@@ -33,18 +32,19 @@ from .identity import kept_apart
 from .inference import Modes
 from .iteration import Iteration
 from .lifetimes import let_go, may_have_died, stays
-from .modes import devices, restore_devices, under_functions
+from .modes import devices, restore_devices
 from .operations import Operations
-from .overrides import converted, converts, is_followed, overridden
+from .overrides import has_function, is_class_of_programs, is_followed
 from .registry import OPAQUE
 from .resume import STACK
-from .run_time_indices import OBSERVERS, Copies, selected
+from .run_time_indices import Copies
 from .seeds import Seeds
 from .settings import Written
 from .sources import MISSING, OWN, Attr, Cell, DictAttr, Guard, Item, Local, Pinned, Source, TensorSpec
-from .symbolic_arithmetic import given, varying_local
+from .symbolic_arithmetic import varying_local
 from .text import Texts
 from .thread_state import casting, read_state, restore_state
+from .torch_functions import TorchFunctions
 from .trackers.objects import namespace_of
 from .values import CONSTANT_TYPES, Values
 
@@ -60,13 +60,16 @@ class BreakHere(Exception):
 
 
 class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iteration,
-             Hashing, Texts, Showing):
+             Hashing, Texts,
+              Showing, TorchFunctions):
     """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
 
     touched: list[Any] | None = None
     """What was changed, while somebody wants to know."""
     makes_parameters = False
     """The program made a parameter that requires grad."""
+    transformed = False
+    """The program is in a function transform: gradients there are part of what it computes."""
     assumes = True
     """Whether assertions on data may be taken to hold."""
 
@@ -111,8 +114,6 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         self.devices = devices()
         self.device_changes: list[tuple[Any, tuple[Any, ...]]] = []
         """Calls that change the default device, not taken back yet."""
-        self.transformed = False
-        """The program is in a function transform: gradients there are part of what it computes."""
         self.keyed: dict[int, t.Tracker] = {}
         """Values from outside that were elements of sets, or keys of dicts, by their identity."""
         self.cells: dict[int, t.Cell] = {}
@@ -124,7 +125,7 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         """Sources, as text, of the numbers that vary from call to call; None: all are assumed."""
         self.numbers: dict[int, tuple[t.SymbolicNumber | t.Data, Number]] = {}
         """Those of them that operators were given."""
-        self.state = read_state()
+        TorchFunctions.__init__(self)
         self.modes = Modes()
         recorder.autocast = casting(self.state)
         recorder.follows_grad = self.state.grad_enabled
@@ -173,17 +174,11 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
             raise Unsupported("a tensor that has no path from the frame")
         if torch.nn.parameter.is_lazy(value):
             raise FirstCall("a parameter that the first call makes")
-        if type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-            return self.plain_input(value, source)
-        if not is_followed(type(value)):
-            raise OddTensor(f"tensor subclass {type(value).__name__}")
-        for name in ("__torch_function__", "__torch_dispatch__", "__getattribute__", "__getattr__"):
-            self.lookup(type(value), name)
-        with torch._C.DisableTorchFunctionSubclass():
-            return self.plain_input(value, source)
-
-    def plain_input(self, value: torch.Tensor, source: Source) -> t.Tracker:
-        """The same of a tensor whose attributes run no code of the program's."""
+        if is_class_of_programs(type(value)):
+            if not is_followed(type(value)):
+                raise OddTensor(f"tensor subclass {type(value).__name__}")
+            for name in ("__torch_function__", "__torch_dispatch__", "__getattribute__", "__getattr__"):
+                self.lookup(type(value), name)
         if value.is_nested:
             raise OddTensor("a nested tensor")
         if value.layout != torch.strided:
@@ -197,7 +192,7 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
             self.differentiable[fake._alias.node] = source, is_leaf(value)
             fake._alias.node.meta["requires_grad"] = self.recorder.follows_grad = True
         self.guard(source, "tensor", tensor_spec(value))
-        if is_param(source) and not converts(type(value)):
+        if is_param(source) and not has_function(type(value)):
             fake._alias.node.meta["param"] = True
         elif not (value.requires_grad and is_leaf(value)):
             fake._alias.node.meta["passing"] = True
@@ -216,34 +211,6 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         with torch._C._InferenceMode(value.is_inference()):
             return self.recorder.input(value, name)
 
-    def torch_call(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-        """Run `fn` on fakes under the recorder."""
-        try:
-            fn, real, named = given(self, fn, args, kwargs)
-        except Unsupported:
-            out = overridden(self, fn, args, kwargs)
-            if out is None:
-                raise
-            return out
-        self.recorder.stack = self.user_stack()
-        before = self.mark()
-        if before is not None and named.get("out") is not None:
-            self.refuse_out(real, named)
-        try:
-            with under_functions(self.modes.functions):
-                out = fn(*real, **named)
-        except (FramesmithError, RecursionError, MemoryError):
-            raise
-        except Exception as e:
-            if is_own_fault(e):
-                raise Unsupported(f"{getattr(fn, '__name__', fn)} cannot be recorded ({type(e).__name__}: {e})") from e
-            return self.raise_(e)
-        self.dtypes.note()
-        self.seeds.note()
-        if before is not None and not self.transformed:
-            self.follow(*before)
-        return converted(self, fn, args, kwargs, self.made(out))
-
     def release(self) -> None:
         """Let go of everything (trackers refer to each other in circles, and would keep the user's model until the next
         collection), and of the devices that the program has entered."""
@@ -252,19 +219,6 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         for frame in self.traced:
             frame.end = None
         self.__dict__.clear()
-
-    def tensor_method(self, obj: t.Tensor, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-        if name in OBSERVERS:
-            self.seen_as_copy(obj.fake)
-        if name == "select" and len(args) == 2 and (key := selected(self, obj, *args)) is not None:
-            return obj.item(self, key)
-        if name == "storage_offset":
-            self.guard_owners(obj.fake, torch.Tensor.storage_offset)
-        if name == "is_pinned" and not args and not kwargs:
-            return t.boolean(any(self.guard_owners(obj.fake, torch.Tensor.is_pinned)))  # what a graph computes never is
-        if name == "item" and not args and not kwargs and (found := data.number(self, obj)) is not None:
-            return found
-        return converted(self, None, [obj, *args], kwargs, self.torch_call(getattr(obj.fake, name), args, kwargs))
 
     def guard_owners(self, x: FakeTensor, read: Callable[[torch.Tensor], Any]) -> list[Any]:
         """Return `read` of each input that `x` shares memory with, guarded: graphs do not depend on it, this program
@@ -459,7 +413,8 @@ class _Reads:
     value: Any
 
     def __call__(self, x: torch.Tensor) -> bool:
-        return self.read(x) == self.value
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.read(x) == self.value
 
 
 _BUILTINS = vars(builtins)

@@ -29,6 +29,7 @@ struct State : StepData {
   bool grad;
   bool inference;
   bool deterministic;
+  at::impl::TorchFunctionDisabledState functions;
   at::ScalarType default_dtype;
   std::vector<Autocast> autocast;
   PyObject* device_mode = nullptr;  // the class of the mode that sets a default device, watched; null = none was set
@@ -41,6 +42,7 @@ PyObject* device_name = nullptr;  // interned "device"
 // would not be seen. The mode of `torch.set_default_device` is the exception: capture went through it.
 bool modes_agree(const State& state) {
   const int64_t functions = at::impl::PythonTorchFunctionTLS::stack_len();
+  if (at::impl::PythonTorchFunctionTLS::get_disabled_state() != state.functions) return false;
   if (c10::impl::TorchDispatchModeTLS::stack_len() != 0 || at::tracer::impl::is_dispatch_enabled()) return false;
   if (!state.device_mode || functions != 1) return !state.device_mode && functions == 0;
   PyObject* mode = at::impl::PythonTorchFunctionTLS::get_stack_at(0)->ptr(getPyInterpreter());
@@ -109,18 +111,19 @@ bool read_device(PyObject* object, State* state, Holdings& holdings) {
   return device_name && holdings.watch(type);
 }
 
-// (grad, inference, autocast rows, default dtype, deterministic, default device).
+// (grad, inference, autocast rows, default dtype, deterministic, default device, torch functions of subclasses).
 bool prepare_state(Step& step, PyObject* payload, Holdings& holdings) {
-  int grad, inference, deterministic;
+  int grad, inference, deterministic, functions;
   PyObject *autocast, *dtype, *device;
-  if (!PyArg_ParseTuple(payload, "ppO!OpO:globals_state", &grad, &inference, &PyTuple_Type, &autocast, &dtype, &deterministic,
-                        &device)) {
+  if (!PyArg_ParseTuple(payload, "ppO!OpOp:globals_state", &grad, &inference, &PyTuple_Type, &autocast, &dtype,
+                        &deterministic, &device, &functions)) {
     return false;
   }
   auto state = std::make_unique<State>();
   state->grad = grad;
   state->inference = inference;
   state->deterministic = deterministic;
+  state->functions = functions ? at::impl::ENABLED : at::impl::SUBCLASSES_DISABLED;
   if (!read_dtype(dtype, &state->default_dtype) || !read_autocast(autocast, state.get()) || !read_device(device, state.get(), holdings)) {
     return false;
   }

@@ -42,7 +42,7 @@ def same_alias(fake: FakeTensor) -> FakeTensor:
 @handles(aten.detach.default, aten.alias.default)
 def detach(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     source = args[0]
-    if func is aten.detach.default and rec.follows_grad and not _is_fresh(rec, source):  # gradients end here
+    if rec.follows_grad and (func is aten.alias.default or not _is_fresh(rec, source)):  # gradients may end here
         return view(rec, func, args, kwargs)
     return same_alias(source if isinstance(source, FakeTensor) else rec.constant(source))
 

@@ -317,12 +317,12 @@ def duck_typed(x):
     return v.data, v.unit, torch.sum(v).data
 
 
-@program(Fresh(lambda: X.clone().as_subclass(Tagged)), breaks=True)
+@program(Fresh(lambda: X.clone().as_subclass(Tagged)))
 def subclass_argument(x):
     return x + 1, type(x * 2)
 
 
-@program(X, breaks=True)
+@program(X)
 def subclass_in_the_frame(x):
     return (x + 1).as_subclass(Tagged), x * 2
 

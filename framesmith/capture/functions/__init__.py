@@ -35,6 +35,7 @@ from . import (
     sets,
     signatures,
     state,
+    subclasses,
     text,
     torch_making,
     torch_rows,
@@ -49,5 +50,5 @@ __all__ = [
     "kernels", "marks",
     "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns", "polyfilled", "scans", "serial",
     "sets",
-    "signatures", "state", "text", "torch_making", "torch_rows", "transforms", "ufuncs",
+    "signatures", "state", "subclasses", "text", "torch_making", "torch_rows", "transforms", "ufuncs",
 ]

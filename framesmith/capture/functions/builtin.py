@@ -261,7 +261,7 @@ def _index(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(builtins.abs, operator.abs)
 def _abs(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if isinstance(args[0], (t.Tensor, t.Sym)):
-        return tracer.torch_call(abs, args, kwargs)
+        return tracer.torch_function(abs, args, kwargs)
     return tracer.fold_call(abs, args, kwargs) if args[0].constant else tracer.call_special(args[0], "__abs__", [])
 
 
@@ -283,7 +283,7 @@ def _divmod(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(builtins.round)
 def _round(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if isinstance(args[0], t.Tensor):
-        return tracer.torch_call(round, args, kwargs)
+        return tracer.torch_function(round, args, kwargs)
     if isinstance(args[0], t.Object) and args[0].payload is None:
         if tracer.lookup(args[0].cls, "__round__") is MISSING:
             tracer.raise_(TypeError(f"type {args[0].cls.__name__} doesn't define __round__ method"))

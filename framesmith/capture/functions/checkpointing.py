@@ -23,6 +23,8 @@ def _checkpoint(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]
         raise Unsupported("checkpoint() without use_reentrant, which warns", hint="pass use_reentrant=False")
     if "context_fn" in kwargs or torch.is_grad_enabled() and reentrant.truth(tracer):
         raise Unsupported("reentrant activation checkpointing while grad mode is on, or with contexts of its own")
+    if tracer.asks(*args[1:], *kwargs.values()):
+        raise Unsupported("activation checkpointing of tensors of a class with a __torch_function__")
     rest = {k: v for k, v in kwargs.items() if k not in _IDLE and k != "use_reentrant"}
     if reentrant.truth(tracer) and rest:
         tracer.raise_(ValueError("Unexpected keyword arguments: " + ",".join(rest)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
+import torch
+
 from framesmith.util.errors import DataDependent, Unsupported
 
 from .. import data
@@ -27,6 +29,8 @@ def _scalar(kind: type) -> Any:
             return t.Const(kind())
         x = args[0]
         if isinstance(x, t.Tensor):
+            if tracer.asks(x):
+                return tracer.torch_function(getattr(torch.Tensor, f"__{kind.__name__}__"), [x], {})
             known = x.known(tracer)
             if known is None:
                 if (found := data.number(tracer, x, kind)) is not None:

@@ -51,6 +51,8 @@ def _begin(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _apply(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if tracer.transformed:
         raise Unsupported("torch.autograd.Function within a function transform")
+    if tracer.asks(*args[1:]):
+        raise Unsupported("torch.autograd.Function of a tensor of a class with a __torch_function__")
     klass, given = args[0], args[1:]
     real = klass.real(tracer)
     ctx = t.Object(own.FunctionCtx)

@@ -90,7 +90,7 @@ def _by_index(tracer: Any, x: t.Tracker) -> t.Tracker:
 def _reversed(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     x = args[0]
     if isinstance(x, t.Tensor):
-        return x.get(tracer, "__reversed__").call(tracer, [], {}).iterate(tracer)
+        return x.get(tracer, "__reversed__").call(tracer, [], {})
     if x.constant:
         return tracer.walk(x, reversed)
     raw = tracer.lookup(x.pytype(), "__reversed__")
@@ -181,7 +181,7 @@ def _extreme(symbol: str, real: Any) -> Any:
                 if better is None or better.truth(tracer):
                     best, best_key = v, k
             except DataDependent:
-                if not choices.chooses(better):
+                if tracer.asks(better) or not choices.chooses(better):
                     raise
                 best = t.Chosen(better, v, best)
                 best_key = best if plain else t.Chosen(better, k, best_key)

@@ -71,7 +71,7 @@ def _has_override(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _has_override_among(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if tracer.modes.functions:
         raise Unsupported("a function of torch's Python in a function mode")
-    return t.boolean(bool(overriding(tracer, args)))
+    return t.boolean(tracer.asks(*[x for x in args if isinstance(x, t.Tensor)]) or bool(overriding(tracer, args)))
 
 
 

@@ -53,6 +53,8 @@ class _Run:
 
     def __call__(self, transform: Callable[..., Any], args: Args, kwargs: Kwargs) -> t.Tracker:
         tracer = self.tracer
+        if tracer.asks(*args, *kwargs.values()):
+            raise Unsupported("a function transform of tensors of a class with a __torch_function__")
         grad = tracer.transformed
         given = [self.given(a) for a in args], {k: self.given(v) for k, v in kwargs.items()}
         before = tracer.end()

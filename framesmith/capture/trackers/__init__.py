@@ -15,7 +15,7 @@ from .instance import InstanceDict
 from .iterators import Backward, Generator, Iter, Lazy, Outside, SeqIter, Until, enumerated, filtered, mapped, zipped
 from .keys import Hashed, Number, lasts
 from .made import MadeClass, Wrapped
-from .modes import InferenceGuard
+from .modes import FunctionsGuard, InferenceGuard
 from .modules import Module
 from .objects import DELETED, Object
 from .sequences import List, Sequence, Slice, Tuple, is_own_sequence, is_plain_tuple
@@ -23,7 +23,7 @@ from .sets import SameElements, Set
 from .statics import Builtin, Class, Disabled, PyModule, Scripted, Static
 from .supers import Super, super_of
 from .symbolic_number import SymbolicNumber, symbolic
-from .tensors import Sym, Tensor, TensorMethod, is_users
+from .tensors import Sym, Tensor, TensorMethod, is_accessor, is_users
 from .weak import WeakRef
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Chosen", "Class",
     "Const", "DELETED", "Data", "Deque", "Dict", "DictView", "Disabled", "Draw", "Error", "FALSE", "Fixed", "FrameEnd",
     "Function",
+    "FunctionsGuard",
     "Generator",
     "Handed", "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "SymbolicNumber", "Lazy",
     "List", "MadeClass",
@@ -41,5 +42,5 @@ __all__ = [
     "Traceback", "Tracker",
     "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "by_class", "enumerated", "filtered",
     "is_own_sequence",
-    "is_plain_tuple", "lasts", "symbolic", "is_users", "mapped", "ClassDict", "super_of", "zipped",
+    "is_plain_tuple", "lasts", "symbolic", "is_accessor", "is_users", "mapped", "ClassDict", "super_of", "zipped",
 ]

@@ -21,6 +21,7 @@ from .base import Bound, Tracker
 from .functions import Method
 from .objects import DESCRIPTORS, Object
 from .statics import Class
+from .tensors import is_accessor
 
 
 class Super(Tracker):
@@ -66,6 +67,8 @@ class Super(Tracker):
             return tracer.call_property(raw, "fget", [self.obj])
         if isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)):
             return tracer.made(raw) if on_class else Bound(self.obj, name, raw)
+        if is_accessor(raw) and not on_class:
+            return tracer.accessor(raw.__get__, [self.obj])
         if isinstance(raw, (GetSetDescriptorType,
                             MemberDescriptorType)) and isinstance(self.obj, Object) and not on_class:
             return DESCRIPTORS[type(raw)](tracer, self.obj, raw, name, None)

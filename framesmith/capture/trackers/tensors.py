@@ -11,7 +11,7 @@ from framesmith.fake import known_value
 from framesmith.fake.draws import decided
 from framesmith.util.errors import DataDependent, Unsupported
 
-from ..sources import MISSING, Attr, DictAttr, Source
+from ..sources import MISSING, Applied, Attr, DictAttr, Source
 from .base import Tracker
 from .constants import NONE
 from .objects import DELETED
@@ -36,13 +36,12 @@ _REFUSED = {
     "__deepcopy__": "copying of a tensor by its protocol",
     "retain_grad": "the autograd engine's Python interface",
     "set_": "the storage of a tensor",
-    "as_subclass": "tensor subclasses",
     "pin_memory": "pinned memory",
     "record_stream": "streams of a device",
 }
 
 
-_BY_ROW = frozenset(("numpy",))
+_BY_ROW = frozenset(("numpy", "as_subclass"))
 """Methods that have a handler."""
 
 _NUMBERS = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"))
@@ -80,15 +79,26 @@ class Tensor(Tracker):
         return self
 
     def get(self, tracer: Any, name: str) -> Tracker:
+        raw = tracer.lookup(self.pyclass, name)
+        if is_users(raw):
+            return self.by_users(tracer, name, raw)
+        if is_accessor(raw) and tracer.asks(self):
+            return tracer.torch_function(raw.__get__, [self], {})
+        return self.by_torch(tracer, name, raw)
+
+    def by_torch(self, tracer: Any, name: str, raw: Any) -> Tracker:
+        """Read an attribute without code of the program's; `raw`: what the class has."""
         attrs = self.attrs
         if attrs is not None and name in attrs and attrs[name] is not DELETED:
             return attrs[name]
         if name == "_base":
             tracer.seen_as_copy(self.fake)
-        raw = tracer.lookup(self.pyclass, name)
-        if is_users(raw):
-            return self.by_users(tracer, name, raw)
-        raw = None if raw is MISSING else getattr(self.pyclass, name)
+        if isinstance(raw, classmethod):
+            return tracer.bound_special(self, name, raw)
+        if raw is not MISSING and not hasattr(type(raw), "__get__"):
+            found = self.entry(tracer, name)
+            return found if found is not None else tracer.class_value(self.pyclass, name, raw)
+        raw = None if raw is MISSING else getattr(torch.Tensor if is_accessor(raw) else self.pyclass, name)
         if isinstance(raw, _METHOD_TYPES):
             return TensorMethod(self, name)
         row = _ATTRIBUTES.get(name)
@@ -100,30 +110,46 @@ class Tensor(Tracker):
 
     def by_users(self, tracer: Any, name: str, raw: Any) -> Tracker:
         """An attribute that the program has put into the class."""
-        if isinstance(raw, property):
-            return tracer.call_property(raw, "fget", [self])
-        if not isinstance(raw, types.FunctionType):
+        if not isinstance(raw, (types.FunctionType, property, classmethod, staticmethod)):
             raise Unsupported(f"Tensor.{name}, which was replaced")
         return tracer.bound_special(self, name, raw)
 
     def own(self, tracer: Any, name: str) -> Tracker:
         """An entry of the instance dict."""
+        found = self.entry(tracer, name)
+        return found if found is not None else tracer.no_attribute(self, name)
+
+    def entry(self, tracer: Any, name: str) -> Tracker | None:
+        """Find an entry of the instance dict, or None."""
         if self.attrs is not None and name in self.attrs:
-            return self.attrs[name] if self.attrs[name] is not DELETED else tracer.no_attribute(self, name)
+            return self.attrs[name] if self.attrs[name] is not DELETED else None
         if self.value is not None and self.source is not None:
             if name in self.value.__dict__:
                 return tracer.wrap(self.value.__dict__[name], DictAttr(self.source, name))
             tracer.guard(self.source, "not_hasattr", name)
-        return tracer.no_attribute(self, name)
+        return None
 
     def set(self, tracer: Any, name: str, value: Tracker) -> None:
-        raw = getattr(self.pyclass, name, None)
+        raw = tracer.lookup(self.pyclass, name)
+        if is_users(raw) and isinstance(raw, property):
+            tracer.call_property(raw, "fset", [self, value])
+        elif is_accessor(raw) and tracer.asks(self, value):
+            tracer.torch_function(raw.__set__, [self, value], {})
+        else:
+            self.put(tracer, name, value)
+
+    def put(self, tracer: Any, name: str, value: Tracker) -> None:
+        """Set an attribute, or for DELETED delete it, without code of the program's."""
+        raw = getattr(torch.Tensor, name, None)
+        value = NONE if value is DELETED and name == "grad" else value
         if name == "requires_grad" and tracer.same_grad_flag(self, [value], {}):
             return
         if name == "data" and isinstance(value, Tensor) and value.fake is self.fake:
             return  # Module.to(...) where nothing is to be converted
         if hasattr(type(raw), "__set__") and not (name == "grad" and self.takes_grad(value)):
-            super().set(tracer, name, value)
+            super().set(tracer, name, value) if value is not DELETED else super().delete(tracer, name)
+        if value is DELETED:
+            self.get(tracer, name)
         self.note(tracer, name, value)
 
     def takes_grad(self, value: Tracker) -> bool:
@@ -133,10 +159,11 @@ class Tensor(Tracker):
         return self.value is not None and self.value.is_leaf and (value is NONE or fits)
 
     def delete(self, tracer: Any, name: str) -> None:
-        if hasattr(type(getattr(self.pyclass, name, None)), "__set__"):
-            super().delete(tracer, name)
-        self.get(tracer, name)
-        self.note(tracer, name, DELETED)
+        raw = tracer.lookup(self.pyclass, name)
+        if is_accessor(raw) and tracer.asks(self):
+            tracer.torch_function(raw.__delete__, [self], {})
+            return
+        self.put(tracer, name, DELETED)
 
     def note(self, tracer: Any, name: str, value: Any) -> None:
         if self.attrs is None:
@@ -154,13 +181,18 @@ class Tensor(Tracker):
 
     def item(self, tracer: Any, key: Tracker) -> Tracker:
         tracer.operated(self, "getitem")
-        return tracer.torch_call(get_item, [self, key], {})
+        return tracer.torch_function(get_item, [self, key], {})
 
     def set_item(self, tracer: Any, key: Tracker, value: Tracker) -> None:
         tracer.operated(self, "setitem")
-        tracer.torch_call(set_item, [self, key, value], {})
+        tracer.torch_function(set_item, [self, key, value], {})
 
     def truth(self, tracer: Any) -> bool:
+        if tracer.asks(self):
+            said = tracer.torch_function(torch.Tensor.__bool__, [self], {})
+            if said.pytype() is not bool:
+                tracer.raise_(TypeError(f"__bool__ should return bool, returned {said.pytype().__name__}"))
+            return said.truth(tracer)
         known = self.assumed(tracer)
         if known is None and (whatever := decided(tracer.recorder, self.fake)) is not None:
             return whatever
@@ -169,16 +201,22 @@ class Tensor(Tracker):
         return tracer.folded(bool, (known,))
 
     def size(self, tracer: Any) -> Any:
+        if tracer.asks(self):
+            return tracer.index(tracer.torch_function(torch.Tensor.__len__, [self], {}))
         if self.fake.dim() == 0:
             tracer.raise_(TypeError("len() of a 0-d tensor"))
         return self.fake.shape[0]
 
     def iterate(self, tracer: Any) -> Tracker:
+        if tracer.asks(self):
+            return tracer.torch_function(torch.Tensor.__iter__, [self], {})
         if self.fake.dim() == 0:
             tracer.raise_(TypeError("iteration over a 0-d tensor"))
         return tracer.iterator(tracer.torch_call(torch.unbind, [self], {}).items)
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
+        if name == "__init__" and not args and not kwargs:
+            return NONE
         return TensorMethod(self, name).call(tracer, args, kwargs)
 
 
@@ -186,6 +224,13 @@ def is_users(raw: Any) -> bool:
     """Whether what is found in a tensor's class is a function, or made of one, that is not torch's own."""
     fn = raw.fget if isinstance(raw, property) else getattr(raw, "__func__", raw)
     return isinstance(fn, types.FunctionType) and not str(fn.__globals__.get("__name__")).startswith("torch.")
+
+
+def is_accessor(raw: Any) -> bool:
+    """Tell whether what a tensor's class has is a computed attribute of torch's."""
+    if isinstance(raw, property):
+        return not is_users(raw)
+    return isinstance(raw, types.GetSetDescriptorType) and raw.__objclass__ is torch._C.TensorBase
 
 
 def get_item(x: Any, key: Any) -> Any:
@@ -199,7 +244,15 @@ def set_item(x: Any, key: Any, value: Any) -> None:
 def _grad(self: Tensor, tracer: Any) -> Tracker:
     if self.value is None or not self.value.is_leaf:
         return NONE
-    return tracer.wrap(self.value.grad, Attr(self.source, "grad") if self.source is not None else None)
+    if self.source is None or self.pyclass in (torch.Tensor, torch.nn.Parameter):
+        return tracer.wrap(self.value.grad, None if self.source is None else Attr(self.source, "grad"))
+    return tracer.wrap(self.value.grad, Applied(self.source, grad_of, "{}.grad"))
+
+
+def grad_of(x: torch.Tensor) -> torch.Tensor | None:
+    """Read `x.grad`; no class is asked."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return x.grad
 
 
 def _requires_grad(self: Tensor, tracer: Any) -> Tracker:
@@ -255,6 +308,8 @@ class TensorMethod(Tracker):
 
     def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         name = self.name
+        if name != "as_subclass" and tracer.asks(self.obj, *args, *kwargs.values()):
+            return tracer.torch_function(getattr(torch.Tensor, name), [self.obj, *args], kwargs)
         if name in _NUMBERS and (known := self.obj.known(tracer) if name == "item"
                                  else self.obj.assumed(tracer)) is not None:
             return tracer.made(tracer.folded(getattr(known, name), tuple([a.real(tracer) for a in args])))
