@@ -60,6 +60,26 @@ def _reflecting(func: Any) -> Any:
     return lambda vectors, *args: func(_LaidOut.apply(vectors), *args)
 
 
+class Written(torch.autograd.Function):
+    """A tensor after a write through `as_strided`: the gradient of what is written over is zero. (That of the operator
+    `as_strided_scatter` is zero elsewhere.)"""
+
+    @staticmethod
+    def forward(ctx: Any, x: FakeTensor, written: FakeTensor, size: Any, stride: Any, offset: Any) -> Any:  # type: ignore[override]
+        ctx.layout = x.stride(), size, stride, offset - x.storage_offset()
+        value = aten.as_strided_scatter.default(x, written, size, stride, offset)
+        value._alias.node.meta["written"] = True
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+        strides, *place = ctx.layout
+        fresh = torch.empty_strided(grad.shape, strides, dtype=grad.dtype, device=grad.device)
+        laid_out = aten.copy.default(fresh, grad)
+        part = aten.as_strided.default(laid_out, *place)
+        return Written.apply(laid_out, torch.zeros_like(part), *place), part, None, None, None
+
+
 class _Extreme(torch.autograd.Function):
     """The greatest, least or middle element: all that are equal to it share the gradient, the others have zeros."""
 
@@ -175,4 +195,4 @@ DIFFERENTIABLE: dict[Any, Any] = {
 }  # fmt: skip
 """What has a derivative, or eager's, for an operator below autograd that has none, or another."""
 
-__all__ = ["DIFFERENTIABLE", "Copied"]
+__all__ = ["DIFFERENTIABLE", "Copied", "Written"]

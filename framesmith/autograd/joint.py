@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith.autograd.formulas import DIFFERENTIABLE, Copied
+from framesmith.autograd.formulas import DIFFERENTIABLE, Copied, Written
 from framesmith.autograd.gradient_order import later_results
 from framesmith.autograd.index_dtype import narrow_places
 from framesmith.fake import FakeTensor, Recorder
@@ -400,7 +400,7 @@ class _Replay:
 
     def _call(self, node: fx.Node) -> Any:
         args, kwargs = self._read(node.args), self._read(node.kwargs)
-        target: Any = DIFFERENTIABLE.get(node.target, node.target)
+        target: Any = Written.apply if node.meta.get("written") else DIFFERENTIABLE.get(node.target, node.target)
         self.current = node
         if isinstance(target, OfOneGraph):
             return self._again(node, args)

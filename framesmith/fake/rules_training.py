@@ -71,6 +71,13 @@ def native_dropout(x: FakeTensor, p: float, train: Any) -> Any:
     return new_fake(x.shape, stride, x.dtype, x.device), new_fake(x.shape, stride, torch.bool, x.device)
 
 
+@rule(aten.log_sigmoid_forward.default)
+def log_sigmoid_forward(x: FakeTensor) -> Any:
+    if x.device.type != "cpu" or not x.dtype.is_floating_point:
+        return NotImplemented
+    return dense(x, tuple(x.shape)), dense(x, tuple(x.shape))
+
+
 # -- convolution
 
 

@@ -180,6 +180,11 @@ def as_strided(x: FakeTensor, size: Any, stride: Any, offset: Any = None) -> Any
     return _like(x, tuple(size), tuple(stride), offset)
 
 
+@rule(aten.as_strided_scatter.default)
+def as_strided_scatter(x: FakeTensor, *args: Any) -> Any:
+    return _like(x, x.shape, x.stride(), x.storage_offset())
+
+
 @rule(aten.clone.default)
 def clone(x: FakeTensor, *, memory_format: Any = None) -> Any:
     if memory_format is None or memory_format is torch.preserve_format:

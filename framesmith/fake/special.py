@@ -167,8 +167,13 @@ def as_strided(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
         base = base.parent
     if not is_dense(base.val.shape, base.val.stride()):
         raise Unsupported("as_strided of a tensor whose storage has gaps")
+    if source.numel() != base.val.numel() and rec.keeps_history and rec.keeps_history(source):
+        # what is not in the part has no gradient
+        raise Unsupported("as_strided of a part of a tensor that requires grad")
     if base.storage.input is not None:
         first = base.val.storage_offset()
+        if first and rec.follows_grad:  # what a backward keeps of an input may begin elsewhere
+            raise Unsupported("as_strided of an input that begins within its storage, with grad mode on")
         last = offset + sum((n - 1) * s for n, s in zip(size, stride))
         if all(size) and not first <= offset <= last < first + base.val.numel():
             raise Unsupported("as_strided beyond the elements of an input")

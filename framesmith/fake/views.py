@@ -33,7 +33,16 @@ def _scatter(view: Any, scatter: Any) -> None:
 _scatter(aten.select.int, aten.select_scatter.default)
 _scatter(aten.slice.Tensor, aten.slice_scatter.default)
 _scatter(aten.diagonal.default, aten.diagonal_scatter.default)
-_scatter(aten.as_strided.default, aten.as_strided_scatter.default)
+
+
+def _into_memory(emit: Emit, base: Node, value: Node, args: tuple, val: FakeTensor) -> Node:
+    """A write has another derivative than the operator `as_strided_scatter` has in autograd."""
+    node = emit(aten.as_strided_scatter.default, (base, value, *args), val)
+    node.meta["written"] = True
+    return node
+
+
+PUT_BACK[aten.as_strided.default] = _into_memory
 
 
 def _reshaped(emit: Emit, base: Node, value: Node, args: tuple, val: FakeTensor) -> Node:

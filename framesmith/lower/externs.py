@@ -197,8 +197,9 @@ def _as_eager(node: fx.Node, values: list[Stored]) -> bool:
     eager = _eager_strides(node)
     if len(eager) != len(values) or any("layout" in arg.meta for arg in node.all_input_nodes):
         return False
-    return all(stride is not None and same_layout(value.shape, value.stride, stride) for stride,
-               value in zip(eager, values))
+    if any(stride is None or len(stride) != len(value.shape) for stride, value in zip(eager, values)):
+        return False  # not known, or a prim that takes its arguments in another order than the operator
+    return all(same_layout(value.shape, value.stride, stride) for stride, value in zip(eager, values))
 
 
 def _eager_strides(node: fx.Node) -> list[Any]:

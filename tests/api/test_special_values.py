@@ -161,3 +161,17 @@ def test_attention_to_keys_that_a_mask_excludes(rows: int, number: float) -> Non
     query = torch.randn(1, 2, rows, 16)
     for got, want in zip(framesmith.compile(attention)(query, *masks), attention(query, *masks), strict=True):
         torch.testing.assert_close(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("count", [1, 40])
+def test_zeros_keep_their_sign_and_quotients_are_infinite(dtype: torch.dtype, count: int) -> None:
+    def every(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        bounded = torch.relu(x), x.clamp(min=0), x.clamp(max=0), x.clamp(0, 1), F.relu6(x), F.hardtanh(x, 0, 1)
+        return *bounded, x // 0.25, x // -0.25, -x // 0.25, x // 0.0
+
+    for number in (-0.0, 0.0, math.nan, torch.finfo(dtype).max, math.inf):
+        x = torch.full((count,), number, dtype=dtype)
+        for got, want in zip(framesmith.compile(every, fullgraph=True)(x), every(x), strict=True):
+            assert torch.equal(got.nan_to_num(7), want.nan_to_num(7))
+            assert want.isnan().all() or torch.equal(got.signbit(), want.signbit())

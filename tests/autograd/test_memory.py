@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -455,6 +457,35 @@ def data_of_a_parameter(c):
     y = c(fn)(x)
     y.sum().backward()
     return x, y
+
+
+@scenario(breaks=None)
+def written_through_as_strided(c):
+    """With the gradient of zeros where it is written over, of whatever order; and wherever in its storage an input
+    begins."""
+
+    def fresh(h, w):
+        h = h * 1
+        h.as_strided((2, 2), (1, 2)).mul_(w)
+        return h * h
+
+    def given(h, w):
+        part = h.as_strided((2, 2), (1, 2))
+        part[:, 0].mul_(w)
+        return part * h[0, 0]
+
+    def beyond_the_part(h, w):
+        return (h * w).diagonal().as_strided((2, 2), (1, 2)) * w
+
+    found = []
+    for fn, begin, grad in itertools.product((fresh, given, beyond_the_part), (0, 1), (False, True)):
+        x, w = torch.arange(7.0).requires_grad_(grad), torch.full((1,), 2.0, requires_grad=True)
+        h = (x * 1)[begin:begin + 6].view(2, 3)
+        y = c(fn)(h, w)
+        g, = torch.autograd.grad(y.sum(), w, create_graph=True)
+        (g * 3 + y.sum()).sum().backward()
+        found += [y, h.detach(), w.grad, x.grad]
+    return found
 
 
 @scenario(breaks=True)

@@ -17,45 +17,54 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from tests.nets.compare import TOLERANCES
+
 RUNS = 16
 _BITS = 2.0
+_LANES = 256
 _INEXACT = """exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid
 log_sigmoid erf erfc erfinv gelu silu mish softplus elu celu hardswish atan2 hypot pow reciprocal rsqrt lerp addcmul
 addcdiv logaddexp lgamma digamma"""
 _SUMS = """sum nansum mean var std var_mean prod cumsum cumprod logsumexp logcumsumexp norm vector_norm softmax
 log_softmax mm bmm addmm baddbmm addmv mv dot vdot convolution layer_norm batch_norm rms_norm group_norm avg_pool2d
 mse_loss scaled_dot_product_attention index_add scatter_add embedding_dense"""
+_EXACT = "hardtanh softshrink hardshrink threshold hardsigmoid leaky_relu"
+"""Others that are one loop over elements, though their gradients are not said to be."""
 _AFFIXES = re.compile(r"^(_|native_|fused_|linalg_|mkldnn_)*|"
                       r"(_backward|_forward|_overrideable|_math|_flash_attention_for_cpu|_for_cpu|_legit|_)*$")
 
 
 def _kind(func: Any) -> str:
     name = _AFFIXES.sub("", func.overloadpacket.__name__)
-    return "sum" if name in _SUMS.split() else "inexact" if name in _INEXACT.split() else ""
+    if name in _INEXACT.split():
+        return "inexact"
+    return ("sum" if name in _SUMS.split() else "exact" if name in _EXACT.split()
+            or torch.Tag.pointwise in func.tags else "")
 
 
 class Rounded(TorchDispatchMode):
-    """Eager with other last bits: in what sums read, and in what other inexact operators give. Every other seed: with
-    these outside the vector part of their loops, where they may be other functions (`gelu` of an infinity is NaN in
-    one and an infinity in the other). Seed -1: eager as it is."""
+    """Eager with other last bits: in what sums read, and in what other inexact operators give. Of three seeds one has
+    pointwise operators in the vector part of their loops and one has them outside of it, where they may be other
+    functions (`gelu` of an infinity and the gradient of `elu` at NaN are NaN in one alone). Seed -1: eager as it is."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self.moves, self.apart = seed >= 0, seed % 2 == 1
+        self.moves, self.place = seed >= 0, (None, _apart, _together)[seed % 3] if seed >= 0 else None
         self.generator = torch.Generator().manual_seed(max(seed, 0))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kind, kwargs = _kind(func) if self.moves else "", kwargs or {}
-        if not func._schema.is_mutable:
-            args = tree_map(self._moved, args) if kind == "sum" else args
+        if func._schema.is_mutable:
             result = func(*args, **kwargs)
-            if kind != "inexact" or not isinstance(result, torch.Tensor):
-                return result
-            return self._moved(result.copy_(func(*tree_map(_apart, args), **kwargs)) if self.apart else result)
+            if kind in ("inexact", "sum") and isinstance(result, torch.Tensor):
+                result.copy_(self._moved(result))
+            return result
+        args = tree_map(self._moved, args) if kind == "sum" else args
         result = func(*args, **kwargs)
-        if kind and isinstance(result, torch.Tensor):
-            result.copy_(self._moved(result))
-        return result
+        if self.place is not None and isinstance(result, torch.Tensor) and kind in ("inexact", "exact"):
+            given = tree_map(lambda x: self.place(x, result.shape), args)
+            result = result.copy_(func(*given, **kwargs).reshape(-1)[:result.numel()].reshape(result.shape))
+        return self._moved(result) if kind == "inexact" and isinstance(result, torch.Tensor) else result
 
     def _moved(self, x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
@@ -65,9 +74,17 @@ class Rounded(TorchDispatchMode):
         return torch.where(noise == 0, x, wide.to(x.dtype))
 
 
-def _apart(x: Any) -> Any:
+def _apart(x: Any, shape: torch.Size) -> Any:
     """A tensor with room between its elements."""
     return torch.stack([x, x], -1)[..., 0] if isinstance(x, torch.Tensor) else x
+
+
+def _together(x: Any, shape: torch.Size) -> Any:
+    """A tensor's elements one behind the other, and more of them, so that they fill whole vectors."""
+    if not isinstance(x, torch.Tensor) or x.dim() == 0:
+        return x
+    flat = x.expand(shape).reshape(-1)
+    return torch.cat([flat, flat.new_ones(-flat.numel() % _LANES)])
 
 
 class Overflows(TorchDispatchMode):
@@ -135,13 +152,12 @@ def is_rounding(a: torch.Tensor, b: torch.Tensor, others: list[Any], apart: Call
     plain, *others = [x for x in others if isinstance(x, torch.Tensor) and x.dtype is a.dtype and x.shape == a.shape]
     if apart(a, plain):
         return False
-    nearest = a
+    nearest, inexact = a, a.is_floating_point() or a.is_complex()
     for other in others:
-        if a.is_floating_point() or a.is_complex():
+        as_far = b == other
+        if inexact:
             reach = (other - a).abs() * 4
-            as_far = ((b - a).abs() <= reach) & reach.isfinite()
-            as_far |= (b.isnan() & other.isnan()) | (b == other)
-        else:
-            as_far = b == other
+            as_far |= b.isnan() & other.isnan() | torch.isclose(b, other, TOLERANCES[a.dtype], 0.0)
+            as_far |= ((b - a).abs() <= reach) & reach.isfinite()
         nearest = torch.where(as_far, b, nearest)
     return not apart(nearest, b)

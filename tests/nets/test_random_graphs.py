@@ -38,6 +38,7 @@ def test_a_difference_is_found():
 
 INF = torch.full((4,), torch.inf)
 KS = torch.tensor([-1.0, 0.0, 2.0, 1.0, 2.0, 2.0])
+ELU = partial(torch.ops.aten.elu_backward, torch.ones(6), 1, 1, 1, False)
 ROUNDED = {
     "the greatest of equal angles": (lambda: torch.atan2(KS, KS).argmax(), torch.tensor(3), True),
     "no greatest": (lambda: torch.atan2(KS, KS).argmax(), torch.tensor(1), False),
@@ -45,6 +46,9 @@ ROUNDED = {
     "what is left of a sum": (lambda: (KS / 3).softmax(0).sum() - 1, torch.tensor(2e-7), True),
     "more than is left of a sum": (lambda: (KS / 3).softmax(0).sum() - 1, torch.tensor(1e-5), False),
     "gelu in a loop's vector part and out of it": (lambda: F.gelu(INF), INF, True),
+    "what is made of that": (lambda: F.gelu(INF[:3]).mul(2).add(KS[:3].exp()), INF[:3], True),
+    "another number than either": (lambda: F.gelu(INF), torch.zeros(4), False),
+    "elu at NaN in a loop's vector part": (lambda: ELU(KS * torch.nan), KS * torch.nan, True),
 }
 
 

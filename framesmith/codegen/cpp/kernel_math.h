@@ -175,7 +175,7 @@ FN float reciprocal(float x) { return 1.0f / x; }
 FN double reciprocal(double x) { return 1.0 / x; }
 template <class V> FN V square(V x) { return x * x; }
 template <class V> FN V fma(V x, V y, V z) { return x * y + z; }
-template <class V> FN V relu(V x) { return max(x, V{}); }
+template <class V> FN V relu(V x) { return max(V{}, x); }  // -0 at -0, as eager
 template <class V> FN V frac(V x) { return x - trunc(x); }
 FN vf sign(vf x) { return where(eq(x, vf{}) | isnan(x), vf{}, copysign(splat(1.0f), x)); }  // 0 at NaN, as eager
 FN vd sign(vd x) { return where(eq(x, vd{}) | isnan(x), vd{}, where(lt(x, vd{}), splat(-1.0), splat(1.0))); }
@@ -212,10 +212,11 @@ FN double splat_like(double, double x) { return x; }
 FN vl splat_like(vl, i64 x) { return splat(x); }
 FN i64 splat_like(i64, i64 x) { return x; }
 template <class V> FN V float_floordiv(V x, V y) {  // as Python: from the remainder, so that it agrees with mod
-  const V r = fmod(x, y), q = (x - r) / y, one = splat_like(y, 1);
+  const V whole = x / y, r = fmod(x, y), q = (x - r) / y, one = splat_like(y, 1);
   const V d = where(ne(r, V{}) & (lt(r, V{}) ^ lt(y, V{})), q - one, q);
   const V f = floor(d), near = where(gt(d - f, one * splat_like(y, 0.5)), f + one, f);
-  return where(eq(y, V{}), x / y, where(eq(d, V{}), copysign(V{}, x / y), near));
+  const auto overflows = eq(x - x, V{}) & ne(whole - whole, V{});
+  return where(eq(y, V{}) | overflows, whole, where(eq(d, V{}), copysign(V{}, whole), near));
 }
 FN vf floordiv(vf x, vf y) { return float_floordiv(x, y); }
 FN vd floordiv(vd x, vd y) { return float_floordiv(x, y); }

@@ -122,7 +122,7 @@ def log_sigmoid_forward(b: Builder, x: Value) -> Any:
 def hardtanh(b: Builder, x: Value, min_val: Any = -1, max_val: Any = 1) -> Any:
     if x.dtype is torch.bool:
         return NotImplemented
-    return b.minimum(b.maximum(x, b.cast(min_val, x.dtype)), b.cast(max_val, x.dtype))
+    return b.minimum(b.cast(max_val, x.dtype), b.maximum(b.cast(min_val, x.dtype), x))
 
 
 @decomposes_named("relu6")

@@ -390,11 +390,11 @@ def clamp(b: Builder, x: Value, min: Any = None, max: Any = None) -> Any:
     dtype = result_dtype(*[one for one in (x, min, max) if one is not None])
     if dtype is torch.bool:
         return NotImplemented
-    out = b.convert(x, dtype)
+    out = b.convert(x, dtype)  # of equals the second is taken: a zero keeps its sign, as in eager
     if min is not None:
-        out = b.maximum(out, b.cast(min, dtype))
+        out = b.maximum(b.cast(min, dtype), out)
     if max is not None:
-        out = b.minimum(out, b.cast(max, dtype))
+        out = b.minimum(b.cast(max, dtype), out)
     return out
 
 
