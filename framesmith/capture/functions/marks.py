@@ -80,7 +80,12 @@ def disallow(fn: Callable[..., Any], why: str) -> None:
 
 def constant(fn: Callable[..., Any]) -> None:
     """A call of `fn` runs during capture, and its result is part of the compiled code."""
-    calls(fn)(lambda tracer, args, kwargs: tracer.fold_call(fn, args, kwargs))
+
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._EnableTorchFunction():  # capture itself asks no class of tensors
+            return fn(*args, **kwargs)
+
+    calls(fn)(lambda tracer, args, kwargs: tracer.fold_call(asked if tracer.functions else fn, args, kwargs))
 
 
 def forget(fn: Callable[..., Any]) -> None:
