@@ -115,11 +115,11 @@ def converted(tracer: Any, fn: Any, args: Args, kwargs: Kwargs, out: t.Tracker) 
     return out
 
 
-def tensors_among(values: Iterable[t.Tracker]) -> Iterator[t.Tensor]:
-    """Yield the tensors among `values` and within sequences that were read."""
+def tensors_among(values: Iterable[t.Tracker], tracer: Any = None) -> Iterator[t.Tensor]:
+    """Yield the tensors among `values` and within sequences: those that were read, or for a `tracer` all."""
     for x in values:
-        if isinstance(x, t.Sequence) and x._items is not None:
-            yield from tensors_among(x.items)
+        if isinstance(x, t.Sequence) and (tracer is not None or x._items is not None):
+            yield from tensors_among(x.items if tracer is None else x.open(tracer), tracer)
         elif isinstance(x, t.Tensor):
             yield x
 

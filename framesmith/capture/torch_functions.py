@@ -68,8 +68,8 @@ class TorchFunctions:
         self.questions: list[_Question] = []
 
     def asks(self, *values: t.Tracker) -> bool:
-        """Tell whether a torch function on `values` calls a `__torch_function__` of the program's."""
-        return self.functions and any(own_function(x.pyclass) for x in tensors_among(values))
+        """Tell whether a torch function that reads `values` calls a `__torch_function__` of the program's."""
+        return self.functions and any(own_function(x.pyclass) for x in tensors_among(values, self))
 
     @contextmanager
     def without_functions(self) -> Iterator[None]:

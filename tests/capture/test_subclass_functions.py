@@ -65,8 +65,8 @@ class Silent(torch.Tensor):
 
 def of(cls, grad=False, shape=(3, 4)):
     count = shape[0] * shape[1]
-    return Fresh(lambda: torch.Tensor._make_subclass(cls, torch.linspace(-1, 2, 12)[:count].reshape(shape).clone(),
-                                                     grad))
+    data = torch.linspace(-1, 2, 12)[:count].reshape(shape)
+    return Fresh(lambda: torch.Tensor._make_subclass(cls, data.clone(), grad))
 
 
 P = of(torch.Tensor)
@@ -471,6 +471,14 @@ def test_programs(fn, grad):
     check(fn, of(Logged, grad))
 
 
+def test_sequences_from_outside():
+    """The first that is read of them are the tensors in them."""
+    kept = [of(Logged).make(), torch.ones(3, 4)]
+    check(lambda: (torch.stack(kept), torch.cat(tuple(kept)), torch.einsum("ij,ij->i", kept)))
+    given = Fresh(lambda: [of(Logged).make(), P.make()])
+    check(lambda x, kept: torch.hstack(kept) + torch.column_stack([x, kept[1]]).sum(), P, given)
+
+
 def test_a_function_that_asks_nobody():
     check(lambda x: (x * 2, F.relu(x), x.T, x.shape, torch.cat([x, x])), of(Unbound))
     check(lambda x: (x * 2, F.relu(x), x.T, torch.cat([x, x]), x.add_(1)), of(Silent), grad=False)
@@ -571,6 +579,16 @@ def test_refused_classes(how):
     assert sum(f"tensor subclass Odd{how}" in str(w.message) for w in found) == 1, [str(w.message) for w in found]
     with pytest.raises(framesmith.exc.Unsupported, match=f"tensor subclass Odd{how}"):
         framesmith.compile(fn, fullgraph=True)(x)
+
+
+def test_a_constant_result():
+    weight = of(Metres).make()
+
+    @framesmith.assume_constant_result
+    def unit():
+        return (weight * weight).unit
+
+    assert framesmith.compile(lambda x: x * unit(), fullgraph=True, backend="eager")(torch.ones(2)).tolist() == [2, 2]
 
 
 def test_where_functions_are_disabled_around_the_call():

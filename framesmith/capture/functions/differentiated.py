@@ -51,7 +51,7 @@ def _begin(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _apply(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if tracer.transformed:
         raise Unsupported("torch.autograd.Function within a function transform")
-    if tracer.asks(*args[1:]):
+    if tracer.asks(*[a for a in args[1:] if isinstance(a, t.Tensor)]):
         raise Unsupported("torch.autograd.Function of a tensor of a class with a __torch_function__")
     klass, given = args[0], args[1:]
     real = klass.real(tracer)
