@@ -208,8 +208,8 @@ def _tensor(rebuilder: Rebuilder, x: t.Tensor, late: list[str]) -> None:
     name = rebuilder.value(x)
     for k, v in (x.attrs or {}).items():
         if has_function(x.pyclass):
-            late.append(f"{rebuilder.hold(set_attribute)}({name}, "
-                        f"{k!r}{'' if v is t.DELETED else f', {rebuilder.value(v)}'})")
+            value = "" if v is t.DELETED else f", {rebuilder.value(v)}"
+            late.append(f"{rebuilder.hold(set_attribute)}({name}, {k!r}{value})")
         else:
             late.append(f"del {name}.{k}" if v is t.DELETED else f"{name}.{k} = {rebuilder.value(v)}")
 

@@ -60,8 +60,7 @@ class BreakHere(Exception):
 
 
 class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iteration,
-             Hashing, Texts,
-              Showing, TorchFunctions):
+             Hashing, Texts, Showing, TorchFunctions):
     """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
 
     touched: list[Any] | None = None

@@ -76,8 +76,8 @@ def _make_subclass(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(torch.Tensor.__new__)
 def _new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Make a tensor as the legacy constructor does: of a tensor, of sizes, or of numbers."""
-    data = args[1] if len(args) == 2 and isinstance(args[1], t.Tensor) else CALLS[torch.Tensor](tracer, args[1:],
-                                                                                                kwargs)
+    of_tensor = len(args) == 2 and isinstance(args[1], t.Tensor)
+    data = args[1] if of_tensor else CALLS[torch.Tensor](tracer, args[1:], kwargs)
     return tracer.as_subclass(data, args[0].real(tracer))
 
 
