@@ -65,7 +65,8 @@ class Written(torch.autograd.Function):
     `as_strided_scatter` is zero elsewhere.)"""
 
     @staticmethod
-    def forward(ctx: Any, x: FakeTensor, written: FakeTensor, size: Any, stride: Any, offset: Any) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, x: FakeTensor, written: FakeTensor, size: Any, stride: Any,  # type: ignore[override]
+                offset: Any) -> Any:
         ctx.layout = x.stride(), size, stride, offset - x.storage_offset()
         value = aten.as_strided_scatter.default(x, written, size, stride, offset)
         value._alias.node.meta["written"] = True
@@ -96,9 +97,60 @@ class _Extreme(torch.autograd.Function):
         return None, torch.where(same, grad / same.sum(), torch.zeros((), dtype=x.dtype, device=x.device))
 
 
+class _Product(torch.autograd.Function):
+    """A product, of all elements or along a dimension. Without zeros an element's gradient is the product over it (NaN
+    of an infinity); among zeros it is the product of the others, and zero for all elements where two of them are
+    zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, func: Any, x: FakeTensor, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        y = func(x, *args, **kwargs)
+        ctx.save_for_backward(x, y)
+        ctx.dim, ctx.keepdim = args[0] if args else None, args[1] if len(args) > 1 else False
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+        x, y = ctx.saved_tensors
+        x, shape = x.to(grad.dtype), x.shape
+        if x.dim() == 0:
+            return None, grad, None, None
+        zeros = (x == 0).sum()
+        whole = ctx.dim is None
+        dim = 0 if whole else ctx.dim
+        if whole:
+            x = x.reshape(-1)
+        elif not ctx.keepdim:
+            grad, y = grad.unsqueeze(dim), y.unsqueeze(dim)
+        # what is not chosen is finite: so are its derivatives
+        none, one = zeros == 0, torch.ones((), dtype=x.dtype, device=x.device)
+        others = _product_of_others(torch.where(none, one, x), dim).conj() * grad
+        if whole:
+            others = torch.where((zeros > 1) & ~others.isfinite(), torch.zeros_like(one), others)
+        return None, torch.where(none, grad * (y / torch.where(none, x, one)).conj(), others).reshape(shape), None, None
+
+
+def _product_of_others(x: Tensor, dim: int) -> Tensor:
+    """Of each element's neighbours along a dimension."""
+    count = x.shape[dim]
+    if x.numel() == 0 or count == 1:
+        return torch.ones_like(x)
+    one = torch.ones_like(x.narrow(dim, 0, 1))
+    before = torch.cat([one, x.narrow(dim, 0, count - 1)], dim).cumprod(dim)
+    after = torch.cat([one, x.narrow(dim, 1, count - 1).flip(dim)], dim).cumprod(dim).flip(dim)
+    return before * after
+
+
 def _extreme(func: Any) -> Any:
     """On GPUs autograd's formula is the one that it has for fakes."""
     return lambda x: _Extreme.apply(func, x) if x.device.type == "cpu" else func(x)
+
+
+def _product(func: Any) -> Any:
+    def product(x: FakeTensor, *args: Any, dtype: Any = None) -> Any:
+        return _Product.apply(func, x if dtype is None else x.to(dtype), *args)
+
+    return product
 
 
 def _composed(func: Any) -> Any:
@@ -136,55 +188,8 @@ def _group_norm_backward(
     return first, second, third
 
 
-class Product(torch.autograd.Function):
-    """The product along `dim`, or of all elements of a vector with dim 0, whose gradient is eager's at zeros,
-    infinities and NaN.
-
-    `whole`: it is one of all elements of a tensor, of which eager makes zeros where more than one element is zero.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: FakeTensor, dim: int, keepdim: bool, whole: bool) -> Any:  # type: ignore[override]
-        y = aten.prod.dim_int(x, dim, keepdim)
-        ctx.save_for_backward(x, y)
-        ctx.dim, ctx.keepdim, ctx.whole = dim, keepdim, whole
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
-        x, y = ctx.saved_tensors
-        dim = ctx.dim
-        if x.dim() and not ctx.keepdim:
-            grad, y = grad.unsqueeze(dim), y.unsqueeze(dim)
-        zeros = x == 0
-        some = zeros.any()
-        one = torch.ones_like(x)  # in place of what is not chosen, so that its derivatives are finite
-        quotients = (y / torch.where(some, one, x)).conj()
-        others = _products_of_others(torch.where(some, x, one), dim).conj() if x.dim() else one
-        out = grad * torch.where(some, others, quotients)
-        if ctx.whole:
-            out = torch.where(zeros.sum() > 1, 0, out)
-        return out, None, None, None
-
-
-def _products_of_others(x: Tensor, dim: int) -> Tensor:
-    """For each element the product of the others along `dim`: of those before it and of those after it."""
-    one = x.new_ones(()).expand_as(x.narrow(dim, 0, 1))
-    last = x.shape[dim] - 1
-    before = torch.cat([one, x.narrow(dim, 0, last)], dim).cumprod(dim)
-    after = torch.cat([one, x.narrow(dim, 1, last).flip(dim)], dim).cumprod(dim).flip(dim)
-    return before * after
-
-
-def _prod(x: Any, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
-    if not x.requires_grad or 0 in x.shape:
-        return aten.prod.default(x, dtype=dtype) if dim is None else aten.prod.dim_int(x, dim, keepdim, dtype=dtype)
-    x = x if dtype is None else x.to(dtype)
-    return Product.apply(x.reshape(-1), 0, False, True) if dim is None else Product.apply(x, dim, keepdim, False)
-
-
 DIFFERENTIABLE: dict[Any, Any] = {
-    aten.prod.default: _prod, aten.prod.dim_int: _prod,
+    **{f: _product(f) for f in (aten.prod.default, aten.prod.dim_int)},
     aten._embedding_bag_forward_only.default: aten._embedding_bag.default, aten.copy.default: _copy,
     aten.silu_backward.default: _composed(aten.silu_backward.default),
     aten.mish_backward.default: _composed(aten.mish_backward.default),

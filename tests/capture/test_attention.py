@@ -154,7 +154,7 @@ def test_errors_are_eagers(block_mask):
 
 def test_one_call_over_all_scores(monkeypatch):
     """A modification of elements is not called under `vmap`."""
-    monkeypatch.setattr(row.attention, "one_by_one", None)
+    monkeypatch.setattr(row.py, "one_by_one", None)
     q, k, v = given()
     with torch.no_grad():
         found = framesmith.compile(lambda q, k, v: flex.flex_attention(q, k, v, soft_cap), fullgraph=True)(q, k, v)
