@@ -7,6 +7,16 @@ from torch import distributions as D
 import framesmith
 from tests.capture.agree import Program, Programs, agree, one_graph
 
+
+@pytest.fixture(autouse=True)
+def validated():
+    """Arguments are validated, as PyTorch begins: torch.compile turns that off for the rest of the process."""
+    before = D.Distribution._validate_args
+    D.Distribution.set_default_validate_args(True)
+    yield
+    D.Distribution.set_default_validate_args(before)
+
+
 A, B = torch.tensor([[0.3, -1.2, 0.7], [1.5, 0.1, -0.4]]), torch.tensor([[0.2, 0.4, -0.3], [-1.0, 0.6, 0.5]])
 MAKERS = {
     "Normal": lambda a, b: D.Normal(a, b.exp()),
