@@ -48,6 +48,8 @@ ROUNDED = {
     "gelu in a loop's vector part and out of it": (lambda: F.gelu(INF), INF, True),
     "what is made of that": (lambda: F.gelu(INF[:3]).mul(2).add(KS[:3].exp()), INF[:3], True),
     "another number than either": (lambda: F.gelu(INF), torch.zeros(4), False),
+    "what is too small": (lambda: torch.full((4,), 1e-40).sign(), torch.zeros(4), True),
+    "what is small": (lambda: torch.full((4,), 1e-37).sign(), torch.zeros(4), False),
     "elu at NaN in a loop's vector part": (lambda: ELU(KS * torch.nan), KS * torch.nan, True),
 }
 
