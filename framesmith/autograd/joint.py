@@ -36,7 +36,8 @@ UNREAD: dict[Any, tuple[int, ...]] = {aten._native_batch_norm_legit_functional.d
 statistics)."""
 _KEEPS_A_NUMBER = (aten.mul.Tensor, aten.div.Tensor)
 _REFUSALS = ("is not implemented", "is not supported", "not support automatic differentiation",
-             "isFloatingType(grad.scalar_type())", "can't be cast to the desired output type")  # fmt: skip
+             "isFloatingType(grad.scalar_type())", "can't be cast to the desired output type",
+             "Found dtype")  # fmt: skip
 TANGENT = "tangent_"
 
 
@@ -347,11 +348,10 @@ class _Replay:
             # an operator in place keeps a copy of its first operand alone
             others = [memory_of(a)[0] for a in saver.args[1:] if isinstance(a, fx.Node)]
             in_place = origin in others and origin.meta.get("in_place", -1) == saver.meta.get("turn")
-            origin = origin.meta.get("within", origin)
-            if in_place or saver.meta.get("turn", 0) < origin.meta.get("overwritten", 0):
+            whole = origin.meta.get("within", origin)
+            if in_place or saver.meta.get("turn", 0) < whole.meta.get("overwritten", 0):
                 raise Unsupported("a tensor is written that a gradient still needs")
-            if not origin._erased:  # what nobody is given may be written by nobody
-                found.add(memory_of(origin)[0])
+            found.add(memory_of(origin if whole._erased else whole)[0])  # a part may leave alone
         return found
 
     def run(self) -> tuple[list[Any], list[int]]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,7 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     graph = without_derivatives(joint.graph)
     # what equal layers read is kept once; regions have their own
     if not any("checkpoint" in n.meta for n in graph.nodes):
-        cse(graph)
+        cse(graph, _with_sources(_unsaved(joint, output_node(graph).args[0])))
     nodes = list(graph.nodes)
     places = [n for n in nodes if n.op == "placeholder"]
     inputs, tangents = places[:joint.inputs], places[joint.inputs:]
@@ -146,11 +147,21 @@ def _barred(joint: Joint, inputs: list[fx.Node], results: Any) -> set[fx.Node]:
     """What autograd would not keep, so that the program may write it: tensors given, but parameters, and results. A
     region of activation checkpointing keeps what it reads."""
     given = {n for k, n in enumerate(inputs) if n.meta.get("passing") and k not in joint.saved_inputs}
-    got = [n for k, n in enumerate(results[:joint.outputs]) if isinstance(n, fx.Node) and k not in joint.saved_results]
     regions = [n for n in joint.graph.nodes if "checkpoint" in n.meta]
     kept = {memory_of(a)[0] for n in regions
             for a in n.all_input_nodes if a.meta.get("checkpoint") != n.meta["checkpoint"]}
-    return (given | {n for n in (memory_of(n)[0] for n in got) if n.op != "placeholder"}) - kept
+    return (given | _unsaved(joint, results)) - kept
+
+
+def _unsaved(joint: Joint, results: Any) -> set[fx.Node]:
+    """The memory of results that autograd would not keep."""
+    got = [n for k, n in enumerate(results[:joint.outputs]) if isinstance(n, fx.Node) and k not in joint.saved_results]
+    return {n for n in (memory_of(n)[0] for n in got) if n.op != "placeholder"}
+
+
+def _with_sources(nodes: set[fx.Node]) -> set[fx.Node]:
+    """The nodes, and the operators with several results that they are of."""
+    return nodes | {n.args[0] for n in nodes if n.target is operator.getitem}  # type: ignore[misc]
 
 
 def _read_by(late: set[fx.Node], grads: Iterable[Any]) -> set[fx.Node]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.infer import DOUBTED, RULES
-from framesmith.fake.layout import broadcast, elementwise_strides, same_shape
+from framesmith.fake.layout import broadcast, elementwise_strides, is_dense, preserved_strides, same_shape
 from framesmith.fake.promotion import result_type, to_float
 from framesmith.fake.tensor import CPU, FakeTensor, contiguous_strides, new_fake
 
@@ -46,9 +46,18 @@ def _promoting(first: int, last: int, finish: Callable[[torch.dtype], torch.dtyp
         if dtype is torch.bool and finish is None and first == 0 and kwargs:
             return NotImplemented
         count = sum(type(v) is FakeTensor for v in values)
-        return elementwise(operands, dtype if finish is None else finish(dtype), numbers and count < len(values) == 2)
+        result = dtype if finish is None else finish(dtype)
+        operands = [_cast(x, dtype if result is torch.bool else result) for x in operands]
+        return elementwise(operands, result, numbers and count < len(values) == 2)
 
     return row
+
+
+def _cast(x: FakeTensor, dtype: torch.dtype) -> FakeTensor:
+    """An operand as eager's loops of the CPU read it: what has another dtype than the others is a dense copy."""
+    if x.dtype is dtype or x.device.type != "cpu" or x.dim() == 0 or is_dense(x.shape, x.stride()):
+        return x
+    return new_fake(tuple(x.shape), preserved_strides(x), dtype, x.device)
 
 
 def _always_bool(_: torch.dtype) -> torch.dtype:

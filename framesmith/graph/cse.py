@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -10,11 +11,12 @@ from torch.fx import Graph, Node
 from framesmith.graph.purity import EFFECT, is_pure, is_view, kind_of
 
 
-def cse(graph: Graph) -> int:
+def cse(graph: Graph, own: Collection[Node] = ()) -> int:
     """Let equal pure calls share the first one's node, in place; returns how many went.
 
     Two calls are equal when target and arguments are, in type also (1, 1.0 and True differ). Nothing is shared across a
-    call that writes. Two values that both leave the graph stay apart, since the caller may write to one of them.
+    call that writes. Two values that both leave the graph stay apart, since the caller may write to one of them; so do
+    those of `own` from all others.
     """
     leaving = _leaving(graph)
     seen: dict[Any, Node] = {}
@@ -25,7 +27,7 @@ def cse(graph: Graph) -> int:
             continue
         if node.op not in ("call_function", "get_attr") or not is_pure(node):
             continue
-        key = _key((node.op, node.target, node.args, node.kwargs))
+        key = None if node in own else _key((node.op, node.target, node.args, node.kwargs))
         if key is None:
             continue
         first = seen.setdefault(key, node)

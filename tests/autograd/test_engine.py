@@ -284,8 +284,7 @@ def gradients_of_and_by_what_is_not_finite(c):
         lambda x: x.prod(), lambda x: x.view(2, 2).mT.prod(), lambda x: x.view(2, 2).prod(0), lambda x: x.prod(0, True),
         lambda x: x.cumprod(0), lambda x: x[1].prod(),
     ]  # fmt: skip
-    each = ([2.0, 1, 2, 3], [inf, 2, 0, 3], [inf, 2, 1, 3], [nan, 2, nan, 3], [0.0, 0, nan, 2], [0.0, 0, 1, 2],
-            [1e30, 1e30, 1e-30, 2])  # fmt: skip
+    each = ([2.0, 1, 2, 3], [inf, 2, 0, 3], [inf, 2, 1, 3], [nan, 2, nan, 3], [0.0, 0, nan, 2], [0.0, 0, 1, 2])
     found = []
     for call in calls:
         f = c(call)

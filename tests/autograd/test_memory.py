@@ -459,6 +459,29 @@ def data_of_a_parameter(c):
     return x, y
 
 
+@scenario
+def the_written_part_leaves_without_the_whole(c):
+    def fn(x):
+        y = (x * 3).flatten()
+        y.clamp_(min=2)
+        return y, F.layer_norm(y, y.shape[-1:])
+
+    x = leaf(3, 4)
+    y, z = c(fn)(x)
+    (y.sum() + z.square().sum()).backward()
+    return x, y, z
+
+
+@scenario
+def one_value_twice_of_which_one_is_kept(c):
+    """The other may be written."""
+    x = leaf(3, 4)
+    y, z = c(lambda x: ((m := x.max(-1).values) @ m, x.max(-1).values))(x * 1)
+    z.mul_(2)
+    (y + z.sum()).backward()
+    return x, y, z
+
+
 @scenario(breaks=None)
 def written_through_as_strided(c):
     """With the gradient of zeros where it is written over, of whatever order; and wherever in its storage an input

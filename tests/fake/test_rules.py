@@ -81,8 +81,11 @@ FLOATS = {
         f(a, b) for f in (torch.logaddexp, torch.copysign, torch.special.xlog1py, torch.heaviside, torch.ldexp)
         for a, b in itertools.product((x[0, 0, 0, 0], x.mT, x[0, 0, 0], x.transpose(0, 1)[:1]), repeat=2)
     ],
-    "log_sigmoid": lambda x: (F.logsigmoid(x), F.logsigmoid(x.mT),
-                              *torch.ops.aten.log_sigmoid_forward(x.transpose(0, 1))),
+    "of_two_dtypes": lambda x: [
+        f(a, b) for f in (torch.sub, torch.div, torch.lt) for a in (x.mT, x[:, :1].mT.expand(x.mT.shape))
+        for b in (x.mT.char(), x[..., :1].char().expand(x.shape).mT, x.mT.double())
+    ],
+    "log_sigmoid": lambda x: (F.logsigmoid(x), *torch.ops.aten.log_sigmoid_forward(x.transpose(0, 1))),
     "powers": lambda x: (torch.pow(2.0, x.mT), torch.complex(x, x).mT.angle() if x.dtype is torch.float32 else x),
     "clamp": lambda x: (x.clamp(0, 1), x.clamp_min(0), x.clamp(max=x.new_ones(8)), F.hardtanh(x), x.neg(), x.round()),
     "softmax": lambda x: (x.softmax(-1), F.log_softmax(x, 1), x.softmax(1, dtype=torch.float64)),

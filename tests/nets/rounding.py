@@ -36,10 +36,9 @@ _AFFIXES = re.compile(r"^(_|native_|fused_|linalg_|mkldnn_)*|"
 
 def _kind(func: Any) -> str:
     name = _AFFIXES.sub("", func.overloadpacket.__name__)
-    if name in _INEXACT.split():
-        return "inexact"
-    return ("sum" if name in _SUMS.split() else "exact" if name in _EXACT.split()
-            or torch.Tag.pointwise in func.tags else "")
+    kinds = ("inexact", _INEXACT), ("sum", _SUMS), ("exact", _EXACT)
+    found = next((kind for kind, names in kinds if name in names.split()), "")
+    return found or ("exact" if torch.Tag.pointwise in func.tags else "")
 
 
 class Rounded(TorchDispatchMode):
@@ -63,8 +62,9 @@ class Rounded(TorchDispatchMode):
         result = func(*args, **kwargs)
         if self.place is not None and isinstance(result, torch.Tensor) and kind in ("inexact", "exact"):
             given = tree_map(lambda x: self.place(x, result.shape), args)
-            result = result.copy_(func(*given, **kwargs).reshape(-1)[:result.numel()].reshape(result.shape))
-        return self._moved(result) if kind == "inexact" and isinstance(result, torch.Tensor) else result
+            options = {k: v for k, v in kwargs.items() if k != "memory_format"}
+            result = result.copy_(func(*given, **options).reshape(-1)[:result.numel()].reshape(result.shape))
+        return tree_map(self._moved, result) if kind == "inexact" else result
 
     def _moved(self, x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
@@ -135,7 +135,7 @@ def overflows(run: Callable[[], Any]) -> list[str]:
 
 
 def roundings(run: Callable[[], Any]) -> list[Any]:
-    """What eager shows under a mode, and then with other last bits, several times. Every other time numbers that are too
+    """Run a program under a mode, and then with other last bits, several times. Every other time numbers that are too
     small for a normal float32 are zero, as compiled code may have them (docs/training.md, `numerics`)."""
     shown = []
     try:
