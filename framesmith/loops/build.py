@@ -180,10 +180,10 @@ class Builder:
 
 def value_type(b: Builder, value: Callable[[], Op]) -> torch.dtype:
     """The type of what `value` would build, leaving no trace in `b`."""
-    count, seen = len(b.ops), dict(b._seen)
+    count, seen, memo = len(b.ops), dict(b._seen), dict(b.memo)
     dtype = value().dtype
     del b.ops[count:]
-    b._seen = seen
+    b._seen, b.memo = seen, memo
     return dtype
 
 

@@ -61,6 +61,16 @@ def test_masked_loads_stay_inside():
     assert type(b.masked(b.pred(i, 0), lambda: b.load("p", i, f32), -1.0)) is Const
 
 
+def test_a_value_that_is_never_needed_leaves_no_trace():
+    b = Builder()
+
+    def element():
+        return b.memo.setdefault("element", b.const(2.0, torch.float32))
+
+    b.masked(b.const(False, torch.bool), element, 0.0)
+    assert element() in b.ops
+
+
 def test_half_types_compute_in_float32():
     b = Builder()
     x = b.load("p", i, torch.bfloat16)

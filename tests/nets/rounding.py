@@ -36,6 +36,8 @@ _AFFIXES = re.compile(r"^(_|native_|fused_|linalg_|mkldnn_)*|"
 
 def _kind(func: Any) -> str:
     name = _AFFIXES.sub("", func.overloadpacket.__name__)
+    if name == "add" and not torch.is_grad_enabled():  # of the engine, over gradients that come together
+        return "sum"
     kinds = ("inexact", _INEXACT), ("sum", _SUMS), ("exact", _EXACT)
     found = next((kind for kind, names in kinds if name in names.split()), "")
     return found or ("exact" if torch.Tag.pointwise in func.tags else "")
@@ -54,6 +56,8 @@ class Rounded(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kind, kwargs = _kind(func) if self.moves else "", kwargs or {}
         if func._schema.is_mutable:
+            if kind == "sum":
+                args[0].copy_(self._moved(args[0]))
             result = func(*args, **kwargs)
             if kind in ("inexact", "sum") and isinstance(result, torch.Tensor):
                 result.copy_(self._moved(result))

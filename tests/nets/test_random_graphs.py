@@ -38,6 +38,13 @@ def test_a_difference_is_found():
 
 INF = torch.full((4,), torch.inf)
 KS = torch.tensor([-1.0, 0.0, 2.0, 1.0, 2.0, 2.0])
+
+
+def gradient_of(fn):
+    x = torch.zeros(4, requires_grad=True)
+    return torch.autograd.grad(fn(x).sum(), x)[0]
+
+
 ELU = partial(torch.ops.aten.elu_backward, torch.ones(6), 1, 1, 1, False)
 ROUNDED = {
     "the greatest of equal angles": (lambda: torch.atan2(KS, KS).argmax(), torch.tensor(3), True),
@@ -48,6 +55,7 @@ ROUNDED = {
     "gelu in a loop's vector part and out of it": (lambda: F.gelu(INF), INF, True),
     "what is made of that": (lambda: F.gelu(INF[:3]).mul(2).add(KS[:3].exp()), INF[:3], True),
     "another number than either": (lambda: F.gelu(INF), torch.zeros(4), False),
+    "what is left of gradients": (lambda: gradient_of(lambda x: 1e9 * x - 1e9 * x + 0.5 * x), torch.ones(4), True),
     "what is too small": (lambda: torch.full((4,), 1e-40).sign(), torch.zeros(4), True),
     "what is small": (lambda: torch.full((4,), 1e-37).sign(), torch.zeros(4), False),
     "elu at NaN in a loop's vector part": (lambda: ELU(KS * torch.nan), KS * torch.nan, True),
