@@ -33,7 +33,10 @@ _ROOM = 128
 
 
 def _is_atom(x: Any) -> bool:
-    """Whether `x` is taken to live on elsewhere, or to hold nothing. (`isinstance` would ask the object.)"""
+    """Whether `x` is taken to live on elsewhere, or to hold nothing: a function of C is its module's or its class's.
+    (`isinstance` would ask the object.)"""
+    if type(x) is BuiltinFunctionType:
+        x = x.__self__
     return type(x) in _VALUES or issubclass(type(x), _ATOMS)
 
 

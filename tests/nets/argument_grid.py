@@ -253,13 +253,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--op", default="", help="operators whose name contains this")
     parser.add_argument("--forward", action="store_true", help="without gradients alone")
+    parser.add_argument("--backward", action="store_true", help="with gradients alone")
     options = parser.parse_args()
     torch.set_num_threads(1)
     began = time.time()
     cases = chosen(options.sample, options.seed, options.op)
     tally = Tally()
-    for grad in (False,) if options.forward else (False, True):
-        run(cases, grad, tally)
+    for grad in (False, True):
+        if not (options.backward, options.forward)[grad]:
+            run(cases, grad, tally)
     print(tally.line(time.time() - began))
     return bool(tally.counts["wrong"] or tally.counts["crashed"])
 
