@@ -115,6 +115,8 @@ class _Lowering:
         ctx = self.ctx
         args = self.arguments(node.args)
         target = node.target
+        if self.mutated is not None and target is not _COPY:
+            raise VerifyError(f"{node.format_node()} follows the first write to an input")
         if target is operator.getitem:
             return self.settle(node, args[0][args[1]])
         ctx.origin = (_origin_of(node),)

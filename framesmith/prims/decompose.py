@@ -37,6 +37,7 @@ _ROUNDS_WITHIN = frozenset(
 )
 """Operators with a rule of their own that eager composes of others: the results of these are rounded, too."""
 _ROUNDING = frozenset(("", "convert", "rounded"))
+_WRITE_BACK = torch.ops.aten.copy_.default
 _MOVING = ALIASES | {"abs", "neg", "relu", "copy", "where", "maximum", "minimum", "flip", "roll"}
 """Prims that give elements of their arguments, but for their sign."""
 
@@ -188,7 +189,10 @@ class _Decomposition:
         owners: dict[Value, Any] = {}
         self.b.stack, self.b.origin = (), "output"
         result = self._result(node.args[0], owners)
-        self.new.create_node("output", "output", (result,)).meta = {**node.meta}
+        made = self.new.create_node("output", "output", (result,))
+        made.meta = {**node.meta}
+        for written in self.new.find_nodes(op="call_function", target=_WRITE_BACK):
+            made.prepend(written)  # copies of results are taken before
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
