@@ -44,6 +44,7 @@ SANITIZED := $(addprefix tests/,hook runtime/test_compiled_graph.py runtime/test
 	lower/test_convolution_training.py capture/test_breaks.py capture/test_lifetimes.py capture/test_identity.py \
 	capture/test_lang_generators.py api/test_living_lifetimes.py api/test_living_threads.py api/test_lazy_bits.py api/test_side_effects.py)
 CASES ?= 300
+PART ?= 1/1
 COPY := build/sanitize
 IN_COPY = cd $(COPY) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
@@ -54,7 +55,7 @@ sanitize: $(BUILT)
 	printf '#!/bin/sh\nexec g++ -fsanitize=address,undefined -fno-sanitize=vptr "$$@"\n' > $(COPY)/g++ && chmod +x $(COPY)/g++
 	cd $(COPY) && FRAMESMITH_SANITIZE=1 $(abspath $(BIN))/python setup.py --quiet build_ext --inplace
 	$(IN_COPY) pytest -q -p no:xdist $(SANITIZED)
-	$(IN_COPY) tests.nets.argument_grid --sample $(CASES)
+	$(IN_COPY) tests.nets.argument_grid --sample $(CASES) --part $(PART)
 
 lint: $(BUILT)
 	$(BIN)/ruff check framesmith tests benchmarks

@@ -1,7 +1,7 @@
 """Forms of arguments and sizes with zeros, for convolutions, pooling, norms, reductions and their kin, each in a child
 process.
 
-    python -m tests.nets.argument_grid [--sample N] [--seed S] [--op NAME] [--show]
+    python -m tests.nets.argument_grid [--sample N] [--seed S] [--op NAME] [--part K/N] [--forward] [--backward]
 
 A case is an expression over tensors. Compiled code must give what eager gives: values, dtypes, strides, gradients, what
 is left in the inputs, or an error of the same type; and the process must live. Cases that eager accepts are compiled
@@ -254,10 +254,12 @@ def main() -> int:
     parser.add_argument("--op", default="", help="operators whose name contains this")
     parser.add_argument("--forward", action="store_true", help="without gradients alone")
     parser.add_argument("--backward", action="store_true", help="with gradients alone")
+    parser.add_argument("--part", default="1/1", help="the cases of one of N runs, which may go on at once")
     options = parser.parse_args()
     torch.set_num_threads(1)
     began = time.time()
-    cases = chosen(options.sample, options.seed, options.op)
+    part, parts = map(int, options.part.split("/"))
+    cases = chosen(options.sample, options.seed, options.op)[part - 1 :: parts]
     tally = Tally()
     for grad in (False, True):
         if not (options.backward, options.forward)[grad]:

@@ -84,6 +84,19 @@ def test_writes_to_inputs_stay_last() -> None:
     torch.testing.assert_close(result, (X + 1) * 2)
 
 
+def test_copies_of_results_are_made_before_inputs_are_written() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x.masked_fill(x > 0.5, 1).mT
+        x.relu_()
+        return y.masked_fill_(y > 0, 1)
+
+    graph = decomposed(program, X)
+    assert names(graph)[-2:] == ["copy", "aten.copy_.default"]
+    given, expected = X.clone(), X.clone()
+    (result,) = run(graph, [given])[:1]
+    assert torch.equal(result, program(expected)) and torch.equal(given, expected)
+
+
 def test_complex_numbers_stay_with_eager() -> None:
     assert names(decomposed(lambda x: torch.view_as_complex(x.view(3, 2, 2)).abs(), X))[1:] == [
         "aten.view_as_complex.default",
