@@ -54,7 +54,7 @@ def begin_ahead(graph: fx.Graph, config: Config) -> PendingGraph | None:
 
 
 def _is_nameable(graph: fx.Graph) -> bool:
-    """Whether it names no object of this process."""
+    """Return whether it names no object of this process."""
     return not any(isinstance(a, torch.Generator) for node in graph.nodes for a in (*node.args, *node.kwargs.values()))
 
 

@@ -340,8 +340,8 @@ class FrameCompiler:
         return None if self.config.dynamic is False or self.config.fullgraph and not found else found
 
     def _is_idle(self, seen: CodeState, code: CodeType, captured: Captured) -> bool:
-        """Whether the code is not worth its guards: it computes nothing, nor does what it breaks into, as far as that
-        was seen."""
+        """Return whether the code is not worth its guards: it computes nothing, nor does what it breaks into, as far as
+        that was seen."""
         whole = origin(code, 0)[0]
         user = self._look_up(whole)
         if captured.graph is not None:
@@ -510,7 +510,7 @@ def _instance(f_locals: dict[str, Any]) -> nn.Module | None:
 
 
 def _wants_grad(seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> bool:
-    """Whether a tensor that forbade compilation before still requires grad."""
+    """Return whether a tensor that forbade compilation before still requires grad."""
     for tree in seen.training:
         cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
         found = tree.check(f_locals, func.__globals__, func.__builtins__, cells)  # type: ignore[attr-defined]

@@ -115,17 +115,17 @@ class Config:
 
     @property
     def rounding(self) -> bool:
-        """Whether 16-bit results are rounded between fused operators."""
+        """Return whether 16-bit results are rounded between fused operators."""
         return self.numerics == "eager"
 
     @property
     def autotune(self) -> bool:
-        """Whether kernels are chosen by measurement on the device."""
+        """Return whether kernels are chosen by measurement on the device."""
         return self.mode.startswith("max-autotune")
 
     @property
     def records(self) -> bool:
-        """Whether calls on a CUDA device are recorded."""
+        """Return whether calls on a CUDA device are recorded."""
         return self.recordings > 0 and self.mode in RECORDING
 
     def with_(self, **changes: Any) -> Config:

@@ -104,8 +104,8 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Pendi
 
 
 def is_self_contained(graph: fx.Graph, config: Config) -> bool:
-    """Whether the code of `graph` depends on nothing but the graph: no size that varies, no parameter, nothing that is
-    measured; and whether another process makes most of it, so that it is worth beginning ahead."""
+    """Return whether the code of `graph` depends on nothing but the graph: no size that varies, no parameter, nothing
+    that is measured; and whether another process makes most of it, so that it is worth beginning ahead."""
     values = [n.meta["val"] for n in graph.nodes if n.op == "placeholder" and not n.meta.get("param")]
     fixed = all(isinstance(x, torch.Tensor) and all(type(n) is int for n in (*x.shape, *x.stride())) for x in values)
     alone = fixed and not any(n.meta.get("param") for n in graph.nodes if n.op == "placeholder")
@@ -129,7 +129,7 @@ class PendingGraph:
 
     @property
     def waits(self) -> bool:
-        """Whether there is time until it is finished: another process works on it."""
+        """Return whether there is time until it is finished: another process works on it."""
         return self.draft is not None and self.target.aside
 
     def finish(self) -> Result:

@@ -125,7 +125,7 @@ class CudaTarget(Target):
 
     @property
     def tf32(self) -> bool:
-        """Whether products of float32 may be rounded, on units that do that."""
+        """Return whether products of float32 may be rounded, on units that do that."""
         return in_tf32(PRODUCTS) and self.arch >= 80
 
     def identity(self) -> str:
@@ -160,7 +160,7 @@ class CudaTarget(Target):
         part_bias_gradients(graph)
 
     def _rectifies(self) -> Callable[[Layer], bool]:
-        """Whether a convolution and its ReLU are one call: measured, where there is a device."""
+        """Return whether a convolution and its ReLU are one call: measured, where there is a device."""
         if not torch.cuda.is_available():
             return lambda layer: True
         measured = functools.cache(lambda: Rectified(self.device, self.cache.memory("rectified")))

@@ -59,7 +59,7 @@ def root_of(module: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _belongs_to_torch(fn: Callable[..., Any]) -> bool:
-    """Whether `fn` is a function or a method whose text is torch's, such as the `step` of an optimiser."""
+    """Return whether `fn` is a function or a method whose text is torch's, such as the `step` of an optimiser."""
     plain = getattr(fn, "__func__", fn)
     return isinstance(plain, types.FunctionType) and plain.__code__.co_filename.startswith(_TORCH)
 
@@ -146,8 +146,8 @@ def _compile_again(original: Any, request: Request) -> Any:
 
 
 def _is_method(name: str, raw: Any) -> bool:
-    """Whether calls of this class attribute are compiled: a public method that nn.Module has not, and whose text is not
-    torch's."""
+    """Return whether calls of this class attribute are compiled: a public method that nn.Module has not, and whose text
+    is not torch's."""
     if name == "forward":
         return isinstance(raw, types.FunctionType)
     if name.startswith("_") or hasattr(nn.Module, name) or not isinstance(raw, types.FunctionType | staticmethod

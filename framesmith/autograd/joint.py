@@ -69,7 +69,7 @@ class Joint:
 
 
 def requires_grad(graph: fx.Graph) -> bool:
-    """Whether a result or a written value of a captured graph requires grad in the program."""
+    """Return whether a result or a written value of a captured graph requires grad in the program."""
     leaving = list(output_node(graph).all_input_nodes)
     leaving += [n.args[1] for n in graph.nodes if n.target is aten.copy_.default
                 and history(n.args[1]) is not n.args[0]]
@@ -169,7 +169,7 @@ def _dense(x: FakeTensor) -> FakeTensor:
 
 
 def _has_history(value: FakeTensor) -> bool:
-    """Whether gradients go through a result. (A view made with grad mode off requires grad, but has none.)"""
+    """Return whether gradients go through a result. (A view made with grad mode off requires grad, but has none.)"""
     return value.requires_grad and value.grad_fn is not None
 
 

@@ -104,7 +104,8 @@ class _Problem:
         return size if not is_cheap(node) or _is_read(node, lambda u: True) else 2 * size
 
     def _is_inside(self, node: fx.Node) -> bool:
-        """Whether only its own region of activation checkpointing reads a value in the forward: then it is not kept."""
+        """Return whether only its own region of activation checkpointing reads a value in the forward: then it is not
+        kept."""
         region = node.meta.get("checkpoint")
         if region is None or _draws(node):
             return False
@@ -117,7 +118,7 @@ def drawn(read: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def is_cheap(node: fx.Node) -> bool:
-    """Whether an operator costs no more than a pass over its result."""
+    """Return whether an operator costs no more than a pass over its result."""
     if node.target is operator.getitem:
         return True
     tags = getattr(node.target, "tags", ())
@@ -130,7 +131,7 @@ def _draws(node: fx.Node) -> bool:
 
 
 def _is_read(node: fx.Node, where: Any) -> bool:
-    """Whether an operator that needs its arguments in memory reads the value, or a view of it; of the users that
+    """Return whether an operator that needs its arguments in memory reads the value, or a view of it; of the users that
     `where` says."""
     for user in node.users:
         if user.op == "call_function" and is_view(user.target) and user.target is not operator.getitem:

@@ -49,8 +49,8 @@ def refuse_abandoned(tracer: Any, made: dict[int, str]) -> None:
 
 
 def _cleans_up(gen: t.Generator) -> bool:
-    """Whether closing a suspended generator runs code of the program's: its own handlers', or a `close` of what it
-    delegates to."""
+    """Return whether closing a suspended generator runs code of the program's: its own handlers', or a `close` of what
+    it delegates to."""
     frame = gen.frame
     row = frame.dec.handler_at(frame.ip - 1)
     while row is not None:

@@ -112,7 +112,7 @@ def operands(code: CodeType, index: int) -> int:
 
 
 def pushes_null(ins: Instr) -> bool:
-    """Whether a NULL comes below the value that the instruction pushes."""
+    """Return whether a NULL comes below the value that the instruction pushes."""
     return ins.op in ("LOAD_METHOD", "LOAD_GLOBAL_NULL") or ins.op == "LOAD_SUPER_ATTR" and ins.val[1]
 
 

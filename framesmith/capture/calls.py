@@ -235,7 +235,7 @@ class Calls:
         return True
 
     def is_iterable(self, x: t.Tracker) -> bool:
-        """Whether iter(x) has a way to go."""
+        """Return whether iter(x) has a way to go."""
         kind = x.pytype()
         return self.lookup(kind, "__iter__") is not MISSING or self.lookup(kind, "__getitem__") is not MISSING
 
@@ -426,7 +426,7 @@ def _holds_object(x: t.Tracker) -> bool:
 
 
 def _initialises(obj: t.Tracker) -> bool:
-    """Whether the builtin part of a new instance takes the arguments in `__init__`."""
+    """Return whether the builtin part of a new instance takes the arguments in `__init__`."""
     return isinstance(obj, t.Object) and obj.payload is not None and not isinstance(obj.payload, (t.Tuple, t.Const))
 
 

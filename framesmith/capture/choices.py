@@ -34,7 +34,7 @@ _FINITE = frozenset((
 
 
 def chooses(condition: t.Tracker) -> bool:
-    """Whether a comparison's result may decide between values in residual code."""
+    """Return whether a comparison's result may decide between values in residual code."""
     return isinstance(condition, t.Tensor) and condition.fake.numel() == 1
 
 
@@ -81,7 +81,7 @@ def _are_alike(a: t.Tensor, b: t.Tensor) -> bool:
 
 
 def _is_replaced(a: t.Tensor, b: t.Tracker, others: list[t.Tensor]) -> bool:
-    """Whether results have the type that they would have with the number `b`, and its value."""
+    """Return whether results have the type that they would have with the number `b`, and its value."""
     if (not isinstance(b, t.Const) or is_symbolic(b) or type(b.value) not in (int, float, bool) or a.fake.dim()
         or len(others) != 1):
         return False

@@ -59,7 +59,8 @@ class ClassMaking:
         return real
 
     def mentions_made(self, value: Any, depth: int = 8) -> bool:
-        """Whether a constant is an instance of a stand-in, or a type expression or signature that has one in it."""
+        """Return whether a constant is an instance of a stand-in, or a type expression or signature that has one in
+        it."""
         if type(value) in self.made_classes or issubclass(type(value), type) and value in self.made_classes:
             return True
         if depth and type(value) in (tuple, list):
@@ -69,7 +70,8 @@ class ClassMaking:
         return any(self.mentions_made(getattr(value, name, None), depth - 1) for name in _PARTS)
 
     def of_stand_in(self, source: Source | None) -> bool:
-        """Whether the path begins at a stand-in, or at a function in one: nothing of it exists in another call."""
+        """Return whether the path begins at a stand-in, or at a function in one: nothing of it exists in another
+        call."""
         while source is not None and source.base is not None:
             source = source.base
         if not isinstance(source, Pinned):

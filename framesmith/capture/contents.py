@@ -62,7 +62,7 @@ _TEXT = frozenset({str})
 
 
 def plain_names(space: dict[Any, Any]) -> bool:
-    """Whether all keys are plain text: a lookup in an instance dict with others may run the program's code."""
+    """Return whether all keys are plain text: a lookup in an instance dict with others may run the program's code."""
     return _TEXT.issuperset(map(type, space))
 
 

@@ -83,7 +83,7 @@ def formatted(tracer: Any, x: t.Tensor | t.Data, spec: str) -> t.Tracker:
 
 
 def _fits(kind: type, spec: str) -> bool:
-    """Whether any number of the kind can be shown so."""
+    """Return whether any number of the kind can be shown so."""
     try:
         format(kind(1), spec)
     except ValueError:
@@ -178,14 +178,15 @@ def asserted(tracer: Any, condition: t.Tracker, holds: bool) -> None:
 
 
 def decides(tracer: Any, v: t.Tracker) -> bool:
-    """Whether the truth of `v` is a matter of data."""
+    """Return whether the truth of `v` is a matter of data."""
     if isinstance(v, t.Tensor):
         return not tracer.asks(v) and v.fake.numel() == 1 and v.known(tracer) is None
     return type(v) is t.Data
 
 
 def raises(dec: Decoded, index: int) -> bool:
-    """Whether what stands at `index` ends in a raise that no handler of the frame sees, whichever way it takes."""
+    """Return whether what stands at `index` ends in a raise that no handler of the frame sees, whichever way it
+    takes."""
     return _raises(dec, index, [_LONGEST])
 
 

@@ -51,7 +51,7 @@ def failed(code: weakref.ref[CodeType], error: Exception) -> Callable[[], None]:
 
 
 def stands(error: Exception) -> bool:
-    """Whether the exception of a graph is to be raised, and nothing to run in the graph's place."""
+    """Return whether the exception of a graph is to be raised, and nothing to run in the graph's place."""
     return _C.take_has_written() or raised_by_handler(error)
 
 

@@ -110,8 +110,8 @@ def _global(rebuilder: Rebuilder, space: dict[str, Any], name: str, late: list[s
 
 
 def _is(now: t.Tracker, raw: Any) -> bool:
-    """Whether a tracker stands for the very value `raw`.  A tracker of what capture made has `value` None, which says
-    nothing."""
+    """Return whether a tracker stands for the very value `raw`.  A tracker of what capture made has `value` None, which
+    says nothing."""
     if type(now) is t.SymbolicNumber:
         return False
     if isinstance(now, t.Const):

@@ -296,7 +296,7 @@ def repeatable(tracer: Tracer, graph: Graph) -> None:
 
 
 def overlap(tensors: list[Any]) -> bool:
-    """Whether two tensors' storages share memory."""
+    """Return whether two tensors' storages share memory."""
     spans = sorted((s.data_ptr(), s.data_ptr() + s.nbytes())
                    for s in (x.untyped_storage() for x in tensors) if s.nbytes())
     return any(second[0] < first[1] for first, second in itertools.pairwise(spans))

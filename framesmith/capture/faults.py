@@ -9,7 +9,7 @@ _NO_DATA = "data is not allocated yet"
 
 
 def is_own_fault(error: Exception) -> bool:
-    """Whether an error in a call on fakes says that we cannot record it, rather than what eager would say."""
+    """Return whether an error in a call on fakes says that we cannot record it, rather than what eager would say."""
     if _NO_DATA in str(error):
         return True
     if not isinstance(error, _FAULTS) or error.__traceback__ is None:

@@ -98,7 +98,7 @@ class Frame:
         return self.run()
 
     def owns(self, slot: int) -> bool:
-        """Whether the cell in a fast slot is the frame's own, not one that it closes over."""
+        """Return whether the cell in a fast slot is the frame's own, not one that it closes over."""
         return slot < len(self.locals) - self.dec.n_free
 
     @property

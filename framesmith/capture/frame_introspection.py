@@ -15,7 +15,7 @@ _cache: dict[int, tuple[weakref.ref[CodeType], bool]] = {}
 
 
 def looks_at_itself(code: CodeType) -> bool:
-    """Whether the names in `code` say that it may read its locals, or the frame itself."""
+    """Return whether the names in `code` say that it may read its locals, or the frame itself."""
     key = id(code)
     hit = _cache.get(key)
     if hit is None:
@@ -45,8 +45,8 @@ def _calls_at_once(dec: Decoded, at: int) -> bool:
 
 
 def calls_super(dec: Decoded, at: int) -> bool:
-    """Whether the instruction is the call in `super()`, which looks for the first argument of the very frame that it
-    stands in."""
+    """Return whether the instruction is the call in `super()`, which looks for the first argument of the very frame
+    that it stands in."""
     ins = dec.instrs[at]
     before = next((i for i in reversed(dec.instrs[:at]) if i.name != "PRECALL"), None)
     return (ins.name == "CALL" and ins.arg == 0 and before is not None and before.name == "LOAD_GLOBAL"

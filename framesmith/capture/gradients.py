@@ -69,7 +69,7 @@ class Gradients:
         return None if made is self.state.grad_enabled else made
 
     def requires(self, node: Node) -> bool:
-        """Whether a node's value requires grad."""
+        """Return whether a node's value requires grad."""
         return node in self.differentiable or bool(node.meta.get("grad"))
 
     def mark(self) -> tuple[Node | None, int] | None:

@@ -87,7 +87,7 @@ class Hashing:
         return [self.stored_key(k, hashes.get(id(k))) if mine else k for k, mine in zip(keys, own)]
 
     def has_own_hash(self, key: Any) -> bool:
-        """Whether the program's code says what the hash of a real object is."""
+        """Return whether the program's code says what the hash of a real object is."""
         if issubclass(type(key), (tuple, frozenset)) and any(map(self.has_own_hash, key)):
             return True
         return isinstance(type(key).__hash__, FunctionType)

@@ -16,7 +16,7 @@ class Kept:
 
 
 def lasts(text: str) -> bool:
-    """Whether a string stays the object that it is among the constants of code."""
+    """Return whether a string stays the object that it is among the constants of code."""
     return (len(text) < 2 or not text.isascii() or not text.replace("_", "a").isalnum()
             or sys.intern("".join(text)) is text)
 

@@ -39,7 +39,7 @@ FORESEEN = tuple(_ROWS)
 
 
 def foreseen(it: Any) -> bool:
-    """Whether `upcoming` knows the iterator."""
+    """Return whether `upcoming` knows the iterator."""
     if type(it) is zip:
         made = it.__reduce__()
         # a strict one says so in its state; an iterator in two places gives to both

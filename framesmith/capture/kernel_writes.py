@@ -26,7 +26,7 @@ _OF_NUMBERS = frozenset({"pointer_type", "PointerType", "int_to_ptr"})
 
 
 def is_jit(x: Any) -> bool:
-    """Whether `x` is a function under `triton.jit`, or one that runs in Triton's interpreter."""
+    """Return whether `x` is a function under `triton.jit`, or one that runs in Triton's interpreter."""
     return type(x).__module__.startswith("triton.") and inspect.isfunction(getattr(x, "fn", None)) and hasattr(x, "run")
 
 
@@ -150,7 +150,7 @@ class _Function:
 
 
 def _is_language(function: Any) -> bool:
-    """Whether a function of Triton's own, or of Python's, writes nothing but what its name says."""
+    """Return whether a function of Triton's own, or of Python's, writes nothing but what its name says."""
     module = getattr(function, "__module__", None) or type(function).__module__
     return module.split(".")[0] in ("triton", "builtins", "math")
 

@@ -33,8 +33,8 @@ _ROOM = 128
 
 
 def _is_atom(x: Any) -> bool:
-    """Whether `x` is taken to live on elsewhere, or to hold nothing: a function of C is its module's or its class's.
-    (`isinstance` would ask the object.)"""
+    """Return whether `x` is taken to live on elsewhere, or to hold nothing: a function of C is its module's or its
+    class's. (`isinstance` would ask the object.)"""
     if type(x) is BuiltinFunctionType:
         x = x.__self__
     return type(x) in _VALUES or issubclass(type(x), _ATOMS)
@@ -59,7 +59,7 @@ def _referents(x: Any) -> list[Any]:
 
 
 def noticed(value: Any) -> bool:
-    """Whether somebody sees when `value` or what it holds dies: by `__del__`, or by the callback of a weak
+    """Return whether somebody sees when `value` or what it holds dies: by `__del__`, or by the callback of a weak
     reference."""
     return any(_speaks(x) for x in itertools.islice(_reached(value, 2), _ROOM))
 
@@ -73,12 +73,12 @@ def _speaks(x: Any) -> bool:
 
 
 def _is_guards(callback: Any) -> bool:
-    """Whether it is by this that guards learn of a death."""
+    """Return whether it is by this that guards learn of a death."""
     return type(callback) is BuiltinFunctionType and callback.__module__ == "framesmith._C"
 
 
 def _cleans_up(x: GeneratorType[Any, Any, Any]) -> bool:
-    """Whether closing a generator may run code of its."""
+    """Return whether closing a generator may run code of its."""
     return bool(x.gi_code.co_exceptiontable) and inspect.getgeneratorstate(x) == inspect.GEN_SUSPENDED
 
 
@@ -128,7 +128,8 @@ _ARRANGES = STAYS | {"PUSH_NULL", "LOAD_FAST", "LOAD_CONST", "KW_NAMES", "PRECAL
 
 
 def stays(frame: Frame) -> bool:
-    """Whether no bridge can run the instruction that the frame has come to, or need not: it only arranges the stack."""
+    """Return whether no bridge can run the instruction that the frame has come to, or need not: it only arranges the
+    stack."""
     return frame.dec.instrs[frame.ip - 1].name in _ARRANGES
 
 
@@ -141,7 +142,7 @@ def let_go(x: t.Tracker) -> None:
 
 # --- weak references that are read ------------------------------------------------------------------------------------
 def may_have_died(tracer: Any, target: Any) -> bool:
-    """Whether what the frame has dropped or changed so far may have held `target`."""
+    """Return whether what the frame has dropped or changed so far may have held `target`."""
     if _is_atom(target):
         return False
     here = {id(getattr(v, "value", None)) for f in tracer.frames for v in (*f.locals, *f.stack)}
@@ -182,7 +183,7 @@ def held_on(rebuilder: Any, frame: Frame, code: CodeType, index: int) -> dict[st
 
 
 def _keeps(rebuilder: Any, x: t.Tracker, depth: int) -> bool:
-    """Whether a value is, or holds, an object that exists without it."""
+    """Return whether a value is, or holds, an object that exists without it."""
     if isinstance(x, t.Class):  # its bases know a class that no module has
         known = not isinstance(x, t.MadeClass) or any(id(y) in rebuilder.names for y in (x, *x.bases))
         return known and _is_local_class(x.value)

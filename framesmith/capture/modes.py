@@ -29,7 +29,7 @@ def foreign_mode() -> bool:
 
 
 def recomputing() -> bool:
-    """Whether a backward runs a forward again for the tensors that it saves: as many as the first time."""
+    """Return whether a backward runs a forward again for the tensors that it saves: as many as the first time."""
     return (torch._C._current_graph_task_id() >= 0
             and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None)
 

@@ -247,7 +247,7 @@ class Operations(Attempts):
 
 
 def _folds(x: t.Tracker) -> bool:
-    """Whether an operator's method on `x` can be no user's function."""
+    """Return whether an operator's method on `x` can be no user's function."""
     return not isinstance(x, t.Object) and not (isinstance(x, t.Class) and type(x.value) is not type)
 
 

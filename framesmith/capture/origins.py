@@ -38,7 +38,7 @@ def origin(code: CodeType, index: int) -> tuple[CodeType, int]:
 
 
 def is_continuation(code: CodeType) -> bool:
-    """Whether capture made `code`."""
+    """Return whether capture made `code`."""
     return id(code) in _origins
 
 

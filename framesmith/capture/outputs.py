@@ -117,9 +117,9 @@ def _one_of_several(view: torch.Tensor) -> torch.Tensor:
 
 
 def _is_made_again(fake: FakeTensor) -> bool:
-    """Whether a view has what a back end that computes the view alone would not give: it begins behind what it views,
-    it is lazily conjugated or negated, or its elements share memory, so that autograd takes a write to a part of it
-    back to what it views."""
+    """Return whether a view has what a back end that computes the view alone would not give: it begins behind what it
+    views, it is lazily conjugated or negated, or its elements share memory, so that autograd takes a write to a part of
+    it back to what it views."""
     if fake._alias.parent is None:
         return False
     return (_root(fake).storage_offset() != fake.storage_offset() or fake.is_conj() or fake.is_neg()

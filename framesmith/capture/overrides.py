@@ -73,7 +73,7 @@ def has_function(cls: type) -> bool:
 
 
 def converts(cls: type) -> bool:
-    """Whether results of torch functions on tensors of the class are of the class: torch.Tensor's own
+    """Return whether results of torch functions on tensors of the class are of the class: torch.Tensor's own
     `__torch_function__` does it."""
     mine, own = (getattr(getattr(k, "__torch_function__", None), "__func__", None) for k in (cls, torch.Tensor))
     return cls is not torch.Tensor and mine is own

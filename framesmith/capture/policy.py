@@ -155,7 +155,7 @@ _STANDARD = tuple({p.rsplit("/", 1)[0] + "/" for p in (traceback.__file__, threa
 
 
 def is_foreign(code: types.CodeType) -> bool:
-    """Whether nothing beneath frames of `code` is captured."""
+    """Return whether nothing beneath frames of `code` is captured."""
     return _OTHERS.search(code.co_filename) is not None
 
 

@@ -42,12 +42,12 @@ _MIRRORED = {operator.lt: operator.gt, operator.le: operator.ge, operator.gt: op
 
 
 def varies(x: t.Tracker) -> bool:
-    """Whether the next call may find another number here."""
+    """Return whether the next call may find another number here."""
     return is_symbolic(x) or type(x) is t.Data and x.kind in (int, float)
 
 
 def are_open(values: Iterable[t.Tracker]) -> bool:
-    """Whether all are integers, of which one may be another in the next call."""
+    """Return whether all are integers, of which one may be another in the next call."""
     return all(type(_known(v)) is int for v in values) and any(type(v) is t.SymbolicNumber and not v.settled
                                                                for v in values)
 
@@ -67,7 +67,8 @@ def computed(tracer: Any, fn: Callable[..., Any], args: tuple[t.Tracker, ...]) -
 
 
 def _divides(tracer: Any, a: t.Tracker, b: t.Tracker) -> bool:
-    """Whether no quotient is an error: that the divisor is not zero is assumed, and so is that it is no float."""
+    """Return whether no quotient is an error: that the divisor is not zero is assumed, and so is that it is no
+    float."""
     if type(b) is not t.SymbolicNumber or not b.varies:
         return bool(b.value)  # type: ignore[attr-defined]
     return type(b.example) is int and b.example != 0 and not is_symbolic(a) and tracer.outcome(b) is True
@@ -130,7 +131,7 @@ def note_local(code: CodeType, name: str) -> None:
 
 
 def varying_local(code: CodeType, name: str) -> bool:
-    """Whether a continuation is to expect that of a local that it is called with."""
+    """Return whether a continuation is to expect that of a local that it is called with."""
     noted = _locals.get(id(origin(code, 0)[0])) if is_continuation(code) else None
     return noted is not None and name in noted[1]
 

@@ -155,8 +155,8 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         return out
 
     def varies(self, source: Source) -> bool:
-        """Whether a number is not to be assumed: because it was assumed in vain, or since a bridge's instruction made
-        it."""
+        """Return whether a number is not to be assumed: because it was assumed in vain, or since a bridge's instruction
+        made it."""
         if self.varying is None:
             return False
         if type(source) is Local and (source.name.startswith(STACK) or varying_local(self.frames[0].code, source.name)):
@@ -326,7 +326,7 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
                 self.mutated[id(tracker)] = tracker
 
     def may_have_died(self, target: Any) -> bool:
-        """Whether what the frame has dropped or changed so far may have held `target`."""
+        """Return whether what the frame has dropped or changed so far may have held `target`."""
         return may_have_died(self, target)
 
     # --- small protocols ----------------------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ _fits: dict[tuple[Any, int, tuple[str, ...]], bool] = {}
 
 
 def fits(fn: Any, n: int, names: tuple[str, ...]) -> bool:
-    """Whether `n` arguments in all, the last of them under `names`, may be right for a builtin function; unknown counts
-    as right."""
+    """Return whether `n` arguments in all, the last of them under `names`, may be right for a builtin function; unknown
+    counts as right."""
     if fn in TAKES:
         least, most, keywords = TAKES[fn]
         return least <= n <= most and keywords.issuperset(names)

@@ -188,8 +188,8 @@ class Planner:
         )
 
     def _is_long(self) -> bool:
-        """Whether a call takes some hundred microseconds or more, by the bytes that it touches (unknown sizes count as
-        long)."""
+        """Return whether a call takes some hundred microseconds or more, by the bytes that it touches (unknown sizes
+        count as long)."""
         total = 0
         for step in self.program.steps:
             if type(step) is Launch:
@@ -240,7 +240,7 @@ def _written(step: Any, program: Program) -> set[str]:
 
 
 def _checks(step: Any) -> bool:
-    """Whether a step is a kernel that checks indices."""
+    """Return whether a step is a kernel that checks indices."""
     return isinstance(step, Launch | Batch) and any(type(node) is Indirect and node.check
                                                     for node in walk(step.kernel.body))
 

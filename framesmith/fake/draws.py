@@ -20,7 +20,7 @@ _EXACT = (torch.float32, torch.float64)
 
 
 def _below(number: float) -> bool | None:
-    """Whether all numbers of [0, 1) are below `number`; None if some are."""
+    """Return whether all numbers of [0, 1) are below `number`; None if some are."""
     return False if number <= 0 else True if number >= 1 else None
 
 

@@ -44,7 +44,7 @@ class Number:
 
     @property
     def entered(self) -> bool:
-        """Whether an operator has taken it."""
+        """Return whether an operator has taken it."""
         return self._fake is not None
 
     def fake(self) -> FakeTensor:

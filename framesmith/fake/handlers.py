@@ -78,7 +78,7 @@ _NUMBERS = (int, float, bool, complex)
 
 
 def _of_numbers(func: Any, args: tuple, kwargs: dict) -> bool:
-    """Whether Python numbers stand for all of an operator's tensors, as in `torch.add(4, 3.3)`."""
+    """Return whether Python numbers stand for all of an operator's tensors, as in `torch.add(4, 3.3)`."""
     return _TENSOR.isSubtypeOf(func._schema.arguments[0].type) and not any(isinstance(a, torch.Tensor)
                                                                            for a in (*args, *kwargs.values()))
 
@@ -129,8 +129,8 @@ _AUTOCAST = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
 
 def autocasts(func: Any, devices: tuple[str, ...]) -> bool:
-    """Whether autocast on one of the devices has a policy for the operator itself; what such an operator calls is left
-    alone."""
+    """Return whether autocast on one of the devices has a policy for the operator itself; what such an operator calls
+    is left alone."""
     return any(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _AUTOCAST[device]) for device in devices)
 
 
@@ -280,8 +280,8 @@ def _fakes(value: Any) -> list[FakeTensor]:
 
 
 def reads_written(func: Any, read: FakeTensor, written: FakeTensor) -> bool:
-    """Whether an in-place operator may read elements that it has written: eager refuses, or gives what its loop's order
-    makes."""
+    """Return whether an in-place operator may read elements that it has written: eager refuses, or gives what its
+    loop's order makes."""
     if read is written and torch.Tag.pointwise in func.tags or read._alias.storage is not written._alias.storage:
         return False
     a, b = geometry(read), geometry(written)

@@ -71,7 +71,8 @@ def is_empty(value: Any) -> bool:
 
 @cache
 def _is_written_in_python(func: Any) -> bool:
-    """Whether a derivative's meta kernel is Python: these load the peers' modules, for seconds, when they first run."""
+    """Return whether a derivative's meta kernel is Python: these load the peers' modules, for seconds, when they first
+    run."""
     if func.namespace != "aten" or "backward" not in func.__name__:
         return False
     table = torch._C._dispatch_dump(func.name()).splitlines()

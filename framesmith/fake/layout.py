@@ -256,7 +256,7 @@ def geometry(x: Any) -> Geometry:
 
 
 def meets(a: Geometry, b: Geometry) -> bool:
-    """Whether two views of one storage have an element in common; True if that takes too long to find out."""
+    """Return whether two views of one storage have an element in common; True if that takes too long to find out."""
     spans = [(offset, offset + sum((n - 1) * s for n, s in zip(shape, strides))) for shape, strides, offset in (a, b)]
     if 0 in a[0] or 0 in b[0] or spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]:
         return False
@@ -266,8 +266,8 @@ def meets(a: Geometry, b: Geometry) -> bool:
 
 
 def meets_itself(x: FakeTensor) -> bool:
-    """Whether elements share memory, as those of an expanded tensor do; True where that takes more than a look at the
-    strides."""
+    """Return whether elements share memory, as those of an expanded tensor do; True where that takes more than a look
+    at the strides."""
     if x.is_contiguous() or 0 in x.shape:
         return False
     reach: Any = 0

@@ -39,7 +39,7 @@ def memory_of(node: Node) -> tuple[Node, bool]:
 
 
 def is_detached(alias: Alias) -> bool:
-    """Whether no gradient goes from the base of a view through it."""
+    """Return whether no gradient goes from the base of a view through it."""
     while alias.parent is not None and alias.func is not aten.detach.default:
         alias = alias.parent
     return alias.parent is not None

@@ -15,8 +15,8 @@ aten = torch.ops.aten
 
 
 def _names_classes(x: FakeTensor, target: FakeTensor, weight: Any) -> bool:
-    """Whether `target` holds a class for each row of `x`, [n, classes, ...], and `weight`, if any, a number for each
-    class."""
+    """Return whether `target` holds a class for each row of `x`, [n, classes, ...], and `weight`, if any, a number for
+    each class."""
     fits = (x.dim() > 1 and x.dtype.is_floating_point and target.dtype is torch.int64
             and tuple(target.shape) == (x.shape[0], *x.shape[2:]))
     return fits and (weight is None or tuple(weight.shape) == (x.shape[1],) and weight.dtype is x.dtype)

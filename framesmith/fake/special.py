@@ -48,7 +48,8 @@ def detach(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _is_fresh(rec: Recorder, x: Any) -> bool:
-    """Whether the torch call that is being recorded has just made a tensor: torch's factories detach what they give."""
+    """Return whether the torch call that is being recorded has just made a tensor: torch's factories detach what they
+    give."""
     if not isinstance(x, FakeTensor) or x._alias.parent is not None:
         return not isinstance(x, FakeTensor)
     node = x._alias.node
@@ -398,8 +399,8 @@ def bernoulli_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @cache
 def _draws_as_in_memory() -> bool:
-    """Whether `bernoulli_` goes through a tensor in the order of its memory: so it is unless MKL draws (on one vendor's
-    processors)."""
+    """Return whether `bernoulli_` goes through a tensor in the order of its memory: so it is unless MKL draws (on one
+    vendor's processors)."""
     with torch._C._DisableTorchDispatch():
         columns, rows = (
             torch.empty_strided((8, 8), strides).bernoulli_(0.5, generator=torch.Generator().manual_seed(0))

@@ -32,7 +32,7 @@ class Frozen:
 
 
 def is_parameter_expression(value: Any) -> bool:
-    """Whether `value` is a node computed from parameters and plain values only, by pure operators (memoised in
+    """Return whether `value` is a node computed from parameters and plain values only, by pure operators (memoised in
     `meta`)."""
     if not isinstance(value, fx.Node):
         return False
@@ -52,7 +52,7 @@ def is_parameter_expression(value: Any) -> bool:
 
 
 def is_input_free(value: Any) -> bool:
-    """Whether the parameter expression `value` reads no parameter either (memoised in `meta`)."""
+    """Return whether the parameter expression `value` reads no parameter either (memoised in `meta`)."""
     known = value.meta.get("input free")
     if known is None:
         known = value.op == "call_function" and all(map(is_input_free,
@@ -62,7 +62,7 @@ def is_input_free(value: Any) -> bool:
 
 
 def _is_static(arguments: Any) -> bool:
-    """Whether no size among `arguments` differs between calls."""
+    """Return whether no size among `arguments` differs between calls."""
     if isinstance(arguments, (tuple, list)):
         return all(map(_is_static, arguments))
     if isinstance(arguments, dict):
@@ -71,13 +71,14 @@ def _is_static(arguments: Any) -> bool:
 
 
 def _is_written(place: fx.Node) -> bool:
-    """Whether each call changes a parameter (counts its calls, say): what depends on it is computed in the call."""
+    """Return whether each call changes a parameter (counts its calls, say): what depends on it is computed in the
+    call."""
     return any(user.target in IMPURE and user.args[0] is place for user in place.users)
 
 
 def _is_added_row(node: fx.Node) -> bool:
-    """Whether `node` looks up rows of a table to add them to something: what adds reads them there as fast, and a
-    constant of them would be memory besides the table, once for each of a batch."""
+    """Return whether `node` looks up rows of a table to add them to something: what adds reads them there as fast, and
+    a constant of them would be memory besides the table, once for each of a batch."""
     return node.target is torch.ops.aten.embedding.default and all(user.target in _SUMS for user in node.users)
 
 
@@ -120,7 +121,7 @@ def _on_frontier(node: fx.Node) -> bool:
 
 
 def _contains(node: fx.Node, worth: Any) -> bool:
-    """Whether a node of the parameter expression `node` is worth freezing (parameters themselves are not)."""
+    """Return whether a node of the parameter expression `node` is worth freezing (parameters themselves are not)."""
     stack, seen = [node], set()
     while stack:
         n = stack.pop()

@@ -53,7 +53,7 @@ def _classify(target: Any) -> str:
 
 
 def is_pure(node: Node) -> bool:
-    """Whether the node only gives a value, the same for the same arguments (dropout that is off counts)."""
+    """Return whether the node only gives a value, the same for the same arguments (dropout that is off counts)."""
     if node.op == "call_function":
         kind = kind_of(node.target)
         return kind == PURE or (kind == RANDOM and _switched_off(node))
@@ -61,18 +61,18 @@ def is_pure(node: Node) -> bool:
 
 
 def draws(node: Node) -> bool:
-    """Whether the node advances a generator: which number goes to which element then depends on the layout of its
-    arguments."""
+    """Return whether the node advances a generator: which number goes to which element then depends on the layout of
+    its arguments."""
     return node.op == "call_function" and kind_of(node.target) == RANDOM and not _switched_off(node)
 
 
 def is_needed(node: Node) -> bool:
-    """Whether the node must stay even when nothing uses its value."""
+    """Return whether the node must stay even when nothing uses its value."""
     return node.op in ("placeholder", "output") or not is_pure(node)
 
 
 def is_view(target: Any) -> bool:
-    """Whether the result of a call shares the memory of an argument."""
+    """Return whether the result of a call shares the memory of an argument."""
     if isinstance(target, OpOverload):
         return any(r.alias_info is not None and not r.alias_info.is_write for r in target._schema.returns)
     return getattr(target, "kind", None) == "view" or target is operator.getitem

@@ -26,7 +26,7 @@ _NEVER = re.compile(
 
 @cache
 def may_raise(target: Any) -> bool:
-    """Whether a call of the operator or Python function may raise for the data that it is given."""
+    """Return whether a call of the operator or Python function may raise for the data that it is given."""
     if not isinstance(target, torch._ops.OpOverload):
         return not isinstance(target, OfOneGraph)
     space, name = target._schema.name.split("::")
@@ -34,7 +34,7 @@ def may_raise(target: Any) -> bool:
 
 
 def may_draw(target: Any) -> bool:
-    """Whether a call may advance a generator: what the program brings may do anything."""
+    """Return whether a call may advance a generator: what the program brings may do anything."""
     if not isinstance(target, torch._ops.OpOverload):
         return True
     return torch.Tag.nondeterministic_seeded in target.tags or target.namespace not in _OURS | {"aten"}

@@ -38,7 +38,8 @@ class Storage:
 
     @property
     def is_host_number(self) -> bool:
-        """Whether it is one number in the memory of the CPU, which kernels on another device are given by value."""
+        """Return whether it is one number in the memory of the CPU, which kernels on another device are given by
+        value."""
         return self.device is not None and self.device.type == "cpu" and all(type(s) is int and s == 1
                                                                              for s in self.size)
 
@@ -98,7 +99,7 @@ class Call:
 
     @property
     def raises(self) -> bool:
-        """Whether it may raise for what is in its arguments."""
+        """Return whether it may raise for what is in its arguments."""
         return may_raise(self.target)
 
 

@@ -211,7 +211,7 @@ class Context:
     # ----------------------------------------------------------------------------------------------------------- policy
 
     def is_heavy(self, value: Any) -> bool:
-        """Whether computing `value` again for each user costs more than storing it once."""
+        """Return whether computing `value` again for each user costs more than storing it once."""
         if not isinstance(value, Computed):
             return False
         if value.cost > CHEAP:

@@ -78,7 +78,8 @@ def convolution_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...],
 
 
 def _is_ours(ctx: Context, window: Sequence[Any], values: Sequence[Any], shape: tuple[Any, ...]) -> bool:
-    """Whether all sizes are known, and all values of one type that matrix units multiply. `shape`: of the result."""
+    """Return whether all sizes are known, and all values of one type that matrix units multiply. `shape`: of the
+    result."""
     if ctx.device.type != "cuda" or not all(isinstance(v, Lowered) and len(v.shape) == 4 for v in values):
         return False
     sizes = [n for of in (shape, *(v.shape for v in values),
@@ -89,7 +90,7 @@ def _is_ours(ctx: Context, window: Sequence[Any], values: Sequence[Any], shape: 
 
 
 def _is_plain(weight: Lowered, stride: Pair, padding: Pair, groups: int) -> bool:
-    """Whether a product is the same, and as exact."""
+    """Return whether a product is the same, and as exact."""
     plain = groups == 1 and tuple(weight.shape[2:]) == ONE == stride and padding == NONE
     return plain and (weight.dtype is not torch.float32 or in_tf32(PRODUCTS))
 

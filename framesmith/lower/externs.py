@@ -153,8 +153,8 @@ def _is_constant(ctx: Context, value: Lowered) -> bool:
 
 @cache
 def has_out_variant(target: Any) -> bool:
-    """Whether the operator has an out= form that writes straight into the memory it is given (not a generated one,
-    which copies)."""
+    """Return whether the operator has an out= form that writes straight into the memory it is given (not a generated
+    one, which copies)."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
     packet = target.overloadpacket
@@ -193,7 +193,7 @@ def _result_strides(
 
 
 def _as_eager(node: fx.Node, values: list[Stored]) -> bool:
-    """Whether every tensor argument has the strides that eager would have given it."""
+    """Return whether every tensor argument has the strides that eager would have given it."""
     eager = _eager_strides(node)
     if len(eager) != len(values) or any("layout" in arg.meta for arg in node.all_input_nodes):
         return False

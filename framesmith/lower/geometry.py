@@ -46,12 +46,12 @@ def strides_in_order(shape: Sequence[Size], order: Sequence[int]) -> tuple[Size,
 
 
 def is_empty(shape: Sequence[Size]) -> bool:
-    """Whether a tensor surely has no elements."""
+    """Return whether a tensor surely has no elements."""
     return any(type(s) is int and s == 0 for s in shape)
 
 
 def same_layout(shape: Sequence[Size], a: Sequence[Size], b: Sequence[Size]) -> bool:
-    """Whether two strides address alike (dims of size 1 and empty tensors do not count)."""
+    """Return whether two strides address alike (dims of size 1 and empty tensors do not count)."""
     return is_empty(shape) or all(s == 1 or x == y for s, x, y in zip(shape, a, b, strict=True))
 
 
@@ -183,5 +183,5 @@ def _magnitude(step: Expr) -> int:
 
 
 def is_dense(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
-    """Whether the elements fill one block of memory without gaps or overlap."""
+    """Return whether the elements fill one block of memory without gaps or overlap."""
     return same_layout(shape, stride, strides_in_order(shape, memory_order(shape, stride)))

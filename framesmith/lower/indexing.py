@@ -138,7 +138,7 @@ def scatter_nest(ctx: Context, base: Lowered, shape: tuple[Any, ...], place: Any
 
 
 def _is_last_of(ctx: Context, base: Lowered) -> bool:
-    """Whether the node's value takes the place of the input `base`, which nothing else reads."""
+    """Return whether the node's value takes the place of the input `base`, which nothing else reads."""
     if not isinstance(base, Stored) or ctx.storages[base.buffer].kind != "input" or 0 in base.stride:
         return False
     node: Any = ctx.node

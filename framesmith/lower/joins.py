@@ -27,7 +27,7 @@ def inside(b: Builder, position: Any, low: Any, high: Any) -> Op:
 
 
 def _all_fusible(ctx: Context) -> bool:
-    """Whether every user of the current node computes on elements (so that a join need not be stored)."""
+    """Return whether every user of the current node computes on elements (so that a join need not be stored)."""
     node = ctx.node
     assert node is not None
     if node in ctx.wanted:
@@ -97,7 +97,7 @@ def pad(ctx: Context, spec: Any, x: Lowered, pads: Sequence[tuple[Any, Any]], va
 
 
 def _all_extern(ctx: Context) -> bool:
-    """Whether every user of the current node wants it in memory."""
+    """Return whether every user of the current node wants it in memory."""
     assert ctx.node is not None
     return ctx.node not in ctx.wanted and all(not isinstance(u.target, Prim) and u.op == "call_function"
                                               for u in ctx.node.users)

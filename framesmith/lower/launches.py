@@ -51,7 +51,7 @@ def _written(ctx: Context, node: fx.Node, k: int, how: Memory, value: Lowered | 
 
 
 def _is_whole(ctx: Context, value: Stored, how: Memory) -> bool:
-    """Whether a window is all of its buffer, in the layout that the kernel was told."""
+    """Return whether a window is all of its buffer, in the layout that the kernel was told."""
     base = ctx.storages[value.buffer]
     same = value.dtype is base.dtype and value.shape == base.size == how.size
     return same and value.offset == 0 and all(same_layout(value.shape, value.stride, stride)
@@ -59,8 +59,8 @@ def _is_whole(ctx: Context, value: Stored, how: Memory) -> bool:
 
 
 def _is_read_later(ctx: Context, node: fx.Node, buffer: str) -> bool:
-    """Whether a value that reads the buffer is used after `node` (but for the write-back that the buffer is the target
-    of)."""
+    """Return whether a value that reads the buffer is used after `node` (but for the write-back that the buffer is the
+    target of)."""
     after = set(_after(node))
     for one, value in ctx.env.items():
         later = any(user in after and not (user.target is _COPY and user.args[0] is one) for user in one.users)
@@ -83,8 +83,8 @@ def _after(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _goes_back(node: fx.Node, k: int) -> bool:
-    """Whether the new value of memory `k`, an input, is written to that input at the end, and read by kernels alone
-    before."""
+    """Return whether the new value of memory `k`, an input, is written to that input at the end, and read by kernels
+    alone before."""
     place = node.args[k]
     while True:
         assert isinstance(node.target, Launch)

@@ -38,7 +38,7 @@ def channels_last(shape: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def is_channels_last(value: Stored) -> bool:
-    """Whether a 4-d or 5-d window runs through channels first."""
+    """Return whether a 4-d or 5-d window runs through channels first."""
     return len(value.shape) in (4, 5) and same_layout(value.shape, value.stride, channels_last(value.shape))
 
 

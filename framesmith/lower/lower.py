@@ -33,6 +33,7 @@ from framesmith.lower.table import PRIM_ROWS, unsupported_dtype
 from framesmith.lower.values import Computed, Lowered, Stored, reads_of
 from framesmith.prims.core import Prim
 from framesmith.symbolic.expr import Symbol, as_expr
+from framesmith.util.errors import VerifyError
 from framesmith.util.stack import user_frame
 
 FAMILIES = (contractions, convolutions, factories, indexing, joins, host_scalars, pointwise, pooling, reductions, scans,
@@ -240,18 +241,18 @@ class _Lowering:
 
 
 def _elsewhere(ctx: Context, values: tuple[Any, ...]) -> bool:
-    """Whether one of the values is in memory of another device than the graph's."""
+    """Return whether one of the values is in memory of another device than the graph's."""
     return any(isinstance(v, Stored) and ctx.storages[v.buffer].device is not None for v in values)
 
 
 def _widens(prim: Prim, node: fx.Node, source: Lowered) -> bool:
-    """Whether a value takes more memory than what it is converted from."""
+    """Return whether a value takes more memory than what it is converted from."""
     return (prim.name == "convert" and source.dtype.is_floating_point
             and node.meta["val"].dtype.itemsize > source.dtype.itemsize)
 
 
 def _needs_memory(user: fx.Node, depth: int = 3) -> bool:
-    """Whether a user, or a user behind views, is an operator that wants its argument in memory."""
+    """Return whether a user, or a user behind views, is an operator that wants its argument in memory."""
     if user.op != "call_function":
         return False
     if not isinstance(user.target, Prim):

@@ -221,7 +221,7 @@ def var_mean(ctx: Context, spec: Any, x: Lowered, dims: Sequence[int], keepdim: 
 
 
 def _runs_across(ctx: Context, x: Lowered, dims: Sequence[int]) -> bool:
-    """Whether neighbours in memory go into different results."""
+    """Return whether neighbours in memory go into different results."""
     b = Builder()
     index, _ = ctx.axes(x.shape)
     x.element(b, index)

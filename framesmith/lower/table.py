@@ -54,5 +54,5 @@ def lowers_extern(*targets: Any) -> Callable[[Row], Row]:
 
 
 def unsupported_dtype(dtype: torch.dtype) -> bool:
-    """Whether kernels cannot hold this type (complex, quantised, 8-bit floats): eager's kernel is called."""
+    """Return whether kernels cannot hold this type (complex, quantised, 8-bit floats): eager's kernel is called."""
     return dtype not in _KERNEL_DTYPES

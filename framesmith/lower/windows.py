@@ -61,8 +61,8 @@ def window_of(x: Lowered, weight: Lowered, stride: Pair, padding: Pair, dilation
 
 
 def are_summed(window: DepthwiseWindow, dtype: torch.dtype) -> bool:
-    """Whether the gradient of a weight is computed here: all sums at once, or in float32 those of a row of the kernel,
-    where the library takes ten times as long."""
+    """Return whether the gradient of a weight is computed here: all sums at once, or in float32 those of a row of the
+    kernel, where the library takes ten times as long."""
     return len(window.positions) <= MOST_SUMS or dtype is torch.float32 and window.kernel[1] <= MOST_SUMS
 
 

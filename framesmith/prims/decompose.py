@@ -92,15 +92,15 @@ def _origin(node: fx.Node) -> Any:
 
 
 def _is_foreign(val: Any) -> bool:
-    """Whether a result is of a dtype that prims do not know."""
+    """Return whether a result is of a dtype that prims do not know."""
     if isinstance(val, tuple):
         return any(map(_is_foreign, val))
     return isinstance(val, Spec) and val.dtype not in DTYPES
 
 
 def _is_of_nothing(node: fx.Node, args: Any, val: Any) -> bool:
-    """Whether the first argument has no elements, but others or results do: eager's kernel says what a reduction gives
-    for nothing, and that an index is out of range."""
+    """Return whether the first argument has no elements, but others or results do: eager's kernel says what a reduction
+    gives for nothing, and that an index is out of range."""
     first = args[0] if args and node.target is not torch.ops.aten.cat.default else None
     if not isinstance(first, Value) or not _has_none(first.spec):
         return False
@@ -214,8 +214,8 @@ class _Decomposition:
         return value
 
     def _is_ours(self, node: fx.Node, val: Any) -> bool:
-        """Whether prims may stand for a call: its results, and its tensors but for numbers, are of dtypes that prims
-        know, on the graph's device."""
+        """Return whether prims may stand for a call: its results, and its tensors but for numbers, are of dtypes that
+        prims know, on the graph's device."""
         if _is_foreign(val) or any(device != self.device for device in devices_of(val)):
             return False
         return not any(map(self._takes_foreign, node.all_input_nodes))
@@ -274,7 +274,7 @@ class _Decomposition:
         return result
 
     def _is_exact(self, x: Any) -> bool:
-        """Whether each element of a 16-bit value is a number of its dtype, in whatever dtype it was computed."""
+        """Return whether each element of a 16-bit value is a number of its dtype, in whatever dtype it was computed."""
         if not isinstance(x, Value) or x.dtype not in HALF or x in self.exact or x.prim in _ROUNDING:
             return type(x) is not float
         return x.prim in _MOVING and all(map(self._is_exact, x.args))
@@ -298,6 +298,6 @@ class _Decomposition:
 
 
 def _is_integer(val: Any) -> bool:
-    """Whether a recorded value is an integer, known or symbolic, that needs no node."""
+    """Return whether a recorded value is an integer, known or symbolic, that needs no node."""
     return val is not None and not isinstance(val, (bool, float, str, torch.SymFloat, torch.SymBool, torch.dtype,
                                                     torch.device))

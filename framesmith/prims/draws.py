@@ -65,7 +65,7 @@ def _divides(vector: int, total: Size) -> bool:
 
 
 def _is_dense(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
-    """Whether elements fill their memory, each at a place of its own."""
+    """Return whether elements fill their memory, each at a place of its own."""
     left = [(n, s) for n, s in zip(shape, stride, strict=True) if n != 1]
     step: Size = 1
     while left:
@@ -78,7 +78,7 @@ def _is_dense(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
 
 
 def _is_running(device: torch.device) -> bool:
-    """Whether eager's kernels on `device` can be asked how they draw."""
+    """Return whether eager's kernels on `device` can be asked how they draw."""
     return device.type == "cuda" and torch.cuda.is_initialized()
 
 

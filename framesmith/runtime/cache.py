@@ -217,7 +217,7 @@ def _seal(path: Path) -> None:
 
 
 def _is_sealed(path: Path) -> bool:
-    """Whether a library is there and whole."""
+    """Return whether a library is there and whole."""
     try:
         data = path.read_bytes()
     except OSError:

@@ -182,7 +182,7 @@ def _timed(run: Callable[[], object], flushed: torch.Tensor, warm: bool) -> floa
 
 
 def fits(memory: Sequence[Memory]) -> bool:
-    """Whether there is room for so much."""
+    """Return whether there is room for so much."""
     free, _ = torch.cuda.mem_get_info()
     return PART * (sum(m.nbytes for m in memory) + FLUSHED) + CONTEXT <= free
 

@@ -117,7 +117,7 @@ def prepare(arch: int) -> None:
 
 
 def is_prepared() -> bool:
-    """Whether the process that compiles runs."""
+    """Return whether the process that compiles runs."""
     return bool(_started) and _started[0].popen.poll() is None
 
 

@@ -127,7 +127,7 @@ def _row(step: Launch) -> tuple[Kernel, int] | None:
 
 
 def _is_linear(op: Op, loop: Loop) -> bool:
-    """Whether an access stands at the loop's own position, or at a place of its own."""
+    """Return whether an access stands at the loop's own position, or at a place of its own."""
     if type(op) is not Load and type(op) is not Store:
         return True
     index, symbol = op.index, loop.axis.symbol

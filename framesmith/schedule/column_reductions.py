@@ -62,8 +62,8 @@ def _parts(c: Compute, units: int) -> int:
 
 
 def fits(cluster: FusedNests) -> bool:
-    """Whether a kernel of tiles can be made of `cluster`, as far as sums that are taken along go; some kernel has to
-    join where no member goes along rows yet."""
+    """Return whether a kernel of tiles can be made of `cluster`, as far as sums that are taken along go; some kernel
+    has to join where no member goes along rows yet."""
     sums = [m for m in cluster.members if m.compute.parts]
     if len({m.compute.parts for m in sums}) > 1 or any(m.compute.parts and m.red for m in sums):
         return False
@@ -75,7 +75,7 @@ def fits(cluster: FusedNests) -> bool:
 
 
 def along(cluster: FusedNests) -> bool:
-    """Whether sums are taken along by what goes along rows."""
+    """Return whether sums are taken along by what goes along rows."""
     return any(m.red for m in cluster.members) and fits(cluster)
 
 

@@ -93,7 +93,7 @@ class Fusion:
         return item.raises and not (self.target.tiles and not isinstance(item, Call))
 
     def _apart(self, a: Item | FusedNests, b: Item | FusedNests) -> bool:
-        """Whether one writes inputs, which the other must come before."""
+        """Return whether one writes inputs, which the other must come before."""
         return self._raises(a) and self._finishes(b) or self._finishes(a) and self._raises(b)
 
     def _register(self, group: Group, item: Item) -> None:
@@ -246,14 +246,14 @@ class Fusion:
         return True
 
     def _waits(self, compute: Compute, group: Group) -> bool:
-        """Whether what `compute` gives would be in memory of its own while calls or contractions run that stand between
-        it and `group`: for a launch that is spared, it would live too long."""
+        """Return whether what `compute` gives would be in memory of its own while calls or contractions run that stand
+        between it and `group`: for a launch that is spared, it would live too long."""
         storages, little = self.graph.storages, self.target.little
         calls = self.contractions[self._position(compute)] - self.contractions[group.last]
         return calls > 0 and not all(lasts(storages[name], little) for name in compute.writes)
 
     def _keeps_busy(self, cluster: FusedNests, trips: int, before: int) -> bool:
-        """Whether tiles of the cluster occupy the machine as well as its parts did, or each has little to do."""
+        """Return whether tiles of the cluster occupy the machine as well as its parts did, or each has little to do."""
         return trips >= min(before, self.target.enough_trips) or _row_bytes(cluster, self) <= self.target.row_bytes
 
     def _absorb(self, group: Group, preds: list[Group]) -> None:
@@ -310,7 +310,7 @@ class Fusion:
         return cluster
 
     def _chopped(self, cluster: FusedNests) -> bool:
-        """Whether a member with much work is left with runs of memory that fill no vector, and has longer ones
+        """Return whether a member with much work is left with runs of memory that fill no vector, and has longer ones
         alone."""
         if cluster.contract is not None:
             return False
@@ -408,7 +408,7 @@ def _depends(later: Compute, earlier: Compute) -> bool:
 
 
 def _meets(cluster: FusedNests) -> bool:
-    """Whether the last member reads an element that another reads."""
+    """Return whether the last member reads an element that another reads."""
     *others, last = cluster.members
     read = {(name, index) for m in others for name, index, _ in m.loads}
     return any((name, index) in read for name, index, _ in last.loads)

@@ -218,7 +218,8 @@ def _join(cluster: FusedNests, compute: Compute, sub: Substitutes, own: Extents,
 
 
 def _is_legal(cluster: FusedNests) -> bool:
-    """Whether the last member keeps the invariant against every other, and nobody lost it because `shared` shrank."""
+    """Return whether the last member keeps the invariant against every other, and nobody lost it because `shared`
+    shrank."""
     if not cluster.shared:
         return True
     last = cluster.members[-1]
@@ -253,7 +254,7 @@ def shared_part(index: Expr, cluster: FusedNests) -> Expr | None:
 
 
 def reads_within(writer: Member, store: Expr, load: Expr, cluster: FusedNests) -> bool:
-    """Whether `load` touches only what `writer` stores in the same shared iteration."""
+    """Return whether `load` touches only what `writer` stores in the same shared iteration."""
     base = shared_part(store, cluster)
     if base is None:
         return False

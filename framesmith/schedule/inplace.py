@@ -59,7 +59,7 @@ def in_place(graph: LoopGraph, steps: Sequence[Step]) -> tuple[LoopGraph, list[S
 
 
 def _fits(gone: Storage, made: Storage, shaped: bool) -> bool:
-    """Whether both are scratch memory of one size; of one shape, if someone looks at that (`shaped`)."""
+    """Return whether both are scratch memory of one size; of one shape, if someone looks at that (`shaped`)."""
     scratch = gone.kind == made.kind == "arena" and gone.base is made.base is None and gone.dtype is made.dtype
     alike = (gone.size, gone.stride) == (made.size, made.stride)
     return scratch and (alike or not shaped and element_span(gone) == element_span(made))
@@ -132,7 +132,7 @@ def _accesses(body: Sequence[Node], axes: tuple[Axis, ...]) -> Iterator[_Access]
 
 
 def _is_plain(a: _Access) -> bool:
-    """Whether a store writes each element of its buffer once at most, in whatever order."""
+    """Return whether a store writes each element of its buffer once at most, in whatever order."""
     if a.op.mode is not None or len(a.op.args) > 1:  # type: ignore[union-attr]
         return False
     reach = 0

@@ -62,7 +62,7 @@ def element_span(s: Storage) -> Expr | int:
 
 
 def lasts(s: Storage, little: int) -> bool:
-    """Whether a buffer is there for all of the program, or as good as that: at most `little` bytes of scratch
+    """Return whether a buffer is there for all of the program, or as good as that: at most `little` bytes of scratch
     memory."""
     span = element_span(s)
     return s.kind in _ALWAYS or s.kind == "arena" and type(span) is int and span * s.dtype.itemsize <= little
@@ -283,8 +283,8 @@ def _levels(graph: LoopGraph, lives: _Lifetimes, steps: Sequence[Step], less: bo
 
 
 def _outlives(name: str, end: int, lives: _Lifetimes, storages: dict[str, Storage]) -> bool:
-    """Whether the arena cannot have buffer `name` if it is given back before step `end`, or the buffer is a result of
-    later steps."""
+    """Return whether the arena cannot have buffer `name` if it is given back before step `end`, or the buffer is a
+    result of later steps."""
     kind = storages[name].kind
     return kind == "arena" and lives.last[name] >= end or kind == "output" and lives.first[name] >= end
 

@@ -86,7 +86,7 @@ def _divisor(n: int, wanted: int) -> int:
 
 
 def runs_across(c: Compute) -> bool:
-    """Whether most of what is read runs along the results rather than along what is reduced."""
+    """Return whether most of what is read runs along the results rather than along what is reduced."""
     kept, gone = ([a.symbol for a in axes] for axes in (c.axes, c.raxes))
     extents = {a.symbol: a.extent.const if a.extent.is_const else UNKNOWN for a in (*c.axes, *c.raxes)}
     along = across = 0

@@ -16,8 +16,8 @@ from framesmith.symbolic.expr import Expr, Substitution
 
 
 def is_tile(cluster: FusedNests) -> bool:
-    """Whether the members' private loops run over one domain, and members meet only at equal indices. What reads a
-    window has none."""
+    """Return whether the members' private loops run over one domain, and members meet only at equal indices. What reads
+    a window has none."""
     shared, domain = cluster.shared, None
     windows = any(m.compute.window for m in cluster.members)
     for m in cluster.members:
@@ -48,7 +48,7 @@ def _meets_in_place(cluster: FusedNests) -> bool:
 
 
 def _alone(cluster: FusedNests, name: str, member: Member) -> bool:
-    """Whether nobody but `member` writes `name`: what it reads there is then its own affair."""
+    """Return whether nobody but `member` writes `name`: what it reads there is then its own affair."""
     return all(m is member for m in cluster.members if name in m.compute.writes)
 
 
@@ -85,7 +85,8 @@ class Recompute:
         return writers[0] if len(writers) == 1 and self.order[writers[0]] < self.order[reader] else None
 
     def _is_possible(self, m: Member) -> bool:
-        """Whether the elements that `m` stores can be computed again later: what it reads is not written over."""
+        """Return whether the elements that `m` stores can be computed again later: what it reads is not written
+        over."""
         known = self._possible.get(m)
         if known is None:
             plain = not m.compute.raxes and all(s.mode is None and len(s.args) == 1 for s in m.compute.stores)

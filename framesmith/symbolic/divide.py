@@ -57,7 +57,7 @@ def mod(a: Expr, b: Expr) -> Expr:
 
 
 def _is_remainder(r: Expr, b: Expr) -> bool:
-    """Whether 0 <= r < b is known."""
+    """Return whether 0 <= r < b is known."""
     if r.lo is None or r.lo < 0 or b.lo is None or b.lo <= 0:
         return False
     if r.hi is not None and r.hi < b.lo:

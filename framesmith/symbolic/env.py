@@ -98,7 +98,7 @@ class ShapeEnv:
         return True if self._implied(rel) else False if self._implied(not_(rel)) else None
 
     def _implied(self, rel: Rel) -> bool:
-        """Whether a known `f <= 0` gives `e <= 0` because e - f never exceeds 0."""
+        """Return whether a known `f <= 0` gives `e <= 0` because e - f never exceeds 0."""
         if rel.op == "ne":
             return self._implied(lt(rel.args[0], 0)) or self._implied(gt(rel.args[0], 0))
         if rel.op != "le":

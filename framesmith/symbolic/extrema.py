@@ -34,6 +34,6 @@ def _extremum(cls: type[Compound], sign: int, operands: tuple[Expr | int, ...]) 
 
 
 def _known_le(a: Expr, b: Expr, sign: int) -> bool:
-    """Whether `sign*a <= sign*b` for every value of the symbols."""
+    """Return whether `sign*a <= sign*b` for every value of the symbols."""
     lo = ((b - a) * sign).lo
     return lo is not None and lo >= 0

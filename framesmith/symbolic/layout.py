@@ -22,7 +22,7 @@ def contiguous_strides(sizes: Sequence[Expr | int]) -> tuple[Expr, ...]:
 
 
 def _dense_in(order: Sequence[int], sizes: Sequence[Expr], strides: Sequence[Expr]) -> Rel:
-    """Whether strides are those of a dense tensor whose dimensions, from the outermost, are `order`."""
+    """Return whether strides are those of a dense tensor whose dimensions, from the outermost, are `order`."""
     empty = or_(*(eq(size, 0) for size in sizes))
     expected: Expr = Int(1)
     parts = []

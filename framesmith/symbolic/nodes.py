@@ -75,7 +75,7 @@ class Expr:
             return self._free
 
     def equals(self, other: Expr | int) -> bool:
-        """Whether the two are the same expression; an int is compared with a constant's value."""
+        """Return whether the two are the same expression; an int is compared with a constant's value."""
         return self is as_expr(other)
 
     # --- arithmetic

@@ -96,7 +96,7 @@ def _le0(e: Expr) -> Rel:
 
 
 def _zero(e: Expr) -> bool | Expr:
-    """Whether e == 0 is known; if not, the expression with its content divided out and its sign chosen."""
+    """Return whether e == 0 is known; if not, the expression with its content divided out and its sign chosen."""
     if isinstance(e, Int):
         return e.value == 0
     if (e.lo is not None and e.lo > 0) or (e.hi is not None and e.hi < 0):

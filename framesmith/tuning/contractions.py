@@ -113,7 +113,7 @@ class _Race:
         return replaced(self.graph, chosen, self.tf32) if chosen else self.graph
 
     def _measured(self) -> bool:
-        """Whether kernels could be timed at all, where any were to be."""
+        """Return whether kernels could be timed at all, where any were to be."""
         times = [time for step, time in self.times.items() if isinstance(step, Case)]
         return not times or any(map(isfinite, times))
 

@@ -67,7 +67,7 @@ class Rectified:
 
 
 def is_suspicious(layer: Layer, microseconds: float, results: int) -> bool:
-    """Whether a layer takes much longer than its operations and its bytes do."""
+    """Return whether a layer takes much longer than its operations and its bytes do."""
     operations = 2 * results * prod(layer.weight[1:])
     moved = layer.dtype.itemsize * ((2 if layer.added else 1) * results + prod(layer.image) + prod(layer.weight))
     return microseconds > max(SHORT, SUSPECT * max(operations / RATES[layer.dtype.itemsize][0], moved / COPY))

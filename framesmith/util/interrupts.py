@@ -28,7 +28,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def raised_by_handler(error: BaseException) -> bool:
-    """Whether a signal handler raised the exception: one is among the frames that it came through."""
+    """Return whether a signal handler raised the exception: one is among the frames that it came through."""
     # by identity: a compiled frame's constants have no hash
     codes = {id(_code_of(handler)) for handler in _handlers().values()}
     trace = error.__traceback__ if codes else None

@@ -27,7 +27,7 @@ def configure(names: str | None = None) -> None:
 
 
 def enabled(channel: str) -> bool:
-    """Whether text of this channel is wanted: ask before printing an IR."""
+    """Return whether text of this channel is wanted: ask before printing an IR."""
     return channel in _on
 
 

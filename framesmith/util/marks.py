@@ -16,7 +16,7 @@ def graph_break() -> None:
 
 
 def is_compiling() -> bool:
-    """Whether this code is being captured."""
+    """Return whether this code is being captured."""
     return torch.compiler.is_compiling()
 
 
@@ -44,5 +44,5 @@ def _mark(tensor: torch.Tensor, name: str, index: int | Iterable[int], value: An
 
 
 def is_disabled(fn: Callable[..., Any]) -> bool:
-    """Whether PyTorch's own `torch.compiler.disable` was put on `fn`."""
+    """Return whether PyTorch's own `torch.compiler.disable` was put on `fn`."""
     return getattr(fn, "_torchdynamo_disable", False) is True

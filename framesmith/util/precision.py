@@ -13,12 +13,12 @@ _HALF = (torch.bfloat16, torch.float16)
 
 
 def in_tf32(what: str) -> bool:
-    """Whether libraries may round what they multiply to TF32."""
+    """Return whether libraries may round what they multiply to TF32."""
     return torch._C._get_fp32_precision_getter("cuda", what) == "tf32"
 
 
 def on_matrix_units(dtype: torch.dtype, *channels: int) -> bool:
-    """Whether convolutions of this type run there, channels innermost: of halves, and of float32 where it may be
+    """Return whether convolutions of this type run there, channels innermost: of halves, and of float32 where it may be
     rounded. Those of 5 to 15 channels cuDNN computes exactly, in eager's layout alone."""
     return dtype in _HALF or dtype is torch.float32 and not any(4 < n < 16 for n in channels) and in_tf32(CONVOLUTIONS)
 

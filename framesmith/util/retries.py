@@ -18,7 +18,7 @@ class Raising:
         self.waiting = 2 ** min(self.captures - 1, 12) if self.captures > 1 else 0
 
     def waits(self) -> bool:
-        """Whether this call is one of those that run plain."""
+        """Return whether this call is one of those that run plain."""
         self.waiting -= self.waiting > 0
         return self.waiting > 0
 

@@ -118,8 +118,8 @@ class _indexing:
 
 
 def _is_elementwise(node: Node) -> bool:
-    """Whether what was recorded of all scores at once is what would have been of each: by its operator, and by its
-    rank."""
+    """Return whether what was recorded of all scores at once is what would have been of each: by its operator, and by
+    its rank."""
     val = node.meta["val"]
     plain = node.op == "placeholder" or torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target in _ALIKE
     return plain and isinstance(val, FakeTensor) and (node.op == "placeholder" or val.dim() in (0, 4))

@@ -125,7 +125,7 @@ def _pulled_back(score_mod: t.Tracker, tracer: Any, args: Args, kwargs: Any) -> 
 
 
 def _is(fn: t.Tracker, name: str) -> bool:
-    """Whether a modification is one of torch's own that changes nothing."""
+    """Return whether a modification is one of torch's own that changes nothing."""
     value = getattr(fn, "value", None)
     return value is not None and value is named(f"torch.nn.attention.flex_attention.{name}")
 

@@ -76,8 +76,8 @@ class SameResult:
 
 
 def _keeps(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the cache holds a result for these arguments, so that a call runs no code of the program's; False where
-    CPython hides it."""
+    """Return whether the cache holds a result for these arguments, so that a call runs no code of the program's; False
+    where CPython hides it."""
     held = gc.get_referents(fn)
     # cache, fn, mark
     at = next((i for i in range(len(held) - 3, -1, -1) if type(held[i]) is dict and type(held[i + 2]) is object), None)

@@ -195,7 +195,7 @@ class _Backward:
         return None if told is None else Traced(region, self.tangents, self._read(told))
 
     def _touches(self, changed: list[Any]) -> bool:
-        """Whether something was changed that was there before, but attributes of the context."""
+        """Return whether something was changed that was there before, but attributes of the context."""
         ctx = self.of.ctx
         found: dict[int, Any] = {id(ctx): ctx}
         todo: list[Any] = [*ctx.attrs.values(), self._function()]

@@ -166,7 +166,7 @@ def _written_by_tuner(tuner: Any, tensors: dict[str, Any]) -> set[str]:
 
 
 def _hooks(tuner: Any) -> bool:
-    """Whether functions of the program's run before or after a launch."""
+    """Return whether functions of the program's run before or after a launch."""
     return tuner.user_defined_pre_hook or tuner.user_defined_post_hook or any(config.pre_hook
                                                                               for config in tuner.configs)
 

@@ -225,7 +225,7 @@ def _is_dataclass(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 # --- functools --------------------------------------------------------------------------------------------------------
 def _has_dict(tracer: Any, x: t.Partial) -> bool:
-    """Whether a partial has an instance dict: then one made of it calls it."""
+    """Return whether a partial has an instance dict: then one made of it calls it."""
     if x.value is None:
         return x.space is not None
     has = instance_dict(x.value) is not None
@@ -284,7 +284,8 @@ def _copy(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _reduces_plainly(tracer: Any, cls: type) -> bool:
-    """Whether a copy of an instance is a new one with the same contents: no method of the copy protocol has a say."""
+    """Return whether a copy of an instance is a new one with the same contents: no method of the copy protocol has a
+    say."""
     if cls in copyreg.dispatch_table or builtin_part(cls) not in _COPIED:
         return False
     own = any(tracer.lookup(cls, name) is not tracer.lookup(object, name)

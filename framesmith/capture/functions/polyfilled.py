@@ -80,7 +80,7 @@ def iterates(python: Any, fn: Any, *places: int, cls: Any = None) -> None:
 
 
 def _arity(python: Any) -> Any:
-    """Whether a number of arguments, and keywords, are right for a Python function or class."""
+    """Return whether a number of arguments, and keywords, are right for a Python function or class."""
     signature = inspect.signature(python)
 
     def fits(n: int, names: Any) -> bool:

@@ -190,7 +190,7 @@ for _name, _fn in (("and", operator.and_), ("or", operator.or_), ("sub", operato
 
 
 def _within(tracer: Any, inner: t.Tracker, outer: t.Tracker) -> bool:
-    """Whether each element of a set or view is in another."""
+    """Return whether each element of a set or view is in another."""
     elements = inner.values(tracer) if isinstance(inner, t.DictView) else [tracer.unkey(k)
                                                                            for k in inner.open(tracer)]  # type: ignore[attr-defined]
     return all(tracer.contains(outer, v) for v in elements)

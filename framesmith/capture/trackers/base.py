@@ -133,7 +133,7 @@ _HEAP_TYPE = 1 << 9
 
 
 def has_member(cls: type, name: str) -> bool:
-    """Whether instances of `cls` have the attribute by their class; what its metaclass has they have not."""
+    """Return whether instances of `cls` have the attribute by their class; what its metaclass has they have not."""
     return any(name in base.__dict__ for base in cls.__mro__)
 
 

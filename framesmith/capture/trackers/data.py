@@ -58,7 +58,7 @@ class Data(Tracker):
 
     @property
     def drawn(self) -> bool:
-        """Whether a random number is among what it is made of."""
+        """Return whether a random number is among what it is made of."""
         return any(type(p) is Draw or type(p) is Data and p.drawn for p in self.parts)
 
     def describe(self) -> str:

@@ -13,8 +13,8 @@ from .base import Tracker
 
 
 def lasts(key: Any) -> bool:
-    """Whether guards and residual code may hold a key from outside: it is a value, or lives as long as the program's
-    modules."""
+    """Return whether guards and residual code may hold a key from outside: it is a value, or lives as long as the
+    program's modules."""
     if isinstance(key, (tuple, frozenset)):
         return all(map(lasts, key))
     return type(key).__hash__ is not object.__hash__ or issubclass(type(key), _LASTING)

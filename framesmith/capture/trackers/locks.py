@@ -52,7 +52,7 @@ class Lock(Tracker):
         return True
 
     def locked(self, tracer: Any) -> bool:
-        """Whether the lock is held now; for a recursive one, by this thread."""
+        """Return whether the lock is held now; for a recursive one, by this thread."""
         if self.before is None:
             read = self.cls._is_owned if self.recursive else self.cls.locked  # type: ignore[attr-defined]
             self.before = read(self.value)

@@ -225,15 +225,15 @@ class Tuple(Sequence):
 
 
 def is_plain_tuple(cls: type) -> bool:
-    """Whether `tuple.__new__` makes instances of a subclass of tuple, whatever its own `__new__` does: it is written in
-    Python."""
+    """Return whether `tuple.__new__` makes instances of a subclass of tuple, whatever its own `__new__` does: it is
+    written in Python."""
     return not hasattr(cls, "n_sequence_fields") and next(base for base in cls.__mro__
                                                           if not base.__flags__ & _HEAP_TYPE) is tuple
 
 
 def is_own_sequence(cls: type) -> bool:
-    """Whether a subclass of tuple is another sequence than the tuple that it is: its own code answers what a tuple is
-    asked."""
+    """Return whether a subclass of tuple is another sequence than the tuple that it is: its own code answers what a
+    tuple is asked."""
     return any(type(getattr(cls, name, None)) is FunctionType for name in _ANSWERS)
 
 

@@ -55,7 +55,7 @@ class SymbolicNumber(Const):
 
     @property
     def varies(self) -> bool:
-        """Whether it is still to be computed."""
+        """Return whether it is still to be computed."""
         return not self.settled and not self.open
 
     def pytype(self) -> type:
@@ -92,7 +92,7 @@ def symbolic(tracer: Any, example: Any, parts: tuple[Tracker, ...], write: Calla
 
 
 def is_symbolic(*values: Tracker) -> bool:
-    """Whether one of some constants is still to be computed."""
+    """Return whether one of some constants is still to be computed."""
     return any(type(v) is SymbolicNumber and v.varies for v in values)
 
 

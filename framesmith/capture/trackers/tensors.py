@@ -153,7 +153,7 @@ class Tensor(Tracker):
         self.note(tracer, name, value)
 
     def takes_grad(self, value: Tracker) -> bool:
-        """Whether `value` may be the gradient of this tensor without an error."""
+        """Return whether `value` may be the gradient of this tensor without an error."""
         mine, other = self.fake, value.fake if isinstance(value, Tensor) else None
         fits = other is not None and (other.shape, other.dtype, other.device) == (mine.shape, mine.dtype, mine.device)
         return self.value is not None and self.value.is_leaf and (value is NONE or fits)
@@ -221,7 +221,7 @@ class Tensor(Tracker):
 
 
 def is_users(raw: Any) -> bool:
-    """Whether what is found in a tensor's class is a function, or made of one, that is not torch's own."""
+    """Return whether what is found in a tensor's class is a function, or made of one, that is not torch's own."""
     fn = raw.fget if isinstance(raw, property) else getattr(raw, "__func__", raw)
     return isinstance(fn, types.FunctionType) and not str(fn.__globals__.get("__name__")).startswith("torch.")
 

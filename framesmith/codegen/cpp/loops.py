@@ -107,7 +107,7 @@ def _loop(s: State, loop: Loop) -> None:
 
 
 def _few_columns(s: State, loop: Loop) -> bool:
-    """Whether a loop over columns that reduces rows is better shared out by rows."""
+    """Return whether a loop over columns that reduces rows is better shared out by rows."""
     columns = loop.axis.extent
     rows = [n.axis.extent for n in loop.body if type(n) is Loop and n.reduce]
     if loop.reduce or not loop.vector or not rows or not columns.is_const or columns.const > PARTS * s.target.width:
@@ -116,7 +116,8 @@ def _few_columns(s: State, loop: Loop) -> bool:
 
 
 def _independent(s: State, loop: Loop) -> bool:
-    """Whether threads may share the loop: no row-local array is written at places that other iterations write too."""
+    """Return whether threads may share the loop: no row-local array is written at places that other iterations write
+    too."""
     symbol = loop.axis.symbol
     stores = [n for n in walk(loop.body) if type(n) is Store and n.buffer not in s.params]
     return not loop.reduce and all(symbol in n.index.free for n in stores)

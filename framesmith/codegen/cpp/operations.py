@@ -42,7 +42,7 @@ def _one_plus(op: Scalar) -> tuple[str, Op] | None:
 
 
 def _sum_of_exponentials(op: Op) -> bool:
-    """Whether `op` is softmax's sum of exp(x - max x): at least 1, so that its reciprocal is harmless."""
+    """Return whether `op` is softmax's sum of exp(x - max x): at least 1, so that its reciprocal is harmless."""
     if type(op) is not Reduce or op.kind != "sum" or op.dtype is not torch.float32:
         return False
     e = op.args[0]
@@ -96,7 +96,7 @@ def _bitcast(s: State, op: Bitcast) -> None:
 
 
 def _varies(s: State, e: Expr) -> bool:
-    """Whether `e` differs from lane to lane."""
+    """Return whether `e` differs from lane to lane."""
     if not e.free.isdisjoint(s.lane_symbols):
         return True
     if s.axis is None or s.axis not in e.free:
@@ -231,8 +231,8 @@ def _load(s: State, op: Load) -> None:
 
 
 def _private(s: State, op: Store) -> bool:
-    """Whether threads that share the loop over columns add to different elements: index = column + multiple of the
-    number of columns."""
+    """Return whether threads that share the loop over columns add to different elements: index = column + multiple of
+    the number of columns."""
     if s.columns is None or s.kernel.outer:
         return False
     still, rest = split(op.index, frozenset((s.columns.symbol,)))

@@ -40,7 +40,8 @@ def sharing(kernel: Kernel) -> Sharing | None:
 
 
 def _apart(index: Expr, axes: tuple[Axis, ...]) -> bool:
-    """Whether iterations of `axes` reach different elements: the index is a number of which each axis is a digit.
+    """Return whether iterations of `axes` reach different elements: the index is a number of which each axis is a
+    digit.
 
     A digit is above the reach of what is smaller; what is larger is another digit, or whole multiples of the digit's
     range.
@@ -72,7 +73,7 @@ def _owned(nodes: list[Node], adds: list[Store]) -> Indirect | None:
 
 
 def _steps_over(index: Expr, symbol: Symbol) -> bool:
-    """Whether different values of `symbol` are different elements."""
+    """Return whether different values of `symbol` are different elements."""
     c = index.coeff(symbol)
     if not c:
         return False

@@ -99,7 +99,7 @@ class State:
         return found
 
     def moves(self, e: Expr) -> bool:
-        """Whether `e` differs from one vector to the next (or inside one)."""
+        """Return whether `e` differs from one vector to the next (or inside one)."""
         free = e.free
         if self.axis is not None and self.axis in free:
             return True

@@ -103,7 +103,7 @@ class _Printer:
         self.grid = (-(-extent // block), self.batch * (self.heads // self.groups if self.across else self.heads))
 
     def _loads(self) -> bool:
-        """Whether a forward loads numbers for each score that it computes."""
+        """Return whether a forward loads numbers for each score that it computes."""
         ops = [*self.tiles.score, *self.tiles.mask]
         loads = any(type(op) is Load and op.buffer not in (SCORES, TANGENT) for op in ops)
         return loads and self.tiles.kind == "forward" and self.tiles.whole.scores.blocks is None
@@ -399,7 +399,7 @@ def _columns_step(p: _Printer, masked: bool) -> None:
 
 
 def fits(x: Layout) -> bool:
-    """Whether 32 bits hold every offset within one matrix."""
+    """Return whether 32 bits hold every offset within one matrix."""
     return sum(max(n - 1, 0) * abs(stride) for n, stride in zip(x.size[2:], x.stride[2:])) < 2**31 - 2**16
 
 

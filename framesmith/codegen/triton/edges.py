@@ -33,7 +33,7 @@ def range_text(s: State) -> str:
 
 
 def is_ragged(s: State, d: Dim) -> bool:
-    """Whether some tiles along `d` are whole, and the last is not."""
+    """Return whether some tiles along `d` are whole, and the last is not."""
     if d.name not in s.active or len(d.axes) > 1 or s.covers(d) or _in_order(s):
         return False
     return not d.extent.is_const or d.extent.const > s.block(d.name)
@@ -44,7 +44,7 @@ def _in_order(s: State) -> bool:
 
 
 def hinders_vectors(d: Dim) -> bool:
-    """Whether a mask along `d` keeps vectors from being used."""
+    """Return whether a mask along `d` keeps vectors from being used."""
     return not _is_multiple(d.extent, STEP)
 
 

@@ -56,7 +56,7 @@ def print_kernels(
 
 
 def is_narrow(kernel: Printed) -> bool | None:
-    """Whether the text is right for all sizes (True), for none (False), or for those that keep its limits."""
+    """Return whether the text is right for all sizes (True), for none (False), or for those that keep its limits."""
     if any(limit.lo is not None and limit.lo >= MOST for limit in kernel.limits):
         return False
     return True if all(limit.hi is not None and limit.hi < MOST for limit in kernel.limits) else None

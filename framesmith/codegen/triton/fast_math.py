@@ -63,14 +63,14 @@ def rough(ops: Iterable[Op], params: Mapping[str, Param]) -> Rough:
 
 
 def _rounds(op: Op, params: Mapping[str, Param]) -> bool:
-    """Whether `op` rounds what it is given to a half."""
+    """Return whether `op` rounds what it is given to a half."""
     if type(op) is Store:
         return op.mode is None and params[op.buffer].dtype in HALF
     return type(op) is Cast and op.rounding in HALF
 
 
 def _keeps(op: Op) -> bool:
-    """Whether the relative error of what `op` is given is that of its result."""
+    """Return whether the relative error of what `op` is given is that of its result."""
     if type(op) is Scalar:
         return op.dtype is torch.float32 and op.name in KEEPS
     return type(op) is Reduce and op.kind == "sum" and type(op.args[0]) is Scalar and op.args[0].name == "exp"

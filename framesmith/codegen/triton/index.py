@@ -67,7 +67,8 @@ def parts(e: Expr) -> list[Expr]:
 
 
 def fits(e: Expr) -> bool | None:
-    """Whether 32 bits hold `e` and all that it is computed from: True, False, or None where size symbols decide it."""
+    """Return whether 32 bits hold `e` and all that it is computed from: True, False, or None where size symbols decide
+    it."""
     sure = True
     for p in parts(e):
         if p.lo is not None and p.lo >= LIMIT or p.hi is not None and p.hi < -LIMIT:

@@ -66,7 +66,7 @@ def candidates(kernel: Kernel, p: MatrixProduct) -> tuple[Config, ...]:
 
 
 def _lies_across(p: MatrixProduct) -> bool:
-    """Whether memory of the left operand runs along the rows of the result."""
+    """Return whether memory of the left operand runs along the rows of the result."""
     return any(type(op) is Load and op.index.coeff(p.m.symbol) == 1 for op in p.left)
 
 

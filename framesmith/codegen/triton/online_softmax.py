@@ -67,7 +67,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
 
 
 def _same(a: Op, b: Op) -> bool:
-    """Whether two operations give one value."""
+    """Return whether two operations give one value."""
     if a is b:
         return True
     names = _FIELDS.get(type(a))

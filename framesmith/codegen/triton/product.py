@@ -170,7 +170,7 @@ def _sum(left: State, right: State, r: Dim, p: MatrixProduct) -> None:
 
 
 def _is_even(s: State, r: Dim, p: MatrixProduct) -> bool:
-    """Whether k ends at the end of a vector, in whatever is read."""
+    """Return whether k ends at the end of a vector, in whatever is read."""
     sizes = [s.params[op.buffer].dtype.itemsize for op in (*p.left, *p.right) if type(op) is Load]
     return r.extent.is_const and r.extent.const % (VECTOR // min(sizes, default=VECTOR)) == 0
 

@@ -92,7 +92,7 @@ class State:
         return self.config.blocks[name]
 
     def covers(self, d: Dim) -> bool:
-        """Whether blocks along `d` have no element beyond its end."""
+        """Return whether blocks along `d` have no element beyond its end."""
         return d.extent.is_const and d.extent.const % self.block(d.name) == 0
 
     # ------------------------------------------------------------------------------------------------------------ texts
@@ -165,7 +165,7 @@ class State:
         return " & ".join([*(live[d] for d in self.active if d in dims and d in live), *more])
 
     def is_shifted(self, index: Expr) -> bool:
-        """Whether what stands at `index` is moved in the vectors of a tile that begins before its row."""
+        """Return whether what stands at `index` is moved in the vectors of a tile that begins before its row."""
         of = self.shifted
         return of is not None and of.symbol in index.free and index - of.symbol is of.base
 

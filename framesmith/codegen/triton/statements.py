@@ -43,7 +43,7 @@ def _scalar(s: State, op: Scalar) -> None:
 
 
 def _is_loaded_so(s: State, op: Scalar) -> bool:
-    """Whether `op` is what a load gives anyway: zero where its condition does not hold."""
+    """Return whether `op` is what a load gives anyway: zero where its condition does not hold."""
     if op.name != "where":
         return False
     condition, value, other = op.args
@@ -63,7 +63,8 @@ def _drawn(s: State, op: Scalar) -> list[str]:
 
 
 def _by_fours(s: State, place: Op) -> bool:
-    """Whether the last dimension of the tile runs through places next to each other, from a multiple of four on."""
+    """Return whether the last dimension of the tile runs through places next to each other, from a multiple of four
+    on."""
     if type(place) is not Index or not s.active or s.aligned is not None or len(s.active) > 2:
         return False
     last = next(d for d in (*s.form.grid, s.form.row) if d is not None and d.name == s.active[-1])

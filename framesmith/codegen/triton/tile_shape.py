@@ -186,7 +186,7 @@ def _cut(axes: tuple[Axis, ...], flat: Form) -> int:
 
 
 def _is_wide(extent: Expr) -> bool:
-    """Whether runs of memory along it are whole vectors, and tiles of it have few elements beyond the end."""
+    """Return whether runs of memory along it are whole vectors, and tiles of it have few elements beyond the end."""
     return extent.is_const and extent.const % ENOUGH == 0 and -(-extent.const // WIDE) * WIDE <= SPARE * extent.const
 
 

@@ -284,7 +284,7 @@ def _config(form: Form, x: int, r: int, warps: int, persistent: bool = True) -> 
 
 
 def _runs_across(form: Form, row: Dim) -> bool:
-    """Whether memory runs along the grid rather than along the row, by bytes."""
+    """Return whether memory runs along the grid rather than along the row, by bytes."""
     if not form.grid:
         return False
     kinds, sizes = {p.name: p.dtype.itemsize for p in form.kernel.params}, form.sizes

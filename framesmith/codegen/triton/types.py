@@ -81,5 +81,5 @@ def operand(value: bool | int | float, dtype: torch.dtype) -> str:
 
 
 def is_plain(value: bool | int | float, dtype: torch.dtype) -> bool:
-    """Whether it is zero or a normal number of float32."""
+    """Return whether it is zero or a normal number of float32."""
     return dtype is torch.float32 and (value == 0 or _TINY <= abs(value) <= _HUGE)

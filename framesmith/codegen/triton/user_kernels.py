@@ -58,7 +58,7 @@ def brought_kernels(program: Program, device: torch.device) -> dict[Extern, Brou
 
 
 def _is_aligned(program: Program, name: str) -> bool:
-    """Whether a buffer begins at a multiple of 16 bytes (inputs that do not are copied)."""
+    """Return whether a buffer begins at a multiple of 16 bytes (inputs that do not are copied)."""
     buffer = program.buffers[name]
     return buffer.kind != "view" or type(buffer.offset) is int and buffer.offset * buffer.dtype.itemsize % 16 == 0
 

@@ -37,7 +37,7 @@ def drop_round_trips(graph: fx.Graph) -> None:
 
 
 def _is_cast(node: Any) -> bool:
-    """Whether a node changes the type alone."""
+    """Return whether a node changes the type alone."""
     return isinstance(node, fx.Node) and node.target is _CAST and not {name for name, x in node.kwargs.items()
                                                                        if x is not None} - {"dtype"}
 

@@ -85,8 +85,8 @@ def part_bias_gradients(graph: fx.Graph) -> None:
 
 
 def _sums_halves(node: fx.Node) -> bool:
-    """Whether the bias's gradient is asked for, of a tangent in half precision, beside others that only the library
-    computes."""
+    """Return whether the bias's gradient is asked for, of a tangent in half precision, beside others that only the
+    library computes."""
     arguments: tuple[Any, ...] = node.args
     value, groups, wanted = arguments[0].meta["val"], arguments[-2], arguments[-1]
     taken = len(value.shape) == 4 and all(user.target is operator.getitem for user in node.users)

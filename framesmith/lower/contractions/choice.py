@@ -38,7 +38,7 @@ Candidate = Callable[[], Any]
 
 
 def _is_onednns(dtype: torch.dtype) -> bool:
-    """Whether oneDNN's own kernels take `dtype` on this processor."""
+    """Return whether oneDNN's own kernels take `dtype` on this processor."""
     return dtype is not torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 

@@ -59,7 +59,7 @@ def _flatten(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _is_cast(weight: fx.Node) -> bool:
-    """Whether a weight is kept between calls, and not the memory of a parameter."""
+    """Return whether a weight is kept between calls, and not the memory of a parameter."""
     return weight.target is aten._to_copy.default and is_parameter_expression(weight) and static(value_of(weight))
 
 

@@ -115,7 +115,8 @@ def _layer(given: tuple[Any, ...], added: bool) -> Layer:
 
 
 def _in_vectors(values: list[Any]) -> bool:
-    """Whether image, weight and bias are of one type that matrix units multiply, their channels whole vectors."""
+    """Return whether image, weight and bias are of one type that matrix units multiply, their channels whole
+    vectors."""
     image, weight, bias = values
     sizes = [*image.shape, *weight.shape]
     known = len(sizes) == 8 and len(bias.shape) == 1 and all(type(n) is int for n in sizes)
@@ -127,7 +128,7 @@ def _in_vectors(values: list[Any]) -> bool:
 
 
 def _is_single(node: fx.Node) -> bool:
-    """Whether a kernel has one element."""
+    """Return whether a kernel has one element."""
     return tuple(value_of(node.args[1]).shape[2:]) == (1, 1)
 
 

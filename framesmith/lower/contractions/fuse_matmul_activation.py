@@ -66,8 +66,8 @@ def _zeros(graph: fx.Graph, product: fx.Node, known: dict[Any, fx.Node]) -> fx.N
 
 
 def _is_plain(product: fx.Node) -> bool:
-    """Whether the library takes an activation along: of a product with a vector for each row, or (in halves, where its
-    own kernels are no slower) with none."""
+    """Return whether the library takes an activation along: of a product with a vector for each row, or (in halves,
+    where its own kernels are no slower) with none."""
     if product.target is aten.addmm.default:
         return _is_bias(product)
     value = value_of(product)
@@ -75,7 +75,7 @@ def _is_plain(product: fx.Node) -> bool:
 
 
 def _is_bias(node: fx.Node) -> bool:
-    """Whether what is added is one contiguous vector of the result's type."""
+    """Return whether what is added is one contiguous vector of the result's type."""
     bias, out = value_of(node.args[0]), value_of(node)
     return len(bias.shape) == 1 and bias.dtype is out.dtype and bias.shape[0] == out.shape[1] and _step(bias) == 1
 
@@ -89,7 +89,7 @@ def _only_user(node: fx.Node) -> fx.Node | None:
 
 
 def _is_gelu(node: fx.Node) -> bool | None:
-    """Whether an activation is a GELU; None for what the library does not compute."""
+    """Return whether an activation is a GELU; None for what the library does not compute."""
     if node.target is aten.relu.default:
         return False
     approximate = node.kwargs.get("approximate") or (node.args[1] if len(node.args) > 1 else "none")
@@ -97,7 +97,7 @@ def _is_gelu(node: fx.Node) -> bool | None:
 
 
 def _is_layer(node: fx.Node) -> bool:
-    """Whether a reader wants its argument in memory."""
+    """Return whether a reader wants its argument in memory."""
     if node.target in VIEWS:
         return all(map(_is_layer, node.users))
     return node.op == "output" or node.target in LAYERS

@@ -190,8 +190,8 @@ def _laid_out(size: tuple[int, ...], like: Any) -> tuple[int, ...]:
 
 
 def has_tiles(values: list[Any], tf32: bool, shares: bool = False) -> bool:
-    """Whether attention of a query, a key and a value has tiles: of halves, or in TF32, with sizes that are known.
-    `shares`: heads share keys."""
+    """Return whether attention of a query, a key and a value has tiles: of halves, or in TF32, with sizes that are
+    known. `shares`: heads share keys."""
     kinds = {*HALF, torch.float32} if tf32 else {*HALF}
     if any(len(x.shape) != 4 for x in values) or not static(*values) or {x.dtype for x in values} - kinds:
         return False

@@ -45,12 +45,12 @@ def widen_results(graph: fx.Graph) -> None:
 
 
 def _leaves(user: fx.Node) -> bool:
-    """Whether a user only hands the value on, out of the graph."""
+    """Return whether a user only hands the value on, out of the graph."""
     return user.op == "output" or user.target in VIEWS and all(map(_leaves, user.users))
 
 
 def _same_place(cast: fx.Node) -> bool:
-    """Whether a cast changes neither device nor layout of memory."""
+    """Return whether a cast changes neither device nor layout of memory."""
     before, after = value_of(cast.args[0]), value_of(cast)
     return before.device == after.device and cast.kwargs.get("memory_format") in (None, torch.preserve_format)
 

@@ -55,7 +55,7 @@ def _source(node: fx.Node) -> Any:
 
 
 def _is_layer(node: fx.Node) -> bool:
-    """Whether a product has a weight of its own that is kept as it is used."""
+    """Return whether a product has a weight of its own that is kept as it is used."""
     if node.target not in _PRODUCTS or node.kwargs:
         return False
     right: Any = node.args[_PRODUCTS[node.target] + 1]
@@ -67,7 +67,7 @@ def _is_layer(node: fx.Node) -> bool:
 
 
 def _is_made(weight: fx.Node) -> bool:
-    """Whether a weight is not the memory of a parameter, and nobody else's."""
+    """Return whether a weight is not the memory of a parameter, and nobody else's."""
     while weight.target is aten.t.default and len(weight.users) == 1:
         (weight,) = weight.all_input_nodes
     return weight.target is aten._to_copy.default and len(weight.users) == 1

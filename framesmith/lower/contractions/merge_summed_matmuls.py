@@ -53,7 +53,7 @@ def _is_sum(node: fx.Node) -> bool:
 
 
 def _like(*nodes: Any) -> bool:
-    """Whether values have one shape and dtype."""
+    """Return whether values have one shape and dtype."""
     return len({(tuple(v.shape), v.dtype) for v in map(value_of, nodes)}) == 1
 
 

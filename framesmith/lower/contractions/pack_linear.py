@@ -137,7 +137,7 @@ def _rewrite_matmul(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node |
 
 
 def worth_freezing(node: fx.Node) -> bool:
-    """Whether an expression of parameters that holds `node` saves work in every call (views alone do not).
+    """Return whether an expression of parameters that holds `node` saves work in every call (views alone do not).
 
     What reads no parameter costs its kernels no memory traffic: it must hold work (rotary angles, a table looked up) to
     be kept, or be there for an operator that reads it in memory (`meta["kept"]`), or come from another device, for
@@ -168,7 +168,7 @@ _CHEAP = frozenset(
 
 
 def _comes_over(node: fx.Node) -> bool:
-    """Whether a copy goes from one device to another."""
+    """Return whether a copy goes from one device to another."""
     return node.target is aten._to_copy.default and value_of(node).device != value_of(node.args[0]).device
 
 

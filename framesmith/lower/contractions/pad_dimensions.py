@@ -92,7 +92,7 @@ class _Growing:
     # --------------------------------------------------------------------------------------------------- longer windows
 
     def _may_grow(self, name: str, dim: int) -> bool:
-        """Whether a window has whole rows of a matrix in wide rows along `dim`."""
+        """Return whether a window has whole rows of a matrix in wide rows along `dim`."""
         s = self.storages[name]
         base = s.base or name
         if base not in self.rows or s.dtype.itemsize != self.storages[base].dtype.itemsize:
@@ -128,7 +128,8 @@ class _Growing:
         return name
 
     def _is_free(self, out: str) -> bool:
-        """Whether a result may have more rows: nobody names it but kernels, which read the rows that they know."""
+        """Return whether a result may have more rows: nobody names it but kernels, which read the rows that they
+        know."""
         s = self.storages[out]
         if s.kind != "arena" or tuple(s.stride) != row_major(s.size) or any(x.base == out
                                                                             for x in self.storages.values()):
@@ -167,7 +168,7 @@ class _Growing:
 
 
 def _is_wide(s: Storage) -> bool:
-    """Whether a matrix is in rows that `padding` made."""
+    """Return whether a matrix is in rows that `padding` made."""
     if s.kind != "arena" or s.dtype not in KINDS or len(s.size) < 2 or any(type(n) is not int for n in s.size):
         return False
     wide = in_vectors(s.size[-1], s.dtype)

@@ -105,7 +105,7 @@ class _Copy(_Wider):
         return replace(graph, storages=storages, items=items)
 
     def _gains(self, call: Call, names: Mapping[str, str]) -> bool:
-        """Whether a product reads the matrix, in windows that are known."""
+        """Return whether a product reads the matrix, in windows that are known."""
         refs = [a.name for a in call.args if type(a) is Ref]
         own = [n for n in refs if n == self.name or self.graph.storages[n].base == self.name]
         return (call.target in PRODUCTS and bool(own) and all(n in names for n in own)
@@ -159,7 +159,7 @@ class _Padding(_Wider):
         return replace(self.graph, storages=storages, items=items)  # type: ignore[arg-type]
 
     def _takes(self, call: Call) -> bool:
-        """Whether a call is as good with wide rows. (The library's epilogues want a dense result.)"""
+        """Return whether a call is as good with wide rows. (The library's epilogues want a dense result.)"""
         return call.target in (PLAIN if self.name in call.writes else PRODUCTS) and self.name not in call.mutates
 
     def _item(self, item: Item) -> Item | None:

@@ -78,8 +78,8 @@ def without_measurement(graph: LoopGraph, tf32: bool) -> dict[int, str]:
 
 
 def _is_askew(c: Contraction, tf32: bool) -> bool:
-    """Whether memory runs along a dimension that is no multiple of a vector, in a large result on matrix units or along
-    k, while operands can be read in vectors: libraries then compute at half their rate."""
+    """Return whether memory runs along a dimension that is no multiple of a vector, in a large result on matrix units
+    or along k, while operands can be read in vectors: libraries then compute at half their rate."""
     if c.dtype not in HALF and not tf32 or not _is_known(c) or c.image is not None:
         return False
     unit = vector(c.dtype)
@@ -94,8 +94,8 @@ def _is_known(c: Contraction) -> bool:
 
 
 def _is_product(c: Contraction, tf32: bool) -> bool:
-    """Whether a product's rates are known: of halves, or of float32 on matrix units, in which that of numbers between
-    few and many is slower."""
+    """Return whether a product's rates are known: of halves, or of float32 on matrix units, in which that of numbers
+    between few and many is slower."""
     if not _is_known(c) or c.dtype in HALF:
         return _is_known(c)
     few = c.batch * c.m * c.n * c.k <= FEW or c.batch * c.m * c.n >= LARGE
@@ -103,26 +103,27 @@ def _is_product(c: Contraction, tf32: bool) -> bool:
 
 
 def _is_short(c: Contraction) -> bool:
-    """Whether a tile takes no longer than the library, whatever follows: a launch costs the host less than a call."""
+    """Return whether a tile takes no longer than the library, whatever follows: a launch costs the host less than a
+    call."""
     few = c.batch * c.m * c.n * c.k <= SHORT and c.k <= SHORTEST and min(c.m, c.n) >= FEWEST
     return few and c.image is None and not c.activation
 
 
 def _in_vectors(w: ImageWindow) -> bool:
-    """Whether each row of a matrix, or each column, begins at a multiple of a vector and lies in one run."""
+    """Return whether each row of a matrix, or each column, begins at a multiple of a vector and lies in one run."""
     steps = sorted(w.stride[-2:])
     return steps[0] == 1 and steps[1] % vector(w.dtype) == 0
 
 
 def _has_few_channels(c: Contraction) -> bool:
-    """Whether the library would pad the channels of an image: it takes several times as long as one that reads them as
-    they are."""
+    """Return whether the library would pad the channels of an image: it takes several times as long as one that reads
+    them as they are."""
     return c.dtype in HALF and c.image is not None and c.image.size[1] < CHANNELS and c.k <= MOST_POSITIONS
 
 
 def _waits_for_memory(c: Contraction, readers: Readers, sizes: Mapping[str, int], kept: bool, taken: bool) -> bool:
-    """Whether a tile takes less than the library and what follows it. `kept`: the result is wanted for itself; `taken`:
-    the tile takes in what computes its left operand, too; `sizes`: of buffers, in bytes."""
+    """Return whether a tile takes less than the library and what follows it. `kept`: the result is wanted for itself;
+    `taken`: the tile takes in what computes its left operand, too; `sizes`: of buffers, in bytes."""
     follow = readers.get(c.out.buffer, ())
     if c.activation or not follow or c.image is not None and prod(c.image.kernel) > 1:
         return False
@@ -152,7 +153,7 @@ def _waits_for_memory(c: Contraction, readers: Readers, sizes: Mapping[str, int]
 
 
 def _takes_in(c: Contraction, nest: Compute | None, graph: LoopGraph, prologues: Prologues) -> bool:
-    """Whether a tile computes its left operand, as it does for each tile along n: one that would be a kernel for
+    """Return whether a tile computes its left operand, as it does for each tile along n: one that would be a kernel for
     itself, since it needs numbers, one for many elements, that are computed of what it reads (the gates of squeeze and
     excitation)."""
     if nest is None or nest.window or c.image is not None or c.n > ALONG:
@@ -162,16 +163,16 @@ def _takes_in(c: Contraction, nest: Compute | None, graph: LoopGraph, prologues:
 
 
 def _narrows(c: Contraction, nest: Compute | None, prologues: Prologues) -> bool:
-    """Whether a nest casts the left operand of a small product, and no more, of what the graph is given: the cast is
-    never in memory."""
+    """Return whether a nest casts the left operand of a small product, and no more, of what the graph is given: the
+    cast is never in memory."""
     if nest is None or nest.window or c.image is not None or c.m * c.k * -(-c.n // ALONG) > LARGE:
         return False
     return all(type(op) in (Load, Cast, Store) for op in nest.ops) and prologues.writers.keys().isdisjoint(nest.reads)
 
 
 def _is_epilogue(item: Item, results: int, readers: Readers) -> bool:
-    """Whether `item` goes over the results one by one, so that a tile takes it in, and would be a kernel for itself
-    otherwise: no part of one that sums over what it gives (a residual beside a norm)."""
+    """Return whether `item` goes over the results one by one, so that a tile takes it in, and would be a kernel for
+    itself otherwise: no part of one that sums over what it gives (a residual beside a norm)."""
     if not isinstance(item, Compute) or item.raxes or item.contract is not None or item.window or item.opaque:
         return False
     summed = any(isinstance(r, Compute) and r.raxes for name in item.writes for r in readers.get(name, ()))

@@ -239,8 +239,8 @@ FEW_ROWS = 256  # rows or columns up to which an operand is computed for few til
 
 
 def is_computed(graph: LoopGraph, place: int, c: Contraction, size: Callable[[Size], int]) -> bool:
-    """Whether a nest computes an operand and it may pay to compute it again for each tile that needs it: it reads less
-    than it writes, or few tiles share an operand."""
+    """Return whether a nest computes an operand and it may pay to compute it again for each tile that needs it: it
+    reads less than it writes, or few tiles share an operand."""
     prologues = Prologues(graph.items)
     for w, others in ((c.left, c.n), (c.right, c.m)) if c.image is None else ():
         nest = prologues.nest(w.buffer, place)

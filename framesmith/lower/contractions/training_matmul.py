@@ -62,7 +62,7 @@ def _product(graph: fx.Graph, node: fx.Node, choose: Choose, a: Any, b: Any, bia
 
 
 def _turned(value: Any) -> int:
-    """Whether a matrix lies in memory column by column."""
+    """Return whether a matrix lies in memory column by column."""
     rows, columns = value.stride()[-2:] if callable(value.stride) else value.stride[-2:]
     return int(columns != 1 and rows == 1)
 

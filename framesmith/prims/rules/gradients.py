@@ -318,8 +318,8 @@ def as_strided_scatter(b: Builder, x: Value, src: Value, size: Any, stride: Any,
 
 
 def _meets_itself(size: Any, stride: Any) -> bool:
-    """Whether two places of a window may be the same element: false only where each dimension steps over all smaller
-    ones."""
+    """Return whether two places of a window may be the same element: false only where each dimension steps over all
+    smaller ones."""
     reach = 0
     for step, length in sorted((step, length) for step, length in zip(stride, size) if length > 1):
         if step <= reach:

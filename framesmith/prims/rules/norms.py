@@ -131,8 +131,8 @@ _FEW_PLACES = 32
 
 
 def _lies_in_order(node: Any) -> bool:
-    """Whether memory runs along the places of each channel of an image on a CUDA device. What convolutions give is laid
-    out later, as a rule channel by channel; an input is where it is."""
+    """Return whether memory runs along the places of each channel of an image on a CUDA device. What convolutions give
+    is laid out later, as a rule channel by channel; an input is where it is."""
     val = node.meta["val"]
     return node.op == "placeholder" and val.is_cuda and "layout" not in node.meta and val.is_contiguous()
 
