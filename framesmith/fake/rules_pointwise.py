@@ -11,6 +11,7 @@ from framesmith.fake.infer import DOUBTED, RULES
 from framesmith.fake.layout import broadcast, elementwise_strides, is_dense, preserved_strides, same_shape
 from framesmith.fake.promotion import result_type, to_float
 from framesmith.fake.tensor import CPU, FakeTensor, contiguous_strides, new_fake
+from framesmith.prims.scalars import SCALAR_OPS
 
 aten = torch.ops.aten
 
@@ -110,9 +111,7 @@ _register(
 )
 _register(
     _promoting(0, 1, to_float),
-    "sigmoid tanh exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh asinh acosh atanh sqrt "
-    "rsqrt erf "
-    "erfc erfinv reciprocal",
+    " ".join(path for op in SCALAR_OPS.values() if op.rule == "float" for path in op.aten),
 )
 _register(_keeping(False), "relu neg floor ceil round trunc sign positive bitwise_not")
 _register(_keeping(True),

@@ -29,7 +29,7 @@ from framesmith.loops.ir import (
     Scan,
     Store,
 )
-from framesmith.loops.scalar import SCALAR_OPS
+from framesmith.prims.scalars import SCALAR_OPS
 from framesmith.symbolic.expr import Expr, Symbol, as_expr, linear, sum_
 
 HALF = (torch.bfloat16, torch.float16)

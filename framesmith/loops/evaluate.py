@@ -42,43 +42,8 @@ from framesmith.loops.ir import (
     part_symbol,
 )
 from framesmith.loops.product import MatrixProduct
-from framesmith.prims.philox import random_bits
+from framesmith.prims.scalars import SCALAR_OPS
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol
-
-# scalar operations that torch calls by the same name
-_SAME_UNARY = """neg abs sign square bitwise_not ceil floor round trunc frac sqrt rsqrt reciprocal exp exp2 log log2
-sigmoid tanh expm1
-log10 log1p sin cos erf tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma digamma signbit logical_not"""
-_SAME_BINARY = """add sub mul maximum minimum fmax fmin copysign bitwise_and bitwise_or bitwise_xor fmod pow atan2 hypot
-nextafter
-eq ne lt le gt ge logical_and logical_or logical_xor"""
-
-_UNARY: dict[str, Callable[..., torch.Tensor]] = {
-    "relu": torch.relu,
-    "isnan": torch.isnan,
-    "isinf": torch.isinf,
-    "isfinite": torch.isfinite,
-    **{
-        n: getattr(torch, n)
-        for n in _SAME_UNARY.split()
-    },
-}
-_BINARY: dict[str, Callable[..., torch.Tensor]] = {
-    "div": torch.true_divide,
-    "floordiv": lambda x, y: torch.div(x, y, rounding_mode="floor"),
-    "truncdiv": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
-    "mod": torch.remainder,
-    "lshift": torch.bitwise_left_shift,
-    "rshift": torch.bitwise_right_shift,
-    "fma": lambda x, y, z: x * y + z,
-    "random_bits": random_bits,
-    "where": torch.where,
-    **{
-        n: getattr(torch, n)
-        for n in _SAME_BINARY.split()
-    },
-}
-MEANING = {**_UNARY, **_BINARY}
 
 Env = dict[Symbol, torch.Tensor]
 
@@ -383,7 +348,7 @@ _STEPS: dict[type, Callable[..., torch.Tensor]] = {
     Indirect: _Run.indirect,
     Load: _Run.load,
     Store: _Run.store,
-    Scalar: lambda r, op, a: MEANING[op.name](*a),
+    Scalar: lambda r, op, a: SCALAR_OPS[op.name].eager(*a),
     Cast: _cast,
     Bitcast: lambda r, op, a: a[0].contiguous().view(op.dtype),
     Reduce: _Run.reduce,

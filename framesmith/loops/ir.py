@@ -134,7 +134,7 @@ class Store(Op):
 
 @dataclass(slots=True, eq=False)
 class Scalar(Op):
-    """The scalar operation `name` of `loops.scalar.SCALAR_OPS` on `args`; `dtype` is the result's type by the row's
+    """The scalar operation `name` of `prims.scalars.SCALAR_OPS` on `args`; `dtype` is the result's type by the row's
     rule."""
 
     name: str

@@ -9,40 +9,12 @@ import torch
 
 from framesmith.loops.build import Builder
 from framesmith.loops.ir import Op
-from framesmith.loops.scalar import SCALAR_OPS
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import numel
 from framesmith.lower.table import lowers, unsupported_dtype
 from framesmith.lower.values import Computed, Lowered, broadcast_index, cost_of, merge_reads
+from framesmith.prims.scalars import SCALAR_OPS, ScalarOp
 from framesmith.symbolic.expr import Expr
-
-# prim -> scalar operation; the rest have the same name in both
-_RENAMED = {
-    "div_floor": "floordiv",
-    "div_trunc": "truncdiv",
-    "remainder": "mod",
-    "shift_left": "lshift",
-    "shift_right": "rshift",
-}
-_ON_BOOL = {
-    "bitwise_not": "logical_not",
-    "bitwise_and": "logical_and",
-    "bitwise_or": "logical_or",
-    "bitwise_xor": "logical_xor",
-    "maximum": "logical_or",
-    "minimum": "logical_and",
-    "mul": "logical_and",
-    "add": "logical_or",
-    "eq": "_eq",
-    "ne": "logical_xor",
-}
-_NAMES = """
-abs neg sign bitwise_not reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh
-tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid floor ceil trunc round add sub mul div div_floor div_trunc
-remainder fmod
-relu fmax fmin nextafter isnan isinf isfinite
-maximum minimum atan2 hypot copysign bitwise_and bitwise_or bitwise_xor shift_left shift_right eq ne lt le gt ge
-signbit"""
 
 Operand = Callable[[Builder, Sequence[Any]], Op]
 
@@ -77,28 +49,34 @@ def pointwise(ctx: Context, shape: tuple[Any, ...], dtype: torch.dtype, args: Se
                     ctx.origin)
 
 
-def _builder(name: str) -> Callable[..., Op]:
-    if name == "_eq":
-        return lambda b, x, y: b.scalar("logical_not", b.scalar("logical_xor", x, y))
-    return lambda b, *v: b.scalar(name, *v)
+def _builder(first: str, *then: str) -> Callable[..., Op]:
+    """Build the operation `first` of the elements, and the others of its result."""
+
+    def build(b: Builder, *elements: Op) -> Op:
+        op = b.scalar(first, *elements)
+        for name in then:
+            op = b.scalar(name, op)
+        return op
+
+    return build
 
 
-def _register(prim: str) -> None:
-    name = _RENAMED.get(prim, prim)
-    cost = SCALAR_OPS[name].cost
-    build = _builder(name)
-    on_bool = _builder(_ON_BOOL[prim]) if prim in _ON_BOOL else build
+def _register(scalar: ScalarOp) -> None:
+    build = _builder(scalar.name)
+    on_bool = _builder(*scalar.on_bool) if scalar.on_bool else build
 
-    @lowers(prim)
+    @lowers(scalar.name)
     def row(ctx: Context, spec: Any, *args: Any) -> Computed | None:
         first = next(a for a in args if isinstance(a, Lowered))
         if unsupported_dtype(first.dtype):
             return None
-        return pointwise(ctx, spec.shape, spec.dtype, args, cost, on_bool if first.dtype is torch.bool else build)
+        one = on_bool if first.dtype is torch.bool else build
+        return pointwise(ctx, spec.shape, spec.dtype, args, scalar.cost, one)
 
 
-for _name in _NAMES.split():
-    _register(_name)
+for _scalar in SCALAR_OPS.values():
+    if _scalar.is_prim and _scalar.name != "pow":
+        _register(_scalar)
 
 
 _POWERS: dict[float, Callable[[Builder, Op], Op]] = {

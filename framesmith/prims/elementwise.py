@@ -1,4 +1,4 @@
-"""The pointwise prims: one row each."""
+"""The pointwise prims: those of `SCALAR_OPS`, copies, conversions and choice."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from framesmith.prims.core import ExternCall, Size, Spec, define
+from framesmith.prims.registry import overload
+from framesmith.prims.scalars import SCALAR_OPS, ScalarOp
 from framesmith.util.errors import VerifyError
 
 aten = torch.ops.aten
@@ -109,116 +111,25 @@ def _tensors_only(op: torch._ops.OpOverload) -> Callable[..., ExternCall | None]
     return extern
 
 
-# name of the prim, and its torch function. dtype in = dtype out; float unless noted.
-_UNARY: dict[str, Callable[..., torch.Tensor]] = {
-    "abs": torch.abs,  # any number
-    "neg": torch.neg,  # any number
-    "sign": torch.sign,  # any number
-    "bitwise_not": torch.bitwise_not,  # integers; logical not on bool
-    "copy": torch.clone,  # any; the identity, as a value that aliases nothing
-    "rounded": torch.clone,  # 16-bit floats; the nearest numbers of the dtype, where computation goes on in float32
-    "reciprocal": torch.reciprocal,
-    "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt,
-    "exp": torch.exp,
-    "exp2": torch.exp2,
-    "expm1": torch.expm1,
-    "log": torch.log,
-    "log2": torch.log2,
-    "log10": torch.log10,
-    "log1p": torch.log1p,
-    "sin": torch.sin,
-    "cos": torch.cos,
-    "tan": torch.tan,
-    "asin": torch.asin,
-    "acos": torch.acos,
-    "atan": torch.atan,
-    "sinh": torch.sinh,
-    "cosh": torch.cosh,
-    "tanh": torch.tanh,
-    "asinh": torch.asinh,
-    "acosh": torch.acosh,
-    "atanh": torch.atanh,
-    "erf": torch.erf,
-    "erfc": torch.erfc,
-    "erfinv": torch.erfinv,
-    "lgamma": torch.lgamma,
-    "digamma": torch.digamma,
-    "sigmoid": torch.sigmoid,
-    "floor": torch.floor,
-    "ceil": torch.ceil,
-    "trunc": torch.trunc,
-    "round": torch.round,  # half to even
-    "relu": torch.relu,  # numbers; keeps NaN
-}
-
-# either operand may be a scalar, not both. dtype in = dtype out.
-_BINARY: dict[str, Callable[..., torch.Tensor]] = {
-    "add": torch.add,  # numbers, not bool
-    "sub": torch.sub,
-    "mul": torch.mul,
-    "div": torch.div,  # floats: true division
-    "div_floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),  # numbers, as Python's //
-    "div_trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),  # numbers, as C's integer division
-    "remainder": torch.remainder,  # sign of the divisor, as Python's %
-    "fmod": torch.fmod,  # sign of the dividend, as C's %
-    "pow": torch.pow,
-    "maximum": torch.maximum,  # NaN wins; any
-    "minimum": torch.minimum,
-    "fmax": torch.fmax,  # NaN loses
-    "fmin": torch.fmin,
-    "atan2": torch.atan2,
-    "nextafter": torch.nextafter,
-    "hypot": torch.hypot,
-    "copysign": torch.copysign,
-    "bitwise_and": torch.bitwise_and,  # integers and bool
-    "bitwise_or": torch.bitwise_or,
-    "bitwise_xor": torch.bitwise_xor,
-    "shift_left": torch.bitwise_left_shift,  # integers
-    "shift_right": torch.bitwise_right_shift,  # arithmetic
-}
-
-# as _BINARY, with a bool result.
-_COMPARE: dict[str, Callable[..., torch.Tensor]] = {
-    "eq": torch.eq,
-    "ne": torch.ne,
-    "lt": torch.lt,
-    "le": torch.le,
-    "gt": torch.gt,
-    "ge": torch.ge,
-}
-
-_OVERLOADS: dict[str, torch._ops.OpOverload] = {
-    "div_floor": aten.floor_divide.default,
-    "copy": aten.clone.default,
-    "rounded": aten.clone.default,
-    "shift_left": aten.bitwise_left_shift.Tensor,
-    "shift_right": aten.bitwise_right_shift.Tensor,
-    "pow": aten.pow.Tensor_Tensor,
-    **{name: getattr(aten, name).default
-       for name in ("maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "nextafter")},
-}
+def _overload(op: ScalarOp) -> Callable[..., ExternCall | None] | None:
+    func = overload(op.extern or f"{op.name}.{'default' if op.arity == 1 else 'Tensor'}")
+    return None if func is None else _tensors_only(func)
 
 
-def _overload(name: str, variant: str) -> Callable[..., ExternCall | None] | None:
-    op = _OVERLOADS.get(name)
-    if op is None and hasattr(aten, name):
-        op = getattr(getattr(aten, name), variant, None)
-    return None if op is None else _tensors_only(op)
+_SPECS = {("same", 1): _unary_spec, ("same", 2): pointwise_spec, ("bool", 1): _bool_spec, ("bool", 2): _bool_spec}
+_OPERANDS = {1: "(x)", 2: "(x, y)"}
 
 
 def _fill() -> None:
-    for name, function in _UNARY.items():
-        define(name, "pointwise", function, _unary_spec, extern=_overload(name, "default"), doc=f"{name}(x)")
-    for name, function in _BINARY.items():
-        extern = _overload(name, "Tensor")
-        define(name, "pointwise", _on_tensors(function), pointwise_spec, extern=extern, doc=f"{name}(x, y)")
-    for name, function in _COMPARE.items():
-        extern = _overload(name, "Tensor")
-        define(name, "pointwise", _on_tensors(function), _bool_spec, extern=extern, doc=f"{name}(x, y) -> bool")
-    for name in ("isnan", "isinf", "isfinite", "signbit"):
-        define(name, "pointwise", getattr(torch, name), _bool_spec, extern=_overload(name, "default"),
-               doc=f"{name}(x) -> bool")
+    for op in SCALAR_OPS.values():
+        if op.is_prim:
+            eager = op.eager if op.arity == 1 else _on_tensors(op.eager)
+            doc = op.name + _OPERANDS[op.arity] + (" -> bool" if op.result == "bool" else "")
+            define(op.name, "pointwise", eager, _SPECS[op.result, op.arity], extern=_overload(op), doc=doc)
+    clone = _tensors_only(aten.clone.default)
+    define("copy", "pointwise", torch.clone, _unary_spec, extern=clone, doc="copy(x): a value that aliases nothing")
+    define("rounded", "pointwise", torch.clone, _unary_spec, extern=clone,
+           doc="rounded(x): the nearest numbers of a 16-bit float dtype, where computation goes on in float32")
     where = _tensors_only(aten.where.self)
     define("where", "pointwise", _where, _where_spec, extern=where, doc="where(condition: bool, x, y)")
     define(

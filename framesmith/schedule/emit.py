@@ -31,7 +31,7 @@ from framesmith.loops.ir import (
 )
 from framesmith.loops.nest import Storage
 from framesmith.loops.product import MatrixProduct
-from framesmith.loops.scalar import SCALAR_OPS
+from framesmith.prims.scalars import SCALAR_OPS
 from framesmith.schedule.axes import collapse, ordered, scores, steps
 from framesmith.schedule.blocks import Placer, Replayed
 from framesmith.schedule.fused_nests import FusedNests, Substitutes, axis_symbol, shared_part, trips

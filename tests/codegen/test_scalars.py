@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from framesmith.loops.ir import Const
-from framesmith.loops.scalar import SCALAR_OPS
 from framesmith.prims.philox import random_bits
+from framesmith.prims.scalars import SCALAR_OPS
 from tests.codegen.kernels import WIDTHS, axis, kernel, load, loop, op, run_all, store
 
 FLOATS = (torch.float32, torch.float64)

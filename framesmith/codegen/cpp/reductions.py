@@ -13,7 +13,7 @@ from framesmith.codegen.cpp.operations import STATEMENTS
 from framesmith.codegen.cpp.state import State
 from framesmith.codegen.cpp.types import TypeRow, type_row
 from framesmith.loops.ir import Const, Index, Loop, Node, Part, Reduce, Scalar
-from framesmith.loops.scalar import SCALAR_OPS
+from framesmith.prims.scalars import SCALAR_OPS
 
 
 @dataclass(frozen=True, slots=True)

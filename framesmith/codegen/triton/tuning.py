@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from framesmith.codegen.triton.tile_shape import SPARE, WIDE, Dim, Form, Nest
 from framesmith.loops.ir import Load, Op, Reduce, Scalar, Store
-from framesmith.loops.scalar import SCALAR_OPS
+from framesmith.prims.scalars import SCALAR_OPS
 from framesmith.symbolic.expr import Expr, Symbol
 
 UNITS = 132

@@ -8,32 +8,23 @@ from typing import Any
 import torch
 
 from framesmith.prims.builder import Builder, Value
-from framesmith.prims.core import table
+from framesmith.prims.core import Prim, table
 from framesmith.prims.promotion import BOOL, FLOAT, INTEGER, category, computing, floating, result_dtype
-from framesmith.prims.registry import decomposes, decomposes_named, overload, rules
+from framesmith.prims.registry import decomposes, decomposes_named, rules
+from framesmith.prims.scalars import SCALAR_OPS
 
 aten = torch.ops.aten
 
 # -- one operand ------------------------------------------------------------------------------------------------------
 
-_FLOAT_UNARY = (
-    "reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh "
-    "asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid"
-)
+
+def _float(prim: Prim) -> Any:
+    """A function of floats, to which other numbers are converted."""
+    return lambda b, x: b.emit(prim, (b.convert(x, floating(x.dtype)),))
 
 
-def _float_unary(name: str) -> Any:
-    prim = table[name]
-
-    def rule(b: Builder, x: Value) -> Value:
-        return b.emit(prim, (b.convert(x, floating(x.dtype)),))
-
-    return rule
-
-
-def _number_unary(name: str, on_integers: bool) -> Any:
+def _number(prim: Prim, on_integers: bool = True) -> Any:
     """Keeps the dtype; the identity on integers where `on_integers` is false."""
-    prim = table[name]
 
     def rule(b: Builder, x: Value) -> Any:
         rank = category(x.dtype)
@@ -44,12 +35,21 @@ def _number_unary(name: str, on_integers: bool) -> Any:
     return rule
 
 
-for _name in _FLOAT_UNARY.split():
-    rules[overload(_name)] = _float_unary(_name)
-for _name in ("floor", "ceil", "trunc", "round"):
-    rules[overload(_name)] = _number_unary(_name, False)
-for _name in ("abs", "neg", "sign", "relu"):
-    rules[overload(_name)] = _number_unary(_name, True)
+def _numbers(prim: Prim) -> Any:
+    """Operands of a common number type; bool stays with eager."""
+    return lambda b, x, y: _on_numbers(b, prim.name, *b.promote(x, y))
+
+
+_RULES: dict[str, Any] = {
+    "float": _float, "number": _number, "whole": lambda prim: _number(prim, on_integers=False), "numbers": _numbers,
+    "floats": lambda prim: lambda b, x, y: b.emit(prim, tuple(b.promote_float(x, y))),
+    "any": lambda prim: lambda b, x, y: b.emit(prim, tuple(b.promote(x, y))),
+}
+"""How overloads become the prim of a scalar operation: functions of one operand, then of two, which are promoted."""
+
+for _scalar in SCALAR_OPS.values():
+    if _scalar.rule:
+        decomposes_named(*_scalar.aten)(_RULES[_scalar.rule](table[_scalar.name]))
 rules[aten.sgn.default] = rules[aten.sign.default]
 rules[aten.fix.default] = rules[aten.trunc.default]
 rules[aten.absolute.default] = rules[aten.abs.default]
@@ -186,7 +186,7 @@ def div(b: Builder, x: Any, y: Any) -> Value:
 def div_mode(b: Builder, x: Any, y: Any, *, rounding_mode: str | None) -> Any:
     if rounding_mode is None:
         return div(b, x, y)
-    return _whole_quotient(b, "div_floor" if rounding_mode == "floor" else "div_trunc", x, y)
+    return _whole_quotient(b, "floordiv" if rounding_mode == "floor" else "truncdiv", x, y)
 
 
 def _whole_quotient(b: Builder, name: str, x: Any, y: Any) -> Any:
@@ -202,54 +202,7 @@ def _on_numbers(b: Builder, name: str, x: Any, y: Any) -> Any:
     return b.emit(table[name], (x, y))
 
 
-def _numbers(prim: str, *paths: str) -> None:
-    """Rows that promote to a common number type; bool stays with eager."""
-
-    def rule(b: Builder, x: Any, y: Any) -> Any:
-        return _on_numbers(b, prim, *b.promote(x, y))
-
-    decomposes_named(*paths)(rule)
-
-
-def _floats(prim: str, *paths: str) -> None:
-    """Rows that promote to a common float type."""
-
-    def rule(b: Builder, x: Any, y: Any) -> Value:
-        return b.emit(table[prim], tuple(b.promote_float(x, y)))
-
-    decomposes_named(*paths)(rule)
-
-
-def _any_type(prim: str, *paths: str) -> None:
-    """Rows that promote to a common type of any category."""
-
-    def rule(b: Builder, x: Any, y: Any) -> Value:
-        return b.emit(table[prim], tuple(b.promote(x, y)))
-
-    decomposes_named(*paths)(rule)
-
-
-decomposes_named("floor_divide", "floor_divide.Scalar")(lambda b, x, y: _whole_quotient(b, "div_floor", x, y))
-_numbers("remainder", "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
-_numbers("fmod", "fmod.Tensor", "fmod.Scalar")
-_floats("atan2", "atan2")
-_floats("copysign", "copysign.Tensor", "copysign.Scalar")
-_numbers("hypot", "hypot")
-_numbers("nextafter", "nextafter")
-_any_type("maximum", "maximum")
-_any_type("minimum", "minimum")
-_any_type("bitwise_and", "bitwise_and.Tensor", "bitwise_and.Scalar", "bitwise_and.Scalar_Tensor", "__and__.Tensor",
-          "__and__.Scalar")
-_any_type("bitwise_or", "bitwise_or.Tensor", "bitwise_or.Scalar", "bitwise_or.Scalar_Tensor", "__or__.Tensor",
-          "__or__.Scalar")
-_any_type("bitwise_xor", "bitwise_xor.Tensor", "bitwise_xor.Scalar", "bitwise_xor.Scalar_Tensor", "__xor__.Tensor",
-          "__xor__.Scalar")
-_numbers("shift_left", "bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar",
-         "bitwise_left_shift.Scalar_Tensor")
-_numbers("shift_right", "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar",
-         "bitwise_right_shift.Scalar_Tensor")
-_numbers("shift_left", "__lshift__.Tensor", "__lshift__.Scalar")
-_numbers("shift_right", "__rshift__.Tensor", "__rshift__.Scalar")
+decomposes_named("floor_divide", "floor_divide.Scalar")(lambda b, x, y: _whole_quotient(b, "floordiv", x, y))
 
 
 def _nan_loses(prim: str, path: str) -> None:

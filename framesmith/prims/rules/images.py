@@ -38,7 +38,7 @@ def _replicated(b: Builder, place: Value, size: Any) -> Value:
 
 
 def _circled(b: Builder, place: Value, size: Any) -> Value:
-    return b.remainder(place, size)
+    return b.mod(place, size)
 
 
 _MODES = {"reflect": _reflected, "replicate": _replicated, "circular": _circled}
