@@ -1,5 +1,5 @@
-"""What a node of the graph is while it is lowered: a strided window on a buffer, or a closure that computes one
-element."""
+"""The values of nodes while the graph is lowered: a strided window on a buffer, or a closure that computes one element.
+"""
 
 from __future__ import annotations
 
