@@ -1,5 +1,5 @@
-"""What an operator's schema says: which arguments it writes, whether it gives views, and what its functional form
-is."""
+"""Facts from an operator's schema: which arguments it writes, whether it gives views, and what its functional form is.
+"""
 
 from __future__ import annotations
 
