@@ -1,4 +1,5 @@
-"""What a graph's call does beside giving its value: the one place that says which calls may be dropped or shared."""
+"""The effects of a graph's calls other than their values: the one place that says which calls may be dropped or shared.
+"""
 
 from __future__ import annotations
 
