@@ -21,7 +21,7 @@ import torch
 
 
 class Kind(IntEnum):
-    """The kind of memory that a value has. `Value.ref` is the number beside each."""
+    """The kind of a value's memory. `Value.ref` means what the comment on each kind says."""
 
     INPUT = 0  # the caller's tensor; ref: index into the call's tuple
     CONSTANT = 1  # a tensor held by the graph; ref: index of the constant
