@@ -155,8 +155,7 @@ class PendingGraph:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The entry of a graph in the disk cache: C++ text, the plan, and which frozen value is which constant of the plan.
-    """
+    """A graph's entry in the disk cache: C++ text, the plan, and which frozen value is which constant of the plan."""
 
     units: tuple[str, ...]
     plan: Plan

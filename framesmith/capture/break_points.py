@@ -19,8 +19,8 @@ Stop = tuple[int, int]
 
 
 class StopAt(Unsupported):
-    """The refusal of what was done at `stop`, which is known, now, to be plain Python's to do; None: there is no
-    stopping."""
+    """The refusal to capture what was done at `stop`, which is now known to be plain Python's to do; None: capture
+    cannot stop there."""
 
     def __init__(self, reason: str, stop: Stop | None) -> None:
         super().__init__(reason)

@@ -56,8 +56,8 @@ class Hashing:
         return self.without_effects(lambda: self.hash_of(x), f"the hash of {x.describe()}")
 
     def without_effects(self, ask: Callable[[], Any], what: str) -> Any:
-        """Return the result of `ask`, which runs a method again or at another time than the program; raise Unsupported
-        if that changes something."""
+        """Return the result of `ask`, which runs a method once more, or when the program does not; raise Unsupported if
+        it changes something."""
         before = self.changes
         out = ask()
         if self.changes != before:

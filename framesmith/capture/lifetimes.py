@@ -155,7 +155,7 @@ def may_have_died(tracer: Any, target: Any) -> bool:
 
 
 def _cells(tracer: Any) -> Iterator[Any]:
-    """Yield the contents that the cells had to which the frame has stored."""
+    """Yield the real contents of the cells that the frame has stored to."""
     for x in tracer.mutated.values():
         if isinstance(x, t.Cell) and x.real_cell is not None:
             with contextlib.suppress(ValueError):

@@ -1,5 +1,4 @@
-"""The recording of one operator call. `HANDLERS` holds a row for an operator; one without is classified by its schema.
-"""
+"""Recording of one operator call. `HANDLERS` holds a row for an operator; one without is classified by its schema."""
 
 from __future__ import annotations
 

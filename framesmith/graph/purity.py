@@ -1,5 +1,4 @@
-"""The effects of a graph's calls other than their values: the one place that says which calls may be dropped or shared.
-"""
+"""The side effects of a graph's calls: the one place that says which calls may be dropped or shared."""
 
 from __future__ import annotations
 

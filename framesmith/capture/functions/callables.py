@@ -306,8 +306,7 @@ def _same_target(tracer: Any, self: t.WeakRef, other: t.Tracker) -> t.Tracker | 
 
 
 def _of_type(tracer: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker | None:
-    """Read an attribute that `type` keeps of a class, by its descriptor: `inspect` reads `__mro__` so in Python 3.12.
-    """
+    """Read an attribute of a class by `type`'s descriptor, as `inspect` reads `__mro__` in Python 3.12."""
     x, name = args[0], self.value.__name__
     if self.value.__objclass__ is not type:
         return None
