@@ -78,7 +78,7 @@ class Differentiable:
                                                                                              tuple[bool, ...], Values]:
         """Return which of the kept values a backward takes, by which tangents there are and which gradients are asked
         for; which of the kept and the watched values eager's would take, so that they may not have been written; and
-        the numbers of those among the values that eager keeps which its backward would take, which it may do once.
+        the numbers of the values kept by eager that its backward would take, which it may do once.
 
         `again`: it is to be differentiated in its turn.
         """

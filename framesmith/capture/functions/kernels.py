@@ -146,7 +146,7 @@ class _Call:
         return int(value) if isinstance(value, torch.SymInt) else value
 
     def identity(self) -> str:
-        """Return the text that identifies the kernel's computation; one in Triton's interpreter is equal to no other."""
+        """Return the text that identifies the kernel's computation; one in Triton's interpreter equals no other."""
         if not hasattr(self.function, "src"):
             return f"interpreted {next(_tokens)}"
         configs = [str(c) for c in self.kernel.configs] if self.kernel is not self.function else []

@@ -45,8 +45,7 @@ def _no_effect(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @by_name("torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init")
 def _tagged(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Call the module's own `__init__` in place of the one that torch.compile sets as `nn.Module.__init__` once it was
-    used."""
+    """Call the original `nn.Module.__init__` in place of the one that torch.compile installs once it was used."""
     patched: Any = vars(nn.Module)["__init__"]
     cells = dict(zip(patched.__code__.co_freevars, patched.__closure__, strict=True))
     return tracer.class_function(cells["init"].cell_contents).call(tracer, args, kwargs)
