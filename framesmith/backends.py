@@ -74,7 +74,7 @@ def run_eager(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple
 
 
 def run_user(fn: Callable[..., Any], graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
-    """What a user's back end makes of a graph."""
+    """Return what a user's back end makes of a graph."""
     return _settled(fn(fx.GraphModule(torch.nn.Module(), graph), list(examples)))
 
 

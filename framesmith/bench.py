@@ -21,8 +21,8 @@ from framesmith.api import compile, explain  # noqa: A004
 
 
 def load(name: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """What the builder `module:function` returns, as (model, args, kwargs). Raises SystemExit for a name that is
-    none."""
+    """Call the builder `module:function` and return its result as (model, args, kwargs). Raises SystemExit for a name
+    that is none."""
     module, _, function = name.partition(":")
     if not function:
         raise SystemExit(f"expected module:builder, got {name!r}")

@@ -114,7 +114,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class Ledger:
-    """What a compiler has done, when somebody wants to know."""
+    """The record of what a compiler has done, kept when somebody wants to know."""
 
     records: list[Record] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)

@@ -19,7 +19,7 @@ NUMERICS = ("default", "eager")
 
 @dataclass(frozen=True)
 class Config:
-    """What the user asked for. Each field can be set by `FRAMESMITH_<NAME>` in the environment.
+    """The user's options. Each field can be set by `FRAMESMITH_<NAME>` in the environment.
 
     `dynamic`: None = static first, dynamic in the dimension that changed; True / False = always / never. `cache_dir`:
     None = the user's cache folder. `threads`: None = torch's own count. `max_variants`: compiled variants of one code
@@ -30,7 +30,7 @@ class Config:
     `partitioner`: choose what a forward keeps for its backward; otherwise all that the backward reads is kept.
     `activation_budget`: the part, from 0 to 1, of the bytes kept by default that a forward may keep; the rest is
     computed again. `scoped_memory`: large values of a graph have memory of their own, from their first write to their
-    last use, and inputs that the caller gives up die as early; otherwise they have places in one arena (graphs of
+    last use, and inputs that the caller releases die as early; otherwise they have places in one arena (graphs of
     training have this on, whatever is asked for). `numerics`: "eager" rounds each operator's bfloat16 and float16
     results before the next operator reads them, as eager does; by default what is computed in float32 stays so within a
     kernel. Random numbers are eager's either way. `recordings`: in the modes "reduce-overhead" and "max-autotune",
@@ -97,8 +97,8 @@ class Config:
 
     @classmethod
     def asked(cls, options: Mapping[str, Any], **given: Any) -> Config:
-        """What `compile` was asked for: `options` by our names or torch.compile's, and its other arguments, which go
-        first."""
+        """Return the configuration that `compile` was asked for: `options` by our names or torch.compile's, and its
+        other arguments, which take precedence."""
         own, ignored = own_options(dict(options), frozenset(f.name for f in fields(cls)))
         if ignored:
             text = ", ".join(sorted(ignored))

@@ -50,7 +50,7 @@ Compiled = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `explain` tells about one compiled graph."""
+    """The facts that `explain` reports about one compiled graph."""
 
     operators: int
     kernels: int
@@ -78,7 +78,7 @@ def compile_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Res
 
 
 def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> PendingGraph:
-    """As `compile_graph`, as far as this process has to do with it.
+    """Begin what `compile_graph` does: do the part that only this process can do.
 
     Of a graph that `is_self_contained`, nothing but the number of `inputs` matters.
     """
@@ -155,8 +155,7 @@ class PendingGraph:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What the disk cache keeps of a graph: C++ text, the plan, and which frozen value is which constant of the
-    plan."""
+    """A graph's entry in the disk cache: C++ text, the plan, and which frozen value is which constant of the plan."""
 
     units: tuple[str, ...]
     plan: Plan

@@ -1,4 +1,4 @@
-"""What the pipeline does otherwise for one kind of device than for another: a row of `TARGETS` by the device's type.
+"""The differences between kinds of devices in the pipeline: a row of `TARGETS` by the device's type.
 
 A target rewrites contractions to the kernels that are best on it, schedules for it, and prints kernels and the function
 that calls them.
@@ -82,7 +82,7 @@ class Target:
     """Whether kernels are compiled by another process, while this one goes on."""
 
     def identity(self) -> str:
-        """What else than the options changes the code that is made of a graph, for cache keys."""
+        """Return what changes the code that is made of a graph besides the options, for cache keys."""
         return ""
 
     def prepare(self) -> None:
@@ -167,7 +167,7 @@ class CudaTarget(Target):
         return lambda layer: measured()(layer)
 
     def tuner(self) -> Tuner:
-        """What measures, in the modes that do."""
+        """Return the tuner that measures, in the modes that do."""
         return Tuner(self.device, self.arch, self.cache, self.config.build_jobs)
 
     def schedule(self, loops: LoopGraph, sizes: Sizes) -> Program:

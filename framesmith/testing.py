@@ -23,7 +23,7 @@ class CompileCounter:
         return self.build(gm, example_inputs)
 
     def build(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        """What runs the graph."""
+        """Return the function that runs the graph."""
         return gm.forward
 
     def clear(self) -> None:

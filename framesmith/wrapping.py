@@ -1,4 +1,4 @@
-"""What `compile` returns: a callable that turns the frame hook on around the original.
+"""The result of `compile`: a callable that turns the frame hook on around the original.
 
 A compiled module shares the original's `__dict__`, so it has the same parameters, `state_dict` keys, hooks and
 attributes, is an instance of its class, and sees every later change. Its `__call__` and its public methods call the
@@ -85,7 +85,7 @@ class CompiledModule:
         return self._framesmith_original
 
     def __prepare_scriptable__(self) -> Any:
-        """What torch.jit.script takes instead."""
+        """Return the original, which torch.jit.script takes instead."""
         return self._framesmith_original
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

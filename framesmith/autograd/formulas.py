@@ -1,4 +1,4 @@
-"""What is recorded for operators below autograd that have no derivative of their own, so that graphs with them can be
+"""Formulas recorded for operators below autograd that have no derivative of their own, so that graphs with them can be
 differentiated; and derivatives for which autograd has one formula for tensors with data and another for fakes, which
 differs where numbers are not finite."""
 

@@ -1,4 +1,4 @@
-"""Which results of a function gradients reach by way of others."""
+"""The order of a function's results in the backward: which results gradients reach through others."""
 
 from __future__ import annotations
 

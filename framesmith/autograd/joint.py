@@ -86,7 +86,7 @@ def _requires(node: fx.Node) -> bool:
 
 
 def history(node: Any) -> Any:
-    """Where autograd goes on from after writes with grad mode off."""
+    """Return the node from which autograd continues a value that was written with grad mode off: what it was before."""
     while node.meta.get("straight"):
         node = node.args[0]
     return node
@@ -197,7 +197,8 @@ def _no_anomalies() -> Iterator[None]:
 
 @contextmanager
 def _without_formula() -> Iterator[None]:
-    """What autograd has no formula for, or one that its engine refuses, is eager's: it says so in the backward."""
+    """Turn errors of autograd, where it has no formula or its engine refuses one, into `Unsupported`: eager runs
+    instead and raises them in the backward."""
     try:
         yield
     except RuntimeError as error:
@@ -433,7 +434,7 @@ class _Replay:
         return value
 
     def _again(self, node: fx.Node, args: Any) -> Any:
-        """What no gradient goes through but by a derivative of its own."""
+        """Record again a node through which no gradient goes except by a derivative of its own."""
         last = last_node(self.recorder.graph)
         made = again(self.recorder, node, args)
         for one in nodes_after(self.recorder.graph, last):

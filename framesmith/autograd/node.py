@@ -67,7 +67,7 @@ class Differentiable:
         self._lock = threading.RLock()
 
     def in_engine(self) -> Compiled:
-        """What is called in the graph's place: the forward, with the backward below as its node."""
+        """Return the callable that stands for the graph: the forward, with the backward below as its autograd node."""
         j, parts = self.joint, self.parts
         kept, watched = ([(_KINDS[kind], place) for kind, place in places] for places in (parts.kept, self._watched))
         return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written,
@@ -76,9 +76,9 @@ class Differentiable:
 
     def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool) -> tuple[tuple[bool, ...],
                                                                                              tuple[bool, ...], Values]:
-        """Which of the kept values a backward takes, by which tangents there are and which gradients are asked for;
-        which of the kept and the watched values eager's would take, so that they may not have been written; and the
-        numbers of what eager's would take of what it keeps, which it may do once.
+        """Return which of the kept values a backward takes, by which tangents there are and which gradients are asked
+        for; which of the kept and the watched values eager's would take, so that they may not have been written; and
+        the numbers of the values kept by eager that its backward would take, which it may do once.
 
         `again`: it is to be differentiated in its turn.
         """
@@ -91,8 +91,8 @@ class Differentiable:
         return plan.reads, plan.checks, plan.taken
 
     def spent(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Which of the kept values nothing may ask for once a last backward has run: what eager reads once it cannot
-        read again."""
+        """Return which of the kept values may be freed once a last backward has run: those that no gradient of another
+        result reads which may still follow. None may follow that takes what eager's backward can read only once."""
         with self._lock:
             plan = self._plan(there, wanted)
             if plan.spent is None:
@@ -188,7 +188,7 @@ class Differentiable:
 
 
 def _saved(joint: Joint) -> list[tuple[str, int]]:
-    """What autograd would keep for its backward, of the inputs and results."""
+    """Return which of the inputs and results autograd would keep for its backward, as (kind, number)."""
     saved = [("result", k) for k in joint.saved_results if k < joint.outputs]
     saved += [("input", k) for k in joint.saved_inputs if k not in joint.written]
     return saved + [("input", joint.written[k - joint.outputs]) for k in joint.saved_results if k >= joint.outputs]

@@ -42,7 +42,7 @@ def of_any_layout(graph: fx.Graph) -> fx.Graph:
 
 
 def evaluated(graph: fx.Graph, given: Sequence[Any]) -> tuple[Any, ...]:
-    """What `graph` gives for `given`, with the history that autograd makes of it in grad mode."""
+    """Run `graph` on `given`, with the history that autograd makes of it in grad mode."""
     marked = [n for n in graph.nodes if n.target is passed or n.meta.keys() & {"no_grad", "straight"}]
     if torch.is_grad_enabled() and marked:
         raise Unsupported("a gradient within a function transform, or at a level of forward-mode AD, that is to be "

@@ -144,8 +144,8 @@ def _where(nodes: list[fx.Node], parts: Parts) -> dict[int, fx.Node]:
 
 
 def _barred(joint: Joint, inputs: list[fx.Node], results: Any) -> set[fx.Node]:
-    """What autograd would not keep, so that the program may write it: tensors given, but parameters, and results. A
-    region of activation checkpointing keeps what it reads."""
+    """Return the values that autograd would not keep, so that the program may write them: tensors given, except
+    parameters, and results. A region of activation checkpointing keeps what it reads."""
     given = {n for k, n in enumerate(inputs) if n.meta.get("passing") and k not in joint.saved_inputs}
     regions = [n for n in joint.graph.nodes if "checkpoint" in n.meta]
     kept = {memory_of(a)[0] for n in regions
@@ -165,14 +165,15 @@ def _with_sources(nodes: set[fx.Node]) -> set[fx.Node]:
 
 
 def _read_by(late: set[fx.Node], grads: Iterable[Any]) -> set[fx.Node]:
-    """What the backward reads of the forward, tensors each."""
+    """Return the tensors of the forward that the backward reads."""
     read = {arg for n in late for arg in n.all_input_nodes if arg not in late}
     read.update(g for g in grads if isinstance(g, fx.Node) and g not in late)
     return read
 
 
 def _ways(order: list[fx.Node], inputs: list[fx.Node], results: Any) -> tuple[list[tuple[str, int]], list[fx.Node]]:
-    """How each kept value comes to the backward, and those that the forward has to give besides its results."""
+    """Return how each kept value reaches the backward, as (kind, number), and the values that the forward must give
+    besides its results."""
     ways: list[tuple[str, int]] = []
     extras: list[fx.Node] = []
     of_input = {n: k for k, n in enumerate(inputs)}

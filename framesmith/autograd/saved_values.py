@@ -1,9 +1,10 @@
-"""What a forward keeps for its backward: the cheapest cut of the values that the backward reads, priced in bytes moved.
+"""The values that a forward saves for its backward: the cheapest cut of those that the backward reads, priced in bytes
+moved.
 
 A value that the forward writes to memory anyway costs its reading; one that would stay in registers costs its writing
-too. Pointwise work, views and constants may be done again from what is kept, unless forward and backward both need the
-value in memory; contractions, reductions and searches are done again only under a memory budget, where the fewest
-operations for a byte go first, and in regions of activation checkpointing; random draws never are.
+too. Pointwise work, views and constants may be recomputed from what is kept, unless forward and backward both need the
+value in memory; contractions, reductions and searches are recomputed only under a memory budget, those with the fewest
+operations for a byte first, and in regions of activation checkpointing; random draws never are.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class _Problem:
         return sum(_bytes(n) for n in kept if n not in self.inputs)
 
     def costly(self) -> list[fx.Node]:
-        """What may be computed again under a budget, cheapest for a byte first."""
+        """Return the nodes that may be recomputed under a budget, those with the fewest operations for a byte first."""
         found = [n for n in self.nodes if n.op == "call_function" and not is_cheap(n) and not _draws(n) and is_pure(n)]
         return sorted(found, key=lambda n: _operations(n) / max(1, _bytes(n)))
 

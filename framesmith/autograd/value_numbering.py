@@ -1,5 +1,4 @@
-"""What a graph's nodes compute, as numbers: equal expressions of equal inputs have one, in this graph and in others of
-the same table."""
+"""Value numbering: equal expressions of equal inputs have one number, in a graph and in others of the same table."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def numbered(nodes: Iterable[fx.Node], table: Table) -> dict[fx.Node, int]:
 
 
 def behind(node: fx.Node) -> fx.Node:
-    """What a node gives that only says where gradients go."""
+    """Return the node that `node` passes on, if it only says where gradients go; else `node` itself."""
     source = node.args[0] if node.target is operator.getitem else None
     return (source.args[0][node.args[1]] if isinstance(source, fx.Node)  # type: ignore[index, return-value]
             and source.target is passed else node)

@@ -13,7 +13,7 @@ VARKEYWORDS = 0x08
 
 
 class Signature:
-    """What binding needs to know of a code object."""
+    """The parameters of a code object, as binding needs them."""
 
     __slots__ = ("all_names", "index", "kwonly", "n_args", "n_kwonly", "n_posonly", "n_slots", "varargs", "varkw")
 

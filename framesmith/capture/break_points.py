@@ -1,4 +1,4 @@
-"""Where capture can stop: at which instruction of which frame plain Python can take over."""
+"""The points at which capture can stop: the instruction and the frame at which plain Python can take over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Stop = tuple[int, int]
 
 
 class StopAt(Unsupported):
-    """What was done at `stop` is known, now, to be plain Python's to do; None: there is no stopping."""
+    """The refusal to capture what was done at `stop`, which is now known to be plain Python's to do; None: capture
+    cannot stop there."""
 
     def __init__(self, reason: str, stop: Stop | None) -> None:
         super().__init__(reason)

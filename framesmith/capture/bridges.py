@@ -106,7 +106,7 @@ def group(dec: Decoded, index: int, kw_names: Sequence[str], n_consts: int) -> l
 
 
 def operands(code: CodeType, index: int) -> int:
-    """How many entries a call instruction takes."""
+    """Count the stack entries that a call instruction takes."""
     dec = decoded(code)
     return 1 - sum(effect(ins, False) for ins in group(dec, index, (), 0))
 

@@ -201,8 +201,8 @@ class Calls:
         return self.bound_special(obj, name, raw).call(self, args, kwargs)
 
     def bound_special(self, obj: t.Tracker, name: str, raw: Any) -> t.Tracker:
-        """What the interpreter calls for a special method: `raw`, found in the class of `obj`, bound as a descriptor
-        would be."""
+        """Return what the interpreter calls for a special method: `raw`, found in the class of `obj`, bound as a
+        descriptor would be."""
         kind = obj.pytype()
         if isinstance(raw, FunctionType):
             return t.Method(self.class_function(raw), obj)

@@ -130,7 +130,8 @@ class ClassMaking:
         return made
 
     def _given(self, name: str, x: t.Tracker) -> Any:
-        """What `type.__new__` is given under `name`: it reads the slots, so their container has the names in it."""
+        """Return what `type.__new__` is given under `name`: a stand-in, or for the slots, which it reads, a container
+        with the names in it."""
         if name != "__slots__" or not isinstance(x, (t.List, t.Set)):
             return self.stand_in(x)
         real = x.real(cast(Any, self))

@@ -104,7 +104,7 @@ class Namespaces(Spaces):
         entry[1][name] = value
 
     def note_class(self, cls: type, name: str) -> None:
-        """What a class has under `name` (by its mro) is assumed."""
+        """Assume what a class has under `name` (by its mro)."""
         if cls not in self.made_classes:
             self.note(cls, name, getattr_static(cls, name))
 
@@ -216,7 +216,8 @@ class Namespaces(Spaces):
         return self._real_attr(klass, name)
 
     def _real_attr(self, klass: t.Class, name: str) -> t.Tracker:
-        """What C gives; a builtin method of a class made in the frame is not bound to its stand-in."""
+        """Return the attribute that C gives; a builtin method of a class made in the frame is not bound to its
+        stand-in."""
         value = self.folded(getattr, (klass.value, name))
         if klass.value in self.made_classes and getattr(value, "__self__", None) is klass.value:
             return t.Bound(klass, name)
@@ -397,7 +398,8 @@ class _SameNames:
 
 
 def _slot(name: str, kind: str, told_by: str | None = None) -> Callable[[Any, type], t.Tracker]:
-    """What `type` itself keeps; guarded where it may be assigned to."""
+    """Make the row of an attribute that `type` itself keeps. It is guarded where it may be assigned to, by the
+    attribute `told_by` if that is given."""
 
     def row(tracer: Any, cls: type) -> t.Tracker:
         if cls.__flags__ & _HEAP and cls not in tracer.made_classes:

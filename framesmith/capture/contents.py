@@ -1,4 +1,4 @@
-"""What guards and residual code read of containers that have no subscript by position: functions for
+"""Functions by which guards and residual code read containers that have no subscript by position, for
 `sources.Applied`."""
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ def _entries(proxy: Any) -> Any:
 
 
 def referent(ref: Any) -> Any:
-    """What a weak reference refers to, whatever a call of it gives in its class; None if that is dead."""
+    """Return the object that a weak reference refers to, whatever a call of it gives in its class; None if that is
+    dead."""
     return weakref.ReferenceType.__call__(ref)
 
 
@@ -54,7 +55,7 @@ def values_of(source: Source, ordered: bool) -> Source:
 
 
 def target_of(source: Source) -> Source:
-    """What a weak reference refers to."""
+    """Return the source of the object that a weak reference refers to."""
     return Applied(source, referent, "{}()")
 
 

@@ -1,6 +1,7 @@
-"""What residual code calls to emit the messages of captured code: they carry the user's file, line and function.
+"""Functions that residual code calls to emit the messages of captured code: they carry the user's file, line and
+function.
 
-All run with the hook off: handlers and streams of the user's are no part of the program that is compiled.
+All run with the hook off: the user's handlers and streams are no part of the program that is compiled.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def let_through(error: Exception) -> None:
 
 
 def failed(code: weakref.ref[CodeType], error: Exception) -> Callable[[], None]:
-    """What to do when the user's code has not raised, and its graph raised `error`: which is not kept, for its
-    traceback holds frames."""
+    """Return the function to call when the user's code has not raised where its graph raised `error`: it warns once.
+    The error is not kept, since its traceback holds frames."""
     user = code()
     assert user is not None, "its frame runs"
     place = f"{user.co_qualname} ({user.co_filename}:{user.co_firstlineno})"

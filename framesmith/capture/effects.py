@@ -1,4 +1,4 @@
-"""What the captured program changed outside of itself, replayed as the last statements of residual code.
+"""The effects of the captured program outside of itself, replayed as the last statements of residual code.
 
 All values are computed before the first change is made, so that a path read from a source still leads to the old value.
 """

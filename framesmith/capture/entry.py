@@ -78,7 +78,7 @@ class TooLarge(Unsupported):
 
 @dataclass(slots=True)
 class Break:
-    """Where and why a graph ended before its frame did."""
+    """The place where a graph ended before its frame did, and the reason."""
 
     file: str
     line: int
@@ -257,7 +257,7 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
 
 
 def _settings(graph: Graph, tuned: bool) -> list[str]:
-    """How exact float32 is to be, as far as the code that is made goes by it: convolutions may be products."""
+    """Return the settings of float32's precision on which the generated code depends: convolutions may be products."""
     single = {n.target for n in graph.nodes if n.target in _PRODUCTS and n.meta["val"].dtype is torch.float32}
     return [what for what, wanted in ((PRODUCTS, single or tuned), (CONVOLUTIONS, single & _CONVOLUTIONS)) if wanted]
 
@@ -285,8 +285,8 @@ def aliasing(tracer: Tracer, graph: Graph) -> None:
 
 
 def repeatable(tracer: Tracer, graph: Graph) -> None:
-    """Where an assertion does not hold, the frame runs again: it must not have drawn of generators of the program's
-    own."""
+    """Check that the frame may run again, as it does where an assertion does not hold: it must not have drawn from
+    generators of the program's own. Raises AssumedInVain."""
     if not tracer.checks:
         return
     if tracer.draws or any(isinstance(a, torch.Generator) for n in drawing(graph.nodes)

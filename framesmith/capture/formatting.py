@@ -72,7 +72,8 @@ def _class_like(name: str, base: type, special: tuple[str, ...]) -> Any:
 
 
 def stand_in(tracer: Any, v: t.Tracker) -> Shown:
-    """What shows as `v`, is of its class as C's errors tell, and has of it what C asks for."""
+    """Return an object that shows as `v`: its class has the name that C's errors tell, and it has the attributes of `v`
+    that C asks for."""
     cls = v.pytype()
     special = tuple([n for n in _SPECIAL if tracer.lookup(cls, n) is not MISSING])
     part = scalar_part(v)

@@ -1,5 +1,4 @@
-"""What of a frame must be made for real when it is left in the middle: its stack, the locals that live on, its
-cells."""
+"""The parts of a frame that are made for real when it is left in the middle: its stack, its live locals, its cells."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What of a graph requires grad, as autograd would have it: capture records below autograd, and says it of each node.
+"""The values of a graph that require grad, as autograd would have it: capture records below autograd, and marks each
+node.
 
-`meta["grad"]`: whether the value requires grad in the program. `meta["no_grad"]`: it was computed of such values with
+`meta["grad"]`: whether the value requires grad in the program. `meta["no_grad"]`: it was computed from such values with
 grad mode off, so no gradient goes through it. `meta["straight"]`, of `copy(before, now)`: a tensor that requires grad,
 written with grad mode off: autograd goes on from what it was before. `meta["turn"]`: the number of the torch call that
 recorded a node; `meta["overwritten"]`: of the one that wrote over its memory; `meta["in_place"]`: of the one that wrote
@@ -73,7 +74,7 @@ class Gradients:
         return node in self.differentiable or bool(node.meta.get("grad"))
 
     def mark(self) -> tuple[Node | None, int] | None:
-        """Where the graph ends before an operator; None while nothing requires grad."""
+        """Return where the graph ends before an operator; None while nothing requires grad."""
         return self.end() if self.differentiable else None
 
     def end(self) -> tuple[Node | None, int]:

@@ -1,4 +1,4 @@
-"""What a guard says, and why it fails, in the user's terms."""
+"""Explanations of guards: what one says, and why it fails, in the user's terms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Note", "explain", "predicate"]
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is remembered of a guard to explain it: no object of the user's, only constants and text."""
+    """The part of a guard that is kept to explain it: no object of the user's, only constants and text."""
 
     kind: str
     path: str | Source | None
@@ -51,7 +51,8 @@ def _named(text: str) -> str:
 
 
 def predicate(check: Any) -> str:
-    """What a predicate holds an object to: the first line of its docstring, and the constants that it compares with."""
+    """Return the condition that a predicate checks: the first line of its docstring, and the constants that it compares
+    with."""
     about = check if inspect.isroutine(check) or isinstance(check, type) else type(check)
     said = (about.__doc__ or about.__name__).split("\n")[0].rstrip(".")
     names = list(getattr(about, "__slots__", ()) or vars(check)) if about is not check else []
@@ -115,7 +116,7 @@ def _differences(spec: TensorSpec, t: torch.Tensor) -> list[tuple[str, Any, Any]
 
 
 def _mark(key: Any) -> Any:
-    """What a key is compared by; no code of the program's runs."""
+    """Return what a key is compared by; no code of the program's runs."""
     return (type(key), key) if type(key) in BY_EQUALITY else id(key)
 
 

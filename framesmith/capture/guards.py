@@ -154,7 +154,7 @@ def _module_of(namespace: dict[str, Any]) -> ModuleType | None:
 
 
 def _remembered(guard: Guard) -> Any:
-    """What an explanation needs of a guard's value, without holding an object of the user's."""
+    """Return what an explanation needs of a guard's value, without holding an object of the user's."""
     return _REMEMBER.get(guard.kind, _itself)(guard.value)
 
 

@@ -56,7 +56,8 @@ class Hashing:
         return self.without_effects(lambda: self.hash_of(x), f"the hash of {x.describe()}")
 
     def without_effects(self, ask: Callable[[], Any], what: str) -> Any:
-        """What a method gives that may run once more, and not when the program's would."""
+        """Return the result of `ask`, which runs a method once more, or when the program does not; raise Unsupported if
+        it changes something."""
         before = self.changes
         out = ask()
         if self.changes != before:
@@ -93,7 +94,7 @@ class Hashing:
         return isinstance(type(key).__hash__, FunctionType)
 
     def stored_key(self, key: Any, number: int | None = None) -> Any:
-        """What stands for a real key; `number` is its hash, if that is known."""
+        """Return the key that stands for a real key; `number` is its hash, if that is known."""
         made = self.made(key)
         if isinstance(made, t.Object) and number is not None:
             return t.Hashed(self, made, number)

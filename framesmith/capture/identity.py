@@ -1,5 +1,5 @@
-"""Which objects from outside are one object, and which are not: what capture saw is guarded where something depends on
-it."""
+"""The identity of objects from outside: which are one object, and which are not. What capture saw is guarded where
+something depends on it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def kept_apart(tracer: Any) -> Iterator[Guard]:
 
 
 def _place(x: t.Tracker) -> Source | None:
-    """Where a value from outside was read, if another could be there in another call."""
+    """Return where a value from outside was read, if another could be there in another call; else None."""
     if isinstance(x, t.InstanceDict):
         owner = _place(x.obj)
         return None if owner is None else Attr(owner, "__dict__")

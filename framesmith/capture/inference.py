@@ -53,7 +53,7 @@ class Modes:
 
 
 def autocast_depth() -> int:
-    """How many autocast contexts are open in this thread."""
+    """Count the autocast contexts that are open in this thread."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
 

@@ -288,7 +288,7 @@ class Iteration:
         return t.NONE
 
     def close_iterator(self, it: t.Tracker) -> None:
-        """What closing a generator does to the iterator that it delegates to."""
+        """Close the iterator that a generator delegates to, as closing the generator does."""
         if isinstance(it, t.Generator):
             self.close(it)
         elif isinstance(it, t.Object) and self.has_attr(it, "close"):

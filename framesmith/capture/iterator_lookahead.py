@@ -1,4 +1,5 @@
-"""What an iterator from outside will give, without advancing it; and advancing it afterwards."""
+"""Lookahead on iterators from outside: the values that one will give, without advancing it; and advancing it
+afterwards."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which arguments a Triton function writes: by its text, without Triton.
+"""The arguments that a Triton function writes: found in its text, without Triton.
 
-Each name may hold what was computed of certain parameters; a store, an atomic or a call of unknown code writes through
-every parameter that its pointer was computed of. What a load gives is a number, so nothing follows from it: a function
-that makes pointers of numbers is refused.
+Each name may hold what was computed from certain parameters; a store, an atomic or a call of unknown code writes
+through every parameter that its pointer was computed from. What a load gives is a number, so nothing follows from it: a
+function that makes pointers from numbers is refused.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Function:
         return frozenset(self.found)
 
     def step(self, node: ast.AST) -> None:
-        """What one node gives names, or writes."""
+        """Note what one node binds to names, or writes."""
         if isinstance(node, ast.Call):
             self.call(node)
         for target, value in _bindings(node):

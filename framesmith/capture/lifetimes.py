@@ -52,7 +52,7 @@ def _reached(value: Any, depth: int) -> Iterator[Any]:
 
 
 def _referents(x: Any) -> list[Any]:
-    """What an object holds; of a function, what is its own."""
+    """Return the objects that an object holds; of a function, those that are its own."""
     if type(x) is FunctionType:
         return [*(x.__closure__ or ()), *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values(), *vars(x).values()]
     return gc.get_referents(x)[:_ROOM]
@@ -155,7 +155,7 @@ def may_have_died(tracer: Any, target: Any) -> bool:
 
 
 def _cells(tracer: Any) -> Iterator[Any]:
-    """What the cells held that the frame has stored to."""
+    """Yield the real contents of the cells that the frame has stored to."""
     for x in tracer.mutated.values():
         if isinstance(x, t.Cell) and x.real_cell is not None:
             with contextlib.suppress(ValueError):

@@ -13,7 +13,8 @@ from torch.utils._device import DeviceContext
 
 
 def default_device() -> torch.device | None:
-    """What `torch.set_default_device` set; it lives in a function mode. None also when another mode is active."""
+    """Return the device that `torch.set_default_device` set; it lives in a function mode. None also when another mode
+    is active."""
     if torch._C._len_torch_function_stack() != 1:
         return None
     mode = torch._C._get_function_stack_at(0)

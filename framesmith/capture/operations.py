@@ -252,7 +252,7 @@ def _folds(x: t.Tracker) -> bool:
 
 
 def _refusal(base: str, symbol: str, left: type, right: type) -> str:
-    """What Python says when no side takes the operator; sequences have words of their own for + and *."""
+    """Return the text of Python's error where no side takes the operator; sequences have their own for + and *."""
     if base == "add" and left in _SEQUENCES:
         return f'can only concatenate {left.__name__} (not "{right.__name__}") to {left.__name__}'
     if base == "mul" and (left in _SEQUENCES or right in _SEQUENCES):

@@ -1,6 +1,5 @@
-"""Where continuations came from.  Continuations of continuations are made from the user's own code again, so a loop
-that breaks makes finitely many of them.
-"""
+"""The origins of continuations. Continuations of continuations are made from the user's own code again, so a loop that
+breaks makes finitely many of them."""
 
 from __future__ import annotations
 
@@ -43,6 +42,6 @@ def is_continuation(code: CodeType) -> bool:
 
 
 def forgetter(table: dict[Any, Any], key: Any) -> Any:
-    """What to call when the code behind an entry is gone.  (At the interpreter's end the module's names are gone
-    too.)"""
+    """Return the callback that removes an entry when the code behind it is gone. (At the interpreter's end the module's
+    names are gone too.)"""
     return lambda _: table.pop(key, None)

@@ -60,8 +60,8 @@ def _text(hold: Hold, base: str, fake: FakeTensor, chain: list[Alias], alias: Al
 
 def settle(hold: Hold, fakes: list[FakeTensor], inferring: bool, view_grad: ViewGrad) -> tuple[list[FakeTensor],
                                                                                                list[str]]:
-    """What the graph is to give for the outputs `fakes`, and the statements that make `__fs_o`, the tuple of these
-    outputs, of it.
+    """Return the tensors that the graph must give for the outputs `fakes`, and the statements that make `__fs_o`, the
+    tuple of these outputs, from them.
 
     `inferring`: the frame runs in inference mode. `view_grad`: of a base and its view, the `grad` of `view_text`.
     """
@@ -75,8 +75,8 @@ def settle(hold: Hold, fakes: list[FakeTensor], inferring: bool, view_grad: View
 
 
 def call_in_mode(inferring: bool, given: list[FakeTensor]) -> Any:
-    """What is to call a graph so that its outputs are inference tensors or not, as in the program; None: a plain call
-    will do."""
+    """Return the function that calls a graph so that its outputs are inference tensors or not, as in the program; None
+    where a plain call will do."""
     kinds = {fake.is_inference() for fake in given}
     return in_mode(not inferring) if kinds == {not inferring} else None
 

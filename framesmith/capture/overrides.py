@@ -38,7 +38,7 @@ def _hook(tracer: Any, x: t.Object) -> Any:
 
 
 def overridden(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker | None:
-    """What the arguments' own `__torch_function__` makes of a call of `fn`; None if none has one."""
+    """Call the arguments' own `__torch_function__` for a call of `fn`, and return its result; None if none has one."""
     found = overriding(tracer, [*args, *kwargs.values()])
     if not found:
         return None
@@ -98,7 +98,7 @@ def is_overridable(fn: Any) -> bool:
 
 
 def converted(tracer: Any, fn: Any, args: Args, kwargs: Kwargs, out: t.Tracker) -> t.Tracker:
-    """What torch.Tensor's `__torch_function__` makes of `out`, which `fn` gave for tensors as they are."""
+    """Convert `out`, which `fn` gave for tensors as they are, as torch.Tensor's `__torch_function__` does."""
     given = list(tensors_among([*args, *kwargs.values()]))
     kinds = {x.pyclass for x in given if converts(x.pyclass)} if tracer.functions else ()
     if not kinds or fn is getattr and args[1].real(tracer) in NOT_WRAPPED:

@@ -1,4 +1,4 @@
-"""Which functions run whole on fakes, which are followed, which are refused: by module, in tables."""
+"""The policy for functions: which run whole on fakes, which are inlined, which are refused; by module, in tables."""
 
 from __future__ import annotations
 

@@ -107,8 +107,8 @@ def opaque(cls: type, *names: str) -> Callable[[Handler], Handler]:
 
 
 def named(path: str) -> Any:
-    """What a user's program may call `path` (module and attribute), if its module is loaded; else None.  Imports
-    nothing."""
+    """Return the object that a user's program may call `path` (module and attribute), if its module is loaded; else
+    None. Imports nothing."""
     module, _, name = path.rpartition(".")
     return getattr(sys.modules.get(module), name, None)
 

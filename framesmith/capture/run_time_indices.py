@@ -54,7 +54,8 @@ class Copies:
 
 def indexed(tracer: Any, x: t.Tracker, key: t.Tracker,
             number: Callable[[Any, Any], Number]) -> tuple[Any, list[Any]] | None:
-    """What runs on fakes for `x[key]`, and its arguments; None if an index is to be assumed, or none varies."""
+    """Return the function to run on fakes for `x[key]`, and its arguments; None if an index is to be assumed, or none
+    varies."""
     parts = key.open(tracer) if type(key) is t.Tuple else [key]
     at = [i for i, part in enumerate(parts) if is_symbolic(part)]
     fake = x.real(tracer)

@@ -27,7 +27,7 @@ class Seeds:
         (self.behind if self.drawn else self.before).append((setter, seed))
 
     def draws(self) -> int:
-        """How many nodes of the graph draw random numbers."""
+        """Count the nodes of the graph that draw random numbers."""
         calls = [node for node in self.recorder.graph.nodes if node.op == "call_function"
                  and hasattr(node.target, "_schema")]
         return sum(draws(node.target, node.args, dict(node.kwargs)) for node in calls)  # type: ignore[arg-type]

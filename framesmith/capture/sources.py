@@ -1,7 +1,7 @@
-"""Where a value came from, and what was assumed of it.
+"""Sources, which say where a value came from, and guards, which say what was assumed of it.
 
-A `Source` is a path from the frame (locals, globals, closure) to a value.  Sources are immutable, compare by value
-and cache their hash, so they serve as keys; `str(source)` prints the path in the user's terms: ``L['x'].weight``.
+A `Source` is a path from the frame (locals, globals, closure) to a value.  Sources are immutable, compare by value and
+cache their hash, so they serve as keys; `str(source)` prints the path in the user's terms: ``L['x'].weight``.
 
 A `Guard` is data: the value at `source` must satisfy `kind` with parameter `value`; `capture.guards` lowers it to C++.
 """
@@ -297,7 +297,8 @@ class Applied(_Child):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What must hold of a tensor.  A size or stride of None is free (dynamic); `strides` None: not checked."""
+    """The conditions that a tensor must satisfy. A size or stride of None is free (dynamic); `strides` None: not
+    checked."""
 
     cls: type
     dtype: Any

@@ -93,7 +93,7 @@ class Texts:
         return self.fold({"__repr__": repr, "__str__": str}[name], (v.real(self),))
 
     def _checked(self, made: t.Tracker, name: str) -> t.Tracker:
-        """What a user's `__str__` gave must be a str."""
+        """Check that the result of a user's `__str__` is a str, and return it; raise the program's TypeError if not."""
         if not issubclass(made.pytype(), str):
             self.raise_(TypeError(f"{name} {'must return a str' if name == '__format__' else 'returned non-string'}"
                                   f"{', not' if name == '__format__' else ' (type'} {made.pytype().__name__}"

@@ -253,7 +253,7 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
 
     # --- locals, cells, mutation --------------------------------------------------------------------------------------
     def local(self, frame: Frame, index: int) -> t.Tracker | None:
-        """What a fast slot holds, or None."""
+        """Return the value that a fast slot holds, or None."""
         if frame.locals[index] is None and frame is self.frames[0] and index in self.pending:
             return self.unset_local(frame, index)
         return frame.locals[index]
@@ -421,7 +421,7 @@ UNSET = object()
 
 
 def contents(cell: Any) -> Any:
-    """What a cell holds, or UNSET."""
+    """Return the object that a cell holds, or UNSET."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -447,7 +447,7 @@ def is_param(source: Source) -> bool:
 
 
 def tensor_spec(x: torch.Tensor) -> TensorSpec:
-    """What the graph assumes of an input."""
+    """Return the conditions that the graph assumes of an input."""
     return TensorSpec(type(x), x.dtype, x.device, x.layout, tuple(x.shape), x.stride(), x.requires_grad,
                       _dispatch_keys(x).raw_repr())
 

@@ -1,4 +1,4 @@
-"""What an exception gathers on its way out of frames under capture: its traceback."""
+"""The traceback that an exception gathers on its way out of frames under capture."""
 
 from __future__ import annotations
 

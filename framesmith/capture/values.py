@@ -140,7 +140,7 @@ class Values:
         self.many_guarded(kind.__len__(container), f"elements of a {type(container).__name__}")
 
     def many_guarded(self, n: int, what: str) -> None:
-        """As many values are to be guarded."""
+        """Raise Unsupported if too many values are to be guarded: `n` of them, which are `what`."""
         if n > MOST_GUARDED:
             raise Unsupported(f"more than {MOST_GUARDED} {what}")
 

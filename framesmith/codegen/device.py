@@ -94,11 +94,11 @@ def wrap_device(
     program: Program, printed: Sequence[Printed], positions: Sequence[int], inputs: int, watched: Sequence[int],
     brought: Mapping[Extern, Brought] | None = None, wide: Mapping[int, Printed] | None = None,
 ) -> Wrapped:
-    """As `wrapper.wrap`, for kernels `printed` (parallel to `program.kernels`); kernel number i of the plan's images is
-    `printed[i]`.
+    """Print the function that runs `program` on a device, as `wrapper.wrap` does for the CPU, for kernels `printed`
+    (parallel to `program.kernels`); kernel number i of the plan's images is `printed[i]`.
 
-    `brought`: kernels that are launched in the place of calls; their images stand behind those. `wide[k]`: kernel k
-    with indices of 64 bits, for sizes at which `printed[k]` is not right; the last images are theirs.
+    `brought`: kernels that are launched in place of calls; their images follow those. `wide[k]`: kernel k with indices
+    of 64 bits, for sizes at which `printed[k]` is not right; their images come last.
     """
     check_symbols(program)
     planner = Planner(program, positions, inputs)

@@ -110,7 +110,8 @@ class Planner:
         )  # fmt: skip
 
     def _failures(self) -> dict[str, Any]:
-        """What is to be known of a call that fails."""
+        """Return the fields of the plan that tell how to recover from a call that fails: `clean`, `spoilt` and
+        `rewinds`."""
         inputs = {name for name in self.written if self.program.buffers[name].kind == "input"}
         steps = self.program.steps
         first = next((k for k, step in enumerate(steps) if inputs

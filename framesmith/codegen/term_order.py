@@ -1,4 +1,4 @@
-"""What is the same in every language that expressions are printed in: signs, and the order of terms."""
+"""Rules for printing expressions that all target languages share: signs, and the order of terms."""
 
 from __future__ import annotations
 

@@ -150,7 +150,8 @@ def _batch(out: Indented, step: Batch, program: Program, planner: Planner, funct
 
 
 def place_text(program: Program, planner: Planner, name: str) -> str:
-    """Where a buffer is, for `fs_at`: the number of its value, or the offset in the arena with all bits inverted."""
+    """Return the place of a buffer for `fs_at`: the number of its value, or the offset in the arena with all bits
+    inverted."""
     buffer = program.buffers[name]
     return f"~{integer_text(buffer.offset)}" if buffer.kind == "arena" else str(planner.number(name))
 
@@ -173,7 +174,7 @@ def _extern(out: Indented, step: Extern, program: Program, planner: Planner, fun
 
 
 def comment(step: Extern) -> str:
-    """What a call computes."""
+    """Return the comment on a call: the operators that it computes."""
     return "; ".join(dict.fromkeys(o.op for o in step.origins)) or str(step.target)
 
 

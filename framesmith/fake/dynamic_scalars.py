@@ -25,7 +25,7 @@ SYMBOLS = (torch.SymFloat, torch.SymInt)
 
 
 class Number:
-    """What torch finds inside of the SymFloat or SymInt: a number of the type of `example`. `fix()` gives the value,
+    """The number that torch finds inside of a SymFloat or SymInt, of the type of `example`. `fix()` gives the value,
     which is assumed from then on, or refuses. `small`: float32 holds it, or the graph is not run; eager has errors for
     others in some operators. `known`: its value is known before the graph runs, and then `divides` says that the graph
     must not run with zero."""

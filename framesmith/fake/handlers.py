@@ -1,5 +1,4 @@
-"""How one call of an operator is recorded. `HANDLERS` holds a row for an operator; one without is classified by its
-schema."""
+"""Recording of one operator call. `HANDLERS` holds a row for an operator; one without is classified by its schema."""
 
 from __future__ import annotations
 

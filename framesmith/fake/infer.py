@@ -88,8 +88,7 @@ def _by_kernel(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _on_zeros(func: Any, args: tuple, kwargs: dict) -> Any:
-    """What the operator gives for real zeros of the same metadata; NotImplemented if they would take too much
-    memory."""
+    """Run the operator on real zeros of the same metadata; NotImplemented if they would take too much memory."""
     budget = [_LARGEST]
     real_args = tuple([_to_real(a, budget) for a in args])
     real_kwargs = {k: _to_real(v, budget) for k, v in kwargs.items()}

@@ -68,7 +68,8 @@ def _lets_through(rec: Recorder, mask: FakeTensor) -> bool | None:
 
 
 def _of_numbers(value: torch.Tensor) -> torch.Tensor:
-    """What a mask that is added to scores lets through as it is, if it takes away all of the rest; else nothing."""
+    """Return the scores that an additive mask lets through unchanged, as booleans, if it takes away all of the rest;
+    else an empty tensor."""
     open_, shut = value == 0, value <= torch.finfo(value.dtype).min
     return open_ if bool((open_ | shut).all()) else torch.empty(0, dtype=torch.bool)
 

@@ -98,7 +98,7 @@ class Recorder:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """What runs inside runs for real, as if nothing were recorded."""
+        """Run the block for real, as if nothing were recorded."""
         self.__exit__(None, None, None)
         try:
             yield

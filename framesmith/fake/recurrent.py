@@ -45,8 +45,8 @@ def recurrence(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @cache
 def _under_autocast(func: Any, dtype: torch.dtype) -> torch.dtype:
-    """What autocast in `dtype` makes of a layer's arguments: for cuDNN's layers float16 in some versions, whatever it
-    is asked for."""
+    """Return the dtype to which autocast in `dtype` casts a layer's arguments: for cuDNN's layers float16 in some
+    versions, whatever it is asked for."""
     gates = {aten.lstm.input: 4, aten.gru.input: 3}.get(func, 1)
     x = torch.zeros(1, 1, 8, device="cuda")
     weight = torch.zeros(gates * 8, 8, device="cuda")

@@ -20,8 +20,8 @@ _BLOCK = 32  # logarithms of sums are padded to a multiple, in the efficient ker
 
 
 def choice(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: Any, gqa: bool) -> int:
-    """Which kernel eager takes: its own answer, from metadata. A build without CUDA cannot tell: half precision is then
-    flash's."""
+    """Return the kernel that eager chooses: its own answer, from metadata. A build without CUDA cannot tell: half
+    precision is then flash's."""
     given = (query, key, value, mask, dropout, causal)
     if torch.cuda.is_available():
         return aten._fused_sdp_choice.default._op_dk(_CUDA, *given, scale=scale, enable_gqa=gqa)
@@ -31,7 +31,8 @@ def choice(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: 
 
 
 def laid_out_as(q: FakeTensor, shape: tuple) -> FakeTensor:
-    """As flash and cuDNN lay out their results: in the order of the query's dimensions."""
+    """Return a fake of `shape` with the layout that flash and cuDNN give their results: in the order of the query's
+    dimensions."""
     like = new_fake(shape, contiguous_strides(shape), q.dtype, q.device) if tuple(q.shape) != shape else q
     return new_fake(shape, preserved_strides(like), q.dtype, q.device)
 

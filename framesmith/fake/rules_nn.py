@@ -162,7 +162,7 @@ def batch_norm_without_statistics(x: FakeTensor, weight: Any, bias: Any, *args: 
 
 
 def _window(size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool = False) -> Any:
-    """How many windows fit; with `ceil`, one more may start inside the left-padded input."""
+    """Return how many windows fit; with `ceil`, one more may start inside the left-padded input."""
     span = size + 2 * padding - dilation * (kernel - 1) - 1
     if not ceil:
         return span // stride + 1

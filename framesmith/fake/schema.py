@@ -1,5 +1,4 @@
-"""What an operator's schema says: which arguments it writes, whether it gives views, and what its functional form
-is."""
+"""Facts from an operator's schema: the arguments that it writes, whether it gives views, and its functional form."""
 
 from __future__ import annotations
 

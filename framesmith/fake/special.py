@@ -286,8 +286,8 @@ def _slice(rec: Recorder, source: FakeTensor, dim: int, start: Any, end: Any) ->
 
 @handles(aten._efficientzerotensor.default)
 def zero_tensor(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    """What forward-mode differentiation has for no tangent: plain zeros, since nothing but torch may see a tensor
-    without memory."""
+    """Record the missing tangent of forward-mode differentiation as plain zeros, since nothing but torch may see a
+    tensor without memory."""
     options = {"dtype": kwargs.get("dtype") or torch.get_default_dtype(), "device": kwargs.get("device")}
     return functional(rec, aten.full.default, (list(args[0]), 0), options)
 

@@ -21,10 +21,9 @@ CPU = torch.device("cpu")
 
 
 class Storage:
-    """What aliases share. `version` counts the writes; `input` is the placeholder whose storage it is, if any;
-    `several`: one call made several views of it in grad mode, which autograd refuses to use once the storage is
-    written.
-    """
+    """The storage that aliases share. `version` counts the writes; `input` is the placeholder whose storage it is, if
+    any; `several`: one call made several views of it in grad mode, which autograd refuses to use once the storage is
+    written."""
 
     __slots__ = ("version", "input", "shared", "recorder", "several")
 
@@ -151,7 +150,7 @@ def tensors_in(values: Iterable[Any]) -> Iterator[FakeTensor]:
 
 
 def current_device() -> torch.device:
-    """What `cuda` means without an index."""
+    """Return the device that `cuda` means without an index."""
     return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
 
 

@@ -125,7 +125,7 @@ class Launch(OfOneGraph):
 
 
 def found_at(module: str, name: str) -> Any:
-    """What a loaded module has under a dotted name, or None."""
+    """Return the object under a dotted name in a loaded module, or None."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)

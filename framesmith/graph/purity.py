@@ -1,4 +1,4 @@
-"""What a graph's call does beside giving its value: the one place that says which calls may be dropped or shared."""
+"""The side effects of a graph's calls: the one place that says which calls may be dropped or shared."""
 
 from __future__ import annotations
 

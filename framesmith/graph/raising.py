@@ -1,5 +1,5 @@
-"""Which operators may raise for what is in their arguments, once shapes and dtypes are known: a graph writes its inputs
-after them.
+"""The operators that may raise for the data of their arguments, once shapes and dtypes are known: a graph writes its
+inputs after them.
 
 So where a graph raises, nothing of the program's has changed, and eager, which runs instead, raises with the effects
 that came before.

@@ -22,8 +22,8 @@ def nodes_after(graph: Graph, last: Node | None) -> list[Node]:
 
 def ancestors(nodes: Iterable[Node], unread: Mapping[Any, tuple[int, ...]] = MappingProxyType({}),
               stop: Collection[Node] = ()) -> set[Node]:
-    """What `nodes` are computed of, and they themselves. `unread`: places of arguments, by operator, that do not count.
-    `stop`: nodes whose own arguments do not."""
+    """Return `nodes` and all that they are computed from. `unread`: places of arguments, by operator, that do not
+    count. `stop`: nodes whose own arguments do not."""
     found, queue = set(nodes), list(nodes)
     while queue:
         node = queue.pop()
@@ -36,7 +36,7 @@ def ancestors(nodes: Iterable[Node], unread: Mapping[Any, tuple[int, ...]] = Map
 
 
 def descendants(nodes: Iterable[Node]) -> set[Node]:
-    """What depends on `nodes`, but the output, and they themselves."""
+    """Return `nodes` and all that depend on them, except the output."""
     found, queue = set(nodes), list(nodes)
     while queue:
         for user in queue.pop().users:

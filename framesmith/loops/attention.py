@@ -61,7 +61,7 @@ class AttentionTiles:
         return RESULTS[self.kind]
 
     def __call__(self, *given: Any) -> None:
-        """What it means, all scores at once."""
+        """Compute the results with all scores at once, and write them to the results' tensors: the reference."""
         named = dict(zip(self.arguments, given, strict=True))
         operands = [x for name, x in named.items() if name.startswith("operand")]
         found = self.whole(*[named[name] for name in INPUTS[self.kind]], *[None] * LISTS, *operands)

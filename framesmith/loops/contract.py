@@ -42,8 +42,8 @@ class Accumulator(Op):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConvolutionWindow:
-    """Which positions of a depthwise kernel lie inside of the image: 0 <= y + p * dilation[0] < height, and likewise x,
-    q and width.
+    """The condition under which a position of a depthwise kernel lies inside of the image: 0 <= y + p * dilation[0] <
+    height, and likewise x, q and width.
 
     `y` is an expression over outer axes, `x` is linear in m alone. A is read nowhere else (no padded copy is needed).
     """

@@ -301,7 +301,7 @@ class Kernel:
 
 
 def part_symbol(parts: int) -> Symbol:
-    """What stands for the number of a part in indices, where there are `parts`."""
+    """Return the symbol for the number of a part in indices, where there are `parts`."""
     return Symbol("ipart", 0, parts - 1)
 
 
@@ -361,7 +361,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where work comes from: the operator and the user's line, for comments and reports."""
+    """The origin of work: the operator and the user's line, for comments and reports."""
 
     op: str
     file: str = ""

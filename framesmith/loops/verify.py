@@ -44,7 +44,7 @@ def _expressions(op: Any) -> tuple[Expr, ...]:
 
 
 class _Scope:
-    """What is defined at a point of a kernel."""
+    """The memory, symbols and values that are defined at a point of a kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.memory = {p.name: p.mode for p in kernel.params} | {t.name: "rw" for t in kernel.locals}

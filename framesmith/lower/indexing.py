@@ -49,8 +49,8 @@ def _gathered(ctx: Context, spec: Any, x: Lowered, indices: Sequence[Lowered], e
 
 
 def _source(ctx: Context, x: Lowered, uses: Size) -> Lowered:
-    """What is gathered from: computed elements would be computed again for each use, where there are more `uses` than
-    elements."""
+    """Return the tensor to gather from. Computed elements would be computed again for each use: where there may be more
+    `uses` than elements, and they are not cheap, they are stored first."""
     return ctx.realise(x) if isinstance(x, Computed) and x.cost > 2 and not surely_smaller(uses, x.numel) else x
 
 

@@ -1,4 +1,5 @@
-"""What layouts operators like, and which they give. Rows are filled here and by `lower.contractions`."""
+"""The layouts that operators prefer for arguments, and those of their results. Rows are filled here and by
+`lower.contractions`."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _pooled(
 
 
 def _first(b: Builder, at: Op | None, best: Op | None, value: Op, place: Op) -> Op:
-    """Where the maximum is, with one more value: the first of equal ones, but the last NaN, as in eager."""
+    """Update the position of the maximum by one more value: the first of equal ones, but the last NaN, as in eager."""
     if at is None or best is None:
         return place
     later = b.scalar("logical_or", b.scalar("gt", value, best), b.scalar("isnan", value))

@@ -1,5 +1,4 @@
-"""What a node of the graph is while it is lowered: a strided window on a buffer, or a closure that computes one
-element."""
+"""The values of nodes under lowering: a strided window on a buffer, or a closure that computes one element."""
 
 from __future__ import annotations
 

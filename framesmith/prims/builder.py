@@ -167,7 +167,7 @@ class Builder:
         return value
 
     def emit_new(self, prim: Prim, args: tuple[Any, ...]) -> Any:
-        """As `emit`, always with a node of its own."""
+        """Emit a call as `emit` does, but always with a node of its own."""
         spec = prim.meta(*args)
         node = self.node(prim, tuple([_raw(arg) for arg in args]), {}, spec)
         return self._unpack(node, spec) if prim.outputs > 1 else Value(self, node, spec, prim.name, args)

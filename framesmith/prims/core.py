@@ -1,4 +1,4 @@
-"""What a prim is: a name, a kind, an eager reference implementation and a metadata rule.
+"""The definition of a prim: a name, a kind, an eager reference implementation and a metadata rule.
 
 Conventions that every prim keeps, and that every consumer may rely on:
 

@@ -204,7 +204,7 @@ class _Decomposition:
         return size_of(arg) if isinstance(arg, torch.SymInt) else arg
 
     def _laid_out(self, arg: Any) -> Any:
-        """As `_arguments`; each tensor has the strides that eager gives it."""
+        """Return arguments as `_arguments` does, each tensor with the strides that eager gives it."""
         if isinstance(arg, (tuple, list)):
             return tuple([self._laid_out(item) for item in arg])
         value = self._arguments(arg)

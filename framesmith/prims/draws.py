@@ -1,8 +1,7 @@
-"""How eager's dropout draws on a CUDA device: what kernels of ours must do to give the same numbers.
+"""The order in which eager's dropout draws on a CUDA device: our kernels follow it to give the same numbers.
 
-Eager's kernel has as many threads as fit on the device at once, each of which takes some elements next to each other in
-memory: as many as its loads have, which PyTorch's versions choose otherwise. So it is asked once, by a draw that is
-taken back.
+Eager's kernel has as many threads as fit on the device at once, each of which takes some adjacent elements: as many as
+its loads have, a number that differs between PyTorch's versions. So it is measured once, by a draw that is undone.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ class Order:
 
 
 def order_of(x: Any) -> Order | None:
-    """How eager draws for a tensor like `x`, with its strides and offset; None if that is not known, or it does not
-    draw."""
+    """Return the order in which eager draws for a tensor like `x`, with its strides and offset; None if that is not
+    known, or it does not draw."""
     shape, stride, offset = ([*map(size_of, x.shape)], [*map(size_of, x.stride())], size_of(x.storage_offset()))
     total = numel(shape)
     vector = _vector(x.device, x.dtype.itemsize) if _is_running(x.device) else _UNASKED[x.dtype.itemsize]

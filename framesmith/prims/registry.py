@@ -38,5 +38,5 @@ def overload(path: str) -> Any:
 
 
 def decomposes_named(*paths: str) -> Callable[[Rule], Rule]:
-    """As `decomposes`, by name, for overloads that not every version has."""
+    """Register a rule as `decomposes` does, for overloads by name, which not every version has."""
     return decomposes(*[found for path in paths if (found := overload(path)) is not None])

@@ -64,14 +64,14 @@ class Cache:
         self.folder = trusted_folder(Path(wanted)) if enabled else private_folder()
 
     def path(self, key: str, suffix: str) -> Path:
-        """Where an entry is or would be."""
+        """Return the path of an entry, which need not exist."""
         return self.folder / key[:2] / (key + suffix)
 
     # -------------------------------------------------------------------------------------------------------- libraries
 
     def toolchain(self, compiler: str | None = None, extra_flags: str = "") -> Toolchain:
-        """As `toolchain.find`. Where there is no compiler, the one that this folder was filled with last: what is in it
-        needs none."""
+        """Find the toolchain as `toolchain.find` does. Where there is no compiler, return the one that this folder was
+        filled with last, since what is in it needs none; raise CompilerMissing where that is not known."""
         try:
             found = find(compiler, extra_flags)
         except CompilerMissing as error:
@@ -111,7 +111,7 @@ class Cache:
     # ------------------------------------------------------------------------------------------------------------ plans
 
     def load(self, key: str) -> Any:
-        """What was stored under `key`, or None when there is nothing or it is damaged."""
+        """Return what was stored under `key`, or None when there is nothing or it is damaged."""
         path = self.path(key, ".plan")
         try:
             return _unpack(path.read_bytes())

@@ -21,7 +21,7 @@ import torch
 
 
 class Kind(IntEnum):
-    """Where a value's memory comes from. `Value.ref` is the number beside each."""
+    """The kind of a value's memory. `Value.ref` means what the comment on each kind says."""
 
     INPUT = 0  # the caller's tensor; ref: index into the call's tuple
     CONSTANT = 1  # a tensor held by the graph; ref: index of the constant
@@ -110,7 +110,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class PythonCall:
-    """As `Call`, for a plain Python callable `function`, which is called under the interpreter's lock."""
+    """A call as `Call`, but of a plain Python callable `function`, which is called under the interpreter's lock."""
 
     function: Any
     args: tuple[Any, ...]

@@ -56,8 +56,8 @@ def _toolchain(wanted: str, extra_flags: str) -> Toolchain:
 
 
 def absent(compiler: str | None = None, extra_flags: str = "") -> Toolchain:
-    """What `find` would give for a compiler that is not there; `fingerprint` tells what was asked for, and the
-    machine."""
+    """Return the toolchain that `find` would give for a compiler that is missing; `fingerprint` tells what was asked
+    for, and the machine."""
     return _with(compiler or os.environ.get("CXX") or "", extra_flags)
 
 
@@ -86,7 +86,7 @@ def _locate(wanted: str) -> str:
 
 
 def _file_identity(path: str) -> tuple[str, int, int]:
-    """Where an executable really is, its size and time: told apart without running it."""
+    """Return the real path of an executable, its size and time, which identify it without a run."""
     real = os.path.realpath(path)
     stat = os.stat(real)
     return real, stat.st_size, stat.st_mtime_ns

@@ -95,7 +95,7 @@ class Trials:
         return self.process
 
     def end(self) -> None:
-        """What the process has of the device is free again."""
+        """End the process, which frees what it has of the device."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -144,7 +144,7 @@ class Trials:
 
 
 def _line(process: subprocess.Popen[bytes]) -> bytes:
-    """What the process says next; nothing if it has ended, or does not answer."""
+    """Return the next line from the process; an empty one if it has ended, or does not answer in time and is killed."""
     answered = threading.Event()
 
     def watch() -> None:

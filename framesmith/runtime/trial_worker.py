@@ -114,7 +114,7 @@ def drawn(kind: str, elements: int, below: int | None) -> tuple[bytes, int]:
 
 
 def launcher(device: Device, contender: dict[str, Any], memory: Sequence[ctypes.c_void_p]) -> Callable[[], None]:
-    """What launches a contender."""
+    """Return the function that launches a contender."""
     values: list[Any] = [memory[value] if kind.startswith("*") else NUMBERS[kind](value) for kind,
                          value in contender["arguments"]]
     pointers = (ctypes.c_void_p * len(values))(*[ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values])

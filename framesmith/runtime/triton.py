@@ -207,12 +207,12 @@ class Pending:
         return tuple([self.found.get(key) for key in self.keys])
 
     def drop(self) -> None:
-        """What was begun is not wanted any more."""
+        """Abandon what was begun, which nobody wants any more."""
         with _lock:
             self._leave()
 
     def take(self, number: int, key: str, problem: str | None) -> None:
-        """What the process says of a kernel."""
+        """Take the process's answer on a kernel: store its binary, or note the error."""
         self.owed -= 1
         source = self.missing[key]
         result = {"error": problem} if problem else pickle.loads(self._out(number).read_bytes())

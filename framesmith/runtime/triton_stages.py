@@ -109,8 +109,8 @@ def _without_places() -> contextlib.AbstractContextManager[None]:
 
 
 def _short_llir() -> contextlib.AbstractContextManager[None]:
-    """What MLIR would fold and merge among LLVM's operations LLVM does again; and a kernel that calls no others gets
-    the `_often` called functions."""
+    """Shorten the stage to LLVM: skip the folding and merging of LLVM's operations by MLIR, which LLVM does again, and
+    link only the `_often` called functions into a kernel that calls no others."""
     from triton._C.libtriton import llvm, passes
 
     link = llvm.link_extern_libs

@@ -199,7 +199,7 @@ class _Pool:
         self.running: dict[int, _Child] = {}
 
     def start(self) -> None:
-        """As many as may run."""
+        """Start as many children as may run."""
         while self.waiting and len(self.running) < self.most:
             (jobs, give), (take, done) = os.pipe(), os.pipe()
             pid = os.fork()
@@ -257,7 +257,7 @@ def _work(jobs: int, done: int) -> NoReturn:
 
 
 def _batches(pool: _Pool) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """What comes in, until there is nothing more; meanwhile the pool works."""
+    """Yield the batches that come in, until there are no more; the pool works meanwhile."""
     text = b""
     while True:
         for end in select.select([0, *pool.running], [], [])[0]:

@@ -65,7 +65,7 @@ def _runs_on(outer: int | None, inner: int | None, extent: int) -> bool:
 
 
 def _role(s: Symbol, cluster: FusedNests) -> tuple[object, ...]:
-    """Where an axis occurs: only axes in the same places may merge."""
+    """Return the places where an axis occurs, as flags: only axes in the same places may merge."""
     return (s in cluster.shared, *((s in m.par, s in m.red) for m in cluster.members))
 
 
@@ -95,8 +95,7 @@ def _renamed(axes: tuple[Symbol, ...], outer: Symbol, inner: Symbol, new: Symbol
 
 
 def scores(cluster: FusedNests, m: Member) -> dict[Symbol, float]:
-    """How much of the member's traffic is contiguous along each of its axes, stores counted twice; short axes count
-    less."""
+    """Weigh the member's traffic that is contiguous along each of its axes; stores count twice, short axes less."""
     out: dict[Symbol, float] = {}
     loops = (*m.par, *m.red)
     size = float(trips(loops, cluster.axes) or 1 << 20)
@@ -117,7 +116,8 @@ def scores(cluster: FusedNests, m: Member) -> dict[Symbol, float]:
 
 
 def magnitude(cluster: FusedNests, members: Iterable[Member], s: Symbol) -> float:
-    """How far the axis steps in memory, over the accesses of the members weighted by their size."""
+    """Return the largest stride in memory along the axis, over the accesses of the members; strides of stores count
+    twice."""
     total = 0.0
     for m in members:
         for weight, index in [(1.0, i) for _, i, _ in m.loads] + [(2.0, i) for _, i in m.stores]:

@@ -44,7 +44,7 @@ class Placer(Builder):
             self._symbols[s] = k + 1
 
     def after_reduction(self) -> None:
-        """What is built from now on stands after the reduction loops."""
+        """Place what is built from now on after the reduction loops."""
         if self.depth > self.par:
             self.phase = 1
             self._forget(self.par)

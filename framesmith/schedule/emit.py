@@ -220,7 +220,8 @@ class Emission:
         placer.close(loops, symbol)
 
     def _cuts(self, stage: Stage, vector: Symbol) -> list[int]:
-        """Where conditions on the vector axis alone change: the loop is cut there, and each part is free of them."""
+        """Return where conditions on the vector axis alone change, in order: the loop is split there, and each part is
+        free of them. Empty where the extent is symbolic or there are too many."""
         extent = self.cluster.axes[vector]
         if not extent.is_const:
             return []
@@ -274,7 +275,8 @@ class Emission:
         return len(self.cluster.members)
 
     def _local(self, name: str, body: tuple[Node, ...]) -> tuple[Expr, int] | None:
-        """What to subtract from every index of `name` to leave the private part, and the size of that part."""
+        """Return what to subtract from every index of `name` to leave the private part, and the size of that part; None
+        where accesses do not have one such part, or it has no known bounds."""
         cluster = self.cluster
         base: Expr | None = None
         low, high = 0, 0

@@ -196,8 +196,8 @@ class Fusion:
         return None
 
     def _beside(self, compute: Compute) -> Iterable[Group]:
-        """What reads what one kernel writes, as `compute` does, where both have little to do: what combines the pieces
-        of several sums."""
+        """Yield the groups that read other results of a kernel that `compute` reads, where both have little to do: so
+        reductions that combine the parts of several sums are fused."""
         if not self.target.tiles or not compute.raxes:
             return
         small = _work(self._base(compute).members[0], self._base(compute)) <= COMBINED

@@ -1,4 +1,5 @@
-"""Which axes of one nest are which axes of another: found from two index expressions that run over the same buffer.
+"""Matching of the axes of one nest with those of another: found from two index expressions that run over the same
+buffer.
 
 Both expressions are linear; their terms, sorted by stride, are walked together. Equal stride and extent: the same axis.
 Equal stride and an extent that divides the other: the longer axis is split in two. What is left over on either side is

@@ -119,7 +119,7 @@ class _InParts:
         return b.reduce(op.kind, tuple(b.load(n, self.place, self.storages[n].dtype) for n in names), op.dtype)
 
     def _last(self, combine: Builder, results: Mapping[Op, Op]) -> Compute:
-        """What the nest does with its results, after `combine`."""
+        """Return the nest that combines the parts by `combine` and does with the results what this nest does."""
         after = Builder()
         values: dict[Op, Op] = dict(results)
         Replay(after, {}, values).run([op for op in self.nest.ops if op not in values])

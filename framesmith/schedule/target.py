@@ -1,4 +1,4 @@
-"""What the scheduler must know of the machine that kernels are for."""
+"""Models of the machines that kernels are scheduled for."""
 
 from __future__ import annotations
 

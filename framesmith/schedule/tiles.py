@@ -65,7 +65,8 @@ class Recompute:
         self._possible: dict[Member, bool] = {}
 
     def value(self, reader: Member, op: Load, index: Expr) -> Op | None:
-        """What `reader` loads by `op` (at `index` in the kernel); None where it must come from memory."""
+        """Return the value that `reader` loads by `op` (at `index` in the kernel), computed in place; None where it
+        must come from memory."""
         found = self.placer.forward.get((op.buffer, index))
         if found is not None:
             return found
@@ -101,7 +102,7 @@ class Recompute:
 
 
 def _needed(m: Member, store: Store) -> list[Op]:
-    """What the value of `store` is computed from, in order."""
+    """Return the operations that the value of `store` is computed from, in order."""
     needed: set[Op] = set()
     symbols: set[Expr] = set()
     for op in reversed(m.compute.ops):

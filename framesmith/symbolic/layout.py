@@ -1,4 +1,4 @@
-"""Which memory layout sizes and strides describe, as relations between integer expressions."""
+"""The memory layouts that sizes and strides describe, as relations between integer expressions."""
 
 from __future__ import annotations
 

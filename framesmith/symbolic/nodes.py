@@ -385,10 +385,10 @@ class Substitution:
         return result
 
     def composed(self, mapping: Mapping[Expr, Expr | int]) -> dict[Expr, Expr | int]:
-        """What `mapping` replaces keys by, with this replacement made in it."""
+        """Return `mapping` with this replacement made in its values."""
         return {k: self(as_expr(v)) for k, v in mapping.items()}
 
 
 def interned() -> dict[str, int]:
-    """How many nodes and memo entries are alive, for leak tests."""
+    """Count the nodes and memo entries that are alive, for leak tests."""
     return {"sums": len(_SUMS), **{k: len(v) for k, v in _MEMO.items()}}

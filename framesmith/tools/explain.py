@@ -70,7 +70,8 @@ class Explanation:
         return sorted(groups.values(), key=lambda g: -g.count)
 
     def __rich__(self) -> Table:
-        """What `rich.print(explanation)` shows: a line a reason, with how often, where, and what to change."""
+        """Return the table that `rich.print(explanation)` shows: a row for each reason, with how often, where, and what
+        to change."""
         title = (f"{self.graph_count} graphs, {self.break_count} breaks, {len(self.refusals)} frames in eager, "
                  f"{self.kernel_count} kernels")
         table = Table(title=title, show_lines=True)

@@ -1,15 +1,16 @@
-"""Which contractions of a graph kernels of our own compute, and how: decided by what the whole program takes with and
-without.
+"""The choice of the contractions of a graph that our own kernels compute, and of their configurations: by the time that
+the whole program takes with and without them.
 
 A library's call leaves its epilogue to another kernel, which may do much else besides; our own kernel takes the
 epilogue in. So programs are compared: one with the library's calls, and a few others, in each of which every
-contraction is computed in one of its ways. What two programs do otherwise falls apart into changes that have nothing to
-do with each other, each with its own kernels and calls on both sides:
+contraction is computed in one of its ways. The difference of two programs is split into independent changes, each with
+its own kernels and calls on both sides:
 
     call addmm, kernel [gelu]       ->  kernel [product, gelu]
     call mm, kernel [+ b, norm]     ->  kernel [product, + b], kernel [norm]
 
-These are timed on the device; but not what could not win if it did nothing but move its bytes and multiply.
+These are timed on the device, except for those that could not win if they did nothing but move their bytes and
+multiply.
 """
 
 from __future__ import annotations
@@ -174,8 +175,8 @@ class _Race:
                 yield Use(Library(step.target, args, tuple(step.kwargs.items())), (*read, *written), written)
 
     def _changes(self, ways: Ways) -> list[Change]:
-        """What the program with `ways` does otherwise, in parts that have nothing to do with each other: that share no
-        buffer which they write, or which only one of the programs has."""
+        """Return the changes that `ways` make to the program, as independent parts: they share no buffer that they
+        write, or that only one of the programs has."""
         old, new = self._uses({}), self._uses(ways)
         gone, come = (_without(a, b) for a, b in ((old, new), (new, old)))
         inner = {b for u in old for b in u.touched} ^ {b for u in new for b in u.touched}
@@ -280,7 +281,7 @@ def _endless(milliseconds: float | None) -> float:
 
 
 def _difference(new: Iterable[Use], old: Iterable[Use]) -> Counter[Step]:
-    """How many more of each step there are."""
+    """Count how many more of each step there are in `new` than in `old`."""
     steps = Counter(use.step for use in new)
     steps.subtract(use.step for use in old)
     return Counter({step: n for step, n in steps.items() if n})

@@ -1,9 +1,9 @@
-"""Whether a convolution with its bias and ReLU is one call of cuDNN.
+"""The decision whether a convolution with its bias and ReLU is one call of cuDNN.
 
-As a rule it is: the call takes as long as the convolution alone. For some sizes, though, cuDNN's heuristics know no
-engine for all three but one that takes sixteen times as long, and nothing but the clock tells which sizes these are. So
+As a rule it is: the call takes as long as the convolution alone. For some sizes, though, cuDNN's heuristics find no
+engine for all three but one that takes sixteen times as long, and only a measurement tells which sizes these are. So
 each is run when its graph is compiled, which builds the plan that its first call needs anyway; one that is suspiciously
-slow is measured beside the convolution alone. Remembered by sizes, chip and version.
+slow is compared with the convolution alone. Remembered by sizes, chip and version.
 """
 
 from __future__ import annotations

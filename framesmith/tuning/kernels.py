@@ -53,7 +53,7 @@ class Best:
 
 
 def case_of(step: Launch, program: Program, sizes: Sizes) -> Case:
-    """What `step` of `program` launches where size symbols have the values `sizes`."""
+    """Return the launch of `step` of `program` where size symbols have the values `sizes`."""
     below: dict[str, int] = {}
     for op in walk(step.kernel.body):
         if type(op) is Indirect:

@@ -1,4 +1,4 @@
-"""What to do about a graph break: by the words of its reason, the first row that fits."""
+"""Advice on graph breaks: by the words of the reason, the first row that fits."""
 
 from __future__ import annotations
 

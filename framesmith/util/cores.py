@@ -1,4 +1,4 @@
-"""How much of the machine this process may use."""
+"""The part of the machine that this process may use."""
 
 from __future__ import annotations
 

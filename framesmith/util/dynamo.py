@@ -33,8 +33,8 @@ def hide_from_dynamo(code: CodeType) -> None:
 
 
 def stance() -> str:
-    """What `torch.compiler.set_stance` was given last. ("force_eager" never comes so far: compiled functions ask for it
-    at each call.)"""
+    """Return what `torch.compiler.set_stance` was given last. ("force_eager" never gets here: compiled functions ask
+    for it at each call.)"""
     return getattr(getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None), "stance", "default")
 
 

@@ -41,7 +41,7 @@ def raised_by_handler(error: BaseException) -> bool:
 
 @contextmanager
 def handlers_heard() -> Iterator[None]:
-    """What a signal handler raises within is raised at the end, if anything that it came through has caught it."""
+    """Raise at the end of the block what a signal handler raised within it, if any code on the way has caught it."""
     own = _handlers() if threading.current_thread() is threading.main_thread() else {}
     if not own:
         yield

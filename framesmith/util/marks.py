@@ -1,4 +1,4 @@
-"""What a program may say about itself to the compiler, in the words that capture looks for."""
+"""Marks by which a program tells the compiler about itself, under the names that capture looks for."""
 
 from __future__ import annotations
 

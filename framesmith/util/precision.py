@@ -1,5 +1,5 @@
-"""How exact float32 is on a CUDA device, by settings of the process. What is compiled goes by them, so graphs are
-guarded by them."""
+"""The precision of float32 on a CUDA device, by settings of the process. What is compiled depends on them, so graphs
+are guarded by them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often to try again what came to nothing."""
+"""Limits on how often a failed capture is tried again."""
 
 from __future__ import annotations
 

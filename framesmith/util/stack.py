@@ -1,4 +1,4 @@
-"""Which line of a stack is the user's own."""
+"""The user's own line in a stack."""
 
 from __future__ import annotations
 

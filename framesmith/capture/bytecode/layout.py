@@ -1,4 +1,4 @@
-"""What may lie on the stack of a frame that is left and entered again, and how it is put back."""
+"""The kinds of entries on the stack of a frame that is left and entered again, and the code that restores them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Layout = tuple[int, ...]
 
 
 def parameters(layout: Sequence[int]) -> int:
-    """How many parameters a stack takes."""
+    """Count the parameters that a stack takes."""
     return sum(kind in (VALUE, HANDLED) for kind in layout)
 
 

@@ -1,4 +1,4 @@
-"""Which locals may still be read."""
+"""Liveness: which locals may still be read."""
 
 from __future__ import annotations
 

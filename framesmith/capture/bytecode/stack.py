@@ -1,4 +1,5 @@
-"""What one instruction reads from the stack and leaves there: the knowledge that a bridge needs of each opcode.
+"""The stack effects of opcodes: what an instruction reads from the stack and leaves there, which a bridge needs to
+know.
 
 CPython's own table (`dis.stack_effect`) gives the difference; the rows here say how much of the top is new.
 """
@@ -41,7 +42,7 @@ _READS: dict[str, _Count] = {
 
 
 def effect(ins: Instr, jump: bool) -> int:
-    """How much higher the stack is afterwards."""
+    """Return how much higher the stack is after an instruction. `jump`: it jumps."""
     if jump and ins.name == "FOR_ITER":
         return -1
     code = opcode.opmap[ins.name]
@@ -49,7 +50,7 @@ def effect(ins: Instr, jump: bool) -> int:
 
 
 def pushes(ins: Instr, jump: bool) -> int:
-    """How many entries at the top are new afterwards."""
+    """Count the entries at the top that are new after an instruction. `jump`: it jumps."""
     if jump or ins.name.startswith("POP_JUMP"):
         return 0
     if ins.name.startswith("JUMP_IF"):
@@ -59,6 +60,6 @@ def pushes(ins: Instr, jump: bool) -> int:
 
 
 def reads(ins: Instr) -> int:
-    """How many entries at the top the instruction looks at."""
+    """Count the entries at the top that the instruction looks at."""
     row = _READS.get(ins.name)
     return pushes(ins, False) - effect(ins, False) if row is None else row(ins.arg)

@@ -1,4 +1,4 @@
-"""What known functions and methods do to trackers, registered in `registry.CALLS`, `METHODS` and `FOLDED`."""
+"""Handlers of known functions and methods over trackers, registered in `registry.CALLS`, `METHODS` and `FOLDED`."""
 
 from . import (
     arrays,

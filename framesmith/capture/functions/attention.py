@@ -45,7 +45,7 @@ def _attention(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _cast(tracer: Any, x: t.Tracker) -> t.Tracker:
-    """As autocast has a tensor."""
+    """Cast a tensor as autocast does."""
     device = x.fake.device.type  # type: ignore[attr-defined]
     if not torch.is_autocast_enabled(device) or x.fake.dtype is torch.float64:  # type: ignore[attr-defined]
         return x
@@ -56,7 +56,7 @@ def _cast(tracer: Any, x: t.Tracker) -> t.Tracker:
 
 @by_name("torch.fx.traceback.annotate")
 def _annotate(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """What torch.compile is told of operators."""
+    """Ignore an annotation of operators, which is for torch.compile: return a null context."""
     return tracer.made(contextlib.nullcontext).call(tracer, [], {})  # type: ignore[no-any-return]
 
 

@@ -64,7 +64,8 @@ class _Traced:
         self.operands: list[Node] = []
 
     def scores(self, score_mod: t.Tracker, mask_mod: t.Tracker, mask: Args, scale: float, wants: bool) -> Scores | None:
-        """What the node holds; fills `operands` and `lists`."""
+        """Return the modifications of scores that the node holds; None where a function makes no graph. Fills
+        `operands` and `lists`."""
         tracer = self.tracer
         places = [self.stand_in(tuple([n if k == dim else 1 for k, n in enumerate(self.shape)]), torch.int64)
                   for dim in range(4)]
@@ -95,7 +96,8 @@ class _Traced:
         return self.tracer.made(self.tracer.recorder.own(val, node))  # type: ignore[no-any-return]
 
     def graph(self, fn: t.Tracker, given: Args) -> tuple[Graph | None, int]:
-        """What `fn` makes of `given` as a graph of these and of operands; how many those are."""
+        """Trace `fn` on `given` to a graph of these and of operands, and return it with the number of operands; None
+        and 0 where that fails."""
         last, _ = self.tracer.end()
         out = self.trace(fn, given)
         region = nodes_after(self.tracer.recorder.graph, last)

@@ -28,7 +28,7 @@ Kwargs = dict[str, t.Tracker]
 
 # --- operator ---------------------------------------------------------------------------------------------------------
 def _parts(obj: t.Object) -> list[Any]:
-    """What a getter was made of."""
+    """Return the arguments that a getter was made with."""
     return list(obj.value.__reduce__()[1])
 
 
@@ -165,8 +165,8 @@ def _dispatching(dispatch: Any) -> tuple[Any, Any, Any]:
 
 
 def _choice(dispatch: Any, kind: type) -> Any:
-    """What a generic function chooses for a class; its cache is read and not written, as neither capture nor guards
-    change anything."""
+    """Return the function that a generic function chooses for a class; its cache is read and not written, as neither
+    capture nor guards change anything."""
     registry, cache, token = _dispatching(dispatch)
     chosen = cache.get(kind) if token is None or token == abc.get_cache_token() else None
     if chosen is None:
@@ -260,7 +260,7 @@ def _deref(tracer: Any, obj: t.Object) -> t.Tracker:
 
 
 def _is_dead(ref: Any) -> bool:
-    """What a weak reference is to is gone."""
+    """The referent of a weak reference is dead."""
     return referent(ref) is None
 
 
@@ -306,7 +306,7 @@ def _same_target(tracer: Any, self: t.WeakRef, other: t.Tracker) -> t.Tracker | 
 
 
 def _of_type(tracer: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker | None:
-    """What `type` keeps of a class, by its descriptor: `inspect` reads `__mro__` so in Python 3.12."""
+    """Read an attribute of a class by `type`'s descriptor, as `inspect` reads `__mro__` in Python 3.12."""
     x, name = args[0], self.value.__name__
     if self.value.__objclass__ is not type:
         return None

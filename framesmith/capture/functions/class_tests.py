@@ -36,8 +36,8 @@ class SameRegistrations:
 
 
 def by_registration(tracer: Any, kind: type, klass: Any) -> None:
-    """Where an abstract class is not a base of `kind`, what is registered with it decides whether `kind` is a subclass:
-    that is guarded."""
+    """Guard the registrations with abstract classes that are no bases of `kind`: they decide whether `kind` is a
+    subclass."""
     for one in klass if isinstance(klass, tuple) else getattr(klass, "__args__",
                                                               ()) if isinstance(klass, types.UnionType) else (klass,):
         if isinstance(one, (tuple, types.UnionType)):

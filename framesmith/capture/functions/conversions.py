@@ -65,7 +65,8 @@ def _of_object(tracer: Any, kind: type, x: t.Object, more: Args, kwargs: Kwargs)
 
 
 def _answer(tracer: Any, kind: type, x: t.Object, name: str) -> t.Tracker:
-    """What the method says; of another class than it should be, as CPython converts or refuses it."""
+    """Call the conversion method `name` and return its result; one of another class than it should be is converted or
+    refused as CPython does."""
     told = tracer.call_special(x, name, [])
     due = float if name == "__float__" else int
     if told.pytype() is due:

@@ -40,7 +40,7 @@ def _pairs(tracer: Any, source: t.Tracker) -> Iterator[tuple[Any, t.Tracker]]:
 
 
 def _fill(tracer: Any, kind: Any, args: Args, kwargs: Kwargs) -> dict[Any, t.Tracker]:
-    """What the constructor `kind` puts into a new dict."""
+    """Return the entries that the constructor `kind` puts into a new dict."""
     if len(args) > 1:
         tracer.folded(kind, (None,) * len(args))
     entries = dict(entries_of(tracer, args[0])) if args else {}

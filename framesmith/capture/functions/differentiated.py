@@ -122,7 +122,7 @@ class _Application:
                        and not any(o is f for f in fixed)]
 
     def result(self) -> t.Tracker:
-        """What the call gives, with its history."""
+        """Return the result of the call, with its history."""
         tracer = self.tracer
         if self.places:
             for k in self.places:
@@ -212,13 +212,13 @@ class _Backward:
                                           "vjp" if real.vjp is not own._SingleLevelFunction.vjp else "backward")
 
     def _effects(self) -> tuple[Any, ...]:
-        """What changes with what a program changes."""
+        """Count the program's changes so far, by kind: any further change makes the counts differ."""
         tracer = self.tracer
         return len(tracer.mutated), len(tracer.deferred), len(tracer.draws), len(tracer.checks), len(
             tracer.settings), len(tracer.global_writes)
 
     def _gradient(self, k: int) -> t.Tracker:
-        """What the backward gets for a result of the forward."""
+        """Return the gradient that the backward gets for result `k` of the forward: a tangent, zeros or None."""
         tracer, out = self.tracer, self.of.outs[k]
         if not isinstance(out, t.Tensor) or k in self.given and not self.given[k]:
             return t.NONE
@@ -265,7 +265,7 @@ def attach(tracer: Any, results: list[FakeTensor], inputs: list[Node], traced: d
 
 
 def _once(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """What `once_differentiable` puts around a backward: what it gives cannot be differentiated again."""
+    """Call a backward as `once_differentiable` does: its results cannot be differentiated again."""
     backward = dict(zip(fn.code.co_freevars,
                         fn.value.__closure__ or ()))["fn"].cell_contents  # type: ignore[union-attr]
     with torch.no_grad():

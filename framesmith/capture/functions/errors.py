@@ -255,7 +255,7 @@ def _subgroup(tracer: Any, self: t.Error, want: t.Tracker) -> t.Tracker:
 
 
 def prep_reraise(tracer: Any, original: t.Tracker, raised: Args) -> t.Tracker:
-    """What an `except*` statement raises in the end: what its clauses raised anew, with what no clause took."""
+    """Return what an `except*` statement raises in the end: what its clauses raised anew, with what no clause took."""
     raised = [e for e in raised if e is not t.NONE]
     if not raised:
         return t.NONE

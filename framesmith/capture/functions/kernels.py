@@ -146,7 +146,7 @@ class _Call:
         return int(value) if isinstance(value, torch.SymInt) else value
 
     def identity(self) -> str:
-        """What the kernel computes, as text; of one in the interpreter, that it is this very one."""
+        """Return the text that identifies the kernel's computation; one in Triton's interpreter equals no other."""
         if not hasattr(self.function, "src"):
             return f"interpreted {next(_tokens)}"
         configs = [str(c) for c in self.kernel.configs] if self.kernel is not self.function else []
@@ -161,7 +161,8 @@ class _Call:
 
 
 def _written_by_tuner(tuner: Any, tensors: dict[str, Any]) -> set[str]:
-    """What a tuner resets or restores, and all that hooks of the program's may write."""
+    """Return the names of the tensors that a tuner resets or restores; of all, where hooks of the program's may write
+    them."""
     return set(tensors) if _hooks(tuner) else {*tuner.reset_to_zero, *tuner.restore_value}
 
 

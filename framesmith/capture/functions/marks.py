@@ -45,15 +45,15 @@ def _no_effect(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @by_name("torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init")
 def _tagged(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """What torch.compile puts in the place of `nn.Module.__init__`, once it was used: the module's own."""
+    """Call the original `nn.Module.__init__` in place of the one that torch.compile installs once it was used."""
     patched: Any = vars(nn.Module)["__init__"]
     cells = dict(zip(patched.__code__.co_freevars, patched.__closure__, strict=True))
     return tracer.class_function(cells["init"].cell_contents).call(tracer, args, kwargs)
 
 
 def _kept_from_dynamo(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """What torch puts in the place of a function that torch.compile is not to see, until its first call: an optimiser's
-    we may see."""
+    """Call a function that torch hides from torch.compile until its first call. An optimiser's, other than `step`, is
+    not hidden from capture."""
     original = getattr(fn.value, "__wrapped__", None)
     if (isinstance(original, FunctionType) and original.__module__.startswith("torch.optim.")
         and original.__name__ != "step"):

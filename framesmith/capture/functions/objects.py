@@ -148,7 +148,8 @@ def _object_setattr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _generic(x: t.Tracker) -> t.Object:
-    """What the methods of `object` are called on by name: only an instance's own lookup is followed."""
+    """Return `x`, on which a method of `object` is called by name; raise Unsupported if it is not an instance: only an
+    instance's own lookup is followed."""
     if not isinstance(x, t.Object):
         raise Unsupported(f"a method of object, called on {x.describe()}")
     return x
@@ -168,7 +169,7 @@ _absent = getattr(inspect, "_sentinel")  # noqa: B009
 
 @calls(_static_entry)
 def _entry_of_tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """What inspect.getattr_static finds in an instance dict; a tensor's is not followed as a dict."""
+    """Look up a name in an instance dict as inspect.getattr_static does; a tensor's is not followed as a dict."""
     obj, name = args
     if not isinstance(obj, t.Tensor):
         return tracer.inline(tracer.made(_static_entry), args, kwargs)  # type: ignore[no-any-return]
@@ -299,13 +300,14 @@ _COPIED = frozenset({object, dict, list, set, frozenset, tuple, str, int, float,
 
 
 def by_hook(tracer: Any, x: t.Object, name: str, args: Args) -> t.Tracker | None:
-    """What the user's `__copy__` or `__deepcopy__` gives, if the class has one."""
+    """Call the user's `__copy__` or `__deepcopy__`; None if the class has none."""
     hook = tracer.lookup(x.cls, name)
     return tracer.class_function(hook).call(tracer, [x, *args], {}) if isinstance(hook, types.FunctionType) else None
 
 
 def by_reduce(tracer: Any, x: t.Object, copied: Any) -> t.Tracker:
-    """What the user's `__reduce__` says: a call, whose arguments are `copied`, and a state for the instance dict."""
+    """Copy an object as the user's `__reduce__` says: by a call, whose arguments are `copied`, and a state for the
+    instance dict."""
     hook = tracer.lookup(x.cls, "__reduce__")
     if not isinstance(hook, types.FunctionType) or tracer.lookup(x.cls, "__reduce_ex__") is not object.__reduce_ex__:
         raise Unsupported(f"copy of {x.describe()}")
@@ -392,7 +394,7 @@ def _deep_tensor(tracer: Any, x: t.Tensor) -> t.Tracker:
 
 
 def _state(tracer: Any, x: t.Object) -> dict[Any, t.Tracker]:
-    """What a plain copy of an object copies: its instance dict and its slots."""
+    """Return what a plain copy of an object copies: its instance dict and its slots."""
     if tracer.lookup(x.cls, "__getstate__") is not tracer.lookup(object, "__getstate__") and not _slots_only(x.cls):
         raise Unsupported(f"copy of {x.describe()}, which says itself what its state is")
     state = dict(tracer.instance_dict(x).open(tracer)) if x.cls.__dictoffset__ else {}

@@ -25,7 +25,8 @@ def _record_function(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _use_grad(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """What is around each `step`: the grad mode of the optimiser, and breaks that are for torch.compile's sake."""
+    """Call an optimiser's `step` in the optimiser's grad mode, as its wrapper does; the wrapper's breaks, which are for
+    torch.compile's sake, are left out."""
     step = dict(zip(fn.code.co_freevars, fn.value.__closure__ or ()))["func"].cell_contents  # type: ignore[union-attr]
     return tracer.made(in_grad_mode_of).call(tracer, [tracer.made(step), *args], kwargs)
 

@@ -14,7 +14,7 @@ Kwargs = dict[str, t.Tracker]
 
 
 def keys_of(tracer: Any, source: t.Tracker) -> Any:
-    """What a method of a real set takes in place of `source`: a set, a dict, or a list of keys."""
+    """Return what a method of a real set takes in place of `source`: a set, a dict, or a list of keys."""
     if isinstance(source, t.Object) and isinstance(source.payload, t.Set):
         source = source.payload
     if isinstance(source, t.Set):
@@ -51,7 +51,7 @@ def _init(tracer: Any, self: t.Set, *args: t.Tracker) -> t.Tracker:
 
 
 def _result(tracer: Any, value: Any) -> t.Tracker | None:
-    """What a real set's method gave."""
+    """Return the tracker of what a real set's method gave; None for NotImplemented."""
     if value is NotImplemented:
         return None
     return t.Set(value, cls=type(value)) if isinstance(value, (set, frozenset)) else tracer.unkey(value)

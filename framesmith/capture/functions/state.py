@@ -80,7 +80,7 @@ _read(torch.distributed.is_available, torch.overrides.is_tensor_method_or_proper
 
 
 def _of_the_process(*paths: str) -> None:
-    """What never changes in a process."""
+    """Register functions whose results never change in a process: their calls are folded."""
     for path in paths:
         by_name(path)(lambda tracer, args, kwargs, path=path: tracer.fold_call(named(path), args, kwargs))
 
@@ -101,7 +101,7 @@ if torch.distributed.is_available():
 
 
 def _writes(setter: str, getter: str) -> None:
-    """What concerns no device that is captured for."""
+    """Register the setter of a setting that concerns no device that is captured for."""
     fn, reads = named(f"torch._C.{setter}"), named(f"torch._C.{getter}")
     if fn is not None and reads is not None:
         calls(fn)(lambda tracer, args, kwargs: write_setting(tracer, fn, reads, args))

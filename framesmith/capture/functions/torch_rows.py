@@ -26,7 +26,7 @@ def _is_tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(_lazy_property_and_property)
 def _lazy_in_class(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """What a class of distributions gives for a lazy property: a mark, of which only the kind is asked."""
+    """Return what a class of distributions gives for a lazy property: a mark, of which only the kind is asked."""
     return Opaque(_lazy_property_and_property, None, None)
 
 
@@ -95,7 +95,8 @@ def _script_isinstance(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(torch._C._group_tensors_by_device_and_dtype)
 def _grouped(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """What foreach functions ask for: lists of tensors, grouped by the first list's device and dtype."""
+    """Group lists of tensors by the first list's device and dtype, as foreach functions ask. Raises Unsupported where
+    there is more than one group."""
     lists = [x.items_list(tracer) for x in args[0].items_list(tracer)]
     kinds = {(x.fake.device, x.fake.dtype) for x in lists[0] if isinstance(x, t.Tensor)}
     if len(kinds) != 1 or any(x is t.NONE for one in lists for x in one):

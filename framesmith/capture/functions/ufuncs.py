@@ -73,7 +73,7 @@ def cast(tracer: Any, x: t.Tensor, dtype: Any) -> t.Tensor:
 
 
 def dtype_of(x: t.Tracker) -> Any:
-    """What NumPy's promotion looks at: a dtype, or the class of a Python number."""
+    """Return what NumPy's promotion looks at: a dtype, or the class of a Python number."""
     if isinstance(x, t.Array):
         return x.dtype
     kind = x.pytype() if isinstance(x, t.Const) else None

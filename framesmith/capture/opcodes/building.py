@@ -174,7 +174,7 @@ def _unpack(f: Frame, n: int) -> None:
 
 
 def first_values(tracer: Any, v: t.Tracker, n: int | None) -> list[t.Tracker]:
-    """What `a, b = v` takes of `v`: no more than `n` values."""
+    """Return the values that `a, b = v` takes from `v`: no more than `n`, if that is given."""
     if isinstance(v, (t.Sequence, t.Set)):
         return v.items_list(tracer)
     if not isinstance(v, (t.Tensor, t.Dict)) and not tracer.is_iterable(v):

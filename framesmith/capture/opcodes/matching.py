@@ -66,7 +66,8 @@ _NOT_A_CLASS = ("called match pattern must be a class" if sys.version_info >= (3
 
 def _attributes(tracer: Any, subject: t.Tracker, klass: t.Tracker, n: int,
                 names: list[t.Tracker]) -> list[t.Tracker] | None:
-    """What the sub-patterns of a class pattern are matched with: `n` positional ones, then `names`."""
+    """Return the values that the sub-patterns of a class pattern are matched with: of `n` positional ones, then of
+    `names`. None if the pattern does not match."""
     if not isinstance(klass, t.Class):
         return tracer.raise_(TypeError(_NOT_A_CLASS))
     if not CALLS[isinstance](tracer, [subject, klass], {}).truth(tracer):

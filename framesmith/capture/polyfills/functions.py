@@ -16,7 +16,7 @@ def count_elements(mapping: Any, iterable: Iterable[Any]) -> None:
 
 
 class Compared:
-    """What functools.cmp_to_key makes of an object."""
+    """An object as functools.cmp_to_key wraps it."""
 
     __slots__ = ("compare", "obj")
     __hash__ = None  # type: ignore[assignment]
@@ -119,7 +119,7 @@ def subn(pattern: Any, repl: Callable[[Any], str], string: str, count: int = 0) 
 
 
 def in_grad_mode_of(step: Callable[..., Any], optimiser: Any, *args: Any, **kwargs: Any) -> Any:
-    """What torch.optim puts around each step."""
+    """Call an optimiser's step in the optimiser's grad mode, as torch.optim does."""
     before = torch.is_grad_enabled()
     try:
         torch.set_grad_enabled(optimiser.defaults["differentiable"])

@@ -1,4 +1,4 @@
-"""What the interpreter holds in place of values, one file a family."""
+"""Trackers: the interpreter's representations of values, one file a family."""
 
 from .arrays import Array
 from .base import NULL, Bound, CapturedError, Handled, Lasti, Null, Tracker, by_class

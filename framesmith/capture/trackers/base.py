@@ -167,8 +167,8 @@ NULL = Null()
 
 
 class Handled(Null):
-    """What lies on the stack while an exception is handled: the one that was handled before, which POP_EXCEPT brings
-    back."""
+    """The stack entry that stands while an exception is handled: the one that was handled before, which POP_EXCEPT
+    restores."""
 
     __slots__ = ("before", "error")
 

@@ -66,7 +66,7 @@ _WORDS: dict[type, str] = {
 
 
 class Way:
-    """How a container of the builtin class `kind` is walked over: the functions that make the real iterator of it,
+    """The way to iterate over a container of the builtin class `kind`: the functions that make the real iterator of it,
     first to last."""
 
     __slots__ = ("kind", "outer", "steps")

@@ -18,7 +18,7 @@ _DRAWN = "draw it before the call, or use it where its value decides nothing"
 
 
 class Draw(Tracker):
-    """What a generator of `random` gives next: residual code draws each number once, in order, before it uses any."""
+    """The next number of a `random` generator: residual code draws each number once, in order, before it uses any."""
 
     __slots__ = ("generator",)
 

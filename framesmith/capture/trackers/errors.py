@@ -83,7 +83,7 @@ class Error(Object):
         self._args: Tracker | None = None
 
     def field(self, name: str) -> Tracker:
-        """What C keeps under `name` of an exception made in the frame; None by default."""
+        """Return what C keeps under `name` of an exception made in the frame; None by default."""
         return self.attrs.get(name, NONE)
 
     def args(self, tracer: Any) -> list[Tracker]:

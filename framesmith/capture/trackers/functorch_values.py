@@ -1,4 +1,4 @@
-"""What passes between captured code and a function transform that runs for real on fakes."""
+"""The values that pass between captured code and a function transform that runs for real on fakes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from .sequences import Sequence
 
 
 class Walk(Tracker):
-    """What iterators share whose class has no more than CPython's builtin ones."""
+    """The base of iterators whose class has no more than CPython's builtin ones."""
 
     __slots__ = ()
 

@@ -1,5 +1,4 @@
-"""What stands for a value in the hash tables that capture keeps: its hash and its equality are the captured
-program's."""
+"""Keys that stand for values in capture's hash tables: their hash and equality are the captured program's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a class statement in the captured frame makes: the class, and descriptors around its functions."""
+"""The results of a class statement in the captured frame: the class, and descriptors around its functions."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class Object(Tracker):
                 self.own = {k: v for k, v in self.own.items() if k != key}
 
     def note(self, tracer: Any, key: Any) -> None:
-        """What `attrs` has under `key` is about to change: remember what it was."""
+        """Remember what `attrs` has under `key`, which is about to change."""
         if self.value is None:
             return
         if self.before is None:
@@ -329,7 +329,7 @@ def _property(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Trac
 
 
 def _told(tracer: Any, self: Object, name: str, info: Any, ask: Callable[[], Tracker]) -> Tracker:
-    """What code of a descriptor gives; when that is an AttributeError, `__getattr__` is asked."""
+    """Return what the code of a descriptor gives; when that is an AttributeError, ask `__getattr__`."""
     try:
         return ask()
     except CapturedError as e:
@@ -369,7 +369,7 @@ def _slot_source(self: Object, raw: Any) -> Source | None:
 
 
 def _slot(tracer: Any, self: Object, raw: Any) -> Tracker | None:
-    """What a slot holds."""
+    """Return the value that a slot holds, or None."""
     found = self.attrs.get(raw)
     if found is None and self.value is not None:
         try:

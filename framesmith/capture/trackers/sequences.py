@@ -15,9 +15,8 @@ from .constants import Const
 
 
 class Sequence(Tracker):
-    """What list and tuple share.  `_items` is None until a sequence from outside is opened (its length is guarded
-    then); `added` are elements put behind a list that was not.
-    """
+    """The base of list and tuple. `_items` is None until a sequence from outside is opened (its length is guarded
+    then); `added` are elements appended to a list that was not."""
 
     __slots__ = ("_items", "added", "seen", "value")
     kind: Any = list

@@ -151,7 +151,7 @@ class Set(Tracker):
 
 
 def _key(tracer: Any, value: Any, number: int) -> Any:
-    """What stands for an element of a real set; its hash is known."""
+    """Return the key that stands for an element of a real set; its hash is known."""
     x = tracer.wrap_static(value, None)
     return Hashed(tracer, x, number) if isinstance(x, Object) and tracer.has_own_hash(value) else x.element(tracer)
 

@@ -42,7 +42,8 @@ def _shape(kernel: Kernel, c: Contract) -> _Shape:
 
 
 def _before(kernel: Kernel) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """What stands before the contraction, parted: what is the same for all outer iterations, and what is not."""
+    """Split the operations before the contraction into those that are the same for all outer iterations, and those that
+    vary."""
     outer = {a.symbol for a in kernel.outer}
     varying: list[Op] = []
     for op in kernel.body[:-1]:
@@ -138,7 +139,7 @@ def _task(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, vect
 
 
 def _step(c: Contract) -> str:
-    """What A's index grows by from one row to the next."""
+    """Return the stride of A between consecutive rows, as text."""
     return expr_text(c.a_index.subs({c.m.symbol: c.m.symbol + 1}) - c.a_index, {})
 
 

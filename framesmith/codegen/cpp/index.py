@@ -90,7 +90,7 @@ _ZERO, _ONE = Int(0), Int(1)
 
 
 def lane_step(e: Expr, axis: Symbol, width: int) -> Expr | None:
-    """What `e` grows by from one lane to the next; None where that is not the same all along the vector."""
+    """Return the stride of `e` between consecutive lanes; None where it is not constant along the vector."""
     if axis not in e.free:
         return _ZERO
     kind = type(e)

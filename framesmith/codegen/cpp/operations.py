@@ -175,7 +175,8 @@ def _indirect(s: State, op: Indirect) -> None:
 
 
 def access(s: State, e: Expr) -> tuple[str, Expr | None]:
-    """How lanes reach memory at `e`: "one" (the same element), "run", "strided" with the step, or "any"."""
+    """Classify how lanes access memory at `e`: "one" (all the same element), "run" (consecutive elements), "strided"
+    with the stride, or "any"."""
     if not e.free.isdisjoint(s.lane_symbols):
         return "any", None
     if s.axis is None or s.axis not in e.free:
@@ -241,7 +242,8 @@ def _private(s: State, op: Store) -> bool:
 
 
 def _unrounded(s: State, op: Store) -> Op:
-    """What to store: a value that was rounded to the buffer's own type need not be, since the store does."""
+    """Return the value to store: one that was rounded to the buffer's own type is taken as it was before, since the
+    store rounds it."""
     value, param = op.args[0], s.params.get(op.buffer)
     rounded = type(value) is Cast and value.rounding is not None and param is not None and value.rounding is param.dtype
     return value.args[0] if rounded and value.args[0].dtype is torch.float32 and op.mode is None else value

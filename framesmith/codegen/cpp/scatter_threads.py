@@ -23,7 +23,8 @@ class Sharing:
 
 
 def sharing(kernel: Kernel) -> Sharing | None:
-    """How to share a kernel with adds; None where it has none, or where they must be atomic."""
+    """Return how threads share a kernel with adds; None where it has no adds, where threads share a loop over columns,
+    or where adds must be atomic."""
     nodes = list(walk(kernel.body))
     local = {buffer.name for buffer in kernel.locals}
     adds = [n for n in nodes if type(n) is Store and n.mode is not None and n.buffer not in local]

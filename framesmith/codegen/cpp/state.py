@@ -1,4 +1,4 @@
-"""What the printer knows at a point of a kernel: the values in scope, the vector axis and how many vectors are in
+"""The state of the printer at a point of a kernel: the values in scope, the vector axis and the number of vectors in
 flight."""
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from framesmith.util.errors import CompileError
 
 @dataclass(frozen=True, slots=True)
 class TypeRow:
-    """How values of a dtype appear: `storage` in memory, `scalar` and `vector` in registers, `convert` the function
-    that makes one."""
+    """The C++ types of a dtype's values: `storage` in memory, `scalar` and `vector` in registers; `convert` is the
+    function that makes one."""
 
     storage: str
     scalar: str

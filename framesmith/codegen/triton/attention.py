@@ -72,7 +72,7 @@ def source_of(tiles: AttentionTiles, aligned: Sequence[bool]) -> tuple[TritonSou
 
 
 class _Printer:
-    """What the three programs share."""
+    """The printer of a program of attention: what the three kinds of programs share."""
 
     def __init__(self, tiles: AttentionTiles) -> None:
         self.tiles, self.given = tiles, tiles.arguments
@@ -259,7 +259,8 @@ class _Printer:
             yield
 
     def seen(self, of: str, size: int) -> tuple[str, str]:
-        """Where the columns that the present rows see begin and end, or the rows that see the present columns."""
+        """Return the bounds of the columns that the present rows see, or of the rows that see the present columns:
+        begin and end."""
         if not self.tiles.whole.scores.causal:
             return "0", str(size)
         return ("0", f"tl.minimum({size}, start + YBLOCK)") if of == "columns" else ("start // YBLOCK * YBLOCK",
@@ -287,7 +288,8 @@ def _where(p: _Printer, heads: int) -> None:
 
 
 def _at_rows(p: _Printer) -> None:
-    """Where a program's rows are: the last first, which have the most to do where what is behind them is masked."""
+    """Print where a program's rows begin. The last rows come first: they have the most to do where later columns are
+    masked."""
     _where(p, p.heads)
     p.line(f"{HEAD} = tl.program_id(1) % {p.heads}")
     p.line("start = (tl.num_programs(0) - 1 - tl.program_id(0)) * YBLOCK")

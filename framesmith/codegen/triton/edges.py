@@ -49,8 +49,8 @@ def hinders_vectors(d: Dim) -> bool:
 
 
 def _askew(s: State, row: Dim) -> tuple[Expr, int] | None:
-    """Where most of what is read and written along `row` begins, if that may be within a vector, and the elements of a
-    vector."""
+    """Find the base of most accesses along `row`, by bytes, and the width of a vector there, in elements; None where
+    that base is known to be aligned, or is not known from the size symbols and the grid's axes."""
     symbol, found = row.axes[0].symbol, dict[Expr, int]()
     kinds = {p.name: p.dtype.itemsize for p in s.form.kernel.params}
     accesses = [(op, index - symbol) for op, index in s.form.accesses() if index.coeff(symbol) == 1]

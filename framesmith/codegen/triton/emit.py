@@ -63,7 +63,8 @@ def is_narrow(kernel: Printed) -> bool | None:
 
 
 def print_for(kernel: Kernel, sizes: Mapping[Symbol, int], **more: Any) -> Printed:
-    """As `print_kernel`, as it runs where size symbols have the values `sizes`."""
+    """Print the kernel as it runs where size symbols have the values `sizes`: with indices of 64 bits if those of 32 do
+    not suffice. `more`: arguments of `print_kernel`."""
     printed = print_kernel(kernel, **more)
     return printed if all(limit.evaluate(sizes) < MOST for limit in printed.limits) else print_kernel(kernel, wide=True,
                                                                                                       **more)
@@ -103,8 +104,8 @@ def _assembled(
     s: State, kind: str, blocks: Sequence[str], grid: tuple[Expr | int, ...], origins: Sequence[Origin],
     batch: bool = False
 ) -> Printed:
-    """What was printed as a module, with all that launching it needs; `blocks`: the dimensions whose blocks it is
-    told."""
+    """Assemble what was printed to a module, with all that launching it needs; `blocks`: the dimensions whose block
+    sizes it takes as constants."""
     kernel, config, wide = s.form.kernel, s.config, s.wide
     integer = "i64" if wide else "i32"
     signature = [(p.name, kind_of(p.dtype) if p.host else type_row(p.dtype).pointer) for p in kernel.params]
@@ -138,7 +139,8 @@ def _lines(origins: Iterable[Origin]) -> list[tuple[str, str]]:
 
 
 def _programs(s: State) -> Expr | int:
-    """How many programs cover the grid; along x first. One for each part of it, where it is dealt out."""
+    """Count the programs that cover the grid; along x first. If the grid is split into parts, there is one for each
+    part."""
     if s.form.kernel.parts:
         return s.form.kernel.parts
     total: Expr | int = 1

@@ -1,12 +1,13 @@
-"""Where float32 is only on the way to a half: the machine's fast functions, and sums of one and a function in one step.
+"""Fast arithmetic for float32 values that end in halves: the machine's fast functions, and sums of one and a function
+in one step.
 
 A fast function errs by some units in the last place of float32, which is a thousandth of what rounding to a half
-changes. That holds where nothing but products and quotients lies between: they keep a relative error as it is, while a
-difference may leave little else. Sums of exponentials keep it, too.
+changes. That holds where only products and quotients lie between: they preserve the relative error, while the result of
+a subtraction may be small against the error. Sums of exponentials preserve it, too.
 
-`1 + erf(x)` and `1 + tanh(x)`, in one step, err as much as the sum, beside what may cancel as well as elsewhere; and a
-function that is one at the most errs no more than a sum with a number of its size, wherever all that is computed of it
-ends in halves.
+`1 + erf(x)` and `1 + tanh(x)`, in one step, err as much as the sum, whether or not later operations may cancel. A
+function that is at most one errs no more than a sum with a number of its size, if all that is computed from it ends in
+halves.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Rough:
 
 
 def rough(ops: Iterable[Op], params: Mapping[str, Param]) -> Rough:
-    """What is so among `ops`, which stand in order."""
+    """Find the operations among `ops`, which stand in order, that may be fast or joined with a sum."""
     exact: set[Op] = set()  # some use wants it as it is, ...
     final: set[Op] = set()  # ... or does not end in a half
     apart: set[Op] = set()  # some use is none in a sum with one

@@ -1,4 +1,4 @@
-"""What the Triton printer makes of a kernel: text, and all that is needed to compile and launch it."""
+"""A kernel as the Triton printer gives it: text, and all that is needed to compile and launch it."""
 
 from __future__ import annotations
 
@@ -68,6 +68,5 @@ WIDEST = (2**31 - 1, 65535, 65535)  # programs that a device launches along each
 
 
 def programs(sizes: tuple[int, ...], block: int) -> int:
-    """How many programs of a batched kernel rows of these sizes have: each row those that cover it, one after the
-    other."""
+    """Count the programs of a batched kernel over rows of these sizes: the programs of each row are consecutive."""
     return sum(-(-size // block) for size in sizes)

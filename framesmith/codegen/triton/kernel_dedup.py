@@ -41,8 +41,8 @@ def shared(printed: Sequence[Printed], kinds: Sequence[Any] = ()) -> tuple[Print
 
 
 def _what_agrees(kernel: Printed) -> Any:
-    """What kernels of a group have in common; a kernel that takes sizes already, or goes over a table, has no other
-    beside it."""
+    """Return the key by which kernels are grouped: what those of a group have in common. A kernel that takes sizes
+    already, or runs over a table, is a group of its own."""
     if kernel.symbols or kernel.batch or not kernel.body:
         return kernel
     most = 2 * HALVES if any(kind in ("*i1", "*i8", "*u8") for _, kind in kernel.signature) else HALVES

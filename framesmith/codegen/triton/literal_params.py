@@ -75,7 +75,7 @@ def replaced(text: str, other: Callable[[int], str], divide: Callable[[str, list
 
 
 def _words(text: str) -> list[str]:
-    """What is marked: a number, or an index and what it is divided by, each behind its sign."""
+    """Split a marked text into words: a number, or an index and its divisors, each after its operator."""
     return text.removeprefix(LOOSE).replace("(", "").replace(")", "").split(" ")
 
 

@@ -1,6 +1,6 @@
-"""How large the tiles of contractions are: the configurations that are worth a measurement, by type and shape.
+"""Tile sizes of contractions: the configurations that are worth a measurement, by type and shape.
 
-As in `tuning`, the numbers stand here alone.
+As in `tuning`, all of the numbers are defined here.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ def merged(blocks: list[Block]) -> list[Block]:
 
 
 def _pair(first: Block, second: Block) -> Online | None:
-    """What stands for the reductions of two passes, which do nothing else; None for any others."""
+    """Return the operation that replaces the reductions of two passes which do nothing else: a maximum, and the sum of
+    exponentials below it. None for any others."""
     reduces = [[op for op in block.ops if type(op) is Reduce] for block in (first, second)]
     if len(reduces[0]) != 1 or len(reduces[1]) != 1 or first.nested or second.nested:
         return None
@@ -105,7 +106,7 @@ def accumulate(s: State, op: Online) -> None:
 
 
 def _group(s: State, op: Online) -> int:
-    """How many numbers side by side share an accumulator: those that a thread loads at once."""
+    """Count the adjacent numbers that share an accumulator: those that a thread loads at once."""
     if s.active != ("r",) or op.top.dtype is not torch.float32:
         return 1
     widths, todo = [], [op.args[0]]

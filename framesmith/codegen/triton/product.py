@@ -66,7 +66,7 @@ class Shape:
 
 
 def programs(shape: Shape, config: Config) -> Expr | int:
-    """How many programs cover the result."""
+    """Count the programs that cover the result."""
     tiles = _count(shape, config)
     return simplify_int(min_(tiles, config.programs) if config.programs else tiles)
 
@@ -108,8 +108,8 @@ def write(kernel: Kernel, p: MatrixProduct, config: Config, wide: bool) -> State
 
 @contextmanager
 def _tiles(s: State, shape: Shape) -> Iterator[None]:
-    """What each program does: one tile, or as many as it takes, the loads of the next one beside the end of the last
-    one."""
+    """Open the block that computes a program's tiles: one tile, or a loop over several, in which the loads of the next
+    tile overlap the end of the last one."""
     first = f"tl.program_id(0){'.to(tl.int64)' if s.wide else ''}"
     if not s.config.programs:
         s.out.line(f"pid = {first}")
@@ -214,7 +214,7 @@ def _operand(s: State, block: tuple[Op, ...], p: MatrixProduct) -> str:
 
 
 def _load(s: State, op: Load, raw: bool) -> None:
-    """As any load, but zeros where there is nothing. `raw`: in the type that memory has."""
+    """Print a load that gives zeros where it is masked. `raw`: in the type that memory has."""
     dims = s.of(op.index)
     condition = op.args[0] if op.args else None
     start = linear(op.index)[1]

@@ -29,5 +29,5 @@ def value_text(name: str, dtype: torch.dtype) -> str:
 
 
 def word_text(word: str, dtype: torch.dtype) -> str:
-    """What stands for the parameter, from a word of a table."""
+    """Return the text of the parameter's value, made from a word of a table."""
     return _WORDS[kind_of(dtype)].format(word)

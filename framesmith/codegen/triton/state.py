@@ -1,5 +1,5 @@
-"""What the printer knows at a point of a kernel: the tile's dimensions, the names of values and symbols, and what each
-varies along."""
+"""The state of the printer at a point of a kernel: the tile's dimensions, the names of values and symbols, and the
+dimensions that each varies along."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class State:
         return expr_text(e, names, partial(integer, loose=loose) if self.marked else str)
 
     def extent(self, d: Dim) -> str:
-        """How many elements there are along a dimension."""
+        """Return the number of elements along a dimension, as text."""
         return self.expr(d.extent, d.name not in self.running)
 
     def divided(self, d: Dim, by: Expr | None, modulo: Expr | None) -> str:
@@ -137,13 +137,14 @@ class State:
         return text if extent is None else f"{f'({text})' if divisor else text} % {extent}"
 
     def end(self, row: Dim) -> str:
-        """Where a loop along `row` ends: a number that stays in the text if rounds are few enough to be written out."""
+        """Return the end of a loop along `row`, as text: a number that stays in the text if rounds are few enough to be
+        unrolled."""
         few = row.extent.is_const and row.extent.const <= FEW * self.block(row.name)
         return str(row.extent) if few else self.extent(row)
 
     def steps(self, begin: object, end: object, by: object, ahead: bool = True) -> str:
-        """What a loop goes through. `ahead`: its loads may be on their way while earlier rounds are worked on, by the
-        number of stages."""
+        """Return the range of a loop, as text. `ahead`: loads of later rounds may be issued while earlier rounds are
+        computed, by the number of stages."""
         text, stages = f"{begin}, {end}, {by}", self.config.stages
         return f"tl.range({text}, num_stages={stages})" if ahead and stages > 1 else f"range({text})"
 

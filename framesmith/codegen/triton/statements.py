@@ -172,7 +172,7 @@ def _number(s: State, op: Load) -> None:
 
 
 def _store(s: State, op: Store) -> None:
-    """Where elements are added, each element of the tile adds its own."""
+    """Print a store. With a mode, each element of the tile adds its own value atomically."""
     dims = s.of(op.index) | s.dims_of(*op.args)
     if op.mode is not None:
         dims = dims | frozenset(a for a in s.active if a != "r" or op in s.nested)

@@ -47,7 +47,7 @@ class Steps(Builder):
         self.inside = False
 
     def open(self, loop: bool) -> None:
-        """What is built from now on stands in a new block."""
+        """Open a new block for what is built from now on."""
         self.blocks.append(Block(loop))
         self.ops = self.blocks[-1].ops
 
@@ -58,7 +58,8 @@ class Steps(Builder):
         self.forward = {k: v for k, v in self.forward.items() if v not in gone}
 
     def known(self, op: Load, index: Expr) -> Op | None:
-        """What a load gives, if it was stored here; else see that it finds what was written."""
+        """Return the value that a load gives, if it was stored here; else make sure by a barrier that it finds what was
+        written."""
         found = self.forward.get((op.buffer, index))
         if found is None and op.buffer in self.written:
             if self.blocks[-1].loop:

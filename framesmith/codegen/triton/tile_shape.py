@@ -169,8 +169,8 @@ def _dims(axes: list[Axis], flat: Form, tiling: bool) -> tuple[Dim, ...]:
 
 
 def _cut(axes: tuple[Axis, ...], flat: Form) -> int:
-    """How many of the outer axes are a dimension of their own, so that a tile reads least; 0 where all that is read
-    varies along both."""
+    """Choose how many of the outer axes form a dimension of their own, so that a tile reads least; 0 where that saves
+    nothing, as where all that is read varies along both."""
     loads = [op.index.free for op, _ in flat.accesses() if type(op) is Load]
     every = {a.symbol for a in axes}
     if not all(free <= every for free in loads):

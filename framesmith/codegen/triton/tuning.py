@@ -1,4 +1,4 @@
-"""How large tiles are and how many warps share one: a few rules over bytes and shape.
+"""Tile sizes, and the number of warps that share a tile: a few rules over bytes and shape.
 
 The numbers are for chips of some hundred multiprocessors (A100: 108, H100 and H200: 132, B200: 148), each of which
 hides the latency of memory with some 2,000 threads.
@@ -239,7 +239,7 @@ def _long_columns(form: Form, row: Dim, x: int, reduces: list[str], stores: bool
 
 
 def _columns(form: Form, row: Dim, count: int) -> int:
-    """How many rows side by side a tile has, where memory runs across them."""
+    """Choose how many adjacent rows a tile has, where memory runs across them."""
     width = max(_narrowest(form, row), 2)
     x = min(power(count), COLUMNS // width)
     while x > FEWEST // width and count // x < UNITS:

@@ -41,7 +41,7 @@ def tile_rounded(graph: fx.Graph) -> None:
 
 
 def _scores(node: fx.Node, tensors: tuple[Any, ...], bias: Any, dropout: Any, causal: Any) -> Scores | None:
-    """What is done to the scores of a call that has tiles."""
+    """Return what is done to the scores of a call that has tiles; None for other calls."""
     values = list(map(value_of, tensors))
     scale = node.kwargs.get("scale")
     if bias is not None or dropout or values[0].dtype is not torch.float32 or not has_tiles(values, True):

@@ -1,9 +1,9 @@
-"""Which kernel computes a contraction: measured once per shape and machine, then remembered.
+"""Choice of the kernel that computes a contraction: measured once per shape and machine, then remembered.
 
 The candidates: `own` (the template of `geometry`, weight packed, epilogue fused), `mkldnn` (oneDNN with the weight
 reordered), `mkldnn_plain` (with the weight as it is) and `aten` (what eager calls). They run in turn, each a few times;
-large shapes are measured on a part of their columns, since a kernel's rate settles long before. Another program on the
-machine only ever adds time, so that the least of many short runs is the honest one.
+large shapes are measured on a part of their columns, since a kernel's rate settles long before. Other programs on the
+machine only ever add time, so the least of many short runs is the best estimate.
 """
 
 from __future__ import annotations

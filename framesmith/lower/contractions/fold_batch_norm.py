@@ -69,7 +69,7 @@ def _folded(graph: fx.Graph, conv: fx.Node, gamma: Any, beta: Any, mean: Any, va
 
 
 def _kept(value: Any) -> Any:
-    """What a parameter was before it was cast for the convolution."""
+    """Return a parameter as it was before it was cast for the convolution."""
     if isinstance(value, fx.Node) and value.target is aten._to_copy.default and set(value.kwargs) == {"dtype"}:
         return value.args[0]
     return value

@@ -24,7 +24,7 @@ from framesmith.symbolic.expr import Expr, Symbol, as_expr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TilePlan:
-    """What a contraction nest asks of the scheduler: its last two axes are the tile's m and n, the axes before are
+    """The request of a contraction nest to the scheduler: its last two axes are the tile's m and n, the axes before are
     outer.
 
     The fields are those of `loops.contract.Contract`, over the nest's own axes.

@@ -109,13 +109,13 @@ class Masks:
         return node
 
     def settle(self) -> None:
-        """What nobody reads any more goes."""
+        """Remove the nodes that are no longer read."""
         if self.found:
             dce(self.graph)
 
 
 def _behind(node: fx.Node) -> fx.Node:
-    """Where what is computed of a node may stand first."""
+    """Return the first place for what is computed from a node: the next node that is no placeholder."""
     place = node.next
     while place.op == "placeholder":
         place = place.next
@@ -175,7 +175,8 @@ def tiled(graph: fx.Graph, node: fx.Node, inputs: tuple[fx.Node, fx.Node, fx.Nod
 
 
 def original(node: fx.Node) -> fx.Node:
-    """What a copy is of: tiles read rows wherever they begin, if elements of a row lie side by side."""
+    """Return the tensor that a copy was made of: tiles read rows wherever they begin, if the elements of a row are
+    contiguous."""
     while node.target is aten.clone.default and _strides(value_of(source := node.args[0]))[-1] == 1:
         node = source  # type: ignore[assignment]
     return node

@@ -72,7 +72,8 @@ def _tiled(graph: fx.Graph, node: fx.Node, masks: Masks, tf32: bool) -> fx.Node 
 
 
 def _through(node: Any, passed: frozenset[Any]) -> fx.Node | None:
-    """What a value of one reader is made of, behind casts."""
+    """Return the node that a value is cast from, through the operators `passed` among floats; None where a node on the
+    way, or that node, has other readers."""
     while isinstance(node, fx.Node) and len(node.users) == 1:
         if node.target not in passed or value_of(node).dtype not in _FLOATS:
             return node

@@ -51,7 +51,7 @@ def group_embedding_bags(graph: fx.Graph) -> fx.Graph:
 
 
 def _key(node: fx.Node) -> Any:
-    """What members of a group have in common; None: the operator cannot take `node`."""
+    """Return what members of a group have in common; None where the merged operator cannot take `node`."""
     if node.target is not aten._embedding_bag_forward_only.default or node.kwargs:
         return None
     given: tuple[Any, ...] = (*node.args, *_DEFAULTS[len(node.args) - 3 :])

@@ -49,7 +49,7 @@ def _left(node: fx.Node) -> Any:
 
 
 def _source(node: fx.Node) -> Any:
-    """What the left operand is, seen through a reshape to a matrix."""
+    """Return the tensor that the left operand is, looking through a reshape to a matrix, and the operand's shape."""
     left = _left(node)
     return (left.args[0], value_of(left).shape) if left.target is aten.reshape.default else (left, value_of(left).shape)
 
@@ -116,7 +116,7 @@ def _zeros(graph: fx.Graph, product: fx.Node) -> fx.Node:
 
 
 def _bring(graph: fx.Graph, run: list[fx.Node]) -> None:
-    """What the weights of a run are computed of stands before its first product."""
+    """Move the nodes that the weights of a run are computed from before its first product."""
     wanted: set[fx.Node] = set()
     # the first product's operand is all products'
     todo = [x for node in run for x in node.all_input_nodes if x is not _left(node)]

@@ -58,7 +58,7 @@ def _like(*nodes: Any) -> bool:
 
 
 def _terms(node: fx.Node) -> list[fx.Node]:
-    """What a tree of sums adds up, in order."""
+    """Return the terms that a tree of sums adds up, in order."""
     found: list[fx.Node] = []
     todo = [node]
     while todo:
@@ -81,8 +81,8 @@ def _product(term: fx.Node) -> tuple[fx.Node, bool] | None:
 
 
 def _key(term: fx.Node) -> Any:
-    """What terms of one joined product have in common; None for a term that is none, or whose operands are larger than
-    itself."""
+    """Return what terms of one joined product have in common; None for a term that is no product, or whose operands are
+    larger than two results."""
     found = _product(term)
     if found is None:
         return None
@@ -113,7 +113,7 @@ def _joined(graph: fx.Graph, terms: Sequence[fx.Node]) -> fx.Node:
 
 
 def _together(product: fx.Node) -> int:
-    """How many products like this one are one: their operands are no larger than two results."""
+    """Return how many products like this one are merged into one: their operands are no larger than two results."""
     a, b = map(value_of, product.args)
     (m, k), n = a.shape, b.shape[1]
     many = min(2 * m * n // max(k * (m + n), 1), MOST)

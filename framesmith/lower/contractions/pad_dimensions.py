@@ -116,7 +116,8 @@ class _Growing:
         return self._new(Storage("", s.dtype, size, s.stride, "view", base=base, offset=s.offset if s.base else 0))
 
     def _open(self, name: str, wide: int) -> None:
-        """What is behind the rows of a matrix becomes a part of it; who names it means a window."""
+        """Widen the rows of a matrix to include the padding behind them; calls that name it take a window on the former
+        columns."""
         s = self.storages[name]
         window = self._new(replace(s, kind="view", base=name, offset=0))
         self.storages[name] = replace(s, size=(*s.size[:-1], wide))

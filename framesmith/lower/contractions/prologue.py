@@ -1,4 +1,4 @@
-"""What computes an operand of a contraction, as a part of the contraction: its prologue.
+"""Prologues: the computation of a contraction's operand as a part of the contraction.
 
     w16[n, k] = int8 w[n, k] to bfloat16 * scale[n]        product of a and (w[n, k] * scale[n]), in tiles:
     out = mm(a, w16^T)                                      w16 is never in memory
@@ -41,7 +41,8 @@ class Prologues:
         return item if plain and stay and _digits(item, store) is not None else None
 
     def block(self, buffer: str, at: Expr, place: int, dtype: torch.dtype) -> tuple[Op, ...] | None:
-        """What computes element `at` of `buffer`, of type `dtype`; None where it must come from memory."""
+        """Return the operations that compute element `at` of `buffer`, as type `dtype`, the element last; None where it
+        must come from memory."""
         nest = self.nest(buffer, place)
         if nest is None:
             return None

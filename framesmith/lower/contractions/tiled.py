@@ -102,7 +102,7 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContractionPlan:
-    """What a nest asks of the scheduler: its last two axes are m and n of a `MatrixProduct`. Operands are over the
+    """The request of a nest to the scheduler: its last two axes are m and n of a `MatrixProduct`. Operands are over the
     nest's axes and k."""
 
     k: Axis
@@ -223,7 +223,7 @@ CONTRACTIONS: dict[Any, Callable[[Call, Storages], Contraction | None]] = {
 
 
 def contraction_of(call: Any, storages: Storages) -> Contraction | None:
-    """What a call computes, if it is a contraction that nests can compute."""
+    """Return the contraction that a call computes; None unless it is one that nests can compute."""
     row = CONTRACTIONS.get(call.target) if isinstance(call, Call) else None
     found = row(call, storages) if row is not None else None
     if found is None or any(type(s) is int and s == 0 for s in (found.batch, found.m, found.n, found.k)):
@@ -296,7 +296,7 @@ class _Given:
     place: int
 
     def plan(self, k: Axis, left: Sequence[Any], right: Sequence[Any]) -> ContractionPlan:
-        """What the scheduler is told, of operands at the indices `left` and `right`."""
+        """Return the request to the scheduler, for operands at the indices `left` and `right`."""
         blocks = [self._image(*left) if self.c.image is not None else self._operand(self.c.left, left),
                   self._operand(self.c.right, right)]
         reads = dict.fromkeys(op.buffer for block in blocks for op in block if type(op) is Load)

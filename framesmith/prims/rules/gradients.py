@@ -119,7 +119,7 @@ def softplus_backward(b: Builder, grad: Value, x: Value, beta: Any, threshold: A
 
 @decomposes(aten.log_sigmoid_backward.default)
 def log_sigmoid_backward(b: Builder, grad: Value, x: Value, buffer: Value) -> Value:
-    """What the forward has kept is computed again: exp(-|x|)."""
+    """Return the gradient of `log_sigmoid`; exp(-|x|), which the forward has kept, is computed again."""
     wide = b.wide(x)
     decay = b.exp(b.neg(b.abs(wide)))
     share = decay / (decay + 1.0)
@@ -294,7 +294,8 @@ def unfold_backward(b: Builder, grad: Value, sizes: Any, dim: int, size: int, st
 
 @decomposes(aten.as_strided_scatter.default)
 def as_strided_scatter(b: Builder, x: Value, src: Value, size: Any, stride: Any, storage_offset: Any = None) -> Any:
-    """Where the window covers all of the memory, each element once, it is `src` in another order."""
+    """Write `src` to a window on the memory of `x`. Where the window covers all of the memory, each element once, the
+    result is `src` in another order."""
     recorded = b.source.args[0].meta["val"]  # type: ignore[union-attr]
     base = row_major(b, x, tuple(recorded.stride()), recorded.storage_offset())
     numbers = (*size, *stride, *x.shape)

@@ -81,7 +81,7 @@ def binary_cross_entropy_backward(b: Builder, grad: Value, x: Value, target: Val
 
 
 def _scale(x: Value, target: Value, reduction: int) -> float | None:
-    """What one element counts for; None where that is not known, or the dtypes differ."""
+    """Return the weight of one element in the loss; None where that is not known, or the dtypes differ."""
     count = x.spec.numel
     if type(count) is not int or x.dtype is not target.dtype:
         return None
