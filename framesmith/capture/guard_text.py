@@ -54,7 +54,7 @@ def predicate(check: Any) -> str:
     """Return the condition that a predicate checks: the first line of its docstring, and the constants that it compares
     with."""
     about = check if inspect.isroutine(check) or isinstance(check, type) else type(check)
-    said = (about.__doc__ or about.__name__).split("\n")[0].rstrip(".")
+    said = (about.__doc__ or about.__name__).split("\n")[0].rstrip(".").removeprefix("Return whether ")
     names = list(getattr(about, "__slots__", ()) or vars(check)) if about is not check else []
     values = [_short(v, 60) for n in names if type(v := getattr(check, n)) in BY_EQUALITY or type(v) in (list, tuple)]
     return said[:1].lower() + said[1:] + (f": {', '.join(values)}" if values else "")
