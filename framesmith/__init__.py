@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         reset,
     )
     from framesmith.backends import list_backends, lookup_backend, register_backend
+    from framesmith.extensions import register_decomposition, register_lowering, register_pass, unregister
     from framesmith.runtime.recorder import cuda_graph_memory
     from framesmith.util.marks import graph_break, is_compiling, mark_dynamic, mark_static
 
@@ -31,7 +32,7 @@ __all__ = [
     "allow_in_graph", "assume_constant_result", "compile", "config", "cuda_graph_memory", "disable",
     "disallow_in_graph", "exc", "explain",
     "graph_break", "is_compiling", "list_backends", "lookup_backend", "mark_dynamic", "mark_static", "register_backend",
-    "reset", "testing",
+    "register_decomposition", "register_lowering", "register_pass", "reset", "testing", "unregister",
 ]
 
 _HOME = {
@@ -39,6 +40,7 @@ _HOME = {
         "allow_in_graph", "assume_constant_result", "compile", "disable", "disallow_in_graph", "explain", "reset",
     ),
     "framesmith.backends": ("list_backends", "lookup_backend", "register_backend"),
+    "framesmith.extensions": ("register_decomposition", "register_lowering", "register_pass", "unregister"),
     "framesmith.runtime.recorder": ("cuda_graph_memory",),
     "framesmith.util.marks": ("graph_break", "is_compiling", "mark_dynamic", "mark_static"),
 }

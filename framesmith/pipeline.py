@@ -1,17 +1,19 @@
 """The stages in order: a recorded graph of functional ATen operators in, a callable over one tuple of tensors out.
 
-    rewrite     fold batch-norm, choose a kernel for each contraction        lower.contractions
+    rewrite     passes over ATen operators                                   lower.contractions, graph
     freeze      what depends on parameters alone becomes constants           graph.freeze
     decompose   ATen to prims                                                prims.decompose
-    lower       prims to loop nests                                          lower.lower
+    lower       prims to loop nests, and passes over these                   lower.lower, lower.contractions
     schedule    fuse, order, plan memory                                     schedule
-    codegen     C++ kernels and the function that calls them                 codegen
+    codegen     kernels, and the function that calls them                    codegen
     build       compile, cache, load                                         runtime
+
+`PASSES` lists every pass of the first five, but for the split into what is frozen and what runs in each call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +30,29 @@ from framesmith.graph.digest import digest_text
 from framesmith.graph.freeze import Frozen, freeze
 from framesmith.graph.interpreter import run
 from framesmith.graph.printer import print_graph
-from framesmith.loops.ir import SizeOf, ValueOf
-from framesmith.loops.nest import graph_text
+from framesmith.loops.ir import SizeOf
+from framesmith.loops.nest import LoopGraph, graph_text
 from framesmith.loops.text import program_text
+from framesmith.lower.contractions.attention_decoding import sum_decoded_rows
+from framesmith.lower.contractions.attention_tf32 import tile_attention_tf32
+from framesmith.lower.contractions.cancel_casts import cancel_casts
+from framesmith.lower.contractions.channels_last import lay_out_conv_weights, split_bias_gradients
+from framesmith.lower.contractions.flatten_rnn_weights import flatten_rnn_weights
 from framesmith.lower.contractions.fold_batch_norm import fold_batch_norm
-from framesmith.lower.contractions.pack_linear import worth_freezing
+from framesmith.lower.contractions.fuse_conv_relu import fuse_conv_relu
+from framesmith.lower.contractions.fuse_matmul_activation import fuse_matmul_activations
+from framesmith.lower.contractions.libraries import choose_library_calls
+from framesmith.lower.contractions.masked_attention import tile_masked_attention
+from framesmith.lower.contractions.match_attention import match_attention
+from framesmith.lower.contractions.matmul_output_dtype import widen_matmul_results
+from framesmith.lower.contractions.merge_embedding_bags import merge_embedding_bags
+from framesmith.lower.contractions.merge_parallel_matmuls import merge_parallel_matmuls
+from framesmith.lower.contractions.merge_summed_matmuls import merge_summed_matmuls
+from framesmith.lower.contractions.pack_linear import choose_contractions, worth_freezing
+from framesmith.lower.contractions.pad_dimensions import pad_dimensions
+from framesmith.lower.contractions.pad_strides import pad_strides
 from framesmith.lower.lower import lower
+from framesmith.passes import IDENTITIES, Context, Pass, run_passes, with_registered
 from framesmith.prims.decompose import decompose
 from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.runtime.coalesced_memory import gather
@@ -46,6 +65,63 @@ from framesmith.util import log
 from framesmith.util.timing import stage
 
 Compiled = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+
+
+def _freezing(c: Context) -> bool:
+    return c.config.freezing
+
+
+def _unrounded(c: Context) -> bool:
+    """Sums may be computed in another precision or order than eager's kernels have."""
+    return c.config.freezing and not c.config.rounding
+
+
+def _tf32(c: Context) -> bool:
+    return c.target.tf32 and _unrounded(c)
+
+
+def _caching(c: Context) -> bool:
+    return c.config.freezing and c.config.weight_caching
+
+
+def _in_place(change: Callable[[fx.Graph], Any]) -> Callable[[fx.Graph, Context], None]:
+    def run(graph: fx.Graph, context: Context) -> None:
+        change(graph)
+
+    return run
+
+
+_CPU, _CUDA = ("cpu",), ("cuda",)
+
+PASSES = (
+    Pass("cse", "aten", _in_place(cse)),
+    Pass("dce", "aten", _in_place(dce)),
+    Pass("fold_batch_norm", "aten", _in_place(fold_batch_norm), when=_unrounded),
+    Pass("choose_contractions", "aten", lambda g, c: choose_contractions(g, c.target.chooser()), _CPU, _freezing),
+    Pass("merge_embedding_bags", "aten", _in_place(merge_embedding_bags), _CPU, _freezing),
+    Pass("cancel_casts", "aten", _in_place(cancel_casts), _CUDA, _freezing),
+    Pass("merge_summed_matmuls", "aten", _in_place(merge_summed_matmuls), _CUDA, _freezing),
+    Pass("fuse_conv_relu", "aten", lambda g, c: fuse_conv_relu(g, c.target.fuses_conv_relu()), _CUDA, _unrounded),
+    Pass("match_attention", "aten", lambda g, c: match_attention(g, c.target.tf32), _CUDA, _unrounded),
+    Pass("choose_library_calls", "aten", _in_place(choose_library_calls), _CUDA, _freezing),
+    Pass("sum_decoded_rows", "aten", _in_place(sum_decoded_rows), _CUDA, _unrounded),
+    Pass("tile_attention_tf32", "aten", _in_place(tile_attention_tf32), _CUDA, _tf32),
+    Pass("tile_masked_attention", "aten", lambda g, c: tile_masked_attention(g, _tf32(c)), _CUDA, _freezing),
+    Pass("fuse_matmul_activations", "aten", _in_place(fuse_matmul_activations), _CUDA, _unrounded),
+    Pass("widen_matmul_results", "aten", _in_place(widen_matmul_results), _CUDA, _unrounded),
+    Pass("merge_parallel_matmuls", "aten", _in_place(merge_parallel_matmuls), _CUDA, _caching),
+    Pass("flatten_rnn_weights", "aten", _in_place(flatten_rnn_weights), _CUDA, _caching),
+    Pass("lay_out_conv_weights", "aten", _in_place(lay_out_conv_weights), _CUDA, _freezing),
+    Pass("split_bias_gradients", "aten", _in_place(split_bias_gradients), _CUDA, _freezing),
+    Pass("decompose", "prims", lambda g, c: decompose(g, device=c.target.device, rounding=c.config.rounding)),
+    Pass("lower", "loops", lambda g, c: lower(g, c.constants, c.target.device)),
+    Pass("pad_strides", "loops", lambda g, c: pad_strides(g), _CUDA),
+    Pass("pad_dimensions", "loops", lambda g, c: pad_dimensions(g), _CUDA),
+    Pass("choose_templates", "loops", lambda g, c: c.target.choose_templates(g, c.sizes(g)), _CUDA),
+    Pass("schedule", "program", lambda g, c: c.target.schedule(g, c.sizes(g))),
+)
+"""Every pass in order: its name, the form that it transforms (or, as the first of a form, makes), the devices and the
+condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +170,7 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Pendi
     with stage("cache"):
         places = (frozen.inputs, frozen.parameters, len(inputs)) if frozen is not None else len(inputs)
         how = config.code_key(), toolchain.fingerprint, torch.get_num_threads(), target.identity()
-        key = key_of("generated", package_identity(), digest_text(main), places, *how)
+        key = key_of("generated", package_identity(), digest_text(main), places, *IDENTITIES, *how)
         generated = cache.load(key)
     draft = None
     if generated is None:
@@ -207,16 +283,10 @@ class _Constants:
 
 def _rewrite(graph: fx.Graph, config: Config, target: Target) -> Frozen | None:
     """Graph rewrites in place, and the split into frozen and main parts (None: nothing to freeze)."""
-    cse(graph)
-    dce(graph)
     if log.enabled("graph"):
         log.emit("graph", print_graph(graph, "captured"))
-    if not config.freezing:
-        return None
-    if not config.rounding:
-        fold_batch_norm(graph)
-    target.rewrite(graph)
-    return freeze(graph, worth_freezing) if config.weight_caching else None
+    run_passes(with_registered(PASSES), "aten", graph, Context(config, target))
+    return freeze(graph, worth_freezing) if config.freezing and config.weight_caching else None
 
 
 def _generate(
@@ -224,25 +294,26 @@ def _generate(
 ) -> Callable[[], Generated]:
     """From the graph that runs in each call to C++ text and plan; what is called gives them when kernels are
     compiled."""
+    own = [inputs[i] for i in frozen.inputs] if frozen is not None else inputs
+    given = constants.by_placeholder()
+    passes = with_registered(PASSES)
+    context = Context(config, target, given, lambda loops: _sizes(loops, own))
     with stage("decompose"):
-        prims = decompose(main, device=target.device, rounding=config.rounding)
+        prims = run_passes(passes, "prims", main, context)
     if log.enabled("graph"):
         log.emit("graph", print_graph(prims, "prims"))
-    given = constants.by_placeholder()
     with stage("lower"):
-        loops = lower(prims, given, target.device)
+        loops = run_passes(passes, "loops", prims, context)
     if log.enabled("loops"):
         log.emit("loops", graph_text(loops))
     with stage("schedule"):
-        own = [inputs[i] for i in frozen.inputs] if frozen is not None else inputs
-        sizes = {symbol: _size(own[of.input], of) for symbol, of in loops.symbols.items()}
-        program = target.schedule(loops, sizes)
+        program = run_passes(passes, "program", loops, context)
     if log.enabled("schedule"):
         log.emit("schedule", program_text(program))
     with stage("codegen"):
         watched = frozen.parameters if frozen is not None else ()
         positions = [*frozen.inputs, *given] if frozen is not None else range(len(inputs))
-        draft = target.print(program, positions, len(inputs), watched, sizes)
+        draft = target.print(program, positions, len(inputs), watched, context.sizes(loops))
         index = {id(tensor): k for k, tensor in enumerate(constants.values)}
 
     def finish() -> Generated:
@@ -252,9 +323,10 @@ def _generate(
     return finish
 
 
-def _size(given: Any, of: SizeOf | ValueOf) -> int:
-    """The value of a size symbol in this call."""
-    return given.shape[of.dim] if type(of) is SizeOf else given
+def _sizes(loops: LoopGraph, given: Sequence[Any]) -> Mapping[Any, int]:
+    """The values of size symbols in the call with the inputs `given`."""
+    return {symbol: given[of.input].shape[of.dim] if type(of) is SizeOf else given[of.input]
+            for symbol, of in loops.symbols.items()}
 
 
 def _report(main: fx.Graph, generated: Generated) -> Report:

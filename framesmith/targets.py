@@ -1,7 +1,7 @@
 """The differences between kinds of devices in the pipeline: a row of `TARGETS` by the device's type.
 
-A target rewrites contractions to the kernels that are best on it, schedules for it, and prints kernels and the function
-that calls them.
+A target schedules for its devices, and prints kernels and the function that calls them. Which passes run for it stands
+in `pipeline.PASSES`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import fx
 
 from framesmith import _C
 from framesmith.codegen.cpp.emit import emit_kernels, header_text
@@ -29,24 +28,8 @@ from framesmith.config import Config
 from framesmith.loops.ir import Extern, Kernel, Program
 from framesmith.loops.nest import LoopGraph
 from framesmith.loops.text import kernel_text
-from framesmith.lower.contractions.attention_decoding import sum_rows
-from framesmith.lower.contractions.attention_tf32 import tile_rounded
-from framesmith.lower.contractions.cancel_casts import drop_round_trips
-from framesmith.lower.contractions.channels_last import lay_out_weights, part_bias_gradients
 from framesmith.lower.contractions.choice import Chooser
-from framesmith.lower.contractions.flatten_rnn_weights import flatten_weights
-from framesmith.lower.contractions.fuse_conv_relu import Layer, fuse_rectified
-from framesmith.lower.contractions.fuse_matmul_activation import fuse_activations
-from framesmith.lower.contractions.libraries import rewrite_products
-from framesmith.lower.contractions.masked_attention import tile_masked
-from framesmith.lower.contractions.match_attention import tile_written
-from framesmith.lower.contractions.matmul_output_dtype import widen_results
-from framesmith.lower.contractions.merge_embedding_bags import group_embedding_bags
-from framesmith.lower.contractions.merge_parallel_matmuls import join_layers
-from framesmith.lower.contractions.merge_summed_matmuls import join_products
-from framesmith.lower.contractions.pack_linear import rewrite_contractions
-from framesmith.lower.contractions.pad_dimensions import grow_products
-from framesmith.lower.contractions.pad_strides import pad_rows
+from framesmith.lower.contractions.fuse_conv_relu import Layer
 from framesmith.lower.contractions.template_heuristics import unmeasured
 from framesmith.runtime import triton
 from framesmith.runtime.cache import Cache, key_of, package_identity
@@ -88,10 +71,14 @@ class Target:
     def prepare(self) -> None:
         """Code will be made: begin what takes a while."""
 
-    def rewrite(self, graph: fx.Graph) -> None:
-        """Choose a kernel for each contraction, in place."""
-        rewrite_contractions(graph, Chooser(self.config, self.cache.memory("choices")))
-        group_embedding_bags(graph)
+    @property
+    def tf32(self) -> bool:
+        """Return whether products of float32 may be rounded, on units that do that."""
+        return False
+
+    def chooser(self) -> Chooser:
+        """Return what chooses the kernel of each contraction, by measurement where rules cannot."""
+        return Chooser(self.config, self.cache.memory("choices"))
 
     def schedule(self, loops: LoopGraph, sizes: Sizes) -> Program:
         """Nests to fused kernels in order. `sizes`: the values of size symbols in the call that is compiled for."""
@@ -136,31 +123,8 @@ class CudaTarget(Target):
     def prepare(self) -> None:
         triton.prepare(self.arch)
 
-    def rewrite(self, graph: fx.Graph) -> None:
-        """The libraries' own kernels stay, called as suits them; frozen weights of convolutions are laid out for tensor
-        cores."""
-        drop_round_trips(graph)
-        join_products(graph)
-        if not self.config.rounding:
-            fuse_rectified(graph, self._rectifies())
-            tile_written(graph, self.tf32)
-        rewrite_products(graph)
-        if not self.config.rounding:
-            sum_rows(graph)
-            if self.tf32:
-                tile_rounded(graph)
-        tile_masked(graph, self.tf32 and not self.config.rounding)
-        if not self.config.rounding:
-            fuse_activations(graph)
-            widen_results(graph)
-        if self.config.weight_caching:
-            join_layers(graph)
-            flatten_weights(graph)
-        lay_out_weights(graph)
-        part_bias_gradients(graph)
-
-    def _rectifies(self) -> Callable[[Layer], bool]:
-        """Return whether a convolution and its ReLU are one call: measured, where there is a device."""
+    def fuses_conv_relu(self) -> Callable[[Layer], bool]:
+        """Return the predicate of convolutions that are one call with their ReLU: measured, where there is a device."""
         if not torch.cuda.is_available():
             return lambda layer: True
         measured = functools.cache(lambda: Rectified(self.device, self.cache.memory("rectified")))
@@ -170,19 +134,18 @@ class CudaTarget(Target):
         """Return the tuner that measures, in the modes that do."""
         return Tuner(self.device, self.arch, self.cache, self.config.build_jobs)
 
-    def schedule(self, loops: LoopGraph, sizes: Sizes) -> Program:
+    def schedule(self, loops: LoopGraph, sizes: Sizes, in_place: bool = True) -> Program:
         c = self.config
+        machine = replace(self.machine, in_place=in_place)
+        return schedule(loops, c.fusion, c.vectorize, machine, True, c.rounding, c.scoped_memory)
 
-        def plainly(graph: LoopGraph, in_place: bool = True) -> Program:
-            machine = replace(self.machine, in_place=in_place)
-            return schedule(graph, c.fusion, c.vectorize, machine, True, c.rounding, c.scoped_memory)
-
-        loops = grow_products(pad_rows(loops))
-        if self.config.autotune:
-            with self.tuner() as tuner:
-                return plainly(own_contractions(loops, functools.partial(plainly, in_place=False), tuner, sizes,
-                                                self.tf32))
-        return plainly(unmeasured(loops, self.tf32))
+    def choose_templates(self, loops: LoopGraph, sizes: Sizes) -> LoopGraph:
+        """Choose which contractions are kernels of our own: by rules, or by measurement in the modes that measure."""
+        if not self.config.autotune:
+            return unmeasured(loops, self.tf32)
+        with self.tuner() as tuner:
+            plan = functools.partial(self.schedule, sizes=sizes, in_place=False)
+            return own_contractions(loops, plan, tuner, sizes, self.tf32)
 
     def kernels(self, program: Program, sizes: Sizes) -> tuple[tuple[Printed, ...], dict[int, Printed]]:
         """The text of the program's kernels; and of those (by number) with indices of 64 bits whose sizes decide in

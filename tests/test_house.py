@@ -16,7 +16,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 HOUSE = [
     {"util"}, {"config"}, {"symbolic"}, {"graph"}, {"prims"}, {"fake"}, {"capture"}, {"autograd", "loops", "runtime"},
     {"lower"},
-    {"schedule"}, {"codegen"}, {"tuning"}, {"targets"}, {"pipeline"}, {"backends"}, {"compiler"},
+    {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"pipeline"}, {"backends", "extensions"},
+    {"compiler"},
     {"export", "distributed", "shared_variants", "tools"}, {"wrapping"}, {"api"}, {"exc", "testing", "bench"},
     {"__init__", "__main__"},
 ]

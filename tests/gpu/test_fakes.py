@@ -21,6 +21,8 @@ from framesmith.graph.freeze import freeze
 from framesmith.graph.interpreter import run
 from framesmith.loops.ir import ARENA, Allocate, Extern, Launch, Ref, Release
 from framesmith.lower.contractions.pack_linear import worth_freezing
+from framesmith.passes import Context, run_passes
+from framesmith.pipeline import PASSES
 from framesmith.util.errors import Unsupported
 
 from .fakes import DEVICE, FakeTarget, makes_on_cuda, recorded, rounding, scheduled  # noqa: F401
@@ -222,7 +224,7 @@ def test_convolutions_on_matrix_units_run_channels_last(dtype, rounded, results,
 def test_frozen_weights_of_convolutions_are_laid_out_once():
     graph, _ = recorded(lambda x, w: F.conv2d(x, w), torch.randn(2, 16, 8, 8).half(), torch.randn(4, 16, 3, 3).half())
     list(graph.nodes)[1].meta["param"] = True
-    FakeTarget(Config(), None, None, DEVICE).rewrite(graph)
+    run_passes(PASSES, "aten", graph, Context(Config(), FakeTarget(Config(), None, None, DEVICE)))
     frozen = freeze(graph, worth_freezing)
     (made,) = run(frozen.constants, [torch.randn(4, 16, 3, 3).half()])
     assert frozen.parameters == (1,) and made.is_contiguous(memory_format=torch.channels_last)
@@ -249,7 +251,7 @@ def test_copies_of_weights_of_float32_have_the_room_that_images_had():
         node.meta["param"] = True
     for rounded in (False, True):
         with rounding(products=True, convolutions=rounded):
-            FakeTarget(Config(), None, None, DEVICE).rewrite(graph)
+            run_passes(PASSES, "aten", graph, Context(Config(), FakeTarget(Config(), None, None, DEVICE)))
         calls = [n for n in graph.nodes if n.target is torch.ops.aten.conv2d.default]
         laid = [n.args[1].target is torch.ops.aten._to_copy.default for n in calls]
         assert laid == [rounded, rounded, False, rounded]
@@ -262,7 +264,7 @@ def test_contractions_are_called_as_suits_the_libraries():
     shapes = ((4, 6, 8), (5, 8), (5,), (2, 5, 8, 8), (4, 5, 3, 3), (4,))
     inputs = [torch.randn(s) for s in shapes]
     graph, _ = recorded(fn, *inputs)
-    FakeTarget(Config(), None, None, DEVICE).rewrite(graph)
+    run_passes(PASSES, "aten", graph, Context(Config(), FakeTarget(Config(), None, None, DEVICE)))
     assert sorted(externs(scheduled(graph))) == ["aten.addmm.default", "aten.conv2d.default", "aten.mm.default",
                                                  "aten.mm.default"]
     for got, expected in zip(run(graph, inputs), fn(*inputs)):
@@ -281,7 +283,7 @@ def test_a_product_of_a_column_and_a_row_is_a_kernel():
 
     inputs = [torch.randn(s) for s in ((3, 5, 1), (3, 1, 6), (4, 1), (1, 7))]
     graph, _ = recorded(fn, *inputs)
-    FakeTarget(Config(), None, None, DEVICE).rewrite(graph)
+    run_passes(PASSES, "aten", graph, Context(Config(), FakeTarget(Config(), None, None, DEVICE)))
     assert externs(scheduled(graph)) == []
     for got, expected in zip(run(graph, inputs), fn(*inputs)):
         torch.testing.assert_close(got, expected)
@@ -334,7 +336,7 @@ def test_the_gradient_of_a_bias_is_a_part_of_what_computes_the_tangent():
     image = torch.randn(2, 64, 64, 64, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     weight = torch.randn(64, 64, 3, 3, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     graph, _ = recorded(fn, image, image, image, weight)
-    FakeTarget(Config(), None, None, DEVICE).rewrite(graph)
+    run_passes(PASSES, "aten", graph, Context(Config(), FakeTarget(Config(), None, None, DEVICE)))
     program = scheduled(graph)
     (call,) = [step for step in program.steps if isinstance(step, Extern)]
     assert list(call.args[-1]) == [True, True, False] and len(program.outputs) == 3

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from framesmith.graph.interpreter import run
-from framesmith.lower.contractions.attention_decoding import sum_rows
+from framesmith.lower.contractions.attention_decoding import sum_decoded_rows
 from tests.fake.harness import record
 from tests.lower.test_masked_attention import operands
 
@@ -26,7 +26,7 @@ def test_it_means_the_same(mask, scale):
         return F.scaled_dot_product_attention(q, k, v, mask, scale=scale)
 
     graph, _ = record(fn, inputs)
-    sum_rows(graph)
+    sum_decoded_rows(graph)
     graph.lint()
     assert not any(n.target is sdpa for n in graph.nodes)
     torch.testing.assert_close(run(graph, inputs)[0], fn(*inputs))
@@ -37,5 +37,5 @@ def test_it_means_the_same(mask, scale):
 def test_what_stays_the_librarys(rows, shared, dtype):
     graph, _ = record(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
                       operands(rows, 40, 3, shared, dtype))
-    sum_rows(graph)
+    sum_decoded_rows(graph)
     assert sum(n.target is sdpa for n in graph.nodes) == 1

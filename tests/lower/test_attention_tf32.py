@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from framesmith.graph.attention import Attention, AttentionGradient
 from framesmith.graph.interpreter import run
-from framesmith.lower.contractions.attention_tf32 import tile_rounded
+from framesmith.lower.contractions.attention_tf32 import tile_attention_tf32
 from tests.gpu.fakes import recorded
 from tests.lower.test_masked_attention import operands
 
@@ -28,7 +28,7 @@ def backward(g, q, k, v, out, sums, causal):
 
 def rewritten(fn, *inputs):
     graph, _ = recorded(fn, *inputs)
-    tile_rounded(graph)
+    tile_attention_tf32(graph)
     graph.lint()
     assert sum(isinstance(n.target, Attention | AttentionGradient) for n in graph.nodes) == 1
     return run(graph, inputs)
@@ -57,6 +57,6 @@ def test_dropout_stays_the_librarys():
         return aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.5, False)[0]
 
     graph, _ = recorded(fn, *operands(dtype=torch.float32))
-    tile_rounded(graph)
+    tile_attention_tf32(graph)
     assert [n.target for n in graph.nodes
             if n.op == "call_function"][0] is aten._scaled_dot_product_efficient_attention.default

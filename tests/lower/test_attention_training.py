@@ -10,7 +10,7 @@ import framesmith
 from framesmith import targets
 from framesmith.config import Config
 from framesmith.lower.contractions.choice import CANDIDATES, Chooser
-from framesmith.lower.contractions.pack_linear import Request, rewrite_contractions
+from framesmith.lower.contractions.pack_linear import Request, choose_contractions
 
 library = torch.ops.framesmith
 aten = torch.ops.aten
@@ -106,10 +106,10 @@ def test_training_as_eager(causal, tmp_path, monkeypatch) -> None:
     seen: list[str] = []
 
     def rewrite(graph, choose):
-        rewrite_contractions(graph, lambda request: "own")
+        choose_contractions(graph, lambda request: "own")
         seen.extend(str(n.target) for n in graph.nodes if n.op == "call_function")
 
-    monkeypatch.setattr(targets, "rewrite_contractions", rewrite)
+    monkeypatch.setattr(targets, "choose_contractions", rewrite)
     compiled = framesmith.compile(fn, options={"cache_dir": str(tmp_path)})
     torch.testing.assert_close(torch.autograd.grad(compiled(q, k, v), (q, k, v)), expected, rtol=1e-5, atol=1e-7)
     assert seen.count("framesmith.attention_sums.default") == seen.count("framesmith.attention_backward.default") == 1

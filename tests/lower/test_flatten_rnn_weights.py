@@ -9,6 +9,8 @@ from framesmith.fake.tensor import contiguous_strides, new_fake
 from framesmith.graph.freeze import freeze
 from framesmith.lower.contractions import flatten_rnn_weights
 from framesmith.lower.contractions.pack_linear import worth_freezing
+from framesmith.passes import Context, run_passes
+from framesmith.pipeline import PASSES
 from framesmith.targets import CudaTarget
 
 from ..gpu.fakes import DEVICE, scheduled
@@ -38,7 +40,7 @@ def rewritten(layer, cast=True, train=False, dropout=0.0):
         state = [h, c] if gates == 4 else h
         out, *last = layer(x, state, weights, True, 1, dropout, train, False, True)
     graph = rec.finish([out, *last])
-    CudaTarget(Config(), None, None, DEVICE).rewrite(graph)
+    run_passes(PASSES, "aten", graph, Context(Config(), CudaTarget(Config(), None, None, DEVICE)))
     return graph, freeze(graph, worth_freezing)
 
 

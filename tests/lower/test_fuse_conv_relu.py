@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from framesmith.graph.interpreter import run
-from framesmith.lower.contractions.fuse_conv_relu import Layer, fuse_rectified
+from framesmith.lower.contractions.fuse_conv_relu import Layer, fuse_conv_relu
 from tests.fake.harness import record
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -25,7 +25,7 @@ def fused(fn, dtype, shape, is_apt=lambda layer: True):
     graph, _ = record(fn, inputs)
     for k, node in enumerate(list(graph.nodes)[:6]):
         node.meta["param"] = k not in (0, 3)
-    fuse_rectified(graph, is_apt)
+    fuse_conv_relu(graph, is_apt)
     graph.lint()
     return graph, inputs
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from framesmith.lower.contractions.fuse_matmul_activation import fuse_activations
-from framesmith.lower.contractions.libraries import rewrite_products
+from framesmith.lower.contractions.fuse_matmul_activation import fuse_matmul_activations
+from framesmith.lower.contractions.libraries import choose_library_calls
 from framesmith.lower.contractions.pack_linear import worth_freezing
 from tests.fake.harness import record
 from tests.gpu.fakes import makes_on_cuda, recorded  # noqa: F401
@@ -39,8 +39,8 @@ def test_fuses(fn, dtype, count):
     torch.manual_seed(0)
     inputs = [torch.randn(shape, dtype=dtype) for shape in ((3, 8, 16), (32, 16), (32,), (5, 32))]
     graph, _ = record(fn, inputs)
-    rewrite_products(graph)
-    fuse_activations(graph)
+    choose_library_calls(graph)
+    fuse_matmul_activations(graph)
     graph.lint()
     assert sum(n.target is torch.ops.aten._addmm_activation.default for n in graph.nodes) == count
     got = torch.fx.Interpreter(torch.fx.GraphModule(torch.nn.Module(), graph)).run(*inputs)
@@ -54,8 +54,8 @@ def test_fuses(fn, dtype, count):
 def test_layers_without_a_bias_share_zeros_that_are_kept(dtype, count):
     x, w, v = [torch.randn(shape, dtype=dtype) for shape in ((3, 8, 32), (32, 32), (5, 32))]
     graph, _ = recorded(lambda x, w, v: F.linear(torch.relu(F.linear(torch.relu(F.linear(x, w)), w)), v), x, w, v)
-    rewrite_products(graph)
-    fuse_activations(graph)
+    choose_library_calls(graph)
+    fuse_matmul_activations(graph)
     graph.lint()
     fused = [n for n in graph.nodes if n.target is torch.ops.aten._addmm_activation.default]
     assert len(fused) == count and len({n.args[0] for n in fused}) == min(count, 1)

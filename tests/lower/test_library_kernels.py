@@ -10,7 +10,7 @@ from framesmith.config import Config
 from framesmith.fake.recorder import Recorder
 from framesmith.graph.interpreter import run
 from framesmith.lower.contractions.choice import Chooser
-from framesmith.lower.contractions.pack_linear import rewrite_contractions
+from framesmith.lower.contractions.pack_linear import choose_contractions
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 
@@ -75,7 +75,7 @@ def test_recurrent_layers_as_eager(cell, form):
         layers = module.num_layers * (2 if module.bidirectional else 1)
         states = [torch.randn(layers, batch, hidden) for _ in range(2 if cell == "lstm" else 1)] if given else []
         parameters = list(module.parameters())
-        graph = rewrite_contractions(recorded(fn, [*parameters, x, *states], len(parameters)), own)
+        graph = choose_contractions(recorded(fn, [*parameters, x, *states], len(parameters)), own)
         assert f"framesmith.{cell}.default" in targets(graph)
         expected = torch.utils._pytree.tree_leaves(fn(*parameters, x, *states))
         for ours, theirs in zip(run(graph, [*parameters, x, *states]), expected, strict=True):
@@ -104,14 +104,14 @@ def test_recurrent_out_form_fills_any_memory():
 def test_recurrence_stays_eagers_where_it_must(form):
     module, fn = recurrent("lstm", 8, 16, form, False)
     parameters = list(module.parameters())
-    graph = rewrite_contractions(recorded(fn, [*parameters, torch.randn(3, 2, 8)], len(parameters)), own)
+    graph = choose_contractions(recorded(fn, [*parameters, torch.randn(3, 2, 8)], len(parameters)), own)
     assert not any("framesmith" in t for t in targets(graph))
 
 
 def test_weights_that_are_no_parameters_stay():
     module, fn = recurrent("lstm", 8, 16, {}, False)
     graph = recorded(fn, [*module.parameters(), torch.randn(3, 2, 8)], parameters=2)
-    assert "aten.lstm.input" in targets(rewrite_contractions(graph, own))
+    assert "aten.lstm.input" in targets(choose_contractions(graph, own))
 
 
 def heads(batch, rows, count, width):
@@ -137,7 +137,7 @@ def masks(batch, count, queries, keys):
 
 
 def own_attention(inputs, **kwargs):
-    graph = rewrite_contractions(recorded(lambda *a: scaled_dot_product_attention(*a, **kwargs), inputs), own)
+    graph = choose_contractions(recorded(lambda *a: scaled_dot_product_attention(*a, **kwargs), inputs), own)
     assert targets(graph) == ["framesmith.attention.default"]
     return run(graph, inputs)[0]
 
@@ -178,7 +178,7 @@ def test_repeated_heads_are_shared():
 
     inputs = [torch.randn(2, 8, 40, 64), torch.randn(2, 40, 2, 64).transpose(1, 2),
               torch.randn(2, 40, 2, 64).transpose(1, 2)]
-    graph = rewrite_contractions(recorded(fn, inputs), own)
+    graph = choose_contractions(recorded(fn, inputs), own)
     [call] = [n for n in graph.nodes if str(n.target) == "framesmith.attention.default"]
     assert [a.op for a in call.args[:3]] == ["placeholder"] * 3
     torch.testing.assert_close(run(graph, inputs)[0], fn(*inputs), rtol=1e-5, atol=4e-6)
@@ -190,7 +190,7 @@ def test_attention_joins_heads_without_a_copy():
 
     # eager's result is laid out as the query: the reshape copies
     graph = recorded(fn, [torch.randn(2, 2, 40, 64) for _ in range(3)])
-    items = lower(decompose(rewrite_contractions(graph, own))).items
+    items = lower(decompose(choose_contractions(graph, own))).items
     assert len(items) == 2
 
 
@@ -198,9 +198,9 @@ def test_the_choice_is_measured_and_remembered():
     memory = {}
     chooser = Chooser(Config(), memory)
     inputs = [heads(1, 33, 2, 16) for _ in range(3)]
-    rewrite_contractions(recorded(scaled_dot_product_attention, inputs), chooser)
+    choose_contractions(recorded(scaled_dot_product_attention, inputs), chooser)
     module, fn = recurrent("gru", 8, 16, {}, False)
     parameters = list(module.parameters())
-    rewrite_contractions(recorded(fn, [*parameters, torch.randn(3, 2, 8)], len(parameters)), chooser)
+    choose_contractions(recorded(fn, [*parameters, torch.randn(3, 2, 8)], len(parameters)), chooser)
     assert len(memory) == len(chooser.measured) == 2
     assert all(set(seconds) == {"aten", "own"} for seconds in chooser.measured.values())

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from framesmith.graph.attention import Attention
 from framesmith.graph.interpreter import run
-from framesmith.lower.contractions.masked_attention import tile_masked
+from framesmith.lower.contractions.masked_attention import tile_masked_attention
 from tests.fake.harness import record
 
 BF16 = torch.bfloat16
@@ -54,7 +54,7 @@ def test_it_means_the_same(name):
     fn, make, shape = CASES[name]
     inputs = [*operands(), make()]
     graph, _ = record(fn, inputs)
-    tile_masked(graph, True)
+    tile_masked_attention(graph, True)
     graph.lint()
     calls = [n for n in graph.nodes if isinstance(n.target, Attention)]
     assert calls and len({n.args[-1] for n in calls}) == 1  # layers share what is made of a mask
@@ -77,7 +77,7 @@ def test_few_rows_get_numbers_once():
         return [F.scaled_dot_product_attention(q * n, k, v, kept) for n in (1, 2)]
 
     graph, _ = record(fn, inputs)
-    tile_masked(graph, True)
+    tile_masked_attention(graph, True)
     calls = [n for n in graph.nodes if n.target is torch.ops.aten.scaled_dot_product_attention.default]
     assert len(calls) == 2 and len({n.args[3] for n in calls}) == 1 and calls[0].args[3].meta["val"].dtype is BF16
     for got, want in zip(run(graph, inputs), fn(*inputs), strict=True):
@@ -92,7 +92,7 @@ def test_the_library_gets_rows_without_gaps():
         return F.scaled_dot_product_attention(q, k, v, bias.permute(2, 0, 1)[None])
 
     graph, _ = record(fn, inputs)
-    tile_masked(graph, True)
+    tile_masked_attention(graph, True)
     (call,) = [n for n in graph.nodes if n.target is torch.ops.aten.scaled_dot_product_attention.default]
     assert call.args[3].target is torch.ops.aten.clone.default
     for got, want in zip(run(graph, inputs), [fn(*inputs)], strict=True):
@@ -106,7 +106,7 @@ def test_the_library_gets_rows_without_gaps():
 def test_what_stays_the_librarys(kwargs, dtype, tf32):
     inputs = [*operands(dtype=dtype), torch.randn(48, 40).to(dtype)]
     graph, _ = record(lambda q, k, v, bias: F.scaled_dot_product_attention(q, k, v, bias, **kwargs), inputs)
-    tile_masked(graph, tf32)
+    tile_masked_attention(graph, tf32)
     assert not any(isinstance(n.target, Attention) for n in graph.nodes)
 
 
@@ -114,7 +114,7 @@ def test_what_stays_the_librarys(kwargs, dtype, tf32):
 def test_in_tf32_there_need_be_no_mask(causal):
     inputs = operands(dtype=torch.float32)
     graph, _ = record(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal), inputs)
-    tile_masked(graph, True)
+    tile_masked_attention(graph, True)
     graph.lint()
     (call,) = [n for n in graph.nodes if isinstance(n.target, Attention)]
     assert call.target.scores.causal == causal and call.target.scores.tf32

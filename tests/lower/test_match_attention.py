@@ -5,7 +5,7 @@ import torch
 
 from framesmith.graph.attention import Attention
 from framesmith.graph.interpreter import run
-from framesmith.lower.contractions.match_attention import tile_written
+from framesmith.lower.contractions.match_attention import match_attention
 from tests.fake.harness import record
 from tests.lower.test_masked_attention import BF16, operands
 
@@ -63,7 +63,7 @@ CASES = [(plain, 0), (windows, 2), (filled, 3), (read_twice, None), (along_rows,
 def test_it_means_the_same(fn, count):
     inputs = [*operands(), torch.randn(48, 40, 3)]
     graph, _ = record(fn, inputs)
-    tile_written(graph, True)
+    match_attention(graph, True)
     graph.lint()
     calls = [n for n in graph.nodes if isinstance(n.target, Attention)]
     assert [n.target.scores.counts[0] for n in calls] == ([] if count is None else [count])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from framesmith.graph.verifier import verify
-from framesmith.lower.contractions.matmul_output_dtype import widen_results
+from framesmith.lower.contractions.matmul_output_dtype import widen_matmul_results
 from framesmith.lower.lower import lower
 from framesmith.prims.decompose import decompose
 from tests.fake.harness import record
@@ -29,7 +29,7 @@ CASES = {
 def test_rewriting(name):
     fn, count = CASES[name]
     graph, results = record(fn, [a, b, A, B])
-    widen_results(graph)
+    widen_matmul_results(graph)
     verify(graph)
     found = [n for n in graph.nodes if n.target in (aten.mm.dtype, aten.bmm.dtype)]
     assert len(found) == count

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 
 from framesmith.graph.freeze import freeze
 from framesmith.graph.interpreter import run
-from framesmith.lower.contractions.cancel_casts import drop_round_trips
-from framesmith.lower.contractions.libraries import rewrite_products
-from framesmith.lower.contractions.merge_parallel_matmuls import join_layers
+from framesmith.lower.contractions.cancel_casts import cancel_casts
+from framesmith.lower.contractions.libraries import choose_library_calls
+from framesmith.lower.contractions.merge_parallel_matmuls import merge_parallel_matmuls
 from framesmith.lower.contractions.pack_linear import worth_freezing
 from tests.fake.harness import record
 
@@ -58,8 +58,8 @@ def test_joins(name):
     graph, _ = record(fn, inputs)
     for place in list(graph.nodes)[1:5]:
         place.meta["param"] = True
-    rewrite_products(graph)
-    join_layers(graph)
+    choose_library_calls(graph)
+    merge_parallel_matmuls(graph)
     graph.lint()
     products = [n for n in graph.nodes if n.target in (aten.mm.default, aten.addmm.default)]
     assert [n.meta["val"].shape[1] for n in products] == widths and len(products) == count
@@ -84,7 +84,7 @@ def test_joins(name):
 def test_casts_there_and_back(fn, casts):
     x = torch.randn(8, 8).to(BF16)
     graph, _ = record(fn, [x])
-    drop_round_trips(graph)
+    cancel_casts(graph)
     graph.lint()
     assert sum(n.target is aten._to_copy.default for n in graph.nodes) == casts
     for got, want in zip(run(graph, [x]), torch.utils._pytree.tree_leaves(fn(x)), strict=True):

@@ -4,7 +4,7 @@ import torch
 
 from framesmith.fake.recorder import Recorder
 from framesmith.graph.interpreter import run
-from framesmith.lower.contractions.merge_summed_matmuls import MOST, join_products
+from framesmith.lower.contractions.merge_summed_matmuls import MOST, merge_summed_matmuls
 
 aten = torch.ops.aten
 
@@ -16,7 +16,7 @@ def joined(fn, *inputs):
         out = fn(*[rec.input(x, f"x{i}") for i, x in enumerate(inputs)])
     graph = rec.finish([out] if isinstance(out, torch.Tensor) else list(out))
     expected = run(graph, inputs)
-    join_products(graph)
+    merge_summed_matmuls(graph)
     graph.eliminate_dead_code()
     graph.lint()
     for got, want in zip(run(graph, inputs), expected, strict=True):

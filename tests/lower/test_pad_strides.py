@@ -93,7 +93,7 @@ PADDED = (gradients, from_a_product, of_batches, with_a_bias, given, from_an_ope
 @pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
 def test_means_the_same(fn, dtype):
     inputs = [x(*shape, dtype=dtype) for shape in CASES[fn]]
-    made = program_of(fn, *map(torch.clone, inputs), target=GPU, change=pad_strides.pad_rows)
+    made = program_of(fn, *map(torch.clone, inputs), target=GPU, change=pad_strides.pad_strides)
     steps = [[s.const for s in b.stride] for b in made.buffers.values() if b.kind != "view"]
     assert any(s[-2:] == [72, 1] for s in steps) == (fn in PADDED)
     for got, want in zip(run_program(made, [*map(torch.clone, inputs)]), torch.utils._pytree.tree_leaves(fn(*inputs)),

@@ -12,7 +12,7 @@ from framesmith.config import Config
 from framesmith.fake.recorder import Recorder
 from framesmith.graph.interpreter import run
 from framesmith.lower.contractions.choice import CANDIDATES, Chooser
-from framesmith.lower.contractions.pack_linear import Request, rewrite_contractions
+from framesmith.lower.contractions.pack_linear import Request, choose_contractions
 
 SIZES = [(1, 1, 1), (3, 5, 7), (14, 16, 32), (15, 17, 33), (31, 1100, 200), (130, 700, 300), (600, 40, 17),
          (20, 3, 1000), (7, 0, 9)]
@@ -86,7 +86,7 @@ def test_products_of_a_graph_are_rewritten_as_eager() -> None:
     recorder = Recorder()
     with torch.no_grad(), recorder:
         results = fn(*[recorder.input(t, f"i{n}") for n, t in enumerate(inputs)])
-    graph = rewrite_contractions(recorder.finish(list(results)), lambda request: "own")
+    graph = choose_contractions(recorder.finish(list(results)), lambda request: "own")
     targets = [str(n.target) for n in graph.nodes if n.op == "call_function"]
     assert targets.count("framesmith.matmul.default") >= 3
     assert targets.count("aten.addmm.default") == 1

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 _OPTIONS = ("dropout_p", "is_causal", "scale", "enable_gqa")
 
 
-def sum_rows(graph: fx.Graph) -> None:
+def sum_decoded_rows(graph: fx.Graph) -> None:
     """Rewrite such calls in place."""
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target is aten.scaled_dot_product_attention.default:
@@ -76,4 +76,4 @@ def _has_one_row(q: Any, k: Any, v: Any) -> bool:
             and min(*k.shape, *v.shape) > 0)
 
 
-__all__ = ["sum_rows"]
+__all__ = ["sum_decoded_rows"]

@@ -31,7 +31,7 @@ _FORWARD = aten._scaled_dot_product_efficient_attention.default
 _BACKWARD = aten._scaled_dot_product_efficient_attention_backward.default
 
 
-def tile_rounded(graph: fx.Graph) -> None:
+def tile_attention_tf32(graph: fx.Graph) -> None:
     """Rewrite such calls in place."""
     for node in list(graph.nodes):
         row = _ROWS.get(node.target) if node.op == "call_function" else None
@@ -118,4 +118,4 @@ def _replace(graph: fx.Graph, node: fx.Node, parts: dict[int, fx.Node]) -> None:
 
 _ROWS = {_FORWARD: _forward, _BACKWARD: _backward}
 
-__all__ = ["tile_rounded"]
+__all__ = ["tile_attention_tf32"]

@@ -20,7 +20,7 @@ WIDER = {
 """The types that hold all values of a type."""
 
 
-def drop_round_trips(graph: fx.Graph) -> None:
+def cancel_casts(graph: fx.Graph) -> None:
     """Leave such casts out, in place. A cast that is a result stays: it is memory of its own."""
     for node in list(graph.nodes):
         wide: Any = node.args[0] if _is_cast(node) else None
@@ -42,4 +42,4 @@ def _is_cast(node: Any) -> bool:
                                                                        if x is not None} - {"dtype"}
 
 
-__all__ = ["drop_round_trips"]
+__all__ = ["cancel_casts"]

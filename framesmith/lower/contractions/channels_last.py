@@ -22,7 +22,7 @@ _CONVOLUTIONS = frozenset((
 ))
 
 
-def lay_out_weights(graph: fx.Graph) -> None:
+def lay_out_conv_weights(graph: fx.Graph) -> None:
     """Weights that are frozen are laid out once; another would be laid out in each call. Copies of parameters in
     float32 have as much room as eager's library needs in a call, in which it lays out results: they lie so here."""
     convolutions = [n for n in graph.nodes if n.op == "call_function" and n.target in _CONVOLUTIONS]
@@ -66,7 +66,7 @@ def _by_position(add: Nodes, weight: fx.Node) -> fx.Node:
     return add(aten.permute.default, (laid, [3, 2, 0, 1]), shape, (1, shape[0], shape[0] * shape[3], shape[0]))
 
 
-def part_bias_gradients(graph: fx.Graph) -> None:
+def split_bias_gradients(graph: fx.Graph) -> None:
     """The gradient of a bias is a sum over the tangent, for which the library has no kernel of its own either: as a
     nest it may be a part of what computes the tangent."""
     for node in list(graph.nodes):

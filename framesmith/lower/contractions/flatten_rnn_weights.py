@@ -25,7 +25,7 @@ _MODES: dict[Any, int] = {aten.rnn_relu.input: 0, aten.rnn_tanh.input: 1, aten.l
 """cuDNN's numbers of the cells."""
 
 
-def flatten_weights(graph: fx.Graph) -> None:
+def flatten_rnn_weights(graph: fx.Graph) -> None:
     """Rewrite every such layer, in place."""
     for node in list(graph.nodes):
         if node.target in _MODES:
@@ -72,4 +72,4 @@ def _size(dtype: torch.dtype, device: torch.device, shapes: tuple[tuple[int, ...
         return _FLATTEN(weights, *geometry).numel() if torch.cudnn_is_acceptable(weights[0]) else 0
 
 
-__all__ = ["flatten_weights"]
+__all__ = ["flatten_rnn_weights"]

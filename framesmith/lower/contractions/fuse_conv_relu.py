@@ -46,7 +46,7 @@ class Layer:
 Apt = Callable[[Layer], bool]
 
 
-def fuse_rectified(graph: fx.Graph, is_apt: Apt = lambda layer: True) -> None:
+def fuse_conv_relu(graph: fx.Graph, is_apt: Apt = lambda layer: True) -> None:
     """Rewrite such convolutions in place, if `is_apt`."""
     for last in list(graph.nodes):
         if last.op != "call_function" or last.target is not aten.relu.default:

@@ -31,7 +31,7 @@ VIEWS = frozenset((aten.reshape.default, aten.view.default, aten._unsafe_view.de
                    aten.transpose.int))
 
 
-def fuse_activations(graph: fx.Graph) -> None:
+def fuse_matmul_activations(graph: fx.Graph) -> None:
     """Rewrite such layers in place."""
     zeros: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):

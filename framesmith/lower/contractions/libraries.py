@@ -21,7 +21,7 @@ from framesmith.lower.contractions.pack_linear import static, value_of
 aten = torch.ops.aten
 
 
-def rewrite_products(graph: fx.Graph) -> None:
+def choose_library_calls(graph: fx.Graph) -> None:
     """Rewrite every contraction in place."""
     for node in list(graph.nodes):
         if node.op != "call_function":

@@ -37,7 +37,7 @@ NARROW = 64
 _OPTIONS = ("dropout_p", "is_causal", "scale", "enable_gqa")
 
 
-def tile_masked(graph: fx.Graph, tf32: bool) -> None:
+def tile_masked_attention(graph: fx.Graph, tf32: bool) -> None:
     """Rewrite such calls in place. `tf32`: products of float32 may be less exact."""
     masks = Masks(graph)
     for node in list(graph.nodes):
@@ -241,4 +241,4 @@ def _place(graph: fx.Graph, name: str, size: tuple[int, ...], dtype: torch.dtype
     return node
 
 
-__all__ = ["Masks", "has_tiles", "tile_masked", "original", "tiled", "triangle"]
+__all__ = ["Masks", "has_tiles", "tile_masked_attention", "original", "tiled", "triangle"]

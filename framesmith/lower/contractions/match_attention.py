@@ -35,7 +35,7 @@ _STEPS = frozenset((
 _FLOATS = frozenset((*HALF, torch.float32))
 
 
-def tile_written(graph: fx.Graph, tf32: bool) -> None:
+def match_attention(graph: fx.Graph, tf32: bool) -> None:
     """Rewrite such attention in place. `tf32`: products of float32 may be less exact."""
     masks = Masks(graph)
     found = False
@@ -159,4 +159,4 @@ def _graph(graph: fx.Graph, steps: list[fx.Node], masks: Masks) -> tuple[fx.Grap
     return made, list(operands.values())
 
 
-__all__ = ["tile_written"]
+__all__ = ["match_attention"]

@@ -20,7 +20,7 @@ WIDE: dict[Any, Any] = {aten.mm.default: aten.mm.dtype, aten.bmm.default: aten.b
 """Of a product, the operator that gives it in another type."""
 
 
-def widen_results(graph: fx.Graph) -> None:
+def widen_matmul_results(graph: fx.Graph) -> None:
     """Rewrite such products in place, where the cast would be a pass of its own; what computes with a result reads a
     half faster."""
     for cast in [n for n in graph.nodes if n.target is aten._to_copy.default]:
@@ -60,4 +60,4 @@ def _in_float32(value: Any) -> Spec:
     return Spec(tuple(map(size_of, value.shape)), torch.float32, value.device, tuple(map(size_of, stride)))
 
 
-__all__ = ["widen_results"]
+__all__ = ["widen_matmul_results"]

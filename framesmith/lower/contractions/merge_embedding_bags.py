@@ -32,7 +32,7 @@ assert _C.LANES  # importing the core registers the operators
 _SUM, _MEAN = 0, 1
 
 
-def group_embedding_bags(graph: fx.Graph) -> fx.Graph:
+def merge_embedding_bags(graph: fx.Graph) -> fx.Graph:
     """Group what can be computed at the place of the group's last member, in place; returns `graph`."""
     order = {node: k for k, node in enumerate(graph.nodes)}
     groups: dict[Any, list[fx.Node]] = {}

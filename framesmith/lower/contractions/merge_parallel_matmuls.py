@@ -27,7 +27,7 @@ _PRODUCTS: dict[Any, int] = {aten.mm.default: 0, aten.addmm.default: 1}
 _OTHERS = LAYERS | {aten.scaled_dot_product_attention.default, aten._addmm_activation.default}
 
 
-def join_layers(graph: fx.Graph) -> None:
+def merge_parallel_matmuls(graph: fx.Graph) -> None:
     """Rewrite each run of such products, in place. Nothing that stands between two of a run reads another matrix: none
     waits for long."""
     run: list[fx.Node] = []
@@ -132,4 +132,4 @@ def _bring(graph: fx.Graph, run: list[fx.Node]) -> None:
             run[0].prepend(node)
 
 
-__all__ = ["join_layers"]
+__all__ = ["merge_parallel_matmuls"]

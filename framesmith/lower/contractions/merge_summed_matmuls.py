@@ -23,7 +23,7 @@ FEWEST, LEAST, MOST = 4, 8, 16
 """Products that are worth it, and that wait for each other, if any do."""
 
 
-def join_products(graph: fx.Graph) -> None:
+def merge_summed_matmuls(graph: fx.Graph) -> None:
     """Rewrite every such sum, in place. A joined product stands behind the last of its parts, which then need not wait
     for others."""
     place = {node: k for k, node in enumerate(graph.nodes)}
@@ -135,4 +135,4 @@ def _end_to_end(graph: fx.Graph, like: fx.Node, parts: list[fx.Node], dim: int) 
     return add(aten.hstack.default if dim else aten.vstack.default, (parts,), tuple(shape))
 
 
-__all__ = ["join_products"]
+__all__ = ["merge_summed_matmuls"]

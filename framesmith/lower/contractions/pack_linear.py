@@ -54,7 +54,7 @@ def rewrites(*targets: Any) -> Callable[[Rewrite], Rewrite]:
     return register
 
 
-def rewrite_contractions(graph: fx.Graph, choose: Choose) -> fx.Graph:
+def choose_contractions(graph: fx.Graph, choose: Choose) -> fx.Graph:
     """Replace every contraction that has a better kernel, in place; returns `graph`."""
     for node in list(graph.nodes):
         if node.op != "call_function":

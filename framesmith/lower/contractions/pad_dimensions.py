@@ -26,7 +26,7 @@ LARGE, SIDE = 1 << 26, 64  # multiplications, and results along each side, from 
 ENOUGH = 512  # multiplications of each element of a copy that take as much longer as it takes
 
 
-def grow_products(graph: LoopGraph) -> LoopGraph:
+def pad_dimensions(graph: LoopGraph) -> LoopGraph:
     """`graph` with such products."""
     return _Growing(graph).run()
 
@@ -183,4 +183,4 @@ def _zeros(s: Storage, shape: Sequence[int], offset: int, reader: Item) -> Compu
     return Compute(tuple(axes), (), (), tuple(b.ops), reader.origins)
 
 
-__all__ = ["grow_products"]
+__all__ = ["pad_dimensions"]

@@ -40,7 +40,7 @@ def in_vectors(n: int, dtype: torch.dtype) -> int:
     return -(-n // vector(dtype)) * vector(dtype)
 
 
-def pad_rows(graph: LoopGraph) -> LoopGraph:
+def pad_strides(graph: LoopGraph) -> LoopGraph:
     """`graph` with such matrices laid out so."""
     for kinds, way in ((("arena",), _Padding), (("input", "result"), _Copy)):
         for name in [s.name for s in graph.storages.values() if s.kind in kinds and _is_askew(s)]:
