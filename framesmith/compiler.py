@@ -53,7 +53,7 @@ from framesmith.util.errors import (
     Unsupported,
     drop_traces,
 )
-from framesmith.util.interrupts import handlers_heard
+from framesmith.util.interrupts import handlers_heard, raised_by_handler
 from framesmith.util.retries import Raising
 from framesmith.util.timing import stage
 
@@ -307,7 +307,7 @@ class FrameCompiler:
         except (RecursionError, MemoryError):
             return None  # too little is left for capture here and now
         except Exception as problem:  # the edge: whatever is wrong inside, the user's program runs
-            if not self.config.suppress_errors or self.config.fullgraph:
+            if not self.config.suppress_errors or self.config.fullgraph or raised_by_handler(problem):
                 raise
             return self._bug(code, problem)
         self._note(code, captured, tree, compiled)

@@ -19,7 +19,7 @@ from torch import fx
 from framesmith.autograd.formulas import DIFFERENTIABLE, Copied, Written
 from framesmith.autograd.gradient_order import later_results
 from framesmith.autograd.index_dtype import narrow_places
-from framesmith.fake import FakeTensor, Recorder
+from framesmith.fake import FakeTensor, Recorder, dispatch_restored
 from framesmith.fake.handlers import view
 from framesmith.fake.launching import again
 from framesmith.fake.layout import meets_itself, preserved_strides
@@ -116,10 +116,11 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
     Raises `Unsupported` where a derivative cannot be recorded; what autograd itself refuses is its own error.
     """
     replay = _Replay(Recorder(below_autograd=False), graph)
-    try:
-        return _traced(replay, defined, wanted)
-    finally:
-        replay.let_go()
+    with dispatch_restored():
+        try:
+            return _traced(replay, defined, wanted)
+        finally:
+            replay.let_go()
 
 
 def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[int] | None) -> Joint:

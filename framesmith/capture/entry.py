@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
-from framesmith.fake import Recorder
+from framesmith.fake import Recorder, dispatch_restored
 from framesmith.util.errors import FirstCall, FrameSeen, FramesmithError, NeedsGrad, SharedMemory, TooLong, Unsupported
 from framesmith.util.precision import CONVOLUTIONS, PRODUCTS
 from framesmith.util.stack import Place, user_frame
@@ -121,7 +121,7 @@ def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str,
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, RECURSION))
     try:
-        with refused_in(Tracer.folded.__code__):
+        with dispatch_restored(), refused_in(Tracer.folded.__code__):
             return _attempts(code, f_locals, f_globals, closure or (), config, compile_fn, varying)
     finally:
         sys.setrecursionlimit(limit)

@@ -17,7 +17,7 @@ from framesmith.fake import (  # noqa: F401  each registers the rows of its tabl
     special,
 )
 from framesmith.fake.constant_eval import known_value
-from framesmith.fake.recorder import Recorder
+from framesmith.fake.recorder import Recorder, dispatch_restored
 from framesmith.fake.tensor import FakeTensor
 
-__all__ = ["FakeTensor", "Recorder", "known_value"]
+__all__ = ["FakeTensor", "Recorder", "dispatch_restored", "known_value"]

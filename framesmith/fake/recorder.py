@@ -36,9 +36,30 @@ from framesmith.util.errors import Unsupported
 
 _push: Callable[[Any], None] = torch._C._push_on_torch_dispatch_stack
 _pop: Callable[[Any], Any] = torch._C._pop_torch_dispatch_stack
+_depth: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _getitem = operator.getitem
 _NOT_IDENTIFIER = re.compile(r"\W")
 _NO_KWARGS: dict[str, Any] = {}
+
+
+_KEYS = tuple([getattr(torch._C.DispatchKey, name) for name in (
+    "AutogradFunctionality", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")])
+"""Those that recording below autograd excludes."""
+
+
+@contextmanager
+def dispatch_restored() -> Iterator[None]:
+    """Leave the thread's dispatch modes and keys as they are before the block, whatever came between a mode's entry and
+    its exit: a signal's handler may raise behind any call, so also where a mode was pushed and no `finally` stands."""
+    depth, excluded = _depth(), [torch._C._dispatch_tls_is_dispatch_key_excluded(key) for key in _KEYS]
+    try:
+        yield
+    finally:
+        while _depth() > depth:
+            _pop(None)
+        for key, value in zip(_KEYS, excluded, strict=True):
+            if torch._C._dispatch_tls_is_dispatch_key_excluded(key) is not value:
+                torch._C._dispatch_tls_set_dispatch_key_excluded(key, value)
 
 
 class Recorder:
@@ -85,8 +106,8 @@ class Recorder:
     def __enter__(self) -> Recorder:
         # without autograd and its book-keeping of views, composite operators arrive whole
         guard = torch._C._AutoDispatchBelowADInplaceOrView() if self._below_autograd else nullcontext()
-        guard.__enter__()
         self._guards.append(guard)
+        guard.__enter__()
         _push(self)
         return self
 
@@ -132,8 +153,8 @@ class Recorder:
 
     def inside(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Runs `call` with recording on; for handlers, which run with it off."""
-        _push(self)
         try:
+            _push(self)  # behind the call, a signal's handler may raise
             return call(*args, **kwargs)
         finally:
             _pop(None)

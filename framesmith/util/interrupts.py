@@ -16,8 +16,15 @@ _SIGNALS = tuple(map(int, signal.valid_signals()))
 
 def _handlers() -> dict[int, Callable[[int, FrameType | None], Any]]:
     """The program's handlers in Python, by signal."""
-    found = {number: _signal.getsignal(number) for number in _SIGNALS}
+    found = {number: _own(_signal.getsignal(number)) for number in _SIGNALS}
     return {n: h for n, h in found.items() if callable(h) and h is not signal.default_int_handler}
+
+
+def _own(handler: Any) -> Any:
+    """The program's handler, where one of ours was left in its place: it raised while it was to be taken back."""
+    while hasattr(handler, "raised"):
+        handler = handler.own
+    return handler
 
 
 def _code_of(handler: Any) -> CodeType | None:
@@ -68,7 +75,7 @@ def _hearing(handler: Callable[[int, FrameType | None], Any],
             raised.append(error)
             raise
 
-    heard.raised = raised  # type: ignore[attr-defined]
+    heard.raised, heard.own = raised, handler  # type: ignore[attr-defined]
     return heard
 
 

@@ -126,6 +126,7 @@ def test_a_scalar_operator_is_one_row(tmp_path):
                        "x = torch.randn(5)\n"
                        "assert torch.allclose(framesmith.compile(fn)(x), fn(x))\n"
                        "print(framesmith.__file__, *framesmith.explain(fn)(x).records[0].report.externs)\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, cwd=tmp_path, timeout=300,
-                          env={**os.environ, "PYTHONPATH": str(tmp_path)})
+                          env={**os.environ, "PYTHONPATH": path})
     assert done.stdout.split() == [str(tmp_path / "framesmith" / "__init__.py"), "aten::atan2"], done.stderr

@@ -12,6 +12,7 @@ from torch import nn
 import framesmith
 from framesmith import _C, compiler, pipeline
 from framesmith.capture import entry
+from framesmith.fake import recorder
 from framesmith.runtime import build, cache
 from framesmith.util import interrupts
 
@@ -163,6 +164,30 @@ def test_an_alarm_at_any_moment(tmp_path, monkeypatch):
             signal.setitimer(signal.ITIMER_REAL, 0)
             torch.testing.assert_close(compiled(x), eager(x))
     assert "alarm" in outcomes and _C.get_callback() is None
+
+
+@pytest.mark.parametrize("where", ("entering", "dispatching"))
+def test_a_mode_that_was_pushed_when_a_handler_raised_is_popped(where, monkeypatch):
+    """The handler runs behind the call that pushes, before anything else of ours."""
+    pushed = []
+
+    def push(mode):
+        torch._C._push_on_torch_dispatch_stack(mode)
+        pushed.append(mode)
+        if len(pushed) == (1 if where == "entering" else 2):
+            signal.raise_signal(signal.SIGUSR1)
+
+    handler = Handler()
+    handler.error = TimeoutError("late")
+    eager, x = model(), torch.randn(2, 64)
+    compiled = framesmith.compile(lambda x: torch.isclose(eager(x), x[:, :8]))
+    monkeypatch.setattr(recorder, "_push", push)
+    with handling(handler), pytest.raises(TimeoutError):
+        compiled(x)
+    monkeypatch.undo()
+    assert pushed and not torch._C._len_torch_dispatch_stack()
+    assert not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
+    assert torch.equal(compiled(x), torch.isclose(eager(x), x[:, :8]))
 
 
 def test_an_error_that_came_through_a_compiled_frame_is_no_handlers():

@@ -9,8 +9,8 @@ import torch
 from framesmith.config import Config
 from framesmith.fake.recorder import Recorder
 from framesmith.fake.tensor import contiguous_strides, new_fake
-from framesmith.lower.lower import lower
-from framesmith.prims.decompose import decompose
+from framesmith.passes import Context, run_passes
+from framesmith.pipeline import PASSES
 from framesmith.targets import CudaTarget
 
 DEVICE = torch.device("cuda", 0)
@@ -58,4 +58,7 @@ def on_cuda(rec, x, number):
 
 
 def scheduled(graph, device=DEVICE):
-    return FakeTarget(Config(), None, None, device).schedule(lower(decompose(graph, device=device), None, device), {})
+    context = Context(Config(), FakeTarget(Config(), None, None, device))
+    for form in ("prims", "loops", "program"):
+        graph = run_passes(PASSES, form, graph, context)
+    return graph

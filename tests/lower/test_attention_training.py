@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import framesmith
-from framesmith import targets
+from framesmith import pipeline
 from framesmith.config import Config
 from framesmith.lower.contractions.choice import CANDIDATES, Chooser
 from framesmith.lower.contractions.pack_linear import Request, choose_contractions
@@ -109,7 +109,7 @@ def test_training_as_eager(causal, tmp_path, monkeypatch) -> None:
         choose_contractions(graph, lambda request: "own")
         seen.extend(str(n.target) for n in graph.nodes if n.op == "call_function")
 
-    monkeypatch.setattr(targets, "choose_contractions", rewrite)
+    monkeypatch.setattr(pipeline, "choose_contractions", rewrite)
     compiled = framesmith.compile(fn, options={"cache_dir": str(tmp_path)})
     torch.testing.assert_close(torch.autograd.grad(compiled(q, k, v), (q, k, v)), expected, rtol=1e-5, atol=1e-7)
     assert seen.count("framesmith.attention_sums.default") == seen.count("framesmith.attention_backward.default") == 1

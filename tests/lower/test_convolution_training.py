@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import framesmith
-from framesmith import targets
+from framesmith import pipeline
 from framesmith.config import Config
 from framesmith.lower.contractions.choice import CANDIDATES, Chooser
 from framesmith.lower.contractions.pack_linear import Request, choose_contractions
@@ -97,7 +97,7 @@ def test_training_as_eager(own, bias, tmp_path, monkeypatch) -> None:
         choose_contractions(graph, lambda request: "own" if request.kind in own else "aten")
         seen.extend(str(n.target) for n in graph.nodes if n.op == "call_function")
 
-    monkeypatch.setattr(targets, "choose_contractions", rewrite)
+    monkeypatch.setattr(pipeline, "choose_contractions", rewrite)
     compiled = framesmith.compile(lambda x: module(x).square().mean(), options={"cache_dir": str(tmp_path)})
     torch.testing.assert_close(torch.autograd.grad(compiled(x), leaves), expected, rtol=1e-4, atol=1e-7)
     counts = [seen.count(f"framesmith.{kind.replace(' ', '_')}.default") for kind in KINDS]
