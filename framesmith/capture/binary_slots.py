@@ -84,7 +84,7 @@ def _constant(tracer: Any, obj: Any, raw: Any, name: str, args: list[t.Tracker])
         return tracer.made(tracer.folded(raw, (obj.value, *[a.value for a in real])))  # type: ignore[attr-defined]
     takes_an_index = name in ("__mul__", "__rmul__") and any(tracer.lookup(a.pytype(), "__index__") is not MISSING
                                                              for a in real)
-    if type(obj.value) in BY_EQUALITY and not takes_an_index:
+    if (obj.value is None or type(obj.value) in BY_EQUALITY) and not takes_an_index:
         return None
     raise Unsupported(f"{name} of {obj.describe()}")
 

@@ -80,7 +80,7 @@ def drawn(x: FakeTensor, *_: Any, **__: Any) -> Any:
 
 
 @rule(aten.bernoulli.p, aten.poisson.default, aten.normal.float_Tensor, aten.binomial.default,
-      aten._standard_gamma_grad.default,
+      aten._standard_gamma.default, aten._standard_gamma_grad.default,
       aten._sample_dirichlet.default, aten._dirichlet_grad.default)
 def drawn_in_order(x: Any, y: Any = None, *_: Any, **__: Any) -> Any:
     """Contiguous whatever the argument (for which torch's own meta kernels answer otherwise)."""

@@ -67,6 +67,12 @@ class Described:
         return 3
 
 
+@program
+def none_beside_others(x):
+    none = None
+    return x + 1, [none == other for other in ((), [], {}, 0, "", x.shape, Data, None)], () != none, none in [(), None]
+
+
 @program.on(lambda: Described(2))
 def descriptors(x, outer):
     out = []

@@ -15,11 +15,14 @@ from torch.utils import dlpack
 from framesmith import _C
 
 SIZES = {"few": (64, 64), "many": (1024, 1024)}
+HOOKED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 HOW = ("automatic", "copy", "tracking", "digest")
 
 
 @pytest.fixture(params=HOW)
 def how(request):
+    if request.param == "accesses" and not HOOKED:
+        pytest.skip("storages of this PyTorch have no hook for accesses")
     before = _C.detect_writes_by(request.param)
     yield request.param
     _C.detect_writes_by(before)
