@@ -174,14 +174,6 @@ def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
     return new_fake(x.shape, contiguous_strides(x.shape), x.dtype, x.device)
 
 
-def _index_fill(x: FakeTensor, dim: int, index: FakeTensor, value: Any) -> Any:
-    """A copy, which keeps eager's strides of sizes of one: versions of the meta kernel do not."""
-    whole = type(value) in (int, float, bool) and index.dtype is torch.int64 and index.dim() < 2
-    if not whole or not -x.dim() <= dim < x.dim():
-        return DOUBTED
-    return new_fake(tuple(x.shape), preserved_strides(x), x.dtype, x.device)
-
-
 def _triangle(x: FakeTensor, diagonal: Any = 0) -> Any:
     return new_fake(x.shape, contiguous_strides(x.shape), x.dtype,
                     x.device) if x.dim() >= 2 and x.is_contiguous() else NotImplemented
@@ -195,6 +187,5 @@ RULES[aten.div.Scalar_mode] = _div_mode
 RULES[aten.where.self] = _where
 RULES[aten.masked_fill.Scalar] = _masked_fill
 RULES[aten.masked_fill.Tensor] = _masked_fill
-RULES[aten.index_fill.int_Scalar] = _index_fill
 RULES[aten.tril.default] = _triangle
 RULES[aten.triu.default] = _triangle

