@@ -21,25 +21,27 @@ NUMERICS = ("default", "eager")
 class Config:
     """The user's options. Each field can be set by `FRAMESMITH_<NAME>` in the environment.
 
-    `dynamic`: None = static first, dynamic in the dimension that changed; True / False = always / never. `cache_dir`:
-    None = the user's cache folder. `threads`: None = torch's own count. `max_variants`: compiled variants of one code
-    object, for each module that it is called with; calls that none of them takes run in plain Python from then on.
-    `keep_graphless`: keep variants without tensor operations; otherwise a code object that twice had none runs in plain
-    Python. `max_instructions`: a frame that takes more interpreted instructions to capture runs in plain Python.
-    `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain Python.
-    `partitioner`: choose what a forward keeps for its backward; otherwise all that the backward reads is kept.
-    `activation_budget`: the part, from 0 to 1, of the bytes kept by default that a forward may keep; the rest is
-    computed again. `scoped_memory`: large values of a graph have memory of their own, from their first write to their
-    last use, and inputs that the caller releases die as early; otherwise they have places in one arena (graphs of
-    training have this on, whatever is asked for). `numerics`: "eager" rounds each operator's bfloat16 and float16
-    results before the next operator reads them, as eager does; by default what is computed in float32 stays so within a
-    kernel. Random numbers are eager's either way. `recordings`: in the modes "reduce-overhead" and "max-autotune",
-    calls of a graph on a CUDA device are recorded as CUDA graphs; so many are kept for one graph (by sizes, by
-    addresses of inputs, by stream), the least recently used goes first. 0: none are made. `parallel_threshold`:
-    elements of work in a kernel below which it runs on one thread. `freezing`: rewrite what depends on parameters
-    alone; `weight_caching`: and keep it between calls (casts, packed and laid out weights). `tiling`: on a GPU, kernels
-    have tiles of two dimensions where memory runs along two axes. `sharing`: kernels that differ in sizes alone are
-    one, compiled once (in the modes that measure kernels: those that differ in places of memory alone).
+    `dynamic`: False: Python numbers are assumed anew each time they change; otherwise those that vary become inputs of
+    the graph. Sizes of tensors are static in any case, so far. `cache_dir`: None = the user's cache folder.
+    `max_variants`: compiled variants of one code object, for each module that it is called with; calls that none of
+    them takes run in plain Python from then on. `keep_graphless`: keep variants without tensor operations; otherwise a
+    code object that twice had none runs in plain Python. `max_instructions`: a frame that takes more interpreted
+    instructions to capture runs in plain Python. `standard_library`: capture its frames too. `warn`: tell the user,
+    once a place, what runs in plain Python. `partitioner`: choose what a forward keeps for its backward; otherwise all
+    that the backward reads is kept. `activation_budget`: the part, from 0 to 1, of the bytes kept by default that a
+    forward may keep; the rest is computed again. `scoped_memory`: large values of a graph have memory of their own,
+    from their first write to their last use, and inputs that the caller releases die as early; otherwise they have
+    places in one arena (graphs of training have this on, whatever is asked for). `numerics`: "eager" rounds each
+    operator's bfloat16 and float16 results before the next operator reads them, as eager does; by default what is
+    computed in float32 stays so within a kernel. Random numbers are eager's either way. `recordings`: in the modes
+    "reduce-overhead" and "max-autotune", calls of a graph on a CUDA device are recorded as CUDA graphs; so many are
+    kept for one graph (by sizes, by addresses of inputs, by stream), the least recently used goes first. 0: none are
+    made. `parallel_threshold`: elements of work in a kernel below which it runs on one thread. `freezing`: rewrite what
+    depends on parameters alone; `weight_caching`: and keep it between calls (casts, packed and laid out weights).
+    `tiling`: on a GPU, kernels have tiles of two dimensions where memory runs along two axes. `sharing`: kernels that
+    differ in sizes alone are one, compiled once (in the modes that measure kernels: those that differ in places of
+    memory alone). `verify`: check the invariants of each form of the program after every pass. Kernels use as many
+    threads as torch does.
     """
 
     fullgraph: bool = False
@@ -63,7 +65,6 @@ class Config:
     recordings: int = 16
     max_variants: int = 8
     parallel_threshold: int = 32768
-    threads: int | None = None
     compiler: str | None = None
     compiler_flags: str = ""
     build_jobs: int | None = None

@@ -18,7 +18,6 @@ _ROWS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "fx_graph_cache": lambda value: {"cache": value},
     "force_disable_caches": lambda value: {"cache": False} if value else {},
     "compile_threads": lambda value: {"build_jobs": value},
-    "cpp.threads": lambda value: {"threads": value} if value > 0 else {},
     "emulate_precision_casts": lambda value: {"numerics": "eager"} if value else {},
     "epilogue_fusion": lambda value: {} if value else {"fusion": False},
     "fallback_random": lambda value: {},  # random numbers are eager's
