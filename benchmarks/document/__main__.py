@@ -24,7 +24,7 @@ PLOT = ROOT / "docs" / "benchmarks" / "speed-ups.svg"
 
 def documents() -> list[Path]:
     """The files that may have sections of figures."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs" / "benchmarks").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def made() -> Iterator[tuple[Path, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import table as tables
 from benchmarks.breadth import report
-from benchmarks.document import operators, summary
+from benchmarks.document import operators, package, summary
 from benchmarks.document.markers import machine, table
 from benchmarks.document.summary import RESULTS, devices, saved
 from benchmarks.gpu import kernels as gpu_kernels
@@ -179,6 +179,9 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "fuzz": _fuzz,
     "reliability": lambda: reliability.table(reliability.rows()),
     "operators": operators.totals,
+    "scalar operations": package.scalar_operations,
+    "decompositions": package.decompositions,
+    "passes": package.passes,
     "operators partly in eager": operators.partly,
     "operators not compared": operators.uncompared,
 }

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.document import __main__ as document
 from benchmarks.document import chart, markers, summary
@@ -16,6 +17,8 @@ NAMES = {path: markers.names(path.read_text()) for path in document.documents()}
 LINKS = [*document.ROOT.glob("*.md"), *sorted((document.ROOT / "docs").rglob("*.md"))]
 
 
+@pytest.mark.skipif(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
+                    reason="the table of decompositions has operators that this PyTorch lacks")
 def test_documents_and_json_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert document.main(["--check"]) == 0, capsys.readouterr().out
 
