@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.fake.harness import check
+from tests.fake.harness import check, record
 
 torch.manual_seed(0)
 LAYOUTS = {
@@ -149,9 +149,9 @@ def both(fn, *inputs):
     try:
         with torch.no_grad():
             fn(*inputs)
-    except (RuntimeError, TypeError, IndexError) as error:
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
         with pytest.raises(type(error)) as got:
-            check(fn, *inputs)
+            record(fn, list(inputs))
         assert str(got.value) == str(error)
         return
     check(fn, *inputs, tol=1e-6)
@@ -176,6 +176,14 @@ def test_attention(case):
         lambda q: F.scaled_dot_product_attention(q[..., ::2], q[..., ::2], q[..., ::2]),
     ]
     both(cases[case], q)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("missing", ["", "mean", "var", "mean var"])
+@pytest.mark.parametrize("norm", [torch.batch_norm, torch.instance_norm])
+def test_running_statistics_of_which_some_are_missing(norm, missing, training):
+    statistics = [None if name in missing else torch.full((4,), 0.5) for name in ("mean", "var")]
+    both(lambda x, *s: norm(x, None, None, *s, training, 0.1, 1e-5, False), torch.randn(2, 4, 5), *statistics)
 
 
 def test_factories():
