@@ -483,6 +483,13 @@ def a_view_of_an_expanded_leaf(c):
     return x.grad, v, w
 
 
+@scenario
+def equal_results_one_after_the_other(c):
+    x, classes = leaf(3, 4), torch.tensor([0, 2, 3])
+    y = c(lambda x: (nn.functional.cross_entropy(x, classes), nn.functional.cross_entropy(x, classes), x.exp()))(x)
+    return [torch.autograd.grad(y[k], x, torch.full_like(y[k], k + 2.0), retain_graph=k < 2) for k in (1, 0, 2)]
+
+
 @scenario(breaks=True)
 def sparse_gradients(c):
     """A table that is used in one other way has a gradient that is a sum."""
