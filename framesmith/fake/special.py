@@ -107,7 +107,7 @@ def _numbered(rec: Recorder, source: Any, indices: Any) -> list:
 @handles(aten.dropout.default)
 def dropout(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     source, p, train = positional(func, args, kwargs)
-    if not train or p == 0:
+    if p == 0 or not train and 0 <= p <= 1:
         return source
     return composite(rec, func, args, kwargs)
 

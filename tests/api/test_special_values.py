@@ -113,6 +113,7 @@ ACTIVATIONS: Functions = {
     "hardtanh 0.5": lambda x: F.hardtanh(x, -0.5, 0.5),
     "softshrink 0": lambda x: F.softshrink(x, 0.0),
     "logit": lambda x: torch.logit(x, 0.1),
+    **{f"logit {k}": lambda x, k=k: torch.logit(x, k) for k in (math.nan, -1.0, 0.7, 1.0)},
     "threshold": lambda x: F.threshold(x, 0.5, 20.0),
     "clamp": lambda x: x.clamp(-0.5, 3.0),
 }
@@ -121,6 +122,19 @@ ACTIVATIONS: Functions = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_activations(dtype: torch.dtype) -> None:
     assert not differing(ACTIVATIONS, floats(dtype), grad=True, tol=64.0)
+
+
+REDUCING: Functions = {
+    "var": lambda x: torch.var(x, correction=math.nan), "std": lambda x: x.std(1, correction=math.nan),
+    "huber": lambda x: F.huber_loss(x, x.detach() + 1, delta=math.inf),
+    **{f"smoothing {k}": lambda x, k=k: F.cross_entropy(x, torch.arange(4), label_smoothing=k) for k in (math.nan, -1)},
+    "smoothing of probabilities": lambda x: F.cross_entropy(x, x.detach().softmax(1), label_smoothing=-1.0),
+}
+
+
+@pytest.mark.parametrize("columns", [8, 3000])
+def test_odd_numbers_of_reductions(columns: int) -> None:
+    assert not differing(REDUCING, torch.linspace(-1, 1, 4 * columns).view(4, columns), grad=True, tol=64.0)
 
 
 @pytest.mark.parametrize("product", [lambda x: x.prod(), lambda x: x.prod(-1), lambda x: x.prod(0, keepdim=True)])

@@ -2,6 +2,7 @@
 graph."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -184,6 +185,13 @@ def test_attention(case):
 def test_running_statistics_of_which_some_are_missing(norm, missing, training):
     statistics = [None if name in missing else torch.full((4,), 0.5) for name in ("mean", "var")]
     both(lambda x, *s: norm(x, None, None, *s, training, 0.1, 1e-5, False), torch.randn(2, 4, 5), *statistics)
+
+
+def test_numbers_that_losses_and_activations_refuse():
+    for number in (math.nan, math.inf, -1.0):
+        for fn in (F.softshrink, F.dropout, lambda x, p: F.dropout(x, p, False),
+                   lambda x, p: F.huber_loss(x, x, delta=p), lambda x, p: F.smooth_l1_loss(x, x, beta=p)):
+            both(lambda x, fn=fn, number=number: fn(x, number), torch.randn(2, 3))
 
 
 def test_factories():

@@ -144,7 +144,7 @@ def cross_entropy(
     if category(target.dtype) >= 2:
         return _soft_cross_entropy(b, logs, target, weight, reduction, label_smoothing, x.dtype)
     loss, total = _nll(b, logs, target, weight, reduction, ignore_index)
-    if label_smoothing:
+    if label_smoothing > 0:
         classes = x.shape[dim]
         factor = logs if weight is None else logs * b.along(b.convert(weight, logs.dtype), dim, logs.ndim)
         smooth = b.where(b.ne(target, ignore_index), b.neg(b.sum(factor, (dim,), False)), 0.0)
@@ -160,7 +160,7 @@ def _soft_cross_entropy(b: Builder, logs: Value, target: Value, weight: Any, red
     """Targets are probabilities."""
     dim = 1 if logs.ndim > 1 else 0
     target = b.convert(target, logs.dtype)
-    if smoothing:
+    if smoothing > 0:
         target = target * (1.0 - smoothing) + smoothing / logs.shape[dim]
     loss = logs * target
     if weight is not None:
