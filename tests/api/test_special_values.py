@@ -189,3 +189,17 @@ def test_zeros_keep_their_sign_and_quotients_are_infinite(dtype: torch.dtype, co
         for got, want in zip(framesmith.compile(every, fullgraph=True)(x), every(x), strict=True):
             assert torch.equal(got.nan_to_num(7), want.nan_to_num(7))
             assert want.isnan().all() or torch.equal(got.signbit(), want.signbit())
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("odd", [2.0, -0.1, math.nan])
+def test_losses_of_what_is_no_probability(odd: float, reduction: str) -> None:
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.binary_cross_entropy(x, y, reduction=reduction) * 2
+
+    compiled, fine, bad = framesmith.compile(loss, fullgraph=True), torch.rand(50), torch.rand(50)
+    bad[37] = odd
+    torch.testing.assert_close(compiled(fine, fine), loss(fine, fine))
+    for pair, name in ((bad, fine), "input"), ((fine, bad), "target"):
+        with pytest.raises(RuntimeError, match=f"elements of {name} should be between 0 and 1"):
+            compiled(*pair)
