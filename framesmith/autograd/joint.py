@@ -27,7 +27,7 @@ from framesmith.fake.outputs import memory_of
 from framesmith.fake.tensor import metadata_of, new_fake
 from framesmith.graph.derivative import Derivative, passed, refuse, without_derivatives
 from framesmith.graph.launch import OfOneGraph
-from framesmith.graph.traversal import last_node, nodes_after
+from framesmith.graph.traversal import descendants, last_node, nodes_after
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
@@ -125,6 +125,7 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
 
 def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[int] | None) -> Joint:
     recorder = replay.recorder
+    recorder.sparse_gradients = True
     with torch.inference_mode(
         False), torch.enable_grad(), torch._C._DisableAutocast(), _no_anomalies(), _without_formula(), \
             recorder, replay:
@@ -153,6 +154,7 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
     for node, value in replay.copies:
         recorder.emit(aten.copy_.default, (node, recorder.nodes(value)), value)
     closed = recorder.graph
+    _refuse_sparse_operands(closed)
     _drop_statistics(closed)
     narrow_places(closed)
     output = closed.output(tuple(nodes))
@@ -179,6 +181,16 @@ def _drop_statistics(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node.target is aten.native_batch_norm_backward.default and node.args[7]:
             node.args = (*node.args[:3], None, None, *node.args[5:])
+
+
+def _refuse_sparse_operands(graph: fx.Graph) -> None:
+    """Raise `Unsupported` where a sparse gradient is not just a result of the backward: it is computed with, or does
+    not depend on a tangent, so that the forward would keep it."""
+    found = [n for n in graph.nodes if n.kwargs.get("layout", torch.strided) not in (None, torch.strided)]
+    if any(n.users for n in found):
+        raise Unsupported("a sparse gradient that more is computed of")
+    if found and not descendants([n for n in graph.nodes if n.name.startswith(TANGENT)]).issuperset(found):
+        raise Unsupported("a sparse gradient that depends on no tangent")
 
 
 def _places(saved: set[fx.Node], nodes: Any) -> tuple[int, ...]:

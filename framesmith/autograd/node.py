@@ -22,6 +22,7 @@ from framesmith.autograd.joint import Joint, trace_joint
 from framesmith.autograd.layouts import strides_of
 from framesmith.autograd.operators import evaluated, of_any_layout, untransformed
 from framesmith.autograd.partition import backward_of, gradient_of, partition
+from framesmith.util.errors import Unsupported
 
 Values = tuple[Any, ...]
 Compiled = Callable[[Any], Values]
@@ -160,8 +161,13 @@ class Differentiable:
                         given: Values) -> Compiled:
         with self._turn():
             graph = gradient_of(trace_joint(self._graph, there, self.joint.wanted), self.parts, wanted, requires)
-            return _Fitted(graph, given, lambda part,
-                           there: Differentiable(part, there, self._compile, *self._how).in_engine())
+            try:
+                return _Fitted(graph, given, lambda part,
+                               there: Differentiable(part, there, self._compile, *self._how).in_engine())
+            except Unsupported:  # autograd's own nodes have the derivatives that cannot be recorded
+                pass
+        by_operators = self._interpreted(there, wanted, requires).graph
+        return lambda given: evaluated(by_operators, given)
 
     def by_operators(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
                      again: bool) -> Values:

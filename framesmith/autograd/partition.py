@@ -95,7 +95,8 @@ def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.
     found = _where(nodes, parts)
     tangents = [n for n in nodes if n.op == "placeholder"][joint.inputs:]
     grads = _asked(joint, nodes, wanted)
-    kept = [found.get(number) for number in parts.numbers]
+    # of equal values that are kept apart, the first is read
+    kept = [found.pop(number, None) for number in parts.numbers]
     for node, layout in zip(kept, parts.layouts, strict=True):
         if node is not None and layout is not None:
             node.meta["layout"] = layout

@@ -260,6 +260,16 @@ void keep(GraphNode& node, const Layout& layout, const ag::variable_list& inputs
   }
 }
 
+// What eager refuses to keep is refused before the forward draws random numbers.
+void refuse_inference_tensors(const Layout& layout, PyObject* inputs) {
+  for (const Places* places : {&layout.kept, &layout.watched})
+    for (auto [kind, place] : *places)
+      if (kind == 0) {
+        const at::Tensor x = tensor_at(inputs, place);
+        TORCH_CHECK(!x.defined() || !x.is_inference(), "Inference tensors cannot be saved for backward.");
+      }
+}
+
 constexpr const char* FROM_HOOK = "__framesmith_from_hook__";
 
 // The exception that is being raised came from a hook of the user's, not from the graph: `capture/eager_fallback.py` lets it through.
@@ -277,6 +287,7 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   auto* self = reinterpret_cast<GraphObject*>(object);
   const Layout& layout = *self->layout;
   PyObject* inputs = args[0];
+  refuse_inference_tensors(layout, inputs);
   at::AutoGradMode on(true);
   ag::variable_list given;
   for (Py_ssize_t i = 0, count = PyTuple_GET_SIZE(inputs); i < count; ++i) given.push_back(tensor_at(inputs, i));

@@ -163,6 +163,8 @@ def _ints(sizes: Any) -> list[int]:
 
 def _from_meta(value: Any, device: torch.device, offset: Any) -> Any:
     if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            raise Unsupported(f"a tensor of layout {value.layout}")
         return new_fake(tuple(value.shape), value.stride(), value.dtype, device, value.storage_offset() + offset)
     if isinstance(value, (tuple, list)):
         return tuple([_from_meta(item, device, offset) for item in value])

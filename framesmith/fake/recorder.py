@@ -40,6 +40,7 @@ _depth: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _getitem = operator.getitem
 _NOT_IDENTIFIER = re.compile(r"\W")
 _NO_KWARGS: dict[str, Any] = {}
+_WITH_STRIDES = (None, torch.strided)
 
 
 _KEYS = tuple([getattr(torch._C.DispatchKey, name) for name in (
@@ -98,6 +99,8 @@ class Recorder:
         """Whether autograd goes on through what a tensor was before it is overwritten, with a gradient of zeros."""
         self.numbers: list[Number] = []
         """Python numbers that vary, of those that operators may take."""
+        self.sparse_gradients = False
+        """Results may be sparse; who sets it sees to it that no operator reads them."""
         self._last_placeholder: Node | None = None
         self._last_number: Node | None = None
 
@@ -135,6 +138,8 @@ class Recorder:
             func, args, kwargs = entered(self, func, args, kwargs)
         if "device" in kwargs:
             kwargs = self._placed(kwargs)
+        if "layout" in kwargs and kwargs["layout"] not in _WITH_STRIDES and not self.sparse_gradients:
+            raise Unsupported(f"a tensor of layout {kwargs['layout']}")
         handler = HANDLERS.get(func)
         if handler is None:
             handler = HANDLERS[func] = classify(func)

@@ -140,6 +140,12 @@ for _packet in (aten.slice_backward, aten.select_backward, aten.unfold_backward)
     RULES[_packet.default] = _zeros(0)
 
 
+@rule(aten._sparse_coo_tensor_with_dims_and_tensors.default)
+def sparse_gradient(sparse: int, rest: int, size: Any, indices: FakeTensor, values: FakeTensor, **_: Any) -> Any:
+    """No strides are a sparse tensor's: these stand for them until it leaves the graph."""
+    return dense(values, tuple(size))
+
+
 @rule(aten.embedding_dense_backward.default)
 def embedding_dense_backward(grad: FakeTensor, indices: FakeTensor, count: Any, padding: Any, scale: bool) -> Any:
     fits = _alike(grad) and not indices.dtype.is_floating_point and grad.dim() == indices.dim() + 1

@@ -59,12 +59,12 @@ def loss_between(x: FakeTensor, target: FakeTensor, reduction: int = 1) -> Any:
 
 @rule(aten.smooth_l1_loss.default)
 def smooth_l1_loss(x: FakeTensor, target: FakeTensor, reduction: int = 1, beta: Any = 1.0) -> Any:
-    return DOUBTED if type(beta) in (int, float) and beta < 0 else _between(x, (target,), reduction)
+    return DOUBTED if type(beta) in (int, float) and not beta >= 0 else _between(x, (target,), reduction)
 
 
 @rule(aten.huber_loss.default)
 def huber_loss(x: FakeTensor, target: FakeTensor, reduction: int = 1, delta: Any = 1.0) -> Any:
-    return DOUBTED if type(delta) in (int, float) and delta <= 0 else _between(x, (target,), reduction)
+    return DOUBTED if type(delta) in (int, float) and not delta > 0 else _between(x, (target,), reduction)
 
 
 @rule(aten.binary_cross_entropy.default)

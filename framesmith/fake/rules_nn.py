@@ -139,17 +139,18 @@ def group_norm(x: FakeTensor, groups: int, *args: Any, **kwargs: Any) -> Any:
 
 
 @rule(aten.batch_norm.default)
-def batch_norm(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: Any, *args: Any) -> Any:
-    if x.dim() < 2 or any(t is not None and not same_shape(t.shape, x.shape[1:2]) for t in (weight, bias, mean, var)):
-        return NotImplemented
+def batch_norm(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool = True, *args: Any) -> Any:
+    if (x.dim() < 2 or (mean is None or var is None) and not (training and mean is var)
+        or any(t is not None and not same_shape(t.shape, x.shape[1:2]) for t in (weight, bias, mean, var))):
+        return DOUBTED
     return new_fake(x.shape, suggested_strides(x, tuple(x.shape)), x.dtype, x.device)
 
 
 @rule(aten._native_batch_norm_legit_functional.default)
 def batch_norm_training(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: Any, *args: Any) -> Any:
     out = batch_norm(x, weight, bias, mean, var)
-    if out is NotImplemented:
-        return NotImplemented
+    if out is DOUBTED:
+        return out
     channels = tuple(x.shape[1:2])
     statistics = next((t for t in (weight, bias, mean, var) if t is not None), x)
     saved = (dense(statistics, channels), dense(statistics, channels))

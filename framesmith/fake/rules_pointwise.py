@@ -144,7 +144,8 @@ def _doubted(func: Any, doubt: Callable[..., bool]) -> None:
 
 
 _doubted(aten.gelu.default, lambda x, *, approximate="none": approximate not in ("none", "tanh"))
-_doubted(aten.softshrink.default, lambda x, width=0.5: type(width) in (int, float) and not width >= 0)
+_doubted(aten.softshrink.default, lambda x, width=0.5: (type(width) in (int, float) and x.dtype.is_floating_point
+                                                        and not 0 <= width <= torch.finfo(x.dtype).max))
 
 
 _doubted(aten.heaviside.default, lambda x, y: x.dtype is not y.dtype or x.dtype.is_complex)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.infer import rule
+from framesmith.fake.infer import DOUBTED, rule
 from framesmith.fake.layout import preserved_strides, suggested_strides
 from framesmith.fake.rules_nn import batch_norm, convolution_strides, group_norm, layer_norm
 from framesmith.fake.tensor import FakeTensor, dense, new_fake
@@ -52,8 +52,8 @@ def native_group_norm_backward(
 @rule(aten.native_batch_norm.default)
 def native_batch_norm(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *args: Any) -> Any:
     """Without training no statistics are saved: tensors without elements."""
-    out = batch_norm(x, weight, bias, mean, var)
-    if out is NotImplemented:
+    out = batch_norm(x, weight, bias, mean, var, training)
+    if out is DOUBTED:
         return out
     like = next((t for t in (weight, bias, mean, var) if t is not None), x)
     saved = tuple(x.shape[1:2]) if training else (0,)

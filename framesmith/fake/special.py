@@ -107,7 +107,7 @@ def _numbered(rec: Recorder, source: Any, indices: Any) -> list:
 @handles(aten.dropout.default)
 def dropout(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     source, p, train = positional(func, args, kwargs)
-    if not train or p == 0:
+    if p == 0 or not train and 0 <= p <= 1:
         return source
     return composite(rec, func, args, kwargs)
 
@@ -324,22 +324,18 @@ def batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     x, weight, bias, mean, var, training, momentum, eps, _ = positional(func, args, kwargs)
     if isinstance(x, FakeTensor) and is_empty(x):
         return composite(rec, func, args, kwargs)
-    if not training:
+    if not training or (mean is None) is not (var is None):  # one alone is eager's error
         return functional(rec, func, args, kwargs)
     if mean is None:
         form = aten._native_batch_norm_legit.no_stats
         return functional(rec, form, (x, weight, bias, True, momentum, eps), {})[0]
-    form = aten._native_batch_norm_legit_functional.default
-    out = functional(rec, form, (x, weight, bias, mean, var, True, momentum, eps), {})
-    for running, new in ((mean, out[3]), (var, out[4])):
-        store(rec, running, new, func, args, kwargs)
-    return out[0]
+    return native_batch_norm(rec, func, args, kwargs)[0]
 
 
 @handles(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
 def native_batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    x, weight, bias, mean, var, training, momentum, eps = positional(func, args, kwargs)
-    if not training or mean is None:
+    x, weight, bias, mean, var, training, momentum, eps, *_ = positional(func, args, kwargs)
+    if not training or mean is None or var is None:
         return functional(rec, aten.native_batch_norm.default, (x, weight, bias, mean, var, training, momentum, eps),
                           {})
     form = aten._native_batch_norm_legit_functional.default

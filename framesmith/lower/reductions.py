@@ -237,7 +237,7 @@ def _dropped(value: Any, dims: Sequence[int]) -> Stored:
 
 def _divide(b: Builder, value: Op, divisor: Any) -> Op:
     if isinstance(divisor, (int, float)):
-        return b.scalar("div", value, b.const(float(max(divisor, 0)), value.dtype))
+        return b.scalar("div", value, b.const(float(max(0, divisor)), value.dtype))
     return b.scalar("div", value, b.index(divisor, value.dtype))
 
 
@@ -255,7 +255,7 @@ def _deviation(ctx: Context, x: Lowered, mean: Lowered, dims: Sequence[int]) -> 
 
 
 def _welford(ctx: Context, x: Lowered, dims: Sequence[int], keepdim: bool, correction: Any, count: int) -> Any:
-    divisor = max(count - correction, 0)
+    divisor = max(0, count - correction)  # of NaN, as in eager, nothing
     outs, domain = reduce_nest(
         ctx,
         x,

@@ -113,6 +113,7 @@ ACTIVATIONS: Functions = {
     "hardtanh 0.5": lambda x: F.hardtanh(x, -0.5, 0.5),
     "softshrink 0": lambda x: F.softshrink(x, 0.0),
     "logit": lambda x: torch.logit(x, 0.1),
+    **{f"logit {k}": lambda x, k=k: torch.logit(x, k) for k in (math.nan, -1.0, 0.7, 1.0)},
     "threshold": lambda x: F.threshold(x, 0.5, 20.0),
     "clamp": lambda x: x.clamp(-0.5, 3.0),
 }
@@ -121,6 +122,19 @@ ACTIVATIONS: Functions = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_activations(dtype: torch.dtype) -> None:
     assert not differing(ACTIVATIONS, floats(dtype), grad=True, tol=64.0)
+
+
+REDUCING: Functions = {
+    "var": lambda x: torch.var(x, correction=math.nan), "std": lambda x: x.std(1, correction=math.nan),
+    "huber": lambda x: F.huber_loss(x, x.detach() + 1, delta=math.inf),
+    **{f"smoothing {k}": lambda x, k=k: F.cross_entropy(x, torch.arange(4), label_smoothing=k) for k in (math.nan, -1)},
+    "smoothing of probabilities": lambda x: F.cross_entropy(x, x.detach().softmax(1), label_smoothing=-1.0),
+}
+
+
+@pytest.mark.parametrize("columns", [8, 3000])
+def test_odd_numbers_of_reductions(columns: int) -> None:
+    assert not differing(REDUCING, torch.linspace(-1, 1, 4 * columns).view(4, columns), grad=True, tol=64.0)
 
 
 @pytest.mark.parametrize("product", [lambda x: x.prod(), lambda x: x.prod(-1), lambda x: x.prod(0, keepdim=True)])
@@ -175,3 +189,17 @@ def test_zeros_keep_their_sign_and_quotients_are_infinite(dtype: torch.dtype, co
         for got, want in zip(framesmith.compile(every, fullgraph=True)(x), every(x), strict=True):
             assert torch.equal(got.nan_to_num(7), want.nan_to_num(7))
             assert want.isnan().all() or torch.equal(got.signbit(), want.signbit())
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("odd", [2.0, -0.1, math.nan])
+def test_losses_of_what_is_no_probability(odd: float, reduction: str) -> None:
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.binary_cross_entropy(x, y, reduction=reduction) * 2
+
+    compiled, fine, bad = framesmith.compile(loss, fullgraph=True), torch.rand(50), torch.rand(50)
+    bad[37] = odd
+    torch.testing.assert_close(compiled(fine, fine), loss(fine, fine))
+    for pair, name in ((bad, fine), "input"), ((fine, bad), "target"):
+        with pytest.raises(RuntimeError, match=f"elements of {name} should be between 0 and 1"):
+            compiled(*pair)

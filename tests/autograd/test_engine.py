@@ -485,6 +485,29 @@ def a_view_of_an_expanded_leaf(c):
     return x.grad, v, w
 
 
+@scenario
+def equal_results_one_after_the_other(c):
+    x, classes = leaf(3, 4), torch.tensor([0, 2, 3])
+    y = c(lambda x: (nn.functional.cross_entropy(x, classes), nn.functional.cross_entropy(x, classes), x.exp()))(x)
+    return [torch.autograd.grad(y[k], x, torch.full_like(y[k], k + 2.0), retain_graph=k < 2) for k in (1, 0, 2)]
+
+
+@scenario(breaks=True)
+def sparse_gradients(c):
+    """A table that is used in one other way has a gradient that is a sum."""
+    index, found = torch.tensor([0, 3, 3]), []
+    for use in (lambda x, t: x * 2, nn.functional.linear, lambda x, t: x * t[:3],
+                lambda x, t: x * nn.functional.embedding(index + 1, t, sparse=True)):
+        table = torch.arange(20.0).view(5, 4).sin().requires_grad_()
+        y = c(lambda t, use=use: use(nn.functional.embedding(index, t, max_norm=2.0, sparse=True), t))(table)
+        y.sum().backward()
+        found += [table.grad.is_sparse, table.grad.to_dense(), table.detach()]
+    table = torch.ones(3, 2, requires_grad=True)
+    c(lambda t: nn.functional.embedding(index[:0], t, sparse=True) * 2)(table).sum().backward()
+    found.append(table.grad.is_sparse)
+    return found
+
+
 @scenario.each()
 def test_engine(scenario, how):
     agree(scenario, **how)

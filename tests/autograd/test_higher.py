@@ -77,6 +77,15 @@ def no_derivative_of_any_order_goes_through_detach(c):
 
 
 @scenario
+def derivatives_of_sparse_gradients(c):
+    x = leaf(5, 4)
+    g, = grad(c(lambda x: nn.functional.embedding(torch.tensor([0, 3, 3]), x, sparse=True) ** 3)(x).sum(), x,
+              create_graph=True)
+    (g.to_dense() ** 2).sum().backward()
+    return g.is_sparse, g.to_dense(), x.grad.to_dense()
+
+
+@scenario
 def third_derivative(c):
     x = leaf(4)
     y = c(lambda x: (x.sin() * x.exp()).sum())(x)

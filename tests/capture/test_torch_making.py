@@ -433,6 +433,20 @@ def sparse(x):
 
 
 @program(X, breaks=True)
+def sparse_of_its_parts(x):
+    index = torch.tensor([[0, 1], [1, 1]])
+    s = torch.sparse_coo_tensor(index, x[0, :2], (2, 3))
+    return s.to_dense() + 1, (s * 2).to_dense(), s.is_sparse
+
+
+@program(X, breaks=True)
+def made_in_a_layout(x):
+    y = torch.zeros(2, 3, layout=torch.sparse_coo)
+    z = x.new_zeros((2, 3), layout=torch.sparse_coo)
+    return y.layout, z.is_sparse, y.to_dense() + x.sum(), torch.ones(2, layout=torch.strided)
+
+
+@program(X, breaks=True)
 def quantized(x):
     q = torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)
     return q.dequantize(), q.int_repr()

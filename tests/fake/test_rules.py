@@ -2,12 +2,13 @@
 graph."""
 
 import itertools
+import math
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.fake.harness import check
+from tests.fake.harness import check, record
 
 torch.manual_seed(0)
 LAYOUTS = {
@@ -149,9 +150,9 @@ def both(fn, *inputs):
     try:
         with torch.no_grad():
             fn(*inputs)
-    except (RuntimeError, TypeError, IndexError) as error:
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
         with pytest.raises(type(error)) as got:
-            check(fn, *inputs)
+            record(fn, list(inputs))
         assert str(got.value) == str(error)
         return
     check(fn, *inputs, tol=1e-6)
@@ -176,6 +177,21 @@ def test_attention(case):
         lambda q: F.scaled_dot_product_attention(q[..., ::2], q[..., ::2], q[..., ::2]),
     ]
     both(cases[case], q)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("missing", ["", "mean", "var", "mean var"])
+@pytest.mark.parametrize("norm", [torch.batch_norm, torch.instance_norm])
+def test_running_statistics_of_which_some_are_missing(norm, missing, training):
+    statistics = [None if name in missing else torch.full((4,), 0.5) for name in ("mean", "var")]
+    both(lambda x, *s: norm(x, None, None, *s, training, 0.1, 1e-5, False), torch.randn(2, 4, 5), *statistics)
+
+
+def test_numbers_that_losses_and_activations_refuse():
+    for number in (math.nan, math.inf, -1.0):
+        for fn in (F.softshrink, F.dropout, lambda x, p: F.dropout(x, p, False),
+                   lambda x, p: F.huber_loss(x, x, delta=p), lambda x, p: F.smooth_l1_loss(x, x, beta=p)):
+            both(lambda x, fn=fn, number=number: fn(x, number), torch.randn(2, 3))
 
 
 def test_factories():

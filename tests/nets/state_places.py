@@ -432,6 +432,8 @@ def verbs(place: Place) -> dict[str, Verb]:
     found.update(next((rows for kind, rows in _BY_TYPE if isinstance(value, kind)), {}))
     if not found:
         found = _instead(value) or (dict(_OBJECT) if not callable(value) or hasattr(value, "__dict__") else {})
+    if isinstance(place.owner, nn.RNNBase):  # of another shape than the others, eager's kernels read beyond it
+        found.pop("tensor", None)
     if place.kind != "root":
         found["dropped"] = lambda place, rng: place.drop()
         if isinstance(value, (float, int)) and place.kind == "attribute" and isinstance(place.owner, type):

@@ -94,8 +94,8 @@ def bitwise_not(b: Builder, x: Value) -> Value:
 def logit(b: Builder, x: Value, eps: float | None = None) -> Value:
     x = b.convert(x, floating(x.dtype))
     wide = b.wide(x)
-    if eps is not None:
-        wide = b.minimum(b.maximum(wide, float(eps)), 1.0 - float(eps))
+    if eps is not None and eps >= 0.0:
+        wide = b.where(wide < float(eps), float(eps), b.where(wide > 1.0 - float(eps), 1.0 - float(eps), wide))
     return b.convert(b.log(wide / (1.0 - wide)), x.dtype)
 
 

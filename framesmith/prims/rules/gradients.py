@@ -159,7 +159,7 @@ def rrelu_backward(b: Builder, grad: Value, x: Value, noise: Value, lower: Any, 
 def logit_backward(b: Builder, grad: Value, x: Value, eps: float | None = None) -> Value:
     wide = b.wide(x)
     slope = b.wide(grad) / (wide * (1.0 - wide))
-    low, high, outside = (0.0, 1.0, math.nan) if eps is None else (float(eps), 1.0 - float(eps), 0.0)
+    low, high, outside = (0.0, 1.0, math.nan) if eps is None or eps < 0 else (float(eps), 1.0 - float(eps), 0.0)
     return _rounded(b, b.where(_or_nan(b, (wide >= low) & (wide <= high), wide), slope, outside), grad)
 
 

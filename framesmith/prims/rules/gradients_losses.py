@@ -55,7 +55,8 @@ def _kinked(b: Builder, grad: Value, x: Value, target: Value, reduction: int, bo
     if scale is None or bound == 0.0:
         return NotImplemented
     gap, up = b.wide(x) - b.wide(target), b.wide(grad) * scale
-    slope = b.where(gap <= -bound, -steepest, b.where(gap >= bound, steepest, gap * (steepest / bound)))
+    ratio = 1.0 if steepest == bound else steepest / bound  # both may be infinite
+    slope = b.where(gap <= -bound, -steepest, b.where(gap >= bound, steepest, gap * ratio))
     return b.convert(slope * up, x.dtype)
 
 

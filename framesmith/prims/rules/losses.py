@@ -66,7 +66,13 @@ def soft_margin_loss(b: Builder, x: Value, target: Value, reduction: int = 1) ->
 def binary_cross_entropy(b: Builder, x: Value, target: Value, weight: Any = None, reduction: int = 1) -> Value:
     x, target, dtype = _pair(b, x, target)
     loss = (target - 1.0) * b.maximum(b.log1p(b.neg(x)), -100.0) - target * b.maximum(b.log(x), -100.0)
-    return reduced(b, loss if weight is None else loss * b.convert(weight, loss.dtype), reduction, dtype)
+    out = reduced(b, loss if weight is None else loss * b.convert(weight, loss.dtype), reduction, dtype)
+    if x.device.type != "cpu" or 0 in x.shape:
+        return out
+    # what eager refuses is an index out of range, so that eager runs
+    inside = b.convert((x >= 0.0) & (x <= 1.0) & (target >= 0.0) & (target <= 1.0), x.dtype)
+    outside = b.convert(1.0 - b.amin(inside, tuple(range(x.ndim)), False), torch.int64)
+    return b.index(b.unsqueeze(out, 0), (outside,), 0)
 
 
 @decomposes(aten.binary_cross_entropy_with_logits.default)
@@ -144,7 +150,7 @@ def cross_entropy(
     if category(target.dtype) >= 2:
         return _soft_cross_entropy(b, logs, target, weight, reduction, label_smoothing, x.dtype)
     loss, total = _nll(b, logs, target, weight, reduction, ignore_index)
-    if label_smoothing:
+    if label_smoothing > 0:
         classes = x.shape[dim]
         factor = logs if weight is None else logs * b.along(b.convert(weight, logs.dtype), dim, logs.ndim)
         smooth = b.where(b.ne(target, ignore_index), b.neg(b.sum(factor, (dim,), False)), 0.0)
@@ -160,7 +166,7 @@ def _soft_cross_entropy(b: Builder, logs: Value, target: Value, weight: Any, red
     """Targets are probabilities."""
     dim = 1 if logs.ndim > 1 else 0
     target = b.convert(target, logs.dtype)
-    if smoothing:
+    if smoothing > 0:
         target = target * (1.0 - smoothing) + smoothing / logs.shape[dim]
     loss = logs * target
     if weight is not None:
