@@ -150,17 +150,19 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
         later = later_results([results[i] for i in asked])
     if recorder.constants:
         raise Unsupported("a derivative that reads a tensor of its own")
-    for node, value in replay.copies:
-        recorder.emit(aten.copy_.default, (node, recorder.nodes(value)), value)
+    for node, value, meta in replay.copies:
+        recorder.emit(aten.copy_.default, (node, recorder.nodes(value)), value).meta.update(meta)
     closed = recorder.graph
     _drop_statistics(closed)
     narrow_places(closed)
     output = closed.output(tuple(nodes))
     output.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in nodes)
     saved = replay.saved_nodes()
+    in_inputs = saved | {n.meta["in"] for n in saved if n.meta.get("in") is not None}  # also as the graph leaves them
     return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked),
                  tuple(asked_for),
-                 _places(saved, [n for n in replay.graph.nodes if n.op == "placeholder"]), _places(saved, replay.given),
+                 _places(in_inputs, [n for n in replay.graph.nodes if n.op == "placeholder"]),
+                 _places(saved, replay.given),
                  tuple([asked_for.index(i) for i in reached if i in asked_for]), later, tuple(replay.read))
 
 
@@ -291,8 +293,9 @@ class _Replay:
         self.graph = graph
         self.values: dict[fx.Node, Any] = {}
         self.inputs: list[FakeTensor] = []
-        self.copies: list[tuple[fx.Node, FakeTensor]] = []
-        """Writes of inputs of which no gradient is asked: the input's node, and its new value."""
+        self.copies: list[tuple[fx.Node, FakeTensor, dict[str, bool]]] = []
+        """Writes of inputs of which no gradient is asked: the input's node, its new value, and whether the write is
+        uncounted."""
         self.given: list[Any] = []
         """The captured nodes of the results."""
         self.current: fx.Node | None = None
@@ -379,7 +382,8 @@ class _Replay:
                     late.append(value)
                     self.given.append(node.args[1])
                 else:
-                    self.copies.append((self.inputs[places[target]]._alias.node, value))
+                    uncounted = {"uncounted": node.meta.get("uncounted", False)}
+                    self.copies.append((self.inputs[places[target]]._alias.node, value, uncounted))
             else:
                 self.values[node] = self._call(node)
         raise AssertionError("a graph without an output")

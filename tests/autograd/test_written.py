@@ -237,6 +237,98 @@ def backwards_of_results_in_turn(c):
     return found
 
 
+@scenario
+def data_is_written_of_what_a_gradient_needs(c):
+    """No version counts a write through `.data`, or through a view of it; but one through `detach()`, or after it."""
+
+    def through_data(x):
+        x.data.add_(1)
+
+    def through_a_view(x):
+        x.data[1:].detach().zero_()
+
+    def without_grad(x):
+        with torch.no_grad():
+            x.data.mul_(2)
+
+    def detached(x):
+        x.detach().data.mul_(2)
+        x.detach().mul_(2)
+
+    found = []
+    for f in (through_data, through_a_view, without_grad, detached):
+        for x in (leaf(3) * 1, torch.randn(3)):
+            w = leaf(3)
+            before = x._version
+            y = x.sin() * w
+            c(f)(x)
+            found += [x._version - before, error_of(lambda: y.sum().backward()), w.grad]  # noqa: B023
+    return found
+
+
+@scenario(breaks=None)
+def what_was_written_without_a_version_is_written_again(c):
+    def fn(x):
+        x.data.add_(1)
+        y = x.log1p()
+        x.zero_()
+        return y
+
+    def kept(x):
+        x.data.add_(1)
+        return x.log1p(), x
+
+    x = leaf(3)
+    y, z = c(kept)(x)
+    with torch.no_grad():
+        z.mul_(2)
+    return error_of(lambda: c(fn)(leaf(3) * 1).sum().backward()), error_of(lambda: y.sum().backward())
+
+
+@scenario(breaks=True)
+def data_is_written_of_inputs_that_share_memory(c):
+    def data(a, b):
+        y = b.sin()
+        a.data.add_(1)
+        return y
+
+    def detached(a, b):
+        y = b.sin()
+        a.detach().add_(1)
+        return y
+
+    def given_detached(a, b):
+        y = b.clamp(a)
+        b.data.sub_(1)
+        return a, y
+
+    a, d, b = leaf(3), leaf(3), leaf(3) * 1
+    errors = [error_of(lambda: c(data)(a, a[...]).sum().backward()),
+              error_of(lambda: c(detached)(d, d[...]).sum().backward())]
+    c(given_detached)(b, b.detach())[1].sum().backward()
+    return *errors, a, d, b
+
+
+@scenario(breaks=True)
+def what_views_a_detached_tensor_has_its_history(c):
+    def detached(a):
+        x = a.detach()
+        y, z = x.view(-1), x[1:].detach()
+        x.copy_(a * 2)
+        return x, y, z
+
+    def data(a):
+        x = a.detach().clone().data
+        y = x.squeeze()
+        x.mul_(a)
+        return x, y
+
+    a, b = leaf(2, 3), leaf(1)
+    results = [*c(detached)(a), *c(data)(b)]
+    sum((x * x).sum() for x in results).backward()
+    return results, a, b
+
+
 @scenario.each()
 def test_written(scenario, how):
     agree(scenario, **how)
