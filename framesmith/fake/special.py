@@ -9,6 +9,7 @@ import torch
 
 from framesmith.fake.handlers import (
     WITHOUT_SIZES,
+    classify,
     composite,
     functional,
     handles,
@@ -61,6 +62,14 @@ def detach_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     if rec.follows_grad and any(n.meta.get("requires_grad") for n in ancestors([rec.nodes(args[0])])):
         raise Unsupported("detach_ where tensors require grad", hint="use detach()")
     return args[0]
+
+
+@handles(aten.logical_not_.default, aten.logical_and_.default, aten.logical_or_.default, aten.logical_xor_.default)
+def logical_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Autograd knows nothing of these: what they write keeps the history that it had."""
+    if rec.keeps_history and rec.keeps_history(args[0]):
+        raise Unsupported(f"{func} on a tensor that requires grad", hint="make a new tensor")
+    return classify(func)(rec, func, args, kwargs)
 
 
 @handles(aten.lift_fresh.default, aten.lift.default, aten.lift_fresh_copy.default)

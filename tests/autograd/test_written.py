@@ -237,6 +237,35 @@ def backwards_of_results_in_turn(c):
     return found
 
 
+@scenario(breaks=True)
+def a_logical_operator_writes_a_view(c):
+    """Autograd knows nothing of it; of comparisons, it has zeros for what was there."""
+
+    def logical(x):
+        y = x[:2]
+        y.logical_not_()
+        x[2:].logical_or_(y[:1])
+        return y * 2, x
+
+    def compared(x):
+        y = x[:2]
+        y.gt_(0.5)
+        return y * 2, x
+
+    def without_history(x):
+        y = x.detach()
+        y.logical_not_()
+        return y + x
+
+    found = []
+    for f in (logical, compared, without_history):
+        x = leaf(3)
+        results = c(f)(x * 1)
+        sum(y.sum() for y in results).backward()
+        found += [x, results]
+    return found
+
+
 @scenario
 def data_is_written_of_what_a_gradient_needs(c):
     """No version counts a write through `.data`, or through a view of it; but one through `detach()`, or after it."""
