@@ -338,6 +338,18 @@ def data_is_written_of_inputs_that_share_memory(c):
     return *errors, a, d, b
 
 
+@scenario(breaks=None)
+def inputs_that_share_a_storage_without_elements(c):
+    def fn(a, b):
+        b.squeeze().neg_()
+        return a @ a.mT
+
+    x = leaf(0, 4)
+    y = x * 1
+    c(fn)(y, y.mT).sum().backward()
+    return x, c(fn)(leaf(0, 4) * 1, leaf(4, 0) * 1)
+
+
 @scenario(breaks=True)
 def what_views_a_detached_tensor_has_its_history(c):
     def detached(a):
