@@ -58,6 +58,7 @@ def test_moments(dtype: torch.dtype) -> None:
     for size in (1e38, 1e-25, 1e-44):  # eager's squares are float64
         check(aten.std.dim, x.float() * size, [0])
         check(aten.std_mean.correction, x.float() * size, [0])
+        check(aten.std.dim, x.bfloat16() * size, [0])
     check(aten.std.correction, x, None, correction=2, keepdim=True)
     check(aten.var_mean.correction, x, [0, 1], correction=1)
     check(aten.std_mean.correction, x, [0, 1], keepdim=True)
