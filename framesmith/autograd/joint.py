@@ -8,6 +8,7 @@ for views and writes out of capture.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from framesmith.fake.handlers import view
 from framesmith.fake.launching import again
 from framesmith.fake.layout import meets_itself, preserved_strides
 from framesmith.fake.outputs import memory_of
-from framesmith.fake.tensor import metadata_of, new_fake
+from framesmith.fake.tensor import Alias, metadata_of, new_fake
 from framesmith.graph.derivative import Derivative, passed, refuse, without_derivatives
 from framesmith.graph.launch import OfOneGraph
 from framesmith.graph.traversal import last_node, nodes_after
@@ -115,7 +116,7 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
 
     Raises `Unsupported` where a derivative cannot be recorded; what autograd itself refuses is its own error.
     """
-    replay = _Replay(Recorder(below_autograd=False), graph)
+    replay = _Replay(_Recorder(below_autograd=False), graph)
     with dispatch_restored():
         try:
             return _traced(replay, defined, wanted)
@@ -234,6 +235,38 @@ def _apart(outputs: Sequence[Any], late: list[FakeTensor]) -> Iterator[torch.Ten
         taken.add(root)
 
 
+_STAYS_NOTHING: dict[Any, Any] = {aten.mul.Tensor: any, aten.div.Tensor: operator.itemgetter(0), aten.add.Tensor: all,
+                                  aten.sub.Tensor: all}
+"""Of which arguments without memory autograd's results have none."""
+
+
+class _Recorder(Recorder):
+    """Records zeros that autograd gives no memory so that they stay zeros, whatever they are multiplied with."""
+
+    zeros = False
+
+    def dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        result = super().dispatch(func, args, kwargs)
+        if self.zeros and func in _STAYS_NOTHING and _STAYS_NOTHING[func]([self._is_nothing(x) for x in args[:2]]):
+            options = {"dtype": result.dtype, "device": result.device}
+            result = super().dispatch(aten.full.default, (list(result.shape), 0), options)
+        elif func is not aten._efficientzerotensor.default:
+            return result
+        result._alias.node.meta["nothing"] = self.zeros = True
+        return result
+
+    @staticmethod
+    def _is_nothing(x: Any) -> bool:
+        return isinstance(x, FakeTensor) and "nothing" in _base(x).node.meta
+
+
+def _base(x: FakeTensor) -> Alias:
+    alias = x._alias
+    while alias.parent is not None:
+        alias = alias.parent
+    return alias
+
+
 class _Own(torch.autograd.Function):
     """`values` with the program's own derivative: see `graph.derivative`. It stays in the joint graph, which may be
     differentiated too."""
@@ -322,12 +355,7 @@ class _Replay:
 
     @staticmethod
     def _memory(x: torch.Tensor) -> fx.Node | None:
-        if not isinstance(x, FakeTensor):
-            return None
-        alias = x._alias
-        while alias.parent is not None:
-            alias = alias.parent
-        return alias.node
+        return _base(x).node if isinstance(x, FakeTensor) else None
 
     def let_go(self) -> None:
         """Part autograd's nodes from the graph, whose fakes hold them: Python's collector finds no cycle that goes
