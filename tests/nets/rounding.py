@@ -75,7 +75,7 @@ class Rounded(TorchDispatchMode):
             return x
         noise = torch.randint(-1, 2, x.shape, generator=self.generator) * (_BITS * torch.finfo(x.dtype).eps)
         wide = x.to(torch.complex128 if x.is_complex() else torch.float64) * (1 + noise.double())
-        return torch.where(noise == 0, x, wide.to(x.dtype))
+        return torch.empty_like(x).copy_(torch.where(noise == 0, x, wide.to(x.dtype)))  # as `x` lies
 
 
 def _strided(x: Any, shape: torch.Size) -> Any:
