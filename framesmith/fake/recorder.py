@@ -374,9 +374,10 @@ class Recorder:
         target.node = node
         target.version = storage.version
         if exact and target is not alias:
-            fresh.meta["within"] = node
             alias.node = fresh
-            alias.version = storage.version
+            if fresh.op != "placeholder" and "turn" not in fresh.meta:  # it is no other tensor's
+                fresh.meta["within"] = node
+                alias.version = storage.version
 
     def laid_out(self, node: Node, val: FakeTensor) -> Node:
         """A copy of a node's value with the strides of `val`."""

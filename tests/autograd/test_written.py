@@ -338,6 +338,22 @@ def data_is_written_of_inputs_that_share_memory(c):
     return *errors, a, d, b
 
 
+@scenario
+def an_argument_is_written_that_autograd_does_not_keep(c):
+    """A leaf, too, without gradients, and by code that was first called with a leaf."""
+
+    def fn(x):
+        return x.masked_fill(x > 0.5, 0.5)
+
+    leaves, errors, called = [leaf(3), leaf(3)], [], c(fn)
+    for x in (leaves[0], leaves[1] * 1):
+        y = called(x)
+        with torch.no_grad():
+            x.add_(1)
+        errors.append(error_of(lambda: y.sum().backward()))  # noqa: B023
+    return leaves, errors
+
+
 @scenario(breaks=None)
 def inputs_that_share_a_storage_without_elements(c):
     def fn(a, b):
