@@ -118,6 +118,7 @@ def test_losses() -> None:
         check(aten.l1_loss.default, x, y, reduction)
         check(aten.smooth_l1_loss.default, x, y, reduction, 0.5)
         check(aten.huber_loss.default, x, y, reduction, 0.5)
+        check(aten.huber_loss.default, x.bfloat16(), y.double(), reduction, 0.5)
         check(aten.soft_margin_loss.default, x, y.sign(), reduction)
         check(aten.binary_cross_entropy.default, x.sigmoid(), y.sigmoid(), None, reduction)
         check(aten.binary_cross_entropy_with_logits.default, x, y.sigmoid(), torch.rand(6), torch.rand(6), reduction)
