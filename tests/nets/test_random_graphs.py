@@ -58,6 +58,7 @@ ROUNDED = {
     "another number than either": (lambda: F.gelu(INF), torch.zeros(4), False),
     "what is left of gradients": (lambda: gradient_of(lambda x: 1e9 * x - 1e9 * x + 0.5 * x), torch.ones(4), True),
     "what is too small": (lambda: torch.full((4,), 1e-40).sign(), torch.zeros(4), True),
+    "an angle of what is too small": (lambda: torch.full((4,), 1e-40).atan2(KS[:1] * 0 + 1e-40), torch.zeros(4), True),
     "what is small": (lambda: torch.full((4,), 1e-37).sign(), torch.zeros(4), False),
     "nothing times infinity, or less than nothing": (
         lambda: torch.autograd.grad(ROOT.sqrt().softmax(0), ROOT, torch.linspace(0.5, 1.5, 4))[0], -INF, True),
