@@ -38,7 +38,7 @@ statistics)."""
 _KEEPS_A_NUMBER = (aten.mul.Tensor, aten.div.Tensor)
 _REFUSALS = ("is not implemented", "is not supported", "not support automatic differentiation",
              "isFloatingType(grad.scalar_type())", "can't be cast to the desired output type",
-             "Found dtype")  # fmt: skip
+             "Found dtype", "must have a last dimension with stride 1")  # fmt: skip
 TANGENT = "tangent_"
 
 

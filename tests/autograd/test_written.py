@@ -355,6 +355,32 @@ def an_argument_is_written_that_autograd_does_not_keep(c):
 
 
 @scenario(breaks=None)
+def complex_numbers_without_elements_are_written(c):
+    def fn(x):
+        y = torch.view_as_real(x)
+        y.swapaxes(0, -1)[0].add_(-0.25)
+        return y
+
+    x = torch.randn(4, 0, dtype=torch.complex64).t().requires_grad_()
+    y = c(fn)(x * 1)
+    return y, error_of(lambda: y.sum().backward()), c(fn)(leaf(2, 3).to(torch.complex64))
+
+
+@scenario
+def what_a_gradient_needs_is_written_once_more(c):
+    """Although it is computed again, of what was there before."""
+
+    def fn(x):
+        x.sigmoid_()
+        return x
+
+    x = leaf(3) * 1
+    y = c(fn)(x)
+    x.logical_not_()
+    return error_of(lambda: y.sum().backward())
+
+
+@scenario(breaks=None)
 def inputs_that_share_a_storage_without_elements(c):
     def fn(a, b):
         b.squeeze().neg_()
