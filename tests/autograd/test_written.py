@@ -392,6 +392,20 @@ def inputs_that_share_a_storage_without_elements(c):
     return x, c(fn)(leaf(0, 4) * 1, leaf(4, 0) * 1)
 
 
+@scenario
+def a_detached_tensor_is_viewed_by_as_strided(c):
+    def fn(x):
+        y, z = x.data, x[1:].detach()
+        return y.as_strided((2, 2), (1, 2)), z.as_strided((2,), (1,), 0), y.t().as_strided((3,), (1,)) * x[0]
+
+    x = leaf(3, 3)
+    results = c(fn)(x)
+    results[-1].sum().backward()
+    with torch.no_grad():
+        results[0].zero_()
+    return results, x
+
+
 @scenario(breaks=True)
 def what_views_a_detached_tensor_has_its_history(c):
     def detached(a):
