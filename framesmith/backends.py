@@ -12,6 +12,7 @@ from torch import fx
 from framesmith import _C
 from framesmith.config import Config
 from framesmith.graph.interpreter import run
+from framesmith.graph.versions import uncounted
 from framesmith.pipeline import Report, begin_graph, is_self_contained
 from framesmith.util.errors import BackendError
 
@@ -37,11 +38,13 @@ def begin_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> Pe
     """Begin what `compile_native` does."""
     if not _is_nameable(graph):
         return PendingGraph(False, lambda: run_eager(graph, examples, config))
-    begun, foreign = begin_graph(graph, config, examples), any(_is_foreign(node.target) for node in graph.nodes)
+    quiet, foreign = uncounted(graph), any(_is_foreign(node.target) for node in graph.nodes)
+    begun = begin_graph(graph, config, examples)
 
     def finish() -> tuple[Compiled, Report | None]:
         result = begun.finish()
-        return _C.CompiledFunction(lambda inputs: result.call(inputs), None) if foreign else result.call, result.report
+        call = _C.CompiledFunction(lambda inputs: result.call(inputs), None) if foreign else result.call
+        return quiet(call), result.report
 
     return PendingGraph(begun.waits, finish)
 
@@ -70,12 +73,12 @@ _COMPILED = frozenset({"aten", "mkldnn", "framesmith"})
 
 def run_eager(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
     """The captured graph, operator by operator: for finding out which stage is to blame."""
-    return _settled(lambda *inputs: run(graph, inputs)), None
+    return uncounted(graph)(_settled(lambda *inputs: run(graph, inputs))), None
 
 
 def run_user(fn: Callable[..., Any], graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
     """Return what a user's back end makes of a graph."""
-    return _settled(fn(fx.GraphModule(torch.nn.Module(), graph), list(examples)))
+    return uncounted(graph)(_settled(fn(fx.GraphModule(torch.nn.Module(), graph), list(examples))))
 
 
 def _settled(call: Callable[..., Sequence[Any]]) -> Compiled:

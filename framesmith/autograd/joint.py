@@ -8,6 +8,7 @@ for views and writes out of capture.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from framesmith.fake.handlers import view
 from framesmith.fake.launching import again
 from framesmith.fake.layout import meets_itself, preserved_strides
 from framesmith.fake.outputs import memory_of
-from framesmith.fake.tensor import metadata_of, new_fake
+from framesmith.fake.tensor import Alias, metadata_of, new_fake
 from framesmith.graph.derivative import Derivative, passed, refuse, without_derivatives
 from framesmith.graph.launch import OfOneGraph
 from framesmith.graph.traversal import descendants, last_node, nodes_after
@@ -37,7 +38,7 @@ statistics)."""
 _KEEPS_A_NUMBER = (aten.mul.Tensor, aten.div.Tensor)
 _REFUSALS = ("is not implemented", "is not supported", "not support automatic differentiation",
              "isFloatingType(grad.scalar_type())", "can't be cast to the desired output type",
-             "Found dtype")  # fmt: skip
+             "Found dtype", "must have a last dimension with stride 1")  # fmt: skip
 TANGENT = "tangent_"
 
 
@@ -115,7 +116,7 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
 
     Raises `Unsupported` where a derivative cannot be recorded; what autograd itself refuses is its own error.
     """
-    replay = _Replay(Recorder(below_autograd=False), graph)
+    replay = _Replay(_Recorder(below_autograd=False), graph)
     with dispatch_restored():
         try:
             return _traced(replay, defined, wanted)
@@ -151,8 +152,8 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
         later = later_results([results[i] for i in asked])
     if recorder.constants:
         raise Unsupported("a derivative that reads a tensor of its own")
-    for node, value in replay.copies:
-        recorder.emit(aten.copy_.default, (node, recorder.nodes(value)), value)
+    for node, value, meta in replay.copies:
+        recorder.emit(aten.copy_.default, (node, recorder.nodes(value)), value).meta.update(meta)
     closed = recorder.graph
     _refuse_sparse_operands(closed)
     _drop_statistics(closed)
@@ -160,9 +161,11 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
     output = closed.output(tuple(nodes))
     output.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in nodes)
     saved = replay.saved_nodes()
+    in_inputs = saved | {n.meta["in"] for n in saved if n.meta.get("in") is not None}  # also as the graph leaves them
     return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked),
                  tuple(asked_for),
-                 _places(saved, [n for n in replay.graph.nodes if n.op == "placeholder"]), _places(saved, replay.given),
+                 _places(in_inputs, [n for n in replay.graph.nodes if n.op == "placeholder"]),
+                 _places(saved, replay.given),
                  tuple([asked_for.index(i) for i in reached if i in asked_for]), later, tuple(replay.read))
 
 
@@ -244,6 +247,38 @@ def _apart(outputs: Sequence[Any], late: list[FakeTensor]) -> Iterator[torch.Ten
         taken.add(root)
 
 
+_STAYS_NOTHING: dict[Any, Any] = {aten.mul.Tensor: any, aten.div.Tensor: operator.itemgetter(0), aten.add.Tensor: all,
+                                  aten.sub.Tensor: all}
+"""Of which arguments without memory autograd's results have none."""
+
+
+class _Recorder(Recorder):
+    """Records zeros that autograd gives no memory so that they stay zeros, whatever they are multiplied with."""
+
+    zeros = False
+
+    def dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        result = super().dispatch(func, args, kwargs)
+        if self.zeros and func in _STAYS_NOTHING and _STAYS_NOTHING[func]([self._is_nothing(x) for x in args[:2]]):
+            options = {"dtype": result.dtype, "device": result.device}
+            result = super().dispatch(aten.full.default, (list(result.shape), 0), options)
+        elif func is not aten._efficientzerotensor.default:
+            return result
+        result._alias.node.meta["nothing"] = self.zeros = True
+        return result
+
+    @staticmethod
+    def _is_nothing(x: Any) -> bool:
+        return isinstance(x, FakeTensor) and "nothing" in _base(x).node.meta
+
+
+def _base(x: FakeTensor) -> Alias:
+    alias = x._alias
+    while alias.parent is not None:
+        alias = alias.parent
+    return alias
+
+
 class _Own(torch.autograd.Function):
     """`values` with the program's own derivative: see `graph.derivative`. It stays in the joint graph, which may be
     differentiated too."""
@@ -303,8 +338,9 @@ class _Replay:
         self.graph = graph
         self.values: dict[fx.Node, Any] = {}
         self.inputs: list[FakeTensor] = []
-        self.copies: list[tuple[fx.Node, FakeTensor]] = []
-        """Writes of inputs of which no gradient is asked: the input's node, and its new value."""
+        self.copies: list[tuple[fx.Node, FakeTensor, dict[str, bool]]] = []
+        """Writes of inputs of which no gradient is asked: the input's node, its new value, and whether the write is
+        uncounted."""
         self.given: list[Any] = []
         """The captured nodes of the results."""
         self.current: fx.Node | None = None
@@ -331,12 +367,7 @@ class _Replay:
 
     @staticmethod
     def _memory(x: torch.Tensor) -> fx.Node | None:
-        if not isinstance(x, FakeTensor):
-            return None
-        alias = x._alias
-        while alias.parent is not None:
-            alias = alias.parent
-        return alias.node
+        return _base(x).node if isinstance(x, FakeTensor) else None
 
     def let_go(self) -> None:
         """Part autograd's nodes from the graph, whose fakes hold them: Python's collector finds no cycle that goes
@@ -391,7 +422,8 @@ class _Replay:
                     late.append(value)
                     self.given.append(node.args[1])
                 else:
-                    self.copies.append((self.inputs[places[target]]._alias.node, value))
+                    uncounted = {"uncounted": node.meta.get("uncounted", False)}
+                    self.copies.append((self.inputs[places[target]]._alias.node, value, uncounted))
             else:
                 self.values[node] = self._call(node)
         raise AssertionError("a graph without an output")

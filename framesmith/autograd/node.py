@@ -61,7 +61,8 @@ class Differentiable:
             self.forward, self._later = both(self.parts.forward, examples, self.parts.backward)
         else:
             self.forward = compile(self.parts.forward, examples)
-        self._watched = [place for place in _saved(self.joint) if place not in self.parts.kept]
+        copies = {("input", k) for k in self.parts.copied}  # what is kept of these is nobody else's
+        self._watched = [place for place in _saved(self.joint) if place not in self.parts.kept or place in copies]
         self._backwards: dict[Pattern, _Backward] = {}
         self._wholes: dict[Pattern, Compiled] = {}
         self._by_operators: dict[Pattern, _Backward] = {}

@@ -296,9 +296,10 @@ def repeatable(tracer: Tracer, graph: Graph) -> None:
 
 
 def overlap(tensors: list[Any]) -> bool:
-    """Return whether two tensors' storages share memory."""
-    spans = sorted((s.data_ptr(), s.data_ptr() + s.nbytes())
-                   for s in (x.untyped_storage() for x in tensors) if s.nbytes())
+    """Return whether two tensors' storages share memory, or are one that is empty: its versions are shared, too."""
+    storages = [x.untyped_storage() for x in tensors]
+    spans = sorted((start, start + max(s.nbytes(), 1)) for s in storages
+                   for start in (s.data_ptr() if s.nbytes() else s._cdata,))
     return any(second[0] < first[1] for first, second in itertools.pairwise(spans))
 
 

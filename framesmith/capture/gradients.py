@@ -5,7 +5,7 @@ node.
 grad mode off, so no gradient goes through it. `meta["straight"]`, of `copy(before, now)`: a tensor that requires grad,
 written with grad mode off: autograd goes on from what it was before. `meta["turn"]`: the number of the torch call that
 recorded a node; `meta["overwritten"]`: of the one that wrote over its memory; `meta["in_place"]`: of the one that wrote
-nothing else.
+nothing else; `meta["in"]`: the input in whose memory the call left it.
 """
 
 from __future__ import annotations
@@ -94,6 +94,9 @@ class Gradients:
                 value.meta.setdefault("overwritten", self.turn)
                 value.meta.update(alone)
             self._written(base, alias, before, enabled)
+            own, _ = memory_of(base.node)
+            if own.meta.get("turn") == self.turn:
+                own.meta["in"] = base.storage.input
 
     def allows(self, alias: Alias, value: Node) -> None:
         """Raise eager's error where a tensor of inference mode may not be written, or in grad mode a view."""

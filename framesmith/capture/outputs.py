@@ -12,45 +12,58 @@ import torch
 
 from framesmith.fake import FakeTensor
 from framesmith.fake.layout import meets_itself
-from framesmith.fake.outputs import is_detached
 from framesmith.fake.tensor import Alias
 
 from .inference import in_mode, made_in
 
+aten = torch.ops.aten
 Hold = Callable[[Any], str]
 ViewGrad = Callable[[FakeTensor, FakeTensor], bool | None]
 
 # Views that read the memory as other numbers: these are made step by step, any others at once.
-_OTHER_NUMBERS = frozenset((torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default,
-                            torch.ops.aten.view.dtype,
-                         torch.ops.aten._conj.default, torch.ops.aten._neg_view.default))
+_OTHER_NUMBERS = frozenset((aten.view_as_real.default, aten.view_as_complex.default, aten.view.dtype,
+                            aten._conj.default, aten._neg_view.default))
 
 
-def view_text(hold: Hold, base: str, fake: FakeTensor, grad: bool | None = None) -> str:
-    """The expression of the view `fake` of the tensor at `base`, the root of its alias: at the same distance from where
-    that begins.
+class Views:
+    """Writes views as expressions. A detached tensor that others view is made once, by a statement that `emit` takes,
+    so that they have its history and its version counter. `view_grad`: of a base and its view, the grad mode in which
+    the view is to be made."""
 
-    `grad`: the grad mode in which it is to be evaluated.
-    """
-    if grad is not None:
-        return f"{hold(_made_with if grad else _made_without)}(lambda x: {view_text(hold, 'x', fake)}, {base})"
-    chain = []
-    alias = fake._alias
-    while alias.parent is not None:
-        chain.append(alias)
-        alias = alias.parent
-    text = _text(hold, base, fake, chain, alias)
-    one_of_several = any(step.several for step in chain) and all(step.grad for step in chain)
-    return (f"{hold(_one_of_several)}({text})" if one_of_several and not is_detached(fake._alias)
-            and not fake.is_inference() else text)
+    def __init__(self, hold: Hold, view_grad: ViewGrad, emit: Callable[[str], None]) -> None:
+        self.hold, self.view_grad, self.emit = hold, view_grad, emit
+        self.detached: dict[int, str] = {}
+
+    def text(self, base: str, whole: FakeTensor, fake: FakeTensor) -> str:
+        """The expression of `fake`, a view of the tensor `whole` at `base`, which is the root of its alias."""
+        chain, root = [], fake._alias
+        while root.parent is not None and root.func is not aten.detach.default:
+            chain.append(root)
+            root = root.parent
+        if root.parent is None:
+            return self._text(base, fake, chain, root, self.view_grad(whole, fake))
+        name = self.detached.get(id(root))
+        if name is None:
+            viewed = self.text(base, whole, root.parent.val) if root.parent.parent is not None else base
+            name = self.detached[id(root)] = f"__fs_v{len(self.detached)}"
+            self.emit(f"{name} = {viewed}{'.data' if root.uncounted else '.detach()'}")
+        return self._text(name, fake, chain, root, None) if chain else name
+
+    def _text(self, base: str, fake: FakeTensor, chain: list[Alias], root: Alias, grad: bool | None) -> str:
+        if grad is not None:
+            made = self.hold(_made_with if grad else _made_without)
+            return f"{made}(lambda x: {self._text('x', fake, chain, root, None)}, {base})"
+        text = _text(self.hold, base, fake, chain, root)
+        one_of_several = any(step.several for step in chain) and all(step.grad for step in chain)
+        return (f"{self.hold(_one_of_several)}({text})" if one_of_several and root.parent is None
+                and not fake.is_inference() else text)
 
 
-def _text(hold: Hold, base: str, fake: FakeTensor, chain: list[Alias], alias: Alias) -> str:
+def _text(hold: Hold, base: str, fake: FakeTensor, chain: list[Alias], root: Alias) -> str:
     # autograd's as_strided takes gradients apart there
-    expanded = any(type(stride) is int and not stride for stride in alias.val.stride())
+    expanded = any(type(stride) is int and not stride for stride in root.val.stride())
     if not expanded and not any(step.func in _OTHER_NUMBERS for step in chain):
-        distance = fake.storage_offset() - alias.val.storage_offset()
-        base = f"{base}.detach()" if is_detached(fake._alias) else base
+        distance = fake.storage_offset() - root.val.storage_offset()
         offset = f", {base}.storage_offset() + {distance}" if distance else ""
         return f"{base}.as_strided({tuple(fake.shape)!r}, {fake.stride()!r}{offset})"
     for step in reversed(chain):
@@ -63,7 +76,7 @@ def settle(hold: Hold, fakes: list[FakeTensor], inferring: bool, view_grad: View
     """Return the tensors that the graph must give for the outputs `fakes`, and the statements that make `__fs_o`, the
     tuple of these outputs, from them.
 
-    `inferring`: the frame runs in inference mode. `view_grad`: of a base and its view, the `grad` of `view_text`.
+    `inferring`: the frame runs in inference mode. `view_grad`: see `Views`.
     """
     given, lines = _views(hold, fakes, view_grad)
     if len({fake.is_inference() for fake in given}) > 1:
@@ -88,6 +101,8 @@ def _views(hold: Hold, fakes: list[FakeTensor], view_grad: ViewGrad) -> tuple[li
     if len(members) == len(fakes) and not any(map(_is_made_again, fakes)):
         return fakes, []
     given: list[FakeTensor] = []
+    lines: list[str] = []
+    views = Views(hold, view_grad, lines.append)
     texts = [""] * len(fakes)
     for places in members.values():
         base = _root(fakes[places[0]])
@@ -95,8 +110,8 @@ def _views(hold: Hold, fakes: list[FakeTensor], view_grad: ViewGrad) -> tuple[li
         at = f"__fs_o[{len(given)}]"
         given.append(whole)
         for k in places:
-            texts[k] = at if fakes[k] is whole else view_text(hold, at, fakes[k], view_grad(base, fakes[k]))
-    return given, [f"__fs_o = ({', '.join(texts)},)"]
+            texts[k] = at if fakes[k] is whole else views.text(at, base, fakes[k])
+    return given, [*lines, f"__fs_o = ({', '.join(texts)},)"]
 
 
 def _made_with(view: Callable[[torch.Tensor], torch.Tensor], base: torch.Tensor) -> torch.Tensor:
@@ -133,4 +148,4 @@ def _root(fake: FakeTensor) -> FakeTensor:
     return alias.val
 
 
-__all__ = ["call_in_mode", "settle", "view_text"]
+__all__ = ["Views", "call_in_mode", "settle"]

@@ -27,7 +27,7 @@ from . import trackers as t
 from .class_making import dict_of
 from .inference import Inference
 from .interned import Kept, lasts
-from .outputs import view_text
+from .outputs import Views
 from .overrides import as_class, is_class_of_programs
 from .rebuild_attributes import assignment, own_dict
 from .rebuild_classes import tuple_text
@@ -66,6 +66,7 @@ class Rebuilder:
         self.cells: list[t.Cell] = []
         """Cells of their functions: what they hold may be keys by a method of such a class, and is made afterwards."""
         self.n_temps = 0
+        self.views = Views(self.hold, tracer.view_grad, self.emit)
         self.drawn_from: list[torch.Generator] = []
         """Generators that are put back where an assertion on data does not hold."""
         self.targets: dict[Source, str] = {}
@@ -185,8 +186,7 @@ class Rebuilder:
             base = self.input(owner)
             if is_class_of_programs(owner.pyclass):
                 base = self.as_class(base, torch.Tensor)
-            text = view_text(self.hold, base, x.fake, self.tracer.view_grad(owner.fake, x.fake))
-            name = self.temp(self.of_class(x, text))
+            name = self.temp(self.of_class(x, self.views.text(base, owner.fake, x.fake)))
             self.names[id(x)] = name
             self.own_attributes(x, name)
             return name

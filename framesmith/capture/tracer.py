@@ -193,7 +193,7 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         self.guard(source, "tensor", tensor_spec(value))
         if is_param(source) and not has_function(type(value)):
             fake._alias.node.meta["param"] = True
-        elif not (value.requires_grad and is_leaf(value)):
+        else:
             fake._alias.node.meta["passing"] = True
         fake._alias.node.meta["source"] = str(source)
         tracker = t.Tensor(fake, value=value, source=source, pyclass=type(value))

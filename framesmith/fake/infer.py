@@ -22,11 +22,11 @@ META = torch.device("meta")
 _ELSEWHERE = frozenset((
     *(getattr(torch.ops.aten, name).default for name in (
         "_fft_c2r", "_fft_r2c", "linalg_eig", "_linalg_svd", "nonzero_static", "ormqr", "geqrf",
-        "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
+        "_histogramdd_bin_edges", "_histogramdd_from_bin_cts", "huber_loss",
     )),
     torch.ops.aten.histogram.bin_ct, torch.ops.aten.histogram.bins_tensor, torch.ops.aten.ldexp.Tensor,
 ))  # fmt: skip
-"""Operators without meta kernels, or whose meta kernels lay results out in another way than the kernels of the CPU."""
+"""Operators without meta kernels, or whose meta kernels give results another layout or dtype than the CPU's do."""
 _LARGEST = 1 << 28
 
 

@@ -360,9 +360,9 @@ class Recorder:
             raise Unsupported("an input is written that shares its storage with another input")
         exact = _same_strides(node.meta["val"], alias.val)
         fresh = node
-        target = alias
+        target, counted = alias, True
         while target.parent is not None:
-            parent = target.parent
+            parent, counted = target.parent, counted and not target.uncounted
             if meets_itself(parent.val):
                 raise Unsupported("a write into a part of a tensor whose elements share memory")
             put_back = PUT_BACK.get(target.func)
@@ -374,13 +374,15 @@ class Recorder:
             node = self.laid_out(node, target.val)
             exact = exact and target is not alias
         storage.version += 1
+        storage.counted |= counted
         self.written.append((target, alias, target.node))
         target.node = node
         target.version = storage.version
         if exact and target is not alias:
-            fresh.meta["within"] = node
             alias.node = fresh
-            alias.version = storage.version
+            if fresh.op != "placeholder" and "turn" not in fresh.meta:  # it is no other tensor's
+                fresh.meta["within"] = node
+                alias.version = storage.version
 
     def laid_out(self, node: Node, val: FakeTensor) -> Node:
         """A copy of a node's value with the strides of `val`."""
@@ -391,14 +393,15 @@ class Recorder:
     # -- the end
 
     def finish(self, outputs: Iterable[Any]) -> Graph:
-        """Closes the graph: writes of inputs, the output tuple, dead code removed. The recorder may not go on after
-        it."""
+        """Closes the graph: writes of inputs (`meta["uncounted"]`: their version counters are not to count them), the
+        output tuple, dead code removed. The recorder may not go on after it."""
         values = tuple(apart(self, list(outputs)))
         for fake in self.inputs:
             alias = fake._alias
             if alias.storage.version:
                 placeholder = alias.storage.input
-                self.emit(torch.ops.aten.copy_.default, (placeholder, alias.node), fake)
+                copy = self.emit(torch.ops.aten.copy_.default, (placeholder, alias.node), fake)
+                copy.meta["uncounted"] = not alias.storage.counted
         output = self.graph.output(values)
         output.meta["val"] = tuple(getattr(v, "meta", {}).get("val", v) for v in values)
         _remove_dead(self.graph)

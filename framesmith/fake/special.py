@@ -9,6 +9,7 @@ import torch
 
 from framesmith.fake.handlers import (
     WITHOUT_SIZES,
+    classify,
     composite,
     functional,
     handles,
@@ -20,7 +21,15 @@ from framesmith.fake.handlers import (
     with_values,
 )
 from framesmith.fake.infer import is_empty
-from framesmith.fake.layout import dense_order, infer_size, is_dense, same_shape, suggested_format, view_strides
+from framesmith.fake.layout import (
+    dense_order,
+    geometry,
+    infer_size,
+    is_dense,
+    same_shape,
+    suggested_format,
+    view_strides,
+)
 from framesmith.fake.promotion import result_type
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
 from framesmith.graph.traversal import ancestors, last_node
@@ -61,6 +70,14 @@ def detach_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     if rec.follows_grad and any(n.meta.get("requires_grad") for n in ancestors([rec.nodes(args[0])])):
         raise Unsupported("detach_ where tensors require grad", hint="use detach()")
     return args[0]
+
+
+@handles(aten.logical_not_.default, aten.logical_and_.default, aten.logical_or_.default, aten.logical_xor_.default)
+def logical_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Autograd knows nothing of these: what they write keeps the history that it had."""
+    if rec.keeps_history and rec.keeps_history(args[0]):
+        raise Unsupported(f"{func} on a tensor that requires grad", hint="make a new tensor")
+    return classify(func)(rec, func, args, kwargs)
 
 
 @handles(aten.lift_fresh.default, aten.lift.default, aten.lift_fresh_copy.default)
@@ -160,11 +177,13 @@ def reshape(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.as_strided.default)
 def as_strided(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Speaks of the storage: recorded as a view of its base."""
+    """Speaks of the storage: recorded as a view of its base, detached if it is."""
     source, size, stride, offset = (*positional(func, args, kwargs), None)[:4]
     offset = source.storage_offset() if offset is None else offset
-    base = source._alias
+    base, detached = source._alias, []
     while base.parent is not None:
+        if base.func is aten.detach.default:
+            detached.append(base)
         base = base.parent
     if not is_dense(base.val.shape, base.val.stride()):
         raise Unsupported("as_strided of a tensor whose storage has gaps")
@@ -179,7 +198,13 @@ def as_strided(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
         if all(size) and not first <= offset <= last < first + base.val.numel():
             raise Unsupported("as_strided beyond the elements of an input")
         rec.placed.append(base.val)
-    return view(rec, func, (base.val, size, stride, offset), {})
+    whole = base.val
+    if detached and geometry(detached[0].val) == geometry(whole):
+        whole = detached[0].val
+    elif detached:  # of a part
+        whole = view(rec, aten.detach.default, (whole,), {})
+        whole._alias.uncounted = any(x.uncounted for x in detached)
+    return view(rec, func, (whole, size, stride, offset), {})
 
 
 @handles(aten.embedding_bag.padding_idx, aten.embedding_bag.default, aten._embedding_bag.default)

@@ -23,14 +23,14 @@ CPU = torch.device("cpu")
 class Storage:
     """The storage that aliases share. `version` counts the writes; `input` is the placeholder whose storage it is, if
     any; `several`: one call made several views of it in grad mode, which autograd refuses to use once the storage is
-    written."""
+    written. `counted`: the version counter of its base has counted a write."""
 
-    __slots__ = ("version", "input", "shared", "recorder", "several")
+    __slots__ = ("version", "input", "shared", "recorder", "several", "counted")
 
     def __init__(self, recorder: Recorder, input: Node | None = None) -> None:
         self.version = 0
         self.input = input
-        self.shared = self.several = False
+        self.shared = self.several = self.counted = False
         self.recorder = recorder
 
 
@@ -38,10 +38,11 @@ class Alias:
     """One view of a storage: `node` is its value at `version`, valid while that is the storage's version.
 
     The base of a storage has no parent, and its node is always current. Any other alias is `func(parent, *args)`.
-    `grad`: the grad mode in which it was made. `several`: one call made it and others.
+    `grad`: the grad mode in which it was made. `several`: one call made it and others. `uncounted`: it is the `.data`
+    of its parent, whose version counter does not count what is written through it.
     """
 
-    __slots__ = ("storage", "parent", "func", "args", "node", "version", "val", "grad", "several")
+    __slots__ = ("storage", "parent", "func", "args", "node", "version", "val", "grad", "several", "uncounted")
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Alias:
         self.version = storage.version
         self.val = val
         self.grad = torch.is_grad_enabled()
-        self.several = False
+        self.several = self.uncounted = False
 
 
 class FakeTensor(torch.Tensor):

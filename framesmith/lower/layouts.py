@@ -101,6 +101,13 @@ def _attention_on_cuda(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
     return tuple(result(kind, query, tuple(spec.shape)).stride())
 
 
+def _pairs(value: Lowered) -> tuple[Any, ...] | None:
+    """Where complex numbers may be read, each of two neighbours."""
+    fits = isinstance(value, Stored) and value.stride[-1] == 1 and all(n % 2 == 0
+                                                                       for n in (value.offset, *value.stride[:-1]))
+    return None if fits else row_major(value.shape)
+
+
 CUDA_PREDICTIONS[aten.scaled_dot_product_attention.default] = _attention_on_cuda
 for _op in (
     aten.convolution.default, aten.conv2d.default, aten.cudnn_convolution_relu.default,
@@ -131,4 +138,6 @@ for _op in (
     ARGUMENT_LAYOUTS[_op] = lambda position, value, frozen: row_major(value.shape) if len(value.shape) == 1 else None
     CUDA_ARGUMENT_LAYOUTS[_op] = lambda position, values: row_major(values[position].shape) if len(
         values[position].shape) == 1 else None
+ARGUMENT_LAYOUTS[aten.view_as_complex.default] = lambda position, value, frozen: _pairs(value)
+CUDA_ARGUMENT_LAYOUTS[aten.view_as_complex.default] = lambda position, values: _pairs(values[position])
 RESULT_LAYOUTS[aten.index_put.default] = _like_first  # its meta kernel is Python that loads SymPy, for a second

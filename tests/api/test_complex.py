@@ -10,10 +10,12 @@ PROGRAMS = {
     "written": lambda x: x.mul_(1j) + 0,
     "written twice": lambda x: (x.mul_(2j), x.add_(1), x.real.sum())[-1],
     "real part": lambda x: (x.real.mul_(2), x * 1)[-1],
+    "pairs of a copy": lambda x: torch.view_as_complex((x.real * 2).reshape(2, 2).t().contiguous()) * 1,
     "a part": lambda x: (x[:2].mul_(2j), x * 1)[-1],
 }
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_native_code(name):
     x = torch.randn(4, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))

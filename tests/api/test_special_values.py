@@ -161,6 +161,13 @@ def test_second_derivatives_of_products(product: Callable[[torch.Tensor], torch.
     torch.testing.assert_close(second(framesmith.compile(product)), second(product))
 
 
+@pytest.mark.parametrize("through", [
+    lambda x: x.log2().sgn(), lambda x: (x * math.inf).sgn() * 2 + x.square(), lambda x: (x[1:] / 0).sgn()])
+def test_zeros_of_a_gradient_stay_zeros(through: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Autograd gives the gradient of the sign of a real number no memory: it times infinity is zero."""
+    assert differing({"gradient": through}, floats(torch.float32), grad=True) == {}
+
+
 @pytest.mark.parametrize("rows", [1, 32])
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_attention_to_keys_that_a_mask_excludes(rows: int, number: float) -> None:

@@ -237,6 +237,195 @@ def backwards_of_results_in_turn(c):
     return found
 
 
+@scenario(breaks=True)
+def a_logical_operator_writes_a_view(c):
+    """Autograd knows nothing of it; of comparisons, it has zeros for what was there."""
+
+    def logical(x):
+        y = x[:2]
+        y.logical_not_()
+        x[2:].logical_or_(y[:1])
+        return y * 2, x
+
+    def compared(x):
+        y = x[:2]
+        y.gt_(0.5)
+        return y * 2, x
+
+    def without_history(x):
+        y = x.detach()
+        y.logical_not_()
+        return y + x
+
+    found = []
+    for f in (logical, compared, without_history):
+        x = leaf(3)
+        results = c(f)(x * 1)
+        sum(y.sum() for y in results).backward()
+        found += [x, results]
+    return found
+
+
+@scenario
+def data_is_written_of_what_a_gradient_needs(c):
+    """No version counts a write through `.data`, or through a view of it; but one through `detach()`, or after it."""
+
+    def through_data(x):
+        x.data.add_(1)
+
+    def through_a_view(x):
+        x.data[1:].detach().zero_()
+
+    def without_grad(x):
+        with torch.no_grad():
+            x.data.mul_(2)
+
+    def detached(x):
+        x.detach().data.mul_(2)
+        x.detach().mul_(2)
+
+    found = []
+    for f in (through_data, through_a_view, without_grad, detached):
+        for x in (leaf(3) * 1, torch.randn(3)):
+            w = leaf(3)
+            before = x._version
+            y = x.sin() * w
+            c(f)(x)
+            found += [x._version - before, error_of(lambda: y.sum().backward()), w.grad]  # noqa: B023
+    return found
+
+
+@scenario(breaks=None)
+def what_was_written_without_a_version_is_written_again(c):
+    def fn(x):
+        x.data.add_(1)
+        y = x.log1p()
+        x.zero_()
+        return y
+
+    def kept(x):
+        x.data.add_(1)
+        return x.log1p(), x
+
+    x = leaf(3)
+    y, z = c(kept)(x)
+    with torch.no_grad():
+        z.mul_(2)
+    return error_of(lambda: c(fn)(leaf(3) * 1).sum().backward()), error_of(lambda: y.sum().backward())
+
+
+@scenario(breaks=True)
+def data_is_written_of_inputs_that_share_memory(c):
+    def data(a, b):
+        y = b.sin()
+        a.data.add_(1)
+        return y
+
+    def detached(a, b):
+        y = b.sin()
+        a.detach().add_(1)
+        return y
+
+    def given_detached(a, b):
+        y = b.clamp(a)
+        b.data.sub_(1)
+        return a, y
+
+    a, d, b = leaf(3), leaf(3), leaf(3) * 1
+    errors = [error_of(lambda: c(data)(a, a[...]).sum().backward()),
+              error_of(lambda: c(detached)(d, d[...]).sum().backward())]
+    c(given_detached)(b, b.detach())[1].sum().backward()
+    return *errors, a, d, b
+
+
+@scenario
+def an_argument_is_written_that_autograd_does_not_keep(c):
+    """A leaf, too, without gradients, and by code that was first called with a leaf."""
+
+    def fn(x):
+        return x.masked_fill(x > 0.5, 0.5)
+
+    leaves, errors, called = [leaf(3), leaf(3)], [], c(fn)
+    for x in (leaves[0], leaves[1] * 1):
+        y = called(x)
+        with torch.no_grad():
+            x.add_(1)
+        errors.append(error_of(lambda: y.sum().backward()))  # noqa: B023
+    return leaves, errors
+
+
+@scenario(breaks=None)
+def complex_numbers_without_elements_are_written(c):
+    def fn(x):
+        y = torch.view_as_real(x)
+        y.swapaxes(0, -1)[0].add_(-0.25)
+        return y
+
+    x = torch.randn(4, 0, dtype=torch.complex64).t().requires_grad_()
+    y = c(fn)(x * 1)
+    return y, error_of(lambda: y.sum().backward()), c(fn)(leaf(2, 3).to(torch.complex64))
+
+
+@scenario
+def what_a_gradient_needs_is_written_once_more(c):
+    """Although it is computed again, of what was there before."""
+
+    def fn(x):
+        x.sigmoid_()
+        return x
+
+    x = leaf(3) * 1
+    y = c(fn)(x)
+    x.logical_not_()
+    return error_of(lambda: y.sum().backward())
+
+
+@scenario(breaks=None)
+def inputs_that_share_a_storage_without_elements(c):
+    def fn(a, b):
+        b.squeeze().neg_()
+        return a @ a.mT
+
+    x = leaf(0, 4)
+    y = x * 1
+    c(fn)(y, y.mT).sum().backward()
+    return x, c(fn)(leaf(0, 4) * 1, leaf(4, 0) * 1)
+
+
+@scenario
+def a_detached_tensor_is_viewed_by_as_strided(c):
+    def fn(x):
+        y, z = x.data, x[1:].detach()
+        return y.as_strided((2, 2), (1, 2)), z.as_strided((2,), (1,), 0), y.t().as_strided((3,), (1,)) * x[0]
+
+    x = leaf(3, 3)
+    results = c(fn)(x)
+    results[-1].sum().backward()
+    with torch.no_grad():
+        results[0].zero_()
+    return results, x
+
+
+@scenario(breaks=True)
+def what_views_a_detached_tensor_has_its_history(c):
+    def detached(a):
+        x = a.detach()
+        y, z = x.view(-1), x[1:].detach()
+        x.copy_(a * 2)
+        return x, y, z
+
+    def data(a):
+        x = a.detach().clone().data
+        y = x.squeeze()
+        x.mul_(a)
+        return x, y
+
+    a, b = leaf(2, 3), leaf(1)
+    results = [*c(detached)(a), *c(data)(b)]
+    sum((x * x).sum() for x in results).backward()
+    return results, a, b
+
+
 @scenario.each()
 def test_written(scenario, how):
     agree(scenario, **how)

@@ -46,6 +46,10 @@ def test_what_zeros_would_refuse_is_taken():
     check(lambda n: (100 // n, 7 % n, n.eq(2) & n.bool(), n.clamp(2), torch.where(n > 2, n, 0.5)), N + 1)
 
 
+def test_a_loss_of_the_dtype_of_its_input():
+    check(lambda x: (F.huber_loss(x.bfloat16(), x.double()), F.smooth_l1_loss(x.bfloat16(), x.double())), X)
+
+
 def test_trying_an_operator_draws_no_numbers():
     state = torch.get_rng_state()
     with Recorder() as rec:

@@ -10,7 +10,7 @@ from tests.fuzz.pool import run_all
 from tests.nets.compare import apart
 from tests.nets.random_graphs import judge
 from tests.nets.random_graphs_writer import write
-from tests.nets.rounding import is_rounding, overflows, roundings
+from tests.nets.rounding import is_exact, is_rounding, overflows, reads_unseen_writes, roundings
 
 
 def test_random_graphs():
@@ -45,6 +45,7 @@ def gradient_of(fn):
     return torch.autograd.grad(fn(x).sum(), x)[0]
 
 
+ROOT = torch.zeros(4, requires_grad=True)
 ELU = partial(torch.ops.aten.elu_backward, torch.ones(6), 1, 1, 1, False)
 ROUNDED = {
     "the greatest of equal angles": (lambda: torch.atan2(KS, KS).argmax(), torch.tensor(3), True),
@@ -57,7 +58,10 @@ ROUNDED = {
     "another number than either": (lambda: F.gelu(INF), torch.zeros(4), False),
     "what is left of gradients": (lambda: gradient_of(lambda x: 1e9 * x - 1e9 * x + 0.5 * x), torch.ones(4), True),
     "what is too small": (lambda: torch.full((4,), 1e-40).sign(), torch.zeros(4), True),
+    "an angle of what is too small": (lambda: torch.full((4,), 1e-40).atan2(KS[:1] * 0 + 1e-40), torch.zeros(4), True),
     "what is small": (lambda: torch.full((4,), 1e-37).sign(), torch.zeros(4), False),
+    "nothing times infinity, or less than nothing": (
+        lambda: torch.autograd.grad(ROOT.sqrt().softmax(0), ROOT, torch.linspace(0.5, 1.5, 4))[0], -INF, True),
     "elu at NaN in a loop's vector part": (lambda: ELU(KS * torch.nan), KS * torch.nan, True),
 }
 
@@ -68,7 +72,28 @@ def test_last_bits_of_eager(name):
     assert is_rounding(run(), found, roundings(run), partial(apart, exact=None)) is excused
 
 
+def test_last_bits_lie_as_what_they_are_of():
+    x = torch.zeros(3, 4).t()
+    assert {y.stride() for y in roundings(lambda: x.exp() + 0)} == {x.stride()}
+
+
 def test_what_overflows_within():
     x = torch.tensor([1e30, 1e30])
     assert overflows(lambda: F.layer_norm(x, (2,))) == ["native_layer_norm"]
     assert overflows(lambda: x * x) == overflows(lambda: (x * x).sum()) == []
+
+
+def test_what_a_run_in_float64_gives():
+    x = torch.tensor([1e-30, 1e-30, torch.inf])
+    assert [is_exact(x.prod(), torch.tensor(y), x.double().prod()) for y in (torch.inf, 1.0)] == [True, False]
+
+
+def test_unseen_writes():
+    def run(counted):
+        x = torch.ones(3, requires_grad=True)
+        y = x * 1
+        z = y.sin()
+        (z if counted else y.data).add_(1)
+        z.sum().backward()
+
+    assert [reads_unseen_writes(partial(run, counted)) for counted in (True, False)] == [False, True]

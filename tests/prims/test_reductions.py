@@ -58,6 +58,7 @@ def test_moments(dtype: torch.dtype) -> None:
     for size in (1e38, 1e-25, 1e-44):  # eager's squares are float64
         check(aten.std.dim, x.float() * size, [0])
         check(aten.std_mean.correction, x.float() * size, [0])
+        check(aten.std.dim, x.bfloat16() * size, [0])
     check(aten.std.correction, x, None, correction=2, keepdim=True)
     check(aten.var_mean.correction, x, [0, 1], correction=1)
     check(aten.std_mean.correction, x, [0, 1], keepdim=True)
@@ -117,6 +118,7 @@ def test_losses() -> None:
         check(aten.l1_loss.default, x, y, reduction)
         check(aten.smooth_l1_loss.default, x, y, reduction, 0.5)
         check(aten.huber_loss.default, x, y, reduction, 0.5)
+        check(aten.huber_loss.default, x.bfloat16(), y.double(), reduction, 0.5)
         check(aten.soft_margin_loss.default, x, y.sign(), reduction)
         check(aten.binary_cross_entropy.default, x.sigmoid(), y.sigmoid(), None, reduction)
         check(aten.binary_cross_entropy_with_logits.default, x, y.sigmoid(), torch.rand(6), torch.rand(6), reduction)

@@ -9,6 +9,7 @@ import torch
 
 from framesmith.fake import known_value
 from framesmith.fake.draws import decided
+from framesmith.fake.tensor import Alias
 from framesmith.util.errors import DataDependent, Unsupported
 
 from ..sources import MISSING, Applied, Attr, DictAttr, Source
@@ -255,6 +256,19 @@ def grad_of(x: torch.Tensor) -> torch.Tensor | None:
         return x.grad
 
 
+def _data(self: Tensor, tracer: Any) -> Tracker:
+    """Another tensor of the same memory, without history, whose version counter is its own."""
+    found = tracer.torch_call(getattr, [self, tracer.made("data")], {})
+    if tracer.transformed:
+        return found
+    source = self.fake._alias
+    if found.fake._alias is source:  # grad mode is off, and the graph has no node for it
+        found.fake._alias = Alias(source.storage, source.node, found.fake, source, torch.ops.aten.detach.default)
+        found.fake._alias.version = source.version
+    found.fake._alias.uncounted = True
+    return found
+
+
 def _requires_grad(self: Tensor, tracer: Any) -> Tracker:
     if not tracer.differentiable or tracer.transformed:
         return tracer.torch_call(getattr, [self, tracer.made("requires_grad")], {})
@@ -282,6 +296,7 @@ def _refuse(reason: str) -> Any:
 
 _ATTRIBUTES = {
     "__class__": lambda self, tracer: tracer.made(self.pyclass),
+    "data": _data,
     "grad": _grad,
     "requires_grad": _requires_grad,
     "is_leaf": _is_leaf,

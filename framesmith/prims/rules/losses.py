@@ -51,9 +51,9 @@ def smooth_l1_loss(b: Builder, x: Value, target: Value, reduction: int = 1, beta
 
 @decomposes(aten.huber_loss.default)
 def huber_loss(b: Builder, x: Value, target: Value, reduction: int = 1, delta: float = 1.0) -> Value:
-    x, target, dtype = _pair(b, x, target)
-    gap = b.abs(x - target)
-    return reduced(b, b.where(gap <= delta, gap * gap * 0.5, (gap - 0.5 * delta) * delta), reduction, dtype)
+    wide, target, _ = _pair(b, x, target)
+    gap = b.abs(wide - target)
+    return reduced(b, b.where(gap <= delta, gap * gap * 0.5, (gap - 0.5 * delta) * delta), reduction, x.dtype)
 
 
 @decomposes(aten.soft_margin_loss.default)

@@ -221,8 +221,8 @@ def std(b: Builder, x: Value, dim: Any = None, unbiased: Any = True, keepdim: bo
 
 
 def _wide(b: Builder, x: Value) -> Value:
-    """Eager on a CPU takes the root of a variance in float64, whose range holds the squares of float32."""
-    return b.convert(x, torch.float64) if x.dtype is torch.float32 and x.device.type == "cpu" else x
+    """Eager on a CPU takes the root of a variance in float64, whose range holds the squares of the others."""
+    return b.convert(x, torch.float64) if x.dtype in (torch.float32, torch.bfloat16) and x.device.type == "cpu" else x
 
 
 @decomposes(aten.var_mean.correction)

@@ -1,0 +1,30 @@
+"""Version counters of what a graph writes: those of tensors that the program writes through `.data` do not move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import fx
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+from framesmith._C import CompiledFunction
+
+Call = Callable[[Any], Any]
+
+
+def uncounted(graph: fx.Graph) -> Callable[[Call], Call]:
+    """Make what a graph is compiled to leave the version counters of inputs as they are where its writes do not
+    count."""
+    places = [k for k, place in enumerate(graph.find_nodes(op="placeholder"))
+              if any(n.args[0] is place and n.meta.get("uncounted") for n in place.users)]
+    return (lambda call: CompiledFunction(partial(_quiet, call, places), None)) if places else lambda call: call
+
+
+def _quiet(call: Call, places: list[int], inputs: Any) -> Any:
+    with _unsafe_preserve_version_counter(tuple([inputs[k] for k in places if not inputs[k].is_inference()])):
+        return call(inputs)
+
+
+__all__ = ["uncounted"]
