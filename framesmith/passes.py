@@ -26,8 +26,8 @@ _VERIFY: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a pass may ask: the options; the row of `TARGETS` for the graph's device; of which placeholder of the graph
-    the tensor is a constant; and the values of a `LoopGraph`'s size symbols in the call that is compiled for."""
+    """The surroundings of a pass: the options; the row of `TARGETS` for the graph's device; the tensors that are
+    constants, by placeholder; and the values of a `LoopGraph`'s size symbols in the call that is compiled for."""
 
     config: Config
     target: Any

@@ -102,7 +102,7 @@ def _attention_on_cuda(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
 
 
 def _pairs(value: Lowered) -> tuple[Any, ...] | None:
-    """Where complex numbers may be read, each of two neighbours."""
+    """Return the layout in which the parts of complex numbers are neighbours; None where they are."""
     fits = isinstance(value, Stored) and value.stride[-1] == 1 and all(n % 2 == 0
                                                                        for n in (value.offset, *value.stride[:-1]))
     return None if fits else row_major(value.shape)
