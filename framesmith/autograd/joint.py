@@ -36,7 +36,7 @@ UNREAD: dict[Any, tuple[int, ...]] = {aten._native_batch_norm_legit_functional.d
 """Arguments, by place, on which in training neither what the operator gives nor a gradient depends (but its new
 statistics)."""
 _KEEPS_A_NUMBER = (aten.mul.Tensor, aten.div.Tensor)
-_REFUSALS = ("is not implemented", "is not supported", "not support automatic differentiation",
+_REFUSALS = ("not implemented", "is not supported", "not support automatic differentiation",
              "isFloatingType(grad.scalar_type())", "can't be cast to the desired output type",
              "Found dtype", "must have a last dimension with stride 1")  # fmt: skip
 TANGENT = "tangent_"

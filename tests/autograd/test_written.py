@@ -406,6 +406,14 @@ def a_detached_tensor_is_viewed_by_as_strided(c):
     return results, x
 
 
+@scenario(breaks=None)
+def a_derivative_has_no_kernel(c):
+    """The variance has one, but for half precision no sum that the derivative needs."""
+    x = leaf(2).half()
+    z, y = c(lambda x: x + 1)(x), c(lambda x: torch.complex(x, x).var(-1))(x)
+    return z, y, error_of(lambda: y.backward())
+
+
 @scenario(breaks=True)
 def what_views_a_detached_tensor_has_its_history(c):
     def detached(a):
