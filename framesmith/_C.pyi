@@ -76,6 +76,8 @@ class Entry:
     @property
     def hits(self) -> int: ...
 
+    def add(self) -> None:
+        """Let frames of its code take it from now on, as the hook does once its guards have held for the first."""
     def drop(self) -> None:
         """Free what it compiled to; no call takes it any more."""
 

@@ -128,7 +128,7 @@ class CodeState:
     for a miss, and in `times` how often it was the reason. `full`: modules that have as many variants as they may, and
     the answer for their further calls; `resized`: a frame of no module has, because sizes of tensors vary. `graphless`:
     captures without a tensor operation. `idle`: of a user's code, those of it and its continuations that ended in a
-    break, since the last with one. `latest`: the entry that was made last, which the hook may not have added yet.
+    break, since the last with one.
     """
 
     code: weakref.ref[CodeType]
@@ -142,7 +142,13 @@ class CodeState:
     graphless: int = 0
     idle: int = 0
     raising: Raising = field(default_factory=lambda: Raising())
-    latest: Any = None
+
+
+def _takes(entry: _C.Entry, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> bool:
+    """Return whether the entry's guards hold for a call."""
+    cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
+    frame = f_locals, func.__globals__, func.__builtins__, cells  # type: ignore[attr-defined]
+    return entry.tree.check(*frame) is not None
 
 
 class FrameCompiler:
@@ -252,11 +258,8 @@ class FrameCompiler:
 
     def _made_meanwhile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         """The variant for this call that another thread made while this one waited."""
-        cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
-        frame = (f_locals, func.__globals__, func.__builtins__, cells)  # type: ignore[attr-defined]
-        latest = self._look_up(code).latest
-        made = [*_C.entries(code), *([latest] if latest is not None and latest.alive else [])]
-        return next((entry for entry in made if entry.callback is self and entry.tree.check(*frame) is not None), None)
+        return next((entry for entry in _C.entries(code) if entry.callback is self
+                     and _takes(entry, code, func, f_locals)), None)
 
     def _look_up(self, code: CodeType) -> CodeState:
         seen = self._seen.get(id(code))
@@ -319,8 +322,10 @@ class FrameCompiler:
         if self._is_idle(seen, code, captured):
             return _C.SKIP
         info = None if instance is None else weakref.ref(instance)
-        seen.latest = _C.Entry(tree, code, captured.residual_code, self, info, graphless=captured.graph is None)
-        return seen.latest
+        entry = _C.Entry(tree, code, captured.residual_code, self, info, graphless=captured.graph is None)
+        if _takes(entry, code, func, f_locals):
+            entry.add()  # before the turn ends: a thread that waits for it finds the entry
+        return entry
 
     def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
                   compile_fn: CompileFn) -> Captured:

@@ -27,12 +27,11 @@ _OTHER_NUMBERS = frozenset((aten.view_as_real.default, aten.view_as_complex.defa
 
 class Views:
     """Writes views as expressions. A detached tensor that others view is made once, by a statement that `emit` takes,
-    so that they have its history and its version counter. `view_grad`: of a base and its view, the grad mode in which
-    the view is to be made."""
+    so that they have its history and its version counter; `detached` has the names of those that were made.
+    `view_grad`: of a base and its view, the grad mode in which the view is to be made."""
 
-    def __init__(self, hold: Hold, view_grad: ViewGrad, emit: Callable[[str], None]) -> None:
-        self.hold, self.view_grad, self.emit = hold, view_grad, emit
-        self.detached: dict[int, str] = {}
+    def __init__(self, hold: Hold, view_grad: ViewGrad, emit: Callable[[str], None], detached: dict[int, str]) -> None:
+        self.hold, self.view_grad, self.emit, self.detached = hold, view_grad, emit, detached
 
     def text(self, base: str, whole: FakeTensor, fake: FakeTensor) -> str:
         """The expression of `fake`, a view of the tensor `whole` at `base`, which is the root of its alias."""
@@ -102,7 +101,7 @@ def _views(hold: Hold, fakes: list[FakeTensor], view_grad: ViewGrad) -> tuple[li
         return fakes, []
     given: list[FakeTensor] = []
     lines: list[str] = []
-    views = Views(hold, view_grad, lines.append)
+    views = Views(hold, view_grad, lines.append, {})
     texts = [""] * len(fakes)
     for places in members.values():
         base = _root(fakes[places[0]])

@@ -66,13 +66,18 @@ class Rebuilder:
         self.cells: list[t.Cell] = []
         """Cells of their functions: what they hold may be keys by a method of such a class, and is made afterwards."""
         self.n_temps = 0
-        self.views = Views(self.hold, tracer.view_grad, self.emit)
+        self.detached: dict[int, str] = {}
         self.drawn_from: list[torch.Generator] = []
         """Generators that are put back where an assertion on data does not hold."""
         self.targets: dict[Source, str] = {}
         """What weak references refer to, read once: it may die between the guards and here."""
 
     # --- names --------------------------------------------------------------------------------------------------------
+    @property
+    def views(self) -> Views:
+        """The printer of views. It is not kept: it holds methods of this object."""
+        return Views(self.hold, self.tracer.view_grad, self.emit, self.detached)
+
     def hold(self, obj: Any) -> str:
         """An expression for an object kept in co_consts."""
         name = self.held_at.get(id(obj))

@@ -227,7 +227,18 @@ PyObject* entry_drop(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-PyMethodDef entry_methods[] = {{"drop", entry_drop, METH_NOARGS, "Free what it compiled to; no call takes it any more."},
+PyObject* entry_add(PyObject* self, PyObject*) {
+  auto* entry = reinterpret_cast<Entry*>(self);
+  if (entry->code && entry->residual) {
+    CodeState* state = state_of(reinterpret_cast<PyCodeObject*>(entry->code));
+    if (!state) return nullptr;
+    state->add(entry);
+  }
+  Py_RETURN_NONE;
+}
+
+PyMethodDef entry_methods[] = {{"add", entry_add, METH_NOARGS, "Let frames of its code take it from now on."},
+                               {"drop", entry_drop, METH_NOARGS, "Free what it compiled to; no call takes it any more."},
                                {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot entry_slots[] = {{Py_tp_methods, entry_methods},
