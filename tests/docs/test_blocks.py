@@ -63,7 +63,8 @@ def run(command: str, program: Block, folder: Path) -> str:
     *settings, words = re.split(r" (?=python )", " " + command)
     environment = dict(word.split("=", 1) for word in shlex.split(" ".join(settings)))
     arguments = [sys.executable, *shlex.split(words)[1:]]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path} | environment
     done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert not done.returncode, done.stderr
     return done.stderr + done.stdout
