@@ -40,8 +40,8 @@ class Config:
     depends on parameters alone; `weight_caching`: and keep it between calls (casts, packed and laid out weights).
     `tiling`: on a GPU, kernels have tiles of two dimensions where memory runs along two axes. `sharing`: kernels that
     differ in sizes alone are one, compiled once (in the modes that measure kernels: those that differ in places of
-    memory alone). `verify`: check the invariants of each form of the program after every pass. Kernels use as many
-    threads as torch does.
+    memory alone). `verify`: check the invariants of graphs and of the scheduled program after every pass. Kernels use
+    as many threads as torch does.
     """
 
     fullgraph: bool = False

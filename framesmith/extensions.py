@@ -9,8 +9,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 import marshal
+import uuid
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
+
+import torch
 
 from framesmith.lower.table import PRIM_ROWS
 from framesmith.passes import IDENTITIES, REGISTERED, Context, Pass
@@ -20,6 +24,8 @@ from framesmith.util.errors import FramesmithError
 
 _OURS: list[tuple[Callable[..., Any], str, Callable[[], None]]] = []
 """What was registered: the function, its identity, and what takes it back."""
+_ROWS: dict[tuple[int, Any], list[Any]] = {}
+"""By table and key, the package's own row (None: it has none) and those of the program; the last one counts."""
 
 
 def register_pass(after: str, form: str = "aten", *, name: str = "", targets: tuple[str, ...] = (),
@@ -70,14 +76,18 @@ def unregister(function: Callable[..., Any]) -> None:
 
 def _row(table: dict[Any, Any], keys: tuple[Any, ...]) -> Callable[..., Any]:
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        before = {key: table.get(key) for key in keys}
-        table.update(dict.fromkeys(keys, function))
+        for key in keys:
+            rows = _ROWS.setdefault((id(table), key), [table.get(key)])
+            rows.append(function)
+            table[key] = function
 
         def back() -> None:
-            for key, row in before.items():
-                table.pop(key)
-                if row is not None:
-                    table[key] = row
+            for key in keys:
+                rows = _ROWS[id(table), key]
+                rows.remove(function)
+                table[key] = rows[-1]
+                if rows[-1] is None:
+                    del table[key]
 
         return _registered(function, " ".join(map(str, keys)), back)
 
@@ -85,11 +95,34 @@ def _row(table: dict[Any, Any], keys: tuple[Any, ...]) -> Callable[..., Any]:
 
 
 def _registered(function: Callable[..., Any], place: str, back: Callable[[], None]) -> Callable[..., Any]:
-    code = marshal.dumps(function.__code__)
-    identity = hashlib.sha256(place.encode() + code).hexdigest()[:16]
+    identity = _identity(function, place)
     IDENTITIES.append(identity)
     _OURS.append((function, identity, back))
     return function
+
+
+_PLAIN = (bool, int, float, str, type(None), torch.dtype)
+_CONSTANT = ("torch", "framesmith", "math")
+"""Modules whose attributes no program changes."""
+
+
+def _identity(function: Any, place: str) -> str:
+    """The digest of a function's code and of the plain values that it reads; of one that reads anything else, whose
+    meaning is not known, a text of its own, so that nothing of another process or registration is taken for it."""
+    read = inspect.getclosurevars(function)
+    values = {**read.globals, **read.nonlocals, "": (function.__defaults__ or (), function.__kwdefaults__ or {})}
+    if not all(map(_is_known, values.values())):
+        return uuid.uuid4().hex
+    text = repr(sorted((name, repr(value)) for name, value in values.items()))
+    return hashlib.sha256(f"{place} {text}".encode() + marshal.dumps(function.__code__)).hexdigest()
+
+
+def _is_known(value: Any) -> bool:
+    if isinstance(value, (tuple, dict)):
+        return all(map(_is_known, value.values() if isinstance(value, dict) else value))
+    if isinstance(value, ModuleType):
+        return value.__name__.partition(".")[0] in _CONSTANT
+    return type(value) in _PLAIN or isinstance(value, torch._ops.OpOverload)
 
 
 __all__ = ["register_decomposition", "register_lowering", "register_pass", "unregister"]

@@ -98,6 +98,42 @@ def test_a_decomposition_is_fused_and_taken_back(registered):
     assert externs(fn, X) == (before,)
 
 
+def test_a_value_that_a_rule_reads_is_part_of_the_cache_key(registered):
+    def fn(x):
+        return torch.special.spherical_bessel_j0(x) + 1
+
+    def by(factor):
+        return lambda b, x: x * factor
+
+    class Held:
+        value = 2.0
+
+    for factor in (2.0, 3.0):
+        rule = framesmith.register_decomposition(torch.ops.aten.special_spherical_bessel_j0.default)(by(factor))
+        framesmith.reset()
+        assert torch.allclose(framesmith.compile(fn)(X), X * factor + 1)
+        (plain,) = IDENTITIES
+        framesmith.unregister(rule)
+        again = framesmith.register_decomposition(torch.ops.aten.special_spherical_bessel_j0.default)(by(factor))
+        assert {plain} == set(IDENTITIES)
+        framesmith.unregister(again)
+    for _ in range(2):  # what it holds is not known to be the same
+        registered(framesmith.register_decomposition(torch.ops.aten.special_spherical_bessel_j0.default)(by(Held)))
+    assert len(set(IDENTITIES)) == 2
+
+
+def test_registrations_are_taken_back_in_any_order(registered):
+    func = torch.ops.aten.special_spherical_bessel_j0.default
+    first, second = (framesmith.register_decomposition(func)(rule)
+                     for rule in (lambda b, x: x * 2.0, lambda b, x: x * 3.0))
+    for function, factor in ((None, 3.0), (first, 3.0), (second, None)):
+        if function is not None:
+            framesmith.unregister(function)
+        framesmith.reset()
+        want = torch.special.spherical_bessel_j0(X) if factor is None else X * factor
+        assert torch.allclose(framesmith.compile(lambda x: torch.special.spherical_bessel_j0(x) + 1)(X), want + 1)
+
+
 def test_a_lowering_may_leave_a_prim_to_eager(registered):
     row = framesmith.register_lowering("erfinv")(lambda context, spec, x: None)
     registered(row)
