@@ -1,10 +1,16 @@
 """Tests marked `gpu` need a CUDA device, and are skipped where there is none (`make test-gpu` runs them alone).
 
 With FRAMESMITH_TEST_DEVICE=cuda the tensors that tests make without naming a device are made there.
+
+Tests marked `forks` run in an interpreter of their own: a process that has used OpenMP or run a backward on a machine
+with a CUDA device cannot be forked, since neither's threads exist in the child.
 """
 
 import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,3 +27,28 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+ALONE = "FRAMESMITH_TEST_ALONE"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test marked `forks` by a pytest of its own; the result is True when the test has been run."""
+    if not pyfuncitem.get_closest_marker("forks") or ALONE in os.environ:
+        return None
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run(command, cwd=pyfuncitem.config.rootpath, env={**env, ALONE: "1"}, capture_output=True,
+                          text=True)
+    if done.returncode:
+        pytest.fail(done.stdout + done.stderr, pytrace=False)
+    return True
+
+
+@pytest.fixture
+def compiler_in_path(monkeypatch):
+    """CXX is not set, and the compiler that it named is the first in PATH."""
+    if named := os.environ.get("CXX"):
+        monkeypatch.delenv("CXX")
+        monkeypatch.setenv("PATH", f"{Path(named).parent}{os.pathsep}{os.environ['PATH']}")

@@ -52,6 +52,15 @@ at::Tensor bytes_of(const at::Tensor& t, size_t bytes) {
   return at::empty({0}, t.options().dtype(at::kByte)).set_(t.storage(), offset, {static_cast<int64_t>(bytes)}, {1});
 }
 
+// Whether a device may write the memory, past its pages' protection. The runtime of a device gives a forked child no answer.
+bool may_be_pinned(const at::Tensor& t) {
+  try {
+    return t.is_pinned();
+  } catch (const c10::Error&) {
+    return true;
+  }
+}
+
 const pid_t kLoadedBy = getpid();
 
 // Of all bytes, by PyTorch's threads. A forked child has none of them, and OpenMP would wait for them for ever.
@@ -90,7 +99,7 @@ Watch::Watch(const at::Tensor& t, WriteTracker& tracker)
 void Watch::watch_memory(const at::Tensor& t, WriteTracker& tracker) {
   const bool small = detection == Detection::copy || (detection == Detection::automatic && bytes_ <= kSmall);
   if (small) head_ = bytes_;
-  else if (detection != Detection::digest && !t.is_pinned()) track_data(tracker);  // a device writes past the pages' protection
+  else if (detection != Detection::digest && !may_be_pinned(t)) track_data(tracker);
   if (!small && !tracked_) digest_ = digest_of(data_, bytes_);
   copy_.assign(data_, data_ + head_);
   copy_.insert(copy_.end(), data_ + bytes_ - tail_, data_ + bytes_);

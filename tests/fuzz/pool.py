@@ -11,7 +11,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -99,18 +100,20 @@ def _work(job: Job, items: list[Any], pipe: Connection) -> None:
         os._exit(0)
 
 
-def run_all(job: Job, items: list[Any], jobs: int = 1, batch: int = BATCH) -> Iterator[tuple[Any, Verdict]]:
-    """(item, verdict) of each item, as they come."""
-    waiting = [items[i:i + batch] for i in range(0, len(items), batch)]
-    waiting.reverse()
+def run_all(job: Job, items: Iterable[Any], jobs: int = 1, batch: int = BATCH) -> Iterator[tuple[Any, Verdict]]:
+    """(item, verdict) of each item, as they come; an item is drawn when a process is there to run it."""
+    drawn = iter(items)
+    left: list[list[Any]] = []
     workers: list[Worker] = []
-    while waiting or workers:
-        while waiting and len(workers) < jobs:
-            workers.append(Worker(job, waiting.pop()))
+    while True:
+        while len(workers) < jobs and (few := left.pop() if left else list(islice(drawn, batch))):
+            workers.append(Worker(job, few))
+        if not workers:
+            return
         select.select([w.pipe for w in workers], [], [], 1.0)
         for worker in list(workers):
             yield from worker.verdicts()
             if worker.done == len(worker.items):
                 workers.remove(worker)
                 if worker.rest:
-                    waiting.append(worker.rest)
+                    left.append(worker.rest)

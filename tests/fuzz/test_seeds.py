@@ -7,6 +7,8 @@ from tests.fuzz.pool import run_all
 from tests.fuzz.program import Options, generate
 from tests.fuzz.runner import check
 
+pytestmark = pytest.mark.forks
+
 
 @pytest.mark.parametrize("breaks, start, count", [("none", 0, 100), ("any", 1_000_000, 200)])
 def test_seeds(breaks, start, count):

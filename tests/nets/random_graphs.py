@@ -9,8 +9,10 @@ printed as the smallest program that does.
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import sys
+import time
 import traceback
 import warnings
 from collections import Counter
@@ -160,16 +162,19 @@ def main() -> int:
     p.add_argument("--jobs", type=int, default=1, help="processes")
     p.add_argument("--small", type=int, default=60,
                    help="seconds that a failing program is made smaller for (0: printed as it is)")
+    p.add_argument("--seconds", type=float, default=1e9, help="begin no more after so long")
     a = p.parse_args()
+    end = time.monotonic() + a.seconds
     kinds: Counter[str] = Counter()
     captured = 0
-    for seed, verdict in run_all(lambda seed: judge(write(seed)), list(range(a.seed, a.seed + a.count)), a.jobs):
+    seeds = itertools.takewhile(lambda _: time.monotonic() < end, range(a.seed, a.seed + a.count))
+    for seed, verdict in run_all(lambda seed: judge(write(seed)), seeds, a.jobs):
         kinds[verdict.kind] += 1
         captured += verdict.captured > 0
         if not verdict.good:
             text = reduce(write(seed), judge, a.small, _signature) if a.small else write(seed)
             print(f"# seed {seed}: {verdict.kind}: {verdict.detail}\n{text}\n", flush=True)
-    print(f"{kinds.total()} programs: {dict(kinds)}; {captured} with captured code")
+    print(f"{kinds.total()} programs from seed {a.seed}: {dict(kinds)}; {captured} with captured code")
     return 1 if kinds.total() - kinds["same"] - kinds["left out"] else 0
 
 

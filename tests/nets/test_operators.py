@@ -67,6 +67,7 @@ WHOLE = [
 """Samples that were partly in eager once."""
 
 
+@pytest.mark.forks
 def test_sample():
     forward = subjects(NAMES, ["float32", "int64", "bfloat16"], ["forward"])
     tally = check([*forward, *subjects(NAMES, ["float32"], ["backward"])], 2)

@@ -13,6 +13,7 @@ from tests.nets.random_graphs_writer import write
 from tests.nets.rounding import is_exact, is_rounding, overflows, reads_unseen_writes, roundings
 
 
+@pytest.mark.forks
 def test_random_graphs():
     found = list(run_all(lambda seed: judge(write(seed)), list(range(100)), jobs=2))
     assert {seed: f"{v.kind}: {v.detail}\n{write(seed)}" for seed, v in found if not v.good} == {}

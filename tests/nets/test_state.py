@@ -20,6 +20,7 @@ def test_found(case):
     assert run(case) is None
 
 
+@pytest.mark.forks
 def test_sample():
     drawn = [Drawn(7_000_000 + i, backend="eager") for i in range(240)]
     bad = [f"seed {item.seed}: {verdict.detail}" for item,

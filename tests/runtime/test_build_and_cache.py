@@ -222,7 +222,8 @@ def test_no_shell_reads_the_compilers_flags(flags, tmp_path):
     assert not (tmp_path / "made").exists()
 
 
-def test_without_a_compiler_a_folder_knows_the_one_it_was_filled_with(tmp_path, monkeypatch):
+def test_without_a_compiler_a_folder_knows_the_one_it_was_filled_with(tmp_path, monkeypatch, compiler_in_path):
+    toolchain_module._toolchain.cache_clear()
     cache = Cache(tmp_path / "cache")
     known = cache.toolchain()
     library = cache.library([COPY], known)

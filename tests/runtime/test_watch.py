@@ -225,6 +225,20 @@ def test_closed_descriptors(how):
     assert in_child(check)
 
 
+@pytest.mark.gpu
+def test_a_forked_child_of_a_process_that_used_a_device(how):
+    torch.zeros(1, device="cuda")
+    w = torch.zeros(512, 512)
+
+    def check():
+        holds = _C.watch([w])
+        first = holds([w])
+        w.numpy()[7, 7] = 1
+        return first and not holds([w])
+
+    assert in_child(check)
+
+
 def test_a_private_mapping_of_a_file(how):
     with tempfile.NamedTemporaryFile() as file:
         file.write(bytes(1 << 20))
