@@ -185,6 +185,8 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         if not is_plain(value):
             raise OddTensor("a tensor whose numbers are not in its memory alone (quantized, batched, or zeros without "
                             "memory)")
+        if value.requires_grad and not (value.is_floating_point() or value.is_complex()):
+            raise OddTensor("an integer tensor that requires grad")
         name = f"i{len(self.inputs)}"
         fake = self.fake_input(value, name)
         if value.requires_grad:

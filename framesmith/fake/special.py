@@ -257,6 +257,10 @@ def fill_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     value = args[1] if len(args) > 1 else 0
     if isinstance(value, torch.Tensor):
         if isinstance(value, FakeTensor):
+            if rec.keeps_history and rec.keeps_history(value) and not (target.is_floating_point() or
+                                                                       target.is_complex()):
+                raise Unsupported("integers are filled with a number that requires grad, as eager says of them then",
+                                  hint="fill them with number.detach()")
             return _copied(rec, target, value)  # read before anything is written
         value = value.item()
     val = new_fake(tuple(target.shape), contiguous_strides(tuple(target.shape)), target.dtype, target.device)

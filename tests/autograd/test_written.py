@@ -434,6 +434,26 @@ def what_views_a_detached_tensor_has_its_history(c):
     return results, a, b
 
 
+@scenario(breaks=None)
+def integers_are_filled_with_a_number_that_requires_grad(c):
+    """Eager lets them require grad, too."""
+
+    def fn(x, k):
+        k.mT[0] = x[0]
+        return x + 1
+
+    def then(x, k):
+        k.fill_(x[0])
+        return x * 2
+
+    found = []
+    for f in (fn, then):
+        x, k = leaf(2), torch.arange(6).view(2, 3)
+        y = c(f)(x, k)
+        found += [y, k.detach(), k.requires_grad, k.is_leaf]
+    return found
+
+
 @scenario.each()
 def test_written(scenario, how):
     agree(scenario, **how)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from framesmith.loops.ir import Const
+from framesmith.loops.ir import Cast, Const
 from framesmith.prims.philox import random_bits
 from framesmith.prims.scalars import SCALAR_OPS
 from tests.codegen.kernels import WIDTHS, axis, kernel, load, loop, op, run_all, store
@@ -119,6 +119,23 @@ def test_integer_division_by_zero_does_not_trap():
             k = kernel([dtype] * 6, [loop(i, a, b, *results, *stores)], outputs=4)
             cases.append((k, (x, torch.full((20,), divisor, dtype=dtype), *outs)))
     run_all(cases)
+
+
+@pytest.mark.parametrize("vector", (True, False), ids=("vector", "scalar"))
+@pytest.mark.parametrize("width", WIDTHS)
+def test_integers_of_what_is_out_of_their_range_are_eagers(width, vector):
+    i = axis("i0", 21)
+    cases = []
+    for dtype in FLOATS:
+        x = torch.tensor([torch.nan, torch.inf, -torch.inf, 3e9, -3e9, 1e30, 2.5], dtype=dtype).repeat(3)
+        for integer in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64):
+            v = load("p0", i.symbol, dtype)
+            r = Cast((v,), integer)
+            body = [loop(i, v, r, store("p1", i.symbol, r), vector=vector)]
+            cases.append((kernel([dtype, integer], body), (x, torch.zeros(21, dtype=integer))))
+    run_all(cases, width)
+    for _, (x, y) in cases:
+        assert torch.equal(y, x.to(y.dtype)), (x, y)
 
 
 def test_mixed_uniform_and_vector_operands():

@@ -137,7 +137,7 @@ FN vl to_i64(vm x) { return {-low(x), -high(x)}; }
 FN vi to_i32(vf x) { return FS_CVT(x, vi); }
 FN vi to_i32(vi x) { return x; }
 FN vi to_i32(vl x) { return FS_CAT(vi, FS_CVT(x.a, hi), FS_CVT(x.b, hi)); }
-FN vi to_i32(vd x) { return to_i32(to_i64(x)); }
+FN vi to_i32(vd x) { return FS_CAT(vi, FS_CVT(x.a, hi), FS_CVT(x.b, hi)); }
 FN vi to_i32(vm x) { return -x.m; }
 FN vm to_b8(vm x) { return x; }
 template <class V> FN vm to_b8(V x) { return ne(x, V{}); }
