@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framesmith.loops.build import REPLAY, Builder, Replay
+from framesmith.loops.build import REPLAY, Builder, Replay, compute_type
 from framesmith.loops.contract import Accumulator
 from framesmith.loops.ir import Axis, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Scan, Store
 from framesmith.schedule.fused_nests import Member, Substitutes
@@ -18,8 +18,8 @@ class Placer(Builder):
     """A builder over a nest that is open: `level` 0 is the body of the kernel, level k the body of the k-th loop of the
     stage."""
 
-    __slots__ = ("_levels", "_lists", "_post", "_symbols", "body", "count", "depth", "forward", "par", "phase",
-                 "rounded")
+    __slots__ = ("_extents", "_levels", "_lists", "_post", "_symbols", "body", "count", "depth", "forward", "par",
+                 "phase", "rounded")
 
     def __init__(self, rounded: Mapping[str, torch.dtype]) -> None:
         super().__init__()
@@ -31,6 +31,7 @@ class Placer(Builder):
         self._symbols: dict[Symbol, int] = {}
         self._lists: list[list[Node]] = []
         self._post: list[Node] = []
+        self._extents: tuple[Any, ...] = ()
         self.par = self.depth = self.phase = 0
 
     # ------------------------------------------------------------------------------------------------- opening, closing
@@ -40,6 +41,7 @@ class Placer(Builder):
         self.par, self.depth, self.phase = par, len(loops), 0
         self._lists = [[] for _ in range(len(loops) + 1)]
         self._post = []
+        self._extents = tuple([(s.lo, s.hi, s.sup) for s in loops[par:]])
         for k, s in enumerate(loops):
             self._symbols[s] = k + 1
 
@@ -122,6 +124,11 @@ class Placer(Builder):
         name = Symbol(f"j{self.count}", symbol.lo, symbol.sup if symbol.sup is not None else symbol.hi)
         self.count += 1
         return self._emit(key, Indirect, (value,), name, size, wrap, check)
+
+    def reduce(self, kind: str, args: tuple[Op, ...], dtype: torch.dtype) -> Op:
+        """Share a reduction of an earlier stage only where it ran over as many elements: an operand that does not vary
+        along the reduction axes says nothing of their extents."""
+        return self._emit(("reduce", kind, args, self._extents), Reduce, kind, args, compute_type(dtype))
 
     def store(self, buffer: str, index: Expr | int, value: Op, mode: str | None = None, mask: Op | None = None) -> None:
         if mode is None and buffer in self.rounded:

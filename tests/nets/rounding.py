@@ -3,7 +3,7 @@
 Eager's `atan2` is one function in the vector part of a loop and another in the rest of it, and its sums have the
 order of the machine's vectors: a decision that hangs on such a bit (which of two equal values is the greatest,
 whether a number is above 0.5) is not defined by the program. Only programs that differ are looked at in this way.
-Operators that IEEE defines to the bit (sums of two, products, quotients, comparisons, roots) are left as they are, so
+Operators that IEEE defines to the bit (sums of two, real products and quotients, comparisons, roots) are left as they are, so
 what they decide has to be the same.
 """
 
@@ -35,8 +35,10 @@ _AFFIXES = re.compile(r"^(_|native_|fused_|linalg_|mkldnn_)*|"
                       r"(_backward|_backward_data|_forward|_overrideable|_math|_flash_attention_for_cpu|_for_cpu|_legit|_)*$")
 
 
-def _kind(func: Any) -> str:
+def _kind(func: Any, args: Any) -> str:
     name = _AFFIXES.sub("", func.overloadpacket.__name__)
+    if name in ("mul", "div") and any(isinstance(x, torch.Tensor) and x.is_complex() for x in args):
+        return "inexact"
     if name == "add" and not torch.is_grad_enabled():  # of the engine, over gradients that come together
         return "sum"
     kinds = ("inexact", _INEXACT), ("sum", _SUMS), ("exact", _EXACT)
@@ -56,7 +58,8 @@ class Rounded(TorchDispatchMode):
         self.generator = torch.Generator().manual_seed(max(seed, 0))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kind, kwargs = _kind(func) if self.moves else "", kwargs or {}
+        moves = self.moves and not any(isinstance(x, torch.Tensor) and x._is_zerotensor() for x in args)
+        kind, kwargs = _kind(func, args) if moves else "", kwargs or {}
         if func._schema.is_mutable:
             if kind == "sum":
                 args[0].copy_(self._moved(args[0]))
@@ -66,6 +69,8 @@ class Rounded(TorchDispatchMode):
             return result
         args = tree_map(_flushed, args) if kind in self.flushes else args
         args = tree_map(self._moved, args) if kind == "sum" else args
+        if kind == "sum" and func.overloadpacket is torch.ops.aten.prod:
+            args = self._reordered(*args), *args[1:]
         result = func(*args, **kwargs)
         if self.place is not None and isinstance(result, torch.Tensor) and kind in ("inexact", "exact"):
             given = tree_map(lambda x: self.place(x, result.shape), args)
@@ -73,11 +78,21 @@ class Rounded(TorchDispatchMode):
             result = result.copy_(func(*given, **options).reshape(-1)[:result.numel()].reshape(result.shape))
         return tree_map(self._moved, result) if kind == "inexact" else result
 
+    def _reordered(self, x: torch.Tensor, dim: int | None = None, *_: Any) -> torch.Tensor:
+        """The factors of a product in another order: which partial products are lost (too great, or too small) hangs
+        on it."""
+        if dim is None:
+            return x.flatten()[torch.randperm(x.numel(), generator=self.generator)].reshape(x.shape)
+        return x.index_select(dim, torch.randperm(x.shape[dim], generator=self.generator)) if x.dim() else x
+
     def _moved(self, x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
             return x
-        noise = torch.randint(-1, 2, x.shape, generator=self.generator) * (_BITS * torch.finfo(x.dtype).eps)
-        wide = x.to(torch.complex128 if x.is_complex() else torch.float64) * (1 + noise.double())
+        wide = x.to(torch.complex128 if x.is_complex() else torch.float64)
+        noise = torch.view_as_real(wide) if x.is_complex() else wide
+        noise = torch.randint(-1, 2, noise.shape, generator=self.generator) * (_BITS * torch.finfo(x.dtype).eps)
+        noise = torch.view_as_complex(noise.double()) if x.is_complex() else noise.double()
+        wide = wide * (1 + noise)
         return torch.empty_like(x).copy_(torch.where(noise == 0, x, wide.to(x.dtype)))  # as `x` lies
 
 

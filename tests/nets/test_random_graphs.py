@@ -47,6 +47,8 @@ def gradient_of(fn):
 
 
 ROOT = torch.zeros(4, requires_grad=True)
+LOST = torch.tensor([1e-30, 1e-30, 1e30, 1e30, 1e30] * 2)
+Z = torch.complex(torch.linspace(1, 2, 4), torch.linspace(2, 1, 4))
 ELU = partial(torch.ops.aten.elu_backward, torch.ones(6), 1, 1, 1, False)
 ROUNDED = {
     "the greatest of equal angles": (lambda: torch.atan2(KS, KS).argmax(), torch.tensor(3), True),
@@ -63,6 +65,9 @@ ROUNDED = {
     "what is small": (lambda: torch.full((4,), 1e-37).sign(), torch.zeros(4), False),
     "nothing times infinity, or less than nothing": (
         lambda: torch.autograd.grad(ROOT.sqrt().softmax(0), ROOT, torch.linspace(0.5, 1.5, 4))[0], -INF, True),
+    "partial products that are lost": (lambda: LOST.prod(), torch.tensor(torch.inf), True),
+    "a product that is not lost": (lambda: KS[3:].prod(), torch.tensor(3.0), False),
+    "quotients of complex numbers": (lambda: (Z / Z).imag, torch.full((4,), 1e-8), True),
     "elu at NaN in a loop's vector part": (lambda: ELU(KS * torch.nan), KS * torch.nan, True),
 }
 

@@ -273,3 +273,9 @@ def test_what_several_products_read_is_computed_when_it_is_needed():
     program = check(fn, *given, rtol=2e-2, atol=5e-2, target=GPU)
     assert max(sum(p.mode == "w" for p in k.params) for k in program.kernels) == 1
     assert program.arena_bytes <= 4 * 64 * 256 * 2
+
+
+@pytest.mark.parametrize("target", (CPU, GPU), ids=("cpu", "gpu"))
+@pytest.mark.parametrize("kind", ("sum", "prod", "mean", "var"))
+def test_reductions_of_what_does_not_vary_differ_by_their_extents(kind, target):
+    check(lambda a: tuple(getattr(a.expand(3, 4)[:, :k], kind)(1) for k in (2, 3, 4)), x(3, 1), target=target)
