@@ -58,7 +58,7 @@ class Rounded(TorchDispatchMode):
         self.generator = torch.Generator().manual_seed(max(seed, 0))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        moves = self.moves and not any(isinstance(x, torch.Tensor) and x._is_zerotensor() for x in args)
+        moves = self.moves and all(map(_has_numbers, args))
         kind, kwargs = _kind(func, args) if moves else "", kwargs or {}
         if func._schema.is_mutable:
             if kind == "sum":
@@ -94,6 +94,11 @@ class Rounded(TorchDispatchMode):
         noise = torch.view_as_complex(noise.double()) if x.is_complex() else noise.double()
         wide = wide * (1 + noise)
         return torch.empty_like(x).copy_(torch.where(noise == 0, x, wide.to(x.dtype)))  # as `x` lies
+
+
+def _has_numbers(x: Any) -> bool:
+    """Whether a value is no tensor without memory, as autograd makes of zeros."""
+    return not isinstance(x, torch.Tensor) or not x._is_zerotensor() and x.device.type != "meta"
 
 
 def _flushed(x: Any) -> Any:
@@ -204,13 +209,13 @@ def roundings(run: Callable[[], Any]) -> list[Any]:
 
 def is_rounding(a: torch.Tensor, b: torch.Tensor, others: list[Any], apart: Callable[[Any, Any], str]) -> bool:
     """Whether `b` is, wherever it differs from eager's `a`, as eager's with other last bits: a number or a decision
-    that they give there, or no further off. Autograd has other formulas for some operators under a mode: nothing is
-    told of a value that these change."""
+    that they give there, or no further off. Autograd has other formulas for some operators under a mode: a value that
+    these change is eager's in both."""
     if a.dtype is not b.dtype or a.shape != b.shape or not isinstance(others[0], torch.Tensor):
         return False
     plain, *others = [x for x in others if isinstance(x, torch.Tensor) and x.dtype is a.dtype and x.shape == a.shape]
     if apart(a, plain):
-        return False
+        return not apart(plain, b)
     nearest, inexact = a, a.is_floating_point() or a.is_complex()
     for other in others:
         as_far = b == other
