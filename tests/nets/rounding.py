@@ -3,8 +3,8 @@
 Eager's `atan2` is one function in the vector part of a loop and another in the rest of it, and its sums have the
 order of the machine's vectors: a decision that hangs on such a bit (which of two equal values is the greatest,
 whether a number is above 0.5) is not defined by the program. Only programs that differ are looked at in this way.
-Operators that IEEE defines to the bit (sums of two, real products and quotients, comparisons, roots) are left as they are, so
-what they decide has to be the same.
+Operators that IEEE defines to the bit (sums of two, real products and quotients, comparisons, roots) are left as they
+are, so what they decide has to be the same.
 """
 
 from __future__ import annotations
