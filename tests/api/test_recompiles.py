@@ -1,6 +1,8 @@
 """How often code is compiled, what is told of it, and what is given up after how many tries."""
 
+import contextlib
 import gc
+import sys
 import warnings
 import weakref
 
@@ -19,6 +21,14 @@ X = torch.randn(2, 4)
 def scaled(x, options):
     y = x + 1
     return y ** options["by"]
+
+
+@pytest.fixture(autouse=True)
+def limit():
+    """torch.compile's limit, which ours follows, is its default: libraries change it when they are imported."""
+    config = sys.modules.get("torch._dynamo.config")
+    with config.patch(recompile_limit=8) if config else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture
