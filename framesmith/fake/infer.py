@@ -65,6 +65,13 @@ def infer(func: Any, args: tuple, kwargs: dict) -> Any:
     return by_meta_kernel(func, args, kwargs)
 
 
+def _trusts_indices(func: Any, args: tuple) -> bool:
+    """Return whether a derivative's kernel would read at the indices that it is given, of which zero may be none: the
+    operator itself has checked the real ones."""
+    return ("backward" in func.__name__ and any(is_empty(x) or type(x) is int and x == 0 for x in args)
+            and any(type(x) is FakeTensor and x.dtype is torch.int64 and not is_empty(x) for x in args))
+
+
 def is_empty(value: Any) -> bool:
     return type(value) is FakeTensor and any(type(n) is int and n == 0 for n in value.shape)
 
@@ -88,7 +95,10 @@ def _by_kernel(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _on_zeros(func: Any, args: tuple, kwargs: dict) -> Any:
-    """Run the operator on real zeros of the same metadata; NotImplemented if they would take too much memory."""
+    """Run the operator on real zeros of the same metadata; NotImplemented if they would take too much memory, or be no
+    indices."""
+    if _trusts_indices(func, args):
+        return NotImplemented
     budget = [_LARGEST]
     real_args = tuple([_to_real(a, budget) for a in args])
     real_kwargs = {k: _to_real(v, budget) for k, v in kwargs.items()}

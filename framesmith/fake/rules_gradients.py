@@ -146,6 +146,13 @@ def sparse_gradient(sparse: int, rest: int, size: Any, indices: FakeTensor, valu
     return dense(values, tuple(size))
 
 
+@rule(aten._embedding_bag_backward.default)
+def embedding_bag_backward(grad: FakeTensor, indices: FakeTensor, offsets: FakeTensor, bags: FakeTensor,
+                           sizes: FakeTensor, maxima: FakeTensor, count: Any, scale: bool, mode: int, sparse: bool,
+                           *args: Any) -> Any:
+    return NotImplemented if sparse else dense(grad, (count, grad.shape[1]))
+
+
 @rule(aten.embedding_dense_backward.default)
 def embedding_dense_backward(grad: FakeTensor, indices: FakeTensor, count: Any, padding: Any, scale: bool) -> Any:
     fits = _alike(grad) and not indices.dtype.is_floating_point and grad.dim() == indices.dim() + 1

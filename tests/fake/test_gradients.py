@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from framesmith.fake import infer
-from tests.fake.harness import check
+from tests.fake.harness import check, record
 from tests.fake.test_rules import FLOAT_LAYOUTS, LAYOUTS, both
 
 aten = torch.ops.aten
@@ -120,3 +120,16 @@ def test_attention_and_its_gradient_on_the_cpu_are_not_computed(dtype, mask, mon
                                                                          attn_mask=where)
 
     check(gradients, torch.randn(2, 3, 5, 8, dtype=dtype), q, k, v, where)
+
+
+def test_no_kernel_reads_a_table_without_rows(monkeypatch):
+    """The kernel of a derivative trusts the indices that the operator has checked: of zeros it reads row 0."""
+
+    def f(grad, index, offsets):
+        return aten._embedding_bag_backward(grad, index, offsets, offsets[:1], offsets[:1], offsets[:1], 0, False, 1,
+                                            False, None)
+
+    ran = []
+    monkeypatch.setattr(infer, "_to_real", lambda value, budget: ran.append(value))
+    _, (found,) = record(f, [torch.ones(1, 3), torch.tensor([5]), torch.tensor([1, 2])])
+    assert found.shape == (0, 3) and not ran
