@@ -26,6 +26,7 @@ _COMMUTATIVE = frozenset(("add", "mul", "maximum", "minimum", "eq", "ne", "logic
 _PLAIN = frozenset((int, float, bool, str, torch.device))
 _REQUIRED = object()
 Bound = Mapping[Any, Any]
+Condition = Callable[[Any], bool]
 
 
 def _arithmetic(name: str) -> Callable[[Any, Any], Any]:
@@ -37,18 +38,18 @@ class Pattern:
 
     targets: frozenset[Any] = frozenset()
     parts: Sequence[Any] = ()
-    condition: Callable[[Any], bool] | None = None
+    condition: Condition | None = None
     is_shared = False
 
-    def where(self, condition: Callable[[Any], bool]) -> Any:
-        """The pattern of the values for which the condition holds."""
+    def where(self, condition: Condition) -> Any:
+        """Another pattern, of the values for which the condition holds."""
         new = copy(self)
         new.condition = condition
         return new
 
     @property
     def shared(self) -> Any:
-        """The pattern of nodes that others may read, too."""
+        """Another pattern, of nodes that others may read, too."""
         new = copy(self)
         new.is_shared = True
         return new
@@ -89,8 +90,8 @@ class Pattern:
 class Variable(Pattern):
     """Any node; with `loose`, any argument."""
 
-    def __init__(self, name: str, loose: bool) -> None:
-        self.parts, self.loose = (name, loose), loose
+    def __init__(self, name: str, loose: bool, condition: Condition | None) -> None:
+        self.parts, self.loose, self.condition = (name, loose), loose, condition
 
     def _ways(self, value: Any, bound: Bound) -> Iterator[Bound]:
         yield from (bound,) if self.loose or isinstance(value, Node) else ()
@@ -187,14 +188,14 @@ class _Aten:
 p = _Aten()
 
 
-def tensors(names: str) -> list[Variable]:
-    """Variables for nodes."""
-    return [Variable(name, False) for name in names.split()]
+def tensors(names: str, where: Condition | None = None) -> list[Variable]:
+    """Variables for nodes for which the condition holds."""
+    return [Variable(name, False, where) for name in names.split()]
 
 
-def values(names: str) -> list[Variable]:
+def values(names: str, where: Condition | None = None) -> list[Variable]:
     """Variables for arguments of any kind."""
-    return [Variable(name, True) for name in names.split()]
+    return [Variable(name, True, where) for name in names.split()]
 
 
 class Match:
