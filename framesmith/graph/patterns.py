@@ -67,7 +67,8 @@ class Pattern:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}{self.parts}{sorted(map(str, self.targets))}{self.is_shared}{self.condition}"
+        condition = f" at {id(self.condition):#x}" if self.condition else ""
+        return f"{type(self).__name__}{self.parts}{sorted(map(str, self.targets))}{self.is_shared}{condition}"
 
     def __neg__(self) -> Pattern:
         return p.neg(self)
@@ -115,7 +116,8 @@ class Through(Pattern):
     """A pattern behind calls of `passed`, which are bound, the outermost first; a condition is one of each of them."""
 
     def __init__(self, passed: frozenset[Any], inner: Pattern) -> None:
-        self.passed, self.parts, self.targets = passed, (inner,), passed | inner.targets
+        self.passed, self.parts = passed, (inner, sorted(map(str, passed)))
+        self.targets = passed | inner.targets
 
     def ways(self, value: Any, bound: Bound) -> Iterator[Bound]:
         """Yield first for `value` itself."""
@@ -270,9 +272,13 @@ def _parameters(target: Any) -> tuple[dict[str, int], list[Any]]:
 def _orders(call: Call, target: Any, count: int) -> list[list[tuple[Any, Any]]]:
     """For each order in which operands may stand: (place among `count` arguments, pattern)."""
     places, defaults = _parameters(target)
-    args, rest = (call.args[:-1], call.args[-1:]) if call.args and (call.args[-1] is ... or isinstance(
-        call.args[-1], _Rest)) else (call.args, ())
-    order = [*enumerate(args), *[(places.get(name, count), part) for name, part in call.kwargs.items()]]
+    args, rest = call.args, call.args[-1:]
+    if rest == (...,) or rest and isinstance(rest[0], _Rest):
+        args = args[:-1]
+    else:
+        rest = ()
+    order: list[tuple[Any, Any]] = [*enumerate(args)]
+    order += [(places.get(name, count), part) for name, part in call.kwargs.items()]
     if any(place >= count for place, _ in order):
         return []
     left = () if rest else sorted(set(range(count)).difference([place for place, _ in order]))
@@ -300,7 +306,7 @@ def _is_same(a: Any, b: Any) -> bool:
     return a is b or (type(a) in _PLAIN and type(b) in _PLAIN and a == b)
 
 
-def _turns_matrices(node: Node) -> bool:
+def _turns_matrices(node: Any) -> bool:
     rank = len(node.meta["val"].shape)
     return node.target is torch.ops.aten.t.default or {dim % rank for dim in node.args[1:]} == {rank - 2, rank - 1}
 

@@ -68,15 +68,17 @@ def _rewrite_convolution(m: Match, choose: Choose) -> fx.Node | None:
         or not prod(vw.shape)):
         return None
     line = rank == 3
-    window = [_pair(size, first if line else None) for size, first in zip(m[stride, padding, dilation], (1, 0, 1))]
+    window: tuple[Any, ...] = (
+        *[_pair(size, first if line else None) for size, first in zip(m[stride, padding, dilation], (1, 0, 1))],
+        m[groups])
     add = Nodes(m.graph, m.root)
     if not line:
-        return _image(add, Convolution(image, weight, m[b], *window, m[groups]), choose)
+        return _image(add, Convolution(image, weight, m[b], *window), choose)
     if vx.dtype is not torch.float32:
         return None
     image, weight = (add(aten.unsqueeze.default, (t, 2), (*v.shape[:2], 1, v.shape[2]))
                      for t, v in ((image, vx), (weight, vw)))
-    out = _image(add, Convolution(image, weight, m[b], *window, m[groups]), choose)
+    out = _image(add, Convolution(image, weight, m[b], *window), choose)
     if out is None:
         m.graph.erase_node(image)
         m.graph.erase_node(weight)

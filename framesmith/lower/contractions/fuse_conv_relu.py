@@ -51,11 +51,12 @@ def _is_taken(conv: fx.Node) -> bool:
 w, b, v, c = tensors("w b v c", is_parameter_expression)
 conv = p.conv2d.default(x, w, b, *window).where(_is_taken)
 beside = p.conv2d.default(y, v, c, *other).where(_is_taken)
+RECTIFIED, ADDED, ADDED_TWO = p.relu(conv), p.relu(conv + z), p.relu(conv + beside)
 
 
 def fuse_conv_relu(graph: fx.Graph, is_apt: Apt = lambda layer: True) -> None:
     """Rewrite such convolutions in place, if `is_apt`."""
-    rewrite(graph, {p.relu(conv): _rectified, p.relu(conv + beside): _added, p.relu(conv + z): _added}, is_apt)
+    rewrite(graph, {RECTIFIED: _rectified, ADDED_TWO: _added, ADDED: _added}, is_apt)
 
 
 def _rectified(m: Match, is_apt: Apt) -> fx.Node | None:

@@ -63,11 +63,12 @@ def _is_layer(node: fx.Node) -> bool:
 x, w, b = tensors("x w b")
 product = p.addmm.default(b, x, w).where(_has_bias) | p.mm.default(x, w).where(_is_half)
 flat = Through(p.reshape.targets, product)
+ACTIVATED = p.relu(flat) | p.gelu(flat, approximate="tanh")
 
 
 def fuse_matmul_activations(graph: fx.Graph) -> None:
     """Rewrite such layers in place."""
-    rewrite(graph, {p.relu(flat): _fused, p.gelu(flat, approximate="tanh"): _fused}, {})
+    rewrite(graph, {ACTIVATED: _fused}, {})
 
 
 def _fused(m: Match, zeros: dict[Any, fx.Node]) -> fx.Node | None:

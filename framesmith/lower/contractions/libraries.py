@@ -18,12 +18,13 @@ aten = torch.ops.aten
 
 x, y, w, b = tensors("x y w b")
 bias, window = values("bias window")
+PRODUCT, LAYER = x @ y, p.linear(x, w, bias) | p.matmul(x, w)
+CONVOLUTION = convolution(x, w, b, *window)
 
 
 def choose_library_calls(graph: fx.Graph) -> None:
     """Rewrite every contraction in place."""
-    rewrite(graph, {x @ y: _outer, p.linear(x, w, bias) | p.matmul(x, w): _product,
-                    convolution(x, w, b, *window): _convolution})
+    rewrite(graph, {PRODUCT: _outer, LAYER: _product, CONVOLUTION: _convolution})
 
 
 @as_eager

@@ -20,12 +20,13 @@ WIDE: dict[Any, Any] = {aten.mm.default: aten.mm.dtype, aten.bmm.default: aten.b
 a, b = tensors("a b")
 product = (p.mm.default | p.bmm.default)(a, b).where(lambda node: value_of(node).dtype in HALF)
 views = Through(VIEWS, product)
+WIDENED = p._to_copy(views, ..., dtype=torch.float32)
 
 
 def widen_matmul_results(graph: fx.Graph) -> None:
     """Rewrite such products in place, where the cast would be a pass of its own; what computes with a result reads a
     half faster."""
-    rewrite(graph, {p._to_copy(views, ..., dtype=torch.float32): _widened})
+    rewrite(graph, {WIDENED: _widened})
 
 
 def _widened(m: Match) -> fx.Node | None:

@@ -41,8 +41,3 @@ def as_eager(rule: Callable[..., fx.Node | None]) -> Callable[..., fx.Node | Non
         return new
 
     return run
-
-
-def argument(node: fx.Node, position: int, default: Any = None) -> Any:
-    """The positional argument of `node`, or the schema's default where it was left out."""
-    return node.args[position] if len(node.args) > position else default
