@@ -45,9 +45,9 @@ def test_a_pass_runs_behind_the_one_that_it_names(registered):
                 node.args = (node.args[0], 4)
 
     registered(doubles)
-    assert torch.equal(framesmith.compile(lambda x: x.sin() * 2)(X), X.sin() * 4) and seen == [Context]
+    assert torch.equal(framesmith.compile(lambda x: x.abs() * 2)(X), X.abs() * 4) and seen == [Context]
     framesmith.unregister(doubles)
-    assert torch.equal(framesmith.compile(lambda x: x.sin() * 2)(X), X.sin() * 2)
+    assert torch.equal(framesmith.compile(lambda x: x.abs() * 2)(X), X.abs() * 2)
 
 
 @pytest.mark.parametrize(("form", "after"), (("prims", "decompose"), ("loops", "lower"), ("program", "schedule")))
