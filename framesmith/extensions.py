@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from framesmith.graph.patterns import Pattern
 from framesmith.lower.table import PRIM_ROWS
 from framesmith.passes import IDENTITIES, REGISTERED, Context, Pass
 from framesmith.pipeline import PASSES
@@ -122,6 +123,8 @@ def _is_known(value: Any) -> bool:
         return all(map(_is_known, value.values() if isinstance(value, dict) else value))
     if isinstance(value, ModuleType):
         return value.__name__.partition(".")[0] in _CONSTANT
+    if isinstance(value, Pattern):
+        return " at 0x" not in repr(value)  # has no condition, which may have another meaning elsewhere
     return type(value) in _PLAIN or isinstance(value, torch._ops.OpOverload)
 
 

@@ -1,21 +1,19 @@
 """Rewrite float32 attention on the CPU into the operator of csrc/attention.cpp, where that was measured to be faster.
 
-    scaled_dot_product_attention(q, k, v, mask, ...)        ->  framesmith::attention(q, k, v, mask, causal, scale)
-    the same with k = reshape(expand(unsqueeze(k', 2)))     ->  on k': query heads share key heads in the kernel
-
-Its result lies in memory as (batch, row, head, column), so that joining the heads afterwards is a view.
+Query heads may share key heads in the kernel. Its result lies in memory as (batch, row, head, column), so that joining
+the heads afterwards is a view.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
 from framesmith import _C
+from framesmith.graph.patterns import Match, Through, match, p, tensors, values
 from framesmith.lower.contractions.choice import CANDIDATES, MEASURED_FLOPS, Candidate, numbers
 from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites
 from framesmith.lower.geometry import strides_in_order
@@ -36,16 +34,13 @@ MASKS: dict[int, Callable[[int, int], torch.Tensor | None]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """The arguments of a recorded call, defaults filled in."""
-
-    q: fx.Node
-    k: fx.Node
-    v: fx.Node
-    mask: fx.Node | None
-    causal: bool
-    scale: float | None
+q, k, v, base = tensors("q k v base")
+mask, dropout, causal, scale, shared = values("mask dropout causal scale shared")
+ATTENTION = p.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=shared)
+"""Attention, of all devices."""
+spread = p.expand((p.unsqueeze(base, 2) | p.unsqueeze(base, -3)).shared, ...).shared
+REPEATED = Through((p.reshape.default | p.view.default | p._unsafe_view | p.clone).targets, spread).shared
+"""Heads, each of them several times."""
 
 
 def _plain(value: Any, rank: int | None = 4) -> bool:
@@ -55,46 +50,29 @@ def _plain(value: Any, rank: int | None = 4) -> bool:
                        or len(value.shape) == rank) and value.dtype is torch.float32 and value.device.type == "cpu"
 
 
-def _attention(node: fx.Node) -> Attention | None:
-    """The call's arguments when the kernel can take them."""
-    args: tuple[Any, ...] = (*node.args, *(None, 0.0, False)[len(node.args) - 3 :])
-    q, k, v, mask, dropout, causal, *_ = args
-    defaults = {"attn_mask": mask, "dropout_p": dropout, "is_causal": causal, "scale": None, "enable_gqa": False}
-    given: dict[str, Any] = defaults | dict(node.kwargs)
-    mask, causal, scale, shared = given["attn_mask"], given["is_causal"], given["scale"], given["enable_gqa"]
-    vq, vk, vv = (t.meta["val"] for t in (q, k, v))
-    if given["dropout_p"] or not all(map(_plain, (vq, vk, vv))) or not isinstance(scale, (float, int, type(None))):
-        return None
+def _fits(m: Match) -> bool:
+    """Return whether the kernel can take a call."""
+    vq, vk, vv = (t.meta["val"] for t in m[q, k, v])
+    if m[dropout] or not all(map(_plain, (vq, vk, vv))) or not isinstance(m[scale], (float, int, type(None))):
+        return False
     if (vq.shape[0], vq.shape[3]) != (vk.shape[0], vk.shape[3]) or tuple(vk.shape[:3]) != tuple(vv.shape[:3]):
-        return None
-    if vq.shape[1] % vk.shape[1] or (vq.shape[1] != vk.shape[1] and not shared):
-        return None
-    if mask is not None:
-        value = mask.meta["val"]
-        if value.dtype is not torch.bool and not _plain(value, None) or causal or not 2 <= len(value.shape) <= 4:
-            return None
-    return Attention(q, k, v, mask, causal, scale)
+        return False
+    if vq.shape[1] % vk.shape[1] or (vq.shape[1] != vk.shape[1] and not m[shared]):
+        return False
+    value = m[mask].meta["val"] if m[mask] is not None else None
+    return value is None or not m[causal] and 2 <= len(value.shape) <= 4 and (value.dtype is torch.bool
+                                                                              or _plain(value, None))
 
 
 def _unrepeated(node: fx.Node) -> fx.Node:
-    """k' (batch, shared heads, keys, width) of `reshape(expand(unsqueeze(k', 2)))`, which repeats each head; else
-    `node`."""
-    expand: Any = _argument_of(node, (aten.reshape.default, aten.view.default, aten._unsafe_view.default,
-                                      aten.clone.default))
-    while expand is not None and expand.target is aten.clone.default:
-        expand = expand.args[0]
-    unsqueeze: Any = _argument_of(expand, (aten.expand.default,))
-    base: Any = _argument_of(unsqueeze, (aten.unsqueeze.default,))
-    if base is None or unsqueeze.args[1] not in (2, -3) or len(base.meta["val"].shape) != 4:
+    """The heads (batch, shared heads, keys, width) of which `node` repeats each; else `node`."""
+    m = match(REPEATED, node)
+    if m is None or len(m[base].meta["val"].shape) != 4:
         return node
-    batch, heads, keys, width = base.meta["val"].shape
-    wide = tuple(expand.meta["val"].shape)
+    batch, heads, keys, width = m[base].meta["val"].shape
+    wide = tuple(m[spread].meta["val"].shape)
     repeats = len(wide) == 5 and wide[:2] == (batch, heads) and wide[3:] == (keys, width)
-    return base if repeats and tuple(node.meta["val"].shape) == (batch, heads * wide[2], keys, width) else node
-
-
-def _argument_of(node: Any, targets: tuple[Any, ...]) -> Any:
-    return node.args[0] if isinstance(node, fx.Node) and node.target in targets else None
+    return m[base] if repeats and tuple(node.meta["val"].shape) == (batch, heads * wide[2], keys, width) else node
 
 
 def _mask_kind(mask: fx.Node | None) -> int:
@@ -104,21 +82,22 @@ def _mask_kind(mask: fx.Node | None) -> int:
     return (3 if value.dtype is torch.bool else 1) + (value.shape[-2] != 1)
 
 
-@rewrites(aten.scaled_dot_product_attention.default)
-def _rewrite(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
-    found = _attention(node)
-    if found is None:
+@rewrites(ATTENTION)
+def _rewrite(m: Match, choose: Choose) -> fx.Node | None:
+    """framesmith::attention(q, k, v, mask, causal, scale)"""
+    if not _fits(m):
         return None
-    k, v = _unrepeated(found.k), _unrepeated(found.v)
-    if tuple(k.meta["val"].shape[:3]) != tuple(v.meta["val"].shape[:3]):
-        k, v = found.k, found.v
-    batch, heads, queries, width = found.q.meta["val"].shape
-    shape = (batch, heads, k.meta["val"].shape[1], queries, k.meta["val"].shape[2], width, v.meta["val"].shape[3])
-    if choose(Request("attention", torch.float32, (*shape, int(found.causal), _mask_kind(found.mask)))) != "own":
+    keys, rows = _unrepeated(m[k]), _unrepeated(m[v])
+    if tuple(keys.meta["val"].shape[:3]) != tuple(rows.meta["val"].shape[:3]):
+        keys, rows = m[k, v]
+    batch, heads, queries, width = m[q].meta["val"].shape
+    shape = (batch, heads, keys.meta["val"].shape[1], queries, keys.meta["val"].shape[2], width,
+             rows.meta["val"].shape[3])
+    if choose(Request("attention", torch.float32, (*shape, int(m[causal]), _mask_kind(m[mask])))) != "own":
         return None
-    scale = None if found.scale is None else float(found.scale)
-    new = graph.call_function(library.attention.default, (found.q, k, v, found.mask, found.causal, scale))
-    new.meta = {key: value for key, value in node.meta.items() if key != "frozen"}
+    factor = None if m[scale] is None else float(m[scale])
+    new = m.graph.call_function(library.attention.default, (m[q], keys, rows, m[mask], m[causal], factor))
+    new.meta = {key: value for key, value in m.root.meta.items() if key != "frozen"}
     return new
 
 

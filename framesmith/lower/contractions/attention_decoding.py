@@ -1,8 +1,5 @@
 """Attention of one row in float32, a step of decoding, as sums, on a CUDA device: the library has one program for all
-keys of a head.
-
-    scaled_dot_product_attention(q, k, v, mask)  ->  weights = softmax(sum(k * q, -1) * s + mask);  sum(weights * v, -2)
-"""
+keys of a head."""
 
 from __future__ import annotations
 
@@ -12,53 +9,46 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith.lower.contractions.nodes import Nodes, argument
+from framesmith.graph.patterns import Match, rewrite
+from framesmith.lower.contractions.attention import ATTENTION, causal, dropout, k, mask, q, scale, v
+from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import static, value_of
 from framesmith.prims.core import Spec, contiguous_strides
 
 aten = torch.ops.aten
-_OPTIONS = ("dropout_p", "is_causal", "scale", "enable_gqa")
 
 
 def sum_decoded_rows(graph: fx.Graph) -> None:
     """Rewrite such calls in place."""
-    for node in list(graph.nodes):
-        if node.op == "call_function" and node.target is aten.scaled_dot_product_attention.default:
-            with graph.inserting_before(node):
-                found = _summed(graph, node)
-            if found is not None:
-                node.replace_all_uses_with(found)
-                graph.erase_node(node)
+    rewrite(graph, {ATTENTION: _summed})
 
 
-def _summed(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
-    given = {name: node.kwargs.get(name, argument(node, 4 + k)) for k, name in enumerate(_OPTIONS)}
-    mask = argument(node, 3, node.kwargs.get("attn_mask"))
-    q, k, v = map(value_of, node.args[:3])
-    if given["dropout_p"] or given["is_causal"] or not _has_one_row(q, k, v):
+def _summed(m: Match) -> fx.Node | None:
+    """weights = softmax(sum(k * q, -1) * s + mask);  sum(weights * v, -2)"""
+    query, key, value = map(value_of, m[q, k, v])
+    if m[dropout] or m[causal] or not _has_one_row(query, key, value):
         return None
-    if mask is not None and (not static(value_of(mask)) or len(value_of(mask).shape) < 2
-                             or value_of(mask).shape[-2] != 1):
+    if m[mask] and (not static(value_of(m[mask])) or len(value_of(m[mask]).shape) < 2
+                    or value_of(m[mask]).shape[-2] != 1):
         return None
-    batch, heads, keys, width = k.shape
-    wide = v.shape[3]
-    add = Nodes(graph, node)
-    query, key, value = node.args[:3]
-    scores = add(aten.sum.dim_IntList, (add(aten.mul.Tensor, (key, query), tuple(k.shape)), [-1]), (batch, heads, keys))
-    scale = width**-0.5 if given["scale"] is None else float(given["scale"])
-    scores = add(aten.mul.Tensor, (scores, scale), (batch, heads, keys))
-    if mask is not None:
-        scores = _masked(add, scores, mask, (batch, heads, keys))
+    batch, heads, keys, width = key.shape
+    wide = value.shape[3]
+    add = Nodes(m.graph, m.root)
+    scores = add(aten.sum.dim_IntList, (add(aten.mul.Tensor, m[k, q], tuple(key.shape)), [-1]), (batch, heads, keys))
+    factor = width**-0.5 if m[scale] is None else float(m[scale])
+    scores = add(aten.mul.Tensor, (scores, factor), (batch, heads, keys))
+    if m[mask]:
+        scores = _masked(add, scores, m[mask], (batch, heads, keys))
     weights = add(aten._safe_softmax.default, (scores, -1), (batch, heads, keys))
     column = add(aten.unsqueeze.default, (weights, -1), (batch, heads, keys, 1))
-    whole = add(aten.mul.Tensor, (column, value), (batch, heads, keys, wide))
+    whole = add(aten.mul.Tensor, (column, m[v]), (batch, heads, keys, wide))
     return add(aten.sum.dim_IntList, (whole, [-2], True), (batch, heads, 1, wide))
 
 
-def _masked(add: Nodes, scores: fx.Node, mask: Any, shape: tuple[int, ...]) -> fx.Node:
-    value = value_of(mask)
+def _masked(add: Nodes, scores: fx.Node, added: Any, shape: tuple[int, ...]) -> fx.Node:
+    value = value_of(added)
     sizes = (*value.shape[:-2], value.shape[-1])
-    row = add.of(aten.select.int, (mask, -2, 0), Spec(sizes, value.dtype, value.device, contiguous_strides(sizes)))
+    row = add.of(aten.select.int, (added, -2, 0), Spec(sizes, value.dtype, value.device, contiguous_strides(sizes)))
     if value.dtype is torch.bool:  # -inf is added, so that scores of NaN stay NaN
         number = Spec((), torch.float32, value.device, ())
         low, zero = [add.of(aten.full.default, ([], x), number, dtype=torch.float32, device=value.device)

@@ -1,13 +1,6 @@
 """Rewrite float32 attention on the CPU and its gradient, as training's graphs have them, into operators of
-csrc/attention*.cpp.
-
-    _scaled_dot_product_flash_attention_for_cpu(q, k, v, ...)              ->  framesmith::attention_sums(q, k, v, mask,
-                                                                               causal, scale)
-    _scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, ...)  ->  framesmith::attention_backward(g, q, k,
-    v, ...)
-
-where that was measured to be faster. Each gives what the other reads in PyTorch's form, so that either may be replaced
-alone.
+csrc/attention*.cpp, where that was measured to be faster. Each gives what the other reads in PyTorch's form, so that
+either may be replaced alone.
 """
 
 from __future__ import annotations
@@ -19,8 +12,8 @@ import torch
 from torch import fx
 
 from framesmith import _C
+from framesmith.graph.patterns import Match, p, tensors, values
 from framesmith.lower.contractions.choice import CANDIDATES, WORK, Candidate, numbers
-from framesmith.lower.contractions.nodes import argument
 from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites, static
 from framesmith.lower.geometry import strides_in_order
 from framesmith.lower.layouts import RESULT_LAYOUTS
@@ -34,46 +27,48 @@ _FORWARD = aten._scaled_dot_product_flash_attention_for_cpu.default
 _BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
-@rewrites(_FORWARD)
-def _rewrite_forward(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
-    q, k, v, dropout, causal = (argument(node, i, default) for i, default in enumerate((None, None, None, 0.0, False)))
-    form = _form(node, (q, k, v), dropout, causal)
-    if form is None or choose(Request("attention forward", torch.float32, form)) != "own":
+tangent, q, k, v, result, sums = tensors("tangent q k v result sums")
+causal, mask, scale = values("causal mask scale")
+options = {"attn_mask": mask, "scale": scale}
+FORWARD = p._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, **options)
+BACKWARD = p._scaled_dot_product_flash_attention_for_cpu_backward(tangent, q, k, v, result, sums, 0.0, causal,
+                                                                  **options)
+
+
+@rewrites(FORWARD)
+def _rewrite_forward(m: Match, choose: Choose) -> fx.Node | None:
+    """framesmith::attention_sums(q, k, v, mask, causal, scale)"""
+    return _rewrite(m, choose, "attention forward", library.attention_sums.default, m[q, k, v])
+
+
+@rewrites(BACKWARD)
+def _rewrite_backward(m: Match, choose: Choose) -> fx.Node | None:
+    """framesmith::attention_backward(tangent, q, k, v, result, sums, mask, causal, scale)"""
+    return _rewrite(m, choose, "attention backward", library.attention_backward.default,
+                    m[tangent, q, k, v, result, sums])
+
+
+def _rewrite(m: Match, choose: Choose, kind: str, target: Any, given: tuple[Any, ...]) -> fx.Node | None:
+    form = _form(m)
+    if form is None or choose(Request(kind, torch.float32, form)) != "own":
         return None
-    return _call(graph, node, library.attention_sums.default, (q, k, v), causal)
-
-
-@rewrites(_BACKWARD)
-def _rewrite_backward(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
-    tangent, q, k, v, result, sums, dropout, causal = node.args
-    form = _form(node, (q, k, v), dropout, causal)
-    if form is None or choose(Request("attention backward", torch.float32, form)) != "own":
-        return None
-    return _call(graph, node, library.attention_backward.default, (tangent, q, k, v, result, sums), causal)
-
-
-def _call(graph: fx.Graph, node: fx.Node, target: Any, tensors: tuple[Any, ...], causal: Any) -> fx.Node:
-    scale = node.kwargs.get("scale")
-    new = graph.call_function(target, (*tensors, node.kwargs.get("attn_mask"), causal,
-                                       None if scale is None else float(scale)))  # type: ignore[arg-type]
-    new.meta = {key: value for key, value in node.meta.items() if key != "frozen"}
+    factor = None if m[scale] is None else float(m[scale])
+    new = m.graph.call_function(target, (*given, m[mask], m[causal], factor))
+    new.meta = {key: value for key, value in m.root.meta.items() if key != "frozen"}
     return new
 
 
-def _form(node: fx.Node, tensors: tuple[Any, ...], dropout: Any, causal: Any) -> tuple[int, ...] | None:
+def _form(m: Match) -> tuple[int, ...] | None:
     """(batch, heads, queries, keys, width, width of values, causal, masked) of a call that the kernels can take."""
-    q, k, v = (t.meta["val"] for t in tensors)
-    mask, scale = node.kwargs.get("attn_mask"), node.kwargs.get("scale")
-    if (dropout or not isinstance(scale, (float, int, type(None))) or not isinstance(causal, bool)
-        or not static(q, k, v)):
+    query, key, value = values = [t.meta["val"] for t in m[q, k, v]]
+    if not isinstance(m[scale], (float, int, type(None))) or not isinstance(m[causal], bool) or not static(*values):
         return None
     if any(t.dtype is not torch.float32 or t.device.type != "cpu" or not prod(t.shape)
-           for t in (q, k, v)) or q.shape[:2] != k.shape[:2]:
+           for t in values) or query.shape[:2] != key.shape[:2]:
         return None
-    if isinstance(mask, fx.Node) and (causal or mask.meta["val"].dtype is not torch.float32
-                                      or not static(mask.meta["val"])):
+    if m[mask] and (m[causal] or m[mask].meta["val"].dtype is not torch.float32 or not static(m[mask].meta["val"])):
         return None
-    return (*q.shape[:3], k.shape[2], q.shape[3], v.shape[3], int(causal), int(mask is not None))
+    return (*query.shape[:3], key.shape[2], query.shape[3], value.shape[3], int(m[causal]), int(m[mask] is not None))
 
 
 def _arguments(request: Request) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, bool]:

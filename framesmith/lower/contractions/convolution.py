@@ -1,10 +1,5 @@
 """Rewrite convolutions with frozen weights into the kernel that was chosen for them, channels-last by explicit
-permutes.
-
-    conv2d(x, W, b)                   ->  permute(contract(pad(permute(x)), pack(W)) + b)
-    conv2d(x, W, b, groups=channels)  ->  permute(depthwise(permute(x), pack(W)) + b)
-    conv1d                            ->  squeeze(conv2d(unsqueeze(x)))                     an image of one line
-"""
+permutes."""
 
 from __future__ import annotations
 
@@ -17,10 +12,11 @@ from torch import fx
 
 from framesmith import _C
 from framesmith.graph.freeze import is_parameter_expression
+from framesmith.graph.patterns import Match, p, tensors, values
 from framesmith.loops.contract import packed_columns
 from framesmith.lower.contractions.depthwise import depthwise, depthwise_geometry
 from framesmith.lower.contractions.geometry import contract, pack, pack_groups, window_geometry
-from framesmith.lower.contractions.nodes import Nodes, argument
+from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import Choose, Request, add_bias, packed_elements, rewrites, static
 
 aten = torch.ops.aten
@@ -53,31 +49,39 @@ def _pair(value: Any, first: int | None = None) -> Pair:
     return (values[0] if first is None else first, values[-1])
 
 
-@rewrites(aten.conv1d.default, aten.conv2d.default, aten.convolution.default)
-def _rewrite_convolution(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
-    full = node.target is aten.convolution.default
-    x: Any = node.args[0]
-    weight: Any = node.args[1]
-    vx, vw = x.meta["val"], weight.meta["val"]
+[x], [w] = tensors("x"), tensors("w", is_parameter_expression)
+b, stride, padding, dilation, groups = values("b stride padding dilation groups")
+CONVOLUTION = ((p.conv1d.default | p.conv2d.default)(x, w, b, stride, padding, dilation, groups)
+               | p.convolution(x, w, b, stride, padding, dilation, False, ..., groups))
+
+
+@rewrites(CONVOLUTION)
+def _rewrite_convolution(m: Match, choose: Choose) -> fx.Node | None:
+    """permute(contract(pad(permute(x)), pack(w)) + b), permute(depthwise(permute(x), pack(w)) + b) of one channel in a
+    group; of an image of one line, unsqueezed."""
+    image, weight = m[x, w]
+    vx, vw = image.meta["val"], weight.meta["val"]
     rank = len(vw.shape)
-    if full and node.args[6] or rank not in (3, 4) or len(vx.shape) != rank or not is_parameter_expression(weight):
+    if rank not in (3, 4) or len(vx.shape) != rank:
         return None
     if (not static(vx, vw) or vx.dtype is not vw.dtype or vx.device.type != "cpu" or not prod(vx.shape)
         or not prod(vw.shape)):
         return None
     line = rank == 3
-    stride, padding, dilation = (_pair(argument(node, i, d), d if line else None) for i, d in ((3, 1), (4, 0), (5, 1)))
-    groups = argument(node, 8 if full else 6, 1)
-    add = Nodes(graph, node)
+    window: tuple[Any, ...] = (
+        *[_pair(size, first if line else None) for size, first in zip(m[stride, padding, dilation], (1, 0, 1))],
+        m[groups])
+    add = Nodes(m.graph, m.root)
     if not line:
-        return _image(add, Convolution(x, weight, argument(node, 2, None), stride, padding, dilation, groups), choose)
+        return _image(add, Convolution(image, weight, m[b], *window), choose)
     if vx.dtype is not torch.float32:
         return None
-    x, weight = (add(aten.unsqueeze.default, (t, 2), (*v.shape[:2], 1, v.shape[2])) for t, v in ((x, vx), (weight, vw)))
-    out = _image(add, Convolution(x, weight, argument(node, 2, None), stride, padding, dilation, groups), choose)
+    image, weight = (add(aten.unsqueeze.default, (t, 2), (*v.shape[:2], 1, v.shape[2]))
+                     for t, v in ((image, vx), (weight, vw)))
+    out = _image(add, Convolution(image, weight, m[b], *window), choose)
     if out is None:
-        graph.erase_node(x)
-        graph.erase_node(weight)
+        m.graph.erase_node(image)
+        m.graph.erase_node(weight)
         return None
     images, o, _, width = out.meta["val"].shape
     return add(aten.squeeze.dim, (out, 2), (images, o, width), (o * width, 1, o))

@@ -1,13 +1,7 @@
 """Rewrite float32 convolutions whose weights change from call to call, and their gradients, into the operators of
-csrc/convolution.cpp.
-
-    convolution(x, w, b, ...)            ->  framesmith::convolution(x, w, b, ...)
-    convolution_backward(g, x, w, ...)   ->  framesmith::convolution_images(g, w, ...),
-                                             framesmith::convolution_weights(g, x, ...), sum(g)
-
-each where it is faster. They read weights and images as they lie, row by row: oneDNN lays both out anew in each call,
-which is much for a weight that few places of an image use, and little for one that many do. In between both are
-measured.
+csrc/convolution.cpp, each where it is faster. They read weights and images as they lie, row by row: oneDNN lays both
+out anew in each call, which is much for a weight that few places of an image use, and little for one that many do.
+In between both are measured.
 """
 
 from __future__ import annotations
@@ -21,6 +15,7 @@ from torch import fx
 
 from framesmith import _C
 from framesmith.graph.freeze import is_parameter_expression
+from framesmith.graph.patterns import Match, p, tensors, values
 from framesmith.lower.contractions.choice import CANDIDATES, KNOWN, Candidate
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites, static
@@ -37,38 +32,41 @@ FEW = 4  # results of a group below which registers hold too few of them
 FEW_PLACES, MANY_PLACES = 100, 1000
 
 
-@rewrites(aten.convolution.default)
-def _rewrite_convolution(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
-    x, weight, bias, *window = node.args
-    form = None if is_parameter_expression(weight) else _form(x, weight, window)
+[x, w, g], [b, sizes, rest] = tensors("x w g"), values("b sizes rest")
+
+
+@rewrites(p.convolution(x, w, b, *rest))
+def _rewrite_convolution(m: Match, choose: Choose) -> fx.Node | None:
+    """framesmith::convolution(x, w, b, ...)"""
+    form = None if is_parameter_expression(m[w]) else _form(*m[x, w, rest])
     if form is None or _few(form) or choose(Request("convolution", torch.float32, form)) != "own":
         return None
-    stride, padding, dilation, _, _, groups = window
-    shape = tuple(node.meta["val"].shape)
-    return Nodes(graph, node)(library.convolution.default, (x, weight, bias, stride, padding, dilation, groups), shape)
+    stride, padding, dilation, _, _, groups = m[rest]
+    args = (*m[x, w, b], stride, padding, dilation, groups)
+    return Nodes(m.graph, m.root)(library.convolution.default, args, tuple(m.root.meta["val"].shape))
 
 
-@rewrites(aten.convolution_backward.default)
-def _rewrite_backward(graph: fx.Graph, node: fx.Node, choose: Choose) -> None:
-    """Replaces the results that are asked for, one by one; what is left of `node` is asked for the others."""
-    arguments: tuple[Any, ...] = node.args
-    tangent, x, weight, sizes, *window, mask = arguments
-    form = _form(x, weight, window)
+@rewrites(p.convolution_backward(g, x, w, sizes, *rest))
+def _rewrite_backward(m: Match, choose: Choose) -> None:
+    """framesmith::convolution_images(g, w, ...), framesmith::convolution_weights(g, x, ...), sum(g): replaces the
+    results that are asked for, one by one; what is left of the node is asked for the others."""
+    graph, node, (tangent, image, weight, (*window, mask)) = m.graph, m.root, m[g, x, w, rest]
+    form = _form(image, weight, window)
     if form is None or tangent.meta["val"].dtype is not torch.float32 or any(user.target is not operator.getitem
                                                                              for user in node.users):
         return
     stride, padding, dilation, _, _, groups = window
     wanted: list[Any] = list(mask)
-    rest = (stride, padding, dilation, groups)
+    geometry = (stride, padding, dilation, groups)
     rows = (
-        ("convolution images", library.convolution_images.default, weight, x),
-        ("convolution weights", library.convolution_weights.default, x, weight),
+        ("convolution images", library.convolution_images.default, weight, image),
+        ("convolution weights", library.convolution_weights.default, image, weight),
     )
     for place, (kind, target, other, of) in enumerate(rows):
         if not wanted[place] or (not place and _few(form)) or choose(Request(kind, torch.float32, form)) != "own":
             continue
         shape = tuple(of.meta["val"].shape)
-        _replace(graph, node, place, target, (tangent, other, list(shape), *rest), shape)
+        _replace(graph, node, place, target, (tangent, other, list(shape), *geometry), shape)
         wanted[place] = False
     if wanted == list(mask):
         return
@@ -78,7 +76,7 @@ def _rewrite_backward(graph: fx.Graph, node: fx.Node, choose: Choose) -> None:
     if not any(wanted):
         graph.erase_node(node)
         return
-    node.args = (tangent, x, weight, sizes, *window, wanted)
+    node.args = (*node.args[:-1], wanted)
     node.meta["val"] = tuple(val if asked else None for val, asked in zip(node.meta["val"], wanted))
 
 

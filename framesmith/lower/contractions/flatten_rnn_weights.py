@@ -1,8 +1,6 @@
 """Recurrent layers on a CUDA device whose weights are casts that are kept: they lie in the one piece of memory that
 cuDNN wants.
 
-    lstm(x, [h, c], casts, ...)  ->  _cudnn_rnn(x, casts, ..., _cudnn_rnn_flatten_weight(casts, ...), h, c, ...)
-
 Otherwise each call would bring them there. `_cudnn_rnn_flatten_weight` makes views of its result of the casts, which
 nobody else writes.
 """
@@ -16,6 +14,7 @@ import torch
 from torch import fx
 
 from framesmith.graph.freeze import is_parameter_expression
+from framesmith.graph.patterns import Match, Operator, rewrite, values
 from framesmith.lower.contractions.pack_linear import static, value_of
 from framesmith.prims.core import Spec
 
@@ -25,37 +24,36 @@ _MODES: dict[Any, int] = {aten.rnn_relu.input: 0, aten.rnn_tanh.input: 1, aten.l
 """cuDNN's numbers of the cells."""
 
 
+arguments = values("x state weights biases layers dropout train bidirectional batch_first")
+LAYERS = Operator(*_MODES)(*arguments)
+
+
 def flatten_rnn_weights(graph: fx.Graph) -> None:
     """Rewrite every such layer, in place."""
-    for node in list(graph.nodes):
-        if node.target in _MODES:
-            _flatten(graph, node)
+    rewrite(graph, {LAYERS: _flattened})
 
 
-def _flatten(graph: fx.Graph, node: fx.Node) -> None:
-    x, state, weights, biases, layers, dropout, train, bidirectional, batch_first = node.args
-    group = 4 if biases else 2
-    count = layers * (2 if bidirectional else 1)  # type: ignore[operator]
-    if ((train and dropout) or node.kwargs or len(weights) != group * count  # type: ignore[arg-type]
-        or not all(map(_is_cast, weights))):  # type: ignore[arg-type]
-        return
-    first = value_of(weights[0])  # type: ignore[index]
-    hidden = value_of(weights[1]).shape[1]  # type: ignore[index]
-    shapes = tuple([tuple(value_of(w).shape) for w in weights])  # type: ignore[union-attr]
+def _flattened(m: Match) -> fx.Node | None:
+    """_cudnn_rnn(x, casts, ..., _cudnn_rnn_flatten_weight(casts, ...), h, c, ...)"""
+    x, state, weights, biases, layers, dropout, train, bidirectional, batch_first = m[tuple(arguments)]
+    graph, node, group = m.graph, m.root, 4 if biases else 2
+    count = layers * (2 if bidirectional else 1)
+    if (train and dropout) or len(weights) != group * count or not all(map(_is_cast, weights)):
+        return None
+    first, hidden = value_of(weights[0]), value_of(weights[1]).shape[1]
+    shapes = tuple([tuple(value_of(w).shape) for w in weights])
     geometry = (group, first.shape[1], _MODES[node.target], hidden, 0, layers, batch_first, bidirectional)
     size = _size(first.dtype, first.device, shapes, geometry)
     if not size:
-        return
-    states = tuple(state) if node.target is aten.lstm.input else (state, None)  # type: ignore[arg-type]
-    with graph.inserting_before(node):
-        memory = graph.call_function(_FLATTEN, (weights, *geometry))
-        args = (x, weights, group, memory, *states, *geometry[2:6], batch_first, 0.0, False, bidirectional, [], None)
-        new = graph.call_function(aten._cudnn_rnn.default, args)
+        return None
+    states = tuple(state) if node.target is aten.lstm.input else (state, None)
+    memory = graph.call_function(_FLATTEN, (weights, *geometry))
+    args = (x, weights, group, memory, *states, *geometry[2:6], batch_first, 0.0, False, bidirectional, [], None)
+    new = graph.call_function(aten._cudnn_rnn.default, args)
     memory.meta = {"val": Spec((size,), first.dtype, first.device, (1,)), "stack": node.meta.get("stack", ())}
     results = tuple(node.meta["val"])
     new.meta = {"val": (*results, *[None] * (5 - len(results))), "stack": node.meta.get("stack", ())}
-    node.replace_all_uses_with(new)
-    graph.erase_node(node)
+    return new
 
 
 def _is_cast(weight: fx.Node) -> bool:

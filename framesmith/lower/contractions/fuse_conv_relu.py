@@ -1,13 +1,8 @@
 """A convolution's bias, a residual and a ReLU, computed by cuDNN with the convolution, on a CUDA device.
 
-    relu(conv2d(x, w, b))                    ->  cudnn_convolution_relu(x, w, b)        of halves, with kernels of
-                                                                                        several elements
-    relu(conv2d(x, w, b) + z)                ->  cudnn_convolution_add_relu(x, w, z, b)              of float32 that may
-                                                 be rounded
-    relu(conv2d(x, w, b) + conv2d(y, v, c))  ->  cudnn_convolution_add_relu(x, w, conv2d(y, v), b + c)
-
-with weights that are frozen. Others of halves are tiles of our own (`bound`); those of float32 multiply at a lower
-rate, so there cuDNN rectifies kernels of one element, too.
+Weights are frozen. Sums are of float32 that may be rounded; without a sum, kernels of halves have several elements:
+others are tiles of our own (`bound`). Those of float32 multiply at a lower rate, so there cuDNN rectifies kernels of
+one element, too.
 """
 
 from __future__ import annotations
@@ -20,12 +15,12 @@ import torch
 from torch import fx
 
 from framesmith.graph.freeze import is_parameter_expression
+from framesmith.graph.patterns import Match, arguments, p, rewrite, tensors, values
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import value_of
 from framesmith.util.precision import channels_of, on_matrix_units
 
 aten = torch.ops.aten
-_LEFT_OUT: tuple[Any, ...] = (None, None, None, (1, 1), (0, 0), (1, 1), 1)
 VECTOR = 8  # channels that are moved at once
 FEW = 4  # channels that the library makes whole vectors
 
@@ -46,71 +41,47 @@ class Layer:
 Apt = Callable[[Layer], bool]
 
 
+def _is_taken(conv: fx.Node) -> bool:
+    """Return whether the library takes a convolution so."""
+    *tensors, _, _, _, groups = arguments(conv)
+    return groups == 1 and _in_vectors([*map(value_of, tensors)])
+
+
+[x, y, z], [window, other] = tensors("x y z"), values("window other")
+w, b, v, c = tensors("w b v c", is_parameter_expression)
+conv = p.conv2d.default(x, w, b, *window).where(_is_taken)
+beside = p.conv2d.default(y, v, c, *other).where(_is_taken)
+RECTIFIED, ADDED, ADDED_TWO = p.relu(conv), p.relu(conv + z), p.relu(conv + beside)
+
+
 def fuse_conv_relu(graph: fx.Graph, is_apt: Apt = lambda layer: True) -> None:
     """Rewrite such convolutions in place, if `is_apt`."""
-    for last in list(graph.nodes):
-        if last.op != "call_function" or last.target is not aten.relu.default:
-            continue
-        source = last.args[0]
-        with graph.inserting_before(last):
-            new = _rectified(graph, source, is_apt) or _added(graph, source, is_apt)
-        if new is None:
-            continue
-        new.meta = dict(last.meta)
-        last.replace_all_uses_with(new)
-        for node in (last, source, *source.all_input_nodes):
-            if not node.users:
-                graph.erase_node(node)
+    rewrite(graph, {RECTIFIED: _rectified, ADDED_TWO: _added, ADDED: _added}, is_apt)
 
 
-def _rectified(graph: fx.Graph, node: Any, is_apt: Apt) -> fx.Node | None:
-    given = _given(node)
-    if (given is None or _is_single(node) and value_of(node).dtype is not torch.float32
-        or not is_apt(_layer(given, False))):
+def _rectified(m: Match, is_apt: Apt) -> fx.Node | None:
+    """cudnn_convolution_relu(x, w, b)"""
+    single = tuple(value_of(m[w]).shape[2:]) == (1, 1)
+    if single and value_of(m[conv]).dtype is not torch.float32 or not is_apt(_layer(m, False)):
         return None
-    x, weight, bias, *window = given
-    return graph.call_function(aten.cudnn_convolution_relu.default, (x, weight, bias, *window))
+    return m.graph.call_function(aten.cudnn_convolution_relu.default, (*m[x, w, b], *m[window]))
 
 
-def _added(graph: fx.Graph, node: fx.Node, is_apt: Apt) -> fx.Node | None:
-    if (node.target is not aten.add.Tensor or node.kwargs or len(node.users) != 1
-        or value_of(node).dtype is not torch.float32):
+def _added(m: Match, is_apt: Apt) -> fx.Node | None:
+    """cudnn_convolution_add_relu(x, w, z, b), or (x, w, conv2d(y, v), b + c)"""
+    value, residual, bias = value_of(m[conv]), m[beside] or m[z], m[b]
+    if (value.dtype is not torch.float32 or not _is_like(value_of(residual), value) or not is_apt(_layer(m, True))):
         return None
-    for one, other in (node.args[:2], node.args[1::-1]):
-        given = _given(one)
-        if given is None or not isinstance(other, fx.Node) or not _is_like(value_of(other), value_of(one)):
-            continue
-        if not is_apt(_layer(given, True)):
-            continue
-        x, weight, bias, *window = given
-        beside = _given(other)
-        if beside is not None:
-            add = Nodes(graph, node)
-            bias = add(aten.add.Tensor, (bias, beside[2]), tuple(value_of(bias).shape))
-            plain = add(aten.conv2d.default, (*beside[:2], None, *beside[3:]), tuple(value_of(other).shape))
-            plain.meta["val"] = value_of(other)
-            other.replace_all_uses_with(plain)
-            graph.erase_node(other)
-            other = plain
-        return graph.call_function(aten.cudnn_convolution_add_relu.default, (x, weight, other, 1.0, bias, *window))
-    return None
+    if m[beside]:
+        add = Nodes(m.graph, m[conv])
+        bias = add(aten.add.Tensor, m[b, c], tuple(value_of(bias).shape))
+        residual = add.of(aten.conv2d.default, (*m[y, v], None, *m[other]), value_of(residual))
+    return m.graph.call_function(aten.cudnn_convolution_add_relu.default, (*m[x, w], residual, 1.0, bias, *m[window]))
 
 
-def _given(node: Any) -> tuple[Any, ...] | None:
-    """All arguments of a convolution with frozen weights that nobody else reads, and that the library takes so."""
-    if not isinstance(node, fx.Node) or node.target is not aten.conv2d.default or node.kwargs or len(node.users) != 1:
-        return None
-    given = (*node.args, *_LEFT_OUT[len(node.args) :])
-    x, weight, bias, _, padding, _, groups = given
-    if groups != 1 or isinstance(padding, str) or not isinstance(bias, fx.Node):
-        return None
-    frozen = is_parameter_expression(weight) and is_parameter_expression(bias)
-    return given if frozen and _in_vectors([value_of(v) for v in (x, weight, bias)]) else None
-
-
-def _layer(given: tuple[Any, ...], added: bool) -> Layer:
-    image, weight = map(value_of, given[:2])
-    stride, padding, dilation = (tuple(pair) * (2 // len(pair)) for pair in given[3:6])
+def _layer(m: Match, added: bool) -> Layer:
+    image, weight = map(value_of, m[x, w])
+    stride, padding, dilation = (tuple(pair) * (2 // len(pair)) for pair in m[window][:3])
     return Layer(tuple(image.shape), tuple(weight.shape), image.dtype, stride, padding, dilation, added)
 
 
@@ -125,11 +96,6 @@ def _in_vectors(values: list[Any]) -> bool:
         return False
     few = image.dtype is torch.float32 and weight.shape[1] <= FEW
     return weight.shape[0] % VECTOR == 0 and (few or weight.shape[1] % VECTOR == 0)
-
-
-def _is_single(node: fx.Node) -> bool:
-    """Return whether a kernel has one element."""
-    return tuple(value_of(node.args[1]).shape[2:]) == (1, 1)
 
 
 def _is_like(a: Any, b: Any) -> bool:

@@ -1,9 +1,6 @@
 """Attention with a mask, on a CUDA device, is attention with modified scores: it goes over tiles, and reads the mask as
 it is, however it broadcasts.
 
-    scaled_dot_product_attention(q, k, v, mask)  ->  attention(scores + mask)(q, k, v, mask)       a mask of numbers
-                                                     attention(where mask)(q, k, v, mask)          one of truth values
-
 The libraries' kernels take 36 to 88 µs where a tile that loads its part of the mask takes 30 (8 x 12 heads of 512 x
 512, width 64, on an H200), and ten times as much where the rows of the mask have gaps. Wide rows and few rows are
 theirs. They get a mask of truth values as numbers, which they would make of it in each layer, and one without gaps.
@@ -20,9 +17,10 @@ from torch import fx
 
 from framesmith.graph.attention import LISTS, Attention, Scores
 from framesmith.graph.dce import dce
+from framesmith.graph.patterns import Match, rewrite
 from framesmith.lower.attention import WIDEST
+from framesmith.lower.contractions.attention import ATTENTION, causal, dropout, k, mask, q, scale, shared, v
 from framesmith.lower.contractions.broadcast_dims import Known, narrowed
-from framesmith.lower.contractions.nodes import argument
 from framesmith.lower.contractions.pack_linear import static, value_of
 from framesmith.prims.core import Spec, contiguous_strides
 
@@ -34,36 +32,22 @@ MOST = (1 << 16) - 1
 """Heads, of all batches: they are an axis of the grid."""
 NARROW = 64
 """Elements of a row up to which tiles are faster than the library."""
-_OPTIONS = ("dropout_p", "is_causal", "scale", "enable_gqa")
 
 
 def tile_masked_attention(graph: fx.Graph, tf32: bool) -> None:
     """Rewrite such calls in place. `tf32`: products of float32 may be less exact."""
     masks = Masks(graph)
-    for node in list(graph.nodes):
-        if node.op != "call_function" or node.target is not aten.scaled_dot_product_attention.default:
-            continue
-        found = _tiled(graph, node, masks, tf32)
-        if found is not None:
-            node.replace_all_uses_with(found)
-            graph.erase_node(node)
-        else:
-            _for_the_library(node, masks)
+    rewrite(graph, {ATTENTION: _tiled}, masks, tf32)
     masks.settle()
 
 
-def _for_the_library(node: fx.Node, masks: Masks) -> None:
-    mask = _mask(node)
-    if not isinstance(mask, fx.Node) or not static(value := value_of(mask)):
+def _for_the_library(m: Match, masks: Masks) -> None:
+    if not m[mask] or not static(value := value_of(m[mask])):
         return
     if value.dtype is torch.bool:
-        node.replace_input_with(mask, masks.numbers(mask, value_of(node.args[0]).dtype))
+        m.root.replace_input_with(m[mask], masks.numbers(m[mask], value_of(m[q]).dtype))
     elif value.shape and value.shape[-1] != 1 and _strides(value)[-1] != 1:
-        node.replace_input_with(mask, masks.of(mask))
-
-
-def _mask(node: fx.Node) -> Any:
-    return argument(node, 3, node.kwargs.get("attn_mask"))
+        m.root.replace_input_with(m[mask], masks.of(m[mask]))
 
 
 class Masks:
@@ -130,31 +114,35 @@ def _strides(value: Any) -> Any:
     return value.stride() if callable(value.stride) else value.stride
 
 
-def _tiled(graph: fx.Graph, node: fx.Node, masks: Masks, tf32: bool) -> fx.Node | None:
-    given = {name: node.kwargs.get(name, argument(node, 4 + k)) for k, name in enumerate(_OPTIONS)}
-    query, key, value = tensors = node.args[:3]
-    mask = _mask(node)
-    values = list(map(value_of, tensors))
-    causal = bool(given["is_causal"])
-    if given["dropout_p"] or not has_tiles(values, tf32, bool(given["enable_gqa"])):
+def _tiled(m: Match, masks: Masks, tf32: bool) -> fx.Node | None:
+    """attention(scores + mask)(q, k, v, mask), or attention(where mask)(q, k, v, mask) of truth values."""
+    scores, operands = _scores(m, masks, tf32)
+    if scores is None:
+        _for_the_library(m, masks)
         return None
-    q, k, v = values
-    if q.dtype is not torch.float32 and (mask is None or causal or max(q.shape[3], v.shape[3]) > NARROW):
-        return None
-    shape = (*q.shape[:3], k.shape[2])
-    scale = q.shape[3] ** -0.5 if given["scale"] is None else float(given["scale"])
-    if mask is None:
-        scores = Scores(None, None, triangle(shape, q.device) if causal else None, (0, 0, 0), scale, None,
-                        causal=causal, tf32=tf32)
-        return tiled(graph, node, (query, key, value), scores, [])  # type: ignore[arg-type]
-    if not static(value_of(mask)) or not (value_of(mask).dtype is torch.bool or value_of(mask).dtype.is_floating_point):
-        return None
-    mask = masks.of(mask)
-    counts = (0, 0, 1) if value_of(mask).dtype is torch.bool else (1, 0, 0)
-    modified = _graph(shape, value_of(mask))
-    scores = Scores(modified if counts[0] else None, None, modified if counts[2] else None, counts, scale, None,
-                    tf32=tf32)
-    return tiled(graph, node, (query, key, value), scores, [mask])  # type: ignore[arg-type]
+    return tiled(m.graph, m.root, m[q, k, v], scores, operands)
+
+
+def _scores(m: Match, masks: Masks, tf32: bool) -> tuple[Scores | None, list[fx.Node]]:
+    """What is done to the scores of a call that is to go over tiles, and what that reads."""
+    query, key, value = values = [*map(value_of, m[q, k, v])]
+    if m[dropout] or not has_tiles(values, tf32, bool(m[shared])):
+        return None, []
+    wide = max(query.shape[3], value.shape[3]) > NARROW
+    if query.dtype is not torch.float32 and (m[mask] is None or m[causal] or wide):
+        return None, []
+    shape = (*query.shape[:3], key.shape[2])
+    factor = query.shape[3] ** -0.5 if m[scale] is None else float(m[scale])
+    if m[mask] is None:
+        return Scores(None, None, triangle(shape, query.device) if m[causal] else None, (0, 0, 0), factor, None,
+                      causal=bool(m[causal]), tf32=tf32), []
+    kind = value_of(m[mask]).dtype
+    if not static(value_of(m[mask])) or not (kind is torch.bool or kind.is_floating_point):
+        return None, []
+    read = masks.of(m[mask])
+    modified, chosen = _graph(shape, value_of(read)), kind is torch.bool
+    return Scores(None if chosen else modified, None, modified if chosen else None, (0, 0, 1) if chosen else (1, 0, 0),
+                  factor, None, tf32=tf32), [read]
 
 
 def tiled(graph: fx.Graph, node: fx.Node, inputs: tuple[fx.Node, fx.Node, fx.Node], scores: Scores,

@@ -1,10 +1,8 @@
 """Attention that is written out, on a CUDA device, is attention with modified scores: the scores are in no memory.
 
-    matmul(softmax(f(matmul(q * s, k^T))), v)  ->  attention(f, s)(q, k, v, what f reads)
-
-`f` is what is done to single scores: biases and masks that are added, filled in or chosen, factors, casts, views in
-between. What it reads is as in `masked`. Between the products all is float32; where eager rounds on the way, it is less
-exact.
+The scores are f(matmul(q * s, k^T)): `f` is what is done to single ones: biases and masks that are added, filled in or
+chosen, factors, casts, views in between. What it reads is as in `masked`. Between the products all is float32; where
+eager rounds on the way, it is less exact.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ from torch import fx
 
 from framesmith.graph.attention import Scores
 from framesmith.graph.dce import dce
+from framesmith.graph.patterns import Match, Through, p, rewrite, tensors, values
 from framesmith.lower.contractions.masked_attention import HALF, Masks, has_tiles, tiled
-from framesmith.lower.contractions.nodes import Nodes, argument
+from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import static, value_of
 from framesmith.prims.core import Spec, contiguous_strides
 
 aten = torch.ops.aten
 _PRODUCTS = frozenset((aten.matmul.default, aten.bmm.default))
-_SOFTMAX = frozenset((aten.softmax.int, aten._softmax.default))
 _CASTS = frozenset((aten._to_copy.default, aten.clone.default))
 _VIEWS = frozenset((aten.view.default, aten.reshape.default, aten._unsafe_view.default))
 _STEPS = frozenset((
@@ -35,50 +33,34 @@ _STEPS = frozenset((
 _FLOATS = frozenset((*HALF, torch.float32))
 
 
+[scores, v], [dim] = tensors("scores v"), values("dim")
+softmax = (p.softmax.int | p._softmax.default)(scores, dim, ...).where(lambda node: static(value_of(node)))
+weights = Through(_CASTS, softmax).where(lambda node: value_of(node).dtype in _FLOATS)
+ATTENTION = (p.matmul.default | p.bmm.default)(weights, v)
+
+
 def match_attention(graph: fx.Graph, tf32: bool) -> None:
     """Rewrite such attention in place. `tf32`: products of float32 may be less exact."""
-    masks = Masks(graph)
-    found = False
-    for node in list(graph.nodes):
-        if node.op == "call_function" and node.target in _PRODUCTS and (new := _tiled(graph, node, masks,
-                                                                                      tf32)) is not None:
-            node.replace_all_uses_with(new)
-            found = True
-    if found:
+    if rewrite(graph, {ATTENTION: _tiled}, Masks(graph), tf32):
         dce(graph)
 
 
-def _tiled(graph: fx.Graph, node: fx.Node, masks: Masks, tf32: bool) -> fx.Node | None:
-    weights, value = node.args[:2]
-    softmax = _through(weights, _CASTS)
-    if softmax is None or softmax.target not in _SOFTMAX or not static(value_of(softmax)):
+def _tiled(m: Match, masks: Masks, tf32: bool) -> fx.Node | None:
+    """attention(f, s)(q, k, v, what f reads)"""
+    shape = value_of(m[softmax]).shape
+    steps = _steps(m[scores], prod(shape)) if m[dim] in (-1, len(shape) - 1) else None
+    if steps is None or value_of(steps[0]).shape != shape:
         return None
-    dim = argument(softmax, 1)
-    if dim not in (-1, len(value_of(softmax).shape) - 1):
-        return None
-    steps = _steps(softmax.args[0], prod(value_of(softmax).shape))
-    if steps is None or value_of(steps[0]).shape != value_of(softmax).shape:
-        return None
-    query, key, scale = _operands(graph, steps[0])
-    inputs = query, key, value
+    query, key, scale = _operands(m.graph, steps[0])
+    inputs = query, key, m[v]
     if not has_tiles([*map(value_of, inputs)], tf32):
         return None
-    modified, operands = _graph(graph, steps, masks)
+    modified, operands = _graph(m.graph, steps, masks)
     if modified is None:
         return None
-    scores = Scores(modified if len(steps) > 1 else None, None, None, (len(operands), 0, 0), scale, None,
-                    undefined=True, tf32=tf32)
-    return tiled(graph, node, inputs, scores, operands)  # type: ignore[arg-type]
-
-
-def _through(node: Any, passed: frozenset[Any]) -> fx.Node | None:
-    """Return the node that a value is cast from, through the operators `passed` among floats; None where a node on the
-    way, or that node, has other readers."""
-    while isinstance(node, fx.Node) and len(node.users) == 1:
-        if node.target not in passed or value_of(node).dtype not in _FLOATS:
-            return node
-        node = node.args[0]
-    return None
+    done = Scores(modified if len(steps) > 1 else None, None, None, (len(operands), 0, 0), scale, None, undefined=True,
+                  tf32=tf32)
+    return tiled(m.graph, m.root, inputs, done, operands)
 
 
 def _steps(node: Any, count: int) -> list[fx.Node] | None:

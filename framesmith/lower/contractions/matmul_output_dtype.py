@@ -1,8 +1,5 @@
 """Products of halves whose results are wanted in float32 alone, as gradients of weights under autocast: the library
-writes them so.
-
-    _to_copy(mm(a, b), float32)  ->  mm(a, b, float32)       views between them stay
-"""
+writes them so."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.graph.patterns import Match, Through, p, rewrite, tensors
 from framesmith.lower.contractions.fuse_matmul_activation import HALF, VIEWS
 from framesmith.lower.contractions.pack_linear import value_of
 from framesmith.prims.core import Spec, size_of
@@ -19,29 +17,30 @@ aten = torch.ops.aten
 WIDE: dict[Any, Any] = {aten.mm.default: aten.mm.dtype, aten.bmm.default: aten.bmm.dtype}
 """Of a product, the operator that gives it in another type."""
 
+a, b = tensors("a b")
+product = (p.mm.default | p.bmm.default)(a, b).where(lambda node: value_of(node).dtype in HALF)
+views = Through(VIEWS, product)
+WIDENED = p._to_copy(views, ..., dtype=torch.float32)
+
 
 def widen_matmul_results(graph: fx.Graph) -> None:
     """Rewrite such products in place, where the cast would be a pass of its own; what computes with a result reads a
     half faster."""
-    for cast in [n for n in graph.nodes if n.target is aten._to_copy.default]:
-        if value_of(cast).dtype is not torch.float32 or not all(map(_leaves, cast.users)) or not _same_place(cast):
-            continue
-        views: list[fx.Node] = []
-        node: Any = cast.args[0]
-        while node.target in VIEWS and len(node.users) == 1:
-            views.append(node)
-            node = node.args[0]
-        if node.target not in WIDE or len(node.users) != 1 or value_of(node).dtype not in HALF:
-            continue
-        with graph.inserting_before(node):
-            new = graph.call_function(WIDE[node.target], (*node.args, torch.float32))
-        new.meta = dict(node.meta)
-        node.replace_all_uses_with(new)
-        graph.erase_node(node)
-        for changed in (new, *views):
-            changed.meta["val"] = _in_float32(value_of(changed))
-        cast.replace_all_uses_with(views[0] if views else new)
-        graph.erase_node(cast)
+    rewrite(graph, {WIDENED: _widened})
+
+
+def _widened(m: Match) -> fx.Node | None:
+    """mm(a, b, float32), with the same views behind it."""
+    old = m[product]
+    if not all(map(_leaves, m.root.users)) or not _same_place(m.root):
+        return None
+    with m.graph.inserting_before(old):
+        new = m.graph.call_function(WIDE[old.target], (*m[a, b], torch.float32))
+    new.meta = dict(old.meta)
+    old.replace_all_uses_with(new)
+    for changed in (new, *m[views]):
+        changed.meta["val"] = _in_float32(value_of(changed))
+    return (*m[views], new)[0]
 
 
 def _leaves(user: fx.Node) -> bool:

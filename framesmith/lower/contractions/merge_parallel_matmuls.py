@@ -16,95 +16,91 @@ from torch import fx
 
 from framesmith.graph.freeze import is_parameter_expression
 from framesmith.graph.launch import OfOneGraph
+from framesmith.graph.patterns import Match, Through, match, p, tensors
 from framesmith.lower.contractions.fuse_matmul_activation import LAYERS
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import static, value_of
 from framesmith.lower.contractions.pad_strides import vector
 
 aten = torch.ops.aten
-_PRODUCTS: dict[Any, int] = {aten.mm.default: 0, aten.addmm.default: 1}
-"""Of each, the place of the left operand."""
 _OTHERS = LAYERS | {aten.scaled_dot_product_attention.default, aten._addmm_activation.default}
+
+
+MADE = Through(p.t.targets, p._to_copy(*tensors("parameter"), ...))
+
+
+def _is_made(weight: fx.Node) -> bool:
+    """Return whether a weight is kept as it is used, not the memory of a parameter, and nobody else's."""
+    return match(MADE, weight) is not None and len(weight.users) == 1 and is_parameter_expression(weight)
+
+
+def _is_row(bias: fx.Node) -> bool:
+    return is_parameter_expression(bias) and len(value_of(bias).shape) == 1
+
+
+def _is_whole(node: fx.Node) -> bool:
+    """Return whether parts of the width of a product begin where vectors do."""
+    return static(value_of(node)) and value_of(node).shape[1] % vector(value_of(node).dtype) == 0
+
+
+[left], [w], [b] = tensors("left", lambda x: static(value_of(x))), tensors("w", _is_made), tensors("b", _is_row)
+LAYER = (p.mm.default(left, w) | p.addmm.default(b, left, w)).where(_is_whole)
 
 
 def merge_parallel_matmuls(graph: fx.Graph) -> None:
     """Rewrite each run of such products, in place. Nothing that stands between two of a run reads another matrix: none
     waits for long."""
-    run: list[fx.Node] = []
+    run: list[Match] = []
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in _OTHERS and not isinstance(node.target, OfOneGraph):
             continue
         if is_parameter_expression(node):
             continue
-        if run and _joins(run[0], node):
-            run.append(node)
+        m = match(LAYER, node)
+        if m is not None and run and _source(m) == _source(run[0]):
+            run.append(m)
             continue
         _join(graph, run)
-        run = [node] if _is_layer(node) else []
+        run = [m] if (m := match(LAYER, node)) is not None else []
     _join(graph, run)
 
 
-def _left(node: fx.Node) -> Any:
-    return node.args[_PRODUCTS[node.target]]
+def _source(m: Match) -> Any:
+    """Return the tensor that the left operand is, looking through a reshape to a matrix, and the operand's shape and
+    the result's type."""
+    rows = m[left]
+    source = rows.args[0] if rows.target is aten.reshape.default else rows
+    return source, value_of(rows).shape, value_of(m.root).dtype
 
 
-def _source(node: fx.Node) -> Any:
-    """Return the tensor that the left operand is, looking through a reshape to a matrix, and the operand's shape."""
-    left = _left(node)
-    return (left.args[0], value_of(left).shape) if left.target is aten.reshape.default else (left, value_of(left).shape)
-
-
-def _is_layer(node: fx.Node) -> bool:
-    """Return whether a product has a weight of its own that is kept as it is used."""
-    if node.target not in _PRODUCTS or node.kwargs:
-        return False
-    right: Any = node.args[_PRODUCTS[node.target] + 1]
-    bias: Any = node.args[0] if node.target is aten.addmm.default else None
-    good = is_parameter_expression(right) and _is_made(right) and static(value_of(_left(node)), value_of(node))
-    fits = bias is None or is_parameter_expression(bias) and len(value_of(bias).shape) == 1
-    # each part begins where vectors do
-    return good and fits and value_of(node).shape[1] % vector(value_of(node).dtype) == 0
-
-
-def _is_made(weight: fx.Node) -> bool:
-    """Return whether a weight is not the memory of a parameter, and nobody else's."""
-    while weight.target is aten.t.default and len(weight.users) == 1:
-        (weight,) = weight.all_input_nodes
-    return weight.target is aten._to_copy.default and len(weight.users) == 1
-
-
-def _joins(first: fx.Node, node: fx.Node) -> bool:
-    return _is_layer(node) and _source(node) == _source(first) and value_of(node).dtype is value_of(first).dtype
-
-
-def _join(graph: fx.Graph, run: list[fx.Node]) -> None:
+def _join(graph: fx.Graph, run: list[Match]) -> None:
     if len(run) < 2:
         return
-    first, left = run[0], _left(run[0])
-    widths = [value_of(node).shape[1] for node in run]
-    rows, total, depth = value_of(first).shape[0], sum(widths), value_of(left).shape[1]
+    first, rows = run[0].root, run[0][left]
+    widths = [value_of(m.root).shape[1] for m in run]
+    count, total, depth = value_of(first).shape[0], sum(widths), value_of(rows).shape[1]
     _bring(graph, run)
     add = Nodes(graph, first)
     with graph.inserting_before(first):
-        weights = [node.args[_PRODUCTS[node.target] + 1] for node in run]
-        if all(w.target is aten.t.default for w in weights):  # type: ignore[union-attr]
-            lying = add(aten.cat.default, ([w.args[0] for w in weights], 0), (total, depth))  # type: ignore[union-attr]
+        weights = [m[w] for m in run]
+        if all(weight.target is aten.t.default for weight in weights):
+            lying = add(aten.cat.default, ([weight.args[0] for weight in weights], 0), (total, depth))
             whole = add(aten.t.default, (lying,), (depth, total), (1, depth))
         else:
             whole = add(aten.cat.default, (weights, 1), (depth, total))
-        if any(node.target is aten.addmm.default for node in run):
-            biases = [node.args[0] if node.target is aten.addmm.default else _zeros(graph, node) for node in run]
-            out = add(aten.addmm.default, (add(aten.cat.default, (biases, 0), (total,)), left, whole), (rows, total))
+        if any(m[b] for m in run):
+            biases = [m[b] or _zeros(graph, m.root) for m in run]
+            out = add(aten.addmm.default, (add(aten.cat.default, (biases, 0), (total,)), rows, whole), (count, total))
         else:
-            out = add(aten.mm.default, (left, whole), (rows, total))
+            out = add(aten.mm.default, (rows, whole), (count, total))
         start = 0
-        for node, width in zip(run, widths):
-            part = add(aten.slice.Tensor, (out, 1, start, start + width), (rows, width), (total, 1))
+        for m, width in zip(run, widths):
+            part = add(aten.slice.Tensor, (out, 1, start, start + width), (count, width), (total, 1))
             start += width
-            part.meta["stack"] = node.meta.get("stack", ())
-            node.replace_all_uses_with(part)
-    for node in run:
-        graph.erase_node(node)
+            part.meta["stack"] = m.root.meta.get("stack", ())
+            m.root.replace_all_uses_with(part)
+    for m in run:
+        graph.erase_node(m.root)
 
 
 def _zeros(graph: fx.Graph, product: fx.Node) -> fx.Node:
@@ -115,11 +111,11 @@ def _zeros(graph: fx.Graph, product: fx.Node) -> fx.Node:
     return node
 
 
-def _bring(graph: fx.Graph, run: list[fx.Node]) -> None:
+def _bring(graph: fx.Graph, run: list[Match]) -> None:
     """Move the nodes that the weights of a run are computed from before its first product."""
     wanted: set[fx.Node] = set()
     # the first product's operand is all products'
-    todo = [x for node in run for x in node.all_input_nodes if x is not _left(node)]
+    todo = [x for m in run for x in m.root.all_input_nodes if x is not m[left]]
     while todo:
         x = todo.pop()
         if x not in wanted and x.op != "placeholder":
@@ -127,9 +123,9 @@ def _bring(graph: fx.Graph, run: list[fx.Node]) -> None:
             todo += x.all_input_nodes
     behind = False
     for node in list(graph.nodes):
-        behind = behind or node is run[0]
+        behind = behind or node is run[0].root
         if behind and node in wanted:
-            run[0].prepend(node)
+            run[0].root.prepend(node)
 
 
 __all__ = ["merge_parallel_matmuls"]

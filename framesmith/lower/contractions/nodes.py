@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import fx
 
+from framesmith.graph.patterns import Match
 from framesmith.prims.core import Spec, contiguous_strides
 
 
@@ -29,6 +31,13 @@ class Nodes:
         return node
 
 
-def argument(node: fx.Node, position: int, default: Any = None) -> Any:
-    """The positional argument of `node`, or the schema's default where it was left out."""
-    return node.args[position] if len(node.args) > position else default
+def as_eager(rule: Callable[..., fx.Node | None]) -> Callable[..., fx.Node | None]:
+    """Decorate a rewrite whose result is to have eager's strides, should it be one of the graph."""
+
+    def run(m: Match, *context: Any) -> fx.Node | None:
+        new = rule(m, *context)
+        if new is not None:
+            new.meta["val"] = m.root.meta["val"]
+        return new
+
+    return run

@@ -1,10 +1,7 @@
 """Rewrite linear layers with frozen weights into the kernel that was chosen for them; `convolution` does the same with
-convolutions.
-
-    linear(x, W, b)  ->  contract(x, pack(W^T)) + b
-
-so that bias, activation and residual are ordinary pointwise nodes, which the scheduler fuses into the contraction's
-epilogue. `pack` depends on parameters only: `graph.freeze` makes it a constant that follows the parameter's version.
+convolutions. Bias, activation and residual are ordinary pointwise nodes then, which the scheduler fuses into the
+contraction's epilogue. `pack` depends on parameters only: `graph.freeze` makes it a constant that follows the
+parameter's version.
 """
 
 from __future__ import annotations
@@ -18,9 +15,10 @@ import torch
 from torch import fx
 
 from framesmith.graph.freeze import is_input_free, is_parameter_expression
+from framesmith.graph.patterns import Match, Pattern, p, rewrite, tensors, values
 from framesmith.loops.contract import packed_columns
 from framesmith.lower.contractions.geometry import Geometry, contract, linear_geometry, pack
-from framesmith.lower.contractions.nodes import Nodes
+from framesmith.lower.contractions.nodes import Nodes, as_eager
 
 aten = torch.ops.aten
 
@@ -40,34 +38,22 @@ class Request:
 
 
 Choose = Callable[[Request], str]
-Rewrite = Callable[[fx.Graph, fx.Node, Choose], fx.Node | None]
-REWRITES: dict[Any, list[Rewrite]] = {}
-"""Of each operator, in the order in which they are tried."""
+Rule = Callable[[Match, Choose], fx.Node | None]
+RULES: dict[Pattern, Rule] = {}
+"""In the order in which they are tried."""
 
 
-def rewrites(*targets: Any) -> Callable[[Rewrite], Rewrite]:
-    def register(rewrite: Rewrite) -> Rewrite:
-        for target in targets:
-            REWRITES.setdefault(target, []).append(rewrite)
-        return rewrite
+def rewrites(pattern: Pattern) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        RULES[pattern] = as_eager(rule)
+        return rule
 
     return register
 
 
 def choose_contractions(graph: fx.Graph, choose: Choose) -> fx.Graph:
     """Replace every contraction that has a better kernel, in place; returns `graph`."""
-    for node in list(graph.nodes):
-        if node.op != "call_function":
-            continue
-        for rewrite in REWRITES.get(node.target, ()):
-            with graph.inserting_before(node):
-                new = rewrite(graph, node, choose)
-            if new is None:
-                continue
-            new.meta["val"] = node.meta["val"]  # eager's strides, should it be a result
-            node.replace_all_uses_with(new)
-            graph.erase_node(node)
-            break
+    rewrite(graph, RULES, choose)
     return graph
 
 
@@ -83,57 +69,38 @@ def add_bias(add: Nodes, out: fx.Node, bias: Any) -> fx.Node:
     return out if bias is None else add(aten.add.Tensor, (out, bias), out.meta["val"].shape)
 
 
-def _linear(graph: fx.Graph, node: fx.Node, choose: Choose, x: Any, weight: Any, bias: Any,
-            transposed: bool) -> fx.Node | None:
-    """`weight` is (n, k) when `transposed`, else (k, n)."""
-    vx, vw = value_of(x), value_of(weight)
-    if vw is None or len(vw.shape) != 2 or not is_parameter_expression(weight) or not static(vx, vw):
+[x], [w], [b] = tensors("x"), tensors("w", is_parameter_expression), values("b")
+
+
+@rewrites(p.linear(x, w, b) | p.addmm.default(b, x, w) | (p.mm.default | p.matmul)(x, w))
+def _linear(m: Match, choose: Choose) -> fx.Node | None:
+    """contract(x, pack(w)) + b"""
+    weight, vx, vw, transposed = m[w], *map(value_of, m[x, w]), m.root.target is aten.linear.default
+    if len(vw.shape) != 2 or not static(vx, vw) or not transposed and len(vx.shape) < 2:
         return None
     n, k = vw.shape if transposed else vw.shape[::-1]
     shape = (*vx.shape[:-1], n)
-    m = prod(vx.shape[:-1])
-    if not m * k * n or vx.dtype is not vw.dtype or vx.device.type != "cpu":
+    rows = prod(vx.shape[:-1])
+    if not rows * k * n or vx.dtype is not vw.dtype or vx.device.type != "cpu":
         return None
-    add = Nodes(graph, node)
-    kernel = choose(Request("linear", vx.dtype, (m, k, n)))
+    add = Nodes(m.graph, m.root)
+    kernel = choose(Request("linear", vx.dtype, (rows, k, n)))
     if kernel == "own":
-        geometry = linear_geometry(m, k, n, shape)
+        geometry = linear_geometry(rows, k, n, shape)
         columns = add(aten.t.default, (weight,), (k, n), (1, k)) if transposed else weight
         packed = add(pack, (columns, geometry.columns, geometry.lane), (packed_elements(geometry, k),))
-        return add_bias(add, add(contract, (x, packed, geometry), shape), bias)
+        return add_bias(add, add(contract, (m[x], packed, geometry), shape), m[b])
     if kernel in ("mkldnn", "mkldnn_plain"):
-        rows = weight if transposed else add(aten.t.default, (weight,), (n, k), (1, n))
-        packed = add(torch.ops.mkldnn._reorder_linear_weight.default, (rows, m), (n, k)) if kernel == "mkldnn" else rows
-        return add(torch.ops.mkldnn._linear_pointwise.default, (x, packed, bias, "none", [], ""), shape)
+        packed = weight if transposed else add(aten.t.default, (weight,), (n, k), (1, n))
+        if kernel == "mkldnn":
+            packed = add(torch.ops.mkldnn._reorder_linear_weight.default, (packed, rows), (n, k))
+        return add(torch.ops.mkldnn._linear_pointwise.default, (m[x], packed, m[b], "none", [], ""), shape)
     return None
 
 
 def packed_elements(geometry: Geometry, depth: int) -> int:
     """Elements of the packed weight."""
     return depth * packed_columns(geometry.n, geometry.columns, geometry.lane)
-
-
-@rewrites(aten.linear.default)
-def _rewrite_linear(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
-    x, weight, bias = (*node.args, None)[:3]
-    return _linear(graph, node, choose, x, weight, bias, True)
-
-
-@rewrites(aten.addmm.default)
-def _rewrite_addmm(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
-    bias, x, weight = node.args
-    if node.kwargs:
-        return None
-    return _linear(graph, node, choose, x, weight, bias, False)
-
-
-@rewrites(aten.mm.default, aten.matmul.default)
-def _rewrite_matmul(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
-    x, weight = node.args
-    vx = value_of(x)
-    if vx is None or len(vx.shape) < 2:
-        return None
-    return _linear(graph, node, choose, x, weight, None, False)
 
 
 def worth_freezing(node: fx.Node) -> bool:

@@ -9,7 +9,6 @@ Initial states that are known zeros are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,9 @@ from torch import fx
 
 from framesmith import _C
 from framesmith.graph.freeze import is_parameter_expression
+from framesmith.graph.patterns import Match, Operator, values
 from framesmith.lower.contractions.choice import CANDIDATES, Candidate, numbers
-from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites
+from framesmith.lower.contractions.pack_linear import Choose, Request, Rule, rewrites
 from framesmith.prims.core import Spec
 
 aten = torch.ops.aten
@@ -58,15 +58,17 @@ class Layers:
     batch_first: bool
 
 
-def _layers(node: fx.Node, cell: Cell) -> Layers | None:
+arguments = values("x state weights biases layers dropout train bidirectional batch_first")
+
+
+def _layers(m: Match, cell: Cell) -> Layers | None:
     """The call's arguments when it is plain inference: no dropout, no projection, float32 on the CPU, frozen weights,
     static sizes."""
-    args: tuple[Any, ...] = node.args
-    x, state, flat, biases, layers, dropout, train, bidirectional, batch_first = args
+    x, state, flat, biases, layers, dropout, train, bidirectional, batch_first = m[tuple(arguments)]
     states = tuple(state) if cell.states > 1 else (state,)
     group = 4 if biases else 2
     directions = 2 if bidirectional else 1
-    if (train and dropout) or node.kwargs or len(flat) != group * layers * directions:
+    if (train and dropout) or len(flat) != group * layers * directions:
         return None
     if not all(map(is_parameter_expression, flat)):
         return None
@@ -84,11 +86,11 @@ def _is_zeros(node: fx.Node) -> bool:
     return node.target is aten.zeros.default
 
 
-def _rewriter(name: str) -> Callable[[fx.Graph, fx.Node, Choose], fx.Node | None]:
+def _rewriter(name: str) -> Rule:
     cell = CELLS[name]
 
-    def rewrite(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
-        found = _layers(node, cell)
+    def rewrite(m: Match, choose: Choose) -> fx.Node | None:
+        graph, node, found = m.graph, m.root, _layers(m, cell)
         if found is None:
             return None
         batch, steps = found.x.meta["val"].shape[:2] if found.batch_first else found.x.meta["val"].shape[1::-1]
@@ -137,5 +139,5 @@ def _candidates(request: Request) -> dict[str, Candidate]:
 
 
 for _name, _cell in CELLS.items():
-    rewrites(_cell.eager)(_rewriter(_name))
+    rewrites(Operator(_cell.eager)(*arguments))(_rewriter(_name))
     CANDIDATES[_name] = _candidates

@@ -1,11 +1,6 @@
 """Rewrite float32 products of matrices that change from call to call (all of training's) into the operator of
-csrc/matmul.cpp.
-
-    mm(a, b), bmm(a, b)             ->  framesmith::matmul(a, b)
-    addmm(c, a, b), baddbmm(c, a, b) ->  framesmith::matmul(a, b, c)
-
-where that was measured to be faster. It packs both matrices within the call, whichever way they lie in memory: nothing
-is kept of a weight.
+csrc/matmul.cpp, where that was measured to be faster. It packs both matrices within the call, whichever way they lie
+in memory: nothing is kept of a weight.
 """
 
 from __future__ import annotations
@@ -17,9 +12,10 @@ import torch
 from torch import fx
 
 from framesmith import _C
+from framesmith.graph.patterns import Match, p, tensors
 from framesmith.lower.contractions.choice import CANDIDATES, WORK, Candidate
 from framesmith.lower.contractions.nodes import Nodes
-from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites, static
+from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites, static, value_of
 
 aten = torch.ops.aten
 library = torch.ops.framesmith
@@ -30,35 +26,24 @@ SMALLEST_CUT = 128
 LEAST = 4  # rows and columns: a product of fewer is bound by memory, not by arithmetic
 
 
-@rewrites(aten.mm.default, aten.bmm.default)
-def _rewrite_product(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
-    a, b = node.args
-    return _product(graph, node, choose, a, b, None)
+a, b, c = tensors("a b c")
 
 
-@rewrites(aten.addmm.default, aten.baddbmm.default)
-def _rewrite_sum(graph: fx.Graph, node: fx.Node, choose: Choose) -> fx.Node | None:
-    bias, a, b = node.args
-    return None if node.kwargs or bias.meta["val"].dtype is not torch.float32 else _product(  # type: ignore[union-attr]
-        graph, node,
-                                                                                            choose,
-                                                                                            a,
-                                                                                            b,
-                                                                                            bias)
-
-
-def _product(graph: fx.Graph, node: fx.Node, choose: Choose, a: Any, b: Any, bias: Any) -> fx.Node | None:
-    va, vb = a.meta["val"], b.meta["val"]
-    if va.dtype is not torch.float32 or vb.dtype is not torch.float32 or va.device.type != "cpu" or not static(va, vb):
+@rewrites((p.mm.default | p.bmm.default)(a, b) | (p.addmm.default | p.baddbmm.default)(c, a, b))
+def _product(m: Match, choose: Choose) -> fx.Node | None:
+    """framesmith::matmul(a, b, c)"""
+    values = [value_of(x) for x in m[a, b, c] if x]
+    if any(v.dtype is not torch.float32 for v in values) or values[0].device.type != "cpu" or not static(*values[:2]):
         return None
-    *batch, m, k = va.shape
+    va, vb, *_ = values
+    *batch, rows, k = va.shape
     n = vb.shape[-1]
     count = batch[0] if batch else 1
-    if m < LEAST or n < LEAST or not k or not count:
+    if rows < LEAST or n < LEAST or not k or not count:
         return None
-    if choose(Request("product", torch.float32, (*_cut(count, m, k, n), _turned(va), _turned(vb)))) != "own":
+    if choose(Request("product", torch.float32, (*_cut(count, rows, k, n), _turned(va), _turned(vb)))) != "own":
         return None
-    return Nodes(graph, node)(library.matmul.default, (a, b, bias), (*batch, m, n))
+    return Nodes(m.graph, m.root)(library.matmul.default, m[a, b, c], (*batch, rows, n))
 
 
 def _turned(value: Any) -> int:
