@@ -27,6 +27,7 @@ _ELSEWHERE = frozenset((
     torch.ops.aten.histogram.bin_ct, torch.ops.aten.histogram.bins_tensor, torch.ops.aten.ldexp.Tensor,
 ))  # fmt: skip
 """Operators without meta kernels, or whose meta kernels give results another layout or dtype than the CPU's do."""
+_BAGS = torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default
 _LARGEST = 1 << 28
 
 
@@ -66,8 +67,10 @@ def infer(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _trusts_indices(func: Any, args: tuple) -> bool:
-    """Return whether a derivative's kernel would read at the indices that it is given, of which zero may be none: the
-    operator itself has checked the real ones."""
+    """Return whether a kernel would read at indices that it is given, of which zero may be none: those of derivatives,
+    where the operator itself has checked the real ones, and of bags, where there are no bags."""
+    if func in _BAGS:
+        return any(map(is_empty, args))
     return ("backward" in func.__name__ and any(is_empty(x) or type(x) is int and x == 0 for x in args)
             and any(type(x) is FakeTensor and x.dtype is torch.int64 and not is_empty(x) for x in args))
 

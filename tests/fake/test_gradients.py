@@ -133,3 +133,11 @@ def test_no_kernel_reads_a_table_without_rows(monkeypatch):
     monkeypatch.setattr(infer, "_to_real", lambda value, budget: ran.append(value))
     _, (found,) = record(f, [torch.ones(1, 3), torch.tensor([5]), torch.tensor([1, 2])])
     assert found.shape == (0, 3) and not ran
+
+
+def test_no_kernel_reads_bags_where_there_are_none(monkeypatch):
+    ran = []
+    monkeypatch.setattr(infer, "_to_real", lambda value, budget: ran.append(value))
+    _, (found,) = record(lambda w, i, o: torch.nn.functional.embedding_bag(i, w, o, mode="max"),
+                         [torch.ones(4, 0), torch.tensor([5]), torch.tensor([], dtype=torch.int64)])
+    assert found.shape == (0, 0) and not ran
