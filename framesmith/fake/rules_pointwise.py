@@ -9,8 +9,8 @@ import torch
 
 from framesmith.fake.infer import DOUBTED, RULES
 from framesmith.fake.layout import broadcast, elementwise_strides, is_dense, preserved_strides, same_shape
-from framesmith.fake.promotion import result_type, to_float
 from framesmith.fake.tensor import CPU, FakeTensor, contiguous_strides, new_fake
+from framesmith.prims.promotion import floating, result_dtype
 from framesmith.prims.scalars import SCALAR_OPS
 
 aten = torch.ops.aten
@@ -43,7 +43,7 @@ def _promoting(first: int, last: int, finish: Callable[[torch.dtype], torch.dtyp
     def row(*args: Any, **kwargs: Any) -> Any:
         values = args[first:last]
         operands = [a for a in args[:last] if type(a) is FakeTensor]
-        dtype = result_type(values)
+        dtype = result_dtype(*values)
         if dtype is torch.bool and finish is None and first == 0 and kwargs:
             return NotImplemented
         count = sum(type(v) is FakeTensor for v in values)
@@ -103,14 +103,14 @@ _register(_promoting(0, 2, None, False), "pow.Tensor_Tensor pow.Tensor_Scalar")
 _register(_no_bool(_two), "sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar")
 _register(_two, "bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_and.Scalar bitwise_or.Scalar "
                 "bitwise_xor.Scalar")
-_register(_promoting(0, 2, to_float), "div.Tensor div.Scalar atan2 xlogy.Tensor copysign.Tensor special_xlog1py")
+_register(_promoting(0, 2, floating), "div.Tensor div.Scalar atan2 xlogy.Tensor copysign.Tensor special_xlog1py")
 _register(
     _promoting(0, 2, _always_bool),
     "eq.Tensor eq.Scalar ne.Tensor ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar ge.Tensor "
     "ge.Scalar logical_and logical_or logical_xor logical_not isnan isinf",
 )
 _register(
-    _promoting(0, 1, to_float),
+    _promoting(0, 1, floating),
     " ".join(path for op in SCALAR_OPS.values() if op.rule == "float" for path in op.aten),
 )
 _register(_keeping(False), "relu neg floor ceil round trunc sign positive bitwise_not")
@@ -126,15 +126,15 @@ def _abs(x: FakeTensor) -> Any:
 
 
 def _div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
-    dtype = result_type((x, y))
+    dtype = result_dtype(x, y)
     operands = [a for a in (x, y) if type(a) is FakeTensor]
-    return elementwise(operands, to_float(dtype) if rounding_mode is None else dtype)
+    return elementwise(operands, floating(dtype) if rounding_mode is None else dtype)
 
 
 def _where(condition: FakeTensor, x: Any, y: Any) -> Any:
     if condition.dtype not in (torch.bool, torch.uint8):
         return NotImplemented
-    return elementwise([a for a in (condition, x, y) if type(a) is FakeTensor], result_type((x, y)))
+    return elementwise([a for a in (condition, x, y) if type(a) is FakeTensor], result_dtype(x, y))
 
 
 def _doubted(func: Any, doubt: Callable[..., bool]) -> None:
@@ -150,20 +150,20 @@ _doubted(aten.softshrink.default, lambda x, width=0.5: (type(width) in (int, flo
 
 _doubted(aten.heaviside.default, lambda x, y: x.dtype is not y.dtype or x.dtype.is_complex)
 for _name in ("logaddexp", "logaddexp2"):
-    _doubted(getattr(aten, _name).default, lambda x, y: to_float(dtype := result_type((x, y))) is not dtype)
+    _doubted(getattr(aten, _name).default, lambda x, y: floating(dtype := result_dtype(x, y)) is not dtype)
 for _name in ("gcd", "lcm"):
-    _doubted(getattr(aten, _name).default, lambda x, y: (d := result_type((x, y))) is torch.bool or to_float(d) is d)
+    _doubted(getattr(aten, _name).default, lambda x, y: (d := result_dtype(x, y)) is torch.bool or floating(d) is d)
 for _func in (aten.copysign.Tensor, aten.special_xlog1py.default):
-    _doubted(_func, lambda x, y: result_type((x, y)).is_complex)
+    _doubted(_func, lambda x, y: result_dtype(x, y).is_complex)
 
 
 def _pow_of_number(x: Any, y: FakeTensor) -> Any:
-    return new_fake(y.shape, contiguous_strides(y.shape), result_type((x, y)), y.device)
+    return new_fake(y.shape, contiguous_strides(y.shape), result_dtype(x, y), y.device)
 
 
 def _angle(x: FakeTensor) -> Any:
     if not x.dtype.is_complex:
-        return elementwise([x], to_float(x.dtype))
+        return elementwise([x], floating(x.dtype))
     return new_fake(x.shape, contiguous_strides(x.shape), x.dtype.to_real(), x.device)
 
 

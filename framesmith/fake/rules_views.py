@@ -16,8 +16,8 @@ from framesmith.fake.layout import (
     suggested_strides,
     view_strides,
 )
-from framesmith.fake.promotion import result_type
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+from framesmith.prims.promotion import result_dtype
 
 aten = torch.ops.aten
 
@@ -258,7 +258,7 @@ def cat(tensors: Any, dim: int = 0) -> Any:
         stride = suggested_strides(first, out)
     dtype = first.dtype
     if any(x.dtype is not dtype for x in tensors):
-        dtype = result_type(tensors)
+        dtype = result_dtype(*tensors)
     return new_fake(out, stride, dtype, first.device)
 
 
@@ -269,7 +269,7 @@ def stack(tensors: Any, dim: int = 0) -> Any:
     if at < 0 or any(not same_shape(x.shape, first.shape) or not x.is_contiguous() for x in tensors):
         return NotImplemented
     shape = (*first.shape[:at], len(tensors), *first.shape[at:])
-    dtype = first.dtype if all(x.dtype is first.dtype for x in tensors) else result_type(tensors)
+    dtype = first.dtype if all(x.dtype is first.dtype for x in tensors) else result_dtype(*tensors)
     return new_fake(shape, contiguous_strides(shape), dtype, first.device)
 
 

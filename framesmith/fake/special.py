@@ -30,9 +30,9 @@ from framesmith.fake.layout import (
     suggested_format,
     view_strides,
 )
-from framesmith.fake.promotion import result_type
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
 from framesmith.graph.traversal import ancestors, last_node
+from framesmith.prims.promotion import result_dtype
 from framesmith.util.errors import DataDependent, Unsupported
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ def cat(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     kept = [t for t in tensors if t.requires_grad or not (t.dim() == 1 and type(t.shape[0]) is int and t.shape[0] == 0)]
     if not kept or len(kept) == len(tensors):
         return functional(rec, func, (list(tensors), dim), {})
-    dtype = result_type(tensors)
+    dtype = result_dtype(*tensors)
     kept = [t if t.dtype is dtype else functional(rec, aten._to_copy.default, (t,), {"dtype": dtype}) for t in kept]
     if len(kept) == 1:
         kept[0].size(dim)  # a wrong dimension is an error all the same

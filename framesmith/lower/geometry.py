@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from framesmith.prims.core import numel as numel
 from framesmith.symbolic.expr import Expr, as_expr
+from framesmith.symbolic.layout import contiguous_strides as row_major
 
 Size = Any
 
@@ -14,24 +16,6 @@ Size = Any
 def plain(value: Any) -> Size:
     """An int where the value is known, else the `Expr`."""
     return value.const if isinstance(value, Expr) and value.is_const else value
-
-
-def numel(shape: Sequence[Size]) -> Size:
-    """Number of elements."""
-    total: Size = 1
-    for size in shape:
-        total = size * total
-    return plain(total)
-
-
-def row_major(shape: Sequence[Size]) -> tuple[Size, ...]:
-    """Contiguous strides (a dimension of size 0 counts as 1)."""
-    strides: list[Size] = []
-    step: Size = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step = plain(step * (max(size, 1) if type(size) is int else size))
-    return tuple(reversed(strides))
 
 
 def strides_in_order(shape: Sequence[Size], order: Sequence[int]) -> tuple[Size, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from framesmith.symbolic.expr import FALSE, Expr, Int, Rel, and_, eq, le, lt, max_, ne, or_
 
@@ -10,15 +11,16 @@ Hint = Callable[[Expr], int]
 Predicate = Callable[[Sequence[Expr], Sequence[Expr], Hint], Rel]
 
 
-def contiguous_strides(sizes: Sequence[Expr | int]) -> tuple[Expr, ...]:
-    """Row-major strides; a dimension of size 0 or 1 counts as 1, as in eager."""
-    strides: list[Expr] = []
-    step: Expr = Int(1)
+def contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    """Row-major strides over ints, `Expr` or `torch.SymInt`; a dimension of size 0 counts as 1, as in eager."""
+    strides = []
+    step: Any = 1
     for size in reversed(sizes):
         strides.append(step)
-        known = size if isinstance(size, int) else size.const if size.is_const else None
-        step = step * (size if known is None else max(known, 1))
-    return tuple(reversed(strides))
+        if type(size) is not int or size > 1:
+            step = step * size
+    strides.reverse()
+    return tuple(strides)
 
 
 def _dense_in(order: Sequence[int], sizes: Sequence[Expr], strides: Sequence[Expr]) -> Rel:

@@ -105,11 +105,11 @@ def test_complex_numbers_stay_with_eager() -> None:
 
 
 DTYPES = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
-          torch.float64]
+          torch.float64, torch.complex32, torch.complex64]
 
 
 def test_promotion_is_eagers() -> None:
-    operands = [torch.zeros(shape, dtype=dtype) for dtype in DTYPES for shape in ((), (2,))] + [True, 2, 2.5]
+    operands = [torch.zeros(shape, dtype=dtype) for dtype in DTYPES for shape in ((), (2,))] + [True, 2, 2.5, 2j]
     for first in operands:
         for second in operands:
             if isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor):
