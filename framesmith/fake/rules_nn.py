@@ -196,7 +196,7 @@ def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, paddin
     if not _fits(windows, spatial):
         return DOUBTED
     sizes = [_window(n, k, s, p, d) for n, k, s, p, d in zip(x.shape[2:], weight.shape[2:], steps, pads, gaps)]
-    if any(n <= 0 for n in sizes) or any(n == 0 for n in x.shape):
+    if any(n <= 0 for n in sizes):
         return DOUBTED
     shape = (x.shape[0], weight.shape[0], *sizes)
     return new_fake(shape, convolution_strides(x, weight, shape), x.dtype, x.device)
@@ -235,7 +235,7 @@ def _deconvolved(
         (n - 1) * s - 2 * p + d * (k - 1) + e + 1
         for n, k, s, p, d, e in zip(x.shape[2:], weight.shape[2:], steps, pads, gaps, more)
     ]
-    if any(n <= 0 for n in sizes) or any(n == 0 for n in x.shape) or x.shape[1] % groups:
+    if any(n <= 0 for n in sizes) or x.shape[1] % groups:
         return NotImplemented
     shape = (x.shape[0], outs, *sizes)
     return new_fake(shape, convolution_strides(x, weight, shape), x.dtype, x.device)
@@ -299,7 +299,7 @@ def avg_pool2d(x: FakeTensor, kernel: Any, stride: Any = (), padding: Any = 0, c
 
 @rule(aten.adaptive_avg_pool2d.default)
 def adaptive_avg_pool2d(x: FakeTensor, size: Any) -> Any:
-    if x.dim() not in (3, 4) or len(size) != 2 or any(type(n) is int and n == 0 for n in x.shape):
+    if x.dim() not in (3, 4) or len(size) != 2:
         return NotImplemented
     shape = (*x.shape[:-2], *size)
     return new_fake(shape, suggested_strides(x, shape), x.dtype, x.device)
@@ -338,9 +338,7 @@ def _flash(query: FakeTensor, key: FakeTensor, value: FakeTensor, dropout: float
     if query.shape[-1] != value.shape[-1] or query.dtype not in (torch.float32, torch.float64, torch.bfloat16,
                                                                  torch.float16):
         return False
-    if any(t.stride(-1) != 1 for t in (query, key, value)):
-        return False
-    return not any(n == 0 for t in (query, key) for n in t.shape)
+    return all(t.stride(-1) == 1 for t in (query, key, value))
 
 
 def _flash_mask(query: FakeTensor, key: FakeTensor, mask: FakeTensor) -> bool:

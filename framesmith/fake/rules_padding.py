@@ -18,7 +18,7 @@ _REPLICATED = aten.replication_pad2d.default, aten.replication_pad3d.default
 def _padded(x: FakeTensor, padding: Any, largest: Any) -> Any:
     """`padding` counts the last dimension first, before and after it; `largest(size)` is what a dimension takes."""
     dims = len(padding) // 2
-    if x.dim() != dims + 2 or not is_channels_last(x) or any(type(n) is not int or n == 0 for n in x.shape):
+    if x.dim() != dims + 2 or not is_channels_last(x) or any(type(n) is not int for n in x.shape):
         return NotImplemented
     sizes = list(x.shape)
     for i in range(dims):

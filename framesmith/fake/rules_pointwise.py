@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.infer import DOUBTED, RULES
+from framesmith.fake.decomposed import by_decomposition
+from framesmith.fake.infer import DOUBTED, RULES, doubted
 from framesmith.fake.layout import broadcast, elementwise_strides, is_dense, preserved_strides, same_shape
 from framesmith.fake.tensor import CPU, FakeTensor, contiguous_strides, new_fake
 from framesmith.prims.promotion import floating, result_dtype
@@ -137,28 +138,18 @@ def _where(condition: FakeTensor, x: Any, y: Any) -> Any:
     return elementwise([a for a in (condition, x, y) if type(a) is FakeTensor], result_dtype(x, y))
 
 
-def _doubted(func: Any, doubt: Callable[..., bool]) -> None:
-    """Let eager look at arguments that it may refuse."""
-    row = RULES[func]
-    RULES[func] = lambda *args, **kwargs: DOUBTED if doubt(*args, **kwargs) else row(*args, **kwargs)
-
-
-_doubted(aten.gelu.default, lambda x, *, approximate="none": approximate not in ("none", "tanh"))
-_doubted(aten.softshrink.default, lambda x, width=0.5: (type(width) in (int, float) and x.dtype.is_floating_point
+doubted(aten.gelu.default, lambda x, *, approximate="none": approximate not in ("none", "tanh"))
+doubted(aten.softshrink.default, lambda x, width=0.5: (type(width) in (int, float) and x.dtype.is_floating_point
                                                         and not 0 <= width <= torch.finfo(x.dtype).max))
 
 
-_doubted(aten.heaviside.default, lambda x, y: x.dtype is not y.dtype or x.dtype.is_complex)
+doubted(aten.heaviside.default, lambda x, y: x.dtype is not y.dtype or x.dtype.is_complex)
 for _name in ("logaddexp", "logaddexp2"):
-    _doubted(getattr(aten, _name).default, lambda x, y: floating(dtype := result_dtype(x, y)) is not dtype)
+    doubted(getattr(aten, _name).default, lambda x, y: floating(dtype := result_dtype(x, y)) is not dtype)
 for _name in ("gcd", "lcm"):
-    _doubted(getattr(aten, _name).default, lambda x, y: (d := result_dtype(x, y)) is torch.bool or floating(d) is d)
+    doubted(getattr(aten, _name).default, lambda x, y: (d := result_dtype(x, y)) is torch.bool or floating(d) is d)
 for _func in (aten.copysign.Tensor, aten.special_xlog1py.default):
-    _doubted(_func, lambda x, y: result_dtype(x, y).is_complex)
-
-
-def _pow_of_number(x: Any, y: FakeTensor) -> Any:
-    return new_fake(y.shape, contiguous_strides(y.shape), result_dtype(x, y), y.device)
+    doubted(_func, lambda x, y: result_dtype(x, y).is_complex)
 
 
 def _angle(x: FakeTensor) -> Any:
@@ -182,7 +173,7 @@ def _triangle(x: FakeTensor, diagonal: Any = 0) -> Any:
 
 RULES[aten.abs.default] = _abs
 RULES[aten.angle.default] = _angle
-RULES[aten.pow.Scalar] = _pow_of_number
+by_decomposition("pow.Scalar")
 RULES[aten.div.Tensor_mode] = _div_mode
 RULES[aten.div.Scalar_mode] = _div_mode
 RULES[aten.where.self] = _where

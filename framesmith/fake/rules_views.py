@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from framesmith.fake.decomposed import by_decomposition
 from framesmith.fake.infer import rule
 from framesmith.fake.layout import (
     formatted_strides,
@@ -284,13 +285,7 @@ def gather(x: FakeTensor, dim: int, index: FakeTensor, *, sparse_grad: bool = Fa
     return _like(x, index.shape, contiguous_strides(index.shape), 0)
 
 
-@rule(aten.index_select.default)
-def index_select(x: FakeTensor, dim: int, index: FakeTensor) -> Any:
-    at = _dim(dim, x.dim())
-    if at < 0 or index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
-        return NotImplemented
-    shape = (*x.shape[:at], index.shape[0], *x.shape[at + 1 :])
-    return _like(x, shape, contiguous_strides(shape), 0)
+by_decomposition("index_select", lambda x, dim, index: index.dim() < 2 and index.dtype in (torch.int64, torch.int32))
 
 
 @rule(aten.repeat.default)
