@@ -150,15 +150,16 @@ def formatted_strides(shape: Sizes, memory_format: Any) -> tuple:
     return contiguous_strides(shape)
 
 
+def copied_strides(fake: FakeTensor, memory_format: Any) -> tuple:
+    """Strides of a copy in a memory format; for None of one that keeps the layout."""
+    if memory_format is None or memory_format is torch.preserve_format:
+        return preserved_strides(fake)
+    return formatted_strides(fake.shape, memory_format)
+
+
 def is_channels_last(fake: FakeTensor) -> bool:
     """Would eager's `suggest_memory_format` answer channels-last?"""
-    dims = fake.dim()
-    if dims not in (4, 5) or (fake.is_contiguous() and not _all_ones(fake.shape)):
-        shape, strides = fake.shape, fake.stride()
-        if dims not in (4, 5):
-            return False
-        return in_channels_last_order(shape, strides)
-    return in_channels_last_order(fake.shape, fake.stride())
+    return fake.dim() in (4, 5) and in_channels_last_order(tuple(fake.shape), fake.stride())
 
 
 def suggested_format(fake: FakeTensor) -> torch.memory_format:
@@ -166,10 +167,6 @@ def suggested_format(fake: FakeTensor) -> torch.memory_format:
     if is_channels_last(fake):
         return torch.channels_last if fake.dim() == 4 else torch.channels_last_3d
     return torch.contiguous_format
-
-
-def _all_ones(shape: Sizes) -> bool:
-    return all(n == 1 for n in shape)
 
 
 def in_channels_last_order(shape: Sizes, strides: tuple) -> bool:

@@ -12,6 +12,7 @@ from framesmith.fake.infer import DOUBTED, RULES, doubted
 from framesmith.fake.layout import broadcast, elementwise_strides, is_dense, preserved_strides, same_shape
 from framesmith.fake.tensor import CPU, FakeTensor, contiguous_strides, new_fake
 from framesmith.prims.promotion import floating, result_dtype
+from framesmith.prims.registry import overload
 from framesmith.prims.scalars import SCALAR_OPS
 
 aten = torch.ops.aten
@@ -66,23 +67,20 @@ def _always_bool(_: torch.dtype) -> torch.dtype:
     return torch.bool
 
 
-def _keeping(floats_only: bool, operands: int = 1) -> Callable[..., Any]:
+def _keeping(floats_only: bool) -> Callable[..., Any]:
     """The dtype of the first argument, which must be a float if `floats_only`."""
 
-    def row(*args: Any, **kwargs: Any) -> Any:
-        dtype = args[0].dtype
-        if dtype.is_complex or floats_only and not dtype.is_floating_point:
+    def row(x: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+        if x.dtype.is_complex or floats_only and not x.dtype.is_floating_point:
             return NotImplemented
-        return elementwise([a for a in args[:operands] if type(a) is FakeTensor], dtype)
+        return elementwise([x], x.dtype)
 
     return row
 
 
-def _register(row: Callable[..., Any], names: str, refuse: tuple = ()) -> None:
+def _register(row: Callable[..., Any], names: str) -> None:
     for name in names.split():
-        packet, _, overload = name.partition(".")
-        func = getattr(getattr(aten, packet), overload or "default")
-        RULES[func] = row
+        RULES[overload(name)] = row
 
 
 def _no_bool(row: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,16 +112,11 @@ _register(
     _promoting(0, 1, floating),
     " ".join(path for op in SCALAR_OPS.values() if op.rule == "float" for path in op.aten),
 )
-_register(_keeping(False), "relu neg floor ceil round trunc sign positive bitwise_not")
+_register(_keeping(False), "relu neg floor ceil round trunc sign positive bitwise_not abs hardtanh")
 _register(_keeping(True),
           "gelu silu mish hardswish hardsigmoid leaky_relu elu softplus hardshrink softshrink frac relu6")
-_register(_keeping(False), "hardtanh")
 _register(_promoting(0, 3, None, False), "addcmul addcdiv lerp.Tensor lerp.Scalar clamp clamp.Tensor")
 _register(_promoting(0, 2, None, False), "clamp_min clamp_max clamp_min.Tensor clamp_max.Tensor")
-
-
-def _abs(x: FakeTensor) -> Any:
-    return NotImplemented if x.dtype.is_complex else elementwise([x], x.dtype)
 
 
 def _div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
@@ -166,12 +159,6 @@ def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
     return new_fake(x.shape, contiguous_strides(x.shape), x.dtype, x.device)
 
 
-def _triangle(x: FakeTensor, diagonal: Any = 0) -> Any:
-    return new_fake(x.shape, contiguous_strides(x.shape), x.dtype,
-                    x.device) if x.dim() >= 2 and x.is_contiguous() else NotImplemented
-
-
-RULES[aten.abs.default] = _abs
 RULES[aten.angle.default] = _angle
 by_decomposition("pow.Scalar")
 RULES[aten.div.Tensor_mode] = _div_mode
@@ -179,5 +166,4 @@ RULES[aten.div.Scalar_mode] = _div_mode
 RULES[aten.where.self] = _where
 RULES[aten.masked_fill.Scalar] = _masked_fill
 RULES[aten.masked_fill.Tensor] = _masked_fill
-RULES[aten.tril.default] = _triangle
-RULES[aten.triu.default] = _triangle
+by_decomposition("tril triu", lambda x, *_: x.dim() >= 2)

@@ -9,7 +9,7 @@ import torch
 from framesmith.fake.decomposed import by_decomposition
 from framesmith.fake.infer import rule
 from framesmith.fake.layout import (
-    formatted_strides,
+    copied_strides,
     infer_size,
     is_channels_last,
     preserved_strides,
@@ -188,18 +188,7 @@ def as_strided_scatter(x: FakeTensor, *args: Any) -> Any:
 
 @rule(aten.clone.default)
 def clone(x: FakeTensor, *, memory_format: Any = None) -> Any:
-    if memory_format is None or memory_format is torch.preserve_format:
-        return _like(x, x.shape, preserved_strides(x), 0)
-    return _like(x, x.shape, formatted_strides(x.shape, memory_format), 0)
-
-
-@rule(aten._to_copy.default)
-def to_copy(x: FakeTensor, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> Any:
-    if memory_format is None or memory_format is torch.preserve_format:
-        stride = preserved_strides(x)
-    else:
-        stride = formatted_strides(x.shape, memory_format)
-    return new_fake(x.shape, stride, dtype or x.dtype, x.device if device is None else torch.device(device))
+    return _like(x, x.shape, copied_strides(x, memory_format), 0)
 
 
 @rule(aten.copy.default)
