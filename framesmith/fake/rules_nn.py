@@ -15,11 +15,11 @@ from framesmith.fake.layout import (
     is_channels_last,
     preserved_strides,
     same_shape,
-    strides_in_order,
     suggested_strides,
 )
 from framesmith.fake.rules_attention import choice, result
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, new_fake
+from framesmith.symbolic.layout import strides_in_order
 
 aten = torch.ops.aten
 
@@ -332,5 +332,4 @@ def _recurrent_output(x: FakeTensor, hidden: FakeTensor, weights: Any, dropout: 
     if hidden.shape[1] != batch or weights[0].shape[1] != x.shape[2] or dropout and train:
         return NotImplemented
     shape = (batch, length, width) if batch_first else (length, batch, width)
-    return new_fake(shape, strides_in_order(shape, [2, 0, 1]) if batch_first else contiguous_strides(shape), x.dtype,
-                    x.device)
+    return new_fake(shape, strides_in_order(shape, (1, 0, 2) if batch_first else (0, 1, 2)), x.dtype, x.device)

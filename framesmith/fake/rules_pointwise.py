@@ -10,7 +10,7 @@ import torch
 from framesmith.fake.decomposed import by_decomposition
 from framesmith.fake.infer import DOUBTED, RULES, doubted
 from framesmith.fake.layout import broadcast, elementwise_strides, is_dense, preserved_strides, same_shape
-from framesmith.fake.tensor import CPU, FakeTensor, contiguous_strides, new_fake
+from framesmith.fake.tensor import CPU, FakeTensor, dense, new_fake
 from framesmith.prims.promotion import floating, result_dtype
 from framesmith.prims.registry import overload
 from framesmith.prims.scalars import SCALAR_OPS
@@ -148,7 +148,7 @@ for _func in (aten.copysign.Tensor, aten.special_xlog1py.default):
 def _angle(x: FakeTensor) -> Any:
     if not x.dtype.is_complex:
         return elementwise([x], floating(x.dtype))
-    return new_fake(x.shape, contiguous_strides(x.shape), x.dtype.to_real(), x.device)
+    return dense(x, x.shape, x.dtype.to_real())
 
 
 def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
@@ -156,7 +156,7 @@ def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
         return DOUBTED
     if mask.dtype is not torch.bool or not same_shape(broadcast(x.shape, mask.shape) or (), x.shape):
         return NotImplemented
-    return new_fake(x.shape, contiguous_strides(x.shape), x.dtype, x.device)
+    return dense(x, x.shape)
 
 
 RULES[aten.angle.default] = _angle

@@ -17,7 +17,7 @@ from framesmith.fake.layout import (
     suggested_strides,
     view_strides,
 )
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, new_fake
 from framesmith.prims.promotion import result_dtype
 
 aten = torch.ops.aten
@@ -49,7 +49,7 @@ def view(x: FakeTensor, wanted: Any) -> Any:
 def reshape(x: FakeTensor, wanted: Any) -> Any:
     """Of a tensor that cannot be viewed so: a copy."""
     shape = infer_size(x.shape, wanted)
-    return NotImplemented if shape is None else _like(x, shape, contiguous_strides(shape), 0)
+    return NotImplemented if shape is None else dense(x, shape)
 
 
 @rule(aten.transpose.int)
@@ -113,26 +113,14 @@ def unsqueeze(x: FakeTensor, dim: int) -> Any:
     return _like(x, (*shape[:at], 1, *shape[at:]), (*stride[:at], step, *stride[at:]))
 
 
-def _squeezed(x: FakeTensor, dims: set[int]) -> FakeTensor:
-    kept = [i for i, n in enumerate(x.shape) if i not in dims or n != 1]
+@rule(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
+def squeeze(x: FakeTensor, dims: Any = None) -> Any:
+    count = x.dim()
+    gone = range(count) if dims is None else {_dim(d, count) for d in ((dims,) if isinstance(dims, int) else dims)}
+    if -1 in gone:
+        return NotImplemented
+    kept = [i for i, n in enumerate(x.shape) if i not in gone or n != 1]
     return _like(x, tuple([x.shape[i] for i in kept]), tuple([x.stride(i) for i in kept]))
-
-
-@rule(aten.squeeze.default)
-def squeeze(x: FakeTensor) -> Any:
-    return _squeezed(x, set(range(x.dim())))
-
-
-@rule(aten.squeeze.dim)
-def squeeze_dim(x: FakeTensor, dim: int) -> Any:
-    at = _dim(dim, x.dim())
-    return NotImplemented if at < 0 else _squeezed(x, {at})
-
-
-@rule(aten.squeeze.dims)
-def squeeze_dims(x: FakeTensor, dims: Any) -> Any:
-    wrapped = {_dim(d, x.dim()) for d in dims}
-    return NotImplemented if -1 in wrapped else _squeezed(x, wrapped)
 
 
 @rule(aten.select.int)
@@ -208,7 +196,7 @@ def scatter(x: FakeTensor, dim: int, index: FakeTensor, source: Any, **kwargs: A
         return NotImplemented
     if type(source) is FakeTensor and (source.dtype is not x.dtype or not same_shape(source.shape, index.shape)):
         return NotImplemented
-    return _like(x, x.shape, contiguous_strides(x.shape), 0)
+    return dense(x, x.shape)
 
 
 @rule(aten.index_copy.default, aten.index_add.default, aten.index_fill.int_Scalar)
@@ -221,7 +209,7 @@ def index_written(x: FakeTensor, dim: int, index: FakeTensor, source: Any, **kwa
     wanted = (*x.shape[:at], index.shape[0], *x.shape[at + 1 :])
     if not x.is_contiguous() or source.dtype is not x.dtype or not same_shape(source.shape, wanted):
         return NotImplemented
-    return _like(x, x.shape, contiguous_strides(x.shape), 0)
+    return dense(x, x.shape)
 
 
 @rule(aten.cat.default)
@@ -260,7 +248,7 @@ def stack(tensors: Any, dim: int = 0) -> Any:
         return NotImplemented
     shape = (*first.shape[:at], len(tensors), *first.shape[at:])
     dtype = first.dtype if all(x.dtype is first.dtype for x in tensors) else result_dtype(*tensors)
-    return new_fake(shape, contiguous_strides(shape), dtype, first.device)
+    return dense(first, shape, dtype)
 
 
 @rule(aten.gather.default)
@@ -271,7 +259,7 @@ def gather(x: FakeTensor, dim: int, index: FakeTensor, *, sparse_grad: bool = Fa
         return NotImplemented
     if any(m > n for i, (m, n) in enumerate(zip(index.shape, x.shape)) if i != at):
         return NotImplemented
-    return _like(x, index.shape, contiguous_strides(index.shape), 0)
+    return dense(x, index.shape)
 
 
 by_decomposition("index_select", lambda x, dim, index: index.dim() < 2 and index.dtype in (torch.int64, torch.int32))
@@ -283,7 +271,7 @@ def repeat(x: FakeTensor, repeats: Any) -> Any:
     if lead < 0 or any(r < 0 for r in repeats):
         return NotImplemented
     shape = (*repeats[:lead], *[n * r for n, r in zip(x.shape, repeats[lead:])])
-    return _like(x, shape, contiguous_strides(shape), 0)
+    return dense(x, shape)
 
 
 @rule(aten.constant_pad_nd.default, aten.pad.default)
@@ -328,7 +316,7 @@ def index(x: FakeTensor, indices: Any) -> Any:
     rest = [n for i, n in enumerate(x.shape) if i > places[0] and i not in places]
     adjacent = places == list(range(places[0], places[-1] + 1))
     shape = (*rest_before, *shapes[0], *rest) if adjacent else (*shapes[0], *rest_before, *rest)
-    return _like(x, shape, contiguous_strides(shape), 0)
+    return dense(x, shape)
 
 
 @rule(aten.index_put.default)

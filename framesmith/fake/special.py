@@ -30,7 +30,7 @@ from framesmith.fake.layout import (
     suggested_format,
     view_strides,
 )
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+from framesmith.fake.tensor import FakeTensor, dense, new_fake
 from framesmith.graph.traversal import ancestors, last_node
 from framesmith.prims.promotion import result_dtype
 from framesmith.util.errors import DataDependent, Unsupported
@@ -263,7 +263,7 @@ def fill_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
                                   hint="fill them with number.detach()")
             return _copied(rec, target, value)  # read before anything is written
         value = value.item()
-    val = new_fake(tuple(target.shape), contiguous_strides(tuple(target.shape)), target.dtype, target.device)
+    val = dense(target, tuple(target.shape))
     options = {"dtype": target.dtype, "device": target.device}
     node = rec.emit(aten.full.default, (list(target.shape), value), val, options)
     store(rec, target, rec.own(val, node), func, args, kwargs)
@@ -412,7 +412,7 @@ def repeat_interleave(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> An
 def bernoulli_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """Its functional form has no default probability, and draws for a contiguous tensor."""
     target, p = (*positional(func, args, {}), 0.5)[:2]
-    outwards = dense_order(target.shape, [target.stride()])[::-1]
+    outwards = dense_order(target.shape, [target.stride()])
     if outwards == sorted(outwards) or not _draws_as_in_memory():
         drawn = functional(rec, aten.bernoulli.p, (target, p), kwargs)
     else:

@@ -9,6 +9,7 @@ from typing import Any
 from framesmith.prims.core import numel as numel
 from framesmith.symbolic.expr import Expr, as_expr
 from framesmith.symbolic.layout import contiguous_strides as row_major
+from framesmith.symbolic.layout import strides_in_order as strides_in_order
 
 Size = Any
 
@@ -16,17 +17,6 @@ Size = Any
 def plain(value: Any) -> Size:
     """An int where the value is known, else the `Expr`."""
     return value.const if isinstance(value, Expr) and value.is_const else value
-
-
-def strides_in_order(shape: Sequence[Size], order: Sequence[int]) -> tuple[Size, ...]:
-    """Dense strides where `order` lists the dims from the outermost to the innermost in memory."""
-    strides: list[Size] = [1] * len(shape)
-    step: Size = 1
-    for dim in reversed(order):
-        strides[dim] = step
-        size = shape[dim]
-        step = plain(step * (max(size, 1) if type(size) is int else size))
-    return tuple(strides)
 
 
 def is_empty(shape: Sequence[Size]) -> bool:
