@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from framesmith.fake.promotion import result_type
 from framesmith.fake.tensor import FakeTensor
+from framesmith.prims.promotion import result_dtype
 from framesmith.util.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _operands(form: Any, count: int, order: tuple[int, ...] = (), same: bool = F
         if len(tensors) + sum(n is not None or type(g) in (int, float, type(None)) for n,
                               g in zip(numbers, given)) != len(given):
             return None
-        common = result_type([a if n is None else n.example for a, n in zip(given, numbers)])
+        common = result_dtype(*[a if n is None else n.example for a, n in zip(given, numbers)])
         dtype = _computed_in(common, tensors)
         if dtype is None or not tensors or same and any(x.dtype is not dtype for x in tensors):
             return None

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from framesmith.fake.handlers import functional, handles, lifted, positional
 from framesmith.fake.infer import rule
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+from framesmith.fake.tensor import FakeTensor, dense
 
 if TYPE_CHECKING:
     from framesmith.fake.recorder import Recorder
@@ -28,7 +28,7 @@ def layer_shape(x: FakeTensor, width: int, heads: int, *args: Any) -> Any:
     """A row of its own: some versions of PyTorch have no meta kernel for it."""
     if not _fits(x, width, heads):
         return NotImplemented
-    return new_fake(tuple(x.shape), contiguous_strides(x.shape), x.dtype, x.device)
+    return dense(x, tuple(x.shape))
 
 
 @handles(_LAYER)

@@ -43,6 +43,12 @@ def rule(*funcs: Any) -> Callable[[Rule], Rule]:
     return register
 
 
+def doubted(func: Any, doubt: Callable[..., bool]) -> None:
+    """Let eager look at arguments that it may refuse."""
+    row = RULES[func]
+    RULES[func] = lambda *args, **kwargs: DOUBTED if doubt(*args, **kwargs) else row(*args, **kwargs)
+
+
 def infer(func: Any, args: tuple, kwargs: dict) -> Any:
     """The results of `func` as fakes without alias: one, or a tuple. Errors are eager's."""
     # Of the operands: statistics that a batch norm has not saved are empty, too.

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.tensor import FakeTensor, contiguous_strides
+from framesmith.symbolic.layout import strides_in_order
 
 Sizes = tuple
 
@@ -43,7 +44,7 @@ def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
 
 
 def dense_order(shape: Sizes, operands: list[tuple]) -> list[int]:
-    """TensorIterator's order of dimensions, innermost first, for operands given as strides over `shape`.
+    """TensorIterator's order of dimensions, outermost first, for operands given as strides over `shape`.
 
     An insertion sort by strides that leaves ambiguous dimensions (stride zero, or equal) where they are.
     """
@@ -57,7 +58,7 @@ def dense_order(shape: Sizes, operands: list[tuple]) -> list[int]:
                 inner = outer
             elif decision < 0:
                 break
-    return order
+    return order[::-1]
 
 
 def _compare(shape: Sizes, operands: list[tuple], d0: int, d1: int) -> int:
@@ -70,17 +71,6 @@ def _compare(shape: Sizes, operands: list[tuple], d0: int, d1: int) -> int:
         if s0 > s1 or shape[d0] > shape[d1]:
             return 1
     return 0
-
-
-def strides_in_order(shape: Sizes, order: list[int]) -> tuple:
-    """Dense strides with the dimensions of `order` from the innermost on."""
-    strides: list[Any] = [1] * len(shape)
-    step: Any = 1
-    for d in order:
-        strides[d] = step
-        if not (type(shape[d]) is int and shape[d] <= 1):
-            step = step * shape[d]
-    return tuple(strides)
 
 
 def expanded_strides(fake: FakeTensor, shape: Sizes) -> tuple:
@@ -128,7 +118,7 @@ def strides_like(real: torch.Tensor, shape: Sizes) -> tuple:
         return contiguous_strides(shape)
     if not is_dense(tuple(real.shape), strides):
         return strides
-    return strides_in_order(shape, sorted(range(len(shape)), key=lambda d: (strides[d], real.shape[d] != 1, -d)))
+    return strides_in_order(shape, sorted(range(len(shape)), key=lambda d: (-strides[d], real.shape[d] == 1, d)))
 
 
 def preserved_strides(fake: FakeTensor) -> tuple:
@@ -141,7 +131,7 @@ def preserved_strides(fake: FakeTensor) -> tuple:
 
 def channels_last_strides(shape: Sizes) -> tuple:
     """Strides of (N, C, H, W) or (N, C, D, H, W) with channels innermost."""
-    return strides_in_order(shape, [1, *range(len(shape) - 1, 1, -1), 0])
+    return strides_in_order(shape, (0, *range(2, len(shape)), 1))
 
 
 def formatted_strides(shape: Sizes, memory_format: Any) -> tuple:
@@ -150,15 +140,16 @@ def formatted_strides(shape: Sizes, memory_format: Any) -> tuple:
     return contiguous_strides(shape)
 
 
+def copied_strides(fake: FakeTensor, memory_format: Any) -> tuple:
+    """Strides of a copy in a memory format; for None of one that keeps the layout."""
+    if memory_format is None or memory_format is torch.preserve_format:
+        return preserved_strides(fake)
+    return formatted_strides(fake.shape, memory_format)
+
+
 def is_channels_last(fake: FakeTensor) -> bool:
     """Would eager's `suggest_memory_format` answer channels-last?"""
-    dims = fake.dim()
-    if dims not in (4, 5) or (fake.is_contiguous() and not _all_ones(fake.shape)):
-        shape, strides = fake.shape, fake.stride()
-        if dims not in (4, 5):
-            return False
-        return in_channels_last_order(shape, strides)
-    return in_channels_last_order(fake.shape, fake.stride())
+    return fake.dim() in (4, 5) and in_channels_last_order(tuple(fake.shape), fake.stride())
 
 
 def suggested_format(fake: FakeTensor) -> torch.memory_format:
@@ -166,10 +157,6 @@ def suggested_format(fake: FakeTensor) -> torch.memory_format:
     if is_channels_last(fake):
         return torch.channels_last if fake.dim() == 4 else torch.channels_last_3d
     return torch.contiguous_format
-
-
-def _all_ones(shape: Sizes) -> bool:
-    return all(n == 1 for n in shape)
 
 
 def in_channels_last_order(shape: Sizes, strides: tuple) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from framesmith.fake.infer import rule
 from framesmith.fake.layout import preserved_strides
-from framesmith.fake.tensor import CPU, FakeTensor, contiguous_strides, new_fake
+from framesmith.fake.tensor import CPU, FakeTensor, dense, new_fake
 
 aten = torch.ops.aten
 _CUDA = torch._C.DispatchKey.CUDA
@@ -33,7 +33,7 @@ def choice(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: 
 def laid_out_as(q: FakeTensor, shape: tuple) -> FakeTensor:
     """Return a fake of `shape` with the layout that flash and cuDNN give their results: in the order of the query's
     dimensions."""
-    like = new_fake(shape, contiguous_strides(shape), q.dtype, q.device) if tuple(q.shape) != shape else q
+    like = dense(q, shape) if tuple(q.shape) != shape else q
     return new_fake(shape, preserved_strides(like), q.dtype, q.device)
 
 
@@ -47,12 +47,7 @@ def result(kind: int, query: FakeTensor, shape: tuple) -> FakeTensor:
     """The attention's result by the kernel that computes it."""
     if kind in (FLASH, CUDNN):
         return laid_out_as(query, shape)
-    return heads_inside(query, shape) if kind == EFFICIENT else new_fake(shape, contiguous_strides(shape), query.dtype,
-                                                                         query.device)
-
-
-def _made(x: FakeTensor, shape: tuple, dtype: torch.dtype, device: Any = None) -> FakeTensor:
-    return new_fake(shape, contiguous_strides(shape), dtype, device or x.device)
+    return heads_inside(query, shape) if kind == EFFICIENT else dense(query, shape)
 
 
 def _shape(query: FakeTensor, value: FakeTensor) -> tuple:
@@ -62,9 +57,9 @@ def _shape(query: FakeTensor, value: FakeTensor) -> tuple:
 @rule(aten._scaled_dot_product_flash_attention.default)
 def flash(q: FakeTensor, k: FakeTensor, v: FakeTensor, dropout: float = 0.0, *args: Any, **kwargs: Any) -> Any:
     """Also the generator's state, as two numbers."""
-    sums = _made(q, tuple(q.shape[:3]), torch.float32)
-    state, unused = _made(q, (2,), torch.uint64), _made(q, (), torch.uint64)
-    return laid_out_as(q, _shape(q, v)), sums, None, None, q.shape[2], k.shape[2], state, unused, _made(
+    sums = dense(q, tuple(q.shape[:3]), torch.float32)
+    state, unused = dense(q, (2,), torch.uint64), dense(q, (), torch.uint64)
+    return laid_out_as(q, _shape(q, v)), sums, None, None, q.shape[2], k.shape[2], state, unused, dense(
         q, (0,), q.dtype)
 
 
@@ -72,16 +67,16 @@ def flash(q: FakeTensor, k: FakeTensor, v: FakeTensor, dropout: float = 0.0, *ar
 def efficient(q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: Any, sums: bool, dropout: float = 0.0, *args: Any,
               **kwargs: Any) -> Any:
     rows = (q.shape[2] + _BLOCK - 1) // _BLOCK * _BLOCK if sums else 0
-    kept = _made(q, (*q.shape[:2], rows), torch.float32)
-    seed, offset = _made(q, (), torch.int64, CPU), _made(q, (), torch.int64, CPU)
+    kept = dense(q, (*q.shape[:2], rows), torch.float32)
+    seed, offset = new_fake((), (), torch.int64, CPU), new_fake((), (), torch.int64, CPU)
     return heads_inside(q, _shape(q, v)), kept, seed, offset
 
 
 @rule(aten._scaled_dot_product_cudnn_attention.default)
 def cudnn(q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: Any, sums: bool, *args: Any, **kwargs: Any) -> Any:
-    kept = _made(q, (*q.shape[:3], 1), torch.float32)
-    number = _made(q, (), torch.int64)
-    return laid_out_as(q, _shape(q, v)), kept, None, None, q.shape[2], k.shape[2], number, _made(
+    kept = dense(q, (*q.shape[:3], 1), torch.float32)
+    number = dense(q, (), torch.int64)
+    return laid_out_as(q, _shape(q, v)), kept, None, None, q.shape[2], k.shape[2], number, dense(
         q, (), torch.int64), None
 
 
@@ -98,7 +93,7 @@ def efficient_backward(
     mask: Any, *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
     grads = [heads_inside(t, tuple(t.shape)) if asked else None for t, asked in zip((q, k, v), mask)]
-    return *grads, _made(bias, tuple(bias.shape), bias.dtype) if mask[3] else None
+    return *grads, dense(bias, tuple(bias.shape), bias.dtype) if mask[3] else None
 
 
 @rule(aten._scaled_dot_product_flash_attention_for_cpu.default)

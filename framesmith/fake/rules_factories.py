@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil
 from typing import Any
 
 import torch
 
 from framesmith.fake.infer import RULES, rule
-from framesmith.fake.layout import broadcast, formatted_strides, preserved_strides
+from framesmith.fake.layout import broadcast, copied_strides, formatted_strides, preserved_strides
 from framesmith.fake.tensor import CPU, FakeTensor, new_fake
+from framesmith.prims.registry import overload
 
 aten = torch.ops.aten
 
@@ -22,30 +24,16 @@ def _made(shape: Any, dtype: Any, device: Any, memory_format: Any = None) -> Any
     return new_fake(shape, formatted_strides(shape, memory_format), dtype or torch.get_default_dtype(), where)
 
 
-@rule(
-    aten.empty.memory_format,
-    aten.zeros.default,
-    aten.ones.default,
-    aten.rand.default,
-    aten.randn.default,
-    aten.rand.generator,
-    aten.randn.generator,
-)
-def by_size(size: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> Any:
-    return _made(size, dtype, device, memory_format)
+def _by_arguments(shape: Callable[..., Any], names: str, default: Callable[..., Any] = lambda *args: None) -> None:
+    """Register rows whose positional arguments say the shape, and the dtype that is meant by default."""
+    def row(*args: Any, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> Any:
+        return _made(shape(*args), dtype or default(*args), device, memory_format)
+
+    for name in names.split():
+        RULES[overload(name)] = row
 
 
-@rule(aten.full.default)
-def full(size: Any, value: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    return _made(size, dtype or _type_of(value), device)
-
-
-@rule(aten.scalar_tensor.default)
-def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    return _made((), dtype, device)
-
-
-def _type_of(value: Any) -> torch.dtype | None:
+def _type_of(size: Any, value: Any) -> torch.dtype | None:
     if isinstance(value, (bool, torch.SymBool)):
         return torch.bool
     if isinstance(value, (int, torch.SymInt)):
@@ -53,20 +41,20 @@ def _type_of(value: Any) -> torch.dtype | None:
     return torch.complex64 if isinstance(value, complex) else None
 
 
-@rule(
-    aten.empty_like.default,
-    aten.zeros_like.default,
-    aten.ones_like.default,
-    aten.full_like.default,
-    aten.rand_like.default,
-    aten.randn_like.default,
-)
+_by_arguments(lambda size, *_: size, "empty.memory_format zeros ones rand randn rand.generator randn.generator")
+_by_arguments(lambda size, value: size, "full", _type_of)
+_by_arguments(lambda value: (), "scalar_tensor")
+_by_arguments(lambda n: (n, n), "eye")
+_by_arguments(lambda start, end, steps: (steps,), "linspace")
+_by_arguments(lambda high, size: size, "randint", lambda *args: torch.int64)
+_by_arguments(lambda low, high, size: size, "randint.low", lambda *args: torch.int64)
+
+
+@rule(aten._to_copy.default, aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default,
+      aten.full_like.default, aten.rand_like.default, aten.randn_like.default)
 def like(x: FakeTensor, *_: Any, dtype: Any = None, device: Any = None, memory_format: Any = None, **__: Any) -> Any:
-    if memory_format is None or memory_format is torch.preserve_format:
-        stride = preserved_strides(x)
-    else:
-        stride = formatted_strides(x.shape, memory_format)
-    return new_fake(x.shape, stride, dtype or x.dtype, x.device if device is None else torch.device(device))
+    return new_fake(x.shape, copied_strides(x, memory_format), dtype or x.dtype,
+                    x.device if device is None else torch.device(device))
 
 
 @rule(aten.new_empty.default, aten.new_zeros.default, aten.new_ones.default, aten.new_full.default)
@@ -94,16 +82,6 @@ def normal(mean: FakeTensor, std: FakeTensor, *_: Any, **__: Any) -> Any:
     return NotImplemented if shape is None else _made(shape, mean.dtype, mean.device)
 
 
-@rule(aten.randint.default)
-def randint(high: Any, size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    return _made(size, dtype or torch.int64, device)
-
-
-@rule(aten.randint.low)
-def randint_low(low: Any, high: Any, size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    return _made(size, dtype or torch.int64, device)
-
-
 @rule(aten.arange.start_step)
 def arange(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
     values = (start, end, step)
@@ -123,16 +101,6 @@ def arange(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, device: An
 
 RULES[aten.arange.start] = arange
 RULES[aten.arange.default] = lambda end, **options: arange(0, end, **options)
-
-
-@rule(aten.linspace.default)
-def linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    return _made((steps,), dtype, device) if steps >= 0 else NotImplemented
-
-
-@rule(aten.eye.default)
-def eye(n: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    return _made((n, n), dtype, device)
 
 
 @rule(aten.empty_strided.default)

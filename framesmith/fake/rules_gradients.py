@@ -5,15 +5,16 @@ PyTorch's own meta kernels of most of these are Python, and load for seconds wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from framesmith.fake.decomposed import by_decomposition
 from framesmith.fake.infer import RULES, Rule, rule
 from framesmith.fake.layout import same_shape, suggested_strides
 from framesmith.fake.rules_pointwise import elementwise
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, new_fake
+from framesmith.fake.tensor import FakeTensor, dense, new_fake
 
 aten = torch.ops.aten
 
@@ -22,11 +23,6 @@ def _alike(*tensors: Any) -> bool:
     """Tensors of one floating dtype."""
     dtype = tensors[0].dtype
     return dtype.is_floating_point and all(type(t) is FakeTensor and t.dtype is dtype for t in tensors)
-
-
-def _sized(*tensors: FakeTensor) -> bool:
-    """None has a size that is known to be zero: eager's kernels have ways of their own for those."""
-    return not any(type(n) is int and n == 0 for t in tensors for n in t.shape)
 
 
 # -- activations: element-wise over the gradient and what the forward kept
@@ -50,9 +46,10 @@ for _row, _names in _ACTIVATIONS.items():
         RULES[getattr(aten, f"{_name}_backward").default] = _row
 
 
-@rule(aten.glu_backward.default)
-def glu_backward(grad: FakeTensor, x: FakeTensor, dim: int) -> Any:
-    return dense(x, tuple(x.shape)) if _alike(grad, x) else NotImplemented
+by_decomposition(
+    "glu_backward _softmax_backward_data _log_softmax_backward_data slice_backward select_backward unfold_backward "
+    "embedding_dense_backward"
+)
 
 
 @rule(aten.native_dropout_backward.default)
@@ -61,21 +58,14 @@ def native_dropout_backward(grad: FakeTensor, mask: FakeTensor, scale: float) ->
     return dense(grad, tuple(grad.shape)) if fits else NotImplemented
 
 
-# -- norms and softmax
-
-
-@rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
-def softmax_backward(grad: FakeTensor, output: FakeTensor, dim: int, dtype: torch.dtype) -> Any:
-    fits = (_alike(grad, output) and same_shape(grad.shape, output.shape) and grad.dim() > 0
-            and -grad.dim() <= dim < grad.dim())
-    return dense(grad, tuple(grad.shape), dtype) if fits and dtype.is_floating_point else NotImplemented
+# -- norms
 
 
 @rule(aten.native_layer_norm_backward.default)
 def native_layer_norm_backward(
     grad: FakeTensor, x: FakeTensor, over: Any, mean: FakeTensor, rstd: FakeTensor, weight: Any, bias: Any, mask: Any
 ) -> Any:
-    if not _alike(grad, x) or not _sized(x) or mask[1] and weight is None or mask[2] and bias is None:
+    if not _alike(grad, x) or mask[1] and weight is None or mask[2] and bias is None:
         return NotImplemented
     return tuple([dense(t, tuple(t.shape)) if asked else None for t, asked in zip((x, weight, bias), mask)])
 
@@ -85,7 +75,7 @@ def native_batch_norm_backward(
     grad: FakeTensor, x: FakeTensor, weight: Any, mean: Any, var: Any, saved_mean: Any, saved_rstd: Any, train: bool,
     eps: float, mask: Any
 ) -> Any:
-    if not _alike(grad, x) or not _sized(x) or x.dim() < 2 or (mask[1] or mask[2]) and weight is None:
+    if not _alike(grad, x) or x.dim() < 2 or (mask[1] or mask[2]) and weight is None:
         return NotImplemented
     shape = tuple(x.shape)
     first = new_fake(shape, suggested_strides(x, shape), x.dtype, x.device) if mask[0] else None
@@ -102,7 +92,7 @@ def distance_backward(grad: FakeTensor, x: FakeTensor, target: FakeTensor, *args
 
 @rule(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def nll_loss_backward(grad: FakeTensor, x: FakeTensor, target: FakeTensor, *args: Any) -> Any:
-    fits = _alike(grad, x) and target.dtype is torch.int64 and target.dim() == x.dim() - 1 and _sized(x)
+    fits = _alike(grad, x) and target.dtype is torch.int64 and target.dim() == x.dim() - 1
     fits = fits and (x.dim() == 2 or x.dim() == 4 and x.is_contiguous())
     return dense(x, tuple(x.shape)) if fits else NotImplemented
 
@@ -113,31 +103,16 @@ def nll_loss_backward(grad: FakeTensor, x: FakeTensor, target: FakeTensor, *args
 @rule(aten.max_pool2d_with_indices_backward.default, aten.avg_pool2d_backward.default,
       aten._adaptive_avg_pool2d_backward.default)
 def pool_backward(grad: FakeTensor, x: FakeTensor, *args: Any) -> Any:
-    if not _alike(grad, x) or not _sized(grad, x) or x.dim() != 4 or grad.dim() != 4:
+    if not _alike(grad, x) or x.dim() != 4 or grad.dim() != 4:
         return NotImplemented
     return new_fake(tuple(x.shape), suggested_strides(x, tuple(x.shape)), x.dtype, x.device)
 
 
 @rule(aten.upsample_nearest2d_backward.default)
 def upsample_backward(grad: FakeTensor, output_size: Any, shape: Sequence[Any], *args: Any) -> Any:
-    if not _alike(grad) or grad.dim() != 4 or not _sized(grad):
+    if not _alike(grad) or grad.dim() != 4:
         return NotImplemented
     return new_fake(tuple(shape), suggested_strides(grad, tuple(shape)), grad.dtype, grad.device)
-
-
-# -- views and lookups: zeros of the shape that was viewed
-
-
-def _zeros(shape_at: int) -> Callable[..., Any]:
-    def row(grad: FakeTensor, *args: Any) -> Any:
-        shape = tuple(args[shape_at])
-        return new_fake(shape, contiguous_strides(shape), grad.dtype, grad.device)
-
-    return row
-
-
-for _packet in (aten.slice_backward, aten.select_backward, aten.unfold_backward):
-    RULES[_packet.default] = _zeros(0)
 
 
 @rule(aten._sparse_coo_tensor_with_dims_and_tensors.default)
@@ -151,9 +126,3 @@ def embedding_bag_backward(grad: FakeTensor, indices: FakeTensor, offsets: FakeT
                            sizes: FakeTensor, maxima: FakeTensor, count: Any, scale: bool, mode: int, sparse: bool,
                            *args: Any) -> Any:
     return NotImplemented if sparse else dense(grad, (count, grad.shape[1]))
-
-
-@rule(aten.embedding_dense_backward.default)
-def embedding_dense_backward(grad: FakeTensor, indices: FakeTensor, count: Any, padding: Any, scale: bool) -> Any:
-    fits = _alike(grad) and not indices.dtype.is_floating_point and grad.dim() == indices.dim() + 1
-    return dense(grad, (count, grad.shape[-1])) if fits else NotImplemented

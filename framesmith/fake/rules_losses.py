@@ -3,12 +3,13 @@ asked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from framesmith.fake.infer import DOUBTED, rule
+from framesmith.fake.decomposed import by_decomposition
+from framesmith.fake.infer import RULES, Rule, doubted, rule
+from framesmith.fake.layout import same_shape
 from framesmith.fake.tensor import FakeTensor, dense
 
 aten = torch.ops.aten
@@ -31,49 +32,27 @@ def cross_entropy_loss(
     return dense(x, ()) if fits else NotImplemented
 
 
-@rule(aten.nll_loss_forward.default)
-def nll_loss_forward(x: FakeTensor, target: FakeTensor, weight: Any, reduction: int, ignore_index: Any) -> Any:
+def _nll(rank: int) -> Rule:
     """The loss, and the sum of the weights that it was divided by."""
-    if x.dim() != 2 or not _names_classes(x, target, weight):
-        return NotImplemented
-    return dense(x, () if reduction else tuple(target.shape)), dense(x, ())
+    def row(x: FakeTensor, target: FakeTensor, weight: Any, reduction: int, ignore_index: Any) -> Any:
+        if x.dim() != rank or not _names_classes(x, target, weight):
+            return NotImplemented
+        return dense(x, () if reduction else tuple(target.shape)), dense(x, ())
+
+    return row
 
 
-@rule(aten.nll_loss2d_forward.default)
-def nll_loss2d_forward(x: FakeTensor, target: FakeTensor, weight: Any, reduction: int, ignore_index: Any) -> Any:
-    if x.dim() != 4 or not _names_classes(x, target, weight):
-        return NotImplemented
-    return dense(x, () if reduction else tuple(target.shape)), dense(x, ())
+RULES[aten.nll_loss_forward.default], RULES[aten.nll_loss2d_forward.default] = _nll(2), _nll(4)
 
 
-def _between(x: FakeTensor, others: Iterable[Any], reduction: int) -> Any:
-    fits = x.dtype.is_floating_point and all(t.dtype is x.dtype and tuple(t.shape) == tuple(x.shape)
-                                             for t in others if t is not None)
-    return dense(x, ()) if fits and reduction in (1, 2) else NotImplemented
+def _is_between(x: FakeTensor, *rest: Any) -> bool:
+    """Return whether a loss of tensors alike is asked for as one number."""
+    reduced = not any(type(n) is int and n == 0 for n in rest)
+    return reduced and x.dtype.is_floating_point and all(t.dtype is x.dtype and same_shape(t.shape, x.shape)
+                                                         for t in rest if type(t) is FakeTensor)
 
 
-@rule(aten.mse_loss.default, aten.soft_margin_loss.default)
-def loss_between(x: FakeTensor, target: FakeTensor, reduction: int = 1) -> Any:
-    return _between(x, (target,), reduction)
-
-
-@rule(aten.smooth_l1_loss.default)
-def smooth_l1_loss(x: FakeTensor, target: FakeTensor, reduction: int = 1, beta: Any = 1.0) -> Any:
-    return DOUBTED if type(beta) in (int, float) and not beta >= 0 else _between(x, (target,), reduction)
-
-
-@rule(aten.huber_loss.default)
-def huber_loss(x: FakeTensor, target: FakeTensor, reduction: int = 1, delta: Any = 1.0) -> Any:
-    return DOUBTED if type(delta) in (int, float) and not delta > 0 else _between(x, (target,), reduction)
-
-
-@rule(aten.binary_cross_entropy.default)
-def binary_cross_entropy(x: FakeTensor, target: FakeTensor, weight: Any = None, reduction: int = 1) -> Any:
-    return _between(x, (target, weight), reduction)
-
-
-@rule(aten.binary_cross_entropy_with_logits.default)
-def binary_cross_entropy_with_logits(
-    x: FakeTensor, target: FakeTensor, weight: Any = None, pos_weight: Any = None, reduction: int = 1
-) -> Any:
-    return _between(x, (target, weight), reduction) if pos_weight is None else NotImplemented
+by_decomposition("mse_loss soft_margin_loss smooth_l1_loss huber_loss binary_cross_entropy "
+                 "binary_cross_entropy_with_logits", _is_between)
+doubted(aten.smooth_l1_loss.default, lambda x, y, _=1, beta=1.0: type(beta) in (int, float) and not beta >= 0)
+doubted(aten.huber_loss.default, lambda x, y, _=1, delta=1.0: type(delta) in (int, float) and not delta > 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.infer import DOUBTED, rule
+from framesmith.fake.infer import DOUBTED, RULES, Rule, rule
 from framesmith.fake.layout import (
     broadcast,
     channels_last_strides,
@@ -15,11 +15,11 @@ from framesmith.fake.layout import (
     is_channels_last,
     preserved_strides,
     same_shape,
-    strides_in_order,
     suggested_strides,
 )
 from framesmith.fake.rules_attention import choice, result
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, new_fake
+from framesmith.symbolic.layout import strides_in_order
 
 aten = torch.ops.aten
 
@@ -34,36 +34,28 @@ def linear(x: FakeTensor, weight: FakeTensor, bias: FakeTensor | None = None) ->
     return dense(x, (*rows[:-1], columns[0]))
 
 
-@rule(aten.mm.default)
-def mm(a: FakeTensor, b: FakeTensor) -> Any:
-    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or a.dtype is not b.dtype:
-        return NotImplemented
-    return dense(a, (a.shape[0], b.shape[1]))
+def _products(rank: int) -> tuple[Rule, Rule]:
+    """Rows of a product of matrices, or of batches of them, and of one that something is added to."""
+
+    def product(a: FakeTensor, b: FakeTensor) -> Any:
+        if a.dim() != rank or b.dim() != rank or a.dtype is not b.dtype:
+            return NotImplemented
+        left, right = a.shape, b.shape
+        if left[-1] != right[-2] or not same_shape(left[:-2], right[:-2]):
+            return NotImplemented
+        return dense(a, (*left[:-1], right[-1]))
+
+    def added(bias: FakeTensor, a: FakeTensor, b: FakeTensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+        out = product(a, b)
+        if out is NotImplemented or bias.dtype is not a.dtype:
+            return NotImplemented
+        return out if same_shape(broadcast(bias.shape, out.shape) or (), out.shape) else NotImplemented
+
+    return product, added
 
 
-@rule(aten.addmm.default)
-def addmm(bias: FakeTensor, a: FakeTensor, b: FakeTensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    out = mm(a, b)
-    if out is NotImplemented or bias.dtype is not a.dtype or not same_shape(broadcast(bias.shape, out.shape) or (),
-                                                                            out.shape):
-        return NotImplemented
-    return out
-
-
-@rule(aten.bmm.default)
-def bmm(a: FakeTensor, b: FakeTensor) -> Any:
-    if a.dim() != 3 or b.dim() != 3 or a.dtype is not b.dtype or a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1]:
-        return NotImplemented
-    return dense(a, (a.shape[0], a.shape[1], b.shape[2]))
-
-
-@rule(aten.baddbmm.default)
-def baddbmm(bias: FakeTensor, a: FakeTensor, b: FakeTensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    out = bmm(a, b)
-    if out is NotImplemented or bias.dtype is not a.dtype or not same_shape(broadcast(bias.shape, out.shape) or (),
-                                                                            out.shape):
-        return NotImplemented
-    return out
+RULES[aten.mm.default], RULES[aten.addmm.default] = _products(2)
+RULES[aten.bmm.default], RULES[aten.baddbmm.default] = _products(3)
 
 
 @rule(aten.matmul.default)
@@ -183,22 +175,29 @@ def _fits(windows: list[list], rank: int) -> bool:
     return all(len(w) == rank and all(n >= (k in (0, 2)) for n in w) for k, w in enumerate(windows))
 
 
-def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any,
-               groups: Any) -> Any:
+def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any,
+               transposed: bool = False, extra: Any = 0) -> Any:
     spatial = weight.dim() - 2
     if x.dim() != weight.dim() or x.dtype is not weight.dtype or spatial not in (1, 2, 3):
         return NotImplemented
-    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
+    ins, outs = weight.shape[1] * groups, weight.shape[0]
+    if transposed:
+        ins, outs = outs, ins
+    if x.shape[1] != ins or groups < 1 or weight.shape[0] % groups:
         return NotImplemented
-    if bias is not None and (bias.dtype is not x.dtype or not same_shape(bias.shape, weight.shape[:1])):
+    if bias is not None and (bias.dtype is not x.dtype or not same_shape(bias.shape, (outs,))):
         return NotImplemented
-    steps, pads, gaps = windows = [_each(v, spatial) for v in (stride, padding, dilation)]
+    windows = [_each(v, spatial) for v in (stride, padding, dilation, extra)]
     if not _fits(windows, spatial):
         return DOUBTED
-    sizes = [_window(n, k, s, p, d) for n, k, s, p, d in zip(x.shape[2:], weight.shape[2:], steps, pads, gaps)]
-    if any(n <= 0 for n in sizes) or any(n == 0 for n in x.shape):
+    dims = zip(x.shape[2:], weight.shape[2:], *windows)
+    if transposed:
+        sizes = [(n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, d, e in dims]
+    else:
+        sizes = [_window(n, k, s, p, d) for n, k, s, p, d, _ in dims]
+    if any(n <= 0 for n in sizes):
         return DOUBTED
-    shape = (x.shape[0], weight.shape[0], *sizes)
+    shape = (x.shape[0], outs, *sizes)
     return new_fake(shape, convolution_strides(x, weight, shape), x.dtype, x.device)
 
 
@@ -218,50 +217,16 @@ def convolution_strides(x: FakeTensor, weight: FakeTensor, shape: tuple) -> tupl
     return contiguous_strides(shape)
 
 
-def _deconvolved(
-    x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any, extra: Any, groups: Any
-) -> Any:
-    spatial = weight.dim() - 2
-    if (x.dim() != weight.dim() or x.dtype is not weight.dtype or x.shape[1] != weight.shape[0]
-        or spatial not in (1, 2, 3)):
-        return NotImplemented
-    outs = weight.shape[1] * groups
-    if bias is not None and (bias.dtype is not x.dtype or not same_shape(bias.shape, (outs,))):
-        return NotImplemented
-    steps, pads, gaps, more = windows = [_each(v, spatial) for v in (stride, padding, dilation, extra)]
-    if not _fits(windows, spatial):
-        return DOUBTED
-    sizes = [
-        (n - 1) * s - 2 * p + d * (k - 1) + e + 1
-        for n, k, s, p, d, e in zip(x.shape[2:], weight.shape[2:], steps, pads, gaps, more)
-    ]
-    if any(n <= 0 for n in sizes) or any(n == 0 for n in x.shape) or x.shape[1] % groups:
-        return NotImplemented
-    shape = (x.shape[0], outs, *sizes)
-    return new_fake(shape, convolution_strides(x, weight, shape), x.dtype, x.device)
-
-
 @rule(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
-def conv(
-    x: FakeTensor,
-    weight: FakeTensor,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: Any = 1,
-) -> Any:
+def conv(x: FakeTensor, weight: FakeTensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+         groups: Any = 1) -> Any:
     return _convolved(x, weight, bias, stride, padding, dilation, groups)
 
 
 @rule(aten.convolution.default)
-def convolution(
-    x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
-    extra: Any, groups: Any
-) -> Any:
-    if transposed:
-        return _deconvolved(x, weight, bias, stride, padding, dilation, extra, groups)
-    return _convolved(x, weight, bias, stride, padding, dilation, groups)
+def convolution(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any,
+                transposed: bool, extra: Any, groups: Any) -> Any:
+    return _convolved(x, weight, bias, stride, padding, dilation, groups, transposed, extra if transposed else 0)
 
 
 def _pooled(x: FakeTensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Any:
@@ -299,24 +264,15 @@ def avg_pool2d(x: FakeTensor, kernel: Any, stride: Any = (), padding: Any = 0, c
 
 @rule(aten.adaptive_avg_pool2d.default)
 def adaptive_avg_pool2d(x: FakeTensor, size: Any) -> Any:
-    if x.dim() not in (3, 4) or len(size) != 2 or any(type(n) is int and n == 0 for n in x.shape):
+    if x.dim() not in (3, 4) or len(size) != 2:
         return NotImplemented
     shape = (*x.shape[:-2], *size)
     return new_fake(shape, suggested_strides(x, shape), x.dtype, x.device)
 
 
 @rule(aten.scaled_dot_product_attention.default)
-def attention(
-    query: FakeTensor,
-    key: FakeTensor,
-    value: FakeTensor,
-    mask: Any = None,
-    dropout: float = 0.0,
-    causal: bool = False,
-    *,
-    scale: Any = None,
-    enable_gqa: bool = False,
-) -> Any:
+def attention(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any = None, dropout: float = 0.0,
+              causal: bool = False, *, scale: Any = None, enable_gqa: bool = False) -> Any:
     if query.dim() < 2 or not query.dtype is key.dtype is value.dtype or causal and mask is not None:
         return NotImplemented
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2] or value.dim() != query.dim():
@@ -338,9 +294,7 @@ def _flash(query: FakeTensor, key: FakeTensor, value: FakeTensor, dropout: float
     if query.shape[-1] != value.shape[-1] or query.dtype not in (torch.float32, torch.float64, torch.bfloat16,
                                                                  torch.float16):
         return False
-    if any(t.stride(-1) != 1 for t in (query, key, value)):
-        return False
-    return not any(n == 0 for t in (query, key) for n in t.shape)
+    return all(t.stride(-1) == 1 for t in (query, key, value))
 
 
 def _flash_mask(query: FakeTensor, key: FakeTensor, mask: FakeTensor) -> bool:
@@ -351,53 +305,31 @@ def _flash_mask(query: FakeTensor, key: FakeTensor, mask: FakeTensor) -> bool:
 
 
 @rule(aten.lstm.input)
-def lstm(
-    x: FakeTensor,
-    state: Any,
-    weights: Any,
-    biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
+def lstm(x: FakeTensor, state: Any, weights: Any, biases: bool, layers: int, *how: Any) -> Any:
     if x.dim() != 3 or len(state) != 2 or any(s.dim() != 3 for s in state):
         return NotImplemented
     hidden, cell = state
     if cell.shape[1] != hidden.shape[1]:
         return NotImplemented
-    out = _recurrent_output(x, hidden, weights, dropout, train, bidirectional, batch_first)
+    out = _recurrent_output(x, hidden, weights, *how)
     if out is NotImplemented:
         return out
     return out, dense(x, tuple(hidden.shape)), dense(x, tuple(cell.shape))
 
 
 @rule(aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
-def gru(
-    x: FakeTensor,
-    hidden: FakeTensor,
-    weights: Any,
-    biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
+def gru(x: FakeTensor, hidden: FakeTensor, weights: Any, biases: bool, layers: int, *how: Any) -> Any:
     if x.dim() != 3 or hidden.dim() != 3:
         return NotImplemented
-    out = _recurrent_output(x, hidden, weights, dropout, train, bidirectional, batch_first)
+    out = _recurrent_output(x, hidden, weights, *how)
     return out if out is NotImplemented else (out, dense(x, tuple(hidden.shape)))
 
 
-def _recurrent_output(
-    x: FakeTensor, hidden: FakeTensor, weights: Any, dropout: float, train: bool, bidirectional: bool, batch_first: bool
-) -> Any:
+def _recurrent_output(x: FakeTensor, hidden: FakeTensor, weights: Any, dropout: float, train: bool,
+                      bidirectional: bool, batch_first: bool) -> Any:
     length, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
     width = hidden.shape[2] * (2 if bidirectional else 1)
     if hidden.shape[1] != batch or weights[0].shape[1] != x.shape[2] or dropout and train:
         return NotImplemented
     shape = (batch, length, width) if batch_first else (length, batch, width)
-    return new_fake(shape, strides_in_order(shape, [2, 0, 1]) if batch_first else contiguous_strides(shape), x.dtype,
-                    x.device)
+    return new_fake(shape, strides_in_order(shape, (1, 0, 2) if batch_first else (0, 1, 2)), x.dtype, x.device)

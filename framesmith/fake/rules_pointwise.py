@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.infer import DOUBTED, RULES
+from framesmith.fake.decomposed import by_decomposition
+from framesmith.fake.infer import DOUBTED, RULES, doubted
 from framesmith.fake.layout import broadcast, elementwise_strides, is_dense, preserved_strides, same_shape
-from framesmith.fake.promotion import result_type, to_float
-from framesmith.fake.tensor import CPU, FakeTensor, contiguous_strides, new_fake
+from framesmith.fake.tensor import CPU, FakeTensor, dense, new_fake
+from framesmith.prims.promotion import floating, result_dtype
+from framesmith.prims.registry import overload
 from framesmith.prims.scalars import SCALAR_OPS
 
 aten = torch.ops.aten
@@ -43,7 +45,7 @@ def _promoting(first: int, last: int, finish: Callable[[torch.dtype], torch.dtyp
     def row(*args: Any, **kwargs: Any) -> Any:
         values = args[first:last]
         operands = [a for a in args[:last] if type(a) is FakeTensor]
-        dtype = result_type(values)
+        dtype = result_dtype(*values)
         if dtype is torch.bool and finish is None and first == 0 and kwargs:
             return NotImplemented
         count = sum(type(v) is FakeTensor for v in values)
@@ -65,23 +67,20 @@ def _always_bool(_: torch.dtype) -> torch.dtype:
     return torch.bool
 
 
-def _keeping(floats_only: bool, operands: int = 1) -> Callable[..., Any]:
+def _keeping(floats_only: bool) -> Callable[..., Any]:
     """The dtype of the first argument, which must be a float if `floats_only`."""
 
-    def row(*args: Any, **kwargs: Any) -> Any:
-        dtype = args[0].dtype
-        if dtype.is_complex or floats_only and not dtype.is_floating_point:
+    def row(x: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+        if x.dtype.is_complex or floats_only and not x.dtype.is_floating_point:
             return NotImplemented
-        return elementwise([a for a in args[:operands] if type(a) is FakeTensor], dtype)
+        return elementwise([x], x.dtype)
 
     return row
 
 
-def _register(row: Callable[..., Any], names: str, refuse: tuple = ()) -> None:
+def _register(row: Callable[..., Any], names: str) -> None:
     for name in names.split():
-        packet, _, overload = name.partition(".")
-        func = getattr(getattr(aten, packet), overload or "default")
-        RULES[func] = row
+        RULES[overload(name)] = row
 
 
 def _no_bool(row: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,68 +102,53 @@ _register(_promoting(0, 2, None, False), "pow.Tensor_Tensor pow.Tensor_Scalar")
 _register(_no_bool(_two), "sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar")
 _register(_two, "bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_and.Scalar bitwise_or.Scalar "
                 "bitwise_xor.Scalar")
-_register(_promoting(0, 2, to_float), "div.Tensor div.Scalar atan2 xlogy.Tensor copysign.Tensor special_xlog1py")
+_register(_promoting(0, 2, floating), "div.Tensor div.Scalar atan2 xlogy.Tensor copysign.Tensor special_xlog1py")
 _register(
     _promoting(0, 2, _always_bool),
     "eq.Tensor eq.Scalar ne.Tensor ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar ge.Tensor "
     "ge.Scalar logical_and logical_or logical_xor logical_not isnan isinf",
 )
 _register(
-    _promoting(0, 1, to_float),
+    _promoting(0, 1, floating),
     " ".join(path for op in SCALAR_OPS.values() if op.rule == "float" for path in op.aten),
 )
-_register(_keeping(False), "relu neg floor ceil round trunc sign positive bitwise_not")
+_register(_keeping(False), "relu neg floor ceil round trunc sign positive bitwise_not abs hardtanh")
 _register(_keeping(True),
           "gelu silu mish hardswish hardsigmoid leaky_relu elu softplus hardshrink softshrink frac relu6")
-_register(_keeping(False), "hardtanh")
 _register(_promoting(0, 3, None, False), "addcmul addcdiv lerp.Tensor lerp.Scalar clamp clamp.Tensor")
 _register(_promoting(0, 2, None, False), "clamp_min clamp_max clamp_min.Tensor clamp_max.Tensor")
 
 
-def _abs(x: FakeTensor) -> Any:
-    return NotImplemented if x.dtype.is_complex else elementwise([x], x.dtype)
-
-
 def _div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
-    dtype = result_type((x, y))
+    dtype = result_dtype(x, y)
     operands = [a for a in (x, y) if type(a) is FakeTensor]
-    return elementwise(operands, to_float(dtype) if rounding_mode is None else dtype)
+    return elementwise(operands, floating(dtype) if rounding_mode is None else dtype)
 
 
 def _where(condition: FakeTensor, x: Any, y: Any) -> Any:
     if condition.dtype not in (torch.bool, torch.uint8):
         return NotImplemented
-    return elementwise([a for a in (condition, x, y) if type(a) is FakeTensor], result_type((x, y)))
+    return elementwise([a for a in (condition, x, y) if type(a) is FakeTensor], result_dtype(x, y))
 
 
-def _doubted(func: Any, doubt: Callable[..., bool]) -> None:
-    """Let eager look at arguments that it may refuse."""
-    row = RULES[func]
-    RULES[func] = lambda *args, **kwargs: DOUBTED if doubt(*args, **kwargs) else row(*args, **kwargs)
-
-
-_doubted(aten.gelu.default, lambda x, *, approximate="none": approximate not in ("none", "tanh"))
-_doubted(aten.softshrink.default, lambda x, width=0.5: (type(width) in (int, float) and x.dtype.is_floating_point
+doubted(aten.gelu.default, lambda x, *, approximate="none": approximate not in ("none", "tanh"))
+doubted(aten.softshrink.default, lambda x, width=0.5: (type(width) in (int, float) and x.dtype.is_floating_point
                                                         and not 0 <= width <= torch.finfo(x.dtype).max))
 
 
-_doubted(aten.heaviside.default, lambda x, y: x.dtype is not y.dtype or x.dtype.is_complex)
+doubted(aten.heaviside.default, lambda x, y: x.dtype is not y.dtype or x.dtype.is_complex)
 for _name in ("logaddexp", "logaddexp2"):
-    _doubted(getattr(aten, _name).default, lambda x, y: to_float(dtype := result_type((x, y))) is not dtype)
+    doubted(getattr(aten, _name).default, lambda x, y: floating(dtype := result_dtype(x, y)) is not dtype)
 for _name in ("gcd", "lcm"):
-    _doubted(getattr(aten, _name).default, lambda x, y: (d := result_type((x, y))) is torch.bool or to_float(d) is d)
+    doubted(getattr(aten, _name).default, lambda x, y: (d := result_dtype(x, y)) is torch.bool or floating(d) is d)
 for _func in (aten.copysign.Tensor, aten.special_xlog1py.default):
-    _doubted(_func, lambda x, y: result_type((x, y)).is_complex)
-
-
-def _pow_of_number(x: Any, y: FakeTensor) -> Any:
-    return new_fake(y.shape, contiguous_strides(y.shape), result_type((x, y)), y.device)
+    doubted(_func, lambda x, y: result_dtype(x, y).is_complex)
 
 
 def _angle(x: FakeTensor) -> Any:
     if not x.dtype.is_complex:
-        return elementwise([x], to_float(x.dtype))
-    return new_fake(x.shape, contiguous_strides(x.shape), x.dtype.to_real(), x.device)
+        return elementwise([x], floating(x.dtype))
+    return dense(x, x.shape, x.dtype.to_real())
 
 
 def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
@@ -172,21 +156,14 @@ def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
         return DOUBTED
     if mask.dtype is not torch.bool or not same_shape(broadcast(x.shape, mask.shape) or (), x.shape):
         return NotImplemented
-    return new_fake(x.shape, contiguous_strides(x.shape), x.dtype, x.device)
+    return dense(x, x.shape)
 
 
-def _triangle(x: FakeTensor, diagonal: Any = 0) -> Any:
-    return new_fake(x.shape, contiguous_strides(x.shape), x.dtype,
-                    x.device) if x.dim() >= 2 and x.is_contiguous() else NotImplemented
-
-
-RULES[aten.abs.default] = _abs
 RULES[aten.angle.default] = _angle
-RULES[aten.pow.Scalar] = _pow_of_number
+by_decomposition("pow.Scalar")
 RULES[aten.div.Tensor_mode] = _div_mode
 RULES[aten.div.Scalar_mode] = _div_mode
 RULES[aten.where.self] = _where
 RULES[aten.masked_fill.Scalar] = _masked_fill
 RULES[aten.masked_fill.Tensor] = _masked_fill
-RULES[aten.tril.default] = _triangle
-RULES[aten.triu.default] = _triangle
+by_decomposition("tril triu", lambda x, *_: x.dim() >= 2)

@@ -43,7 +43,7 @@ def native_group_norm_backward(
     grad: FakeTensor, x: FakeTensor, mean: FakeTensor, rstd: FakeTensor, weight: Any, n: Any, c: Any, hxw: Any,
     groups: int, mask: Any
 ) -> Any:
-    if weight is None and (mask[1] or mask[2]) or any(type(size) is int and size == 0 for size in x.shape):
+    if weight is None and (mask[1] or mask[2]):
         return NotImplemented
     first = new_fake(tuple(x.shape), suggested_strides(x, tuple(x.shape)), x.dtype, x.device) if mask[0] else None
     return first, *[dense(weight, (c,)) if asked else None for asked in mask[1:]]

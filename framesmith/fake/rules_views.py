@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from framesmith.fake.decomposed import by_decomposition
 from framesmith.fake.infer import rule
 from framesmith.fake.layout import (
-    formatted_strides,
+    copied_strides,
     infer_size,
     is_channels_last,
     preserved_strides,
@@ -16,8 +17,8 @@ from framesmith.fake.layout import (
     suggested_strides,
     view_strides,
 )
-from framesmith.fake.promotion import result_type
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, new_fake
+from framesmith.prims.promotion import result_dtype
 
 aten = torch.ops.aten
 
@@ -48,7 +49,7 @@ def view(x: FakeTensor, wanted: Any) -> Any:
 def reshape(x: FakeTensor, wanted: Any) -> Any:
     """Of a tensor that cannot be viewed so: a copy."""
     shape = infer_size(x.shape, wanted)
-    return NotImplemented if shape is None else _like(x, shape, contiguous_strides(shape), 0)
+    return NotImplemented if shape is None else dense(x, shape)
 
 
 @rule(aten.transpose.int)
@@ -112,26 +113,14 @@ def unsqueeze(x: FakeTensor, dim: int) -> Any:
     return _like(x, (*shape[:at], 1, *shape[at:]), (*stride[:at], step, *stride[at:]))
 
 
-def _squeezed(x: FakeTensor, dims: set[int]) -> FakeTensor:
-    kept = [i for i, n in enumerate(x.shape) if i not in dims or n != 1]
+@rule(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
+def squeeze(x: FakeTensor, dims: Any = None) -> Any:
+    count = x.dim()
+    gone = range(count) if dims is None else {_dim(d, count) for d in ((dims,) if isinstance(dims, int) else dims)}
+    if -1 in gone:
+        return NotImplemented
+    kept = [i for i, n in enumerate(x.shape) if i not in gone or n != 1]
     return _like(x, tuple([x.shape[i] for i in kept]), tuple([x.stride(i) for i in kept]))
-
-
-@rule(aten.squeeze.default)
-def squeeze(x: FakeTensor) -> Any:
-    return _squeezed(x, set(range(x.dim())))
-
-
-@rule(aten.squeeze.dim)
-def squeeze_dim(x: FakeTensor, dim: int) -> Any:
-    at = _dim(dim, x.dim())
-    return NotImplemented if at < 0 else _squeezed(x, {at})
-
-
-@rule(aten.squeeze.dims)
-def squeeze_dims(x: FakeTensor, dims: Any) -> Any:
-    wrapped = {_dim(d, x.dim()) for d in dims}
-    return NotImplemented if -1 in wrapped else _squeezed(x, wrapped)
 
 
 @rule(aten.select.int)
@@ -187,18 +176,7 @@ def as_strided_scatter(x: FakeTensor, *args: Any) -> Any:
 
 @rule(aten.clone.default)
 def clone(x: FakeTensor, *, memory_format: Any = None) -> Any:
-    if memory_format is None or memory_format is torch.preserve_format:
-        return _like(x, x.shape, preserved_strides(x), 0)
-    return _like(x, x.shape, formatted_strides(x.shape, memory_format), 0)
-
-
-@rule(aten._to_copy.default)
-def to_copy(x: FakeTensor, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> Any:
-    if memory_format is None or memory_format is torch.preserve_format:
-        stride = preserved_strides(x)
-    else:
-        stride = formatted_strides(x.shape, memory_format)
-    return new_fake(x.shape, stride, dtype or x.dtype, x.device if device is None else torch.device(device))
+    return _like(x, x.shape, copied_strides(x, memory_format), 0)
 
 
 @rule(aten.copy.default)
@@ -218,7 +196,7 @@ def scatter(x: FakeTensor, dim: int, index: FakeTensor, source: Any, **kwargs: A
         return NotImplemented
     if type(source) is FakeTensor and (source.dtype is not x.dtype or not same_shape(source.shape, index.shape)):
         return NotImplemented
-    return _like(x, x.shape, contiguous_strides(x.shape), 0)
+    return dense(x, x.shape)
 
 
 @rule(aten.index_copy.default, aten.index_add.default, aten.index_fill.int_Scalar)
@@ -231,7 +209,7 @@ def index_written(x: FakeTensor, dim: int, index: FakeTensor, source: Any, **kwa
     wanted = (*x.shape[:at], index.shape[0], *x.shape[at + 1 :])
     if not x.is_contiguous() or source.dtype is not x.dtype or not same_shape(source.shape, wanted):
         return NotImplemented
-    return _like(x, x.shape, contiguous_strides(x.shape), 0)
+    return dense(x, x.shape)
 
 
 @rule(aten.cat.default)
@@ -258,7 +236,7 @@ def cat(tensors: Any, dim: int = 0) -> Any:
         stride = suggested_strides(first, out)
     dtype = first.dtype
     if any(x.dtype is not dtype for x in tensors):
-        dtype = result_type(tensors)
+        dtype = result_dtype(*tensors)
     return new_fake(out, stride, dtype, first.device)
 
 
@@ -269,8 +247,8 @@ def stack(tensors: Any, dim: int = 0) -> Any:
     if at < 0 or any(not same_shape(x.shape, first.shape) or not x.is_contiguous() for x in tensors):
         return NotImplemented
     shape = (*first.shape[:at], len(tensors), *first.shape[at:])
-    dtype = first.dtype if all(x.dtype is first.dtype for x in tensors) else result_type(tensors)
-    return new_fake(shape, contiguous_strides(shape), dtype, first.device)
+    dtype = first.dtype if all(x.dtype is first.dtype for x in tensors) else result_dtype(*tensors)
+    return dense(first, shape, dtype)
 
 
 @rule(aten.gather.default)
@@ -281,16 +259,10 @@ def gather(x: FakeTensor, dim: int, index: FakeTensor, *, sparse_grad: bool = Fa
         return NotImplemented
     if any(m > n for i, (m, n) in enumerate(zip(index.shape, x.shape)) if i != at):
         return NotImplemented
-    return _like(x, index.shape, contiguous_strides(index.shape), 0)
+    return dense(x, index.shape)
 
 
-@rule(aten.index_select.default)
-def index_select(x: FakeTensor, dim: int, index: FakeTensor) -> Any:
-    at = _dim(dim, x.dim())
-    if at < 0 or index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
-        return NotImplemented
-    shape = (*x.shape[:at], index.shape[0], *x.shape[at + 1 :])
-    return _like(x, shape, contiguous_strides(shape), 0)
+by_decomposition("index_select", lambda x, dim, index: index.dim() < 2 and index.dtype in (torch.int64, torch.int32))
 
 
 @rule(aten.repeat.default)
@@ -299,7 +271,7 @@ def repeat(x: FakeTensor, repeats: Any) -> Any:
     if lead < 0 or any(r < 0 for r in repeats):
         return NotImplemented
     shape = (*repeats[:lead], *[n * r for n, r in zip(x.shape, repeats[lead:])])
-    return _like(x, shape, contiguous_strides(shape), 0)
+    return dense(x, shape)
 
 
 @rule(aten.constant_pad_nd.default, aten.pad.default)
@@ -344,7 +316,7 @@ def index(x: FakeTensor, indices: Any) -> Any:
     rest = [n for i, n in enumerate(x.shape) if i > places[0] and i not in places]
     adjacent = places == list(range(places[0], places[-1] + 1))
     shape = (*rest_before, *shapes[0], *rest) if adjacent else (*shapes[0], *rest_before, *rest)
-    return _like(x, shape, contiguous_strides(shape), 0)
+    return dense(x, shape)
 
 
 @rule(aten.index_put.default)

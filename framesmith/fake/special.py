@@ -30,9 +30,9 @@ from framesmith.fake.layout import (
     suggested_format,
     view_strides,
 )
-from framesmith.fake.promotion import result_type
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
+from framesmith.fake.tensor import FakeTensor, dense, new_fake
 from framesmith.graph.traversal import ancestors, last_node
+from framesmith.prims.promotion import result_dtype
 from framesmith.util.errors import DataDependent, Unsupported
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def fill_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
                                   hint="fill them with number.detach()")
             return _copied(rec, target, value)  # read before anything is written
         value = value.item()
-    val = new_fake(tuple(target.shape), contiguous_strides(tuple(target.shape)), target.dtype, target.device)
+    val = dense(target, tuple(target.shape))
     options = {"dtype": target.dtype, "device": target.device}
     node = rec.emit(aten.full.default, (list(target.shape), value), val, options)
     store(rec, target, rec.own(val, node), func, args, kwargs)
@@ -338,7 +338,7 @@ def cat(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     kept = [t for t in tensors if t.requires_grad or not (t.dim() == 1 and type(t.shape[0]) is int and t.shape[0] == 0)]
     if not kept or len(kept) == len(tensors):
         return functional(rec, func, (list(tensors), dim), {})
-    dtype = result_type(tensors)
+    dtype = result_dtype(*tensors)
     kept = [t if t.dtype is dtype else functional(rec, aten._to_copy.default, (t,), {"dtype": dtype}) for t in kept]
     if len(kept) == 1:
         kept[0].size(dim)  # a wrong dimension is an error all the same
@@ -412,7 +412,7 @@ def repeat_interleave(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> An
 def bernoulli_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """Its functional form has no default probability, and draws for a contiguous tensor."""
     target, p = (*positional(func, args, {}), 0.5)[:2]
-    outwards = dense_order(target.shape, [target.stride()])[::-1]
+    outwards = dense_order(target.shape, [target.stride()])
     if outwards == sorted(outwards) or not _draws_as_in_memory():
         drawn = functional(rec, aten.bernoulli.p, (target, p), kwargs)
     else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from framesmith.symbolic.layout import contiguous_strides
 from framesmith.util.errors import DataDependent, Unsupported
 
 if TYPE_CHECKING:
@@ -153,18 +154,3 @@ def tensors_in(values: Iterable[Any]) -> Iterator[FakeTensor]:
 def current_device() -> torch.device:
     """Return the device that `cuda` means without an index."""
     return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
-
-
-def contiguous_strides(shape: tuple) -> tuple:
-    """Row-major strides; a dimension of size zero counts as one, as in eager."""
-    strides = []
-    step: Any = 1
-    for size in reversed(shape):
-        strides.append(step)
-        if type(size) is int:
-            if size > 1:
-                step = step * size
-        else:
-            step = step * size
-    strides.reverse()
-    return tuple(strides)

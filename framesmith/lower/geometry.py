@@ -6,7 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from framesmith.prims.core import numel as numel
 from framesmith.symbolic.expr import Expr, as_expr
+from framesmith.symbolic.layout import contiguous_strides as row_major
+from framesmith.symbolic.layout import strides_in_order as strides_in_order
 
 Size = Any
 
@@ -14,35 +17,6 @@ Size = Any
 def plain(value: Any) -> Size:
     """An int where the value is known, else the `Expr`."""
     return value.const if isinstance(value, Expr) and value.is_const else value
-
-
-def numel(shape: Sequence[Size]) -> Size:
-    """Number of elements."""
-    total: Size = 1
-    for size in shape:
-        total = size * total
-    return plain(total)
-
-
-def row_major(shape: Sequence[Size]) -> tuple[Size, ...]:
-    """Contiguous strides (a dimension of size 0 counts as 1)."""
-    strides: list[Size] = []
-    step: Size = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step = plain(step * (max(size, 1) if type(size) is int else size))
-    return tuple(reversed(strides))
-
-
-def strides_in_order(shape: Sequence[Size], order: Sequence[int]) -> tuple[Size, ...]:
-    """Dense strides where `order` lists the dims from the outermost to the innermost in memory."""
-    strides: list[Size] = [1] * len(shape)
-    step: Size = 1
-    for dim in reversed(order):
-        strides[dim] = step
-        size = shape[dim]
-        step = plain(step * (max(size, 1) if type(size) is int else size))
-    return tuple(strides)
 
 
 def is_empty(shape: Sequence[Size]) -> bool:

@@ -88,8 +88,8 @@ def _like_first(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
         return row_major(spec.shape)
     if same_layout(first.shape, first.stride, row_major(first.shape)):
         return row_major(first.shape)
-    inner = dense_order(first.shape, [first.stride])
-    return first.stride if is_dense(first.shape, first.stride) else strides_in_order(first.shape, inner[::-1])
+    order = dense_order(first.shape, [first.stride])
+    return first.stride if is_dense(first.shape, first.stride) else strides_in_order(first.shape, order)
 
 
 def _attention_on_cuda(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:

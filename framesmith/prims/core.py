@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from framesmith.symbolic.expr import Expr
+from framesmith.symbolic.layout import contiguous_strides as contiguous_strides
 from framesmith.symbolic.node import expr_of
 
 Size = Any  # an int, or an Expr where it is symbolic
@@ -45,16 +46,6 @@ def numel(shape: Sequence[Size]) -> Size:
     for size in shape:
         total = size * total
     return size_of(total)
-
-
-def contiguous_strides(shape: Sequence[Size]) -> tuple[Size, ...]:
-    """Row-major strides, with eager's rule that a dimension of size 0 counts as 1."""
-    strides: list[Any] = []
-    step: Any = 1
-    for size in reversed(shape):
-        strides.append(size_of(step))
-        step = step * (size if type(size) is not int else max(size, 1))
-    return tuple(reversed(strides))
 
 
 class Spec:

@@ -25,37 +25,54 @@ def category(kind: torch.dtype | type) -> int:
     return known
 
 
-def default_of(rank: int) -> torch.dtype:
-    """The dtype that a Python number of a category has by default."""
-    if rank == FLOAT:
-        return torch.get_default_dtype()
-    return (torch.bool, torch.int64, None, torch.complex64)[rank]  # type: ignore[return-value]
-
-
-def _join(first: torch.dtype | None, second: torch.dtype) -> torch.dtype:
-    return second if first is None or first is second else torch.promote_types(first, second)
+_COMPLEX = {torch.float64: torch.complex128, torch.float16: torch.complex32}
+_combined: dict[tuple[torch.dtype | None, ...], torch.dtype] = {}
 
 
 def result_dtype(*operands: Any) -> torch.dtype:
-    """The common dtype of tensors (anything with `dtype` and `shape`) and Python numbers."""
-    sized: torch.dtype | None = None
-    scalars: torch.dtype | None = None
-    numbers = -1
+    """The common dtype of tensors (anything with `dtype` and `ndim`) and Python numbers; None is no operand."""
+    ranked: list[torch.dtype | None] = [None, None, None]
     for operand in operands:
         dtype = getattr(operand, "dtype", None)
-        if dtype is None:
-            numbers = max(numbers, category(type(operand)))
-        elif operand.shape:
-            sized = _join(sized, dtype)
+        if dtype is not None:
+            rank = 0 if operand.ndim else 1
+        elif operand is None:
+            continue
         else:
-            scalars = _join(scalars, dtype)
-    result = sized
-    if scalars is not None and (result is None or category(scalars) > category(result)):
-        result = _join(result, scalars)
-    if result is None or numbers > category(result):
-        default = default_of(numbers)
-        result = default if result is None or category(result) < FLOAT else torch.promote_types(result, default)
-    return result
+            rank, dtype = 2, _number_dtype(operand)
+        seen = ranked[rank]
+        ranked[rank] = dtype if seen is None or seen is dtype else torch.promote_types(seen, dtype)
+    sized, scalar, number = ranked
+    if sized is not None and scalar is None and number is None:
+        return sized
+    known = _combined.get((sized, scalar, number))
+    if known is None:
+        known = _outranked(sized, _outranked(scalar, number))
+        if known is None:
+            raise TypeError("no operand to take a type from")
+        _combined[sized, scalar, number] = known
+    return known
+
+
+def _number_dtype(number: Any) -> torch.dtype:
+    """The dtype that a Python number has by default; an expression or `torch.SymInt` is an integer."""
+    if isinstance(number, (bool, torch.SymBool)):
+        return torch.bool
+    default = torch.get_default_dtype()
+    if isinstance(number, complex):
+        return _COMPLEX.get(default, torch.complex64)
+    return default if isinstance(number, (float, torch.SymFloat)) else torch.int64
+
+
+def _outranked(high: torch.dtype | None, low: torch.dtype | None) -> torch.dtype | None:
+    """The dtype of operands of which those of `low` count by their category alone."""
+    if high is None or low is None:
+        return low if high is None else high
+    if category(low) <= category(high):
+        return high
+    if category(high) == FLOAT:
+        return _COMPLEX.get(high, torch.complex64)
+    return torch.promote_types(high, low)
 
 
 def floating(dtype: torch.dtype) -> torch.dtype:

@@ -64,25 +64,16 @@ def _fill_reductions() -> None:
         doc="sum(x, dims, keepdim): numbers; 16-bit floats accumulate in float32",
     )
     define("prod", "reduction", _prod, _reduce_spec, doc="prod(x, dims, keepdim)")
-    for name in ("amax", "amin"):
-        op = getattr(aten, name).default
+    for name, variant, doc in (("amax", "default", "NaN wins; numbers and bool"), ("any", "dims", "bool to bool"),
+                               ("amin", "default", "NaN wins; numbers and bool"), ("all", "dims", "bool to bool")):
+        op = getattr(getattr(aten, name), variant)
         define(
             name,
             "reduction",
             _over_dims(getattr(torch, name)),
             _reduce_spec,
             extern=lambda x, dims, keepdim, op=op: (op, (x, dims, keepdim)),
-            doc=f"{name}(x, dims, keepdim): NaN wins; numbers and bool",
-        )
-    for name in ("any", "all"):
-        op = getattr(aten, name).dims
-        define(
-            name,
-            "reduction",
-            _over_dims(getattr(torch, name)),
-            _reduce_spec,
-            extern=lambda x, dims, keepdim, op=op: (op, (x, dims, keepdim)),
-            doc=f"{name}(x, dims, keepdim): bool to bool",
+            doc=f"{name}(x, dims, keepdim): {doc}",
         )
     for name in ("argmax", "argmin"):
         op = getattr(aten, name).default

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from framesmith.symbolic.expr import FALSE, Expr, Int, Rel, and_, eq, le, lt, max_, ne, or_
 
@@ -10,15 +11,22 @@ Hint = Callable[[Expr], int]
 Predicate = Callable[[Sequence[Expr], Sequence[Expr], Hint], Rel]
 
 
-def contiguous_strides(sizes: Sequence[Expr | int]) -> tuple[Expr, ...]:
-    """Row-major strides; a dimension of size 0 or 1 counts as 1, as in eager."""
-    strides: list[Expr] = []
-    step: Expr = Int(1)
-    for size in reversed(sizes):
-        strides.append(step)
-        known = size if isinstance(size, int) else size.const if size.is_const else None
-        step = step * (size if known is None else max(known, 1))
-    return tuple(reversed(strides))
+def strides_in_order(sizes: Sequence[Any], order: Sequence[int]) -> tuple[Any, ...]:
+    """Dense strides over ints, `Expr` or `torch.SymInt`, where `order` lists the dimensions from the outermost to the
+    innermost in memory. One of size 0 counts as 1, as in eager."""
+    strides: list[Any] = [1] * len(sizes)
+    step: Any = 1
+    for dim in reversed(order):
+        strides[dim] = step
+        size = sizes[dim]
+        if type(size) is not int or size > 1:
+            step = step * size
+    return tuple(strides)
+
+
+def contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    """Row-major strides."""
+    return strides_in_order(sizes, range(len(sizes)))
 
 
 def _dense_in(order: Sequence[int], sizes: Sequence[Expr], strides: Sequence[Expr]) -> Rel:

@@ -69,6 +69,10 @@ def write_slice(x):
 CASES = {
     "pointwise": lambda x: torch.relu(x * 2 + x) - x.mean(0),
     "reduce": lambda x: (x.sum(1), x.amax(0), x.softmax(-1), x.var(0), x.argmax(0), x.mean(), x.cumsum(0)),
+    "spread": lambda x: (x.std(), x.norm(dim=0), x.logsumexp(0, True), x.max(0), x.nansum(1), x.tril(),
+                         torch.var_mean(x, 1)),
+    "loss": lambda x: (F.mse_loss(x, x * 2), F.huber_loss(x, x + 1),
+                       F.binary_cross_entropy_with_logits(x, x.sigmoid())),
     "reshape": lambda x: (x.reshape(-1), x.view(-1, 4), x.unsqueeze(1).expand(-1, 3, -1), x.flatten(),
                           x.view(x.shape[0], 2, 4)),
     "sizes": lambda x: (x / x.shape[0], torch.zeros(x.shape[0], 2) + 1, torch.arange(x.shape[0]), x.numel() * 2),

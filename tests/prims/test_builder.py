@@ -11,8 +11,9 @@ from torch.utils._pytree import tree_leaves
 
 from framesmith.fake import Recorder
 from framesmith.graph.interpreter import run
-from framesmith.prims import Prim, table
+from framesmith.prims import Prim, Spec, table
 from framesmith.prims.decompose import decompose
+from framesmith.prims.metadata import results_of
 from framesmith.prims.promotion import result_dtype
 from framesmith.prims.registry import rules
 from framesmith.util.errors import VerifyError
@@ -105,11 +106,11 @@ def test_complex_numbers_stay_with_eager() -> None:
 
 
 DTYPES = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
-          torch.float64]
+          torch.float64, torch.complex32, torch.complex64]
 
 
 def test_promotion_is_eagers() -> None:
-    operands = [torch.zeros(shape, dtype=dtype) for dtype in DTYPES for shape in ((), (2,))] + [True, 2, 2.5]
+    operands = [torch.zeros(shape, dtype=dtype) for dtype in DTYPES for shape in ((), (2,))] + [True, 2, 2.5, 2j]
     for first in operands:
         for second in operands:
             if isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor):
@@ -129,6 +130,18 @@ def test_a_faulty_rule_costs_only_its_operator(monkeypatch: pytest.MonkeyPatch) 
         result = recorder.input(X, "x").exp() + 1
     with pytest.warns(UserWarning, match="aten.exp"):
         assert names(decompose(recorder.finish([result]))) == ["aten.exp.default", "add"]
+
+
+def test_metadata_needs_no_graph() -> None:
+    aten = torch.ops.aten
+    for func, args in ((aten.sum.dim_IntList, (X, [1])), (aten.logsumexp.default, (X, [0], True)),
+                       (aten.max.dim, (X, -1)), (aten.mean.dim, (X.bfloat16(), [0])), (aten.any.default, (X,))):
+        out, real = results_of(func, args, {}), func(*args)
+        pairs = zip(out, real, strict=True) if isinstance(out, tuple) else [(out, real)]
+        assert all(spec.same(Spec.of(one)) and spec.stride is None for spec, one in pairs), (func, out)
+    for func, args in ((aten.repeat.default, (X, [2, 2])), (aten.sum.default, (X.to(torch.complex64),)),
+                       (aten.mean.default, (X.long(),))):
+        assert results_of(func, args, {}) is NotImplemented
 
 
 def test_what_is_scattered_into_zeros_and_added_is_scattered_into_the_other() -> None:

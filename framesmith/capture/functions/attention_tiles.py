@@ -16,6 +16,7 @@ from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
 from framesmith.graph.attention import LISTS, Attention, AttentionGradient, Scores
 from framesmith.graph.derivative import Traced, cut_out
 from framesmith.graph.traversal import nodes_after
+from framesmith.symbolic.layout import strides_in_order
 
 from .. import trackers as t
 from ..polyfills import attention as py
@@ -183,8 +184,7 @@ class _Call:
 def _strides(size: tuple[int, ...], query: FakeTensor) -> tuple[int, ...]:
     """The last dimension innermost and the others in the order that they have in the query."""
     order = [*sorted([2, 1, 0], key=lambda dim: query.stride(dim))[::-1], 3]
-    dense = contiguous_strides(tuple([size[dim] for dim in order]))
-    return tuple([dense[order.index(dim)] for dim in range(4)])
+    return strides_in_order(size, order)
 
 
 __all__ = ["attention"]
