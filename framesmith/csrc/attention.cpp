@@ -1,8 +1,9 @@
-// Attention by register tiles: a few query rows against all keys of a block, the softmax of those rows in L1, then the product with the values.
+// Attention by register tiles: a few query rows against all keys of a block, the softmax of those rows in L1, then the
+// product with the values.
 //
-// A thread copies a block of keys (transposed) and values into panels once, and runs its query rows over it. Up to kBlock keys a row's softmax is
-// exact and the result needs no second look; beyond, blocks follow each other with a running maximum and sum (Milakov and Gimelshein 2018; Dao et
-// al. 2022).
+// A thread copies a block of keys (transposed) and values into panels once, and runs its query rows over it. Up to
+// kBlock keys a row's softmax is exact and the result needs no second look; beyond, blocks follow each other with a
+// running maximum and sum (Milakov and Gimelshein 2018; Dao et al. 2022).
 #include "attention.h"
 
 #include <omp.h>
@@ -50,7 +51,8 @@ Product product_of(int rows, int vectors) {
 }
 
 // All panels of `columns` columns (a multiple of W), each `depth` rows high.
-void multiply_panels(int rows, const float* a, i64 lda, const float* b, i64 depth, i64 stored_depth, i64 columns, float* out, i64 ldo) {
+void multiply_panels(int rows, const float* a, i64 lda, const float* b, i64 depth, i64 stored_depth, i64 columns,
+                     float* out, i64 ldo) {
   for (i64 j = 0; j < columns; j += kColumns) {
     const i64 wide = columns - j < kColumns ? columns - j : kColumns;
     product_of<kWide>(rows, (int)(wide / W))(a, lda, b + j * stored_depth, depth, out + j, ldo);
@@ -82,12 +84,14 @@ void pack_transposed(const float* p, i64 stride, i64 rows, i64 width, float* out
 void pack_straight(const float* p, i64 stride, i64 rows, i64 width, float* out) {
   const i64 columns = round_up(width, W);
   for (i64 panel = 0; panel < columns; panel += kColumns) {
-    const i64 wide = columns - panel < kColumns ? columns - panel : kColumns, live = width - panel < wide ? width - panel : wide;
+    const i64 wide = columns - panel < kColumns ? columns - panel : kColumns,
+              live = width - panel < wide ? width - panel : wide;
     float* to = out + panel * rows;
     for (i64 k = 0; k < rows; k++) {
       for (i64 j = 0; j < wide; j += W) {
         const i64 n = live - j < W ? live - j : W;
-        store(to + k * wide + j, n == W ? load(p + k * stride + panel + j, full) : load(p + k * stride + panel + j, (int)n), full);
+        store(to + k * wide + j,
+              n == W ? load(p + k * stride + panel + j, full) : load(p + k * stride + panel + j, (int)n), full);
       }
     }
   }
@@ -117,7 +121,8 @@ struct Row {
 template <class M>
 FN vf masked(const Row& r, i64 j, vf x, M n) {
   if (r.add) x += r.step ? load(r.add + j, n) : fs::splat(*r.add);
-  if (r.keep) x += r.step ? where(load(r.keep + j, n), fs::splat(0.0f), fs::splat(kNever)) : fs::splat(*r.keep ? 0.0f : kNever);
+  if (r.keep)
+    x += r.step ? where(load(r.keep + j, n), fs::splat(0.0f), fs::splat(kNever)) : fs::splat(*r.keep ? 0.0f : kNever);
   return fs::keep(x, kNever, n);
 }
 
@@ -161,14 +166,16 @@ float exponentials(const Row& r, float top) {
 class Worker {
  public:
   explicit Worker(const Attention& a)
-      : a_(a), block_(a.keys < kBlock ? a.keys : kBlock), value_columns_(round_up(a.value_width, W)), keys_(memory(round_up(block_, W) * a.width)),
-        values_(memory(block_ * value_columns_)), scores_(memory(kRows * round_up(block_, W))), fresh_(memory(kRows * value_columns_)) {
+      : a_(a), block_(a.keys < kBlock ? a.keys : kBlock), value_columns_(round_up(a.value_width, W)),
+        keys_(memory(round_up(block_, W) * a.width)), values_(memory(block_ * value_columns_)),
+        scores_(memory(kRows * round_up(block_, W))), fresh_(memory(kRows * value_columns_)) {
     if (a.keys > kBlock) kept_ = memory(kGroup * kRows * value_columns_);
   }
 
   // Row tiles [begin, end) of one head.
   void head(i64 b, i64 h, const Even& tiles, i64 begin, i64 end) {
-    for (i64 first = begin; first < end; first += kGroup) group(b, h, tiles, first, end - first < kGroup ? end : first + kGroup);
+    for (i64 first = begin; first < end; first += kGroup)
+      group(b, h, tiles, first, end - first < kGroup ? end : first + kGroup);
   }
 
  private:
@@ -189,28 +196,34 @@ class Worker {
     packed_b_ = b, packed_h_ = h, packed_key_ = key;
     rows_ = a_.keys - key < block_ ? a_.keys - key : block_;
     pack_transposed(a_.k.at + b * a_.k.batch + h * a_.k.head + key * a_.k.row, a_.k.row, rows_, a_.width, keys_.get());
-    pack_straight(a_.v.at + b * a_.v.batch + h * a_.v.head + key * a_.v.row, a_.v.row, rows_, a_.value_width, values_.get());
+    pack_straight(a_.v.at + b * a_.v.batch + h * a_.v.head + key * a_.v.row, a_.v.row, rows_, a_.value_width,
+                  values_.get());
   }
 
   // `slot`: where the tile's running state is kept between blocks.
   void tile(i64 b, i64 h, i64 row, int rows, i64 slot, i64 key) {
     const i64 most = limit(row + rows - 1) - key, depth = most < rows_ ? most : rows_, columns = round_up(depth, W);
     float* scores = scores_.get();
-    multiply_panels(rows, a_.q.at + b * a_.q.batch + h * a_.q.head + row * a_.q.row, a_.q.row, keys_.get(), a_.width, a_.width,
-                    round_up(rows_, W) < round_up(columns, kColumns) ? round_up(rows_, W) : round_up(columns, kColumns), scores, stride());
+    const i64 stored = round_up(rows_, W), asked = round_up(columns, kColumns), wide = stored < asked ? stored : asked;
+    multiply_panels(rows, a_.q.at + b * a_.q.batch + h * a_.q.head + row * a_.q.row, a_.q.row, keys_.get(), a_.width,
+                    a_.width, wide, scores, stride());
     float correction[kRows];
-    for (int i = 0; i < rows; i++) correction[i] = weigh(b, h, row + i, slot + i, key, scores + i * stride(), depth, columns);
+    for (int i = 0; i < rows; i++)
+      correction[i] = weigh(b, h, row + i, slot + i, key, scores + i * stride(), depth, columns);
     multiply_panels(rows, scores, stride(), values_.get(), depth, rows_, value_columns_, fresh_.get(), value_columns_);
     const bool last = key + rows_ >= limit(row + rows - 1);
-    for (int i = 0; i < rows; i++) finish(b, h, row + i, slot + i, key, correction[i], last, fresh_.get() + i * value_columns_);
+    for (int i = 0; i < rows; i++)
+      finish(b, h, row + i, slot + i, key, correction[i], last, fresh_.get() + i * value_columns_);
   }
 
   i64 stride() const { return round_up(block_, W); }
 
-  // Turns a row's scores into weights, keeps its running maximum and sum; what the results of the blocks before shrink by.
+  // Turns a row's scores into weights, keeps its running maximum and sum; what earlier blocks' results shrink by.
   float weigh(i64 b, i64 h, i64 query, i64 slot, i64 key, float* s, i64 depth, i64 columns) {
-    const i64 seen = limit(query) - key, at = b * a_.mask_batch + h * a_.mask_head + query * a_.mask_row + key * a_.mask_column;
-    const Row r{s, seen < 0 ? 0 : seen < depth ? seen : depth, columns, a_.add ? a_.add + at : nullptr, a_.keep ? a_.keep + at : nullptr, a_.mask_column};
+    const i64 seen = limit(query) - key,
+              at = b * a_.mask_batch + h * a_.mask_head + query * a_.mask_row + key * a_.mask_column;
+    const Row r{s, seen < 0 ? 0 : seen < depth ? seen : depth, columns, a_.add ? a_.add + at : nullptr,
+                a_.keep ? a_.keep + at : nullptr, a_.mask_column};
     float top = scale_row(r, a_.scale);
     if (key && !(top > tops_[slot])) top = tops_[slot];
     const float from = top == kNever ? 0 : top, shrink = key ? fs::exp(tops_[slot] - from) : 0;
@@ -224,7 +237,8 @@ class Worker {
     float* out = a_.out + b * a_.out_batch + h * a_.out_head + query * a_.out_row;
     const float weight = sums_[slot] == 0 ? 0 : 1 / sums_[slot];
     if (last && a_.log_sums)
-      a_.log_sums[b * a_.sums_batch + h * a_.sums_head + query * a_.sums_row] = sums_[slot] == 0 ? 0 : tops_[slot] + std::log(sums_[slot]);
+      a_.log_sums[b * a_.sums_batch + h * a_.sums_head + query * a_.sums_row] =
+          sums_[slot] == 0 ? 0 : tops_[slot] + std::log(sums_[slot]);
     for (i64 j = 0; j < value_columns_; j += W) {
       vf x = load(fresh + j, full);
       if (key) x += load(kept + j, full) * shrink;

@@ -4,14 +4,15 @@
 
 namespace framesmith {
 
-// A tensor of four dimensions (batch, head, row, column): strides of the first three in elements; columns are contiguous.
+// A tensor of (batch, head, row, column): strides of the first three in elements; columns are contiguous.
 struct Plane {
   const float* at;
   int64_t batch, head, row;
 };
 
 struct Attention {
-  int64_t batch, heads, shared, queries, keys, width, value_width;  // `shared`: query heads that share one key/value head
+  // `shared`: query heads that share one key/value head
+  int64_t batch, heads, shared, queries, keys, width, value_width;
   float scale;
   bool causal;
   Plane q, k, v;
@@ -29,7 +30,7 @@ struct Attention {
 // out = softmax(scale * q k^T + mask) v; rows without any key are 0.
 void attend(const Attention& a, int threads);
 
-// Gradients of attention without shared heads, whose `q`, `k`, `v`, mask and log_sums `forward` has, from those of its result.
+// Gradients of attention without shared heads, of which `forward` has `q`, `k`, `v`, mask and log_sums.
 struct AttentionGradient {
   Attention forward;
   Plane result, tangent;

@@ -1,5 +1,5 @@
-// The gradient of attention: the weights are computed again from the rows' sums, a block of queries against a block of keys at a time
-// (Dao et al., "FlashAttention", 2022, algorithm 4), every product by the kernel of matmul.cpp.
+// The gradient of attention: the weights are computed again from the rows' sums, a block of queries against a block of
+// keys at a time (Dao et al., "FlashAttention", 2022, algorithm 4), every product by the kernel of matmul.cpp.
 #include <algorithm>
 
 #include "attention.h"
@@ -51,17 +51,19 @@ void weigh(const Row& r) {
 class Head {
  public:
   Head(const AttentionGradient& a, i64 b, i64 h, float* scratch)
-      : a_(a), f_(a.forward), b_(b), h_(h), s_(scratch), d_(s_ + kQueries * kKeys), deltas_(d_ + kQueries * kKeys), q_(at(f_.q, b, h)), k_(at(f_.k, b, h)),
-        v_(at(f_.v, b, h)), tangent_(at(a.tangent, b, h)) {}
+      : a_(a), f_(a.forward), b_(b), h_(h), s_(scratch), d_(s_ + kQueries * kKeys), deltas_(d_ + kQueries * kKeys),
+        q_(at(f_.q, b, h)), k_(at(f_.k, b, h)), v_(at(f_.v, b, h)), tangent_(at(a.tangent, b, h)) {}
   static i64 room(const Attention& f) { return 2 * kQueries * kKeys + f.queries; }
 
   void run() {
     clear(a_.q, f_.queries, f_.width), clear(a_.k, f_.keys, f_.width), clear(a_.v, f_.keys, f_.value_width);
-    for (i64 i = 0; i < f_.queries; i++) deltas_[i] = dot(tangent_ + i * a_.tangent.row, at(a_.result, b_, h_) + i * a_.result.row, f_.value_width);
+    for (i64 i = 0; i < f_.queries; i++)
+      deltas_[i] = dot(tangent_ + i * a_.tangent.row, at(a_.result, b_, h_) + i * a_.result.row, f_.value_width);
     const Even keys(f_.keys, kKeys), queries(f_.queries, kQueries);
     for (i64 j = 0; j < keys.groups; j++)
       for (i64 i = 0; i < queries.groups; i++)
-        if (!f_.causal || queries.begin(i + 1) > keys.begin(j)) block(queries.begin(i), queries.size(i), keys.begin(j), keys.size(j));
+        if (!f_.causal || queries.begin(i + 1) > keys.begin(j))
+          block(queries.begin(i), queries.size(i), keys.begin(j), keys.size(j));
   }
 
  private:
@@ -81,17 +83,23 @@ class Head {
   }
 
   void block(i64 i0, i64 m, i64 j0, i64 n) {
-    const float *q = q_ + i0 * f_.q.row, *k = k_ + j0 * f_.k.row, *v = v_ + j0 * f_.v.row, *g = tangent_ + i0 * a_.tangent.row;
+    const float *q = q_ + i0 * f_.q.row, *k = k_ + j0 * f_.k.row, *v = v_ + j0 * f_.v.row,
+                *g = tangent_ + i0 * a_.tangent.row;
     product(m, n, f_.width, rows_of(q, f_.q.row), turned(k, f_.k.row), into(s_, n), false);
     product(m, n, f_.value_width, rows_of(g, a_.tangent.row), turned(v, f_.v.row), into(d_, n), false);
-    const float* mask = f_.add ? f_.add + b_ * f_.mask_batch + h_ * f_.mask_head + i0 * f_.mask_row + j0 * f_.mask_column : nullptr;
+    const i64 masked = b_ * f_.mask_batch + h_ * f_.mask_head + i0 * f_.mask_row + j0 * f_.mask_column;
+    const float* mask = f_.add ? f_.add + masked : nullptr;
     const float* sums = f_.log_sums + b_ * f_.sums_batch + h_ * f_.sums_head + i0 * f_.sums_row;
     for (i64 i = 0; i < m; i++)
-      weigh({s_ + i * n, d_ + i * n, f_.causal ? std::min(n, i0 + i + 1 - j0) : n, n, mask ? mask + i * f_.mask_row : nullptr, f_.mask_column,
-             sums[i * f_.sums_row], deltas_[i0 + i], f_.scale});
-    product(n, f_.value_width, m, turned(s_, n), rows_of(g, a_.tangent.row), into(at(a_.v, b_, h_) + j0 * a_.v.row, a_.v.row), true);
-    product(n, f_.width, m, turned(d_, n), rows_of(q, f_.q.row), into(at(a_.k, b_, h_) + j0 * a_.k.row, a_.k.row), true);
-    product(m, f_.width, n, rows_of(d_, n), rows_of(k, f_.k.row), into(at(a_.q, b_, h_) + i0 * a_.q.row, a_.q.row), true);
+      weigh({s_ + i * n, d_ + i * n, f_.causal ? std::min(n, i0 + i + 1 - j0) : n, n,
+             mask ? mask + i * f_.mask_row : nullptr, f_.mask_column, sums[i * f_.sums_row], deltas_[i0 + i],
+             f_.scale});
+    product(n, f_.value_width, m, turned(s_, n), rows_of(g, a_.tangent.row),
+            into(at(a_.v, b_, h_) + j0 * a_.v.row, a_.v.row), true);
+    product(n, f_.width, m, turned(d_, n), rows_of(q, f_.q.row), into(at(a_.k, b_, h_) + j0 * a_.k.row, a_.k.row),
+            true);
+    product(m, f_.width, n, rows_of(d_, n), rows_of(k, f_.k.row), into(at(a_.q, b_, h_) + i0 * a_.q.row, a_.q.row),
+            true);
   }
 
   const AttentionGradient& a_;

@@ -1,5 +1,5 @@
-// `_C.contract`: the contraction template of generated code with run-time geometry. It measures candidates at compile time of a graph and
-// serves as the template's eager meaning.
+// `_C.contract`: the contraction template of generated code with run-time geometry. It measures candidates at compile
+// time of a graph and serves as the template's eager meaning.
 #include <Python.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -58,8 +58,8 @@ PyObject* py_contract(PyObject*, PyObject* args) {
   long long a, b, out;
   Geometry g;
   long v[14];
-  if (!PyArg_ParseTuple(args, "LLL(llllllllllllll)", &a, &b, &out, v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7, v + 8, v + 9, v + 10,
-                        v + 11, v + 12, v + 13))
+  if (!PyArg_ParseTuple(args, "LLL(llllllllllllll)", &a, &b, &out, v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7,
+                        v + 8, v + 9, v + 10, v + 11, v + 12, v + 13))
     return nullptr;
   g = {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], {v[9], v[10], v[11], v[12], v[13]}};
   if (g.columns % W || !tile_of((int)g.rows, (int)(g.columns / W))) {
@@ -72,10 +72,11 @@ PyObject* py_contract(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// Fresh memory of some megabytes comes in huge pages where the system has them: the faults of small ones cost more than the packing.
+// Fresh memory of some megabytes comes in huge pages where there are any: small ones' faults cost more than packing.
 void want_huge_pages(float* p, i64 bytes) {
 #ifdef MADV_HUGEPAGE
-  const i64 page = sysconf(_SC_PAGESIZE), first = ((i64)p + page - 1) / page * page, last = ((i64)p + bytes) / page * page;
+  const i64 page = sysconf(_SC_PAGESIZE), first = ((i64)p + page - 1) / page * page,
+            last = ((i64)p + bytes) / page * page;
   if (last - first >= (1 << 20)) madvise((void*)first, last - first, MADV_HUGEPAGE);
 #endif
 }
@@ -91,14 +92,15 @@ template <int B> void transpose(const float* w, i64 n_stride, float* to, i64 wid
   }
 }
 
-// w[k * k_stride + n * n_stride] -> panels of `columns` columns, the last one rounded up to whole vectors and zero-filled.
+// w[k * k_stride + n * n_stride] -> panels of `columns` columns, the last one of whole vectors, filled up with 0.
 void pack(const float* w, float* out, i64 depth, i64 n, i64 k_stride, i64 n_stride, i64 columns) {
   const i64 panels = (n + columns - 1) / columns;
   constexpr i64 B = 16;
   want_huge_pages(out, (i64)sizeof(float) * depth * ((n + W - 1) / W * W));
 #pragma omp parallel for schedule(dynamic) if (depth * n > 100000)
   for (i64 p = 0; p < panels; p++) {
-    const i64 first = p * columns, live = n - first < columns ? n - first : columns, wide = live == columns ? columns : (live + W - 1) / W * W;
+    const i64 first = p * columns, live = n - first < columns ? n - first : columns,
+              wide = live == columns ? columns : (live + W - 1) / W * W;
     float* to = out + first * depth;
     const float* from = w + first * n_stride;
     for (i64 k0 = 0; k0 < depth; k0 += B) {
@@ -128,10 +130,11 @@ PyObject* py_pack(PyObject*, PyObject* args) {
 }
 
 PyMethodDef methods[] = {
-    {"pack", py_pack, METH_VARARGS, "pack(weight, out, depth, n, k_stride, n_stride, columns): float32 panels (see loops.contract)."},
+    {"pack", py_pack, METH_VARARGS,
+     "pack(weight, out, depth, n, k_stride, n_stride, columns): float32 panels (see loops.contract)."},
     {"contract", py_contract, METH_VARARGS,
-     "contract(a, b, out, geometry): addresses of float32 data, and (images, image_stride, lines, line_stride, m, lda, n, rows, columns,\n"
-     "outer runs, their stride, inner runs, their stride, depth); writes out[images, lines, m, n]."},
+     "contract(a, b, out, geometry): addresses of float32 data, and (images, image_stride, lines, line_stride, m, lda, "
+     "n, rows, columns,\nouter runs, their stride, inner runs, their stride, depth); writes out[images, lines, m, n]."},
     {nullptr, nullptr, 0, nullptr}};
 }  // namespace
 

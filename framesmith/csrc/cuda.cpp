@@ -20,8 +20,8 @@ struct Driver {
   Status (*module_load)(void** module, const void* image);
   Status (*module_function)(void** function, void* module, const char* name);
   Status (*function_set)(void* function, int attribute, int value);
-  Status (*launch)(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void* stream,
-                   void** arguments, void** extra);
+  Status (*launch)(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void* stream, void** arguments, void** extra);
   Status (*copy_in)(uintptr_t to, const void* from, size_t bytes, void* stream);
   Status (*copy_within)(uintptr_t to, uintptr_t from, size_t bytes, void* stream);
   Status (*launch_graph)(void* executable, void* stream);
@@ -64,7 +64,8 @@ Driver open_driver() {
   find(d.device, cuda, "cuDeviceGet");
   find(d.retain_primary, cuda, "cuDevicePrimaryCtxRetain");
   find(d.error_text, cuda, "cuGetErrorString");
-  find(d.current_stream, open_library("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD), "aoti_torch_get_current_cuda_stream");
+  find(d.current_stream, open_library("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD),
+       "aoti_torch_get_current_cuda_stream");
   return d;
 }
 
@@ -79,7 +80,8 @@ void need_context(int ordinal) {
   if (C10_LIKELY(context != nullptr)) return;
   int device = 0;
   check_cuda(driver().device(&device, ordinal), "no such device");
-  check_cuda(driver().retain_primary(&context, device), "no context");  // held by the runtime as well, for the life of the process
+  // held by the runtime as well, for the life of the process
+  check_cuda(driver().retain_primary(&context, device), "no context");
   check_cuda(driver().set_context(context), "no context");
 }
 
@@ -103,7 +105,8 @@ CudaKernel load_cuda_kernel(int device, const Image& image) {
     check_cuda(driver().module_load(&module, image.image.data()), "cannot load a kernel");
     check_cuda(driver().module_function(&found, module, image.name.c_str()), "cannot find a kernel");
     if (image.shared > kSharedOfOld)
-      check_cuda(driver().function_set(found, kMaxDynamicShared, static_cast<int>(image.shared)), "too much shared memory");
+      check_cuda(driver().function_set(found, kMaxDynamicShared, static_cast<int>(image.shared)),
+                 "too much shared memory");
     function = found;
   }
   return {function, image.threads, image.shared};
@@ -126,7 +129,8 @@ void copy_to_cuda(void* to, const void* from, size_t bytes, void* stream) {
 }
 
 void copy_on_cuda(void* to, const void* from, size_t bytes, void* stream) {
-  check_cuda(driver().copy_within(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), bytes, stream), "cannot copy on the device");
+  check_cuda(driver().copy_within(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), bytes, stream),
+             "cannot copy on the device");
 }
 
 int launch_cuda_graph(void* executable, void* stream) { return driver().launch_graph(executable, stream); }

@@ -1,5 +1,5 @@
-// What the frame of a call does otherwise on a CUDA device: all memory comes from PyTorch's allocator of the device, in the order of the
-// current stream, so that its statistics, its limits and its rules for streams hold.
+// What the frame of a call does otherwise on a CUDA device: all memory comes from PyTorch's allocator of the device, in
+// the order of the current stream, so that its statistics, its limits and its rules for streams hold.
 #include "graph_frame.h"
 
 #include <ATen/ops/empty.h>
@@ -31,7 +31,8 @@ static void make_views(Frame& f) {
     if (f.plan.values[v].as_tensor) over(v, place(v, static_cast<int64_t>(c10::elementSize(f.plan.values[v].dtype))));
   for (int v : f.plan.arena_views) {
     const Value& value = f.plan.values[v];
-    over(v, place(static_cast<int>(value.ref.literal), static_cast<int64_t>(c10::elementSize(value.dtype))) + f.geometry[v].offset);
+    over(v, place(static_cast<int>(value.ref.literal), static_cast<int64_t>(c10::elementSize(value.dtype))) +
+                f.geometry[v].offset);
   }
 }
 
@@ -43,7 +44,8 @@ char* Frame::take_scratch() {
   char* start = static_cast<char*>(memory.get());
   TORCH_CHECK(reinterpret_cast<uintptr_t>(start) % kAlignment == 0, "framesmith: the device's memory is not aligned");
   if (!scratch) {
-    scratch = c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, std::move(memory), allocator, false));
+    scratch = c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                                 std::move(memory), allocator, false));
     base = nullptr;
   } else {
     scratch.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(memory));
@@ -128,7 +130,8 @@ void* upload_bytes(Frame* frame, int slot, const void* data, int64_t bytes) {
   Upload& known = f.uploads[static_cast<size_t>(slot)];
   const char* first = static_cast<const char*>(data);
   if (f.recording) return upload_later(f, known, first, bytes);
-  if (known.memory.defined() && known.stream == f.stream && std::equal(known.bytes.begin(), known.bytes.end(), first, first + bytes))
+  if (known.memory.defined() && known.stream == f.stream &&
+      std::equal(known.bytes.begin(), known.bytes.end(), first, first + bytes))
     return known.memory.mutable_data_ptr();
   try {
     known.memory = new_table(f, bytes);  // what a kernel still reads is left as it is

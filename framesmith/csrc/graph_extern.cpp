@@ -5,7 +5,7 @@
 
 namespace framesmith {
 
-// ------------------------------------------------------------------------------------------------------------------------ arguments
+// ----------------------------------------------------------------------------------------------------------- arguments
 
 static c10::IValue tensor_list(const Frame& f, const Argument& a) {
   c10::List<at::Tensor> list;
@@ -39,7 +39,7 @@ static c10::IValue argument(const Frame& f, const Argument& a) {
   }
 }
 
-// -------------------------------------------------------------------------------------------------------------------------- results
+// ------------------------------------------------------------------------------------------------------------- results
 
 static bool fits(const at::Tensor& t, const Geometry& g, at::ScalarType dtype) {
   if (t.scalar_type() != dtype || t.sizes() != c10::IntArrayRef(g.size)) return false;
@@ -56,16 +56,18 @@ static at::Tensor laid_out(const at::Tensor& t, const Geometry& g) {
   return at::empty_strided(source.sizes(), g.stride, t.options()).copy_(source).as_strided(g.size, g.stride);
 }
 
-// The tensor that stands for `value` from now on: `t`, or a copy of it when its layout is not the one that generated code was made for, or
-// it shares memory, which may be the arena's. Schemas do not tell of all that does (`_unsafe_view`); `alone`: nobody else holds `t`.
+// The tensor that stands for `value` from now on: `t`, or a copy of it when its layout is not the one that generated
+// code was made for, or it shares memory, which may be the arena's. Schemas do not tell of all that does
+// (`_unsafe_view`); `alone`: nobody else holds `t`.
 static void bind(Frame& f, int value, at::Tensor t, bool clone, bool alone) {
   if (t.has_storage()) {
     const Geometry& g = f.geometry[value];
     at::ScalarType dtype = f.plan.values[value].dtype;
-    TORCH_CHECK(t.scalar_type() == dtype && t.sizes() == c10::IntArrayRef(g.size), "framesmith: an operator returned ", t.scalar_type(), t.sizes(),
-                " where ", dtype, c10::IntArrayRef(g.size), " was predicted");
+    TORCH_CHECK(t.scalar_type() == dtype && t.sizes() == c10::IntArrayRef(g.size), "framesmith: an operator returned ",
+                t.scalar_type(), t.sizes(), " where ", dtype, c10::IntArrayRef(g.size), " was predicted");
     clone = clone || t.storage().use_count() > 1 || (alone && t.use_count() > 1);
-    if (clone || t.is_neg() || t.is_conj() || !fits(t, g, dtype) || (f.plan.device >= 0 && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16)) {
+    if (clone || t.is_neg() || t.is_conj() || !fits(t, g, dtype) ||
+        (f.plan.device >= 0 && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16)) {
       t = laid_out(t, g);
     }
     f.pointers[value] = t.mutable_data_ptr();
@@ -91,9 +93,11 @@ static void bind_results(Frame& f, const Extern& e, torch::jit::Stack& returned)
   returned.clear();
 }
 
-// --------------------------------------------------------------------------------------------------------------------------- Python
+// -------------------------------------------------------------------------------------------------------------- Python
 
-static py::object integer_object(const Frame& f, py::handle encoded) { return py::int_(parse_integer(encoded).get(f.table.data())); }
+static py::object integer_object(const Frame& f, py::handle encoded) {
+  return py::int_(parse_integer(encoded).get(f.table.data()));
+}
 
 static py::object tensor_object(const Frame& f, int value) {
   return value < 0 ? py::none() : py::reinterpret_steal<py::object>(THPVariable_Wrap(*f.refs[value]));
@@ -124,7 +128,8 @@ static void call_python(Frame& f, const Extern& e) {
   py::list args;
   py::dict kwargs;
   for (py::handle a : e.python_args) args.append(python_argument(f, a));
-  for (auto item : py::reinterpret_borrow<py::dict>(e.python_kwargs)) kwargs[item.first] = python_argument(f, item.second);
+  for (auto item : py::reinterpret_borrow<py::dict>(e.python_kwargs))
+    kwargs[item.first] = python_argument(f, item.second);
   py::object returned = e.function(*args, **kwargs);
   auto push = [&](py::handle o) {
     if (THPVariable_Check(o.ptr())) f.stack.emplace_back(THPVariable_Unpack(o.ptr()));
@@ -136,9 +141,11 @@ static void call_python(Frame& f, const Extern& e) {
   bind_results(f, e, f.stack);
 }
 
-// ----------------------------------------------------------------------------------------------------------------------------- call
+// ---------------------------------------------------------------------------------------------------------------- call
 
-static bool is_of_call(const Plan& plan, int view) { return plan.values[plan.values[view].ref.literal].kind != Kind::Arena; }
+static bool is_of_call(const Plan& plan, int view) {
+  return plan.values[plan.values[view].ref.literal].kind != Kind::Arena;
+}
 
 static void make_views(Frame& f, const Extern& e) {
   for (int v : e.views)
@@ -167,7 +174,8 @@ static size_t result_bytes(const Frame& f, const Extern& e) {
   return bytes;
 }
 
-// What is recorded must be on the device: a number of the CPU would be recorded as it is now, and a copy to the CPU be waited for.
+// What is recorded must be on the device: a number of the CPU would be recorded as it is now, and a copy to the CPU be
+// waited for.
 static void need_device(const Frame& f, const Extern& e) {
   const c10::Device here(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(f.plan.device));
   auto check = [&](const c10::Device& d) {

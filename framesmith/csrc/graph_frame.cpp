@@ -57,7 +57,8 @@ void Frame::set_arena(char* arena) {
   }
   for (int v : plan.arena_views) {
     const Value& value = plan.values[v];
-    char* memory = static_cast<char*>(pointers[value.ref.literal]) + geometry[v].offset * static_cast<int64_t>(c10::elementSize(value.dtype));
+    char* memory = static_cast<char*>(pointers[value.ref.literal]) +
+                   geometry[v].offset * static_cast<int64_t>(c10::elementSize(value.dtype));
     pointers[v] = memory;
     tensors[v] = over(memory, geometry[v], value.dtype);
     refs[v] = &tensors[v];
@@ -71,7 +72,8 @@ void Frame::set_constants(const std::vector<at::Tensor>& constants, uint64_t now
     const at::Tensor& t = constants[plan.values[v].ref.literal];
     tensors[v] = t;
     refs[v] = &tensors[v];
-    pointers[v] = !t.has_storage() ? nullptr : plan.values[v].written ? t.mutable_data_ptr() : const_cast<void*>(t.const_data_ptr());
+    if (!t.has_storage()) pointers[v] = nullptr;
+    else pointers[v] = plan.values[v].written ? t.mutable_data_ptr() : const_cast<void*>(t.const_data_ptr());
   }
   generation = now;
 }
@@ -126,9 +128,9 @@ void Frame::clear_call() {
 at::Tensor window(const at::Tensor& base, const Geometry& g, at::ScalarType dtype) {
   auto itemsize = static_cast<int64_t>(c10::elementSize(dtype));
   int64_t start = base.storage_offset() * static_cast<int64_t>(base.element_size()) / itemsize;
-  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
-      c10::TensorImpl::VIEW, c10::Storage(base.storage()),
-      c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, base.device())), c10::scalarTypeToTypeMeta(dtype));
+  const c10::DispatchKeySet keys(c10::computeDispatchKey(dtype, c10::kStrided, base.device()));
+  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()), keys,
+                                                          c10::scalarTypeToTypeMeta(dtype));
   t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride, start + g.offset);
   return t;
 }

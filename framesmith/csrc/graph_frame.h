@@ -1,4 +1,4 @@
-// The state of one call of a compiled graph: pointers, tensors and geometry by value number. Frames are pooled by their graph.
+// The state of one call of a compiled graph: pointers, tensors and geometry by value number. A graph pools its frames.
 #pragma once
 #include "graph_memory.h"
 #include "graph_plan.h"
@@ -20,12 +20,14 @@ struct Host {
   struct Frame* frame;
   int (*call)(struct Frame*, int);      // run extern number `int`; non-zero: failed, return at once
   int (*allocate)(struct Frame*, int);  // memory for the OUTPUT value number `int`; as above
-  void (*release)(struct Frame*, int);  // drop the value number `int` (-1: the arena): no longer read, by whoever owns it here
+  void (*release)(struct Frame*, int);  // drop the value number `int` (-1: the arena), whoever owns it here
   // run CUDA kernel number `int` on a grid, with pointers to its arguments; non-zero: failed, return at once
   int (*launch)(struct Frame*, int, unsigned, unsigned, unsigned, void**);
-  // bytes of the host's memory on the device, kept in slot number `int` as long as they stay the same; null: failed, return at once
+  // bytes of the host's memory on the device, kept in slot number `int` as long as they stay the same; null: failed,
+  // return at once
   void* (*upload)(struct Frame*, int, const void*, int64_t);
-  int (*scratch)(struct Frame*, char**);  // memory for the arena of a plan that is `late`; non-zero: failed, return at once
+  // memory for the arena of a plan that is `late`; non-zero: failed, return at once
+  int (*scratch)(struct Frame*, char**);
 };
 
 // Bytes that are on the device already, put there on `stream`.
@@ -54,7 +56,7 @@ struct Frame {
   bool owns_inputs = false;              // the caller gave them up
   torch::jit::Stack stack;
   std::exception_ptr error;
-  c10::Storage scratch;                  // on a CUDA device: the arena that `tensors` of arena values look into; it has memory during a call
+  c10::Storage scratch;                  // on a CUDA device: the arena of `tensors`; it has memory during a call
   const CudaKernel* kernels = nullptr;   // on a CUDA device: by number
   void* stream = nullptr;                // of the call
   std::vector<std::pair<int, const at::Tensor*>> stand_ins;  // in a call: values, and the inputs that copies stand for
@@ -64,7 +66,7 @@ struct Frame {
 
   void resolve();                        // geometry from the table
   void set_arena(char* arena);
-  char* take_scratch();                  // memory for the arena on the CUDA device that is current, until `drop_scratch`
+  char* take_scratch();                  // memory for the arena on the current CUDA device, until `drop_scratch`
   void drop_scratch();                   // nothing uses it any more
   void realign();                        // copies stand for inputs whose memory is not aligned as kernels take it
   void settle(int value);                // a copy stands for an input with a lazy conjugation or negation

@@ -18,7 +18,8 @@ constexpr size_t kSmallest = size_t{64} << 10;  // smaller outputs come from the
 char* allocate_pages(size_t bytes) {
   void* p = nullptr;
   bool huge = bytes >= 2 * kHuge;
-  TORCH_CHECK_WITH(OutOfMemoryError, posix_memalign(&p, huge ? kHuge : 64, bytes) == 0, "framesmith: cannot allocate ", bytes, " bytes");
+  TORCH_CHECK_WITH(OutOfMemoryError, posix_memalign(&p, huge ? kHuge : 64, bytes) == 0, "framesmith: cannot allocate ",
+                   bytes, " bytes");
   if (huge) madvise(p, bytes & ~(kHuge - 1), MADV_HUGEPAGE);
   return static_cast<char*>(p);
 }

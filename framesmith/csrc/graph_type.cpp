@@ -26,9 +26,11 @@ PyObject* graph_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"plan", "library", "constants", "refresh", nullptr};
   PyObject *plan, *constants = Py_None, *refresh = Py_None;
   const char* library;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!s|OO", const_cast<char**>(names), &PyTuple_Type, &plan, &library, &constants, &refresh))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!s|OO", const_cast<char**>(names), &PyTuple_Type, &plan, &library,
+                                   &constants, &refresh))
     return nullptr;
-  auto graph = std::make_unique<Graph>(plan, library, py::reinterpret_borrow<py::object>(constants), py::reinterpret_borrow<py::object>(refresh));
+  auto graph = std::make_unique<Graph>(plan, library, py::reinterpret_borrow<py::object>(constants),
+                                       py::reinterpret_borrow<py::object>(refresh));
   auto* self = reinterpret_cast<GraphObject*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   self->vectorcall = graph_vectorcall;
@@ -61,8 +63,8 @@ void graph_dealloc(PyObject* self) {
 PyObject* graph_check(PyObject* self, PyObject* inputs) {
   HANDLE_TH_ERRORS
   Graph& graph = *reinterpret_cast<GraphObject*>(self)->graph;
-  TORCH_CHECK_TYPE(PyTuple_Check(inputs) && PyTuple_GET_SIZE(inputs) == graph.plan.inputs, "framesmith: a tuple of ", graph.plan.inputs,
-                   " inputs expected");
+  TORCH_CHECK_TYPE(PyTuple_Check(inputs) && PyTuple_GET_SIZE(inputs) == graph.plan.inputs, "framesmith: a tuple of ",
+                   graph.plan.inputs, " inputs expected");
   graph.check(inputs);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
@@ -82,12 +84,19 @@ PyObject* graph_record(PyObject* self, PyObject* args) {
 
 PyObject* get_recordings(PyObject* self, void*) {
   const auto& all = reinterpret_cast<GraphObject*>(self)->graph->recordings;
-  return Py_BuildValue("(nK)", static_cast<Py_ssize_t>(all ? all->size() : 0), static_cast<unsigned long long>(all ? all->replays() : 0));
+  return Py_BuildValue("(nK)", static_cast<Py_ssize_t>(all ? all->size() : 0),
+                       static_cast<unsigned long long>(all ? all->replays() : 0));
 }
 
-PyObject* get_calls(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(reinterpret_cast<GraphObject*>(self)->graph->calls); }
-PyObject* get_refreshes(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(reinterpret_cast<GraphObject*>(self)->graph->refreshes); }
-PyObject* get_checked(PyObject* self, void*) { return PyBool_FromLong(reinterpret_cast<GraphObject*>(self)->graph->checked); }
+PyObject* get_calls(PyObject* self, void*) {
+  return PyLong_FromUnsignedLongLong(reinterpret_cast<GraphObject*>(self)->graph->calls);
+}
+PyObject* get_refreshes(PyObject* self, void*) {
+  return PyLong_FromUnsignedLongLong(reinterpret_cast<GraphObject*>(self)->graph->refreshes);
+}
+PyObject* get_checked(PyObject* self, void*) {
+  return PyBool_FromLong(reinterpret_cast<GraphObject*>(self)->graph->checked);
+}
 
 int set_checked(PyObject* self, PyObject* value, void*) {
   int truth = value ? PyObject_IsTrue(value) : 0;
@@ -97,8 +106,9 @@ int set_checked(PyObject* self, PyObject* value, void*) {
 }
 
 PyMethodDef graph_methods[] = {
-    {"check", graph_check, METH_O, "Raise ValueError unless the tuple's tensors have the geometry that the graph was compiled for."},
-    {"record", graph_record, METH_VARARGS, "record(recorder, limit): record calls and replay them; see framesmith/runtime/recorder.py."},
+    {"check", graph_check, METH_O, "Raise ValueError unless the tuple's tensors have the geometry compiled for."},
+    {"record", graph_record, METH_VARARGS,
+     "record(recorder, limit): record calls and replay them; see framesmith/runtime/recorder.py."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef graph_getset[] = {
@@ -112,7 +122,8 @@ PyTypeObject graph_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 void fill_type() {
   graph_type.tp_name = "framesmith._C.CompiledGraph";
-  graph_type.tp_doc = "CompiledGraph(plan, library, constants=None, refresh=None): call it with a tuple of inputs, or a list that it empties; it returns a tuple.";
+  graph_type.tp_doc = "CompiledGraph(plan, library, constants=None, refresh=None): call it with a tuple of inputs, or "
+                      "a list that it empties; it returns a tuple.";
   graph_type.tp_basicsize = sizeof(GraphObject);
   graph_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
   graph_type.tp_vectorcall_offset = offsetof(GraphObject, vectorcall);
@@ -145,7 +156,8 @@ PyObject* stream(PyObject*, PyObject* device) {
 std::vector<const at::Tensor*> tensors_of(PyObject* sequence) {
   std::vector<const at::Tensor*> out;
   for (py::handle item : py::handle(sequence)) {
-    TORCH_CHECK_TYPE(THPVariable_Check(item.ptr()), "framesmith: a tensor expected, not ", Py_TYPE(item.ptr())->tp_name);
+    TORCH_CHECK_TYPE(THPVariable_Check(item.ptr()), "framesmith: a tensor expected, not ",
+                     Py_TYPE(item.ptr())->tp_name);
     out.push_back(&THPVariable_Unpack(item.ptr()));
   }
   return out;
@@ -155,7 +167,8 @@ PyObject* watch(PyObject*, PyObject* sequence) {
   HANDLE_TH_ERRORS
   py::cpp_function hold([watches = std::make_shared<Watches>(tensors_of(sequence))](const py::object& now) {
     const auto tensors = tensors_of(now.ptr());
-    return tensors.size() == watches->size() && watches->hold([&](size_t i) -> const at::Tensor& { return *tensors[i]; });
+    return tensors.size() == watches->size() &&
+           watches->hold([&](size_t i) -> const at::Tensor& { return *tensors[i]; });
   });
   return hold.release().ptr();
   END_HANDLE_TH_ERRORS
@@ -173,13 +186,16 @@ PyObject* detect(PyObject*, PyObject* name) {
 PyObject* has_written(PyObject*, PyObject*) { return PyBool_FromLong(take_has_written()); }
 
 PyMethodDef functions[] = {
-    {"watch", watch, METH_O, "Begin to watch a list of tensors; returns a function that says whether a list is those tensors, unwritten since."},
-    {"detect_writes_by", detect, METH_O, "How tensors watched from now on are: automatic, copy, tracking, digest or accesses; returns what it was."},
+    {"watch", watch, METH_O,
+     "Begin to watch a list of tensors; returns a function: whether a list is those tensors, unwritten since."},
+    {"detect_writes_by", detect, METH_O,
+     "How tensors watched from now on are: automatic, copy, tracking, digest or accesses; returns what it was."},
     {"trim_memory", trim, METH_NOARGS, "Free the arenas and output blocks that no call uses; returns the bytes freed."},
     {"idle_memory", idle, METH_NOARGS, "Bytes of arenas and output blocks held for reuse."},
-    {"recorded_bytes", recorded, METH_VARARGS, "recorded_bytes(device, idle): see framesmith.cuda_graph_memory; without what is in pools."},
+    {"recorded_bytes", recorded, METH_VARARGS,
+     "recorded_bytes(device, idle): see framesmith.cuda_graph_memory; without what is in pools."},
     {"take_has_written", has_written, METH_NOARGS,
-     "Whether the last graph that failed on this thread had begun to write its inputs: nothing may run in its place. Asked once."},
+     "Whether this thread's last failed graph had begun to write inputs: nothing may run in its place. Asked once."},
     {"new_cuda_stream", stream, METH_O, "The handle of a new stream of a CUDA device (its index), the current device."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -1,11 +1,11 @@
-// The guard tree: a straight-line program of accessors and checks over registers, run before a compiled variant is used.
+// The guard tree: a straight-line program of accessors and checks over registers, run before a variant is used.
 #pragma once
 
 #include <Python.h>
 
 namespace framesmith {
 
-// The values a frame offers to a tree. `locals[local_index[i]]` is the tree's local number i; a null index array is the identity.
+// The values a frame offers to a tree. `locals[local_index[i]]` is the tree's local i; a null index is the identity.
 struct FrameView {
   PyObject* const* locals;
   const int* local_index;

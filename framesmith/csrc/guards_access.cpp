@@ -79,17 +79,20 @@ bool prepare_slot(Step& step, PyObject* payload, Holdings& holdings) {
 bool slot(Step& step, Run& run) {
   auto* cls = reinterpret_cast<PyTypeObject*>(step.index);
   PyObject* raw = _PyType_Lookup(cls, step.payload);
-  const bool found = raw && (Py_IS_TYPE(raw, &PyMemberDescr_Type) || Py_IS_TYPE(raw, &PyGetSetDescr_Type)) && PyDescr_TYPE(raw) == cls;
+  const bool found = raw && (Py_IS_TYPE(raw, &PyMemberDescr_Type) || Py_IS_TYPE(raw, &PyGetSetDescr_Type)) &&
+                     PyDescr_TYPE(raw) == cls;
   if (!found) return false;
   PyObject* object = source_of(step, run);
   HookOff off;
-  return run.keep(Py_TYPE(raw)->tp_descr_get(raw, object, reinterpret_cast<PyObject*>(Py_TYPE(object))), &run.registers[step.dst]);
+  return run.keep(Py_TYPE(raw)->tp_descr_get(raw, object, reinterpret_cast<PyObject*>(Py_TYPE(object))),
+                  &run.registers[step.dst]);
 }
 
 bool item(Step& step, Run& run) {
   PyObject* object = source_of(step, run);
   if (PyDict_Check(object)) return dict_item(step, run, object);
-  const Py_ssize_t size = PyList_Check(object) ? PyList_GET_SIZE(object) : PyTuple_Check(object) ? PyTuple_GET_SIZE(object) : -1;
+  const bool sized = PyList_Check(object) || PyTuple_Check(object);
+  const Py_ssize_t size = sized ? Py_SIZE(object) : -1;
   const Py_ssize_t at = step.index < 0 ? step.index + size : step.index;
   if (at < 0 || at >= size) return false;
   return deliver(step, run, PyList_Check(object) ? PyList_GET_ITEM(object, at) : PyTuple_GET_ITEM(object, at));

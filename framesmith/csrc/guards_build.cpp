@@ -1,4 +1,4 @@
-// From accessors and checks as lists to a program: cheap and likely failures first, what is read of one dict as one block.
+// From accessors and checks as lists to a program: cheap and likely failures first, reads of one dict as one block.
 #include <algorithm>
 #include <initializer_list>
 #include <map>
@@ -23,7 +23,8 @@ const StepKind* find_kind(std::initializer_list<StepTable> tables, PyObject* nam
 
 const StepKind* access_kind(PyObject* name) { return find_kind({access_kinds()}, name); }
 const StepKind* check_kind(PyObject* name) {
-  return find_kind({value_kinds(), dict_kinds(), function_kinds(), tensor_kinds(), relation_kinds(), state_kinds()}, name);
+  return find_kind({value_kinds(), dict_kinds(), function_kinds(), tensor_kinds(), relation_kinds(), state_kinds()},
+                   name);
 }
 
 // Kinds by the (interned) name object, so that a name is looked up once a tree.
@@ -123,7 +124,8 @@ bool Builder::checks(PyObject* list) {
   for (Py_ssize_t i = 0; i < count; i++) {
     PyObject *name, *payload, *reads;
     int source, guard;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "UiOO!i:check", &name, &source, &payload, &PyTuple_Type, &reads, &guard)) {
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "UiOO!i:check", &name, &source, &payload, &PyTuple_Type, &reads,
+                          &guard)) {
       return false;
     }
     const StepKind* kind = kind_of(name);
@@ -221,7 +223,7 @@ void Builder::mark_used() {
   for (int at : program_->inputs) read(at, -1);
 }
 
-// Finds the blocks. A check of a value belongs to the block that reads the value when nothing else can change its outcome.
+// Finds the blocks. A check of a value is of the block that reads the value when nothing else can change its outcome.
 void Builder::plan() {
   std::map<std::pair<int, bool>, int> of_dict;
   auto plan_for = [&](const Step& step) {
@@ -245,7 +247,8 @@ void Builder::plan() {
     Check& check = checks_[i];
     const int src = check.step.src;
     if (src < 0 || !check.reads.empty()) continue;
-    const bool of_value = check.step.reach == Reach::identity || (check.step.reach == Reach::emptiness && exact_dict[src]);
+    const bool of_value = check.step.reach == Reach::identity ||
+                          (check.step.reach == Reach::emptiness && exact_dict[src]);
     check.plan = of_value ? plan_of_[src] : plan_for(check.step);
     if (check.plan >= 0) plans_[check.plan].checks.push_back(static_cast<int>(i));
   }

@@ -155,7 +155,8 @@ bool dict_names(Step& step, Run& run) {
 
 bool prepare_class_names(Step& step, PyObject* payload, Holdings& holdings) {
   PyObject *type, *pairs, *missing;
-  if (!PyArg_ParseTuple(payload, "O!O!O:class_names", &PyType_Type, &type, &PyDict_Type, &pairs, &missing)) return false;
+  if (!PyArg_ParseTuple(payload, "O!O!O:class_names", &PyType_Type, &type, &PyDict_Type, &pairs, &missing))
+    return false;
   auto names = std::make_unique<Names>();
   names->owner = type;
   if (!holdings.watch(type) || !read_names(names.get(), pairs, missing, holdings)) return false;

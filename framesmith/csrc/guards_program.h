@@ -1,5 +1,5 @@
 // The program of a guard tree. Register i holds the value of accessor i; each step fills a register or checks some.
-// Values in registers are borrowed: from the frame, from containers that nothing changes during a check, or from `owned`.
+// Values in registers are borrowed: from the frame, `owned`, or containers that nothing changes during a check.
 #pragma once
 
 #include <Python.h>
@@ -45,8 +45,9 @@ struct StepData {
 // The steps that the loop runs without a call.
 enum class Op : unsigned char { other, local, dict_attr, item, type_is, id_is, block };
 
-// What alone decides a step's outcome: the content of the read object's instance dict; the read object's own content if that
-// is a dict; which object is read; whether it is empty, if it is exactly a dict. Otherwise it is decided anew each time.
+// What alone decides a step's outcome: the content of the read object's instance dict; the read object's own content if
+// that is a dict; which object is read; whether it is empty, if it is exactly a dict. Otherwise it is decided anew each
+// time.
 enum class Reach : unsigned char { any, attributes, content, identity, emptiness };
 
 struct Step {
@@ -86,7 +87,7 @@ class Holdings {
   std::vector<PyObject*> held_;
 };
 
-// How one kind of accessor or check is made and run. `prepare` reads the payload; false with an exception if it is unfit.
+// How one kind of accessor or check is made and run. `prepare` reads the payload; false with an exception if unfit.
 struct StepKind {
   const char* name;
   bool (*perform)(Step&, Run&);
@@ -126,7 +127,7 @@ bool build_program(Program* program, Holdings& holdings, PyObject* accessors, Py
 // `prepare` functions that several kinds share.
 bool prepare_held(Step& step, PyObject* payload, Holdings& holdings);
 bool prepare_watched(Step& step, PyObject* payload, Holdings& holdings);
-bool prepare_key(Step& step, PyObject* payload, Holdings& holdings);  // held, or watched if it is known by its identity alone
+bool prepare_key(Step& step, PyObject* payload, Holdings& holdings);  // held, or watched if known by its identity alone
 bool prepare_index(Step& step, PyObject* payload, Holdings& holdings);
 bool prepare_nothing(Step& step, PyObject* payload, Holdings& holdings);
 // Reads a tuple or list of register numbers.

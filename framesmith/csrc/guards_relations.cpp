@@ -60,7 +60,8 @@ bool distinct(Step& step, Run& run) {
 // ---- shape: a relation as a postfix program over int64 ----
 
 enum class Arith : char { constant, leaf, add, mul, floordiv, mod, min, max, le0, eq0, ne0, and_, or_ };
-constexpr const char* arith_names[] = {"const", "leaf", "add", "mul", "floordiv", "mod", "min", "max", "le", "eq", "ne", "and", "or"};
+constexpr const char* arith_names[] = {"const", "leaf", "add", "mul", "floordiv", "mod", "min",
+                                       "max",   "le",   "eq",  "ne",  "and",      "or"};
 constexpr size_t usual_depth = 32;  // of the evaluation stack
 
 struct Leaf {

@@ -38,8 +38,8 @@ struct State : StepData {
 
 PyObject* device_name = nullptr;  // interned "device"
 
-// No graph is captured under a user's function or dispatch mode or while `torch.jit.trace` records, so none may run then: its operators
-// would not be seen. The mode of `torch.set_default_device` is the exception: capture went through it.
+// No graph is captured under a user's function or dispatch mode or while `torch.jit.trace` records, so none may run
+// then: its operators would not be seen. Only through the mode of `torch.set_default_device` capture goes.
 bool modes_agree(const State& state) {
   const int64_t functions = at::impl::PythonTorchFunctionTLS::stack_len();
   if (at::impl::PythonTorchFunctionTLS::get_disabled_state() != state.functions) return false;
@@ -55,7 +55,8 @@ bool modes_agree(const State& state) {
 
 bool autocast_agrees(const Autocast& expected) {
   const bool enabled = at::autocast::is_autocast_enabled(expected.device);
-  return enabled == expected.enabled && (!enabled || at::autocast::get_autocast_dtype(expected.device) == expected.dtype);
+  return enabled == expected.enabled &&
+         (!enabled || at::autocast::get_autocast_dtype(expected.device) == expected.dtype);
 }
 
 bool globals_state(Step& step, Run&) {
@@ -65,7 +66,8 @@ bool globals_state(Step& step, Run&) {
     if (!autocast_agrees(expected)) return false;
   }
   return c10::get_default_dtype().toScalarType() == state.default_dtype &&
-         at::globalContext().deterministicAlgorithms() == state.deterministic && modes_agree(state) && !is_transformed();
+         at::globalContext().deterministicAlgorithms() == state.deterministic && modes_agree(state) &&
+         !is_transformed();
 }
 
 bool read_dtype(PyObject* object, at::ScalarType* out) {
@@ -124,7 +126,8 @@ bool prepare_state(Step& step, PyObject* payload, Holdings& holdings) {
   state->inference = inference;
   state->deterministic = deterministic;
   state->functions = functions ? at::impl::ENABLED : at::impl::SUBCLASSES_DISABLED;
-  if (!read_dtype(dtype, &state->default_dtype) || !read_autocast(autocast, state.get()) || !read_device(device, state.get(), holdings)) {
+  if (!read_dtype(dtype, &state->default_dtype) || !read_autocast(autocast, state.get()) ||
+      !read_device(device, state.get(), holdings)) {
     return false;
   }
   step.data = state.release();

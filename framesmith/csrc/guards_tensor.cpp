@@ -42,7 +42,8 @@ bool agree(const at::TensorImpl* impl, const TensorFacts& facts) {
   if (facts.check_keys && impl->key_set().raw_repr() != facts.keys) return false;
   return impl->dtype() == c10::scalarTypeToTypeMeta(facts.dtype) && agree(impl->sizes(), facts.sizes) &&
          impl->device() == facts.device && (facts.check_keys || impl->layout() == facts.layout) &&
-         (!facts.check_strides || agree(impl->strides(), facts.strides)) && impl->requires_grad() == facts.requires_grad;
+         (!facts.check_strides || agree(impl->strides(), facts.strides)) &&
+         impl->requires_grad() == facts.requires_grad;
 }
 
 bool tensor(Step& step, Run& run) {

@@ -270,9 +270,9 @@ PyObject* not_shown(PyObject*, PyObject* object) {
 }
 
 PyMethodDef functions[] = {
-    {"not_shown", not_shown, METH_O, "False within the making of a container's own text, which shows the container as dots."},
-    {"stored_hashes", stored_hashes, METH_O, "{id of an element: its hash, as it was put in} of a dict's keys or of a set."},
-    {"instance_dict", own_dict, METH_O, "The instance dict of an object, past any `__dict__` of its class; None if it has none or none yet."},
+    {"not_shown", not_shown, METH_O, "False within the making of a container's own text, which shows it as dots."},
+    {"stored_hashes", stored_hashes, METH_O, "{id of an element: its hash, as stored} of a dict's keys or of a set."},
+    {"instance_dict", own_dict, METH_O, "An object's instance dict, past any `__dict__` of its class, or None."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyMethodDef tree_methods[] = {
@@ -288,8 +288,10 @@ PyGetSetDef tree_fields[] = {
      "False once an object that the guards watch is gone.", nullptr},
     {"steps", [](PyObject* self, void*) { return PyLong_FromSize_t(steps_of(as_tree(self)->program)); }, nullptr,
      "How many accessors and checks a full check runs.", nullptr},
-    {"locals", [](PyObject* self, void*) { return Py_NewRef(as_tree(self)->locals); }, nullptr, "Arguments read.", nullptr},
-    {"cells", [](PyObject* self, void*) { return Py_NewRef(as_tree(self)->cells); }, nullptr, "Closure cells read.", nullptr},
+    {"locals", [](PyObject* self, void*) { return Py_NewRef(as_tree(self)->locals); }, nullptr, "Arguments read.",
+     nullptr},
+    {"cells", [](PyObject* self, void*) { return Py_NewRef(as_tree(self)->cells); }, nullptr, "Closure cells read.",
+     nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 }  // namespace

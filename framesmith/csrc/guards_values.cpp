@@ -32,7 +32,8 @@ int same_value(PyObject* a, PyObject* b) {
     return same_bits(x.real, y.real) && same_bits(x.imag, y.imag);
   }
   if (type == &PyTuple_Type) return same_items(a, b);
-  if (type == &PyUnicode_Type || type == &PyLong_Type || type == &PyBytes_Type) return PyObject_RichCompareBool(a, b, Py_EQ);
+  if (type == &PyUnicode_Type || type == &PyLong_Type || type == &PyBytes_Type)
+    return PyObject_RichCompareBool(a, b, Py_EQ);
   HookOff off;
   return PyObject_RichCompareBool(a, b, Py_EQ);
 }

@@ -79,7 +79,7 @@ void park(Entry* entry, PyObject* object) {
   Py_XDECREF(globals);
 }
 
-// Calls the residual function on the frame's arguments and the graph inputs (reference stolen).  The frame gives its arguments up.
+// Calls the residual function on the frame's arguments, which it gives up, and the graph inputs (reference stolen).
 PyObject* call_residual(Frame* frame, Entry* entry, PyObject* inputs) {
   frames_replaced++;
   PyObject* function = residual_function(frame, entry);
@@ -211,9 +211,11 @@ Outcome refuse_fresh(Frame* frame, CodeState* state, PyObject* callback, PyObjec
   return bad < 0 ? Outcome::done : Outcome::pass;
 }
 
-// Runs an entry that the callback has just made for this very frame. `missed`: its guards fail, for something has changed since they were
-// made (a module that was imported in between, another thread); then the callback is asked `again`, once.
-Outcome run_fresh(PyThreadState* tstate, Frame* frame, CodeState* state, Entry* entry, PyObject* callback, bool again, PyObject** result) {
+// Runs an entry that the callback has just made for this very frame. `missed`: its guards fail, for something has
+// changed since they were made (a module that was imported in between, another thread); then the callback is asked
+// `again`, once.
+Outcome run_fresh(PyThreadState* tstate, Frame* frame, CodeState* state, Entry* entry, PyObject* callback, bool again,
+                  PyObject** result) {
   if (entry->code != reinterpret_cast<PyObject*>(frame->f_code)) {
     PyErr_SetString(PyExc_ValueError, "the callback's entry was made for another code object");
     return Outcome::done;
@@ -231,7 +233,8 @@ Outcome run_fresh(PyThreadState* tstate, Frame* frame, CodeState* state, Entry* 
   return Outcome::done;
 }
 
-Outcome follow(PyObject* answer, PyThreadState* tstate, Frame* frame, CodeState* state, PyObject* callback, bool again, PyObject** result) {
+Outcome follow(PyObject* answer, PyThreadState* tstate, Frame* frame, CodeState* state, PyObject* callback, bool again,
+               PyObject** result) {
   if (Py_IS_TYPE(answer, EntryType)) {
     return run_fresh(tstate, frame, state, reinterpret_cast<Entry*>(answer), callback, again, result);
   }
@@ -242,7 +245,8 @@ Outcome follow(PyObject* answer, PyThreadState* tstate, Frame* frame, CodeState*
                           : answer == verdict_full           ? Verdict::full
                                                              : Verdict::open;
   if (verdict == Verdict::open) {
-    PyErr_Format(PyExc_TypeError, "a frame callback returns an Entry, None, EAGER, SKIP, SKIP_RECURSIVE or FULL, not %R", answer);
+    PyErr_Format(PyExc_TypeError,
+                 "a frame callback returns an Entry, None, EAGER, SKIP, SKIP_RECURSIVE or FULL, not %R", answer);
     return Outcome::done;
   }
   state->decide(callback, verdict);
@@ -253,7 +257,8 @@ Outcome follow(PyObject* answer, PyThreadState* tstate, Frame* frame, CodeState*
 Outcome handle(PyThreadState* tstate, Frame* frame, PyObject* callback, PyObject** result) {
   CodeState* state = find_state(frame->f_code);
   if (state) {
-    const Outcome tried = state->entries.empty() ? Outcome::missed : try_entries(tstate, frame, state, callback, result);
+    const Outcome tried = state->entries.empty() ? Outcome::missed
+                                                 : try_entries(tstate, frame, state, callback, result);
     if (tried != Outcome::missed) return tried;
     switch (state->verdict(callback)) {
       case Verdict::open: break;
@@ -283,7 +288,8 @@ PyObject* eval_hooked(PyThreadState* tstate, Frame* frame) {
     HookOff off;
     return pass(tstate, frame, 0);
   }
-  if (result && Py_IS_TYPE(result, TailCallType) && !find_state(frame->f_code)->continuation) result = finish_tail(result);
+  if (result && Py_IS_TYPE(result, TailCallType) && !find_state(frame->f_code)->continuation)
+    result = finish_tail(result);
   discard_frame(tstate, frame);
   return result;
 }
@@ -336,7 +342,7 @@ PyObject* py_hits(PyObject*, PyObject*) { return PyLong_FromSize_t(total_hits); 
 
 PyMethodDef methods[] = {
     {"hits", py_hits, METH_NOARGS, "How many calls entries have taken in this process, besides those that made them."},
-    {"set_callback", py_set_callback, METH_O, "Set this thread's frame callback (None = off) and return the one before."},
+    {"set_callback", py_set_callback, METH_O, "Set this thread's frame callback (None = off), return the one before."},
     {"get_callback", py_get_callback, METH_NOARGS, "This thread's frame callback, or None."},
     {"hook_installed", py_hook_installed, METH_NOARGS, "Whether framesmith's eval function is the interpreter's."},
     {nullptr, nullptr, 0, nullptr}};
@@ -366,8 +372,10 @@ int init_hook(PyObject* module) {
   if (PyModule_AddFunctions(module, methods) < 0) return -1;
   if (add_verdict(module, "SKIP", "skip", &verdict_skip) < 0 ||
       add_verdict(module, "SKIP_RECURSIVE", "skip_recursive", &verdict_skip_recursive) < 0 ||
-      add_verdict(module, "FULL", "full", &verdict_full) < 0 || add_verdict(module, "EAGER", "eager", &verdict_eager) < 0) {
+      add_verdict(module, "FULL", "full", &verdict_full) < 0 ||
+      add_verdict(module, "EAGER", "eager", &verdict_eager) < 0) {
     return -1;
   }
-  return init_entries(module) < 0 || init_tail(module) < 0 || init_frames(module) < 0 || init_function(module) < 0 ? -1 : 0;
+  const bool ready = !init_entries(module) && !init_tail(module) && !init_frames(module) && !init_function(module);
+  return ready ? 0 : -1;
 }

@@ -139,7 +139,7 @@ bool positions(PyObject* wanted, PyObject* names, Py_ssize_t first, Py_ssize_t l
   return true;
 }
 
-// The shape that the hook relies on: one plain positional parameter for each argument of the user's code, and the inputs.
+// The shape that the hook relies on: a plain positional parameter for each argument of the user's code, and the inputs.
 bool fits(PyCodeObject* code, PyCodeObject* residual) {
   constexpr int flags = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
   if (residual->co_argcount != argument_count(code) + 1 || residual->co_kwonlyargcount || residual->co_flags & flags) {
@@ -213,7 +213,8 @@ PyGetSetDef entry_fields[] = {
     {"tree", [](PyObject* self, void*) { return optional(as_entry(self)->tree); }, nullptr, "The guard tree.", nullptr},
     {"residual", [](PyObject* self, void*) { return optional(as_entry(self)->residual); }, nullptr,
      "The code run instead of the frame, or None when the entry is dead.", nullptr},
-    {"info", [](PyObject* self, void*) { return optional(as_entry(self)->info); }, nullptr, "Its maker's own object.", nullptr},
+    {"info", [](PyObject* self, void*) { return optional(as_entry(self)->info); }, nullptr, "Its maker's own object.",
+     nullptr},
     {"callback", [](PyObject* self, void*) { return optional(as_entry(self)->callback.get()); }, nullptr,
      "The callback that it serves, or None when that is gone.", nullptr},
     {"hits", [](PyObject* self, void*) { return PyLong_FromSize_t(as_entry(self)->hits); }, nullptr,
@@ -238,7 +239,8 @@ PyObject* entry_add(PyObject* self, PyObject*) {
 }
 
 PyMethodDef entry_methods[] = {{"add", entry_add, METH_NOARGS, "Let frames of its code take it from now on."},
-                               {"drop", entry_drop, METH_NOARGS, "Free what it compiled to; no call takes it any more."},
+                               {"drop", entry_drop, METH_NOARGS,
+                                "Free what it compiled to; no call takes it any more."},
                                {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot entry_slots[] = {{Py_tp_methods, entry_methods},

@@ -15,13 +15,14 @@ struct CompiledFunction {
   PyObject* callback;  // None = the hook is off during the call
   PyObject* dict;
   PyObject* weakrefs;
-  int silent_calls;  // the first calls, in which no frame was replaced; kTold: one was, or the callback knows that none was
+  // the first calls, in which no frame was replaced; kTold: one was, or the callback knows that none was
+  int silent_calls;
 };
 
 constexpr int kTold = 4;
 
-// What the program said by torch.compiler.set_stance: a global of a module that only the program imports. The versions of two dicts tell
-// whether to look again.
+// What the program said by torch.compiler.set_stance: a global of a module that only the program imports. The versions
+// of two dicts tell whether to look again.
 class Stance {
  public:
   bool forces_eager() {
@@ -52,11 +53,13 @@ class Stance {
 
 CompiledFunction* as_function(PyObject* self) { return reinterpret_cast<CompiledFunction*>(self); }
 
-// Tells the callback of a function whose first calls replaced no frame. Gives `result`; null if what it told became an error.
+// Tells the callback of a function whose first calls replaced no frame. Gives `result`; null if that became an error.
 PyObject* note_silence(PyObject* object, size_t before, PyObject* result) {
   CompiledFunction* self = as_function(object);
   self->silent_calls = frames_replaced == before ? self->silent_calls + 1 : kTold;
-  if (frames_replaced != before || self->silent_calls < kTold || !PyObject_HasAttrString(self->callback, "note_silence")) return result;
+  if (frames_replaced != before || self->silent_calls < kTold ||
+      !PyObject_HasAttrString(self->callback, "note_silence"))
+    return result;
   HookOff off;
   PyObject* told = PyObject_CallMethod(self->callback, "note_silence", "O", object);
   if (!told) Py_CLEAR(result);
@@ -71,7 +74,8 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   PyObject* saved = exchange_callback(callback);
   PyObject* result = PyObject_Vectorcall(self->function, args, nargsf, names);
   Py_XDECREF(exchange_callback(saved));
-  if (__builtin_expect(self->silent_calls < kTold, 0)) return result && callback ? note_silence(object, before, result) : result;
+  if (__builtin_expect(self->silent_calls < kTold, 0))
+    return result && callback ? note_silence(object, before, result) : result;
   return result;
 }
 
@@ -188,8 +192,9 @@ PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(create)},
                        {Py_tp_methods, methods},
                        {Py_tp_members, members},
                        {Py_tp_getset, fields},
-                       {Py_tp_doc, const_cast<char*>("CompiledFunction(function, callback): calls function with the frame "
-                                                     "callback set in the calling thread (None: with the hook off).")},
+                       {Py_tp_doc,
+                        const_cast<char*>("CompiledFunction(function, callback): calls function with the frame "
+                                          "callback set in the calling thread (None: with the hook off).")},
                        {0, nullptr}};
 PyType_Spec spec = {"framesmith._C.CompiledFunction", sizeof(CompiledFunction), 0,
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};

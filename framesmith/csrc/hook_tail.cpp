@@ -1,5 +1,6 @@
-// Tail calls of residual code. A captured frame that goes on elsewhere returns a TailCall instead of nesting another call, and the
-// caller of its root frame runs it: a loop that breaks at each iteration needs no deeper stack than plain Python does.
+// Tail calls of residual code. A captured frame that goes on elsewhere returns a TailCall instead of nesting another
+// call, and the caller of its root frame runs it: a loop that breaks at each iteration needs no deeper stack than plain
+// Python does.
 #include <Python.h>
 
 #include <cstddef>
@@ -52,7 +53,8 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
 
 PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
                        {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
-                       {Py_tp_doc, const_cast<char*>("A call that the caller of a captured frame is to make in its place.")},
+                       {Py_tp_doc,
+                        const_cast<char*>("A call that the caller of a captured frame is to make in its place.")},
                        {0, nullptr}};
 PyType_Spec spec = {"framesmith._C.TailCall", offsetof(TailCall, items), sizeof(PyObject*),
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
@@ -85,8 +87,8 @@ PyObject* mark_continuation(PyObject*, PyObject* code) {
 
 PyMethodDef methods[] = {
     {"tail_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(create)), METH_FASTCALL | METH_KEYWORDS,
-     "tail_call(function, *args, after=None): the result of residual code that goes on with function(*args). When that has returned, not "
-     "raised, after() is called."},
+     "tail_call(function, *args, after=None): the result of residual code that goes on with function(*args). When "
+     "that has returned, not raised, after() is called."},
     {"run", run, METH_O, "run(call): the result of a tail call and of those that it returns.  It can be run once."},
     {"aside", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(aside)), METH_FASTCALL | METH_KEYWORDS,
      "aside(function, *args): the call, with the hook off and with room below the recursion limit."},
@@ -125,7 +127,8 @@ PyObject* finish_tail(PyObject* result) {
 
 int init_tail(PyObject* module) {
   TailCallType = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  if (!TailCallType || PyModule_AddObjectRef(module, "TailCall", reinterpret_cast<PyObject*>(TailCallType)) < 0) return -1;
+  if (!TailCallType || PyModule_AddObjectRef(module, "TailCall", reinterpret_cast<PyObject*>(TailCallType)) < 0)
+    return -1;
   return PyModule_AddFunctions(module, methods);
 }
 

@@ -1,11 +1,13 @@
-// Products of matrices that change from call to call: both are packed within the call, block by block, into memory that stays in L2.
+// Products of matrices that change from call to call: both are packed within the call, block by block, into memory that
+// stays in L2.
 //
 //   for a block of columns, for a span of the sum:      pack B: panels of kWide vectors, a panel's rows side by side
-//     for a block of rows:                              pack A where its columns are contiguous (else it is read as it lies)
+//     for a block of rows:                              pack A where its columns are contiguous (else read as it lies)
 //       for a tile of rows, for a panel:                the sum in registers, then added to C
 //
-// (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.) Where the roles of A and B are better changed, the product of
-// the transposed ones is computed, and its tiles are transposed as they are stored. A sum is one of sums of at most kSpan products.
+// (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.) Where the roles of A and B are
+// better changed, the product of the transposed ones is computed, and its tiles are transposed as they are stored. A
+// sum is one of sums of at most kSpan products.
 #include <utility>
 
 #include "blocks.h"
@@ -13,7 +15,7 @@
 namespace framesmith {
 namespace {
 
-// The sum over `depth` of MR rows of A with a panel of B, or that added to `out`; `Packed`: a holds the rows' elements side by side.
+// The sum over `depth` of MR rows of A with a panel of B, or that added to `out`; `Packed`: rows lie side by side.
 template <bool Packed, int NV, int MR>
 __attribute__((noinline)) void tile(const float* a, i64 row, const float* b, i64 depth, float* out, bool add) {
   vf acc[MR][NV] = {};
@@ -55,7 +57,7 @@ void run(const Problem& p) {
       });
 }
 
-// Into how many parts rows and columns are cut for `threads` threads: the way on which the slowest of them has the least to do.
+// Into how many parts rows and columns are cut for `threads` threads: so that the slowest of them has the least to do.
 std::pair<i64, i64> cut(const Problem& p, i64 threads) {
   std::pair<i64, i64> best{1, 1};
   double least = cost(p);
@@ -87,7 +89,8 @@ void matmul(const Matmul& q, int threads) {
   const bool turned = cost(single(0).transposed()) < cost(single(0));
   const Problem shape = turned ? single(0).transposed() : single(0);
   const auto [rows, columns] = cut(shape, (threads + q.batch - 1) / q.batch);
-  const Even down(shape.m, (shape.m + rows - 1) / rows), across(round_up(shape.n, W) / W, (round_up(shape.n, W) / W + columns - 1) / columns);
+  const Even down(shape.m, (shape.m + rows - 1) / rows),
+      across(round_up(shape.n, W) / W, (round_up(shape.n, W) / W + columns - 1) / columns);
   const i64 parts = down.groups * across.groups, tasks = q.batch * parts;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
   for (i64 task = 0; task < tasks; task++) {

@@ -4,13 +4,14 @@
 
 namespace framesmith {
 
-// Element (i, j) of matrix `p` of a batch is at[p * batch + i * row + j * column]. A stride is 0 where the matrix is broadcast.
+// Element (i, j) of matrix `p` of a batch is at[p * batch + i * row + j * column]; strides are 0 where it is broadcast.
 template <class T> struct Matrices {
   T* at;
   int64_t batch, row, column;
 };
 
-// c = a b + bias: batch of (m, k) times (k, n). The rows or the columns of `c` are contiguous; bias.at may be null. With `add`, c += a b.
+// c = a b + bias: batch of (m, k) times (k, n). The rows or the columns of `c` are contiguous; bias.at may be null.
+// With `add`, c += a b.
 struct Matmul {
   int64_t batch, m, n, k;
   Matrices<const float> a, b;

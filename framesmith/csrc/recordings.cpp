@@ -16,7 +16,8 @@ static constexpr uintptr_t kVector = 16;   // alignment that kernels are compile
 
 static bool is_askew(const Frame& call, int v) {
   const auto& aligned = call.plan.aligned;
-  return reinterpret_cast<uintptr_t>(call.pointers[v]) % kVector != 0 && std::find(aligned.begin(), aligned.end(), v) != aligned.end();
+  return reinterpret_cast<uintptr_t>(call.pointers[v]) % kVector != 0 &&
+         std::find(aligned.begin(), aligned.end(), v) != aligned.end();
 }
 
 // Parameters, and results of other recordings: they may move, but will stay where they are then.
@@ -40,7 +41,9 @@ void Recordings::note_places(const Frame& call) {
 // Attention keeps its seeds on the device while it is recorded, and otherwise in the CPU's memory.
 bool Recordings::is_astray(const Frame& call) const {
   const auto& inputs = call.plan.input_values;
-  return std::any_of(inputs.begin(), inputs.end(), [&](int v) { return places_[static_cast<size_t>(v)].on_device && call.refs[v]->device().is_cpu(); });
+  return std::any_of(inputs.begin(), inputs.end(), [&](int v) {
+    return places_[static_cast<size_t>(v)].on_device && call.refs[v]->device().is_cpu();
+  });
 }
 
 std::vector<bool> Recordings::copied(const Frame& call) const {
@@ -88,14 +91,17 @@ Choice Recordings::choose(const Frame& call, const Occasion& now) {
   std::shared_ptr<Recording> found = kept_[best];
   if (C10_UNLIKELY(least > 0) && twins < kTwins && limit_ > 1 && found->is_crowded() && ++found->crowded >= kCrowded)
     return {nullptr, true, twins};
-  if (best > 0) std::rotate(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(best), kept_.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  if (best > 0)
+    std::rotate(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(best),
+                kept_.begin() + static_cast<std::ptrdiff_t>(best) + 1);
   replays_++;
   return {std::move(found), false, 0};
 }
 
 void Recordings::add(std::shared_ptr<Recording> made) {
   const uint64_t now = made->occasion().generation;
-  std::erase_if(kept_, [&](const auto& r) { return r->occasion().generation != now; });  // their constants are not those of any call to come
+  // their constants are not those of any call to come
+  std::erase_if(kept_, [&](const auto& r) { return r->occasion().generation != now; });
   kept_.insert(kept_.begin(), std::move(made));
   if (kept_.size() <= limit_) return;
   if (kept_.back()->replays < kUseful) wasted_++;

@@ -1,8 +1,10 @@
-// LSTM and GRU: the input's product for many time steps at once, then the recurrence with its pointwise part fused into the product.
+// LSTM and GRU: the input's product for many time steps at once, then the recurrence with its pointwise part fused into
+// the product.
 //
-// The hidden units are cut into panels of W; a panel holds the W columns of every gate side by side, so that one register tile (batch rows x gates)
-// yields all gates of W units and the cell is computed from registers. A thread owns panels: what it computes of the input's product it alone
-// reads, and the threads meet once a time step, at a barrier that spins.
+// The hidden units are cut into panels of W; a panel holds the W columns of every gate side by side, so that one
+// register tile (batch rows x gates) yields all gates of W units and the cell is computed from registers. A thread owns
+// panels: what it computes of the input's product it alone reads, and the threads meet once a time step, at a barrier
+// that spins.
 #include "rnn.h"
 
 #include <omp.h>
@@ -15,7 +17,8 @@
 namespace framesmith {
 namespace {
 
-constexpr i64 kChunkRows = 256;         // rows (time steps x batch) of the input's product that are kept before the recurrence consumes them
+// rows (time steps x batch) of the input's product that are kept before the recurrence consumes them
+constexpr i64 kChunkRows = 256;
 constexpr double kParallelWork = 1e5;   // multiply-adds a time step from which a second thread pays for the barrier
 constexpr int kSpins = 1 << 12;
 
@@ -47,8 +50,8 @@ class Barrier {
   alignas(64) std::atomic<int> generation_{0};
 };
 
-// ---- cells: `start` gives a row's first accumulators, `finish` its new state. `given` is the input's product (with its bias), `bias` the
-// part of the bias that stays with the recurrent product.
+// ---- cells: `start` gives a row's first accumulators, `finish` its new state. `given` is the input's product (with
+// its bias), `bias` the part of the bias that stays with the recurrent product.
 struct Lstm {
   static constexpr int gates = 4;
   static __attribute__((always_inline)) void start(vf* acc, const float* given, const float*) {
@@ -75,7 +78,8 @@ struct Gru {
   }
 };
 
-// One panel's step for rows of the batch: `given` rows lie given_row apart, h rows h_row, c rows (also of `last`) c_row, out rows out_row.
+// One panel's step for rows of the batch: `given` rows lie given_row apart, h rows h_row, c rows (also of `last`)
+// c_row, out rows out_row.
 struct Step {
   const float* given;
   i64 given_row;
@@ -103,7 +107,8 @@ __attribute__((noinline)) void step_tile(const Step& s, i64 row) {
     const i64 r = row + i;
     const float* h = s.h ? s.h + r * s.h_row + s.first : zero;
     float* c = s.c ? s.c + r * s.c_row + s.first : nullptr;
-    const vf next = live == W ? Cell::finish(acc[i], given + i * s.given_row, h, c, full) : Cell::finish(acc[i], given + i * s.given_row, h, c, live);
+    const vf next = live == W ? Cell::finish(acc[i], given + i * s.given_row, h, c, full)
+                              : Cell::finish(acc[i], given + i * s.given_row, h, c, live);
     auto put = [&](float* p) { live == W ? store(p, next, full) : store(p, next, live); };
     put(s.out + r * s.out_row + s.first);
     if (s.last) put(s.last + r * s.c_row + s.first);
@@ -112,7 +117,8 @@ __attribute__((noinline)) void step_tile(const Step& s, i64 row) {
 
 // Rows of the input's product: x rows lda apart, results gates * W floats a row, side by side.
 template <int NV, int MR>
-__attribute__((noinline)) void input_tile(const float* x, i64 lda, const float* w, const float* bias, i64 depth, float* out) {
+__attribute__((noinline)) void input_tile(const float* x, i64 lda, const float* w, const float* bias, i64 depth,
+                                          float* out) {
   vf acc[MR][NV];
 #pragma GCC unroll 8
   for (int j = 0; j < NV; j++)
@@ -140,16 +146,16 @@ auto input_of(int rows) {
 struct Packed {
   i64 panels, tile, h, bias_x, bias_h, size;
   Packed(i64 gates, i64 input, i64 hidden)
-      : panels((hidden + W - 1) / W), tile(gates * W), h(panels * tile * input), bias_x(h + panels * tile * hidden), bias_h(bias_x + panels * tile),
-        size(bias_h + panels * tile) {}
+      : panels((hidden + W - 1) / W), tile(gates * W), h(panels * tile * input), bias_x(h + panels * tile * hidden),
+        bias_h(bias_x + panels * tile), size(bias_h + panels * tile) {}
 };
 
 template <class Cell>
 class Run {
  public:
   Run(const Recurrence& r, float* scratch)
-      : r_(r), panels_((r.hidden + W - 1) / W), chunk_(chunk_steps(r)), given_size_(chunk_ * r.batch * tile), given_(scratch),
-        between_(scratch + given_floats()) {}
+      : r_(r), panels_((r.hidden + W - 1) / W), chunk_(chunk_steps(r)), given_size_(chunk_ * r.batch * tile),
+        given_(scratch), between_(scratch + given_floats()) {}
 
   static i64 chunk_steps(const Recurrence& r) {
     const i64 want = (kChunkRows + r.batch - 1) / r.batch;
@@ -234,8 +240,9 @@ class Run {
     const Even even(rows, kRows);
     for (i64 run = 0; run < runs; run++)
       for (i64 g = 0; g < even.groups; g++)
-        input_of<Cell::gates, kRows>(even.size(g))(from + run * run_stride + even.begin(g) * lda, lda, packed + panel * tile * depth,
-                                                   packed + p.bias_x + panel * tile, depth, to + (run * rows + even.begin(g)) * tile);
+        input_of<Cell::gates, kRows>(even.size(g))(from + run * run_stride + even.begin(g) * lda, lda,
+                                                   packed + panel * tile * depth, packed + p.bias_x + panel * tile,
+                                                   depth, to + (run * rows + even.begin(g)) * tile);
   }
 
   void advance(i64 layer, i64 task, i64 s, i64 place, i64 steps) const {
@@ -275,17 +282,23 @@ auto with_cell(const Recurrence& r, float* scratch, F f) {
 }
 }  // namespace
 
-int64_t packed_recurrence_size(int64_t gates, int64_t input, int64_t hidden) { return Packed(gates, input, hidden).size; }
+int64_t packed_recurrence_size(int64_t gates, int64_t input, int64_t hidden) {
+  return Packed(gates, input, hidden).size;
+}
 
-void pack_recurrence(float* out, int64_t gates, int64_t input, int64_t hidden, const float* w_x, const float* w_h, const float* b_x, const float* b_h) {
+void pack_recurrence(float* out, int64_t gates, int64_t input, int64_t hidden, const float* w_x, const float* w_h,
+                     const float* b_x, const float* b_h) {
   const Packed p(gates, input, hidden);
-  auto column = [&](const float* w, i64 depth, i64 unit, i64 gate, i64 k) { return unit < hidden && w ? w[(gate * hidden + unit) * depth + k] : 0.0f; };
+  auto column = [&](const float* w, i64 depth, i64 unit, i64 gate, i64 k) {
+    return unit < hidden && w ? w[(gate * hidden + unit) * depth + k] : 0.0f;
+  };
 #pragma omp parallel for schedule(static) if (p.size > 100000)
   for (i64 panel = 0; panel < p.panels; panel++)
     for (i64 j = 0; j < p.tile; j++) {
       const i64 unit = panel * W + j % W, gate = j / W;
       for (i64 k = 0; k < input; k++) out[(panel * input + k) * p.tile + j] = column(w_x, input, unit, gate, k);
-      for (i64 k = 0; k < hidden; k++) out[p.h + (panel * hidden + k) * p.tile + j] = column(w_h, hidden, unit, gate, k);
+      for (i64 k = 0; k < hidden; k++)
+        out[p.h + (panel * hidden + k) * p.tile + j] = column(w_h, hidden, unit, gate, k);
       // A GRU's new gate scales the recurrent product with its bias; every other bias joins the input's.
       const bool apart = gates == Gru::gates && gate == 2;
       const float bx = column(b_x, 1, unit, gate, 0), bh = column(b_h, 1, unit, gate, 0);

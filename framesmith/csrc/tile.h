@@ -1,4 +1,4 @@
-// The register tile that the library kernels share: MR rows of A against NV vectors of columns of B, accumulators in registers.
+// The register tile that the library kernels share: MR rows of A against NV vectors of columns of B, sums in registers.
 #pragma once
 #include <cstdlib>
 #include <memory>
