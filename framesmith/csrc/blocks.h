@@ -8,15 +8,13 @@
 namespace framesmith {
 
 constexpr int kPanel = 2;                    // vectors of a panel
-// rows of a tile: accumulators + a row of B + a broadcast fill the registers
-constexpr int kMost = W == 16 ? 14 : 6;
+constexpr int kMost = W == 16 ? 14 : 6;      // rows of a tile: accumulators, a row of B, a broadcast fill the registers
 constexpr i64 kColumns = kPanel * W;
 constexpr i64 kTile = kMost * kColumns;
 constexpr i64 kSpan = 256;                   // products of a sum
 constexpr i64 kDepth = 3 * kSpan;            // products of a block: its sums are added up before they go to C
 constexpr i64 kBlock = 3 << 15;              // floats of packed B, and
 constexpr i64 kRowBlock = 8;                 // tiles of rows of packed A: both stay in L2
-constexpr i64 kAhead = 8;                    // rows of B fetched before their turn
 constexpr i64 kStrip = 64;                   // columns of A packed at a time
 constexpr double kParallelWork = 2e5;        // multiply-adds from which a second thread pays
 
@@ -54,46 +52,6 @@ inline double cost(const Problem& p) {
 
 // ------------------------------------------------------------------------------------------------------------- packing
 
-// `depth` rows of B, n columns -> panels of kColumns columns; the last has whole vectors, filled up with 0.
-inline void pack_straight(const float* b, i64 row, i64 depth, i64 n, float* out) {
-  const i64 whole = n / kColumns * kColumns, rest = n - whole, wide = round_up(rest, W);
-  for (i64 k = 0; k < depth; k++, b += row) {
-    float* to = out + k * kColumns;
-    for (i64 j = 0; j < whole; j += kColumns, to += depth * kColumns) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kPanel; v++) {
-        __builtin_prefetch(b + kAhead * row + j + v * W);
-        store(to + v * W, load(b + j + v * W, full), full);
-      }
-    }
-    to += k * (wide - kColumns);
-    for (i64 j = 0; j < rest; j += W)
-      store(to + j, rest - j >= W ? load(b + whole + j, full) : load(b + whole + j, (int)(rest - j)), full);
-  }
-}
-
-// The same of columns that are contiguous.
-inline void pack_turned(const float* b, i64 column, i64 depth, i64 n, float* out) {
-  for (i64 j = 0; j < n; j += W) {
-    const i64 panel = j / kColumns * kColumns, wide = std::min(kColumns, round_up(n - panel, W)),
-              live = std::min(n - j, i64(W));
-    float* to = out + panel * depth + (j - panel);
-    const float* from = b + j * column;
-    for (i64 k = 0; k < depth; k += W) {
-      const int count = (int)std::min(depth - k, i64(W));
-      vf r[W];
-      if (count == W && live == W) {
-#pragma GCC unroll 16
-        for (int l = 0; l < W; l++) r[l] = load(from + l * column + k, full);
-      } else {
-        for (int l = 0; l < W; l++) r[l] = l < live ? load(from + l * column + k, count) : vf{};
-      }
-      fs::transpose(r);
-      for (int l = 0; l < count; l++) store(to + (k + l) * wide, r[l], full);
-    }
-  }
-}
-
 inline void pack_any(const Matrices<const float>& b, i64 depth, i64 n, float* out) {
   for (i64 panel = 0; panel < n; panel += kColumns) {
     const i64 wide = std::min(kColumns, round_up(n - panel, W));
@@ -104,8 +62,8 @@ inline void pack_any(const Matrices<const float>& b, i64 depth, i64 n, float* ou
 }
 
 inline void pack_b(const Matrices<const float>& b, i64 depth, i64 n, float* out) {
-  if (b.column == 1) pack_straight(b.at, b.row, depth, n, out);
-  else if (b.row == 1) pack_turned(b.at, b.column, depth, n, out);
+  if (b.column == 1) pack_straight<kPanel>(b.at, b.row, depth, n, out);
+  else if (b.row == 1) pack_turned<kPanel>(b.at, b.column, depth, n, out);
   else pack_any(b, depth, n, out);
 }
 
@@ -167,7 +125,6 @@ inline void put_rows(const Problem& p, i64 i0, int rows, i64 j0, int vectors, co
     }
 }
 
-// C's columns are contiguous.
 inline void put_columns(const Problem& p, i64 i0, int rows, i64 j0, int vectors, const float* out, bool first) {
   for (int v = 0; v < vectors; v++) {
     vf r[W];

@@ -100,26 +100,6 @@ Even parts_of(i64 n, i64 unit, i64 tasks, i64 threads) {
   return {units, (units + parts - 1) / parts};
 }
 
-float total(vf x) {
-  const fs::hf half = FS_LO(x) + FS_HI(x);
-  float sum[W / 2];
-  __builtin_memcpy(sum, &half, sizeof sum);
-  for (int n = W / 4; n; n /= 2)
-    for (int l = 0; l < n; l++) sum[l] += sum[l + n];
-  return sum[0];
-}
-
-float dot(const float* x, const float* y, i64 n) {
-  vf sum[2] = {};
-  i64 i = 0;
-  for (; i + 2 * W <= n; i += 2 * W)
-    for (int v = 0; v < 2; v++) sum[v] += load(x + i + v * W, full) * load(y + i + v * W, full);
-  for (; i < n; i += W) {
-    const int live = (int)std::min(n - i, i64(W));
-    sum[0] += load(x + i, live) * load(y + i, live);
-  }
-  return total(sum[0] + sum[1]);
-}
 
 // Weights of a group with few results, as dot products of the matrix's rows, a strip of places at a time.
 void few_weights(const Convolution& c, const Sizes& s, i64 group, const float* tangents, const float* images,
@@ -198,18 +178,14 @@ void add_taps(const Convolution& c, const Plane& plane, i64 p, i64 l0, i64 l1, c
     for (; j + W <= c.out[1]; j += W) step(full);
     if (j < c.out[1]) step((int)(c.out[1] - j));
   }
-  for (int q = 0; q < Q; q++) weights[q] += total(sum[q]);
-}
-template <int Q> auto taps_of(i64 taps) {
-  if constexpr (Q == 1) return &add_taps<1>;
-  else return taps == Q ? &add_taps<Q> : taps_of<Q - 1>(taps);
+  for (int q = 0; q < Q; q++) weights[q] += fs::fold_sum(sum[q]);
 }
 
 // Weights of a group with few results, a row of a kernel at a time.
 void small_weights(const Convolution& c, const Sizes& s, i64 group, const float* tangents, const float* images,
                    float* weights) {
   Plane plane(c, blocks_memory().get(Plane::room(c)));
-  const auto taps = taps_of<kTaps>(c.kernel[1]);
+  const auto taps = with_constant<kTaps>((int)c.kernel[1], [](auto q) { return &add_taps<q>; });
   const i64 strip = std::max(kSpan * W / 2 / c.out[1], i64(1));
   std::fill_n(weights + group * s.weight, s.weight, 0.0f);
   for (i64 n = 0; n < c.count; n++)
@@ -224,6 +200,12 @@ void small_weights(const Convolution& c, const Sizes& s, i64 group, const float*
     }
 }
 
+auto putting_rows(const Problem& p) {
+  return [&p](i64 i0, int rows, i64 j0, int vectors, const float* sums, bool first) {
+    put_rows(p, i0, rows, j0, vectors, sums, first);
+  };
+}
+
 // Rows [r0, r0 + n) of the matrix, places [k0, k0 + depth) -> panels, its rows being the columns of B.
 void pack_matrix_turned(const Matrix& matrix, i64 r0, i64 n, i64 k0, i64 depth, float* out) {
   alignas(64) float rows[kColumns * kStrip];
@@ -232,7 +214,7 @@ void pack_matrix_turned(const Matrix& matrix, i64 r0, i64 n, i64 k0, i64 depth, 
     for (i64 k = 0; k < depth; k += kStrip) {
       const i64 count = std::min(kStrip, depth - k);
       for (i64 j = 0; j < live; j++) matrix.read(r0 + panel + j, k0 + k, count, rows + j * kStrip);
-      pack_turned(rows, kStrip, count, live, out + panel * depth + k * wide);
+      pack_turned<kPanel>(rows, kStrip, count, live, out + panel * depth + k * wide);
     }
   }
 }
@@ -267,11 +249,10 @@ void convolve(const Convolution& c, const float* images, const float* weights, c
       const Matrices weight{weights + group * s.weight, 0, s.rows, 1};
       const Problem p{c.outs, last - first, s.rows, weight, {}, {results + task * s.result + first, 0, s.places, 1},
                       {bias ? bias + group * c.outs : nullptr, 0, 1, 0}, false};
-      multiply(
-          p, [&](i64 k0, i64 depth, i64 j0, i64 n, float* out) { pack_matrix(matrix, k0, depth, first + j0, n, out); },
-          [&](i64 i0, int rows, i64 j0, int vectors, const float* sums, bool fresh) {
-            put_rows(p, i0, rows, j0, vectors, sums, fresh);
-          });
+      auto packed = [&](i64 k0, i64 depth, i64 j0, i64 n, float* out) {
+        pack_matrix(matrix, k0, depth, first + j0, n, out);
+      };
+      multiply(p, packed, putting_rows(p));
     }
 }
 
@@ -292,7 +273,7 @@ void convolve_images(const Convolution& c, const float* tangents, const float* w
       multiply(
           p,
           [&](i64 k0, i64 depth, i64 j0, i64 n, float* out) {
-            pack_straight(tangent + k0 * s.places + j0, s.places, depth, n, out);
+            pack_straight<kPanel>(tangent + k0 * s.places + j0, s.places, depth, n, out);
           },
           [&](i64 i0, int rows, i64 j0, int vectors, const float* sums, bool) {
             for (int i = 0; i < rows; i++)
@@ -318,14 +299,10 @@ void convolve_weights(const Convolution& c, const float* tangents, const float* 
         const Matrix matrix(c, images + task * s.image);
         const Problem p{c.outs, last - first, s.places, {tangents + task * s.result, 0, s.places, 1}, {},
                         {weights + group * s.weight + first, 0, s.rows, 1}, {}, n > 0};
-        multiply(
-            p,
-            [&](i64 k0, i64 depth, i64 j0, i64 m, float* out) {
-              pack_matrix_turned(matrix, first + j0, m, k0, depth, out);
-            },
-            [&](i64 i0, int rows, i64 j0, int vectors, const float* sums, bool fresh) {
-              put_rows(p, i0, rows, j0, vectors, sums, fresh);
-            });
+        auto packed = [&](i64 k0, i64 depth, i64 j0, i64 m, float* out) {
+          pack_matrix_turned(matrix, first + j0, m, k0, depth, out);
+        };
+        multiply(p, packed, putting_rows(p));
       }
     }
 }

@@ -1,12 +1,13 @@
 // `framesmith::embedding_bags`: the bags of several tables in one parallel loop, bag by bag, so that what is stacked
 // afterwards lies side by side.
+#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <vector>
+
+#include "operators.h"
 
 namespace framesmith {
 namespace {
@@ -95,28 +96,22 @@ void run(TensorList tables, TensorList indices, TensorList offsets, bool mean, b
   });
 }
 
-Tensor bags_meta(TensorList tables, TensorList, TensorList offsets, bool, bool include_last, int64_t) {
+Tensor bags_results(TensorList tables, TensorList, TensorList offsets, bool, bool include_last, int64_t) {
   return at::empty({bags_of(offsets[0], include_last), static_cast<int64_t>(tables.size()), tables[0].size(1)},
                    tables[0].options());
 }
 
 // `padding`: the row left out of each bag (-1: none).
-Tensor& bags_out(TensorList tables_, TensorList indices_, TensorList offsets_, bool mean, bool include_last,
-                 int64_t padding, Tensor& out) {
+void bags(TensorList tables_, TensorList indices_, TensorList offsets_, bool mean, bool include_last, int64_t padding,
+          Tensor& out) {
   std::vector<Tensor> tables, indices, offsets;
-  for (size_t i = 0; i < tables_.size(); i++) {
-    tables.push_back(tables_[i].contiguous()), indices.push_back(indices_[i].contiguous()),
-        offsets.push_back(offsets_[i].contiguous());
-  }
+  for (const Tensor& t : tables_) tables.push_back(t.contiguous());
+  for (const Tensor& t : indices_) indices.push_back(t.contiguous());
+  for (const Tensor& t : offsets_) offsets.push_back(t.contiguous());
   TORCH_CHECK(out.is_contiguous(), "framesmith: the result of embedding bags is dense");
-  if (indices[0].scalar_type() == at::kLong) run<int64_t>(tables, indices, offsets, mean, include_last, padding, out);
-  else run<int32_t>(tables, indices, offsets, mean, include_last, padding, out);
-  return out;
-}
-
-Tensor bags(TensorList tables, TensorList indices, TensorList offsets, bool mean, bool include_last, int64_t padding) {
-  Tensor out = bags_meta(tables, indices, offsets, mean, include_last, padding);
-  return bags_out(tables, indices, offsets, mean, include_last, padding, out);
+  AT_DISPATCH_INDEX_TYPES(indices[0].scalar_type(), "framesmith::embedding_bags", [&] {
+    run<index_t>(tables, indices, offsets, mean, include_last, padding, out);
+  });
 }
 
 // ---- the gradient of a table from those of sums or means of its rows
@@ -150,8 +145,8 @@ void add_rows(const Gradient& g, const I* indices, const I* starts, int64_t star
 }
 
 // `padding`: as above. Indices were looked at in the forward.
-Tensor& bag_gradient_out(const Tensor& tangent_, const Tensor& indices_, const Tensor& offsets_, int64_t count,
-                         bool mean, int64_t padding, Tensor& out) {
+void bag_gradient(const Tensor& tangent_, const Tensor& indices_, const Tensor& offsets_, int64_t count, bool mean,
+                  int64_t padding, Tensor& out) {
   const Tensor tangent = tangent_.stride(1) == 1 || tangent_.size(1) == 1 ? tangent_ : tangent_.contiguous();
   const Tensor indices = indices_.contiguous(), offsets = offsets_.contiguous();
   TORCH_CHECK(out.is_contiguous(), "framesmith: the gradient of a table is dense");
@@ -164,38 +159,17 @@ Tensor& bag_gradient_out(const Tensor& tangent_, const Tensor& indices_, const T
       add_rows(g, ids, starts, offsets.numel(), low, high);
     });
   });
-  return out;
 }
 
-Tensor bag_gradient_meta(const Tensor& tangent, const Tensor&, const Tensor&, int64_t count, bool, int64_t) {
+Tensor bag_gradient_results(const Tensor& tangent, const Tensor&, const Tensor&, int64_t count, bool, int64_t) {
   return at::empty({count, tangent.size(1)}, tangent.options());
-}
-
-Tensor bag_gradient(const Tensor& tangent, const Tensor& indices, const Tensor& offsets, int64_t count, bool mean,
-                    int64_t padding) {
-  Tensor out = bag_gradient_meta(tangent, indices, offsets, count, mean, padding);
-  return bag_gradient_out(tangent, indices, offsets, count, mean, padding, out);
 }
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(framesmith, m) {
-#define BAGS "(Tensor[] tables, Tensor[] indices, Tensor[] offsets, bool mean, bool include_last, int padding"
-  m.def("embedding_bags" BAGS ") -> Tensor");
-  m.def("embedding_bags.out" BAGS ", *, Tensor(a!) out) -> Tensor(a!)");
-#define GRADIENT "(Tensor tangent, Tensor indices, Tensor offsets, int count, bool mean, int padding"
-  m.def("embedding_bag_gradient" GRADIENT ") -> Tensor");
-  m.def("embedding_bag_gradient.out" GRADIENT ", *, Tensor(a!) out) -> Tensor(a!)");
-}
-
-TORCH_LIBRARY_IMPL(framesmith, CPU, m) {
-  m.impl("embedding_bags", bags);
-  m.impl("embedding_bags.out", bags_out);
-  m.impl("embedding_bag_gradient", bag_gradient);
-  m.impl("embedding_bag_gradient.out", bag_gradient_out);
-}
-
-TORCH_LIBRARY_IMPL(framesmith, Meta, m) {
-  m.impl("embedding_bags", bags_meta);
-  m.impl("embedding_bag_gradient", bag_gradient_meta);
+  define<bags_results, bags>(m, "embedding_bags", "Tensor[] tables, Tensor[] indices, Tensor[] offsets, bool mean, "
+                                                  "bool include_last, int padding");
+  define<bag_gradient_results, bag_gradient>(
+      m, "embedding_bag_gradient", "Tensor tangent, Tensor indices, Tensor offsets, int count, bool mean, int padding");
 }
 }  // namespace framesmith

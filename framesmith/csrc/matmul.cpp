@@ -19,31 +19,17 @@ namespace {
 template <bool Packed, int NV, int MR>
 __attribute__((noinline)) void tile(const float* a, i64 row, const float* b, i64 depth, float* out, bool add) {
   vf acc[MR][NV] = {};
-  for (i64 k = 0; k < depth; k++, b += NV * W) {
-    vf vectors[NV];
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) vectors[j] = fs::hold(load(b + j * W, full));
-#pragma GCC unroll 32
-    for (int i = 0; i < MR; i++) {
-      const vf x = fs::spread(Packed ? a[k * MR + i] : a[i * row + k]);
-#pragma GCC unroll 8
-      for (int j = 0; j < NV; j++) acc[i][j] += x * vectors[j];
-    }
-  }
+  fs::multiply<Packed>(acc, a, row, b, depth);
   if (add) {
 #pragma GCC unroll 32
     for (int i = 0; i < MR; i++)
 #pragma GCC unroll 8
       for (int j = 0; j < NV; j++) acc[i][j] += load(out + (i * NV + j) * W, full);
   }
-#pragma GCC unroll 32
-  for (int i = 0; i < MR; i++)
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) store(out + (i * NV + j) * W, acc[i][j], full);
+  fs::store_sums(acc, out, NV * W);
 }
-template <bool Packed, int NV, int MR> Tile by_rows(int rows) {
-  if constexpr (MR == 1) return &tile<Packed, NV, 1>;
-  else return rows == MR ? &tile<Packed, NV, MR> : by_rows<Packed, NV, MR - 1>(rows);
+template <bool Packed, int NV> Tile by_rows(int rows) {
+  return with_constant<kMost>(rows, [](auto mr) -> Tile { return &tile<Packed, NV, mr>; });
 }
 
 void run(const Problem& p) {
@@ -73,8 +59,8 @@ std::pair<i64, i64> cut(const Problem& p, i64 threads) {
 }  // namespace
 
 Tile tile_of(bool packed, int rows, int vectors) {
-  if (packed) return vectors == 1 ? by_rows<true, 1, kMost>(rows) : by_rows<true, kPanel, kMost>(rows);
-  return vectors == 1 ? by_rows<false, 1, kMost>(rows) : by_rows<false, kPanel, kMost>(rows);
+  if (packed) return vectors == 1 ? by_rows<true, 1>(rows) : by_rows<true, kPanel>(rows);
+  return vectors == 1 ? by_rows<false, 1>(rows) : by_rows<false, kPanel>(rows);
 }
 
 void matmul(const Matmul& q, int threads) {

@@ -100,8 +100,8 @@ __attribute__((noinline)) void step_tile(const Step& s, i64 row) {
   const float* given = s.given + row * s.given_row;
 #pragma GCC unroll 8
   for (int i = 0; i < MR; i++) Cell::start(acc[i], given + i * s.given_row, s.bias);
-  if (s.h) multiply<MR, Cell::gates>(acc, s.h + row * s.h_row, s.h_row, s.w, s.hidden);
-  const int live = s.hidden - s.first < W ? (int)(s.hidden - s.first) : W;
+  if (s.h) fs::multiply<false>(acc, s.h + row * s.h_row, s.h_row, s.w, s.hidden);
+  const int live = (int)std::min(s.hidden - s.first, i64(W));
   const float zero[W] = {};
   for (int i = 0; i < MR; i++) {
     const i64 r = row + i;
@@ -124,22 +124,16 @@ __attribute__((noinline)) void input_tile(const float* x, i64 lda, const float* 
   for (int j = 0; j < NV; j++)
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++) acc[i][j] = load(bias + j * W, full);
-  multiply<MR, NV>(acc, x, lda, w, depth);
-#pragma GCC unroll 8
-  for (int i = 0; i < MR; i++)
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) store(out + (i * NV + j) * W, acc[i][j], full);
+  fs::multiply<false>(acc, x, lda, w, depth);
+  fs::store_sums(acc, out, NV * W);
 }
 
-template <class Cell, int MR>
-auto step_of(int rows) {
-  if constexpr (MR == 1) return &step_tile<Cell, 1>;
-  else return rows == MR ? &step_tile<Cell, MR> : step_of<Cell, MR - 1>(rows);
+constexpr int kStepRows = W == 16 ? kRows : 3;
+template <class Cell> auto step_of(int rows) {
+  return with_constant<kStepRows>(rows, [](auto mr) { return &step_tile<Cell, mr>; });
 }
-template <int NV, int MR>
-auto input_of(int rows) {
-  if constexpr (MR == 1) return &input_tile<NV, 1>;
-  else return rows == MR ? &input_tile<NV, MR> : input_of<NV, MR - 1>(rows);
+template <int NV> auto input_of(int rows) {
+  return with_constant<kRows>(rows, [](auto mr) { return &input_tile<NV, mr>; });
 }
 
 // Where the parts of a packed weight begin.
@@ -153,13 +147,13 @@ struct Packed {
 template <class Cell>
 class Run {
  public:
-  Run(const Recurrence& r, float* scratch)
+  explicit Run(const Recurrence& r)
       : r_(r), panels_((r.hidden + W - 1) / W), chunk_(chunk_steps(r)), given_size_(chunk_ * r.batch * tile),
-        given_(scratch), between_(scratch + given_floats()) {}
+        scratch_(memory(given_floats() + between_floats())), given_(scratch_.get()),
+        between_(given_ + given_floats()) {}
 
   static i64 chunk_steps(const Recurrence& r) {
-    const i64 want = (kChunkRows + r.batch - 1) / r.batch;
-    return want < r.steps ? want : r.steps;
+    return std::min((kChunkRows + r.batch - 1) / r.batch, r.steps);
   }
   i64 given_floats() const { return r_.directions * panels_ * given_size_; }
   i64 between_floats() const { return (r_.layers > 2 ? 2 : r_.layers - 1) * r_.steps * r_.batch * width(); }
@@ -167,7 +161,7 @@ class Run {
   void operator()(int threads) {
     const double work = (double)r_.directions * r_.batch * r_.hidden * r_.hidden * Cell::gates;
     if (work < kParallelWork) threads = 1;
-    if (threads > panels_ * r_.directions) threads = (int)(panels_ * r_.directions);
+    threads = (int)std::min(i64(threads), panels_ * r_.directions);
     Barrier meeting;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
@@ -179,7 +173,6 @@ class Run {
 
  private:
   static constexpr i64 tile = Cell::gates * W;
-  static constexpr int step_rows = W == 16 ? kRows : 3;
 
   // The sequence that a layer reads or writes.
   struct Sequence {
@@ -201,7 +194,7 @@ class Run {
     for (i64 layer = 0; layer < r_.layers; layer++) {
       for (i64 task = begin; task < end; task++) start_cells(layer, task);
       for (i64 first = 0; first < r_.steps; first += chunk_) {
-        const i64 steps = r_.steps - first < chunk_ ? r_.steps - first : chunk_;
+        const i64 steps = std::min(r_.steps - first, chunk_);
         for (i64 task = begin; task < end; task++) give(layer, task, first, steps);
         for (i64 s = first; s < first + steps; s++) {
           for (i64 task = begin; task < end; task++) advance(layer, task, s, s - first, steps);
@@ -216,7 +209,7 @@ class Run {
   void start_cells(i64 layer, i64 task) const {
     if (!r_.cn) return;
     const i64 slab = (layer * r_.directions + task / panels_) * r_.batch * r_.hidden, unit = task % panels_ * W;
-    const i64 live = r_.hidden - unit < W ? r_.hidden - unit : W;
+    const i64 live = std::min(r_.hidden - unit, i64(W));
     for (i64 b = 0; b < r_.batch; b++) {
       float* c = r_.cn + slab + b * r_.hidden + unit;
       if (r_.c0) __builtin_memcpy(c, r_.c0 + (c - r_.cn), live * sizeof(float));
@@ -240,9 +233,9 @@ class Run {
     const Even even(rows, kRows);
     for (i64 run = 0; run < runs; run++)
       for (i64 g = 0; g < even.groups; g++)
-        input_of<Cell::gates, kRows>(even.size(g))(from + run * run_stride + even.begin(g) * lda, lda,
-                                                   packed + panel * tile * depth, packed + p.bias_x + panel * tile,
-                                                   depth, to + (run * rows + even.begin(g)) * tile);
+        input_of<Cell::gates>(even.size(g))(from + run * run_stride + even.begin(g) * lda, lda,
+                                            packed + panel * tile * depth, packed + p.bias_x + panel * tile, depth,
+                                            to + (run * rows + even.begin(g)) * tile);
   }
 
   void advance(i64 layer, i64 task, i64 s, i64 place, i64 steps) const {
@@ -266,20 +259,16 @@ class Run {
     step.last = s == r_.steps - 1 ? r_.hn + slab : nullptr;
     step.c_row = step.hidden = r_.hidden;
     step.first = panel * W;
-    const Even even(r_.batch, step_rows);
-    for (i64 g = 0; g < even.groups; g++) step_of<Cell, step_rows>(even.size(g))(step, even.begin(g));
+    const Even even(r_.batch, kStepRows);
+    for (i64 g = 0; g < even.groups; g++) step_of<Cell>(even.size(g))(step, even.begin(g));
   }
 
   const Recurrence& r_;
   i64 panels_, chunk_, given_size_;
+  Memory scratch_;
   float *given_, *between_;
 };
 
-template <class F>
-auto with_cell(const Recurrence& r, float* scratch, F f) {
-  if (r.gates == Lstm::gates) return f(Run<Lstm>(r, scratch));
-  return f(Run<Gru>(r, scratch));
-}
 }  // namespace
 
 int64_t packed_recurrence_size(int64_t gates, int64_t input, int64_t hidden) {
@@ -307,12 +296,9 @@ void pack_recurrence(float* out, int64_t gates, int64_t input, int64_t hidden, c
     }
 }
 
-int64_t recurrence_scratch(const Recurrence& r) {
-  return with_cell(r, nullptr, [](auto&& run) { return run.given_floats() + run.between_floats(); });
-}
-
-void recur(const Recurrence& r, float* scratch, int threads) {
-  with_cell(r, scratch, [&](auto&& run) { run(threads); return 0; });
+void recur(const Recurrence& r, int threads) {
+  if (r.gates == Lstm::gates) Run<Lstm>{r}(threads);
+  else Run<Gru>{r}(threads);
 }
 
 }  // namespace framesmith

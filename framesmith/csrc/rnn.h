@@ -23,8 +23,6 @@ int64_t packed_recurrence_size(int64_t gates, int64_t input, int64_t hidden);
 // w_x (gates * hidden, input), w_h (gates * hidden, hidden), both contiguous; the biases (gates * hidden) may be null.
 void pack_recurrence(float* out, int64_t gates, int64_t input, int64_t hidden, const float* w_x, const float* w_h,
                      const float* b_x, const float* b_h);
-// Floats of scratch memory that `recur` needs.
-int64_t recurrence_scratch(const Recurrence& r);
-void recur(const Recurrence& r, float* scratch, int threads);
+void recur(const Recurrence& r, int threads);
 
 }  // namespace framesmith

@@ -20,29 +20,35 @@ FN vf hold(vf x) {
 #endif
   return x;
 }
-template <int MR, int NV>
-static __attribute__((noinline)) void contract_span(const float* a0, i64 lda, const Runs& runs, const float* b,
-                                                    float* out) {
-  vf acc[MR][NV] = {};
-  for (i64 p = 0; p < runs.outer; p++)
-    for (i64 q = 0; q < runs.inner; q++) {
-      const float* a = a0 + p * runs.outer_stride + q * runs.inner_stride;
-      for (i64 k = 0; k < runs.depth; k++, b += NV * W) {
-        vf row[NV];
+// Adds MR rows of A (`lda` apart; `Packed`: side by side) times `depth` rows of a panel of B.
+template <bool Packed, int MR, int NV>
+FN void multiply(vf (&acc)[MR][NV], const float* a, i64 lda, const float* b, i64 depth) {
+  for (i64 k = 0; k < depth; k++, b += NV * W) {
+    vf row[NV];
 #pragma GCC unroll 8
-        for (int j = 0; j < NV; j++) row[j] = hold(load(b + j * W, Full()));
+    for (int j = 0; j < NV; j++) row[j] = hold(load(b + j * W, Full()));
 #pragma GCC unroll 32
-        for (int i = 0; i < MR; i++) {
-          const vf x = spread(a[i * lda + k]);
+    for (int i = 0; i < MR; i++) {
+      const vf x = spread(Packed ? a[k * MR + i] : a[i * lda + k]);
 #pragma GCC unroll 8
-          for (int j = 0; j < NV; j++) acc[i][j] += x * row[j];
-        }
-      }
+      for (int j = 0; j < NV; j++) acc[i][j] += x * row[j];
     }
+  }
+}
+template <int MR, int NV> FN void store_sums(const vf (&acc)[MR][NV], float* out, i64 row) {
 #pragma GCC unroll 32
   for (int i = 0; i < MR; i++)
 #pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) store(out + (i * NV + j) * W, acc[i][j], Full());
+    for (int j = 0; j < NV; j++) store(out + i * row + j * W, acc[i][j], Full());
+}
+template <int MR, int NV>
+static __attribute__((noinline)) void contract_span(const float* a, i64 lda, const Runs& runs, const float* b,
+                                                    float* out) {
+  vf acc[MR][NV] = {};
+  for (i64 p = 0; p < runs.outer; p++)
+    for (i64 q = 0; q < runs.inner; q++, b += runs.depth * NV * W)
+      multiply<false>(acc, a + p * runs.outer_stride + q * runs.inner_stride, lda, b, runs.depth);
+  store_sums(acc, out, NV * W);
 }
 
 constexpr i64 SPAN = 512;
@@ -95,9 +101,6 @@ static __attribute__((noinline)) void depthwise_tile(const float* a0, i64 lda, T
         acc[i][NV - 1] += load(a + i * lda + (NV - 1) * W, live) * row[NV - 1];
       }
     }
-#pragma GCC unroll 32
-  for (int i = 0; i < MR; i++)
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) store(out + (i * NV + j) * W, acc[i][j], Full());
+  store_sums(acc, out, NV * W);
 }
 }  // namespace fs
