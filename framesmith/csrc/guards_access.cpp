@@ -1,4 +1,5 @@
 // Accessors: the steps that walk from the frame to a value.
+#include <optional>
 #include "guards_dict.h"
 #include "guards_program.h"
 #include "hook_switch.h"
@@ -6,17 +7,7 @@
 namespace framesmith {
 namespace {
 
-PyObject* source_of(const Step& step, const Run& run) { return run.registers[step.src]; }
-
-bool deliver(const Step& step, Run& run, PyObject* value) {
-  run.registers[step.dst] = value;
-  return value != nullptr;
-}
-
-bool local(Step& step, Run& run) {
-  const FrameView& frame = run.frame;
-  return deliver(step, run, frame.locals[frame.local_index ? frame.local_index[step.index] : step.index]);
-}
+bool local(Step& step, Run& run) { return deliver(step, run, run.frame.local(step.index)); }
 
 bool cell(Step& step, Run& run) {
   const FrameView& frame = run.frame;
@@ -30,13 +21,9 @@ bool runs_user_code(PyObject* key) { return !PyUnicode_CheckExact(key) && !PyLon
 
 bool dict_item(Step& step, Run& run, PyObject* dict) {
   if (dict_version(dict) == step.version) return deliver(step, run, step.cached);
-  PyObject* value;
-  if (runs_user_code(step.payload)) {
-    HookOff off;
-    value = PyDict_GetItemWithError(dict, step.payload);
-  } else {
-    value = PyDict_GetItemWithError(dict, step.payload);
-  }
+  std::optional<HookOff> off;
+  if (runs_user_code(step.payload)) off.emplace();
+  PyObject* value = PyDict_GetItemWithError(dict, step.payload);
   if (!value) {
     PyErr_Clear();
     return false;
@@ -52,13 +39,13 @@ bool builtin(Step& step, Run& run) { return run.frame.builtins && dict_item(step
 bool pinned(Step& step, Run& run) { return deliver(step, run, step.payload); }
 
 bool dict_attr(Step& step, Run& run) {
-  PyObject* dict = instance_dict(source_of(step, run));
+  PyObject* dict = instance_dict(subject(step, run));
   return dict && dict_item(step, run, dict);
 }
 
 // The type's own lookup. User code may run in it (a property, `__getattr__`): not under the hook.
 bool attr(Step& step, Run& run) {
-  PyObject* object = source_of(step, run);
+  PyObject* object = subject(step, run);
   if (PyModule_CheckExact(object)) {
     PyObject* dict = PyModule_GetDict(object);
     if (dict && dict_item(step, run, dict)) return true;
@@ -82,14 +69,13 @@ bool slot(Step& step, Run& run) {
   const bool found = raw && (Py_IS_TYPE(raw, &PyMemberDescr_Type) || Py_IS_TYPE(raw, &PyGetSetDescr_Type)) &&
                      PyDescr_TYPE(raw) == cls;
   if (!found) return false;
-  PyObject* object = source_of(step, run);
+  PyObject* object = subject(step, run);
   HookOff off;
-  return run.keep(Py_TYPE(raw)->tp_descr_get(raw, object, reinterpret_cast<PyObject*>(Py_TYPE(object))),
-                  &run.registers[step.dst]);
+  return run.keep(Py_TYPE(raw)->tp_descr_get(raw, object, object_of(Py_TYPE(object))), &run.registers[step.dst]);
 }
 
 bool item(Step& step, Run& run) {
-  PyObject* object = source_of(step, run);
+  PyObject* object = subject(step, run);
   if (PyDict_Check(object)) return dict_item(step, run, object);
   const bool sized = PyList_Check(object) || PyTuple_Check(object);
   const Py_ssize_t size = sized ? Py_SIZE(object) : -1;
@@ -109,7 +95,7 @@ bool ordered_key(Step& step, Run& run, PyObject* dict) {
 }
 
 bool dict_key(Step& step, Run& run) {
-  PyObject* dict = source_of(step, run);
+  PyObject* dict = subject(step, run);
   if (!PyDict_Check(dict)) return false;
   if (PyODict_Check(dict)) return ordered_key(step, run, dict);
   if (dict_version(dict) == step.version) return deliver(step, run, step.cached);
@@ -125,14 +111,12 @@ bool dict_key(Step& step, Run& run) {
   return false;
 }
 
-bool type_of(Step& step, Run& run) {
-  return deliver(step, run, reinterpret_cast<PyObject*>(Py_TYPE(source_of(step, run))));
-}
+bool type_of(Step& step, Run& run) { return deliver(step, run, object_of(Py_TYPE(subject(step, run)))); }
 
 // What a function of ours makes of the value, anew at each check.
 bool applied(Step& step, Run& run) {
   HookOff off;
-  return run.keep(PyObject_CallOneArg(step.payload, source_of(step, run)), &run.registers[step.dst]);
+  return run.keep(PyObject_CallOneArg(step.payload, subject(step, run)), &run.registers[step.dst]);
 }
 
 bool prepare_item(Step& step, PyObject* payload, Holdings& holdings) {
@@ -181,6 +165,6 @@ constexpr StepKind kinds[] = {
 
 }  // namespace
 
-StepTable access_kinds() { return {kinds, std::size(kinds)}; }
+StepTable access_kinds() { return kinds; }
 
 }  // namespace framesmith

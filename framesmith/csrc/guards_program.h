@@ -4,11 +4,13 @@
 
 #include <Python.h>
 
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "guards.h"
+#include "objects.h"
 
 namespace framesmith {
 
@@ -62,7 +64,21 @@ struct Step {
   int guard = -1;  // the guard's number
   Op op = Op::other;
   Reach reach = Reach::any;  // the kind's, or what `prepare` found
+
+  // Makes the step's data, which belongs to the tree from then on, even if `prepare` fails.
+  template <class T> T& attach() {
+    auto* made = new T;
+    data = made;
+    return *made;
+  }
+  template <class T> T& held() const { return *static_cast<T*>(data); }
 };
+
+inline PyObject* subject(const Step& step, const Run& run) { return run.registers[step.src]; }
+inline bool deliver(const Step& step, Run& run, PyObject* value) {
+  run.registers[step.dst] = value;
+  return value != nullptr;
+}
 
 // Owns what the steps of one tree refer to.
 class Holdings {
@@ -97,14 +113,10 @@ struct StepKind {
   Reach reach = Reach::any;
 };
 
-struct StepTable {
-  const StepKind* rows;
-  size_t count;
-};
+using StepTable = std::span<const StepKind>;
 StepTable access_kinds();
 StepTable value_kinds();
 StepTable dict_kinds();
-StepTable function_kinds();
 StepTable tensor_kinds();
 StepTable relation_kinds();
 StepTable state_kinds();

@@ -11,8 +11,6 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/PyInterpreter.h>
 
-#include <memory>
-
 #include "guards_program.h"
 #include "states.h"
 
@@ -60,7 +58,7 @@ bool autocast_agrees(const Autocast& expected) {
 }
 
 bool globals_state(Step& step, Run&) {
-  const auto& state = *static_cast<const State*>(step.data);
+  const auto& state = step.held<State>();
   if (c10::GradMode::is_enabled() != state.grad || c10::InferenceMode::is_enabled() != state.inference) return false;
   for (const Autocast& expected : state.autocast) {
     if (!autocast_agrees(expected)) return false;
@@ -121,23 +119,19 @@ bool prepare_state(Step& step, PyObject* payload, Holdings& holdings) {
                         &deterministic, &device, &functions)) {
     return false;
   }
-  auto state = std::make_unique<State>();
-  state->grad = grad;
-  state->inference = inference;
-  state->deterministic = deterministic;
-  state->functions = functions ? at::impl::ENABLED : at::impl::SUBCLASSES_DISABLED;
-  if (!read_dtype(dtype, &state->default_dtype) || !read_autocast(autocast, state.get()) ||
-      !read_device(device, state.get(), holdings)) {
-    return false;
-  }
-  step.data = state.release();
-  return true;
+  auto& state = step.attach<State>();
+  state.grad = grad;
+  state.inference = inference;
+  state.deterministic = deterministic;
+  state.functions = functions ? at::impl::ENABLED : at::impl::SUBCLASSES_DISABLED;
+  return read_dtype(dtype, &state.default_dtype) && read_autocast(autocast, &state) &&
+         read_device(device, &state, holdings);
 }
 
 constexpr StepKind kinds[] = {{"globals_state", globals_state, prepare_state, Op::other, 1}};
 
 }  // namespace
 
-StepTable state_kinds() { return {kinds, std::size(kinds)}; }
+StepTable state_kinds() { return kinds; }
 
 }  // namespace framesmith

@@ -7,6 +7,7 @@
 
 #include "guards.h"
 #include "hook_switch.h"
+#include "objects.h"
 
 namespace framesmith {
 
@@ -45,7 +46,7 @@ struct Entry {
 extern PyTypeObject* EntryType;
 
 // What the hook does with a frame that no entry takes, as the callback decided once.
-enum class Verdict : char { open, full, skip, skip_recursive };
+enum class Verdict : char { open, full, skip, skip_recursive, eager };
 
 // What hangs on a code object. Reached only with the GIL.
 struct CodeState {

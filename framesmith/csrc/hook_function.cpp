@@ -51,7 +51,7 @@ class Stance {
   bool eager_ = false;
 } stance;
 
-CompiledFunction* as_function(PyObject* self) { return reinterpret_cast<CompiledFunction*>(self); }
+CompiledFunction* as_function(PyObject* self) { return as<CompiledFunction>(self); }
 
 // Tells the callback of a function whose first calls replaced no frame. Gives `result`; null if that became an error.
 PyObject* note_silence(PyObject* object, size_t before, PyObject* result) {
@@ -91,12 +91,8 @@ int wrap(PyObject* self, PyObject* function) {
 }
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
-  if (PyTuple_GET_SIZE(args) < 2) {
-    PyErr_SetString(PyExc_TypeError, "CompiledFunction takes a callable and a frame callback");
-    return nullptr;
-  }
-  PyObject* function = PyTuple_GET_ITEM(args, 0);
-  PyObject* callback = PyTuple_GET_ITEM(args, 1);
+  const bool two = PyTuple_GET_SIZE(args) >= 2;
+  PyObject *function = two ? PyTuple_GET_ITEM(args, 0) : Py_None, *callback = two ? PyTuple_GET_ITEM(args, 1) : Py_None;
   if (!PyCallable_Check(function) || (callback != Py_None && !PyCallable_Check(callback))) {
     PyErr_SetString(PyExc_TypeError, "CompiledFunction takes a callable and a frame callback");
     return nullptr;
@@ -109,10 +105,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   self->vectorcall = call;
   self->function = Py_NewRef(function);
   self->callback = Py_NewRef(callback);
-  if (wrap(object, function) < 0) {
-    Py_DECREF(object);
-    return nullptr;
-  }
+  if (wrap(object, function) < 0) Py_CLEAR(object);
   return object;
 }
 
@@ -203,11 +196,7 @@ PyType_Spec spec = {"framesmith._C.CompiledFunction", sizeof(CompiledFunction), 
 
 int init_function(PyObject* module) {
   stance.watch(PyImport_GetModuleDict());
-  PyObject* type = PyType_FromSpec(&spec);
-  if (!type) return -1;
-  const int status = PyModule_AddObjectRef(module, "CompiledFunction", type);
-  Py_DECREF(type);
-  return status;
+  return add_type(module, &spec) ? 0 : -1;
 }
 
 }  // namespace framesmith

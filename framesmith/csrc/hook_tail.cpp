@@ -21,7 +21,7 @@ struct TailCall {
   PyObject* items[1];  // the callable and its positional arguments
 };
 
-TailCall* as_tail(PyObject* object) { return reinterpret_cast<TailCall*>(object); }
+TailCall* as_tail(PyObject* object) { return as<TailCall>(object); }
 
 PyObject* create(PyObject*, PyObject* const* args, size_t nargsf, PyObject* names) {
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf), named = names ? PyTuple_GET_SIZE(names) : 0;
@@ -76,14 +76,6 @@ PyObject* aside(PyObject*, PyObject* const* args, size_t nargsf, PyObject* names
   return PyObject_Vectorcall(args[0], args + 1, PyVectorcall_NARGS(nargsf) - 1, names);
 }
 
-// The frames of a continuation leave their tail calls to whoever called them.
-PyObject* mark_continuation(PyObject*, PyObject* code) {
-  if (!PyCode_Check(code)) return PyErr_Format(PyExc_TypeError, "expected a code object, not %R", code);
-  CodeState* state = state_of(reinterpret_cast<PyCodeObject*>(code));
-  if (!state) return nullptr;
-  state->continuation = true;
-  Py_RETURN_NONE;
-}
 
 PyMethodDef methods[] = {
     {"tail_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(create)), METH_FASTCALL | METH_KEYWORDS,
@@ -92,7 +84,6 @@ PyMethodDef methods[] = {
     {"run", run, METH_O, "run(call): the result of a tail call and of those that it returns.  It can be run once."},
     {"aside", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(aside)), METH_FASTCALL | METH_KEYWORDS,
      "aside(function, *args): the call, with the hook off and with room below the recursion limit."},
-    {"mark_continuation", mark_continuation, METH_O, "Frames of this code object may return tail calls."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
@@ -126,10 +117,8 @@ PyObject* finish_tail(PyObject* result) {
 }
 
 int init_tail(PyObject* module) {
-  TailCallType = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  if (!TailCallType || PyModule_AddObjectRef(module, "TailCall", reinterpret_cast<PyObject*>(TailCallType)) < 0)
-    return -1;
-  return PyModule_AddFunctions(module, methods);
+  TailCallType = add_type(module, &spec);
+  return TailCallType ? PyModule_AddFunctions(module, methods) : -1;
 }
 
 }  // namespace framesmith
