@@ -8,7 +8,6 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <stdexcept>
 
 namespace framesmith {
 
@@ -19,11 +18,7 @@ static void make_views(Frame& f) {
   c10::InferenceMode normal(false);  // these tensors outlive the call
   auto over = [&](int v, int64_t offset) {
     const Value& value = f.plan.values[v];
-    const Geometry& g = f.geometry[v];
-    at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(f.scratch), c10::DispatchKeySet(c10::DispatchKey::CUDA), c10::scalarTypeToTypeMeta(value.dtype));
-    t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride, offset);
-    f.tensors[v] = std::move(t);
+    f.tensors[v] = tensor_on(f.scratch, value.dtype, f.geometry[v].size, f.geometry[v].stride, offset);
     f.refs[v] = &f.tensors[v];
   };
   auto place = [&](int v, int64_t itemsize) { return f.plan.values[v].ref.get(f.table.data()) / itemsize; };
@@ -57,24 +52,13 @@ char* Frame::take_scratch() {
 }
 
 int scratch_memory(Frame* frame, char** arena) {
-  try {
-    *arena = frame->take_scratch();
-    return 0;
-  } catch (...) {
-    frame->error = std::current_exception();
-    return 1;
-  }
+  return guarded(frame, [&] { *arena = frame->take_scratch(); });
 }
 
 int launch_kernel(Frame* frame, int index, unsigned x, unsigned y, unsigned z, void** arguments) {
   int status = launch_cuda_kernel(frame->kernels[index], frame->stream, x, y, z, arguments);
   if (C10_LIKELY(status == 0)) return 0;
-  try {
-    check_cuda(status, "cannot launch a kernel");
-  } catch (...) {
-    frame->error = std::current_exception();
-  }
-  return 1;
+  return guarded(frame, [&] { check_cuda(status, "cannot launch a kernel"); });
 }
 
 static constexpr uintptr_t kVector = 16;  // what kernels are compiled for
@@ -113,37 +97,24 @@ void Frame::finish_uploads(void* to) {
   }
 }
 
-static void* upload_later(Frame& f, Upload& u, const char* first, int64_t bytes) {
-  if (!u.memory.defined() || u.memory.numel() != bytes) {
-    f.error = std::make_exception_ptr(std::runtime_error("a table has no memory yet"));
-    return nullptr;
-  }
-  u.bytes.assign(first, first + bytes);
-  u.stream = f.stream;
-  u.pending = true;
-  return u.memory.mutable_data_ptr();
-}
-
 void* upload_bytes(Frame* frame, int slot, const void* data, int64_t bytes) {
   Frame& f = *frame;
   if (f.uploads.size() <= static_cast<size_t>(slot)) f.uploads.resize(static_cast<size_t>(slot) + 1);
-  Upload& known = f.uploads[static_cast<size_t>(slot)];
+  Upload& u = f.uploads[slot];
   const char* first = static_cast<const char*>(data);
-  if (f.recording) return upload_later(f, known, first, bytes);
-  if (known.memory.defined() && known.stream == f.stream &&
-      std::equal(known.bytes.begin(), known.bytes.end(), first, first + bytes))
-    return known.memory.mutable_data_ptr();
-  try {
-    known.memory = new_table(f, bytes);  // what a kernel still reads is left as it is
-    known.bytes.assign(first, first + bytes);
-    known.stream = f.stream;
-    copy_to_cuda(known.memory.mutable_data_ptr(), known.bytes.data(), static_cast<size_t>(bytes), f.stream);
-    return known.memory.mutable_data_ptr();
-  } catch (...) {
-    known = {};
-    f.error = std::current_exception();
-    return nullptr;
-  }
+  const bool known = u.memory.defined() && u.stream == f.stream &&
+                     std::equal(u.bytes.begin(), u.bytes.end(), first, first + bytes);
+  if (known && !f.recording) return u.memory.mutable_data_ptr();
+  const int failed = guarded(frame, [&] {
+    if (!f.recording) u.memory = new_table(f, bytes);  // what a kernel still reads is left as it is
+    TORCH_CHECK(u.memory.defined() && u.memory.numel() == bytes, "a table has no memory yet");
+    u.bytes.assign(first, first + bytes);
+    u.stream = f.stream;
+    u.pending = f.recording;
+    if (!f.recording) copy_to_cuda(u.memory.mutable_data_ptr(), first, u.bytes.size(), f.stream);
+  });
+  if (failed && !f.recording) u = {};
+  return failed ? nullptr : u.memory.mutable_data_ptr();
 }
 
 }  // namespace framesmith

@@ -73,7 +73,7 @@ Graph::Lease::Lease(Graph& g) : graph(g) {
 Graph::Lease::~Lease() {
   give_arena(arena);
   frame->clear_call();
-  graph.give_frame(std::move(frame));
+  graph.idle_.push_back(std::move(frame));
 }
 
 std::unique_ptr<Frame> Graph::take_frame() {
@@ -83,7 +83,6 @@ std::unique_ptr<Frame> Graph::take_frame() {
   return frame;
 }
 
-void Graph::give_frame(std::unique_ptr<Frame> frame) { idle_.push_back(std::move(frame)); }
 
 static const at::Tensor& tensor_at(PyObject* inputs, int64_t index) {
   PyObject* item = PyTuple_GET_ITEM(inputs, index);
@@ -294,11 +293,8 @@ void Graph::check(PyObject* inputs) const {
     const Value& value = plan.values[v];
     const at::Tensor& t = tensor_at(inputs, value.ref.literal);
     const Geometry& g = frame.geometry[v];
-    bool same = t.scalar_type() == value.dtype && t.sizes() == c10::IntArrayRef(g.size);
-    for (size_t d = 0; same && d < g.size.size(); d++)
-      same = g.size[d] <= 1 || t.stride(static_cast<int64_t>(d)) == g.stride[d];
-    TORCH_CHECK_VALUE(same, "framesmith: input ", value.ref.literal, " is ", t.scalar_type(), t.sizes(),
-                      " with strides ", t.strides(), "; the graph was compiled for ", value.dtype,
+    TORCH_CHECK_VALUE(fits(t, g, value.dtype), "framesmith: input ", value.ref.literal, " is ", t.scalar_type(),
+                      t.sizes(), " with strides ", t.strides(), "; the graph was compiled for ", value.dtype,
                       c10::IntArrayRef(g.size), " with strides ", c10::IntArrayRef(g.stride));
   }
 }

@@ -39,7 +39,6 @@ class Graph {
     ~Lease();
   };
   std::unique_ptr<Frame> take_frame();
-  void give_frame(std::unique_ptr<Frame> frame);
   void read_inputs(Frame& frame, PyObject* inputs) const;
   void read_symbols(Frame& frame, PyObject* inputs) const;
   void check_constants(PyObject* inputs);

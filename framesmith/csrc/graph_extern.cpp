@@ -7,46 +7,30 @@ namespace framesmith {
 
 // ----------------------------------------------------------------------------------------------------------- arguments
 
-static c10::IValue tensor_list(const Frame& f, const Argument& a) {
-  c10::List<at::Tensor> list;
-  list.reserve(a.values.size());
-  for (int v : a.values) list.push_back(v < 0 ? at::Tensor() : *f.refs[v]);
-  return list;
-}
-
-static c10::IValue optional_list(const Frame& f, const Argument& a) {
-  c10::List<std::optional<at::Tensor>> list;
-  list.reserve(a.values.size());
-  for (int v : a.values) list.push_back(v < 0 ? std::nullopt : std::optional<at::Tensor>(*f.refs[v]));
-  return list;
-}
-
-static c10::IValue int_list(const Frame& f, const Argument& a) {
-  c10::List<int64_t> list;
-  list.reserve(a.integers.size());
-  for (const Integer& i : a.integers) list.push_back(i.get(f.table.data()));
+template <typename T, typename Items, typename F> static c10::IValue list_of(const Items& items, F f) {
+  c10::List<T> list;
+  list.reserve(items.size());
+  for (const auto& item : items) list.push_back(f(item));
   return list;
 }
 
 static c10::IValue argument(const Frame& f, const Argument& a) {
+  using Maybe = std::optional<at::Tensor>;
   switch (a.form) {
     case Argument::Form::Tensor: return *f.refs[a.values[0]];
-    case Argument::Form::TensorList: return tensor_list(f, a);
-    case Argument::Form::OptionalTensorList: return optional_list(f, a);
+    case Argument::Form::TensorList:
+      return list_of<at::Tensor>(a.values, [&](int v) { return v < 0 ? at::Tensor() : *f.refs[v]; });
+    case Argument::Form::OptionalTensorList:
+      return list_of<Maybe>(a.values, [&](int v) { return v < 0 ? std::nullopt : Maybe(*f.refs[v]); });
     case Argument::Form::Int: return a.integers[0].get(f.table.data());
-    case Argument::Form::IntList: return int_list(f, a);
+    case Argument::Form::IntList:
+      return list_of<int64_t>(a.integers, [&](const Integer& i) { return i.get(f.table.data()); });
     default: return a.constant;
   }
 }
 
 // ------------------------------------------------------------------------------------------------------------- results
 
-static bool fits(const at::Tensor& t, const Geometry& g, at::ScalarType dtype) {
-  if (t.scalar_type() != dtype || t.sizes() != c10::IntArrayRef(g.size)) return false;
-  for (size_t d = 0; d < g.size.size(); d++)
-    if (g.size[d] > 1 && t.stride(static_cast<int64_t>(d)) != g.stride[d]) return false;
-  return true;
-}
 
 // A copy with a layout in which elements that are one in memory, as an expanded tensor's, are equal.
 static at::Tensor laid_out(const at::Tensor& t, const Geometry& g) {
@@ -95,9 +79,6 @@ static void bind_results(Frame& f, const Extern& e, torch::jit::Stack& returned)
 
 // -------------------------------------------------------------------------------------------------------------- Python
 
-static py::object integer_object(const Frame& f, py::handle encoded) {
-  return py::int_(parse_integer(encoded).get(f.table.data()));
-}
 
 static py::object tensor_object(const Frame& f, int value) {
   return value < 0 ? py::none() : py::reinterpret_steal<py::object>(THPVariable_Wrap(*f.refs[value]));
@@ -116,7 +97,7 @@ static py::object python_argument(const Frame& f, py::handle encoded) {
     }
     case 'e': {
       py::list out;
-      for (py::handle i : value) out.append(integer_object(f, i));
+      for (py::handle i : value) out.append(parse_integer(i).get(f.table.data()));
       return out;
     }
     default: return value;
@@ -191,19 +172,16 @@ static void need_device(const Frame& f, const Extern& e) {
 int call_extern(Frame* frame, int index) {
   Frame& f = *frame;
   const Extern& e = f.plan.externs[index];
-  try {
+  const int failed = guarded(frame, [&] {
     if (f.plan.device < 0) expect_results(result_bytes(f, e));
     make_views(f, e);
     if (C10_UNLIKELY(f.recording && f.plan.device >= 0)) need_device(f, e);
     f.stack.clear();
     e.op ? call_operator(f, e) : call_python(f, e);
     drop_views(f, e);
-    return 0;
-  } catch (...) {
-    f.error = std::current_exception();
-    f.failed = index;
-    return 1;
-  }
+  });
+  if (C10_UNLIKELY(failed)) f.failed = index;
+  return failed;
 }
 
 }  // namespace framesmith

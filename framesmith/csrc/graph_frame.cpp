@@ -16,6 +16,13 @@ static size_t extent(const Geometry& g, size_t itemsize) {
   return static_cast<size_t>(last + 1) * itemsize;
 }
 
+bool fits(const at::Tensor& t, const Geometry& g, at::ScalarType dtype) {
+  if (t.scalar_type() != dtype || t.sizes() != c10::IntArrayRef(g.size)) return false;
+  for (size_t d = 0; d < g.size.size(); d++)
+    if (g.size[d] > 1 && t.stride(static_cast<int64_t>(d)) != g.stride[d]) return false;
+  return true;
+}
+
 Frame::Frame(const Plan& plan_)
     : plan(plan_),
       host{this, &call_extern, &allocate_value, &release_value, &launch_kernel, &upload_bytes, &scratch_memory},
@@ -78,15 +85,20 @@ void Frame::set_constants(const std::vector<at::Tensor>& constants, uint64_t now
   generation = now;
 }
 
+at::Tensor tensor_on(c10::Storage storage, at::ScalarType dtype, at::IntArrayRef size, at::IntArrayRef stride,
+                     int64_t offset) {
+  const c10::DispatchKeySet keys(storage.device().is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA);
+  at::Tensor t =
+      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, c10::scalarTypeToTypeMeta(dtype));
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride, offset);
+  return t;
+}
+
 at::Tensor new_tensor(const Geometry& g, at::ScalarType dtype, bool cuda) {
   c10::Allocator* allocator = cuda ? c10::GetAllocator(c10::DeviceType::CUDA) : output_allocator();
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), g.bytes, allocator->allocate(g.bytes), allocator, /*resizable=*/true);
-  const c10::DispatchKeySet keys(cuda ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
-  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(std::move(storage)), keys, c10::scalarTypeToTypeMeta(dtype));
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride);
-  return t;
+  return tensor_on(c10::Storage(std::move(storage)), dtype, g.size, g.stride, 0);
 }
 
 void Frame::allocate(int v) {
@@ -166,13 +178,7 @@ void Frame::give_back() {
 }
 
 int allocate_value(Frame* frame, int value) {
-  try {
-    frame->allocate(value);
-    return 0;
-  } catch (...) {
-    frame->error = std::current_exception();
-    return 1;
-  }
+  return guarded(frame, [&] { frame->allocate(value); });
 }
 
 void release_value(Frame* frame, int value) {

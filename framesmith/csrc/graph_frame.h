@@ -82,6 +82,13 @@ struct Frame {
   void clear_call();                     // drop what one call made
 };
 
+// Whether a tensor is of the type and the sizes, and each of its elements where the geometry has it.
+bool fits(const at::Tensor& t, const Geometry& g, at::ScalarType dtype);
+
+// A new tensor on a storage.
+at::Tensor tensor_on(c10::Storage storage, at::ScalarType dtype, at::IntArrayRef size, at::IntArrayRef stride,
+                     int64_t offset);
+
 // Memory of its own, of PyTorch's allocator of the current CUDA device or of the output allocator.
 at::Tensor new_tensor(const Geometry& geometry, at::ScalarType dtype, bool cuda);
 
@@ -99,7 +106,18 @@ inline bool is_lazy(const at::Tensor& t) {
 // The values of a lazy tensor in memory of their own, of the same sizes and strides.
 at::Tensor settled(const at::Tensor& t);
 
-// Runs extern number `index`; on an exception keeps it in `frame->error` and returns 1.
+// Calls `f`; what it throws is kept in `frame->error`, and the answer is 1.
+template <typename F> int guarded(Frame* frame, F f) {
+  try {
+    f();
+    return 0;
+  } catch (...) {
+    frame->error = std::current_exception();
+    return 1;
+  }
+}
+
+// Runs extern number `index`, guarded.
 int call_extern(Frame* frame, int index);
 int allocate_value(Frame* frame, int value);
 void release_value(Frame* frame, int value);

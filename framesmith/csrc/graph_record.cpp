@@ -16,7 +16,7 @@ static bool overlap(const Frame& f, int a, int b) {
 static bool would_part(const Frame& f, const std::vector<bool>& copied) {
   for (int v : f.plan.input_values)
     for (int u : f.plan.input_values)
-      if (u != v && f.plan.values[v].written && (copied[static_cast<size_t>(u)] || copied[static_cast<size_t>(v)]) &&
+      if (u != v && f.plan.values[v].written && (copied[u] || copied[v]) &&
           overlap(f, v, u))
         return true;
   return false;

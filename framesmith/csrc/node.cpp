@@ -335,28 +335,19 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
 // exact, copied, order, later)
 PyObject* new_graph(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyTuple_GET_SIZE(args) == 14 && !kwargs, "DifferentiableGraph takes 14 arguments, none by name");
   auto layout = std::make_unique<Layout>();
-  PyObject *program, *forward, *differentiable, *wanted, *written, *kept, *watched, *needed, *exact, *copied, *order,
-      *later;
-  if (kwargs && PyDict_GET_SIZE(kwargs)) TORCH_CHECK_TYPE(false, "DifferentiableGraph takes no keywords");
-  if (!PyArg_ParseTuple(args, "OOLLOOOOOOOOOO", &program, &forward, &layout->results, &layout->outputs, &differentiable,
-                        &wanted, &written, &kept, &watched, &needed, &exact, &copied, &order, &later))
-    return nullptr;
-  layout->differentiable = py::cast<std::vector<int64_t>>(differentiable);
-  layout->wanted = py::cast<std::vector<int64_t>>(wanted);
-  layout->written = py::cast<std::vector<int64_t>>(written);
-  layout->needed = py::cast<std::vector<int64_t>>(needed);
-  layout->exact = py::cast<std::vector<int64_t>>(exact);
-  layout->copied = py::cast<std::vector<int64_t>>(copied);
-  layout->order = py::cast<std::vector<int64_t>>(order);
-  layout->later = py::cast<std::vector<std::vector<int64_t>>>(later);
-  layout->kept = py::cast<Places>(kept);
-  layout->watched = py::cast<Places>(watched);
+  auto put = [&](Py_ssize_t i, auto& part) {
+    part = py::cast<std::decay_t<decltype(part)>>(PyTuple_GET_ITEM(args, i));
+  };
+  put(2, layout->results), put(3, layout->outputs), put(4, layout->differentiable), put(5, layout->wanted);
+  put(6, layout->written), put(7, layout->kept), put(8, layout->watched), put(9, layout->needed);
+  put(10, layout->exact), put(11, layout->copied), put(12, layout->order), put(13, layout->later);
   auto* self = reinterpret_cast<GraphObject*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   self->vectorcall = call;
-  self->program = Py_NewRef(program);
-  self->forward = Py_NewRef(forward);
+  self->program = Py_NewRef(PyTuple_GET_ITEM(args, 0));
+  self->forward = Py_NewRef(PyTuple_GET_ITEM(args, 1));
   self->layout = layout.release();
   return reinterpret_cast<PyObject*>(self);
   END_HANDLE_TH_ERRORS
@@ -383,20 +374,19 @@ void dealloc(PyObject* object) {
   Py_TYPE(object)->tp_free(object);
 }
 
-PyTypeObject graph_type = [] {
-  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = "framesmith._C.DifferentiableGraph";
-  type.tp_basicsize = sizeof(GraphObject);
-  type.tp_vectorcall_offset = offsetof(GraphObject, vectorcall);
-  type.tp_call = PyVectorcall_Call;
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
-  type.tp_doc = "A forward graph whose results have gradients; called with one tuple.";
-  type.tp_traverse = traverse;
-  type.tp_clear = clear;
-  type.tp_dealloc = dealloc;
-  type.tp_new = new_graph;
-  return type;
-}();
+PyTypeObject graph_type = {
+    .ob_base = PyVarObject_HEAD_INIT(nullptr, 0)
+    .tp_name = "framesmith._C.DifferentiableGraph",
+    .tp_basicsize = sizeof(GraphObject),
+    .tp_dealloc = dealloc,
+    .tp_vectorcall_offset = offsetof(GraphObject, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_doc = "A forward graph whose results have gradients; called with one tuple.",
+    .tp_traverse = traverse,
+    .tp_clear = clear,
+    .tp_new = new_graph,
+};
 
 bool lies_as(const at::Tensor& x, PyObject* stride) {
   if (!PyTuple_Check(stride) || PyTuple_GET_SIZE(stride) != x.dim()) return false;
@@ -440,8 +430,6 @@ PyMethodDef functions[] = {
 }  // namespace framesmith
 
 int init_node(PyObject* module) {
-  if (PyType_Ready(&framesmith::graph_type) < 0) return -1;
-  if (PyModule_AddObjectRef(module, "DifferentiableGraph", reinterpret_cast<PyObject*>(&framesmith::graph_type)) < 0)
-    return -1;
+  if (PyModule_AddType(module, &framesmith::graph_type) < 0) return -1;
   return PyModule_AddFunctions(module, framesmith::functions);
 }

@@ -75,7 +75,7 @@ void Recording::place_inputs(const std::vector<bool>& copied) {
   for (int v : f.plan.input_values) {
     const Value& value = f.plan.values[v];
     if (f.refs[v]->device().is_cpu() != (f.plan.device < 0)) continue;  // no operator that can be recorded reads it
-    if (!copied[static_cast<size_t>(v)]) {
+    if (!copied[v]) {
       fixed_.emplace_back(v, f.pointers[v]);
       if (f.plan.device >= 0) continue;
       const Geometry& g = f.geometry[v];  // there, whoever plays the recording runs operators again, at these addresses
@@ -123,7 +123,7 @@ void Recording::keep_results() {
 void Recording::bring_home() {
   const Frame& f = *frame_;
   for (const Given& g : given_) {
-    const Home* home = g.home < 0 ? nullptr : homes_[static_cast<size_t>(g.home)].get();
+    const Home* home = g.home < 0 ? nullptr : homes_[g.home].get();
     if (home && f.tensors[g.value].defined())
       std::memmove(const_cast<char*>(home->start()), f.tensors[g.value].storage().data(), home->bytes());
   }
@@ -239,14 +239,7 @@ void Recording::give_results(Frame& call) {
   for (const auto& home : homes_) storages.push_back(home->give());
   for (const Given& g : given_) {
     at::Tensor& t = call.tensors[g.value];
-    if (g.home < 0) {
-      t = at::Tensor();
-    } else {
-      const c10::Storage& storage = storages[static_cast<size_t>(g.home)];
-      const c10::DispatchKeySet keys(c10::computeDispatchKey(g.dtype, c10::kStrided, storage.device()));
-      t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), keys, c10::scalarTypeToTypeMeta(g.dtype));
-      t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride, g.offset);
-    }
+    t = g.home < 0 ? at::Tensor() : tensor_on(storages[g.home], g.dtype, g.size, g.stride, g.offset);
     call.refs[g.value] = &t;
   }
 }

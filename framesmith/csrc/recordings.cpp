@@ -30,7 +30,7 @@ static bool is_steady(const at::Tensor& t) {
 void Recordings::note_places(const Frame& call) {
   places_.resize(call.pointers.size());
   for (int v : call.plan.input_values) {
-    Place& place = places_[static_cast<size_t>(v)];
+    Place& place = places_[v];
     if (place.known && place.address != call.pointers[v]) place.moves++;
     place.address = call.pointers[v];
     place.known = true;
@@ -42,7 +42,7 @@ void Recordings::note_places(const Frame& call) {
 bool Recordings::is_astray(const Frame& call) const {
   const auto& inputs = call.plan.input_values;
   return std::any_of(inputs.begin(), inputs.end(), [&](int v) {
-    return places_[static_cast<size_t>(v)].on_device && call.refs[v]->device().is_cpu();
+    return places_[v].on_device && call.refs[v]->device().is_cpu();
   });
 }
 

@@ -76,27 +76,16 @@ class Process {
   // Written pages of a range, into `found`, and where the next scan goes on. A number below 0: an error.
   template <size_t N>
   long scan(PageRange range, uint64_t flags, std::array<Region, N>& found, Address& walked) {
-    for (bool again = false; ready(); again = true) {
-      const auto place = reinterpret_cast<uint64_t>(found.data());
-      Scan scan{sizeof(Scan), flags, range.first, range.end, 0, place, N, 0, 0, kWritten, 0, kWritten};
-      const long count = ioctl(pagemap_, FRAMESMITH_PAGEMAP_SCAN, &scan);
-      walked = scan.walk_end;
-      if (count >= 0 && walked > range.first) return count;
-      if (again || !is_foreign(count)) return -1;
-      pagemap_ = -1;
-    }
-    return -1;
+    const auto place = reinterpret_cast<uint64_t>(found.data());
+    Scan scan{sizeof(Scan), flags, range.first, range.end, 0, place, N, 0, 0, kWritten, 0, kWritten};
+    const long count = ask(pagemap_, FRAMESMITH_PAGEMAP_SCAN, scan);
+    walked = scan.walk_end;
+    return count >= 0 && walked > range.first ? count : -1;
   }
 
   bool enter(PageRange range) {
-    for (bool again = false; ready(); again = true) {
-      uffdio_register entry{{range.first, range.end - range.first}, UFFDIO_REGISTER_MODE_WP, 0};
-      const int failed = ioctl(faults_, UFFDIO_REGISTER, &entry);
-      if (!failed) return true;
-      if (again || !is_foreign(failed)) return false;
-      faults_ = -1;
-    }
-    return false;
+    uffdio_register entry{{range.first, range.end - range.first}, UFFDIO_REGISTER_MODE_WP, 0};
+    return ask(faults_, UFFDIO_REGISTER, entry) == 0;
   }
 
   void leave(PageRange range) {
@@ -105,8 +94,16 @@ class Process {
   }
 
  private:
-  // Whether a program closed our descriptor; it is left to whoever has it by now.
-  static bool is_foreign(long result) { return result < 0 && (errno == EBADF || errno == ENOTTY); }
+  // A call on a descriptor of ours. One that a program closed is left to whoever has it by now.
+  template <typename Request> long ask(int& descriptor, unsigned long number, Request& request) {
+    long result = -1;
+    for (bool again = false; ready(); again = true) {
+      result = ioctl(descriptor, number, &request);
+      if (result >= 0 || again || (errno != EBADF && errno != ENOTTY)) break;
+      descriptor = -1;
+    }
+    return result;
+  }
 
   bool ready() {
     if (C10_LIKELY(mark_.usable() && mark_.is_set() && pagemap_ >= 0 && faults_ >= 0)) return true;
@@ -153,7 +150,7 @@ bool protect(PageRange range) {
   while (!range.empty()) {
     const long count = Process::get().scan(range, kProtectFound | kRefuseUntracked, found, range.first);
     if (count < 0) return false;
-    for (long i = 0; i < count; i++) tell({found[static_cast<size_t>(i)].first, found[static_cast<size_t>(i)].end});
+    for (long i = 0; i < count; i++) tell({found[i].first, found[i].end});
   }
   return true;
 }
@@ -238,7 +235,7 @@ void TrackedSet::look() const {
         break;
       }
       for (long i = 0; i < count; i++)
-        look_at({found[static_cast<size_t>(i)].first, found[static_cast<size_t>(i)].end});
+        look_at({found[i].first, found[i].end});
     }
   }
 }
