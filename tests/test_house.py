@@ -35,7 +35,7 @@ CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
     "util": 400, "symbolic": 1550, "graph": 1100, "prims": 3450, "fake": 3550, "capture": 16750, "autograd": 1200,
     "loops": 1400, "runtime": 1500, "lower": 5200, "schedule": 2200, "codegen": 4700, "tuning": 500, "tools": 100,
-    ".": 1600, "csrc": 11400,
+    ".": 1600, "csrc": 10800,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

@@ -1,5 +1,4 @@
-// Attention by register tiles: a few query rows against all keys of a block, the softmax of those rows in L1, then the
-// product with the values.
+// Attention by register tiles: some query rows against all keys of a block, their softmax in L1, then the values.
 //
 // A thread copies a block of keys (transposed) and values into panels once, and runs its query rows over it. Up to
 // kBlock keys a row's softmax is exact and the result needs no second look; beyond, blocks follow each other with a

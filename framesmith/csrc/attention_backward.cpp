@@ -16,9 +16,7 @@ Matrices<const float> turned(const float* p, i64 row) { return {p, 0, 1, row}; }
 Matrices<float> into(float* p, i64 row) { return {p, 0, row, 1}; }
 
 void product(i64 m, i64 n, i64 k, Matrices<const float> a, Matrices<const float> b, Matrices<float> c, bool add) {
-  Matmul p{};
-  p.batch = 1, p.m = m, p.n = n, p.k = k, p.a = a, p.b = b, p.c = c, p.add = add;
-  matmul(p, 1);
+  matmul({m, n, k, a, b, c, {}, add}, 1, 1);
 }
 
 

@@ -18,27 +18,6 @@ constexpr i64 kRowBlock = 8;                 // tiles of rows of packed A: both 
 constexpr i64 kStrip = 64;                   // columns of A packed at a time
 constexpr double kParallelWork = 2e5;        // multiply-adds from which a second thread pays
 
-struct Problem {
-  i64 m, n, k;
-  Matrices<const float> a, b;
-  Matrices<float> c;
-  Matrices<const float> bias;
-  bool add;
-
-  Problem transposed() const {
-    auto turn = [](auto x) { return decltype(x){x.at, x.batch, x.column, x.row}; };
-    return {n, m, k, turn(b), turn(a), turn(c), turn(bias), add};
-  }
-
-  // Rows [i0, i1) and columns [j0, j1) of the result.
-  Problem part(i64 i0, i64 i1, i64 j0, i64 j1) const {
-    Problem p = *this;
-    p.m = i1 - i0, p.n = j1 - j0;
-    p.a.at += i0 * a.row, p.b.at += j0 * b.column, p.c.at += i0 * c.row + j0 * c.column;
-    if (bias.at) p.bias.at += i0 * bias.row + j0 * bias.column;
-    return p;
-  }
-};
 
 // Cycles, about: a tile is bound by its multiply-adds (two a cycle) or by the latency of a chain of them.
 inline double cost(const Problem& p) {
@@ -166,8 +145,7 @@ inline Scratch& blocks_memory() {
   return memory;
 }
 
-// `pack(k0, depth, j0, n, out)` packs a block of B, `put(i0, rows, j0, vectors, sums, first)` takes a tile's sums, or
-// those of a part of the products.
+// `pack(k0, depth, j0, n, out)` packs a block of B, `put(i0, rows, j0, vectors, sums, first)` takes a tile's sums.
 template <class Pack, class Put> void multiply(const Problem& p, Pack pack, Put put) {
   const i64 deep = step_of(p.k, kDepth, W), wide = step_of(p.n, kBlock / deep / kColumns * kColumns, kColumns);
   const Even tiles(p.m, kMost);

@@ -119,8 +119,7 @@ void few_weights(const Convolution& c, const Sizes& s, i64 group, const float* t
   }
 }
 
-// A channel of an image, padded; its columns by their rest when divided by the stride, so that what a position of
-// the kernel meets is contiguous.
+// A channel of an image, padded; columns by their rest modulo the stride: what a tap of the kernel meets is contiguous.
 class Plane {
  public:
   Plane(const Convolution& c, float* memory)

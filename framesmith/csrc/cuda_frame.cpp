@@ -18,8 +18,7 @@ static void make_views(Frame& f) {
   c10::InferenceMode normal(false);  // these tensors outlive the call
   auto over = [&](int v, int64_t offset) {
     const Value& value = f.plan.values[v];
-    f.tensors[v] = tensor_on(f.scratch, value.dtype, f.geometry[v].size, f.geometry[v].stride, offset);
-    f.refs[v] = &f.tensors[v];
+    f.own(v, tensor_on(f.scratch, value.dtype, f.geometry[v].size, f.geometry[v].stride, offset));
   };
   auto place = [&](int v, int64_t itemsize) { return f.plan.values[v].ref.get(f.table.data()) / itemsize; };
   for (int v : f.plan.arena_values)
@@ -61,11 +60,10 @@ int launch_kernel(Frame* frame, int index, unsigned x, unsigned y, unsigned z, v
   return guarded(frame, [&] { check_cuda(status, "cannot launch a kernel"); });
 }
 
-static constexpr uintptr_t kVector = 16;  // what kernels are compiled for
 
 void Frame::realign() {
   for (int v : plan.aligned) {
-    if (C10_LIKELY(reinterpret_cast<uintptr_t>(pointers[v]) % kVector == 0)) continue;
+    if (C10_LIKELY(is_aligned(pointers[v]))) continue;
     at::Tensor own = at::empty_strided(refs[v]->sizes(), refs[v]->strides(), refs[v]->options());
     own.copy_(*refs[v]);
     stand_in(v, std::move(own));
@@ -73,9 +71,8 @@ void Frame::realign() {
 }
 
 static at::Tensor new_table(const Frame& f, int64_t bytes) {
-  const auto device = c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(f.plan.device));
   c10::InferenceMode normal(false);  // it outlives the call
-  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(f.plan.cuda_device()));
 }
 
 std::vector<int64_t> Frame::table_sizes() const {

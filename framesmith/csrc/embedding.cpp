@@ -1,5 +1,4 @@
-// `framesmith::embedding_bags`: the bags of several tables in one parallel loop, bag by bag, so that what is stacked
-// afterwards lies side by side.
+// `framesmith::embedding_bags`: bags of several tables in one parallel loop: what is stacked later lies side by side.
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -44,8 +43,7 @@ void columns(const Table& t, const I* indices, int64_t first, int64_t last, int6
   for (int v = 0; v < NV; v++) reinterpret_cast<Vector*>(out + j)[v] = sum[v] * scale;
 }
 
-// Sums (or averages) the rows indices[first, last), those equal to `padding` left out; rows up to `stored` may be
-// fetched ahead.
+// Sums (or averages) the rows indices[first, last), but for `padding`; rows up to `stored` may be fetched ahead.
 template <class I>
 void bag(const Table& t, const I* indices, int64_t first, int64_t last, int64_t stored, float* __restrict out) {
   int64_t live = 0;

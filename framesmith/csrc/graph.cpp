@@ -19,9 +19,6 @@ static F symbol(void* library, const std::string& name) {
   return reinterpret_cast<F>(found);
 }
 
-static c10::Device cuda_device(const Plan& plan) {
-  return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(plan.device)};
-}
 
 Graph::Graph(py::handle encoded, const std::string& path, py::object constants, py::object refresh_)
     : refresh(std::move(refresh_)), plan(parse_plan(encoded)) {
@@ -38,7 +35,7 @@ Graph::Graph(py::handle encoded, const std::string& path, py::object constants, 
   run_ = symbol<RunFunction>(library_, plan.entry);
   if (plan.dynamic()) sizes_ = symbol<SizesFunction>(library_, plan.entry + "_sizes");
   if (plan.device < 0) return;
-  c10::DeviceGuard here(cuda_device(plan));
+  c10::DeviceGuard here(plan.cuda_device());
   for (const Image& image : plan.images) kernels_.push_back(load_cuda_kernel(plan.device, image));
 }
 
@@ -66,7 +63,7 @@ void Graph::set_constants(py::handle sequence) {
 // ---------------------------------------------------------------------------------------------------------------- call
 
 Graph::Lease::Lease(Graph& g) : graph(g) {
-  if (g.plan.device >= 0) device.reset_device(cuda_device(g.plan));
+  if (g.plan.device >= 0) device.reset_device(g.plan.cuda_device());
   frame = g.take_frame();
 }
 
@@ -93,16 +90,10 @@ static const at::Tensor& tensor_at(PyObject* inputs, int64_t index) {
 
 void Graph::read_inputs(Frame& frame, PyObject* inputs) const {
   for (int v : plan.input_values) {
-    const Value& value = plan.values[v];
-    const at::Tensor& t = tensor_at(inputs, value.ref.literal);
+    const at::Tensor& t = tensor_at(inputs, plan.values[v].ref.literal);
     if (frame.owns_inputs) frame.tensors[v] = t;
     frame.refs[v] = frame.owns_inputs ? &frame.tensors[v] : &t;
-    if (C10_UNLIKELY(is_lazy(t)))
-      frame.settle(v);
-    else if (C10_LIKELY(t.has_storage()))
-      frame.pointers[v] = value.written ? t.mutable_data_ptr() : const_cast<void*>(t.const_data_ptr());
-    else
-      frame.pointers[v] = nullptr;
+    C10_UNLIKELY(is_lazy(t)) ? frame.settle(v) : frame.point(v);
   }
 }
 
@@ -184,8 +175,7 @@ bool Graph::has_written(const Frame& frame) const {
   return frame.failed == kIndex ? failures_.spoilt : frame.failed < 0 || frame.failed >= failures_.clean;
 }
 
-// Runs the graph. If it fails before it has written an input, generators are as they were, so that eager can run in its
-// place.
+// Runs the graph. If it fails before it has written an input, generators are as they were: eager can run instead.
 void Graph::run_or_rewind(Frame& frame, char* arena, PyObject* inputs) {
   std::optional<GeneratorStates> before;
   if (C10_UNLIKELY(failures_.rewinds)) before.emplace(plan.device);

@@ -72,8 +72,7 @@ class Graph {
   uint64_t generation_ = 0;  // of constants_; 0: there are none yet
 };
 
-// Whether this thread's last failed call of a graph had begun to write its inputs: nothing may run in its place. Asked
-// once.
+// Whether this thread's last failed call had begun to write its inputs: nothing may run in its place. Asked once.
 bool take_has_written();
 
 }  // namespace framesmith

@@ -51,7 +51,7 @@ static void bind(Frame& f, int value, at::Tensor t, bool clone, bool alone) {
                 t.scalar_type(), t.sizes(), " where ", dtype, c10::IntArrayRef(g.size), " was predicted");
     clone = clone || t.storage().use_count() > 1 || (alone && t.use_count() > 1);
     if (clone || t.is_neg() || t.is_conj() || !fits(t, g, dtype) ||
-        (f.plan.device >= 0 && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16)) {
+        (f.plan.device >= 0 && !is_aligned(t.const_data_ptr()))) {
       t = laid_out(t, g);
     }
     f.pointers[value] = t.mutable_data_ptr();
@@ -130,10 +130,8 @@ static bool is_of_call(const Plan& plan, int view) {
 
 static void make_views(Frame& f, const Extern& e) {
   for (int v : e.views)
-    if (is_of_call(f.plan, v)) {
-      f.tensors[v] = window(*f.refs[f.plan.values[v].ref.literal], f.geometry[v], f.plan.values[v].dtype);
-      f.refs[v] = &f.tensors[v];
-    }
+    if (is_of_call(f.plan, v))
+      f.own(v, window(*f.refs[f.plan.values[v].ref.literal], f.geometry[v], f.plan.values[v].dtype));
 }
 
 static void drop_views(Frame& f, const Extern& e) {  // they would keep memory that is released
@@ -155,12 +153,10 @@ static size_t result_bytes(const Frame& f, const Extern& e) {
   return bytes;
 }
 
-// What is recorded must be on the device: a number of the CPU would be recorded as it is now, and a copy to the CPU be
-// waited for.
+// What is recorded is on the device: the CPU's numbers would be recorded as they are now, copies to it be waited for.
 static void need_device(const Frame& f, const Extern& e) {
-  const c10::Device here(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(f.plan.device));
   auto check = [&](const c10::Device& d) {
-    TORCH_CHECK(d.is_cuda() && (!d.has_index() || d == here), "it has to do with memory of ", d);
+    TORCH_CHECK(d.is_cuda() && (!d.has_index() || d == f.plan.cuda_device()), "it has to do with memory of ", d);
   };
   for (const Argument& a : e.args) {
     for (int v : a.values)

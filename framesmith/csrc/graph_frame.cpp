@@ -59,16 +59,14 @@ void Frame::set_arena(char* arena) {
     char* memory = arena + plan.values[v].ref.get(table.data());
     pointers[v] = memory;
     if (!plan.values[v].as_tensor) continue;
-    tensors[v] = over(memory, geometry[v], plan.values[v].dtype);
-    refs[v] = &tensors[v];
+    own(v, over(memory, geometry[v], plan.values[v].dtype));
   }
   for (int v : plan.arena_views) {
     const Value& value = plan.values[v];
     char* memory = static_cast<char*>(pointers[value.ref.literal]) +
                    geometry[v].offset * static_cast<int64_t>(c10::elementSize(value.dtype));
     pointers[v] = memory;
-    tensors[v] = over(memory, geometry[v], value.dtype);
-    refs[v] = &tensors[v];
+    own(v, over(memory, geometry[v], value.dtype));
   }
   base = arena;
 }
@@ -76,11 +74,8 @@ void Frame::set_arena(char* arena) {
 void Frame::set_constants(const std::vector<at::Tensor>& constants, uint64_t now) {
   if (generation == now) return;
   for (int v : plan.constant_values) {
-    const at::Tensor& t = constants[plan.values[v].ref.literal];
-    tensors[v] = t;
-    refs[v] = &tensors[v];
-    if (!t.has_storage()) pointers[v] = nullptr;
-    else pointers[v] = plan.values[v].written ? t.mutable_data_ptr() : const_cast<void*>(t.const_data_ptr());
+    own(v, constants[plan.values[v].ref.literal]);
+    point(v);
   }
   generation = now;
 }
@@ -103,22 +98,20 @@ at::Tensor new_tensor(const Geometry& g, at::ScalarType dtype, bool cuda) {
 
 void Frame::allocate(int v) {
   if (recording && tensors[v].defined()) return;
-  tensors[v] = new_tensor(geometry[v], plan.values[v].dtype, plan.device >= 0);
+  own(v, new_tensor(geometry[v], plan.values[v].dtype, plan.device >= 0));
   pointers[v] = tensors[v].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->mutable_data();
-  refs[v] = &tensors[v];
 }
 
 void Frame::set_result(int v, at::Tensor t) {
   drop_result(v);
-  tensors[v] = std::move(t);
-  refs[v] = &tensors[v];
-  if (plan.device < 0) count_result(geometry[v].bytes);
+  own(v, std::move(t));
+  if (plan.device < 0) count_result(static_cast<ptrdiff_t>(geometry[v].bytes));
 }
 
 void Frame::drop_result(int v) {
   if (!tensors[v].defined()) return;
   tensors[v].reset();
-  if (plan.device < 0) discount_result(geometry[v].bytes);
+  if (plan.device < 0) count_result(-static_cast<ptrdiff_t>(geometry[v].bytes));
 }
 
 void Frame::drop_scratch() {

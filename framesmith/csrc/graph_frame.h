@@ -23,8 +23,7 @@ struct Host {
   void (*release)(struct Frame*, int);  // drop the value number `int` (-1: the arena), whoever owns it here
   // run CUDA kernel number `int` on a grid, with pointers to its arguments; non-zero: failed, return at once
   int (*launch)(struct Frame*, int, unsigned, unsigned, unsigned, void**);
-  // bytes of the host's memory on the device, kept in slot number `int` as long as they stay the same; null: failed,
-  // return at once
+  // bytes of the host's memory on the device, kept in slot number `int` while they stay the same; null: return at once
   void* (*upload)(struct Frame*, int, const void*, int64_t);
   // memory for the arena of a plan that is `late`; non-zero: failed, return at once
   int (*scratch)(struct Frame*, char**);
@@ -64,6 +63,15 @@ struct Frame {
   bool recording = false;                // what runs is recorded (recording.h): memory of results is there, tables wait
   int failed = -1;                       // the extern that failed last
 
+  void own(int value, at::Tensor t) {
+    tensors[value] = std::move(t);
+    refs[value] = &tensors[value];
+  }
+  void point(int value) {                // to what its tensor has
+    const at::Tensor& t = *refs[value];
+    if (C10_UNLIKELY(!t.has_storage())) pointers[value] = nullptr;
+    else pointers[value] = plan.values[value].written ? t.mutable_data_ptr() : const_cast<void*>(t.const_data_ptr());
+  }
   void resolve();                        // geometry from the table
   void set_arena(char* arena);
   char* take_scratch();                  // memory for the arena on the current CUDA device, until `drop_scratch`
@@ -97,6 +105,9 @@ at::Tensor window(const at::Tensor& base, const Geometry& geometry, at::ScalarTy
 
 // Autograd, autocast and Python: what compiled graphs run below.
 const c10::DispatchKeySet& outside_keys();
+
+// Whether a kernel that wants it so takes the memory.
+inline bool is_aligned(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % 16 == 0; }
 
 // Whether the values are not those in memory: kernels read that alone.
 inline bool is_lazy(const at::Tensor& t) {

@@ -73,12 +73,8 @@ c10::Allocator* output_allocator() {
   return allocator;
 }
 
-void count_result(size_t bytes) {
-  if (bytes >= kSmallest) Pool::get().outside(static_cast<ptrdiff_t>(bytes));
-}
-
-void discount_result(size_t bytes) {
-  if (bytes >= kSmallest) Pool::get().outside(-static_cast<ptrdiff_t>(bytes));
+void count_result(ptrdiff_t bytes) {
+  if (std::abs(bytes) >= static_cast<ptrdiff_t>(kSmallest)) Pool::get().outside(bytes);
 }
 
 void expect_results(size_t bytes) {

@@ -19,9 +19,8 @@ void give_arena(Arena arena);
 // For outputs: as PyTorch's CPU allocator, but memory of 64 KiB and more is of the pool, which keeps freed pages.
 c10::Allocator* output_allocator();
 
-// An operator returned so many bytes, which a call keeps; and no longer does. They count in the pool's peak.
-void count_result(size_t bytes);
-void discount_result(size_t bytes);
+// A call keeps so many bytes that an operator returned, or (below 0) no longer does. They count in the pool's peak.
+void count_result(ptrdiff_t bytes);
 
 // An operator runs that returns so many bytes: it may need as much again while it runs.
 void expect_results(size_t bytes);

@@ -80,6 +80,7 @@ struct Plan {
       early_values;
   std::vector<int> given_values;   // OUTPUT and RESULT values that are returned, or windows on which are
   bool dynamic() const { return table != 0; }
+  c10::Device cuda_device() const { return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)}; }
 };
 
 Plan parse_plan(py::handle encoded);          // graph_plan.cpp

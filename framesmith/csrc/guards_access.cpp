@@ -54,15 +54,16 @@ bool attr(Step& step, Run& run) {
   return run.keep(PyObject_GetAttr(object, step.payload), &run.registers[step.dst]);
 }
 
-// (class, name): the class's own descriptor in C, whatever the object's class finds under the name.
-bool prepare_slot(Step& step, PyObject* payload, Holdings& holdings) {
-  PyObject *cls, *name;
-  if (!PyArg_ParseTuple(payload, "O!U:slot", &PyType_Type, &cls, &name) || !holdings.watch(cls)) return false;
+// (owner, name). The owner is watched, so it is alive whenever the step runs.
+template <PyTypeObject* Type> bool prepare_owned(Step& step, PyObject* payload, Holdings& holdings) {
+  PyObject *owner, *name;
+  if (!PyArg_ParseTuple(payload, "O!U:owned", Type, &owner, &name) || !holdings.watch(owner)) return false;
   step.payload = holdings.hold(name);
-  step.index = reinterpret_cast<Py_ssize_t>(cls);
-  return step.payload != nullptr;
+  step.index = reinterpret_cast<Py_ssize_t>(owner);
+  return true;
 }
 
+// A class's own descriptor in C, whatever the object's class finds under the name.
 bool slot(Step& step, Run& run) {
   auto* cls = reinterpret_cast<PyTypeObject*>(step.index);
   PyObject* raw = _PyType_Lookup(cls, step.payload);
@@ -132,15 +133,6 @@ bool prepare_item(Step& step, PyObject* payload, Holdings& holdings) {
   return true;
 }
 
-// (module, name). The module is watched, so its dict is alive whenever the step runs.
-bool prepare_module_global(Step& step, PyObject* payload, Holdings& holdings) {
-  PyObject *module, *name;
-  if (!PyArg_ParseTuple(payload, "O!U:module_global", &PyModule_Type, &module, &name)) return false;
-  if (!holdings.watch(module)) return false;
-  step.payload = holdings.hold(name);
-  step.index = reinterpret_cast<Py_ssize_t>(module);
-  return true;
-}
 
 bool module_global(Step& step, Run& run) {
   return dict_item(step, run, PyModule_GetDict(reinterpret_cast<PyObject*>(step.index)));
@@ -151,11 +143,11 @@ constexpr StepKind kinds[] = {
     {"cell", cell, prepare_index, Op::other, 0},
     {"global", global, prepare_held, Op::other, 0},
     {"builtin", builtin, prepare_held, Op::other, 0},
-    {"module_global", module_global, prepare_module_global, Op::other, 0},
+    {"module_global", module_global, prepare_owned<&PyModule_Type>, Op::other, 0},
     {"pinned", pinned, prepare_watched, Op::other, 0},
     {"made", pinned, prepare_held, Op::other, 0},
     {"attr", attr, prepare_held, Op::other, 0},
-    {"slot", slot, prepare_slot, Op::other, 0},
+    {"slot", slot, prepare_owned<&PyType_Type>, Op::other, 0},
     {"dict_attr", dict_attr, prepare_held, Op::dict_attr, 0, Reach::attributes},
     {"item", item, prepare_item, Op::item, 0, Reach::content},
     {"dict_key", dict_key, prepare_index, Op::other, 0, Reach::content},

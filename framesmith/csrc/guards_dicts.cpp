@@ -81,7 +81,7 @@ int raw_contains(PyObject* container, PyObject* key) {
   return found;
 }
 
-bool contains_as(Step& step, Run& run, int wanted) {
+template <int wanted> bool contains(Step& step, Run& run) {
   PyObject* container = subject(step, run);
   const bool dict = PyDict_Check(container);
   if (dict && dict_version(container) == step.version) return true;
@@ -90,10 +90,7 @@ bool contains_as(Step& step, Run& run, int wanted) {
   return true;
 }
 
-bool contains(Step& step, Run& run) { return contains_as(step, run, 1); }
-bool not_contains(Step& step, Run& run) { return contains_as(step, run, 0); }
-
-bool attribute_as(Step& step, Run& run, int wanted) {
+template <int wanted> bool has_attribute(Step& step, Run& run) {
   PyObject* dict = instance_dict(subject(step, run));
   if (!dict) return !wanted;
   if (dict_version(dict) == step.version) return true;
@@ -102,8 +99,6 @@ bool attribute_as(Step& step, Run& run, int wanted) {
   return true;
 }
 
-bool has_attribute(Step& step, Run& run) { return attribute_as(step, run, 1); }
-bool lacks_attribute(Step& step, Run& run) { return attribute_as(step, run, 0); }
 
 struct Names : StepData {
   PyObject* owner = nullptr;  // a dict, a class or a function; null = the frame's own globals
@@ -214,10 +209,10 @@ bool prepare_function(Step& step, PyObject* payload, Holdings& holdings) {
 
 constexpr StepKind kinds[] = {
     {"keys", keys, prepare_keys, Op::other, 1, Reach::content},
-    {"contains", contains, prepare_key, Op::other, 1, Reach::content},
-    {"not_contains", not_contains, prepare_key, Op::other, 1, Reach::content},
-    {"hasattr", has_attribute, prepare_held, Op::other, 1, Reach::attributes},
-    {"not_hasattr", lacks_attribute, prepare_held, Op::other, 1, Reach::attributes},
+    {"contains", contains<1>, prepare_key, Op::other, 1, Reach::content},
+    {"not_contains", contains<0>, prepare_key, Op::other, 1, Reach::content},
+    {"hasattr", has_attribute<1>, prepare_held, Op::other, 1, Reach::attributes},
+    {"not_hasattr", has_attribute<0>, prepare_held, Op::other, 1, Reach::attributes},
     {"dict_names", dict_names, prepare_dict_names, Op::other, 2},
     {"class_names", class_names, prepare_class_names, Op::other, 2},
     {"function", function, prepare_function, Op::other, 2},

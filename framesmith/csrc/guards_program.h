@@ -48,8 +48,7 @@ struct StepData {
 enum class Op : unsigned char { other, local, dict_attr, item, type_is, id_is, block };
 
 // What alone decides a step's outcome: the content of the read object's instance dict; the read object's own content if
-// that is a dict; which object is read; whether it is empty, if it is exactly a dict. Otherwise it is decided anew each
-// time.
+// that is a dict; which object is read; whether it is empty, if it is exactly a dict. `any`: decided anew each time.
 enum class Reach : unsigned char { any, attributes, content, identity, emptiness };
 
 struct Step {

@@ -1,5 +1,4 @@
-// The frame hook (PEP 523): runs a compiled variant instead of a frame when its guards hold, and asks the thread's
-// callback for one when none does.
+// The frame hook (PEP 523): runs a variant instead of a frame if its guards hold, else asks the thread's callback.
 #include "frame.h"
 #include "hook.h"
 
@@ -221,8 +220,7 @@ Outcome refuse_fresh(Call& call, PyObject* tree) {
 }
 
 // Runs an entry that the callback has just made for this very frame. `missed`: its guards fail, for something has
-// changed since they were made (a module that was imported in between, another thread); then the callback is asked
-// `again`, once.
+// changed since (a module was imported in between, another thread); then the callback is asked `again`, once.
 Outcome run_fresh(Call& call, Entry* entry, bool again) {
   if (entry->code != object_of(call.frame->f_code)) {
     PyErr_SetString(PyExc_ValueError, "the callback's entry was made for another code object");

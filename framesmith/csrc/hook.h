@@ -77,8 +77,7 @@ CodeState* state_of(PyCodeObject* code);  // makes it; null with an exception se
 extern PyTypeObject* TailCallType;
 
 // References that whoever calls a function of `code` gives up once its frame runs, so that what the frame lets go of
-// dies there. (The frame has references of its own.)  Lives on the stack of the caller, who is the innermost one on
-// this thread.
+// dies there. (The frame has its own.)  Lives on the stack of the caller, who is this thread's innermost one.
 class Handover {
  public:
   Handover(PyObject* code, PyObject** items, Py_ssize_t count)

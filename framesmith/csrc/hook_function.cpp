@@ -21,8 +21,7 @@ struct CompiledFunction {
 
 constexpr int kTold = 4;
 
-// What the program said by torch.compiler.set_stance: a global of a module that only the program imports. The versions
-// of two dicts tell whether to look again.
+// What the program said by torch.compiler.set_stance, a global of a module: two dicts' versions say when to look again.
 class Stance {
  public:
   bool forces_eager() {

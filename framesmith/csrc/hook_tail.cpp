@@ -1,6 +1,5 @@
-// Tail calls of residual code. A captured frame that goes on elsewhere returns a TailCall instead of nesting another
-// call, and the caller of its root frame runs it: a loop that breaks at each iteration needs no deeper stack than plain
-// Python does.
+// Tail calls of residual code. A captured frame that goes on elsewhere returns a TailCall, it nests no call, and
+// the caller of its root frame runs it: a loop that breaks at each iteration needs no deeper stack than plain Python.
 #include <Python.h>
 
 #include <cstddef>

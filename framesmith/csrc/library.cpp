@@ -1,5 +1,4 @@
-// The operators `framesmith::*`: kernels of our own that graphs call as they call PyTorch's, each with an out= form
-// that fills planned memory.
+// The operators `framesmith::*`: kernels of our own that graphs call as they call PyTorch's.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
@@ -191,16 +190,14 @@ void multiply(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bia
   TORCH_CHECK((d == 2 || d == 3) && b.dim() == d && a.size(d - 1) == b.size(d - 2) &&
                   a.size(0) == (d == 3 ? b.size(0) : a.size(0)),
               "framesmith: matrices of ", a.sizes(), " and ", b.sizes());
-  Matmul p{};
-  p.batch = d == 3 ? a.size(0) : 1, p.m = a.size(d - 2), p.k = a.size(d - 1), p.n = b.size(d - 1);
-  p.a = matrices(a.const_data_ptr<float>(), a), p.b = matrices(b.const_data_ptr<float>(), b),
-  p.c = matrices(out.data_ptr<float>(), out);
+  Problem p{a.size(d - 2), b.size(d - 1), a.size(d - 1), matrices(a.const_data_ptr<float>(), a),
+            matrices(b.const_data_ptr<float>(), b), matrices(out.data_ptr<float>(), out), {}, false};
   TORCH_CHECK(p.c.column == 1 || p.c.row == 1 || out.numel() < 2, "framesmith: a product's rows or columns are dense");
   if (bias.has_value()) {
     const Tensor whole = bias->expand(out.sizes());
     p.bias = matrices(whole.const_data_ptr<float>(), whole);
   }
-  matmul(p, at::get_num_threads());
+  matmul(p, d == 3 ? a.size(0) : 1, at::get_num_threads());
 }
 
 Tensor product_of(const Tensor& a, const Tensor& b, const std::optional<Tensor>&) {

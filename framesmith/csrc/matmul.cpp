@@ -1,5 +1,4 @@
-// Products of matrices that change from call to call: both are packed within the call, block by block, into memory that
-// stays in L2.
+// Products of matrices that change from call to call: both are packed within the call, by blocks that stay in L2.
 //
 //   for a block of columns, for a span of the sum:      pack B: panels of kWide vectors, a panel's rows side by side
 //     for a block of rows:                              pack A where its columns are contiguous (else read as it lies)
@@ -63,25 +62,21 @@ Tile tile_of(bool packed, int rows, int vectors) {
   return vectors == 1 ? by_rows<false, 1>(rows) : by_rows<false, kPanel>(rows);
 }
 
-void matmul(const Matmul& q, int threads) {
+void matmul(const Problem& q, i64 batch, int threads) {
   if (!q.m || !q.n) return;
-  if ((double)q.batch * q.m * q.n * std::max(q.k, i64(1)) < kParallelWork) threads = 1;
-  auto single = [&](i64 b) {
-    Problem p{q.m, q.n, q.k, q.a, q.b, q.c, q.bias, q.add};
-    p.a.at += b * q.a.batch, p.b.at += b * q.b.batch, p.c.at += b * q.c.batch;
-    if (q.bias.at) p.bias.at += b * q.bias.batch;
-    return p;
-  };
-  const bool turned = cost(single(0).transposed()) < cost(single(0));
-  const Problem shape = turned ? single(0).transposed() : single(0);
-  const auto [rows, columns] = cut(shape, (threads + q.batch - 1) / q.batch);
+  if ((double)batch * q.m * q.n * std::max(q.k, i64(1)) < kParallelWork) threads = 1;
+  const bool turned = cost(q.transposed()) < cost(q);
+  const Problem shape = turned ? q.transposed() : q;
+  const auto [rows, columns] = cut(shape, (threads + batch - 1) / batch);
   const Even down(shape.m, (shape.m + rows - 1) / rows),
       across(round_up(shape.n, W) / W, (round_up(shape.n, W) / W + columns - 1) / columns);
-  const i64 parts = down.groups * across.groups, tasks = q.batch * parts;
+  const i64 parts = down.groups * across.groups, tasks = batch * parts;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
   for (i64 task = 0; task < tasks; task++) {
-    const i64 part = task % parts, r = part / across.groups, c = part % across.groups;
-    const Problem p = turned ? single(task / parts).transposed() : single(task / parts);
+    const i64 b = task / parts, part = task % parts, r = part / across.groups, c = part % across.groups;
+    Problem p = shape;
+    p.a.at += b * p.a.batch, p.b.at += b * p.b.batch, p.c.at += b * p.c.batch;
+    if (p.bias.at) p.bias.at += b * p.bias.batch;
     run(p.part(down.begin(r), down.begin(r + 1), across.begin(c) * W, std::min(across.begin(c + 1) * W, p.n)));
   }
 }

@@ -287,8 +287,7 @@ void refuse_inference_tensors(const Layout& layout, PyObject* inputs) {
 
 constexpr const char* FROM_HOOK = "__framesmith_from_hook__";
 
-// The exception being raised came from a hook of the user's, not from the graph: `capture/eager_fallback.py` lets it
-// through.
+// The exception being raised came from a hook of the user's: `capture/eager_fallback.py` lets it through.
 void mark_as_hooks() {
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);

@@ -64,7 +64,7 @@ Recording::Recording(std::unique_ptr<Frame> frame, Occasion occasion, int number
 
 Recording::~Recording() {
   for (const auto& home : homes_) home->retired = true;
-  for (const Copied& c : copied_) bytes_on(frame_->plan.device) -= static_cast<int64_t>(c.bytes);
+  bytes_on(frame_->plan.device) -= static_cast<int64_t>(copied_bytes());
 }
 
 void Recording::place_inputs(const std::vector<bool>& copied) {
@@ -174,30 +174,25 @@ bool Recording::takes(const Frame& call, const Occasion& occasion) const {
   return true;
 }
 
-static size_t alive_bytes(const std::vector<std::shared_ptr<Home>>& homes) {
+static size_t bytes_where(const std::vector<std::shared_ptr<Home>>& homes, bool alive) {
   size_t bytes = 0;
-  for (const auto& home : homes) bytes += home->alive() ? home->bytes() : 0;
+  for (const auto& home : homes) bytes += home->alive() == alive ? home->bytes() : 0;
   return bytes;
 }
 
-size_t Recording::cost() const {
-  size_t bytes = alive_bytes(homes_) + alive_bytes(endangered_);
+size_t Recording::copied_bytes() const {
+  size_t bytes = 0;
   for (const Copied& c : copied_) bytes += c.bytes;
   return bytes;
 }
 
-int64_t Recording::idle_bytes() const {
-  size_t bytes = 0;
-  for (const auto& home : homes_) bytes += home->alive() ? 0 : home->bytes();
-  for (const Copied& c : copied_) bytes += c.bytes;
-  return static_cast<int64_t>(bytes);
-}
+size_t Recording::cost() const { return bytes_where(homes_, true) + bytes_where(endangered_, true) + copied_bytes(); }
+
+int64_t Recording::idle_bytes() const { return static_cast<int64_t>(bytes_where(homes_, false) + copied_bytes()); }
 
 bool Recording::is_crowded() const {
-  size_t all = 0;
-  for (const auto& home : homes_) all += home->bytes();
-  const size_t alive = alive_bytes(homes_);
-  return alive > 0 && 2 * alive >= all;
+  const size_t alive = bytes_where(homes_, true);
+  return alive > 0 && alive >= bytes_where(homes_, false);
 }
 
 // -------------------------------------------------------------------------------------------------------------- replay

@@ -1,5 +1,4 @@
-// A call of a compiled graph, recorded once: its kernels and operators at fixed addresses, to be done again at once (as
-// a CUDA graph).
+// A recorded call of a compiled graph: kernels and operators at fixed addresses, to be done again (as a CUDA graph).
 //
 // Memory. What a recording needs in between comes from a pool that it shares with other recordings: each may write
 // there whenever it is replayed. Its results have homes, which no other allocation gets while the recording is kept. A
@@ -50,8 +49,7 @@ class Home {
 // Whether a tensor lies in a home: it will be at the same address again.
 bool is_at_home(const at::Tensor& t);
 
-// Bytes of homes and of copied inputs on a device, without those in pools of recordings; or, `idle`, with those, but of
-// homes in which no tensor is alive.
+// Bytes of homes and of copied inputs on a device, not in pools of recordings; or, `idle`, all in which nothing lives.
 int64_t recorded_bytes(int device, bool idle);
 
 struct Segment {
@@ -102,6 +100,7 @@ class Recording {
     std::vector<int64_t> size, stride;
     int64_t offset;
   };
+  size_t copied_bytes() const;
   void make_room(void* stream);
   void give_results(Frame& call);
 

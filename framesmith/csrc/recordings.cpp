@@ -12,12 +12,10 @@ static constexpr size_t kThreads = 8;      // threads that called once each; the
 static constexpr uint64_t kCrowded = 2;    // replays that found most results alive, after which there is a twin
 static constexpr uint64_t kUseful = 3;     // replays after which a recording was worth its making
 static constexpr unsigned kSteady = 3;     // moves of an input that is expected to stay, after which it is copied
-static constexpr uintptr_t kVector = 16;   // alignment that kernels are compiled for
 
 static bool is_askew(const Frame& call, int v) {
   const auto& aligned = call.plan.aligned;
-  return reinterpret_cast<uintptr_t>(call.pointers[v]) % kVector != 0 &&
-         std::find(aligned.begin(), aligned.end(), v) != aligned.end();
+  return !is_aligned(call.pointers[v]) && std::find(aligned.begin(), aligned.end(), v) != aligned.end();
 }
 
 // Parameters, and results of other recordings: they may move, but will stay where they are then.

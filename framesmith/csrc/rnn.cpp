@@ -1,10 +1,8 @@
-// LSTM and GRU: the input's product for many time steps at once, then the recurrence with its pointwise part fused into
-// the product.
+// LSTM and GRU: the input's product for many time steps at once, then the recurrence, its pointwise part fused in.
 //
 // The hidden units are cut into panels of W; a panel holds the W columns of every gate side by side, so that one
 // register tile (batch rows x gates) yields all gates of W units and the cell is computed from registers. A thread owns
-// panels: what it computes of the input's product it alone reads, and the threads meet once a time step, at a barrier
-// that spins.
+// panels: what it computes of the input's product it alone reads; threads meet once a time step, at a spinning barrier.
 #include "rnn.h"
 
 #include <omp.h>
@@ -78,8 +76,7 @@ struct Gru {
   }
 };
 
-// One panel's step for rows of the batch: `given` rows lie given_row apart, h rows h_row, c rows (also of `last`)
-// c_row, out rows out_row.
+// One panel's step for rows of the batch: given_row, h_row, c_row (also of `last`) and out_row lie between the rows.
 struct Step {
   const float* given;
   i64 given_row;

@@ -1,6 +1,5 @@
 // oneDNN's recurrent layer in training, as graphs need it: PyTorch's keeps its workspace only where gradients are on,
-// which is not so in a graph that holds its own derivative; and it reads its arguments' memory without looking at their
-// strides.
+// as they are not in a graph that holds its own derivative, and takes its arguments' memory for dense.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/mkldnn_rnn_layer.h>

@@ -37,8 +37,7 @@ struct Tracked {
 // Begins to track memory. (It reads the process's mappings once.)
 class WriteTracker {
  public:
-  // A write from now on is found. Null where the system cannot tell: memory shared with other processes, a system
-  // without the calls or one that forbids them.
+  // A write from now on is found. Null where the system cannot tell: shared memory, no such calls, or none allowed.
   std::shared_ptr<Tracked> track(const void* data, size_t bytes);
 
  private:

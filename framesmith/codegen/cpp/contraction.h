@@ -12,8 +12,7 @@ struct Runs {
 };
 #define FS_SAME(l) x
 FN vf spread(float x) { return vf{FS_LANES(FS_SAME)}; }  // one broadcasting load
-// A value that stays in a register: the compiler would else read a row of B anew for each row of A, and loads, not
-// multiply-adds, bound small tiles.
+// A value that stays in a register: else a row of B is read anew for each row of A, and loads bound small tiles.
 FN vf hold(vf x) {
 #if defined(__x86_64__)
   asm("" : "+v"(x));

@@ -1,5 +1,4 @@
-// Reductions for kernel.h (included there, inside namespace fs): folding lanes to one value, extremes with positions,
-// mean and deviations.
+// Reductions for kernel.h (included there, inside namespace fs): folds of lanes, extremes with positions, deviations.
 #if defined(__AVX512F__)
 #define FS_FOLD(x, op) op(1) op(2) op(4) op(8)
 #else

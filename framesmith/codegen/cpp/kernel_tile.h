@@ -1,5 +1,4 @@
-// Square tiles for kernel.h (included there, inside namespace fs): W rows of W elements, transposed between memory and
-// a small array.
+// Square tiles for kernel.h (included there, inside namespace fs): W x W elements, transposed from or to a small array.
 template <class V, int S> FN void exchange(V& x, V& y) {  // swap the blocks of S lanes off the diagonal
 #define FS_UP(l) ((l) & S ? W + (l)-S : (l))
 #define FS_DOWN(l) ((l) & S ? W + (l) : (l) + S)
